@@ -1,0 +1,106 @@
+package fence
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// MaxResourceBytes is the greatest length of a resource name, in bytes of UTF-8.
+const MaxResourceBytes = 512
+
+// ValidateResource reports whether name can name a resource: valid UTF-8,
+// 1 to [MaxResourceBytes] bytes, no control characters and no '*' (which is
+// kept for patterns). The error is an [*InvalidError].
+func ValidateResource(name string) error {
+	switch {
+	case name == "":
+		return &InvalidError{Field: "resource", Reason: "is empty"}
+	case len(name) > MaxResourceBytes:
+		return &InvalidError{Field: "resource", Reason: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(name), MaxResourceBytes)}
+	case !utf8.ValidString(name):
+		return &InvalidError{Field: "resource", Reason: "is not valid UTF-8"}
+	}
+	for _, r := range name {
+		if unicode.IsControl(r) {
+			return &InvalidError{Field: "resource", Reason: fmt.Sprintf("contains the control character %U", r)}
+		}
+		if r == '*' {
+			return &InvalidError{Field: "resource", Reason: "contains '*', which is kept for patterns"}
+		}
+	}
+	return nil
+}
+
+const upperHex = "0123456789ABCDEF"
+
+// EscapeResource percent-encodes a resource name for HTTP headers, URL path
+// segments below a prefix, and PostgreSQL startup options. Letters, digits and
+// "-._~/:@" stay as they are, so ordinary names read the same in both forms.
+func EscapeResource(name string) string {
+	plain := true
+	for i := 0; i < len(name); i++ {
+		plain = plain && staysPlain(name[i])
+	}
+	if plain {
+		return name
+	}
+	var b strings.Builder
+	for i := 0; i < len(name); i++ {
+		if c := name[i]; staysPlain(c) {
+			b.WriteByte(c)
+		} else {
+			b.WriteByte('%')
+			b.WriteByte(upperHex[c>>4])
+			b.WriteByte(upperHex[c&15])
+		}
+	}
+	return b.String()
+}
+
+func staysPlain(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~/:@", c) >= 0
+}
+
+// UnescapeResource undoes [EscapeResource], also for names in which more was
+// encoded than it encodes, and validates the result. A '%' that does not start
+// two hexadecimal digits is an [*InvalidError].
+func UnescapeResource(escaped string) (string, error) {
+	name := escaped
+	if strings.IndexByte(escaped, '%') >= 0 {
+		var b strings.Builder
+		for i := 0; i < len(escaped); i++ {
+			if escaped[i] != '%' {
+				b.WriteByte(escaped[i])
+				continue
+			}
+			if i+2 >= len(escaped) {
+				return "", &InvalidError{Field: "resource", Reason: "ends inside a percent-encoding"}
+			}
+			hi, lo := unhex(escaped[i+1]), unhex(escaped[i+2])
+			if hi < 0 || lo < 0 {
+				return "", &InvalidError{Field: "resource", Reason: "contains '%' that is not followed by two hexadecimal digits"}
+			}
+			b.WriteByte(byte(hi<<4 | lo))
+			i += 2
+		}
+		name = b.String()
+	}
+	if err := ValidateResource(name); err != nil {
+		return "", err
+	}
+	return name, nil
+}
+
+func unhex(c byte) int {
+	switch {
+	case '0' <= c && c <= '9':
+		return int(c - '0')
+	case 'a' <= c && c <= 'f':
+		return int(c-'a') + 10
+	case 'A' <= c && c <= 'F':
+		return int(c-'A') + 10
+	}
+	return -1
+}
