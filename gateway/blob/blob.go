@@ -1,0 +1,113 @@
+// Package blob stores immutable byte strings under ids of their own.
+//
+// The guarantee: when Put returns nil, the blob is complete and survives a
+// crash; nobody ever reads a part of a blob that was cut short. A blob is never
+// changed. Names, overwriting and fencing are not this package's business: a
+// pointer in PostgreSQL says which blob an object's name stands for.
+//
+//	store, err := blob.OpenDir("/var/lib/fencegate/blobs")
+//	if err != nil {
+//		return err
+//	}
+//	id := blob.NewID()
+//	if err := store.Put(ctx, id, body, size); err != nil {
+//		return err // nothing readable is there, but Delete it: leftovers may be
+//	}
+//	r, err := store.Open(ctx, id, 0, size) // errors.Is(err, blob.ErrNotFound)
+//
+// Package blobtest holds the suite that every implementation passes.
+package blob
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"time"
+)
+
+var (
+	// ErrNotFound: the store holds no blob with this id.
+	ErrNotFound = errors.New("blob not found")
+	// ErrSize: the reader gave fewer or more bytes than the caller announced, or
+	// the wanted range lies outside of the blob.
+	ErrSize = errors.New("blob has another size")
+	// ErrID: the text is not an id.
+	ErrID = errors.New("malformed blob id")
+)
+
+// Store keeps blobs. It is safe for concurrent use.
+//
+// Errors that a Store passes on from below it (a full disk, a refused
+// connection) are wrapped and name the id.
+type Store interface {
+	// Put stores size bytes from r under id and reads no further. The id must be
+	// new: each attempt to upload has its own. Returning nil means complete and
+	// durable. On any error Open does not find the blob, but the store may hold
+	// leftovers that Delete removes. A reader with fewer or more than size bytes
+	// is ErrSize; the reader's own error is passed on.
+	Put(ctx context.Context, id ID, r io.Reader, size int64) error
+
+	// Open reads length bytes from offset, both in bytes. ErrNotFound where there
+	// is no such blob, ErrSize where the range lies outside of it. A blob that is
+	// deleted while it is read stays readable, or the reader fails; it never ends
+	// early without an error. The context bounds Open, not the reader.
+	Open(ctx context.Context, id ID, offset, length int64) (io.ReadCloser, error)
+
+	// Size is the blob's size in bytes, or ErrNotFound.
+	Size(ctx context.Context, id ID) (int64, error)
+
+	// Delete removes the blob and what an unfinished Put of it left. Deleting what
+	// is not there succeeds, so it can be repeated.
+	Delete(ctx context.Context, id ID) error
+
+	// All lists the complete blobs in no particular order, without holding them
+	// in memory. Blobs that come or go meanwhile may be missing. An error ends it.
+	All(ctx context.Context) iter.Seq2[Info, error]
+}
+
+// Info describes a stored blob.
+type Info struct {
+	ID      ID
+	Size    int64     // bytes
+	Changed time.Time // by the store's own clock
+}
+
+// ID names a blob: 128 bits, of which the first 48 are the time of its making,
+// so that ids made together lie together in an index, and the rest is random.
+type ID [16]byte
+
+// NewID makes an id.
+func NewID() ID {
+	var id ID
+	_, _ = rand.Read(id[6:]) // never fails: crypto/rand ends the process when the system has no randomness
+	var ms [8]byte
+	binary.BigEndian.PutUint64(ms[:], uint64(time.Now().UnixMilli()))
+	copy(id[:6], ms[2:])
+	id[6] = id[6]&0x0f | 0x70 // RFC 9562, version 7
+	id[8] = id[8]&0x3f | 0x80
+	return id
+}
+
+// ParseID reads an id's text form: 32 lower-case hexadecimal digits, and nothing
+// else, so that an id can't leave a store's folder. The error is ErrID.
+func ParseID(s string) (ID, error) {
+	var id ID
+	if len(s) != hex.EncodedLen(len(id)) {
+		return ID{}, fmt.Errorf("%w: %d characters", ErrID, len(s))
+	}
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return ID{}, fmt.Errorf("%w: not lower-case hexadecimal", ErrID)
+		}
+	}
+	_, err := hex.Decode(id[:], []byte(s))
+	return id, err
+}
+
+// String is the id's text form.
+func (id ID) String() string { return hex.EncodeToString(id[:]) }

@@ -1,0 +1,244 @@
+package blob
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// Dir keeps each blob in a file of its own, in 65,536 folders by the last two
+// bytes of its id, which are random. A blob is written beside its place, synced,
+// renamed, and its folder is synced, so it is there completely or not at all,
+// also after a loss of power (as far as the disk honours fsync).
+type Dir struct {
+	root    string
+	folders sync.Map // folders known to exist durably
+}
+
+var _ Store = (*Dir)(nil)
+
+const (
+	unfinished = ".part"
+	copyBuffer = 128 << 10
+)
+
+var buffers = sync.Pool{New: func() any { b := make([]byte, copyBuffer); return &b }}
+
+// OpenDir opens the store in a folder, which is made where it does not exist.
+// The folder must be on one file system and belong to fencegate alone.
+func OpenDir(root string) (*Dir, error) {
+	if root == "" {
+		return nil, errors.New("blob folder: no path given")
+	}
+	abs, err := filepath.Abs(root)
+	if err != nil {
+		return nil, fmt.Errorf("blob folder: %w", err)
+	}
+	if err := os.MkdirAll(abs, 0o700); err != nil {
+		return nil, fmt.Errorf("blob folder: %w", err)
+	}
+	if err := syncFolder(filepath.Dir(abs)); err != nil {
+		return nil, fmt.Errorf("blob folder: %w", err)
+	}
+	return &Dir{root: abs}, nil
+}
+
+// Put implements [Store].
+func (d *Dir) Put(ctx context.Context, id ID, r io.Reader, size int64) error {
+	if err := d.put(ctx, id, r, size); err != nil {
+		return fmt.Errorf("store blob %s: %w", id, strip(err))
+	}
+	return nil
+}
+
+func (d *Dir) put(ctx context.Context, id ID, r io.Reader, size int64) (err error) {
+	path, folder := d.path(id)
+	if err := d.makeFolder(folder); err != nil {
+		return err
+	}
+	part := path + unfinished
+	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close() // again where it was closed: harmless
+			_ = os.Remove(part)
+		}
+	}()
+	if err := copyExactly(ctx, f, r, size); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := os.Rename(part, path); err != nil {
+		return err
+	}
+	if err := syncFolder(folder); err != nil {
+		return errors.Join(err, os.Remove(path))
+	}
+	return nil
+}
+
+// copyExactly copies size bytes; fewer or more are ErrSize.
+func copyExactly(ctx context.Context, w io.Writer, r io.Reader, size int64) error {
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	var n int64
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		got, readErr := r.Read(*buf)
+		n += int64(got)
+		if n > size {
+			return fmt.Errorf("%w: more than the announced %d bytes", ErrSize, size)
+		}
+		if _, err := w.Write((*buf)[:got]); err != nil {
+			return err
+		}
+		switch {
+		case readErr == nil:
+		case !errors.Is(readErr, io.EOF):
+			return readErr
+		case n < size:
+			return fmt.Errorf("%w: %d of the announced %d bytes", ErrSize, n, size)
+		default:
+			return nil
+		}
+	}
+}
+
+// Open implements [Store].
+func (d *Dir) Open(_ context.Context, id ID, offset, length int64) (io.ReadCloser, error) {
+	path, _ := d.path(id)
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, notFound(id, err)
+	}
+	info, err := f.Stat()
+	if err == nil && (offset < 0 || length < 0 || offset > info.Size() || length > info.Size()-offset) {
+		err = fmt.Errorf("%w: bytes %d+%d of %d", ErrSize, offset, length, info.Size())
+	}
+	if err == nil {
+		_, err = f.Seek(offset, io.SeekStart)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open blob %s: %w", id, err), f.Close())
+	}
+	return &section{Reader: io.LimitReader(f, length), Closer: f}, nil
+}
+
+type section struct {
+	io.Reader
+	io.Closer
+}
+
+// Size implements [Store].
+func (d *Dir) Size(_ context.Context, id ID) (int64, error) {
+	path, _ := d.path(id)
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, notFound(id, err)
+	}
+	return info.Size(), nil
+}
+
+// Delete implements [Store].
+func (d *Dir) Delete(_ context.Context, id ID) error {
+	path, _ := d.path(id)
+	for _, p := range []string{path + unfinished, path} {
+		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("delete blob %s: %w", id, err)
+		}
+	}
+	return nil // not synced: a blob that comes back after a crash is deleted again
+}
+
+// All implements [Store]. Files that are no blobs are passed over.
+func (d *Dir) All(ctx context.Context) iter.Seq2[Info, error] {
+	return func(yield func(Info, error) bool) {
+		stopped := errors.New("stopped")
+		err := filepath.WalkDir(d.root, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil {
+				err = ctx.Err()
+			}
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			id, err := ParseID(entry.Name())
+			if want, _ := d.path(id); err != nil || want != path {
+				return nil //nolint:nilerr // not one of ours
+			}
+			info, err := entry.Info()
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err == nil && !yield(Info{ID: id, Size: info.Size(), Changed: info.ModTime()}, nil) {
+				return stopped
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, stopped) {
+			yield(Info{}, fmt.Errorf("list blobs: %w", err))
+		}
+	}
+}
+
+func (d *Dir) path(id ID) (path, folder string) {
+	tail := hex.EncodeToString(id[len(id)-2:])
+	folder = filepath.Join(d.root, tail[:2], tail[2:])
+	return filepath.Join(folder, id.String()), folder
+}
+
+// makeFolder makes a blob's folder and syncs each folder that got a new entry.
+func (d *Dir) makeFolder(folder string) error {
+	if _, known := d.folders.Load(folder); known {
+		return nil
+	}
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return err
+	}
+	for _, parent := range []string{filepath.Dir(folder), d.root} {
+		if err := syncFolder(parent); err != nil {
+			return err
+		}
+	}
+	d.folders.Store(folder, struct{}{})
+	return nil
+}
+
+func syncFolder(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+func notFound(id ID, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %s", ErrNotFound, id)
+	}
+	return fmt.Errorf("blob %s: %w", id, strip(err))
+}
+
+// strip leaves the folder's path out: the id says all that a caller needs.
+func strip(err error) error {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		return fmt.Errorf("%s: %w", p.Op, p.Err)
+	}
+	return err
+}
