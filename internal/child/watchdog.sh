@@ -1,0 +1,33 @@
+# The watchdog of package child. It reads what to guard from stdin, one per line:
+#   + PID SIGNAL   end this process          - PID   it has ended
+#   d FOLDER       remove this folder        k FOLDER   it is removed, or to be kept
+# The end of the input means that the process which wrote it is gone, in whatever way.
+pids=
+set --
+while read -r op a b; do
+  case $op in
+  +) pids="$pids $a:$b" ;;
+  -) left=
+    for entry in $pids; do [ "${entry%%:*}" = "$a" ] || left="$left $entry"; done
+    pids=$left ;;
+  d) set -- "$@" "$a${b:+ $b}" ;;
+  k) n=$#
+    while [ "$n" -gt 0 ]; do
+      [ "$1" = "$a${b:+ $b}" ] || set -- "$@" "$1"
+      shift
+      n=$((n - 1))
+    done ;;
+  esac
+done
+
+for entry in $pids; do kill -"${entry#*:}" "${entry%%:*}" 2>/dev/null; done
+n=0
+for entry in $pids; do
+  while kill -0 "${entry%%:*}" 2>/dev/null; do
+    n=$((n + 1))
+    [ "$n" -lt 50 ] || kill -KILL "${entry%%:*}" 2>/dev/null
+    [ "$n" -lt 100 ] || break
+    sleep 0.1
+  done
+done
+for folder; do rm -rf -- "$folder" || { sleep 1; rm -rf -- "$folder"; }; done

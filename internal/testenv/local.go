@@ -1,0 +1,48 @@
+//go:build unix
+
+package testenv
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"os"
+
+	"github.com/fencegate/fencegate/internal/child"
+	"github.com/fencegate/fencegate/internal/pgserver"
+)
+
+// serverSettings fit many parallel tests, and allow what some tests need:
+// prepared transactions and logical replication.
+var serverSettings = map[string]string{
+	"max_connections":           "300",
+	"shared_buffers":            "64MB",
+	"max_prepared_transactions": "20",
+	"wal_level":                 "logical",
+	"max_wal_size":              "256MB",
+	"autovacuum":                "off", // it only ever works on databases that are dropped seconds later
+}
+
+// localPostgres starts a cluster from this machine's binaries.
+func localPostgres(ctx context.Context) (*cluster, error) {
+	if _, err := pgserver.Find(); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "fencegate-test-pg-")
+	if err != nil {
+		return nil, err
+	}
+	if err := child.RemoveAtDeath(dir); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	if err := os.Chmod(dir, 0o711); err != nil { // PostgreSQL's user passes
+		return nil, err
+	}
+	srv, err := pgserver.Start(ctx, pgserver.Config{Dir: dir, Fast: true, Ephemeral: true, Settings: serverSettings})
+	if err != nil {
+		return nil, err
+	}
+	atEnd(srv.Stop)
+	base, err := url.Parse(srv.URL("postgres"))
+	return &cluster{base: base, private: true}, err
+}

@@ -1,0 +1,124 @@
+//go:build unix
+
+package testenv
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// oneAtATime is the advisory lock under which test binaries that share a server
+// make logins and templates.
+const oneAtATime = 0x66656e6365 // "fence"
+
+// underLock runs f on a session of the superuser that holds the lock.
+func (c *cluster) underLock(ctx context.Context, f func(*pgx.Conn) error) error {
+	conn, err := pgx.Connect(ctx, c.url("postgres", "", ""))
+	if err != nil {
+		return fmt.Errorf("PostgreSQL at %s: %w", c.base.Host, err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) // frees the lock
+	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", int64(oneAtATime)); err != nil {
+		return err
+	}
+	return f(conn)
+}
+
+// makeLogins makes the shared logins. On a server that is not ours alone the
+// password is derived from the server's address, so that binaries agree on it.
+func (c *cluster) makeLogins(ctx context.Context) error {
+	c.logins = rand.Text()
+	if !c.private {
+		sum := sha256.Sum256([]byte(c.base.String()))
+		c.logins = hex.EncodeToString(sum[:16])
+	}
+	return c.underLock(ctx, func(conn *pgx.Conn) error {
+		for _, login := range []string{loginGateway, loginWriter, loginOther} {
+			var exists bool
+			if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", login).Scan(&exists); err != nil {
+				return err
+			}
+			verb := "CREATE"
+			if exists {
+				verb = "ALTER"
+			}
+			if _, err := conn.Exec(ctx, fmt.Sprintf("%s ROLE %s LOGIN PASSWORD '%s'", verb, login, c.logins)); err != nil {
+				return fmt.Errorf("login %s: %w", login, err)
+			}
+		}
+		return nil
+	})
+}
+
+// makeTemplate makes the database with the migrations applied, once for each
+// set of migrations on a server.
+func (c *cluster) makeTemplate() (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), startPatience)
+	defer cancel()
+	files, hash, err := upMigrations()
+	if err != nil {
+		return "", err
+	}
+	name := "fencegate_template_" + hash
+	return name, c.underLock(ctx, func(conn *pgx.Conn) error {
+		var exists bool
+		if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", name).Scan(&exists); err != nil || exists {
+			return err
+		}
+		making := name + "_making" // renamed when complete: an interrupted run leaves no half template
+		for _, sql := range []string{"DROP DATABASE IF EXISTS " + making + " WITH (FORCE)", "CREATE DATABASE " + making + " TEMPLATE template0"} {
+			if _, err := conn.Exec(ctx, sql); err != nil {
+				return fmt.Errorf("template: %w", err)
+			}
+		}
+		for _, f := range files {
+			if err := c.exec(ctx, making, f.sql); err != nil {
+				return fmt.Errorf("migration %s: %w", f.name, err)
+			}
+		}
+		if len(files) > 0 {
+			grants := fmt.Sprintf("GRANT fence_gateway TO %s; GRANT fence_writer TO %s", loginGateway, loginWriter)
+			if err := c.exec(ctx, making, grants); err != nil {
+				return fmt.Errorf("roles of the migrations: %w", err)
+			}
+		}
+		_, err := conn.Exec(ctx, "ALTER DATABASE "+making+" RENAME TO "+name)
+		return err
+	})
+}
+
+type migration struct{ name, sql string }
+
+// upMigrations reads the up migrations in their order, and a hash of them all.
+func upMigrations() ([]migration, string, error) {
+	_, self, _, ok := runtime.Caller(0)
+	if !ok {
+		return nil, "", errors.New("the sources' folder is unknown")
+	}
+	folder := os.DirFS(filepath.Join(filepath.Dir(self), "..", "..", "migrations"))
+	names, err := fs.Glob(folder, "*.up.sql") // sorted by name, so by number
+	if err != nil {
+		return nil, "", err
+	}
+	sum := sha256.New()
+	var list []migration
+	for _, name := range names {
+		text, err := fs.ReadFile(folder, name)
+		if err != nil {
+			return nil, "", err
+		}
+		sum.Write(text)
+		list = append(list, migration{name, string(text)})
+	}
+	return list, hex.EncodeToString(sum.Sum(nil))[:16], nil
+}

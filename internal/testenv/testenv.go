@@ -1,0 +1,107 @@
+//go:build unix
+
+// Package testenv hands tests real services: a fresh database with fencegate's
+// migrations, and Redis nodes with a fresh key space or nodes of their own.
+//
+// The guarantee: what one test gets, no other test sees; a service that can't
+// be had fails the test with one clear line, never skips it; and when the test
+// binary ends, in whatever way, no process, container or folder stays behind.
+//
+//	func TestMain(m *testing.M) { testenv.Main(m) }
+//
+//	func TestSomething(t *testing.T) {
+//		t.Parallel()
+//		pg := testenv.Postgres(t)          // a database of its own
+//		pool := pg.Pool(t)                 // as the superuser
+//		writer := pg.WriterURL             // a login that is fence_writer only
+//		redis := testenv.Redis(t, 5)       // shared nodes: put redis.Prefix before every key
+//		nodes := testenv.OwnRedis(t, 3)    // nodes to kill, freeze and restart
+//	}
+//
+// The services come from the first of these that serves:
+//
+//  1. FENCEGATE_TEST_POSTGRES_URL, a superuser's address, and
+//     FENCEGATE_TEST_REDIS_ADDRS, host:port with commas between them;
+//  2. containers, where Docker answers and has, or can pull, the images that
+//     FENCEGATE_TEST_POSTGRES_IMAGE and FENCEGATE_TEST_REDIS_IMAGE name
+//     (default postgres:17 and valkey/valkey:8);
+//  3. postgres and redis-server (or valkey-server) processes from this machine's binaries.
+//
+// FENCEGATE_TEST_SERVICES=containers or =local admits only the second or the third.
+// A server given by address keeps one template database for each set of
+// migrations and the logins fencegate_test_*; everything else is removed.
+package testenv
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// Main runs the tests, ends the shared services and exits. For TestMain.
+func Main(m *testing.M) { os.Exit(Wrap(m).Run()) }
+
+// Runner is what Main needs of a [testing.M]; goleak's VerifyTestMain takes it too.
+type Runner interface{ Run() int }
+
+// Wrap returns a Runner that ends the shared services after the tests, so that
+// a leak check can follow:
+//
+//	func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Wrap(m)) }
+func Wrap(m Runner) Runner { return wrapped{m} }
+
+type wrapped struct{ m Runner }
+
+func (w wrapped) Run() int {
+	code := w.m.Run()
+	if err := release(); err != nil {
+		fmt.Fprintln(os.Stderr, "testenv:", err)
+		code = max(code, 1)
+	}
+	return code
+}
+
+// LeakOptions excuses the shared services' goroutines in a leak check that runs
+// while they are up, as goleak.VerifyNone(t) in a single test does.
+func LeakOptions() []goleak.Option {
+	return []goleak.Option{
+		goleak.IgnoreAnyFunction("github.com/fencegate/fencegate/internal/child.(*Process).run"),
+	}
+}
+
+// closers are what the shared services need at the end, last come first.
+var closers struct {
+	sync.Mutex
+	list []func() error
+}
+
+func atEnd(f func() error) {
+	closers.Lock()
+	defer closers.Unlock()
+	closers.list = append(closers.list, f)
+}
+
+func release() error {
+	closers.Lock()
+	defer closers.Unlock()
+	var errs []error
+	for i := len(closers.list) - 1; i >= 0; i-- {
+		errs = append(errs, closers.list[i]())
+	}
+	closers.list = nil
+	return errors.Join(errs...)
+}
+
+// startPatience bounds how long a service may take to come up, with images at hand.
+const startPatience = 90 * time.Second
+
+// fatal ends the test with one line: what is missing and what to do.
+func fatal(t testing.TB, err error) {
+	t.Helper()
+	t.Fatalf("testenv: %v", err)
+}
