@@ -1,0 +1,87 @@
+package pgwire
+
+import (
+	"crypto/tls"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Config says what a [Server] relays to. It is validated once, by [New].
+type Config struct {
+	// Network and Addr name the one upstream PostgreSQL, as net.Dial takes them:
+	// "tcp" and "host:port", or "unix" and the path of the socket.
+	// Network defaults to "tcp". Addr is required.
+	Network, Addr string
+
+	// Database is the one database that is served; a client that asks for another
+	// is refused. Defaults to "", which serves every name.
+	Database string
+
+	// TLS is offered to clients that ask for it. Defaults to nil: none is offered.
+	TLS *tls.Config
+
+	// UpstreamTLS is used towards PostgreSQL. Defaults to nil: a plain connection.
+	UpstreamTLS *tls.Config
+
+	// LoginTimeout bounds the time from accepting a connection to its first
+	// ReadyForQuery. Defaults to 30 s.
+	LoginTimeout time.Duration
+
+	// DialTimeout bounds connecting to PostgreSQL. Defaults to 10 s.
+	DialTimeout time.Duration
+
+	// DrainTimeout bounds how long [Server.Serve] waits, once it is asked to stop,
+	// for sessions to reach the end of a transaction. Defaults to 10 s.
+	DrainTimeout time.Duration
+
+	// KeepAlive is the idle time after which TCP probes both peers. Defaults to 30 s.
+	KeepAlive time.Duration
+
+	// Logger receives refusals and failures; never SQL, and no startup option.
+	// Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	if c.Network == "" {
+		c.Network = "tcp"
+	}
+	for _, d := range []struct {
+		value    *time.Duration
+		fallback time.Duration
+	}{
+		{&c.LoginTimeout, 30 * time.Second},
+		{&c.DialTimeout, 10 * time.Second},
+		{&c.DrainTimeout, 10 * time.Second},
+		{&c.KeepAlive, 30 * time.Second},
+	} {
+		if *d.value == 0 {
+			*d.value = d.fallback
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.TLS != nil {
+		c.TLS = c.TLS.Clone()
+		if !slices.Contains(c.TLS.NextProtos, alpn) {
+			c.TLS.NextProtos = append(c.TLS.NextProtos, alpn)
+		}
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	switch {
+	case c.Addr == "":
+		return &fence.InvalidError{Field: "Addr", Reason: "is empty; it names the upstream PostgreSQL"}
+	case c.Network != "tcp" && c.Network != "tcp4" && c.Network != "tcp6" && c.Network != "unix":
+		return &fence.InvalidError{Field: "Network", Reason: "is neither tcp nor unix"}
+	case c.LoginTimeout < 0 || c.DialTimeout < 0 || c.DrainTimeout < 0 || c.KeepAlive < 0:
+		return &fence.InvalidError{Field: "timeouts", Reason: "include a negative one"}
+	}
+	return nil
+}

@@ -1,0 +1,27 @@
+// Package pgwire is the PostgreSQL port of the gateway: a session-mode relay
+// that any driver can use unchanged.
+//
+// The guarantee: what a client sends reaches PostgreSQL byte for byte, in
+// order, and the other way round. The relay edits no SQL, holds no password and
+// decides nothing about a write; the fence in PostgreSQL does that, by the
+// grant that the connection's startup options carry. When the relay is asked to
+// stop, a session is ended between two transactions, with FATAL 57P01, for as
+// long as the drain timeout allows.
+//
+//	srv, err := pgwire.New(pgwire.Config{Addr: "127.0.0.1:5432", Database: "shop"})
+//	if err != nil {
+//		return err // *fence.InvalidError: names the field
+//	}
+//	ln, err := net.Listen("tcp", "127.0.0.1:6432")
+//	if err != nil {
+//		return err
+//	}
+//	return srv.Serve(ctx, ln) // until ctx ends and the sessions are drained
+//
+// A client then connects with, say,
+//
+//	PGOPTIONS='-c fence.resource=orders/1001 -c fence.token=34.<seal>' psql -h 127.0.0.1 -p 6432 shop
+//
+// The messages' formats are those of the PostgreSQL manual, chapter
+// "Frontend/Backend Protocol", versions 3.0 and 3.2.
+package pgwire

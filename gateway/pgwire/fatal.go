@@ -1,0 +1,64 @@
+package pgwire
+
+import (
+	"io"
+	"net"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// SQLSTATEs that the relay itself reports.
+const (
+	codeConnectionFailure    = "08006"
+	codeProtocolViolation    = "08P01"
+	codeUnsupported          = "0A000"
+	codeInvalidAuthorization = "28000"
+	codeUnknownDatabase      = "3D000"
+	codeAdminShutdown        = "57P01"
+	codeCannotConnectNow     = "57P03"
+)
+
+const (
+	farewellTimeout = 2 * time.Second        // for the last bytes to a peer
+	longLinger      = 2 * time.Second        // for a client that still sends what we refuse
+	shortLinger     = 200 * time.Millisecond // for one that is most likely silent
+	lingerBytes     = 256 << 10
+)
+
+// sendFatal tells a client why its session ends. The caller makes sure that
+// the stream stands between two messages, and closes the connection after it.
+func sendFatal(client net.Conn, code, message, hint string) {
+	e := pgproto3.ErrorResponse{
+		Severity: "FATAL", SeverityUnlocalized: "FATAL",
+		Code: code, Message: message, Hint: hint,
+	}
+	b, err := e.Encode(nil)
+	if err != nil {
+		return // only a message of over 1 GB fails
+	}
+	_ = client.SetWriteDeadline(time.Now().Add(farewellTimeout))
+	_, _ = client.Write(b)
+}
+
+// linger ends our half and reads what the client had under way, for a bounded
+// time: closing a socket with unread bytes resets it, and the reset would
+// overtake the FATAL that was just sent.
+func linger(client net.Conn, longest time.Duration) {
+	if closeWrite(client) != nil {
+		return
+	}
+	_ = client.SetReadDeadline(time.Now().Add(longest))
+	_, _ = io.CopyN(io.Discard, client, lingerBytes)
+}
+
+// closeWrite ends our half of a connection: TCP, unix and TLS can do that.
+func closeWrite(conn net.Conn) error {
+	if half, ok := conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return conn.Close()
+}
+
+// terminate is the message by which a client takes leave.
+var terminate = []byte{'X', 0, 0, 0, 4}

@@ -1,0 +1,158 @@
+package pgwire
+
+import "encoding/binary"
+
+const headerBytes = 5 // type, length
+
+// framer follows the 5-byte headers of a stream of messages through reads of
+// any size. It keeps no bytes but a header that the end of a read cut.
+type framer struct {
+	skip uint32 // bytes of the current message that are still to come
+	have int    // bytes in head
+	head [headerBytes]byte
+	typ  byte // type of the current message, or of the last one
+	lost bool // an impossible header: there are no boundaries any more
+}
+
+// boundary reports whether the stream stands between two messages.
+func (f *framer) boundary() bool { return f.skip == 0 && f.have == 0 && !f.lost }
+
+// next consumes b up to the end of the next header. It returns that message's
+// type, or 0 where b ends first, and what is left of b.
+func (f *framer) next(b []byte) (typ byte, rest []byte) {
+	if f.lost {
+		return 0, nil
+	}
+	if uint32(len(b)) <= f.skip { // a read is far below 4 GiB
+		f.skip -= uint32(len(b))
+		return 0, nil
+	}
+	b = b[f.skip:]
+	f.skip = 0
+	if f.have == 0 && len(b) >= headerBytes {
+		f.begin(b[0], binary.BigEndian.Uint32(b[1:headerBytes]))
+		return f.typ, b[headerBytes:]
+	}
+	n := copy(f.head[f.have:], b)
+	f.have += n
+	if f.have < headerBytes {
+		return 0, nil
+	}
+	f.have = 0
+	f.begin(f.head[0], binary.BigEndian.Uint32(f.head[1:]))
+	return f.typ, b[n:]
+}
+
+func (f *framer) begin(typ byte, length uint32) {
+	f.typ = typ
+	if length < 4 || typ == 0 {
+		f.lost = true
+		return
+	}
+	f.skip = length - 4
+}
+
+// Message types that the relay looks for.
+const (
+	typeReadyForQuery  = 'Z'
+	typeError          = 'E'
+	typeCopyInResponse = 'G'
+
+	typeQuery        = 'Q'
+	typeSync         = 'S'
+	typeFunctionCall = 'F'
+	typeCopyDone     = 'c'
+	typeCopyFail     = 'f'
+	typeTerminate    = 'X'
+)
+
+// serverStream follows what PostgreSQL sends.
+type serverStream struct {
+	framer
+	status byte // of the last ReadyForQuery: 'I' idle, 'T' in a transaction, 'E' in a failed one
+	ready  int  // ReadyForQuery messages completed in the last scan
+	copyIn bool // a CopyInResponse came after the last ReadyForQuery
+	cut    bool // a read ended between a ReadyForQuery's header and its status
+}
+
+func (s *serverStream) scan(b []byte) {
+	s.ready = 0
+	if s.cut && len(b) > 0 {
+		s.cut = false
+		s.completed(b[0])
+	}
+	for {
+		var typ byte
+		typ, b = s.next(b)
+		switch typ {
+		case 0:
+			return
+		case typeReadyForQuery:
+			switch {
+			case s.skip == 0: // malformed: it has no status
+			case len(b) == 0:
+				s.cut = true
+			default:
+				s.completed(b[0])
+			}
+		case typeCopyInResponse:
+			s.copyIn = true
+		}
+	}
+}
+
+func (s *serverStream) completed(status byte) {
+	s.status = status
+	s.ready++
+	s.copyIn = false
+}
+
+// untilReady scans b up to the first ReadyForQuery and returns how many bytes
+// come before it: len(b) where there is none.
+func (s *serverStream) untilReady(b []byte) int {
+	rest := b
+	for {
+		if s.boundaryAfter(rest) {
+			at := len(b) - len(rest) + int(s.skip)
+			s.skip = 0
+			return at
+		}
+		var typ byte
+		if typ, rest = s.next(rest); typ == 0 {
+			return len(b)
+		}
+	}
+}
+
+// boundaryAfter reports whether the next message begins inside b, and with
+// the type of a ReadyForQuery.
+func (s *serverStream) boundaryAfter(b []byte) bool {
+	return !s.lost && s.have == 0 && uint32(len(b)) > s.skip && b[s.skip] == typeReadyForQuery
+}
+
+// clientStream follows what a client sends, to know how many ReadyForQuery
+// messages it may expect.
+type clientStream struct {
+	framer
+	syncs      int  // messages in the last scan that a ReadyForQuery answers
+	copyEnded  bool // CopyDone or CopyFail in the last scan; then syncs counts from there
+	terminated bool
+}
+
+func (c *clientStream) scan(b []byte) {
+	c.syncs, c.copyEnded = 0, false
+	for {
+		var typ byte
+		typ, b = c.next(b)
+		switch typ {
+		case 0:
+			return
+		case typeQuery, typeSync, typeFunctionCall:
+			c.syncs++
+		case typeCopyDone, typeCopyFail:
+			c.syncs, c.copyEnded = 0, true
+		case typeTerminate:
+			c.terminated = true
+		}
+	}
+}

@@ -1,0 +1,243 @@
+package pgwire
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+)
+
+// bufferBytes is what one read takes at most. Larger messages pass in pieces.
+const bufferBytes = 32 << 10
+
+type buffer [bufferBytes]byte
+
+var buffers = sync.Pool{New: func() any { return new(buffer) }}
+
+// relay carries the session: one goroutine per direction, one write per read.
+// It returns when both directions have ended.
+func (s *session) relay(upstream net.Conn, log *slog.Logger) {
+	var fromClient sync.WaitGroup
+	fromClient.Go(func() { s.clientToServer(upstream) })
+	err := s.serverToClient(upstream)
+	s.mu.Lock()
+	opened := s.phase == open
+	s.mu.Unlock()
+	if opened {
+		s.srv.counters.active.Add(-1)
+	}
+	if err != nil {
+		log.Warn("a PostgreSQL session ended early", "error", err)
+	}
+	_ = s.raw.Close()
+	_ = upstream.Close()
+	fromClient.Wait()
+}
+
+// clientToServer ends when the client does, or when s.raw or upstream is closed.
+func (s *session) clientToServer(upstream net.Conn) {
+	buf := buffers.Get().(*buffer)
+	defer buffers.Put(buf)
+	var stream clientStream
+	for {
+		n, err := s.client.Read(buf[:])
+		if n > 0 {
+			stream.scan(buf[:n])
+			if !s.forwarding(&stream) {
+				return
+			}
+			if _, werr := upstream.Write(buf[:n]); werr != nil {
+				return // PostgreSQL has gone; what it said last is still read by the other direction
+			}
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF):
+			_ = closeWrite(upstream) // as the client did: PostgreSQL ends the session when it has answered
+			return
+		case isTimeout(err):
+			return // the other direction, which has a deadline of its own, says farewell
+		default:
+			_ = upstream.Close() // the client is lost: its transaction rolls back
+			return
+		}
+	}
+}
+
+// forwarding notes, before bytes of the client are passed on, that the session
+// is busy. It is false where the session has been ended: the bytes stay here.
+func (s *session) forwarding(stream *clientStream) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing == cutting {
+		return false
+	}
+	if stream.copyEnded && s.copyIn {
+		s.pending = 0 // PostgreSQL ignores a Sync that comes while it reads COPY data
+	}
+	s.pending += stream.syncs
+	s.idle = false
+	s.left = s.left || stream.terminated
+	return true
+}
+
+// delivered notes what the client has got, and reports whether the session is
+// to end now.
+func (s *session) delivered(stream *serverStream) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.copyIn = stream.copyIn
+	if stream.ready > 0 {
+		s.pending = max(0, s.pending-stream.ready)
+		s.idle = s.pending == 0 && stream.status == 'I'
+	}
+	return s.endsNow(stream)
+}
+
+// woken decides after the drain's wake-up: it reports whether the session is
+// to end now; otherwise reading goes on.
+func (s *session) woken(stream *serverStream, upstream net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.endsNow(stream) {
+		return true
+	}
+	deadline := time.Time{}
+	if s.phase == loggingIn {
+		deadline = time.Now().Add(s.srv.cfg.LoginTimeout)
+	}
+	_ = upstream.SetReadDeadline(deadline)
+	return false
+}
+
+// endsNow needs s.mu. From the moment that it is true for an idle session,
+// nothing of the client is passed on any more.
+func (s *session) endsNow(stream *serverStream) bool {
+	if s.closing == draining && s.phase == open && s.idle && stream.boundary() {
+		s.closing = cutting
+	}
+	return s.closing == cutting
+}
+
+// serverToClient owns all writes to the client, so that a farewell never falls
+// into a message. It returns an error where PostgreSQL broke off.
+func (s *session) serverToClient(upstream net.Conn) error {
+	buf := buffers.Get().(*buffer)
+	defer buffers.Put(buf)
+	var stream serverStream
+	held, err := s.login(upstream, buf, &stream)
+	if err == nil {
+		// A policy on grants belongs here: the client has logged in, and waits.
+		s.opened()
+		err = s.pump(upstream, buf, held, &stream)
+	}
+	return s.farewell(upstream, &stream, err)
+}
+
+// login relays the server's side of the login, whatever its method, up to the
+// first ReadyForQuery. It returns that message's first bytes, withheld in buf.
+func (s *session) login(upstream net.Conn, buf *buffer, stream *serverStream) (held []byte, err error) {
+	for {
+		n, err := upstream.Read(buf[:])
+		at := stream.untilReady(buf[:n])
+		if at > 0 {
+			if _, werr := s.client.Write(buf[:at]); werr != nil {
+				return nil, errClientGone
+			}
+		}
+		switch {
+		case at < n:
+			return buf[at:n], nil
+		case err == nil:
+		case isTimeout(err):
+			if s.endedInLogin() {
+				return nil, errEnded
+			}
+			return nil, err
+		default:
+			return nil, err
+		}
+	}
+}
+
+func (s *session) endedInLogin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closing != notClosing
+}
+
+// pump is the data path: no allocation, no copy, one write per read.
+func (s *session) pump(upstream net.Conn, buf *buffer, held []byte, stream *serverStream) error {
+	for {
+		if len(held) > 0 {
+			stream.scan(held)
+			if _, err := s.client.Write(held); err != nil {
+				return errClientGone
+			}
+			if s.delivered(stream) {
+				return errEnded
+			}
+		}
+		n, err := upstream.Read(buf[:])
+		held = buf[:n]
+		switch {
+		case err == nil || n > 0: // an error that came with bytes comes again
+		case isTimeout(err):
+			if s.woken(stream, upstream) {
+				return errEnded
+			}
+		default:
+			return err
+		}
+	}
+}
+
+var (
+	errClientGone = errors.New("the client is gone")
+	errEnded      = errors.New("ended by the gateway")
+)
+
+// farewell closes both sides as well as the state of the streams allows. cause
+// is why the pump ended. What it returns is worth a line in the log.
+func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error) error {
+	s.mu.Lock()
+	left, idle := s.left, s.idle
+	s.mu.Unlock()
+	switch {
+	case errors.Is(cause, errClientGone):
+		return nil
+	case errors.Is(cause, errEnded):
+		if idle {
+			_ = upstream.SetWriteDeadline(time.Now().Add(farewellTimeout))
+			_, _ = upstream.Write(terminate) // never behind a piece of a client's message
+		}
+		if stream.boundary() {
+			sendFatal(s.client, codeAdminShutdown, "terminating connection due to shutdown of the gateway",
+				"Connect again: another gateway, or this one after its restart, will serve you.")
+			linger(s.client, shortLinger)
+		}
+		return nil
+	case isTimeout(cause):
+		if stream.boundary() {
+			sendFatal(s.client, codeConnectionFailure, "the login took too long", "")
+			linger(s.client, shortLinger)
+		}
+		return nil
+	case left:
+		return nil
+	case stream.typ == typeError && stream.boundary(): // PostgreSQL has said why itself
+		linger(s.client, shortLinger)
+		return nil
+	}
+	if stream.boundary() {
+		sendFatal(s.client, codeConnectionFailure, "the gateway has lost its connection to PostgreSQL at "+s.srv.cfg.Addr,
+			"A COMMIT that was not acknowledged may or may not have taken effect.")
+		linger(s.client, shortLinger)
+	}
+	if errors.Is(cause, io.EOF) {
+		return errors.New("PostgreSQL closed the connection")
+	}
+	return cause
+}

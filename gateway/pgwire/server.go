@@ -1,0 +1,152 @@
+package pgwire
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Server relays PostgreSQL sessions. It is safe for concurrent use.
+type Server struct {
+	cfg Config
+	log *slog.Logger
+
+	mu       sync.Mutex
+	sessions map[*session]struct{}
+	stopping bool
+
+	counters struct {
+		connections, sessions, refused, cancels atomic.Int64
+		active                                  atomic.Int64
+	}
+}
+
+// Stats counts since the server was made, except where it says otherwise.
+type Stats struct {
+	Connections int64 // accepted, whatever came of them
+	Sessions    int64 // that reached their first ReadyForQuery
+	Active      int64 // sessions that are open now
+	Refused     int64 // connections that this relay refused with an error of its own
+	Cancels     int64 // cancel requests passed on
+}
+
+// New makes a server. The error is a [*fence.InvalidError] that names a field of cfg.
+func New(cfg Config) (*Server, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	return &Server{cfg: cfg, log: cfg.Logger, sessions: make(map[*session]struct{})}, nil
+}
+
+// Stats reports what the server has done so far.
+func (s *Server) Stats() Stats {
+	return Stats{
+		Connections: s.counters.connections.Load(),
+		Sessions:    s.counters.sessions.Load(),
+		Active:      s.counters.active.Load(),
+		Refused:     s.counters.refused.Load(),
+		Cancels:     s.counters.cancels.Load(),
+	}
+}
+
+// Serve relays the connections that ln accepts until ctx ends. It then closes
+// ln, ends each session as soon as it is idle outside of a transaction, and
+// after the drain timeout the rest. It returns nil after a stop by ctx, when no
+// session is left. One Server serves once.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
+	defer stop()
+	var sessions sync.WaitGroup
+	err := s.accept(ctx, ln, &sessions)
+	_ = ln.Close()
+	s.drain(&sessions)
+	return err
+}
+
+func (s *Server) accept(ctx context.Context, ln net.Listener, sessions *sync.WaitGroup) error {
+	var pause time.Duration
+	for {
+		conn, err := ln.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return err
+		case err != nil:
+			// Out of file descriptors, most often: wait for some to come free.
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			s.log.Warn("accepting a PostgreSQL connection failed", "error", err, "retry_in", pause)
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+			continue
+		}
+		pause = 0
+		s.counters.connections.Add(1)
+		ss := newSession(s, conn)
+		if !s.add(ss) {
+			_ = conn.Close()
+			continue
+		}
+		sessions.Go(func() {
+			defer s.remove(ss)
+			ss.run(ctx)
+		})
+	}
+}
+
+func (s *Server) add(ss *session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping {
+		return false
+	}
+	s.sessions[ss] = struct{}{}
+	return true
+}
+
+func (s *Server) remove(ss *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sessions, ss)
+}
+
+// each calls f for the sessions that are there now.
+func (s *Server) each(f func(*session)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ss := range s.sessions {
+		f(ss)
+	}
+}
+
+// drain ends the sessions and returns when none is left.
+func (s *Server) drain(sessions *sync.WaitGroup) {
+	s.mu.Lock()
+	s.stopping = true
+	s.mu.Unlock()
+	gone := make(chan struct{})
+	go func() {
+		sessions.Wait()
+		close(gone)
+	}()
+	s.each((*session).drain)
+	timeout := time.NewTimer(s.cfg.DrainTimeout)
+	defer timeout.Stop()
+	select {
+	case <-gone:
+		return
+	case <-timeout.C:
+	}
+	s.each((*session).cut)
+	<-gone // bounded: cut leaves a session nothing to wait for but its farewell
+}

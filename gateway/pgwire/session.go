@@ -1,0 +1,242 @@
+package pgwire
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// session is one client's connection and the one upstream that it gets.
+type session struct {
+	srv    *Server
+	raw    net.Conn // as accepted: deadlines and closing go here
+	client net.Conn // raw, or TLS over it; owned by run's goroutine until relaying starts
+
+	mu       sync.Mutex // guards what follows; held for a few loads and stores at a time
+	upstream net.Conn
+	phase    phase
+	pending  int  // ReadyForQuery messages that the client may still expect
+	idle     bool // the last byte from PostgreSQL was a ReadyForQuery 'I' that answers the last byte from the client
+	copyIn   bool // PostgreSQL is reading COPY data
+	left     bool // the client has sent Terminate
+	closing  closing
+}
+
+type phase int
+
+const (
+	negotiating phase = iota // up to the StartupMessage
+	loggingIn                // up to the first ReadyForQuery
+	open
+)
+
+type closing int
+
+const (
+	notClosing closing = iota
+	draining           // ends at the next idle moment
+	cutting            // ends now
+)
+
+func newSession(srv *Server, conn net.Conn) *session {
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: srv.cfg.KeepAlive})
+	}
+	return &session{srv: srv, raw: conn, client: conn}
+}
+
+// run serves the connection to its end.
+func (s *session) run(ctx context.Context) {
+	defer func() { _ = s.raw.Close() }()
+	_ = s.raw.SetDeadline(time.Now().Add(s.srv.cfg.LoginTimeout))
+	opening, err := s.negotiate(ctx)
+	if err != nil {
+		s.refuse(err)
+		return
+	}
+	if opening.code() == codeCancel {
+		if err := s.srv.cancel(ctx, opening); err != nil {
+			s.srv.log.Warn("a cancel request could not be passed on", "client", s.raw.RemoteAddr(), "error", err)
+		}
+		return // PostgreSQL's answer to a cancel request is the end of the connection
+	}
+	who, err := s.checkStartup(opening)
+	if err != nil {
+		s.refuse(err)
+		return
+	}
+	log := s.srv.log.With("client", s.raw.RemoteAddr(), "user", who.user, "database", who.database)
+	upstream, err := s.srv.dial(ctx)
+	if err != nil {
+		s.refuse(err)
+		return
+	}
+	defer func() { _ = upstream.Close() }()
+	if !s.loggingIn(upstream) {
+		s.refuse(errShuttingDown)
+		return
+	}
+	if _, err := upstream.Write(opening); err != nil {
+		s.refuse(s.srv.unreachable(err))
+		return
+	}
+	s.relay(upstream, log)
+}
+
+// negotiate answers what may come before the startup packet, and returns that
+// one, or a cancel request.
+func (s *session) negotiate(ctx context.Context) (packet, error) {
+	for secured, gss := false, false; ; {
+		var first [1]byte
+		if _, err := io.ReadFull(s.client, first[:]); err != nil {
+			return nil, err
+		}
+		if first[0] == tlsHandshake && !secured && s.srv.cfg.TLS != nil {
+			// A client that does not ask first (sslnegotiation=direct).
+			if err := s.startTLS(ctx, &prefixConn{Conn: s.raw, prefix: first[:]}, true); err != nil {
+				return nil, err
+			}
+			secured = true
+			continue
+		}
+		p, err := readPacket(s.client, first[0])
+		if err != nil {
+			return nil, err
+		}
+		switch code := p.code(); {
+		case code == codeSSL && len(p) == minPacketBytes && !secured:
+			if s.srv.cfg.TLS == nil {
+				_, err = s.client.Write([]byte{'N'})
+			} else if _, err = s.client.Write([]byte{'S'}); err == nil {
+				err = s.startTLS(ctx, s.raw, false)
+			}
+			secured = true
+		case code == codeGSSEnc && len(p) == minPacketBytes && !gss:
+			_, err = s.client.Write([]byte{'N'})
+			gss = true
+		default:
+			return p, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (s *session) startTLS(ctx context.Context, conn net.Conn, direct bool) error {
+	secure := tls.Server(conn, s.srv.cfg.TLS)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return err
+	}
+	if direct && secure.ConnectionState().NegotiatedProtocol != alpn {
+		return errors.New("a TLS connection without ALPN postgresql")
+	}
+	s.client = secure
+	return nil
+}
+
+func (s *session) checkStartup(opening packet) (startup, error) {
+	who, err := parseStartup(opening)
+	if err != nil {
+		return who, err
+	}
+	if want := s.srv.cfg.Database; want != "" && who.database != want && !who.physical {
+		return who, &startupError{code: codeUnknownDatabase,
+			message: "database " + quote(who.database) + " is not served here",
+			hint:    "This gateway serves the database " + quote(want) + "."}
+	}
+	return who, nil
+}
+
+// refuse ends a connection that has not become a session.
+func (s *session) refuse(err error) {
+	refusal, ok := asStartupError(err)
+	log := s.srv.log.With("client", s.raw.RemoteAddr())
+	switch {
+	case !ok && isTimeout(err):
+		log.Debug("a client did not finish its login in time", "error", err)
+		return
+	case !ok:
+		log.Debug("a client left before its login", "error", err)
+		return
+	}
+	s.srv.counters.refused.Add(1)
+	log.Warn("a connection was refused", "sqlstate", refusal.code, "error", refusal)
+	sendFatal(s.client, refusal.code, refusal.message, refusal.hint)
+	linger(s.client, longLinger)
+}
+
+// loggingIn notes the upstream. It is false where the server is stopping.
+func (s *session) loggingIn(upstream net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.upstream, s.phase = upstream, loggingIn
+	_ = upstream.SetReadDeadline(time.Now().Add(s.srv.cfg.LoginTimeout))
+	s.pending = 1 // the startup packet is answered by a ReadyForQuery too
+	return s.closing == notClosing
+}
+
+// opened marks the end of the login: from now on only the peers limit time.
+func (s *session) opened() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.phase = open
+	if s.closing == notClosing {
+		_ = s.raw.SetDeadline(time.Time{})
+		_ = s.upstream.SetReadDeadline(time.Time{})
+	}
+	s.srv.counters.sessions.Add(1)
+	s.srv.counters.active.Add(1)
+}
+
+// drain asks the session to end at its next idle moment.
+func (s *session) drain() { s.end(draining) }
+
+// cut asks the session to end now, whatever it does.
+func (s *session) cut() { s.end(cutting) }
+
+func (s *session) end(how closing) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing >= how {
+		return
+	}
+	s.closing = how
+	switch {
+	case how == cutting, s.phase == negotiating:
+		_ = s.raw.SetDeadline(time.Now()) // ends the goroutine that reads the client, and a write to a client that does not read
+		fallthrough
+	default:
+		if s.upstream != nil {
+			_ = s.upstream.SetReadDeadline(time.Now()) // wakes the goroutine that reads PostgreSQL, which decides
+		}
+	}
+}
+
+func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+
+// prefixConn gives back bytes that were read ahead.
+type prefixConn struct {
+	net.Conn
+	prefix []byte
+}
+
+func (c *prefixConn) Read(b []byte) (int, error) {
+	if len(c.prefix) > 0 {
+		n := copy(b, c.prefix)
+		c.prefix = c.prefix[n:]
+		return n, nil
+	}
+	return c.Conn.Read(b)
+}
+
+var _ slog.LogValuer = (*startupError)(nil)
+
+// LogValue keeps the refusal's text, with its cause, in one attribute.
+func (e *startupError) LogValue() slog.Value { return slog.StringValue(e.Error()) }

@@ -1,0 +1,152 @@
+package pgwire
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Codes that stand where a startup packet has its protocol version.
+const (
+	codeCancel    = 1234<<16 | 5678
+	codeSSL       = 1234<<16 | 5679
+	codeGSSEnc    = 1234<<16 | 5680
+	majorProtocol = 3
+)
+
+const (
+	// maxStartupBytes is PostgreSQL's own limit.
+	maxStartupBytes = 10000
+	// maxCancelKeyBytes is protocol 3.2's limit; 3.0 has 4.
+	maxCancelKeyBytes = 256
+	// minPacketBytes: the length and the code.
+	minPacketBytes = 8
+	// tlsHandshake is the first byte of a TLS record that opens a handshake.
+	tlsHandshake = 0x16
+	alpn         = "postgresql"
+)
+
+// packet is one of the messages without a type byte that open a connection,
+// verbatim, length included.
+type packet []byte
+
+func (p packet) code() uint32 { return binary.BigEndian.Uint32(p[4:8]) }
+
+// readPacket reads one opening packet, whose first byte has been read already.
+// It reads nothing beyond the packet's end, so that bytes that a client sends
+// ahead of a TLS handshake are never taken for ones that were encrypted.
+func readPacket(r io.Reader, first byte) (packet, error) {
+	head := [minPacketBytes]byte{first}
+	if _, err := io.ReadFull(r, head[1:4]); err != nil {
+		return nil, err
+	}
+	n := binary.BigEndian.Uint32(head[:4])
+	if n < minPacketBytes || n > maxStartupBytes {
+		return nil, &startupError{code: codeProtocolViolation,
+			message: fmt.Sprintf("invalid length of startup packet: %d bytes; %d to %d are allowed", n, minPacketBytes, maxStartupBytes)}
+	}
+	p := make(packet, n)
+	copy(p, head[:4])
+	if _, err := io.ReadFull(r, p[4:]); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// startup is what the relay reads from a copy of a StartupMessage.
+type startup struct {
+	user, database string
+	physical       bool // physical replication: belongs to no database
+}
+
+// parseStartup reads a StartupMessage. The packet itself goes on verbatim.
+func parseStartup(p packet) (startup, error) {
+	var s startup
+	if major := p.code() >> 16; major != majorProtocol {
+		return s, &startupError{code: codeUnsupported,
+			message: fmt.Sprintf("unsupported frontend protocol %d.%d: this gateway relays 3.x", major, p.code()&0xffff)}
+	}
+	malformed := &startupError{code: codeProtocolViolation, message: "invalid startup packet layout: expected terminator as last byte"}
+	for b := []byte(p[minPacketBytes:]); ; {
+		name, rest, ok := cutString(b)
+		if !ok {
+			return s, malformed
+		}
+		if name == "" {
+			if len(rest) != 0 {
+				return s, malformed
+			}
+			break
+		}
+		value, rest, ok := cutString(rest)
+		if !ok {
+			return s, malformed
+		}
+		switch name {
+		case "user":
+			s.user = value
+		case "database":
+			s.database = value
+		case "replication":
+			s.physical = isTrue(value)
+		}
+		b = rest
+	}
+	if s.user == "" {
+		return s, &startupError{code: codeInvalidAuthorization, message: "no PostgreSQL user name specified in startup packet"}
+	}
+	if s.database == "" {
+		s.database = s.user
+	}
+	return s, nil
+}
+
+func cutString(b []byte) (value string, rest []byte, ok bool) {
+	i := bytes.IndexByte(b, 0)
+	if i < 0 {
+		return "", nil, false
+	}
+	return string(b[:i]), b[i+1:], true
+}
+
+// isTrue reads a boolean as PostgreSQL does for the replication parameter;
+// "database" is not among them: it asks for logical replication.
+func isTrue(value string) bool {
+	switch value {
+	case "1", "on", "true", "yes", "t", "y":
+		return true
+	}
+	return false
+}
+
+// validCancel reports whether p is a CancelRequest of protocol 3.0 or 3.2:
+// a process id and a key of 4 to 256 bytes.
+func validCancel(p packet) bool {
+	const beforeKey = minPacketBytes + 4
+	return len(p) >= beforeKey+4 && len(p) <= beforeKey+maxCancelKeyBytes
+}
+
+// startupError is a refusal that is told to the client, FATAL.
+type startupError struct {
+	code    string
+	message string
+	hint    string
+	cause   error // for the log; may name addresses
+}
+
+func (e *startupError) Error() string {
+	if e.cause != nil {
+		return e.message + ": " + e.cause.Error()
+	}
+	return e.message
+}
+
+func (e *startupError) Unwrap() error { return e.cause }
+
+func asStartupError(err error) (*startupError, bool) {
+	var refusal *startupError
+	ok := errors.As(err, &refusal)
+	return refusal, ok
+}
