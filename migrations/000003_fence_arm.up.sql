@@ -1,0 +1,194 @@
+-- Arming: raise, then drain. For the gateway only.
+--
+--   SELECT * FROM fence.raise('orders/1001', 35, <seal hash>, 'worker-b');   -- a transaction of its own, committed
+--   SELECT * FROM fence.drain('orders/1001', 35, <seal hash>);               -- another one, after that COMMIT
+--
+-- The acquisition is complete when both have succeeded. Whoever dies in between leaves the superseded grant's key in
+-- `undrained`, for the next one who arms.
+--
+-- `undrained` is cleared by the next raise alone, never by drain: an UPDATE after the raise would make every REPEATABLE READ
+-- transaction of the NEW holder that began in between look stale, and would double what arming writes. A row lock would
+-- leave xmax <> 0 and send every check down the slow path. The price is a few free keys, tried once more.
+SET ROLE fence_owner;
+
+-- Raising and draining look at what others have committed until now.
+CREATE FUNCTION fence.need_read_committed() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+    RAISE EXCEPTION 'arming needs READ COMMITTED, but this transaction is %', upper(current_setting('transaction_isolation'))
+      USING ERRCODE = 'invalid_transaction_state',
+            HINT = 'Connect with default_transaction_isolation = ''read committed''.';
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION fence.need_read_committed() FROM PUBLIC;
+
+-- Phase 1. Raises the fence if the recorded token is lower. Waits for another arm of the resource, and for no sealed writer.
+-- raised: the fence holds this very grant, by this call or by an earlier one whose acknowledgement was lost.
+-- Otherwise nothing was changed, and `recorded` says what stands there.
+CREATE FUNCTION fence.raise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text,
+                            OUT raised boolean, OUT recorded bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  f record;
+  fault text := coalesce(
+    'resource ' || fence.resource_fault(p_resource),
+    CASE WHEN coalesce(p_token, 0) <= 0 THEN 'token is not a positive number' END,
+    CASE WHEN octet_length(p_seal_hash) <> 32 THEN 'seal hash is not 32 bytes long' END);
+BEGIN
+  IF fault IS NOT NULL THEN
+    RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  PERFORM fence.need_read_committed();
+  PERFORM fence.commit_durably();
+  PERFORM pg_advisory_xact_lock(fence.arm_key(p_resource));
+
+  SELECT token, seal, undrained INTO f FROM fence.resources WHERE resource = p_resource;
+  IF f.token >= p_token THEN
+    raised := f.token = p_token AND f.seal IS NOT DISTINCT FROM p_seal_hash;
+    recorded := f.token;
+    RETURN;
+  ELSIF fence.key(p_resource, p_token, p_seal_hash) = ANY (f.undrained || fence.key(p_resource, f.token, f.seal)) THEN
+    RAISE EXCEPTION 'seal was used for an earlier token of "%"; each token needs a new one', p_resource
+      USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+
+  -- A superseded key that is free now is drained for ever: who locks it later reads this or a newer token. UPDATE, else
+  -- INSERT, not ON CONFLICT DO UPDATE, which locks first and so leaves xmax <> 0 in the new version.
+  UPDATE fence.resources
+     SET token = p_token, seal = p_seal_hash, holder = coalesce(p_holder, ''), armed_at = now(),
+         undrained = ARRAY(SELECT k FROM unnest(undrained) k WHERE NOT pg_try_advisory_xact_lock(k))
+                     || fence.key(resource, token, seal)
+   WHERE resource = p_resource AND token < p_token;
+  IF NOT FOUND THEN
+    INSERT INTO fence.resources (resource, token, seal, holder, armed_at)
+    VALUES (p_resource, p_token, p_seal_hash, coalesce(p_holder, ''), now());
+  END IF;
+  raised := true;
+  recorded := p_token;
+END $$;
+REVOKE ALL ON FUNCTION fence.raise(text, bigint, bytea, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION fence.raise(text, bigint, bytea, text) TO fence_gateway;
+
+-- Who holds one grant's key, that is, passed the check under it and has not ended. A prepared transaction has a gid and no pid.
+CREATE FUNCTION fence.holders(p_key bigint) RETURNS TABLE (pid int, gid text) LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+  SELECT l.pid, p.gid
+    FROM pg_locks l
+    LEFT JOIN pg_prepared_xacts p ON l.pid IS NULL AND p.transaction::text = split_part(l.virtualtransaction, '/', 2)
+   WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.mode = 'ShareLock'
+     AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+     AND l.classid = ((p_key >> 32) & 4294967295)::oid AND l.objid = (p_key & 4294967295)::oid
+     AND l.pid IS DISTINCT FROM pg_backend_pid()
+$$;
+REVOKE ALL ON FUNCTION fence.holders(bigint) FROM PUBLIC;
+
+-- Ends the sessions that hold one superseded key. told: how many were signalled; held_by: what could not be, and why.
+CREATE FUNCTION fence.end_holders(p_key bigint, OUT told int, OUT held_by text) LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  h record;
+BEGIN
+  told := 0;
+  FOR h IN SELECT * FROM fence.holders(p_key) LOOP
+    IF h.pid IS NULL THEN
+      held_by := format('prepared transaction %L; ROLLBACK PREPARED or COMMIT PREPARED it', h.gid);
+    ELSE
+      BEGIN
+        told := told + pg_terminate_backend(h.pid)::int;
+      EXCEPTION WHEN insufficient_privilege THEN
+        held_by := format('process %s, which %I may not end (%s)', h.pid, current_user, sqlerrm)
+          || CASE WHEN pg_has_role(current_user, 'pg_signal_backend', 'USAGE') THEN ''
+                  ELSE format('; as a superuser: GRANT pg_signal_backend TO %I', current_user) END;
+      END;
+    END IF;
+  END LOOP;
+END $$;
+REVOKE ALL ON FUNCTION fence.end_holders(bigint) FROM PUBLIC;
+
+-- Phase 2. Waits until no writer of a superseded grant is in flight. Those that still are when p_grace has passed are stale
+-- by proof, and their sessions are ended. (pg_blocking_pids would be of no use: it also names waiting arms.) A signal hits a
+-- session, not a transaction, so a pooled one may just have moved on to other work: therefore the grace.
+-- ours = false: the fence holds another grant, which `recorded` names, and nothing was drained. `ended` counts the signals
+-- sent. Raises ZF005 where a holder can't be ended, or p_limit has passed.
+CREATE FUNCTION fence.drain(p_resource text, p_token bigint, p_seal_hash bytea,
+                            p_grace interval DEFAULT '200 ms', p_limit interval DEFAULT '5 s',
+                            OUT ours boolean, OUT recorded bigint, OUT ended int)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  started timestamptz := clock_timestamp();
+  before text := current_setting('lock_timeout');
+  patience numeric;   -- milliseconds
+  f record;
+  k bigint;
+  e record;
+  v fence.verdict;
+BEGIN
+  PERFORM fence.need_read_committed();
+  SELECT token, seal, undrained INTO f FROM fence.resources WHERE resource = p_resource;
+  recorded := f.token;
+  ours := coalesce(f.token = p_token AND f.seal IS NOT DISTINCT FROM p_seal_hash, false);
+  ended := 0;
+  IF NOT ours THEN
+    RETURN;
+  END IF;
+  FOR k IN SELECT DISTINCT u FROM unnest(f.undrained) u ORDER BY u LOOP   -- sorted: two drains can't deadlock
+    CONTINUE WHEN pg_try_advisory_xact_lock(k);
+    patience := greatest(1, ceil(1000 * extract(epoch FROM p_grace - (clock_timestamp() - started))));
+    LOOP
+      BEGIN
+        PERFORM set_config('lock_timeout', patience::text, true);
+        PERFORM pg_advisory_xact_lock(k);
+        PERFORM set_config('lock_timeout', before, true);
+        EXIT;
+      EXCEPTION WHEN lock_not_available THEN
+        e := fence.end_holders(k);
+      END;
+      ended := ended + e.told;
+      IF e.held_by IS NULL AND clock_timestamp() > started + p_limit THEN
+        e.held_by := format('%s session(s) were told to end and have not', ended);
+      END IF;
+      IF e.held_by IS NOT NULL THEN
+        v := fence.refusal('ZF005',
+          format('fence of "%s" is raised to %s, but stale transactions still hold it: %s', p_resource, p_token, e.held_by),
+          p_resource, NULL, p_token, NULL, NULL, e.held_by);
+        RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+      END IF;
+      patience := 100;
+    END LOOP;
+  END LOOP;
+END $$;
+REVOKE ALL ON FUNCTION fence.drain(text, bigint, bytea, interval, interval) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION fence.drain(text, bigint, bytea, interval, interval) TO fence_gateway;
+
+-- Raises the fence past whoever holds it, to a seal that nobody knows. Draining is, as ever, a transaction of its own:
+-- pass what this returns to fence.drain. token is NULL where the resource has no fence.
+CREATE FUNCTION fence.revoke(p_resource text, p_holder text DEFAULT NULL, OUT token bigint, OUT seal_hash bytea)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM fence.need_read_committed();
+  PERFORM pg_advisory_xact_lock(fence.arm_key(p_resource));
+  SELECT f.token + 1 INTO token FROM fence.resources f WHERE f.resource = p_resource;
+  IF token IS NOT NULL THEN
+    seal_hash := sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
+    PERFORM fence.raise(p_resource, token, seal_hash, coalesce(p_holder, 'revoked by ' || session_user));
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION fence.revoke(text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION fence.revoke(text, text) TO fence_gateway;
+
+-- Allocates an epoch above p_above and above every one before, for good once committed.
+CREATE FUNCTION fence.raise_epoch(p_above bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  allocated bigint;
+BEGIN
+  PERFORM fence.commit_durably();
+  UPDATE fence.epochs SET epoch = greatest(epoch, p_above) + 1 RETURNING epoch INTO STRICT allocated;
+  RETURN allocated;
+EXCEPTION WHEN check_violation OR numeric_value_out_of_range THEN
+  RAISE EXCEPTION 'no epoch is left above %: epochs end at 2097151', p_above USING ERRCODE = 'program_limit_exceeded';
+END $$;
+REVOKE ALL ON FUNCTION fence.raise_epoch(bigint) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION fence.raise_epoch(bigint) TO fence_gateway;
+
+RESET ROLE;

@@ -1,0 +1,99 @@
+-- Putting tables under a fence, and seeing what is under one.
+--
+--   SELECT fence.protect('orders', resource => 'orders');      -- writes need the grant of this resource
+--   SELECT fence.protect('orders', under => 'orders/');        -- writes need the grant of some resource below the prefix
+--   SELECT fence.unprotect('orders');
+--   SELECT * FROM fence.protected;   SELECT * FROM fence.uncovered;
+--
+-- Facts behind it, each tested: a trigger of the root does not fire for DML on a leaf partition, so every partition and
+-- inheritance child gets its own. ORIGIN triggers are skipped under session_replication_role = replica, so they are ENABLE
+-- ALWAYS; as statement triggers they don't stop a logical-replication worker. Row-level security would turn a stale
+-- UPDATE into a silent no-op.
+SET ROLE fence_owner;
+
+-- The table with all its partitions and inheritance children.
+CREATE FUNCTION fence.family(p_relation regclass) RETURNS SETOF regclass LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+  WITH RECURSIVE family(relid) AS (
+    SELECT p_relation::oid
+    UNION
+    SELECT i.inhrelid FROM pg_inherits i JOIN family ON i.inhparent = family.relid
+  )
+  SELECT relid::regclass FROM family
+$$;
+
+-- Each guard there is: what its table's writes need, and whether it guards fully.
+-- A trigger's arguments are bytes, each ended by a zero byte: (resource), or ('', prefix).
+CREATE VIEW fence.protected AS
+  SELECT t.tgrelid::regclass AS relation,
+         nullif(convert_from(substring(t.tgargs FROM 1 FOR a.first - 1), getdatabaseencoding()), '') AS resource,
+         nullif(convert_from(trim(TRAILING '\x00'::bytea FROM substring(t.tgargs FROM a.first + 1)), getdatabaseencoding()), '') AS under,
+         t.tgname AS guard,
+         t.tgenabled = 'A' AND t.tgtype = 62 AS complete   -- 62: BEFORE STATEMENT, INSERT, UPDATE, DELETE, TRUNCATE
+    FROM pg_trigger t, LATERAL (SELECT position('\x00'::bytea IN t.tgargs)) a(first)
+   WHERE t.tgfoid = 'fence.guard'::regproc;
+GRANT SELECT ON fence.protected TO PUBLIC;
+
+-- What could still be written without a fence although its table, or the table above it, is protected.
+CREATE VIEW fence.uncovered AS
+  SELECT p.relation, format('guard %I is disabled or does not cover every kind of write', p.guard) AS reason
+    FROM fence.protected p WHERE NOT p.complete
+  UNION ALL
+  SELECT DISTINCT d.relation, 'is a partition or child of a protected table and has no guard'
+    FROM fence.protected p, fence.family(p.relation) d(relation)
+   WHERE NOT EXISTS (SELECT FROM fence.protected g WHERE g.relation = d.relation);
+GRANT SELECT ON fence.uncovered TO PUBLIC;
+
+-- Removes the guards. Runs with the caller's rights: PostgreSQL lets the table's owner do it, and nobody else.
+CREATE FUNCTION fence.unprotect(relation regclass) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  g record;
+BEGIN
+  FOR g IN SELECT p.relation, p.guard FROM fence.protected p
+            WHERE p.relation IN (SELECT fence.family(unprotect.relation)) LOOP
+    EXECUTE format('DROP TRIGGER %I ON %s', g.guard, g.relation);
+  END LOOP;
+END $$;
+
+-- Guards a table, its partitions and its inheritance children: afterwards a write without the current grant fails. Protecting
+-- again replaces what the writes need. Waits for the writers at work. Runs with the caller's rights, as fence.unprotect does.
+CREATE FUNCTION fence.protect(relation regclass, resource text DEFAULT NULL, under text DEFAULT NULL,
+                              per_row text DEFAULT NULL, mode text DEFAULT 'enforce') RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  kind "char" := (SELECT c.relkind FROM pg_class c WHERE c.oid = relation);
+  fault text := CASE
+    WHEN per_row IS NOT NULL THEN 'a resource per row (per_row) is not implemented yet'
+    WHEN mode = 'report' THEN 'the mode "report" is not implemented yet'
+  END;
+  member regclass;
+BEGIN
+  IF fault IS NOT NULL THEN
+    RAISE EXCEPTION 'fence.protect: %', fault USING ERRCODE = 'feature_not_supported';
+  END IF;
+  fault := CASE
+    WHEN kind IS NULL THEN 'no such table'
+    WHEN kind NOT IN ('r', 'p') THEN format('%s is not a table', relation)
+    WHEN mode IS DISTINCT FROM 'enforce' THEN 'mode is neither ''enforce'' nor ''report'''
+    WHEN num_nonnulls(resource, under) <> 1 THEN 'give either resource or under'
+    WHEN resource IS NOT NULL THEN 'resource ' || fence.resource_fault(resource)
+    WHEN under NOT LIKE '%/' THEN 'under does not end in ''/'''
+    ELSE 'under ' || fence.resource_fault(under)
+  END;
+  IF fault IS NOT NULL THEN
+    RAISE EXCEPTION 'fence.protect: %', fault USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+
+  -- The lock that CREATE TRIGGER takes, before the family is read: it holds off a partition that is being attached.
+  EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', relation);
+  PERFORM fence.unprotect(relation);
+  FOR member IN SELECT fence.family(relation) LOOP
+    EXECUTE format('CREATE TRIGGER fence_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s '
+                   'FOR EACH STATEMENT EXECUTE FUNCTION fence.guard(%s)', member,
+                   CASE WHEN resource IS NULL THEN format('%L, %L', '', under) ELSE quote_literal(resource) END);
+    EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER fence_guard', member);
+  END LOOP;
+END $$;
+
+RESET ROLE;
