@@ -1,0 +1,38 @@
+package lock
+
+import "time"
+
+// instant is a moment on two clocks: the monotonic one that timers use, and
+// one that also runs while the machine is suspended.
+type instant struct {
+	mono time.Time
+	boot time.Duration
+}
+
+func now() instant { return instant{mono: time.Now(), boot: sinceBoot()} }
+
+func (i instant) add(d time.Duration) instant {
+	return instant{mono: i.mono.Add(d), boot: i.boot + d}
+}
+
+// passed reports whether the moment is reached on either clock.
+func (i instant) passed() bool {
+	return !time.Now().Before(i.mono) || sinceBoot() >= i.boot
+}
+
+// left is the time until then, on whichever clock says less; not positive when it is over.
+func (i instant) left() time.Duration {
+	return min(time.Until(i.mono), i.boot-sinceBoot())
+}
+
+// earlier is the earlier of two moments.
+func (i instant) earlier(j instant) instant {
+	return instant{mono: minTime(i.mono, j.mono), boot: min(i.boot, j.boot)}
+}
+
+func minTime(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}

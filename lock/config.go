@@ -1,0 +1,173 @@
+package lock
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Defaults of [Config].
+const (
+	DefaultTTL         = 30 * time.Second
+	DefaultMaxTTL      = 5 * time.Minute
+	DefaultNodeTimeout = 50 * time.Millisecond
+	DefaultDriftFactor = 0.01
+	DefaultKeyPrefix   = "fencegate"
+)
+
+// MinTTL is the shortest TTL: below it the safety margin leaves nothing.
+const MinTTL = 5 * time.Millisecond
+
+// maxHolderBytes bounds the holder's name, which travels with each lock.
+const maxHolderBytes = 256
+
+// driftFloor is the fixed part of the safety margin: Redis counts in whole
+// milliseconds.
+const driftFloor = 2 * time.Millisecond
+
+// Armer raises the fence of a resource to a new token, as the last step of
+// acquiring it. pgfence.Fence is one.
+//
+// It returns nil only when the fence stands at the token with the given seal
+// and no older writer is left. A [fence.NotRaisedError] says that nothing was
+// raised and where the fence stands. Where the outcome is not known the error
+// is joined with [fence.ErrUnknown].
+type Armer interface {
+	Arm(ctx context.Context, a fence.Arming) error
+}
+
+// EpochStore keeps a number that never falls, also when every Redis node
+// forgets. RaiseEpoch makes it greater than above and than each earlier
+// result, durably, and returns it.
+type EpochStore interface {
+	RaiseEpoch(ctx context.Context, above int64) (int64, error)
+}
+
+// Node is one independent Redis (or Valkey) server. A replica that a failover
+// would promote is not independent of its primary.
+type Node struct {
+	Name     string // for errors and Status; default: Addr
+	Addr     string // host:port, or the path of a Unix socket
+	Username string
+	Password string
+	TLS      *tls.Config
+	DB       int
+}
+
+// Config says how a [Locker] works. Only Nodes is required.
+type Config struct {
+	// Nodes: 1, 3, 5, 7… independent Redis servers. All lockers of a group
+	// must list the same nodes.
+	Nodes []Node
+	// Armer, if set, raises the fence as the last step of each acquisition:
+	// tokens are then unique and rising under any loss of Redis data.
+	Armer Armer
+	// Epochs, if set, lets lost nodes be admitted again. With an Armer as well
+	// that happens by itself after the quarantine; without, by [Locker.Admit].
+	Epochs EpochStore
+	// MaxTTL is the longest TTL that the nodes accept, and the length of the
+	// quarantine of a node that lost data. Set the same in all lockers of a
+	// group. Default 5 min.
+	MaxTTL time.Duration
+	// DefaultTTL is used where [WithTTL] is not given. Default 30 s, or MaxTTL where that is shorter.
+	DefaultTTL time.Duration
+	// NodeTimeout bounds how long one step waits for a node, whatever the TTL. Default 50 ms.
+	NodeTimeout time.Duration
+	// DriftFactor is the share of the TTL that clocks may drift apart. The
+	// margin is TTL × DriftFactor + 2 ms. Default 0.01.
+	DriftFactor float64
+	// KeyPrefix starts the name of each key. Default "fencegate".
+	KeyPrefix string
+	// Holder names this process for people. Default host:pid.
+	Holder string
+	// Embedded says that the nodes live and die with every lease on them (in
+	// one process, in memory), so they need no quarantine.
+	Embedded bool
+	// Logger hears about nodes that are lost and admitted again. Default: silent.
+	Logger *slog.Logger
+}
+
+// withDefaults fills in defaults and validates.
+func (c Config) withDefaults() (Config, error) {
+	c.MaxTTL = cmp.Or(c.MaxTTL, DefaultMaxTTL)
+	c.DefaultTTL = cmp.Or(c.DefaultTTL, min(DefaultTTL, c.MaxTTL))
+	c.NodeTimeout = cmp.Or(c.NodeTimeout, DefaultNodeTimeout)
+	c.DriftFactor = cmp.Or(c.DriftFactor, DefaultDriftFactor)
+	c.KeyPrefix = cmp.Or(c.KeyPrefix, DefaultKeyPrefix)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Holder == "" {
+		host, _ := os.Hostname()
+		c.Holder = fmt.Sprintf("%s:%d", cmp.Or(host, "unknown"), os.Getpid())
+	}
+	switch {
+	case len(c.Nodes) == 0:
+		return c, &fence.InvalidError{Field: "nodes", Reason: "are missing: give at least one Redis node"}
+	case len(c.Nodes) > maxNodes:
+		return c, &fence.InvalidError{Field: "nodes", Reason: fmt.Sprintf("are %d; at most %d are supported", len(c.Nodes), maxNodes)}
+	case c.MaxTTL < MinTTL || c.MaxTTL > 24*time.Hour:
+		return c, &fence.InvalidError{Field: "max ttl", Reason: fmt.Sprintf("is %v; allowed is %v to 24h", c.MaxTTL, MinTTL)}
+	case c.NodeTimeout < time.Millisecond:
+		return c, &fence.InvalidError{Field: "node timeout", Reason: fmt.Sprintf("is %v; at least 1ms is needed", c.NodeTimeout)}
+	case c.DriftFactor < 0 || c.DriftFactor > 0.5:
+		return c, &fence.InvalidError{Field: "drift factor", Reason: fmt.Sprintf("is %v; allowed is 0 to 0.5", c.DriftFactor)}
+	}
+	if err := c.validateTTL(c.DefaultTTL); err != nil {
+		return c, err
+	}
+	if err := validateHolder(c.Holder); err != nil {
+		return c, err
+	}
+	return c, c.nameNodes()
+}
+
+// maxNodes keeps sets of nodes in one machine word.
+const maxNodes = 15
+
+// nameNodes gives each node a name and refuses the same node twice: it would
+// count double in a quorum.
+func (c *Config) nameNodes() error {
+	named := make([]Node, len(c.Nodes))
+	names, places := map[string]bool{}, map[string]bool{}
+	for i, n := range c.Nodes {
+		n.Name = cmp.Or(n.Name, n.Addr)
+		place := fmt.Sprintf("%s/%d", n.Addr, n.DB)
+		switch {
+		case n.Addr == "":
+			return &fence.InvalidError{Field: "nodes", Reason: fmt.Sprintf("hold no address at position %d", i+1)}
+		case places[place] || names[n.Name]:
+			return &fence.InvalidError{Field: "nodes", Reason: fmt.Sprintf("name %s twice; each must be a server of its own", n.Name)}
+		}
+		names[n.Name], places[place] = true, true
+		named[i] = n
+	}
+	c.Nodes = named
+	return nil
+}
+
+// validateTTL reports whether a lease may last that long.
+func (c *Config) validateTTL(ttl time.Duration) error {
+	switch {
+	case ttl <= 0:
+		return &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; it must be positive", ttl)}
+	case ttl < MinTTL:
+		return &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; at least %v is needed", ttl, MinTTL)}
+	case ttl > c.MaxTTL:
+		return &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; at most %v is allowed", ttl, c.MaxTTL)}
+	}
+	return nil
+}
+
+func validateHolder(name string) error {
+	if len(name) > maxHolderBytes {
+		return &fence.InvalidError{Field: "holder", Reason: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(name), maxHolderBytes)}
+	}
+	return nil
+}

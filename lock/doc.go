@@ -1,0 +1,35 @@
+// Package lock gives leases on named resources over independent Redis nodes,
+// with fencing tokens that can be trusted.
+//
+// The guarantee, with no assumption about time: two successful acquisitions of
+// one resource have different tokens, and if one completed before the other
+// began, its token is lower. With an [Armer] this holds whatever Redis loses;
+// without one, a node that lost its data or its run grants nothing until it has
+// been admitted again. That only one holder has the lease at a time is true as
+// long as clocks run at nearly the same speed, as with every lease; the fence
+// is why the exception is not fatal.
+//
+//	l, err := lock.New(lock.Config{Nodes: nodes, Armer: fence, Epochs: fence})
+//	if err != nil {
+//		return err
+//	}
+//	defer l.Close()
+//	lease, err := l.Acquire(ctx, "orders/1001", lock.WithTTL(30*time.Second))
+//	if err != nil {
+//		return err // errors.Is(err, lock.ErrHeld), lock.ErrNoQuorum, …
+//	}
+//	defer lease.Release(ctx)
+//	grant, err := lease.Grant() // present it with each write; fails once the lease is over
+//
+// The locks follow Redlock (Salvatore Sanfilippo, "Distributed Locks with
+// Redis"): a majority of nodes, each with a time to live, and a validity that
+// counts from before the first message. The tokens do not: the highest of the
+// nodes' counters is neither unique nor rising. An acquisition counts up on a
+// majority (phase 1) and, unless a majority already agrees on the highest
+// counter, brings a majority to it where the lock is still its own (phase 2);
+// or it lets a compare-and-set in the database decide (arming).
+//
+// A node's marker, base and counters are one hash, so that it cannot lose one
+// without the other. The scripts that grant are bound to one incarnation of the
+// node: only admission loads them, and a restart loses them with the run.
+package lock

@@ -1,0 +1,101 @@
+package lock
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Sentinels for errors.Is. Malformed input is a [*fence.InvalidError].
+var (
+	// ErrHeld: another holder has the resource. Nothing was acquired.
+	ErrHeld = errors.New("resource is held by another")
+	// ErrNoQuorum: too few nodes answered. Nothing was acquired, extended or
+	// confirmed; what a minority granted is given back or expires.
+	ErrNoQuorum = errors.New("no quorum of Redis nodes")
+	// ErrLost: the lease is over: its deadline passed, or the locks are gone or another's.
+	ErrLost = errors.New("lease is lost")
+	// ErrReleased: the lease was released by its holder.
+	ErrReleased = errors.New("lease was released")
+	// ErrQuarantined: a node is not admitted: it is new, or lost its data or
+	// its run, and grants nothing until it is admitted again.
+	ErrQuarantined = errors.New("node is not admitted")
+	// ErrExhausted: a resource has used up the tokens of this epoch.
+	ErrExhausted = errors.New("tokens of this epoch are used up")
+	// ErrClosed: the Locker is closed.
+	ErrClosed = errors.New("locker is closed")
+	// ErrNodeTimeout: a node did not answer within the node timeout.
+	ErrNodeTimeout = errors.New("no answer within the node timeout")
+	// ErrCluster: the node is part of a Redis Cluster.
+	ErrCluster = errors.New("redis cluster is not supported: the counters and a lock lie in different slots, so no script can change both; use independent nodes")
+)
+
+// HeldError says who holds a resource and when to try again.
+type HeldError struct {
+	Resource   string
+	Holder     string        // name for people; empty where unknown or where several attempts collided
+	RetryAfter time.Duration // when the lock expires unless it is extended; 0 where several attempts collided
+	floor      fence.Token   // highest counter seen: the floor of the next attempt
+}
+
+func (e *HeldError) Error() string {
+	if e.Holder == "" {
+		return fmt.Sprintf("%q is held by another", e.Resource)
+	}
+	return fmt.Sprintf("%q is held by %q", e.Resource, e.Holder)
+}
+
+// Is matches [ErrHeld].
+func (e *HeldError) Is(target error) bool { return target == ErrHeld }
+
+// NodeError says why one node did not take part.
+type NodeError struct {
+	Node string
+	Err  error
+}
+
+func (e *NodeError) Error() string { return e.Node + ": " + e.Err.Error() }
+
+// Unwrap is the cause.
+func (e *NodeError) Unwrap() error { return e.Err }
+
+// QuorumError says which nodes were missing from a quorum, and why.
+type QuorumError struct {
+	Operation string // "acquire", "confirm", "extend", "release"
+	Resource  string
+	Nodes     int          // how many there are
+	Quorum    int          // how many are needed
+	Causes    []*NodeError // one for each node that did not take part
+}
+
+func (e *QuorumError) Error() string {
+	causes := make([]string, len(e.Causes))
+	for i, c := range e.Causes {
+		causes[i] = c.Error()
+	}
+	return fmt.Sprintf("%s %q: no quorum: %d of %d Redis nodes did not take part and %d are needed (%s)",
+		e.Operation, e.Resource, len(e.Causes), e.Nodes, e.Quorum, strings.Join(causes, "; "))
+}
+
+// Is matches [ErrNoQuorum].
+func (e *QuorumError) Is(target error) bool { return target == ErrNoQuorum }
+
+// Unwrap gives each node's cause.
+func (e *QuorumError) Unwrap() []error {
+	errs := make([]error, len(e.Causes))
+	for i, c := range e.Causes {
+		errs[i] = c
+	}
+	return errs
+}
+
+// Retryable reports whether the same call may succeed later without anybody
+// mending anything but Redis itself: the resource was held, or a quorum was
+// missing. A lost lease is not retryable: acquire again, and start again from
+// what the newer holder wrote.
+func Retryable(err error) bool {
+	return errors.Is(err, ErrHeld) || errors.Is(err, ErrNoQuorum)
+}

@@ -1,0 +1,227 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Init is the first start of a group: it admits the nodes at once, if they are
+// proven empty. Nodes that are admitted already are fine, so that each process
+// may call it at each start; so are several processes at once.
+//
+// The proof: all nodes answer, none of them holds a counter, a base or a lock,
+// and nothing came between. A group that has been used is not empty: a node of
+// it that comes back empty has lost data, and Init leaves it to [Locker.Readmit]
+// with its quarantine. Init then succeeds if a quorum is admitted, and fails
+// with a [*QuorumError] if not.
+//
+// What Init cannot tell from a first start is the loss of all nodes at once.
+// With an Armer tokens still rise, and writes of the forgotten holders are
+// refused once the next one has armed. Without an Armer or an EpochStore call
+// Init once in the life of a group.
+func (l *Locker) Init(ctx context.Context) error {
+	for {
+		states := l.states(ctx)
+		admitted := 0
+		for _, st := range states {
+			if st.admitted {
+				admitted++
+			}
+		}
+		if admitted == len(states) {
+			return nil
+		}
+		if !l.cfg.Embedded && !fresh(states) || l.cfg.Embedded && unreachable(states) {
+			if admitted >= l.quorum {
+				return nil
+			}
+			return l.notAdmitted(states)
+		}
+		err := l.admitFresh(ctx, states)
+		switch {
+		case err == nil, errors.Is(err, errRace), errors.Is(err, errStaleBase), errors.Is(err, ErrQuarantined):
+			// Look again: another process may be at it too.
+			if err != nil {
+				err = pause(ctx, jitter()/4)
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("admit empty nodes: %w", err)
+		}
+	}
+}
+
+// admitFresh admits the nodes that are not. The nonces are written first and
+// the nodes proven empty after that, so that whatever comes between is noticed.
+func (l *Locker) admitFresh(ctx context.Context, states []nodeState) error {
+	nonces := make([]string, len(states))
+	for i, st := range states {
+		if st.admitted {
+			continue
+		}
+		nonces[i] = newID()
+		if err := l.nodes[i].admitBegin(ctx, nonces[i], 0, st.incarnation); err != nil {
+			return err
+		}
+	}
+	states = l.states(ctx)
+	if !l.cfg.Embedded && !fresh(states) {
+		return errRace
+	}
+	var base int64
+	if l.cfg.Epochs != nil && l.cfg.Armer == nil || l.cfg.Embedded && anyBase(states) {
+		var err error
+		if base, err = l.newBase(ctx, states); err != nil {
+			return err
+		}
+	}
+	for i, nonce := range nonces {
+		if nonce == "" {
+			continue
+		}
+		if err := l.nodes[i].admit(ctx, nonce, base, l.cfg.MaxTTL); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Locker) notAdmitted(states []nodeState) error {
+	e := &QuorumError{Operation: "init", Resource: l.cfg.KeyPrefix, Nodes: len(states), Quorum: l.quorum}
+	for i, st := range states {
+		switch {
+		case st.err != nil:
+			e.Causes = append(e.Causes, &NodeError{Node: l.nodes[i].name, Err: st.err})
+		case !st.admitted:
+			e.Causes = append(e.Causes, &NodeError{Node: l.nodes[i].name, Err: ErrQuarantined})
+			l.nodeLost(l.nodes[i])
+		}
+	}
+	return e
+}
+
+// nodeState is what a node says about itself.
+type nodeState struct {
+	err         error
+	admitted    bool   // marker and scripts of the same incarnation are there
+	incarnation string // may be there without being admitted: the run is lost
+	hasBase     bool
+	base        int64
+	maxTTL      time.Duration
+	counters    int64
+	locks       bool          // only looked for where there is no incarnation
+	quarantine  time.Duration // 0: none
+	rtt         time.Duration
+}
+
+// fresh reports whether the group has never been used.
+func fresh(states []nodeState) bool {
+	for _, st := range states {
+		switch {
+		case st.err != nil, st.counters > 0, st.locks, st.quarantine > 0:
+			return false
+		case st.incarnation == "" && st.hasBase, st.incarnation != "" && !st.admitted:
+			return false
+		}
+	}
+	return true
+}
+
+func unreachable(states []nodeState) bool {
+	for _, st := range states {
+		if st.err != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func anyBase(states []nodeState) bool {
+	for _, st := range states {
+		if st.hasBase {
+			return true
+		}
+	}
+	return false
+}
+
+// states asks all nodes at once.
+func (l *Locker) states(ctx context.Context) []nodeState {
+	states := make([]nodeState, len(l.nodes))
+	var asks sync.WaitGroup
+	for i, n := range l.nodes {
+		asks.Go(func() { states[i] = n.state(ctx) })
+	}
+	asks.Wait()
+	return states
+}
+
+// state reads the node's marker and looks for its scripts.
+func (n *node) state(ctx context.Context) nodeState {
+	ctx, cancel := context.WithTimeout(ctx, stallTimeout)
+	defer cancel()
+	var st nodeState
+	begun := time.Now()
+	var marker *redis.SliceCmd
+	var fields *redis.IntCmd
+	var quarantine *redis.DurationCmd
+	_, err := n.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		marker = p.HMGet(ctx, n.keys.h, "@incarnation", "@base", "@maxttl", "@pending")
+		fields = p.HLen(ctx, n.keys.h)
+		quarantine = p.PTTL(ctx, n.keys.q)
+		return nil
+	})
+	if err != nil {
+		return nodeState{err: serverError(err)}
+	}
+	st.rtt = time.Since(begun)
+	st.counters = fields.Val()
+	for _, v := range marker.Val() {
+		if v != nil {
+			st.counters--
+		}
+	}
+	st.incarnation, _ = marker.Val()[0].(string)
+	if text, ok := marker.Val()[1].(string); ok {
+		st.hasBase = true
+		st.base = number(text)
+	}
+	if text, ok := marker.Val()[2].(string); ok {
+		st.maxTTL = time.Duration(number(text)) * time.Millisecond
+	}
+	st.quarantine = max(0, quarantine.Val())
+	if st.incarnation == "" {
+		st.locks, err = n.hasLocks(ctx)
+	} else {
+		st.admitted, err = n.hasScripts(ctx, st.incarnation)
+	}
+	if err != nil {
+		return nodeState{err: serverError(err)}
+	}
+	return st
+}
+
+func (n *node) hasScripts(ctx context.Context, nonce string) (bool, error) {
+	b := bindScripts(nonce)
+	found, err := n.client.ScriptExists(ctx, b.sha[:]...).Result()
+	if err != nil {
+		return false, err
+	}
+	for _, ok := range found {
+		if !ok {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func (n *node) hasLocks(ctx context.Context) (bool, error) {
+	scan := n.client.Scan(ctx, 0, globQuote(n.keys.lockPrefix)+"*", 1000).Iterator()
+	found := scan.Next(ctx)
+	return found, scan.Err()
+}

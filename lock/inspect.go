@@ -1,0 +1,175 @@
+package lock
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// NodeStatus is a node's health, for people and readiness checks.
+type NodeStatus struct {
+	Name       string
+	Addr       string
+	Admitted   bool          // it grants
+	Quarantine time.Duration // how long its quarantine still runs; 0: none runs
+	MaxTTL     time.Duration // the longest TTL that it grants
+	Epoch      int64
+	RTT        time.Duration
+	Err        error // nil: it answered
+}
+
+// Status asks all nodes. The group can grant leases while a quorum (more than
+// half) is admitted.
+func (l *Locker) Status(ctx context.Context) []NodeStatus {
+	status := make([]NodeStatus, len(l.nodes))
+	for i, st := range l.states(ctx) {
+		status[i] = NodeStatus{
+			Name: l.nodes[i].name, Addr: l.cfg.Nodes[i].Addr,
+			Admitted: st.admitted, Quarantine: st.quarantine, MaxTTL: st.maxTTL,
+			Epoch: st.base >> epochShift, RTT: st.rtt, Err: st.err,
+		}
+		if st.err == nil && !st.admitted {
+			l.nodeLost(l.nodes[i])
+		}
+	}
+	return status
+}
+
+// Ping reports whether leases can be had: nil, or a [*QuorumError] that says
+// which nodes are missing and why.
+func (l *Locker) Ping(ctx context.Context) error {
+	e := &QuorumError{Operation: "ping", Resource: l.cfg.KeyPrefix, Nodes: len(l.nodes), Quorum: l.quorum}
+	for _, st := range l.Status(ctx) {
+		switch {
+		case st.Err != nil:
+			e.Causes = append(e.Causes, &NodeError{Node: st.Name, Err: st.Err})
+		case !st.Admitted:
+			e.Causes = append(e.Causes, &NodeError{Node: st.Name, Err: ErrQuarantined})
+		}
+	}
+	if len(l.nodes)-len(e.Causes) >= l.quorum {
+		return nil
+	}
+	return e
+}
+
+// Inspection is who holds a resource, as the nodes see it.
+type Inspection struct {
+	Resource string
+	Locked   bool          // one acquisition holds a quorum
+	Holder   string        // its name for people
+	TTL      time.Duration // when the quorum ends unless it is extended
+	Token    fence.Token   // the highest counter; 0: never acquired as far as Redis knows
+	Nodes    []NodeLock
+}
+
+// NodeLock is one node's view of a resource.
+type NodeLock struct {
+	Node    string
+	Locked  bool
+	Holder  string
+	TTL     time.Duration // -1: the lock never expires, which is a leak
+	Counter fence.Token
+	Err     error
+	owner   string
+}
+
+// Inspect asks all nodes about a resource. It is for people: between the answer
+// and its reading everything may have changed. The error is a
+// [*fence.InvalidError], or a [*QuorumError] where too few nodes answered; the
+// inspection then still says what they did.
+func (l *Locker) Inspect(ctx context.Context, resource string) (Inspection, error) {
+	if err := fence.ValidateResource(resource); err != nil {
+		return Inspection{}, err
+	}
+	ins := Inspection{Resource: resource, Nodes: make([]NodeLock, len(l.nodes))}
+	var asks sync.WaitGroup
+	for i, n := range l.nodes {
+		asks.Go(func() { ins.Nodes[i] = n.inspect(ctx, resource) })
+	}
+	asks.Wait()
+	failed := &QuorumError{Operation: "inspect", Resource: resource, Nodes: len(l.nodes), Quorum: l.quorum}
+	votes := make(map[string][]NodeLock)
+	for _, nl := range ins.Nodes {
+		switch {
+		case nl.Err != nil:
+			failed.Causes = append(failed.Causes, &NodeError{Node: nl.Node, Err: nl.Err})
+		case nl.Locked:
+			votes[nl.owner] = append(votes[nl.owner], nl)
+		}
+		ins.Token = max(ins.Token, nl.Counter)
+	}
+	for _, locks := range votes {
+		if len(locks) >= l.quorum {
+			ins.Locked, ins.Holder, ins.TTL = true, locks[0].Holder, quorumTTL(locks, l.quorum)
+		}
+	}
+	if len(l.nodes)-len(failed.Causes) < l.quorum {
+		return ins, failed
+	}
+	return ins, nil
+}
+
+// quorumTTL is when fewer than a quorum of locks are left; -1: never.
+func quorumTTL(locks []NodeLock, quorum int) time.Duration {
+	longest := time.Duration(-1)
+	for _, candidate := range locks {
+		if candidate.TTL < 0 {
+			continue
+		}
+		outlast := 0
+		for _, nl := range locks {
+			if nl.TTL < 0 || nl.TTL >= candidate.TTL {
+				outlast++
+			}
+		}
+		if outlast >= quorum {
+			longest = max(longest, candidate.TTL)
+		}
+	}
+	return longest
+}
+
+func (n *node) inspect(ctx context.Context, resource string) NodeLock {
+	ctx, cancel := context.WithTimeout(ctx, stallTimeout)
+	defer cancel()
+	nl := NodeLock{Node: n.name}
+	var value *redis.StringCmd
+	var ttl *redis.DurationCmd
+	var counter *redis.SliceCmd
+	_, err := n.client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
+		value = tx.Get(ctx, n.keys.lock(resource))
+		ttl = tx.PTTL(ctx, n.keys.lock(resource))
+		counter = tx.HMGet(ctx, n.keys.h, counterField(resource), "@base")
+		return nil
+	})
+	if err != nil && err != redis.Nil { //nolint:errorlint // redis.Nil is returned bare
+		nl.Err = serverError(err)
+		return nl
+	}
+	if text := value.Val(); len(text) >= ownerLength {
+		nl.Locked = true
+		nl.owner, nl.Holder = text[:ownerLength], text[ownerLength:]
+		nl.TTL = ttl.Val()
+	}
+	if text, ok := counter.Val()[0].(string); ok {
+		nl.Counter = fence.Token(number(text))
+	}
+	return nl
+}
+
+func number(text string) int64 {
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
+}
+
+// globQuote makes a text match itself in a Redis pattern.
+func globQuote(text string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(text)
+}

@@ -1,0 +1,11 @@
+package lock_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Wrap(m)) }

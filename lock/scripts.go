@@ -1,0 +1,80 @@
+package lock
+
+import (
+	"crypto/rand"
+	"crypto/sha1" //nolint:gosec // Redis names cached scripts by SHA-1; nothing is secured by it.
+	_ "embed"
+	"encoding/hex"
+	"strings"
+)
+
+// The scripts' text. The first group is bound to an incarnation: "@NONCE@" in
+// it is replaced by the nonce of the admission that loads it.
+var (
+	//go:embed scripts/acquire.lua
+	acquireText string
+	//go:embed scripts/confirm.lua
+	confirmText string
+	//go:embed scripts/extend.lua
+	extendText string
+	//go:embed scripts/release.lua
+	releaseText string
+
+	//go:embed scripts/admit_begin.lua
+	admitBeginText string
+	//go:embed scripts/admit.lua
+	admitText string
+)
+
+// bound are the scripts of one incarnation of a node. They are called by
+// EVALSHA only, and only admission loads them: NOSCRIPT therefore means that
+// the node lost its run. Never fall back to EVAL, never load them again.
+type bound struct {
+	nonce string
+	sha   [opKinds]string
+}
+
+// boundTexts lists the text of each operation's script.
+var boundTexts = [opKinds]*string{
+	opAcquire: &acquireText,
+	opConfirm: &confirmText,
+	opExtend:  &extendText,
+	opRelease: &releaseText,
+}
+
+// bindScripts names the scripts of an incarnation.
+func bindScripts(nonce string) *bound {
+	b := &bound{nonce: nonce}
+	for kind, text := range boundTexts {
+		sum := sha1.Sum([]byte(bindText(*text, nonce))) //nolint:gosec // as above
+		b.sha[kind] = hex.EncodeToString(sum[:])
+	}
+	return b
+}
+
+func bindText(text, nonce string) string { return strings.ReplaceAll(text, "@NONCE@", nonce) }
+
+// ownerLength is the length of an owner id: 128 bits in hexadecimal. The
+// scripts cut it from the lock's value.
+const ownerLength = 32
+
+// newID makes a fresh 128-bit id: an attempt's owner, or an admission's nonce.
+func newID() string {
+	var b [ownerLength / 2]byte
+	_, _ = rand.Read(b[:]) // never fails: crypto/rand ends the process when the system has no randomness
+	return hex.EncodeToString(b[:])
+}
+
+// keys are the names of what the package keeps on a node, below a prefix.
+type keys struct {
+	h, q       string
+	lockPrefix string
+}
+
+func newKeys(prefix string) keys {
+	return keys{h: prefix + ":h", q: prefix + ":q", lockPrefix: prefix + ":lock:"}
+}
+
+func (k keys) lock(resource string) string { return k.lockPrefix + resource }
+
+func counterField(resource string) string { return "c:" + resource }

@@ -1,0 +1,30 @@
+-- Admits a node. Sent by EVAL in one MULTI/EXEC with SCRIPT LOAD of the bound
+-- scripts, whose text contains the nonce. The script cache lives in memory
+-- only, so a node that restarts, even from a snapshot with an old marker, has
+-- lost them and answers NOSCRIPT. Scripts that are loaded while this one
+-- refuses do nothing: they look for their nonce in @incarnation.
+--
+-- KEYS[1]  H: hash of this node's marker, base and counters
+-- KEYS[2]  Q: quarantine
+-- ARGV[1]  nonce that admit_begin.lua wrote
+-- ARGV[2]  base = epoch * 2^32; the epoch was raised AFTER the nonce was
+--          written (a slow admission with an older epoch made tokens fall)
+-- ARGV[3]  the node's maximum ttl, ms
+--
+-- {1}        admitted
+-- {0}        race: another admission has begun, or the data is gone again
+-- {2, pttl}  quarantine is still running
+-- {3}        stale epoch: the node's base is not lower
+local m = redis.call('HMGET', KEYS[1], '@pending', '@base')
+if m[1] ~= ARGV[1] then
+  return {0}
+end
+if redis.call('EXISTS', KEYS[2]) == 1 then
+  return {2, redis.call('PTTL', KEYS[2])}
+end
+if m[2] and tonumber(m[2]) >= tonumber(ARGV[2]) then
+  return {3}
+end
+redis.call('HSET', KEYS[1], '@incarnation', ARGV[1], '@base', ARGV[2], '@maxttl', ARGV[3])
+redis.call('HDEL', KEYS[1], '@pending')
+return {1}

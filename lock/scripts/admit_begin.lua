@@ -1,0 +1,24 @@
+-- Begins the admission of a node that lost its data or its run, or is new.
+-- Called by EVAL: the node has none of the bound scripts yet.
+--
+-- KEYS[1]  H: hash of this node's marker, base and counters
+-- KEYS[2]  Q: quarantine, expires by itself
+-- ARGV[1]  nonce of this admission
+-- ARGV[2]  quarantine, ms; 0 for none (first start, embedded nodes)
+-- ARGV[3]  the incarnation that the caller found dead; '' for none
+--
+-- {1}        begun: @pending is the nonce, Q runs
+-- {0}        race: the node has another incarnation than the caller found
+-- {2, pttl}  another admission's quarantine is running
+local m = redis.call('HMGET', KEYS[1], '@incarnation', '@pending')
+if (m[1] or '') ~= ARGV[3] then
+  return {0}
+end
+if m[2] and m[2] ~= ARGV[1] and redis.call('EXISTS', KEYS[2]) == 1 then
+  return {2, redis.call('PTTL', KEYS[2])}
+end
+redis.call('HSET', KEYS[1], '@pending', ARGV[1])
+if tonumber(ARGV[2]) > 0 then
+  redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
+end
+return {1}

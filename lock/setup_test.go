@@ -1,0 +1,197 @@
+package lock_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// patient is a node timeout for tests that are not about time-outs: the
+// machine may be busy with other tests.
+const patient = 2 * time.Second
+
+// nodesAt turns addresses into nodes.
+func nodesAt(addrs ...string) []lock.Node {
+	nodes := make([]lock.Node, len(addrs))
+	for i, addr := range addrs {
+		nodes[i] = lock.Node{Name: fmt.Sprintf("node-%d", i+1), Addr: addr}
+	}
+	return nodes
+}
+
+// shared is a configuration over n real nodes that other tests use too.
+func shared(t *testing.T, n int) lock.Config {
+	t.Helper()
+	r := testenv.Redis(t, n)
+	return lock.Config{Nodes: nodesAt(r.Addrs...), KeyPrefix: r.Prefix, NodeTimeout: patient}
+}
+
+// own is a configuration over n real nodes that the test may break.
+func own(t *testing.T, n int, server redisserver.Config) (lock.Config, []*redisserver.Server) {
+	t.Helper()
+	servers := testenv.OwnRedisWith(t, n, server)
+	addrs := make([]string, n)
+	for i, s := range servers {
+		addrs[i] = s.Addr
+	}
+	return lock.Config{Nodes: nodesAt(addrs...), NodeTimeout: patient}, servers
+}
+
+// embedded is a configuration over n miniredis nodes.
+func embedded(t *testing.T, n int) (lock.Config, []*miniredis.Miniredis) {
+	t.Helper()
+	minis := make([]*miniredis.Miniredis, n)
+	addrs := make([]string, n)
+	for i := range minis {
+		minis[i] = miniredis.NewMiniRedis()
+		minis[i].ClockTTL(true)
+		if err := minis[i].Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(minis[i].Close)
+		addrs[i] = minis[i].Addr()
+	}
+	return lock.Config{Nodes: nodesAt(addrs...), NodeTimeout: patient}, minis
+}
+
+// locker makes a Locker that the test's end closes.
+func locker(t *testing.T, cfg lock.Config) *lock.Locker {
+	t.Helper()
+	l, err := lock.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return l
+}
+
+// started is a Locker on a group that has been initialised.
+func started(t *testing.T, cfg lock.Config) *lock.Locker {
+	t.Helper()
+	l := locker(t, cfg)
+	initialise(t, l)
+	return l
+}
+
+func initialise(t *testing.T, l *lock.Locker) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := l.Init(ctx); err != nil {
+		t.Fatalf("init: %v", err)
+	}
+}
+
+// backends runs a test on each kind of node: what holds on real Redis has to
+// hold on the embedded one.
+func backends(t *testing.T, sizes []int, test func(t *testing.T, cfg lock.Config)) {
+	t.Helper()
+	for _, n := range sizes {
+		t.Run(fmt.Sprintf("redis-%d", n), func(t *testing.T) {
+			t.Parallel()
+			test(t, shared(t, n))
+		})
+		t.Run(fmt.Sprintf("miniredis-%d", n), func(t *testing.T) {
+			t.Parallel()
+			cfg, _ := embedded(t, n)
+			test(t, cfg)
+		})
+	}
+}
+
+// eventually polls until ok, at most for the given time.
+func eventually(t *testing.T, within time.Duration, what string, ok func() bool) {
+	t.Helper()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	deadline := time.After(within)
+	for !ok() {
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			t.Fatalf("not within %v: %s", within, what)
+		}
+	}
+}
+
+// acquire takes a lease that must be had.
+func acquire(t *testing.T, l *lock.Locker, resource string, opts ...lock.AcquireOption) *lock.Lease {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	lease, err := l.Acquire(ctx, resource, opts...)
+	if err != nil {
+		t.Fatalf("acquire %q: %v", resource, err)
+	}
+	return lease
+}
+
+func token(t *testing.T, lease *lock.Lease) fence.Token {
+	t.Helper()
+	grant, err := lease.Grant()
+	if err != nil {
+		t.Fatalf("grant: %v", err)
+	}
+	return grant.Token
+}
+
+func release(t *testing.T, lease *lock.Lease) {
+	t.Helper()
+	if err := lease.Release(t.Context()); err != nil {
+		t.Fatalf("release: %v", err)
+	}
+}
+
+// register is an Armer in memory: a compare-and-set per resource.
+type register struct {
+	mu     sync.Mutex
+	tokens map[string]fence.Token
+	before func(a fence.Arming) error // runs first, if set
+	arms   atomic.Int64
+}
+
+func (r *register) Arm(_ context.Context, a fence.Arming) error {
+	r.arms.Add(1)
+	if r.before != nil {
+		if err := r.before(a); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tokens == nil {
+		r.tokens = make(map[string]fence.Token)
+	}
+	if recorded := r.tokens[a.Resource]; recorded >= a.Token {
+		return &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
+	}
+	r.tokens[a.Resource] = a.Token
+	return nil
+}
+
+// epochs is an EpochStore in memory.
+type epochs struct{ last atomic.Int64 }
+
+func (e *epochs) RaiseEpoch(_ context.Context, above int64) (int64, error) {
+	for {
+		last := e.last.Load()
+		next := max(last, above) + 1
+		if e.last.CompareAndSwap(last, next) {
+			return next, nil
+		}
+	}
+}
