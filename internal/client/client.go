@@ -1,0 +1,245 @@
+// Package client speaks fencegate's HTTP API: it acquires, renews and releases
+// leases and asks for their S3 credentials.
+//
+// Every validity that it returns counts from before the request was sent, so a
+// slow reply shortens a lease and never lengthens it.
+//
+//	c, err := client.New(client.Config{URL: "http://127.0.0.1:7070"})
+//	lease, err := c.Acquire(ctx, client.AcquireRequest{Resource: "orders/1001", TTL: 30 * time.Second})
+//	defer c.Release(context.WithoutCancel(ctx), lease.Handle)
+//	grant, err := lease.Grant() // present it with each write
+//
+// A Client is safe for concurrent use.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// requestTimeout bounds a call beyond what it was asked to wait.
+const requestTimeout = 15 * time.Second
+
+// maxReply bounds how much of a reply is read, in bytes.
+const maxReply = 4 << 20
+
+// Config says where the gateway is.
+type Config struct {
+	URL        string       // base URL, such as http://127.0.0.1:7070
+	Token      string       // bearer token; empty sends none
+	HTTPClient *http.Client // default: http.DefaultTransport without a client-wide timeout
+}
+
+// Client calls one gateway, or a balancer in front of several.
+type Client struct {
+	base  string
+	token string
+	http  *http.Client
+}
+
+// New checks the configuration; it does not connect.
+func New(cfg Config) (*Client, error) {
+	u, err := url.Parse(cfg.URL)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return nil, &fence.InvalidError{Field: "gateway URL", Reason: "is not of the form http://host:port"}
+	}
+	if u.User != nil {
+		return nil, &fence.InvalidError{Field: "gateway URL", Reason: "holds credentials; pass the token by --token-file or FENCEGATE_TOKEN"}
+	}
+	c := &Client{base: strings.TrimRight(u.String(), "/"), token: cfg.Token, http: cfg.HTTPClient}
+	if c.http == nil {
+		c.http = &http.Client{}
+	}
+	return c, nil
+}
+
+// AcquireRequest asks for a lease.
+type AcquireRequest struct {
+	Resource string        // plain name
+	TTL      time.Duration // zero takes the gateway's default
+	Wait     time.Duration // how long to wait while another holds it; zero tries once
+	Holder   string        // shown to people who inspect the resource
+}
+
+// Lease is what the gateway granted.
+type Lease struct {
+	Resource  string
+	Token     fence.Token
+	Presented string        // "34.<seal>": a secret
+	Handle    string        // for Renew, Release and Credentials: a secret
+	TTL       time.Duration // as granted
+	Deadline  Deadline
+}
+
+// Grant is what a writer presents under the lease.
+func (l Lease) Grant() (fence.Grant, error) { return fence.ParseGrant(l.Resource, l.Presented) }
+
+// Acquire asks for a lease. While another holds the resource it waits up to
+// Wait, then fails with a [*Problem] whose code is "held". After an [*UnreachableError] a
+// lease may have been granted all the same; nobody knows its handle, and it
+// ends by itself after its TTL.
+func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (Lease, error) {
+	body := map[string]string{"resource": r.Resource}
+	if r.TTL != 0 {
+		body["ttl"] = r.TTL.String()
+	}
+	if r.Wait != 0 {
+		body["wait"] = r.Wait.String()
+	}
+	if r.Holder != "" {
+		body["holder"] = r.Holder
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.Wait+requestTimeout)
+	defer cancel()
+	var reply struct {
+		Resource string      `json:"resource"`
+		Token    fence.Token `json:"token"`
+		Grant    string      `json:"grant"`
+		Handle   string      `json:"handle"`
+		TTL      int64       `json:"ttl_ms"`
+		timing
+	}
+	sent := now()
+	if err := c.call(ctx, http.MethodPost, "/v1/leases", body, &reply); err != nil {
+		return Lease{}, err
+	}
+	return Lease{
+		Resource: reply.Resource, Token: reply.Token, Presented: reply.Grant, Handle: reply.Handle,
+		TTL:      time.Duration(reply.TTL) * time.Millisecond,
+		Deadline: reply.deadline(sent),
+	}, nil
+}
+
+// Renew extends the lease to ttl from now and returns its new deadline. A
+// [*Problem] with code "lease_lost" means that it may be another's by now; any
+// other error leaves the old deadline in force.
+func (c *Client) Renew(ctx context.Context, handle string, ttl time.Duration) (Deadline, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var reply timing
+	sent := now()
+	err := c.call(ctx, http.MethodPost, "/v1/leases/renew", map[string]string{"handle": handle, "ttl": ttl.String()}, &reply)
+	if err != nil {
+		return Deadline{}, err
+	}
+	return reply.deadline(sent), nil
+}
+
+// Release ends the lease. Releasing twice is not an error.
+func (c *Client) Release(ctx context.Context, handle string) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return c.call(ctx, http.MethodPost, "/v1/leases/release", map[string]string{"handle": handle}, nil)
+}
+
+// Credentials are temporary S3 credentials bound to a lease's grant.
+type Credentials struct {
+	AccessKeyID     string    `json:"access_key_id"`
+	SecretAccessKey string    `json:"secret_access_key"`
+	SessionToken    string    `json:"session_token"`
+	ExpiresAt       time.Time `json:"expires_at"`
+	EndpointURL     string    `json:"endpoint_url"`
+	Region          string    `json:"region"`
+}
+
+// Credentials asks for S3 credentials of the lease.
+func (c *Client) Credentials(ctx context.Context, handle string) (Credentials, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var creds Credentials
+	err := c.call(ctx, http.MethodPost, "/v1/leases/credentials", map[string]string{"handle": handle}, &creds)
+	return creds, err
+}
+
+// Endpoints says where the gateway's other ports are; nil where it has none.
+type Endpoints struct {
+	Postgres *struct {
+		Host     string `json:"host"`
+		Port     int    `json:"port"`
+		Database string `json:"database"`
+	} `json:"postgres"`
+	S3 *struct {
+		URL    string `json:"url"`
+		Region string `json:"region"`
+	} `json:"s3"`
+	Version string `json:"version"`
+}
+
+// Endpoints asks the gateway for its ports.
+func (c *Client) Endpoints(ctx context.Context) (Endpoints, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var e Endpoints
+	err := c.call(ctx, http.MethodGet, "/v1/endpoints", nil, &e)
+	return e, err
+}
+
+// Resource asks for what is known of a resource, as the gateway's JSON.
+func (c *Client) Resource(ctx context.Context, resource string) (json.RawMessage, error) {
+	if err := fence.ValidateResource(resource); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var raw json.RawMessage
+	err := c.call(ctx, http.MethodGet, "/v1/resources/"+fence.EscapeResource(resource), nil, &raw)
+	return raw, err
+}
+
+// EnsureBucket creates a bucket, or sets the rule that says which resource a
+// write of one of its keys needs: "bucket", "prefix:n" or "key".
+func (c *Client) EnsureBucket(ctx context.Context, bucket, rule string) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return c.call(ctx, http.MethodPut, "/v1/buckets/"+url.PathEscape(bucket), map[string]string{"rule": rule}, nil)
+}
+
+func (c *Client) call(ctx context.Context, method, path string, body, reply any) error {
+	var payload io.Reader
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		payload = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, payload)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Accept", "application/json, application/problem+json")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return &UnreachableError{URL: c.base, Cause: err}
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
+	if err != nil {
+		return &UnreachableError{URL: c.base, Cause: err}
+	}
+	if resp.StatusCode >= http.StatusBadRequest {
+		return problemOf(resp.StatusCode, b)
+	}
+	if reply == nil {
+		return nil
+	}
+	if err := json.Unmarshal(b, reply); err != nil {
+		return fmt.Errorf("reply of %s %s%s: %w", method, c.base, path, err)
+	}
+	return nil
+}

@@ -1,0 +1,84 @@
+package client
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Codes of problems that are not refusals of the fence; those carry the
+// SQLSTATE of package fence's table.
+const (
+	CodeInvalid      = "invalid_input"
+	CodeUnauthorized = "unauthorized"
+	CodeHeld         = "held"
+	CodeLeaseLost    = "lease_lost"
+	CodeUnavailable  = "unavailable"
+)
+
+// Problem is a gateway's answer to a request that it did not carry out
+// (RFC 9457, application/problem+json).
+type Problem struct {
+	Status       int    `json:"status"`
+	Code         string `json:"code"`
+	Title        string `json:"title"`
+	Detail       string `json:"detail"`
+	Resource     string `json:"resource"`
+	Part         string `json:"part"`
+	HintText     string `json:"hint"`
+	RetryAfterMS int64  `json:"retry_after_ms"`
+}
+
+func (p *Problem) Error() string {
+	text := p.Detail
+	if text == "" {
+		text = p.Title
+	}
+	if text == "" {
+		text = http.StatusText(p.Status)
+	}
+	return text
+}
+
+// Hint says what to do.
+func (p *Problem) Hint() string { return p.HintText }
+
+// Is matches the fence's sentinels by code, so that errors.Is(err, fence.ErrStale)
+// works on this side of HTTP too.
+func (p *Problem) Is(target error) bool {
+	if p.Code == CodeInvalid {
+		return target == fence.ErrInvalid
+	}
+	for _, c := range fence.Codes {
+		if c.SQLState == p.Code {
+			return target == c.Err
+		}
+	}
+	return false
+}
+
+func problemOf(status int, body []byte) error {
+	p := &Problem{}
+	if err := json.Unmarshal(body, p); err != nil || (p.Title == "" && p.Detail == "" && p.Code == "") {
+		text := strings.Join(strings.Fields(string(body[:min(len(body), 200)])), " ")
+		p = &Problem{Detail: fmt.Sprintf("the gateway answered %d %s: %s", status, http.StatusText(status), text)}
+	}
+	p.Status = status
+	return p
+}
+
+// UnreachableError says that no answer came: whether the gateway carried the
+// request out is unknown.
+type UnreachableError struct {
+	URL   string
+	Cause error
+}
+
+func (e *UnreachableError) Error() string {
+	return fmt.Sprintf("no answer from the gateway at %s: %v", e.URL, e.Cause)
+}
+
+func (e *UnreachableError) Unwrap() []error { return []error{e.Cause, fence.ErrUnknown} }

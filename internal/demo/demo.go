@@ -1,0 +1,106 @@
+// Package demo tells fencegate's story on real processes: worker A acquires a
+// lease and is stopped beyond it; worker B takes over and does the work; A wakes
+// up and is refused, by PostgreSQL and by the object store's gateway.
+//
+// Nothing is staged. The workers are processes of their own that use an ordinary
+// PostgreSQL driver and an ordinary S3 SDK, the pause is SIGSTOP, and [Run] fails
+// unless A was refused in both places and B's work is still there.
+package demo
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/internal/client"
+)
+
+// What the workers work on.
+const (
+	Resource   = "orders/1001"
+	Bucket     = "orders"
+	BucketRule = "prefix:1" // the key 1001/invoice.txt needs a grant of orders/1001
+	objectKey  = "1001/invoice.txt"
+)
+
+// Config says which gateway to use and how to start a worker.
+type Config struct {
+	Client   *client.Client
+	AdminURL string   // PostgreSQL, directly: a login that may create and protect a table
+	Worker   []string // command line that starts a worker: its name is appended
+	Environ  []string // environment of the workers: gateway, token, login of PostgreSQL
+	Login    string   // the workers' login, which gets its rights on the table
+	TTL      time.Duration
+	Screen   *Screen
+}
+
+// Run tells the story. It returns nil only if it really went so.
+func Run(ctx context.Context, cfg Config) error {
+	cleanUp, err := prepare(ctx, cfg)
+	if err != nil {
+		return fmt.Errorf("prepare the demo's table and bucket: %w", err)
+	}
+	defer cleanUp()
+
+	s := story{cfg: cfg, say: cfg.Screen}
+	defer s.endWorkers()
+	for _, chapter := range []func(context.Context) error{s.pausesA, s.letsBWork, s.wakesA, s.checks} {
+		if err := chapter(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// The table lives in a schema of its own, which goes away with the demo.
+const (
+	createTable = `
+DROP SCHEMA IF EXISTS fencegate_demo CASCADE;
+CREATE SCHEMA fencegate_demo;
+CREATE TABLE fencegate_demo.orders (id bigint PRIMARY KEY, status text NOT NULL);
+INSERT INTO fencegate_demo.orders VALUES (1001, 'new')`
+	protectTable = `SELECT fence.protect('fencegate_demo.orders', under => 'orders/')`
+	dropTable    = `DROP SCHEMA IF EXISTS fencegate_demo CASCADE`
+	readStatus   = `SELECT status FROM fencegate_demo.orders WHERE id = 1001`
+	writeStatus  = `UPDATE fencegate_demo.orders SET status = $1 WHERE id = 1001`
+)
+
+const cleanUpTimeout = 5 * time.Second
+
+func prepare(ctx context.Context, cfg Config) (cleanUp func(), err error) {
+	conn, err := pgx.Connect(ctx, cfg.AdminURL)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	login := pgx.Identifier{cfg.Login}.Sanitize()
+	for _, sql := range []string{
+		createTable, protectTable,
+		"GRANT USAGE ON SCHEMA fencegate_demo TO " + login,
+		"GRANT SELECT, UPDATE ON fencegate_demo.orders TO " + login,
+	} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return nil, err
+		}
+	}
+	if err := cfg.Client.EnsureBucket(ctx, Bucket, BucketRule); err != nil {
+		return nil, err
+	}
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
+		defer cancel()
+		conn, err := pgx.Connect(ctx, cfg.AdminURL)
+		if err != nil {
+			return
+		}
+		_, _ = conn.Exec(ctx, dropTable)
+		_ = conn.Close(ctx)
+	}, nil
+}
+
+// mismatch says that the story did not go as it must.
+func mismatch(format string, args ...any) error {
+	return fmt.Errorf("the demo did not go as it must: "+format, args...)
+}

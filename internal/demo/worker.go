@@ -1,0 +1,159 @@
+package demo
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/client"
+	"github.com/fencegate/fencegate/internal/runner"
+)
+
+// Event is one line that a worker reports.
+type Event struct {
+	Name    string      `json:"event"`
+	OK      bool        `json:"ok"`
+	Token   fence.Token `json:"token,omitempty"`
+	Code    string      `json:"code,omitempty"`   // SQLSTATE or S3 code of a refusal
+	Status  int         `json:"status,omitempty"` // HTTP status of a refused upload
+	Message string      `json:"message,omitempty"`
+	Text    string      `json:"text,omitempty"`
+}
+
+// Worker is what one of the demo's processes does: acquire, read, then obey the
+// commands "write TEXT" and "download" on its input. It looks neither at its
+// lease's deadline nor at a clock, as most code does.
+type Worker struct {
+	Client *client.Client
+	Name   string
+	TTL    time.Duration
+	Wait   time.Duration
+	In     io.Reader
+	Out    io.Writer
+
+	sql *pgx.Conn
+	s3  *s3.Client
+}
+
+// Run works until the input ends.
+func (w *Worker) Run(ctx context.Context) error {
+	lease, err := w.Client.Acquire(ctx, client.AcquireRequest{Resource: Resource, TTL: w.TTL, Wait: w.Wait, Holder: "worker " + w.Name})
+	if err != nil {
+		w.report(Event{Name: "acquired", Message: err.Error()})
+		return err
+	}
+	if err := w.connect(ctx, lease); err != nil {
+		w.report(Event{Name: "acquired", Message: err.Error()})
+		return err
+	}
+	defer func() { _ = w.sql.Close(context.WithoutCancel(ctx)) }()
+	w.report(Event{Name: "acquired", OK: true, Token: lease.Token})
+
+	var status string
+	err = w.sql.QueryRow(ctx, readStatus).Scan(&status)
+	w.report(withSQLError(Event{Name: "read", Text: status}, err))
+
+	lines := bufio.NewScanner(w.In)
+	for lines.Scan() {
+		verb, text, _ := strings.Cut(lines.Text(), " ")
+		switch verb {
+		case "write":
+			_, err := w.sql.Exec(ctx, writeStatus, text)
+			w.report(withSQLError(Event{Name: "sql"}, err))
+			w.report(w.upload(ctx, text))
+		case "download":
+			w.report(w.download(ctx))
+		}
+	}
+	return lines.Err()
+}
+
+// connect puts the lease's grant into the environment, as `fencegate run` does,
+// and lets driver and SDK find it there.
+func (w *Worker) connect(ctx context.Context, lease client.Lease) error {
+	environ, err := runner.Environ(ctx, w.Client, lease, os.Environ())
+	if err != nil {
+		return err
+	}
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		if err := os.Setenv(name, value); err != nil {
+			return err
+		}
+	}
+	if w.sql, err = pgx.Connect(ctx, ""); err != nil {
+		return err
+	}
+	cfg, err := awsconfig.LoadDefaultConfig(ctx)
+	if err != nil {
+		return err
+	}
+	w.s3 = s3.NewFromConfig(cfg, func(o *s3.Options) { o.UsePathStyle = true })
+	return nil
+}
+
+func (w *Worker) upload(ctx context.Context, text string) Event {
+	_, err := w.s3.PutObject(ctx, &s3.PutObjectInput{
+		Bucket: aws.String(Bucket), Key: aws.String(objectKey), Body: strings.NewReader(text),
+	})
+	return withS3Error(Event{Name: "upload"}, err)
+}
+
+func (w *Worker) download(ctx context.Context) Event {
+	e := Event{Name: "download"}
+	out, err := w.s3.GetObject(ctx, &s3.GetObjectInput{Bucket: aws.String(Bucket), Key: aws.String(objectKey)})
+	if err != nil {
+		return withS3Error(e, err)
+	}
+	defer func() { _ = out.Body.Close() }()
+	b, err := io.ReadAll(out.Body)
+	e.Text = string(b)
+	return withS3Error(e, err)
+}
+
+func (w *Worker) report(e Event) {
+	b, _ := json.Marshal(e)
+	_, _ = w.Out.Write(append(b, '\n'))
+}
+
+func withSQLError(e Event, err error) Event {
+	e.OK = err == nil
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		e.Code, e.Message = pg.Code, pg.Message
+	} else if err != nil {
+		e.Message = err.Error()
+	}
+	return e
+}
+
+func withS3Error(e Event, err error) Event {
+	e.OK = err == nil
+	if err == nil {
+		return e
+	}
+	e.Message = err.Error()
+	var api smithy.APIError
+	if errors.As(err, &api) {
+		e.Code, e.Message = api.ErrorCode(), api.ErrorMessage()
+	}
+	var response *smithyhttp.ResponseError
+	if errors.As(err, &response) {
+		e.Status = response.HTTPStatusCode()
+	}
+	return e
+}

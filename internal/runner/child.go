@@ -1,0 +1,85 @@
+package runner
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// child is the command's process. Where it has a process group of its own,
+// signals go to the whole group, so that what it started ends with it.
+type child struct {
+	cmd    *exec.Cmd
+	group  bool
+	exited chan int // its exit code, once
+}
+
+func start(cfg Config) (*child, error) {
+	path, err := exec.LookPath(cfg.Command[0])
+	if err != nil {
+		return nil, &fence.InvalidError{Field: "command", Reason: "was not found: " + err.Error()}
+	}
+	cmd := exec.Command(path, cfg.Command[1:]...)
+	cmd.Args[0] = cfg.Command[0]
+	cmd.Env = cfg.Environ
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = cfg.Stdin, cfg.Stdout, cfg.Stderr
+	// On a terminal the command stays in our group, so that it may read from it
+	// and gets Ctrl-C by itself.
+	c := &child{cmd: cmd, group: !isTerminal(cfg.Stdin), exited: make(chan int, 1)}
+	cmd.SysProcAttr = attributes(c.group)
+
+	started := make(chan error, 1)
+	go func() {
+		// The parent-death signal is bound to the thread that starts the process.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			c.exited <- exitCode(cmd.Wait())
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", cfg.Command[0], err)
+	}
+	return c, nil
+}
+
+// signal sends s to the command; one that has ended is no error.
+func (c *child) signal(s syscall.Signal) {
+	if c.group {
+		_ = syscall.Kill(-c.cmd.Process.Pid, s)
+		return
+	}
+	_ = c.cmd.Process.Signal(s)
+}
+
+const signalledBase = 128 // shells report 128 + the signal's number
+
+func exitCode(err error) int {
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+			return signalledBase + int(status.Signal())
+		}
+		return exit.ExitCode()
+	}
+	return 1 // its output could not be copied
+}
+
+func isTerminal(stdin any) bool {
+	f, ok := stdin.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && f.Name() != os.DevNull
+}

@@ -1,0 +1,99 @@
+// Package runner runs a command under a lease: it acquires and arms, hands the
+// grant to the command by environment variables, renews, and ends the command
+// before the lease can be another's.
+//
+// The guarantee is only as good as the scheduling of this process: frozen
+// together with its command it can end nothing. The fence in the storage covers
+// that case: what the command writes after the lease is another's is refused.
+//
+//	result, err := runner.Run(ctx, runner.Config{Client: c, Command: []string{"./job"}, …})
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/client"
+)
+
+// OnLost says what happens to the command when its lease is lost.
+type OnLost int
+
+// What to do when the lease is lost.
+const (
+	Kill OnLost = iota // TERM, then KILL before the lease can be another's
+	Warn               // say so, and let it run; the storage refuses its writes
+)
+
+// ParseOnLost reads "kill" or "warn".
+func ParseOnLost(s string) (OnLost, error) {
+	switch s {
+	case "kill":
+		return Kill, nil
+	case "warn":
+		return Warn, nil
+	}
+	return 0, &fence.InvalidError{Field: "on-lost", Reason: fmt.Sprintf("is %q; it must be kill or warn", s)}
+}
+
+// Config is one run.
+type Config struct {
+	Client  *client.Client
+	Acquire client.AcquireRequest
+	Command []string
+	Environ []string // the variables that the command inherits; the grant's are added
+	OnLost  OnLost
+
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Say            func(format string, args ...any) // progress and warnings, one line each
+}
+
+// Result is how a run that started its command ended.
+type Result struct {
+	Token    fence.Token
+	ExitCode int   // the command's; 128 + the signal's number where one ended it
+	Lost     error // why the lease was lost; nil where it was held to the end
+	Ended    bool  // the command was told to end because of that
+}
+
+// releaseTimeout bounds the release after the command has ended.
+const releaseTimeout = 5 * time.Second
+
+// Run acquires the lease, runs the command and releases the lease. An error
+// means that the command was not started. When ctx ends, the command gets
+// SIGTERM, and the lease is kept for as long as it takes to stop.
+func Run(ctx context.Context, cfg Config) (Result, error) {
+	lease, err := cfg.Client.Acquire(ctx, cfg.Acquire)
+	if err != nil {
+		return Result{}, err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+		defer cancel()
+		if err := cfg.Client.Release(ctx, lease.Handle); err != nil && !lost(err) {
+			cfg.Say("could not release %s; it ends by itself within %s: %v", cfg.Acquire.Resource, lease.TTL, err)
+		}
+	}()
+	if cfg.Environ, err = Environ(ctx, cfg.Client, lease, cfg.Environ); err != nil {
+		return Result{}, err
+	}
+	child, err := start(cfg)
+	if err != nil {
+		return Result{}, err
+	}
+	w := watch{cfg: cfg, lease: lease, child: child, deadline: lease.Deadline}
+	result := w.untilExit(ctx)
+	result.Token = lease.Token
+	return result, nil
+}
+
+// lost reports whether err says for certain that the lease is over.
+func lost(err error) bool {
+	var p *client.Problem
+	return errors.As(err, &p) && p.Code == client.CodeLeaseLost
+}

@@ -1,0 +1,236 @@
+package runner_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/client"
+	"github.com/fencegate/fencegate/internal/runner"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+const presented = "34.0123456789abcdef0123456789abcdef"
+
+// gateway answers the HTTP API from memory; renew decides about renewals.
+type gateway struct {
+	ttl      time.Duration
+	renew    func(w http.ResponseWriter, n int32)
+	renewals atomic.Int32
+	released atomic.Int32
+}
+
+func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	reply := func(v any) { _ = json.NewEncoder(w).Encode(v) }
+	switch r.URL.Path {
+	case "/v1/endpoints":
+		reply(map[string]any{
+			"postgres": map[string]any{"host": "127.0.0.1", "port": 7432, "database": "app"},
+			"s3":       map[string]any{"url": "http://127.0.0.1:7480", "region": "us-east-1"},
+		})
+	case "/v1/leases":
+		reply(map[string]any{"resource": "orders/10 01", "token": "34", "grant": presented, "handle": "h", "ttl_ms": g.ttl.Milliseconds(), "valid_ms": g.ttl.Milliseconds()})
+	case "/v1/leases/credentials":
+		reply(map[string]any{"access_key_id": "ASIA1", "secret_access_key": "s", "session_token": "t", "endpoint_url": "http://127.0.0.1:7480", "region": "us-east-1"})
+	case "/v1/leases/release":
+		g.released.Add(1)
+		w.WriteHeader(http.StatusNoContent)
+	case "/v1/leases/renew":
+		n := g.renewals.Add(1)
+		if g.renew != nil {
+			g.renew(w, n)
+			return
+		}
+		reply(map[string]any{"valid_ms": g.ttl.Milliseconds()})
+	}
+}
+
+func lost(w http.ResponseWriter, _ int32) {
+	w.WriteHeader(http.StatusGone)
+	_, _ = fmt.Fprint(w, `{"code":"lease_lost","detail":"the lease is over","status":410}`)
+}
+
+func unavailable(w http.ResponseWriter, _ int32) {
+	w.WriteHeader(http.StatusServiceUnavailable)
+	_, _ = fmt.Fprint(w, `{"code":"unavailable","detail":"no quorum of Redis","status":503}`)
+}
+
+type outcome struct {
+	runner.Result
+	stdout, said string
+	took         time.Duration
+}
+
+func run(t *testing.T, g *gateway, onLost runner.OnLost, script string) outcome {
+	t.Helper()
+	server := httptest.NewServer(g)
+	defer server.Close()
+	c, err := client.New(client.Config{URL: server.URL, HTTPClient: server.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stdout bytes.Buffer
+	var mu sync.Mutex
+	var said strings.Builder
+	begin := time.Now()
+	result, err := runner.Run(t.Context(), runner.Config{
+		Client:  c,
+		Acquire: client.AcquireRequest{Resource: "orders/10 01", TTL: g.ttl},
+		Command: []string{"sh", "-c", script},
+		Environ: []string{"PATH=/usr/bin:/bin", "PGOPTIONS=-c statement_timeout=5s", "AWS_PROFILE=other", "AWS_ACCESS_KEY_ID=old"},
+		OnLost:  onLost,
+		Stdout:  &stdout, Stderr: &stdout,
+		Say: func(format string, args ...any) {
+			mu.Lock()
+			defer mu.Unlock()
+			_, _ = fmt.Fprintf(&said, format+"\n", args...)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return outcome{Result: result, stdout: stdout.String(), said: said.String(), took: time.Since(begin)}
+}
+
+func TestTheCommandFindsItsGrantInTheEnvironment(t *testing.T) {
+	t.Parallel()
+	g := &gateway{ttl: time.Minute}
+	got := run(t, g, runner.Kill, "env")
+	for _, want := range []string{
+		"FENCE_RESOURCE=orders/10 01\n", "FENCE_TOKEN=" + presented + "\n",
+		"PGHOST=127.0.0.1\n", "PGPORT=7432\n", "PGDATABASE=app\n",
+		"PGOPTIONS=-c statement_timeout=5s -c fence.resource=orders/10%2001 -c fence.token=" + presented + "\n",
+		"AWS_ACCESS_KEY_ID=ASIA1\n", "AWS_SECRET_ACCESS_KEY=s\n", "AWS_SESSION_TOKEN=t\n", "AWS_REGION=us-east-1\n",
+		"AWS_ENDPOINT_URL_S3=http://127.0.0.1:7480\n",
+	} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("%q is missing in:\n%s", want, got.stdout)
+		}
+	}
+	if strings.Contains(got.stdout, "AWS_PROFILE") || strings.Contains(got.stdout, "=old") {
+		t.Errorf("other credentials are left:\n%s", got.stdout)
+	}
+	if got.ExitCode != 0 || got.Lost != nil || g.released.Load() != 1 {
+		t.Errorf("got %+v and %d releases, want success and one release", got.Result, g.released.Load())
+	}
+	if strings.Contains(got.said, presented[3:]) {
+		t.Error("the seal was printed")
+	}
+}
+
+func TestTheExitCodeIsPassedOn(t *testing.T) {
+	t.Parallel()
+	for script, want := range map[string]int{"exit 7": 7, "kill -KILL $$": 137} {
+		if got := run(t, &gateway{ttl: time.Minute}, runner.Kill, script); got.ExitCode != want || got.Ended {
+			t.Errorf("%q: got %+v, want exit code %d", script, got.Result, want)
+		}
+	}
+}
+
+func TestTheLeaseIsRenewedWhileTheCommandRuns(t *testing.T) {
+	t.Parallel()
+	g := &gateway{ttl: 600 * time.Millisecond}
+	got := run(t, g, runner.Kill, "sleep 1.5")
+	if got.ExitCode != 0 || got.Ended || g.renewals.Load() < 3 {
+		t.Errorf("got %+v after %d renewals, want an undisturbed command", got.Result, g.renewals.Load())
+	}
+}
+
+func TestACommandWhoseLeaseCannotBeRenewedEndsBeforeItIsOver(t *testing.T) {
+	t.Parallel()
+	for name, script := range map[string]string{
+		"obeys TERM":         "exec sleep 30",
+		"ignores TERM":       "trap '' TERM; while :; do sleep 0.05; done",
+		"has a child of its": "trap '' TERM; sh -c \"trap '' TERM; while :; do sleep 0.05; done\"",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const ttl = 1500 * time.Millisecond
+			got := run(t, &gateway{ttl: ttl, renew: unavailable}, runner.Kill, script)
+			if got.Lost == nil || !got.Ended || got.ExitCode == 0 || got.took >= ttl {
+				t.Errorf("got %+v after %s, want it ended before %s", got.Result, got.took, ttl)
+			}
+			if !strings.Contains(got.said, "no quorum of Redis") {
+				t.Errorf("the cause is not said: %q", got.said)
+			}
+		})
+	}
+}
+
+func TestACommandIsEndedAtOnceWhenItsLeaseIsAnothers(t *testing.T) {
+	t.Parallel()
+	got := run(t, &gateway{ttl: 3 * time.Second, renew: lost}, runner.Kill, "trap '' TERM; while :; do sleep 0.05; done")
+	var problem *client.Problem
+	if !got.Ended || got.ExitCode != 137 || !errors.As(got.Lost, &problem) || got.took > 2*time.Second {
+		t.Errorf("got %+v after %s, want KILL at the first renewal", got.Result, got.took)
+	}
+}
+
+func TestWarnLetsTheCommandRun(t *testing.T) {
+	t.Parallel()
+	got := run(t, &gateway{ttl: 300 * time.Millisecond, renew: lost}, runner.Warn, "sleep 1; echo done")
+	if got.Ended || got.ExitCode != 0 || got.Lost == nil || !strings.Contains(got.stdout, "done") {
+		t.Errorf("got %+v %q, want the command to end by itself", got.Result, got.stdout)
+	}
+	if strings.Count(got.said, "WARNING") != 1 {
+		t.Errorf("want one warning: %q", got.said)
+	}
+}
+
+func TestAnInterruptEndsTheCommandUnderItsLease(t *testing.T) {
+	t.Parallel()
+	g := &gateway{ttl: time.Minute}
+	server := httptest.NewServer(g)
+	defer server.Close()
+	c, err := client.New(client.Config{URL: server.URL, HTTPClient: server.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ready := writerFunc(func(b []byte) { cancel() })
+	result, err := runner.Run(ctx, runner.Config{
+		Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: g.ttl},
+		Command: []string{"sh", "-c", "trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done"},
+		Environ: []string{"PATH=/usr/bin:/bin"}, Stdout: ready, Say: func(string, ...any) {},
+	})
+	if err != nil || result.ExitCode != 3 || result.Ended || g.released.Load() != 1 {
+		t.Errorf("got %+v, %v and %d releases, want exit code 3 and one release", result, err, g.released.Load())
+	}
+}
+
+type writerFunc func([]byte)
+
+func (f writerFunc) Write(b []byte) (int, error) { f(b); return len(b), nil }
+
+func TestACommandThatDoesNotExistTakesNoLeaseAway(t *testing.T) {
+	t.Parallel()
+	g := &gateway{ttl: time.Minute}
+	server := httptest.NewServer(g)
+	defer server.Close()
+	c, err := client.New(client.Config{URL: server.URL, HTTPClient: server.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = runner.Run(t.Context(), runner.Config{
+		Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: g.ttl},
+		Command: []string{"no-such-command-here"}, Say: func(string, ...any) {},
+	})
+	if !errors.Is(err, fence.ErrInvalid) || g.released.Load() != 1 {
+		t.Errorf("got %v and %d releases, want an input error and one release", err, g.released.Load())
+	}
+}
