@@ -1,8 +1,9 @@
 # The watchdog of package child. It reads what to guard from stdin, one per line:
 #   + PID SIGNAL   end this process          - PID   it has ended
 #   d FOLDER       remove this folder        k FOLDER   it is removed, or to be kept
+#   c HOST NAME    remove this container     g NAME     it is gone
 # The end of the input means that the process which wrote it is gone, in whatever way.
-pids=
+pids= containers=
 set --
 while read -r op a b; do
   case $op in
@@ -17,6 +18,10 @@ while read -r op a b; do
       shift
       n=$((n - 1))
     done ;;
+  c) containers="$containers $b@$a" ;;
+  g) left=
+    for entry in $containers; do [ "${entry%%@*}" = "$a" ] || left="$left $entry"; done
+    containers=$left ;;
   esac
 done
 
@@ -31,3 +36,4 @@ for entry in $pids; do
   done
 done
 for folder; do rm -rf -- "$folder" || { sleep 1; rm -rf -- "$folder"; }; done
+for entry in $containers; do docker -H "${entry#*@}" rm -f -v "${entry%%@*}" >/dev/null 2>&1; done

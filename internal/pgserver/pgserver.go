@@ -25,6 +25,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/url"
@@ -138,30 +139,46 @@ func (s *Server) claim() error {
 	return nil
 }
 
+// chooseBinaries takes those that fit the folder's version.
 func (s *Server) chooseBinaries() error {
-	if s.cfg.BinDir != "" {
-		return nil
+	want, err := clusterMajor(s.data())
+	if err != nil {
+		return err
+	}
+	if dir := s.cfg.BinDir; dir != "" {
+		have, err := majorOf(dir)
+		if err == nil && want != 0 && want != have {
+			err = fmt.Errorf("the folder was made by PostgreSQL %d, but the binaries in %s are of %d: name those of %d, or choose another folder", want, dir, have, want)
+		}
+		return err
 	}
 	found, err := Find()
 	if err != nil {
 		return err
 	}
-	version, err := os.ReadFile(filepath.Join(s.data(), "PG_VERSION"))
-	if err != nil { // a new folder: the newest
-		s.cfg.BinDir = found[0].BinDir
-		return nil
-	}
-	want, err := strconv.Atoi(strings.TrimSpace(string(version)))
-	if err != nil {
-		return fmt.Errorf("PG_VERSION: %w", err)
-	}
 	for _, in := range found {
-		if in.Major == want {
+		if want == 0 || in.Major == want {
 			s.cfg.BinDir = in.BinDir
 			return nil
 		}
 	}
 	return fmt.Errorf("the folder was made by PostgreSQL %d, which this machine no longer has (found: %v): install it, or choose another folder", want, found)
+}
+
+// clusterMajor is the version that made a data folder; 0 where there is none yet.
+func clusterMajor(data string) (int, error) {
+	text, err := os.ReadFile(filepath.Join(data, "PG_VERSION"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	major, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return 0, fmt.Errorf("%s/PG_VERSION: %w", data, err)
+	}
+	return major, nil
 }
 
 func (s *Server) data() string { return filepath.Join(s.cfg.Dir, "data") }

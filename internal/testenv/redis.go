@@ -103,7 +103,3 @@ func startAll(ctx context.Context, n int, cfg redisserver.Config) ([]*redisserve
 	}
 	return up, errors.Join(errs...)
 }
-
-func startRedis(ctx context.Context, cfg redisserver.Config) (*redisserver.Server, error) {
-	return redisserver.Start(ctx, cfg)
-}

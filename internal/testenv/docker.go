@@ -1,0 +1,126 @@
+//go:build unix
+
+package testenv
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/moby/moby/client"
+	"github.com/testcontainers/testcontainers-go"
+)
+
+// The images, and how long their absence is looked into.
+const (
+	defaultPostgresImage = "postgres:17"
+	defaultRedisImage    = "valkey/valkey:8"
+
+	askPatience  = 5 * time.Second // for Docker, and for the registry, to answer
+	pullPatience = 5 * time.Minute // for a download that the registry has promised
+	rememberNo   = 5 * time.Minute // how long other test binaries take a registry's silence for granted
+)
+
+func postgresImage() string { return envOr("FENCEGATE_TEST_POSTGRES_IMAGE", defaultPostgresImage) }
+func redisImage() string    { return envOr("FENCEGATE_TEST_REDIS_IMAGE", defaultRedisImage) }
+
+func envOr(name, otherwise string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return otherwise
+}
+
+// docker is the engine that containers run on, asked for once.
+var docker = sync.OnceValues(func() (engine, error) {
+	if _, err := exec.LookPath("docker"); err == nil {
+		// The watchdog of package child removes containers, so Ryuk's image is not needed.
+		if err := os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true"); err != nil {
+			return engine{}, err
+		}
+	}
+	provider, err := testcontainers.NewDockerProvider(testcontainers.WithLogger(silent{}))
+	if err != nil {
+		return engine{}, fmt.Errorf("not reachable: %w", err)
+	}
+	atEnd(provider.Close)
+	ctx, cancel := context.WithTimeout(context.Background(), askPatience)
+	defer cancel()
+	if _, err := provider.Client().Ping(ctx, client.PingOptions{}); err != nil {
+		return engine{}, fmt.Errorf("does not answer: %w", err)
+	}
+	host, err := provider.DaemonHost(ctx)
+	return engine{provider, host}, err
+})
+
+type engine struct {
+	*testcontainers.DockerProvider
+
+	daemonHost string // by which published ports are reached
+}
+
+type silent struct{}
+
+func (silent) Printf(string, ...any) {}
+
+// ensureImage returns nil when the image is there, after pulling it where that
+// is possible. The answer comes fast where it is not.
+func (d engine) ensureImage(ctx context.Context, image string) error {
+	ask, cancel := context.WithTimeout(ctx, askPatience)
+	defer cancel()
+	if _, err := d.Client().ImageInspect(ask, image); err == nil {
+		return nil
+	}
+	sum := sha256.Sum256([]byte(image))
+	note := filepath.Join(os.TempDir(), fmt.Sprintf("fencegate-test-no-image-%d-%x", os.Getuid(), sum[:6]))
+	if info, err := os.Stat(note); err == nil && time.Since(info.ModTime()) < rememberNo {
+		return fmt.Errorf("image %s is not local and could not be pulled a moment ago", image)
+	}
+	if _, err := d.Client().DistributionInspect(ask, image, client.DistributionInspectOptions{}); err != nil {
+		return errors.Join(fmt.Errorf("image %s is neither local nor can it be pulled: %w", image, err), os.WriteFile(note, nil, 0o600))
+	}
+	fmt.Fprintf(os.Stderr, "testenv: pulling image %s\n", image)
+	pull, cancel := context.WithTimeout(ctx, pullPatience)
+	defer cancel()
+	progress, err := d.Client().ImagePull(pull, image, client.ImagePullOptions{})
+	if err != nil {
+		return fmt.Errorf("pull image %s: %w", image, err)
+	}
+	defer progress.Close()
+	if _, err := io.Copy(io.Discard, progress); err != nil {
+		return fmt.Errorf("pull image %s: %w", image, err)
+	}
+	_, err = d.Client().ImageInspect(pull, image)
+	return err
+}
+
+// containersFor says whether containers of the image can be had, and else why not.
+func containersFor(ctx context.Context, image string) (engine, error) {
+	if os.Getenv("FENCEGATE_TEST_SERVICES") == "local" {
+		return engine{}, errors.New("ruled out by FENCEGATE_TEST_SERVICES=local")
+	}
+	d, err := docker()
+	if err != nil {
+		return engine{}, err
+	}
+	return d, d.ensureImage(ctx, image)
+}
+
+// localAllowed is the other half of FENCEGATE_TEST_SERVICES.
+func localAllowed() error {
+	switch v := os.Getenv("FENCEGATE_TEST_SERVICES"); v {
+	case "", "auto", "local":
+		return nil
+	case "containers":
+		return errors.New("ruled out by FENCEGATE_TEST_SERVICES=containers")
+	default:
+		return fmt.Errorf("FENCEGATE_TEST_SERVICES=%s is none of auto, containers, local", v)
+	}
+}
