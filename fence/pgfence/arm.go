@@ -1,0 +1,165 @@
+package pgfence
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Arm raises the fence of a resource to a new token and drains the transactions
+// that passed the check under an older one: in one round trip, unless there are
+// such transactions. They get the grace; then their sessions are ended.
+//
+// It is idempotent by token and seal hash, so it asks once more, on a connection
+// that answers, when an answer was lost. The outcomes:
+//   - nil: the fence holds exactly this grant, and no older one can commit any more.
+//   - [*fence.NotRaisedError]: the recorded token is not lower; nothing was changed.
+//   - [*fence.UndrainedError]: raised, but the new holder must not start yet. Arming the same grant again tries again.
+//   - joined with [fence.ErrUnknown]: it may be raised; arming the same grant again finds out.
+//   - [*fence.InvalidError], or PostgreSQL's error: nothing was changed.
+func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
+	if err := validate(a); err != nil {
+		return err
+	}
+	conn, err := f.pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("arm %q: %w", a.Resource, err)
+	}
+	answered, err := f.armOn(ctx, conn, a)
+	conn.Release()
+	if answered {
+		return err
+	}
+	unknown := !pgconn.SafeToRetry(err)
+
+	if conn, acquireErr := f.acquireAnswering(ctx); acquireErr == nil {
+		defer conn.Release()
+		if answered, err = f.armOn(ctx, conn, a); answered {
+			return err
+		}
+		unknown = unknown || !pgconn.SafeToRetry(err)
+	}
+	if unknown {
+		err = fmt.Errorf("%w: %w", fence.ErrUnknown, err)
+	}
+	return fmt.Errorf("arm %q to %d: %w", a.Resource, a.Token, err)
+}
+
+func validate(a fence.Arming) error {
+	if err := fence.ValidateResource(a.Resource); err != nil {
+		return err
+	}
+	switch {
+	case a.Token <= 0:
+		return &fence.InvalidError{Field: "token", Reason: "is not positive"}
+	case a.SealHash != nil && len(a.SealHash) != 32:
+		return &fence.InvalidError{Field: "seal hash", Reason: fmt.Sprintf("is %d bytes long; a SHA-256 has 32", len(a.SealHash))}
+	case len(a.Holder) > maxHolderBytes:
+		return &fence.InvalidError{Field: "holder", Reason: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(a.Holder), maxHolderBytes)}
+	}
+	return nil
+}
+
+// acquireAnswering returns a connection that answers, passing over those of the
+// pool that died with the one before.
+func (f *Fence) acquireAnswering(ctx context.Context) (*pgxpool.Conn, error) {
+	for range f.pool.Config().MaxConns + 1 {
+		conn, err := f.pool.Acquire(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err = conn.Ping(ctx); err == nil {
+			return conn, nil
+		}
+		conn.Release() // broken, so the pool throws it away
+	}
+	return nil, errors.New("no connection answers")
+}
+
+// armOn raises and drains on one connection. answered = false: the connection
+// was lost, so err says why and not what became of it.
+func (f *Fence) armOn(ctx context.Context, conn *pgxpool.Conn, a fence.Arming) (answered bool, err error) {
+	p := conn.Conn().PgConn().StartPipeline(ctx)
+	defer func() { _ = p.Close() }() // a broken connection's error was returned already
+	grant := [][]byte{[]byte(a.Resource), []byte(a.Token.String()), a.SealHash}
+
+	p.SendQueryParams(sqlRaise, append(grant[:3:3], []byte(a.Holder)),
+		[]uint32{pgtype.TextOID, pgtype.Int8OID, pgtype.ByteaOID, pgtype.TextOID}, []int16{0, 0, 1, 0}, resultFormats)
+	p.SendPipelineSync() // draining must begin after this commit
+	p.SendQueryParams(sqlDrain, append(grant[:3:3], micros(f.grace), micros(f.limitWithin(ctx))),
+		[]uint32{pgtype.TextOID, pgtype.Int8OID, pgtype.ByteaOID, pgtype.Int8OID, pgtype.Int8OID}, []int16{0, 0, 1, 0, 0}, resultFormats)
+	p.SendPipelineSync()
+	if err := p.Flush(); err != nil {
+		return false, err
+	}
+
+	raised, recorded, err := answer(p)
+	switch {
+	case err != nil:
+		return ended(err), fmt.Errorf("raise the fence of %q to %d: %w", a.Resource, a.Token, err)
+	case !raised:
+		return true, &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
+	}
+	ours, recorded, err := answer(p)
+	switch {
+	case err != nil:
+		return ended(err), fmt.Errorf("drain %q for %d: %w", a.Resource, a.Token, Translate(err))
+	case !ours: // somebody raised it further in between
+		return true, &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
+	}
+	return true, nil
+}
+
+// limitWithin is the drain's limit, cut so that the answer arrives before ctx ends.
+func (f *Fence) limitWithin(ctx context.Context) time.Duration {
+	limit := f.limit
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)*9/10)
+	}
+	return max(limit, 0)
+}
+
+func micros(d time.Duration) []byte { return strconv.AppendInt(nil, d.Microseconds(), 10) }
+
+// resultFormats: both columns of an answer are binary.
+var resultFormats = []int16{1, 1}
+
+// answer reads one segment of the pipeline up to its Sync, that is, past its
+// commit: one row of a boolean and a token, which may be NULL.
+func answer(p *pgconn.Pipeline) (yes bool, token fence.Token, err error) {
+	for {
+		result, resultErr := p.GetResults()
+		if resultErr != nil {
+			err = resultErr
+			if !ended(err) {
+				return false, 0, err // nothing more will come
+			}
+			continue
+		}
+		switch r := result.(type) {
+		case *pgconn.ResultReader:
+			read := r.Read()
+			if read.Err != nil {
+				err = read.Err
+			} else if len(read.Rows) == 1 {
+				row := read.Rows[0]
+				yes = len(row[0]) == 1 && row[0][0] == 1
+				if len(row[1]) == 8 {
+					token = fence.Token(binary.BigEndian.Uint64(row[1])) //nolint:gosec // PostgreSQL's bigint, bit for bit
+				}
+			}
+		case *pgconn.PipelineSync:
+			return yes && err == nil, token, err
+		default:
+			return false, 0, fmt.Errorf("unexpected %T in the pipeline", result)
+		}
+	}
+}

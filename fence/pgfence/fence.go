@@ -1,0 +1,103 @@
+package pgfence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	defaultGrace = 200 * time.Millisecond
+	defaultLimit = 5 * time.Second
+
+	// maxHolderBytes keeps a fence's row small: HOT updates need its versions to share a page.
+	maxHolderBytes = 512
+)
+
+// ErrNoFence says that a resource has never been armed.
+var ErrNoFence = errors.New("resource has no fence yet")
+
+// Fence arms and inspects the fences of one database. It is safe for concurrent
+// use and keeps no state but the pool's.
+type Fence struct {
+	pool  *pgxpool.Pool
+	grace time.Duration
+	limit time.Duration
+}
+
+// Option is a choice for [New].
+type Option func(*Fence)
+
+// WithGrace sets how long arming waits for transactions under a superseded
+// grant to end by themselves before it ends their sessions. Default 200 ms.
+func WithGrace(d time.Duration) Option { return func(f *Fence) { f.grace = d } }
+
+// WithDrainLimit bounds draining, together with the context's deadline:
+// afterwards arming fails with a [*fence.UndrainedError]. Default 5 s.
+func WithDrainLimit(d time.Duration) Option { return func(f *Fence) { f.limit = d } }
+
+// New makes a Fence over a pool whose login is a member of fence_gateway. The
+// pool stays the caller's: closing it is too. Its sessions must run at the
+// default isolation level, READ COMMITTED.
+func New(pool *pgxpool.Pool, opts ...Option) *Fence {
+	f := &Fence{pool: pool, grace: defaultGrace, limit: defaultLimit}
+	for _, opt := range opts {
+		opt(f)
+	}
+	return f
+}
+
+// Record is what the fence of a resource holds.
+type Record struct {
+	Resource string
+	Token    fence.Token
+	Sealed   bool
+	Holder   string
+	ArmedAt  time.Time // PostgreSQL's clock; for people
+	// Undrained counts superseded grants that were not yet seen without a writer
+	// when the fence was last raised. Draining does not lower it.
+	Undrained int
+}
+
+// Inspect returns what the fence of a resource holds, or [ErrNoFence].
+func (f *Fence) Inspect(ctx context.Context, resource string) (Record, error) {
+	if err := fence.ValidateResource(resource); err != nil {
+		return Record{}, err
+	}
+	rows, _ := f.pool.Query(ctx, sqlInspect, resource) // the error comes again from rows
+	record, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Record])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Record{}, fmt.Errorf("inspect %q: %w", resource, ErrNoFence)
+	}
+	if err != nil {
+		return Record{}, fmt.Errorf("inspect %q: %w", resource, err)
+	}
+	return record, nil
+}
+
+// List returns at most limit fences whose resource begins with prefix and comes
+// after `after`, in the order of the names' bytes. The last name of one page is
+// `after` of the next.
+func (f *Fence) List(ctx context.Context, prefix, after string, limit int) ([]Record, error) {
+	rows, _ := f.pool.Query(ctx, sqlList, prefix, after, limit) // the error comes again from rows
+	records, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Record])
+	if err != nil {
+		return nil, fmt.Errorf("list fences below %q: %w", prefix, err)
+	}
+	return records, nil
+}
+
+// RaiseEpoch allocates a durable epoch above `above` and above every one before
+// it. An epoch whose answer was lost is skipped, which does no harm.
+func (f *Fence) RaiseEpoch(ctx context.Context, above int64) (int64, error) {
+	var epoch int64
+	if err := f.pool.QueryRow(ctx, sqlRaiseEpoch, above).Scan(&epoch); err != nil {
+		return 0, fmt.Errorf("raise epoch above %d: %w", above, err)
+	}
+	return epoch, nil
+}
