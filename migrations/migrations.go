@@ -7,6 +7,7 @@
 //	000002_fence_check    the check: guard, use, check, check_issued
 //	000003_fence_arm      raise, drain, revoke, epochs
 //	000004_fence_protect  protect, unprotect and what they report
+//	000010_objects        buckets, versions and pointers of the S3 gateway
 package migrations
 
 import "embed"

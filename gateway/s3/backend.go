@@ -1,0 +1,98 @@
+package s3
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/versity/versitygw/auth"
+	front "github.com/versity/versitygw/backend"
+	"github.com/versity/versitygw/s3err"
+	"github.com/versity/versitygw/s3response"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// backend does the front's operations. Those that it does not have answer
+// NotImplemented, through the embedded type. Its contexts are [fasthttp.RequestCtx]:
+// they end neither when the client goes nor before the server is told to stop,
+// so the work runs under base, with deadlines of its own.
+type backend struct {
+	front.BackendUnsupported
+
+	cfg  Config
+	base context.Context //nolint:containedctx // the server's life; see above
+	db   database
+	acl  []byte
+}
+
+var _ front.Backend = (*backend)(nil)
+
+func newBackend(base context.Context, cfg Config) (*backend, error) {
+	acl, err := json.Marshal(auth.ACL{Owner: cfg.RootAccessKey})
+	if err != nil {
+		return nil, fmt.Errorf("encode the buckets' ACL: %w", err)
+	}
+	return &backend{cfg: cfg, base: base, db: database{pool: cfg.Pool, timeout: cfg.DatabaseTimeout}, acl: acl}, nil
+}
+
+func (*backend) String() string { return "fencegate" }
+
+// fail turns any error of an operation into what the client gets, and logs what
+// the operator must know.
+func (b *backend) fail(r request, bucket, operation string, err error) error {
+	if code, ok := fence.CodeOf(err); ok {
+		e := refusal(err, code)
+		r.refuse(e.fencing)
+		b.cfg.Logger.Info("s3: refused", "operation", operation, "bucket", bucket, "code", code.SQLState,
+			"resource", e.fencing.Resource, "needed", e.fencing.Needed, "presented", e.fencing.Presented, "recorded", e.fencing.Recorded)
+		return e
+	}
+	unknown := errors.Is(err, fence.ErrUnknown)
+	if errors.Is(err, errNoBucket) && !unknown {
+		return s3err.GetBucketErr(s3err.ErrNoSuchBucket, bucket)
+	}
+	if e, ok := errors.AsType[s3err.S3Error](err); ok && !unknown {
+		return e
+	}
+	b.cfg.Logger.Error("s3: failed", "operation", operation, "bucket", bucket, "error", err)
+	switch {
+	case unknown:
+		return unavailable(messageUnknown)
+	case errors.Is(err, errDatabaseAway):
+		return unavailable(messageDatabaseAway)
+	case errors.Is(err, errStoreFailed):
+		return unavailable(messageStoreFailed)
+	}
+	return s3err.GetAPIError(s3err.ErrInternalError)
+}
+
+// What the front asks on each call is answered from memory. Whether the bucket
+// exists is found by the operation itself.
+
+// GetBucketAcl implements the front's Backend: root owns everything.
+func (b *backend) GetBucketAcl(context.Context, *s3.GetBucketAclInput) ([]byte, error) {
+	return b.acl, nil
+}
+
+// GetBucketPolicy implements the front's Backend: there are no policies.
+func (*backend) GetBucketPolicy(context.Context, string) ([]byte, error) {
+	return nil, s3err.GetAPIError(s3err.ErrNoSuchBucketPolicy)
+}
+
+// GetBucketCors implements the front's Backend: there is no CORS.
+func (*backend) GetBucketCors(context.Context, string) ([]byte, error) {
+	return nil, s3err.GetAPIError(s3err.ErrNoSuchCORSConfiguration)
+}
+
+// GetBucketVersioning implements the front's Backend: not enabled.
+func (*backend) GetBucketVersioning(context.Context, string) (s3response.GetBucketVersioningOutput, error) {
+	return s3response.GetBucketVersioningOutput{}, nil
+}
+
+// GetObjectLockConfiguration implements the front's Backend: there is none.
+func (*backend) GetObjectLockConfiguration(context.Context, string) ([]byte, error) {
+	return nil, s3err.GetAPIError(s3err.ErrObjectLockConfigurationNotFound)
+}

@@ -1,0 +1,139 @@
+package s3
+
+import (
+	"crypto/md5" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
+	"errors"
+	"hash"
+	"io"
+	"maps"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/versity/versitygw/s3api/middlewares"
+	"github.com/versity/versitygw/s3api/utils"
+	"github.com/versity/versitygw/s3err"
+	"github.com/versity/versitygw/s3response"
+)
+
+// body is a request's body on its way into the blob store: it computes the
+// digests and remembers whether an error was the client's.
+type body struct {
+	r       io.Reader
+	md5     hash.Hash
+	sum     *utils.HashReader          // of a checksum in the headers
+	trailer middlewares.ChecksumReader // of a checksum that follows the body
+	algo    string
+	err     error
+}
+
+func newBody(in s3response.PutObjectInput) (*body, error) {
+	b := &body{r: in.Body, md5: md5.New()} //nolint:gosec // see the import
+	if t, ok := in.Body.(middlewares.ChecksumReader); ok && t.Algorithm() != "" {
+		b.trailer, b.algo = t, strings.ToUpper(strings.Clone(t.Algorithm()))
+		return b, b.supported()
+	}
+	expected := ""
+	b.algo = strings.ToUpper(strings.Clone(string(in.ChecksumAlgorithm)))
+	for algo, value := range map[string]*string{
+		"CRC32": in.ChecksumCRC32, "CRC32C": in.ChecksumCRC32C, "CRC64NVME": in.ChecksumCRC64NVME, "SHA1": in.ChecksumSHA1, "SHA256": in.ChecksumSHA256,
+		"SHA512": in.ChecksumSHA512, "MD5": in.ChecksumMD5, "XXHASH64": in.ChecksumXXHASH64, "XXHASH3": in.ChecksumXXHASH3, "XXHASH128": in.ChecksumXXHASH128,
+	} {
+		if value != nil && *value != "" {
+			b.algo, expected = algo, strings.Clone(*value)
+		}
+	}
+	if b.algo == "" {
+		return b, nil
+	}
+	if err := b.supported(); err != nil {
+		return nil, err
+	}
+	sum, err := utils.NewHashReader(in.Body, expected, utils.HashType(strings.ToLower(b.algo)))
+	if err != nil {
+		return nil, s3err.GetInvalidChecksumHeaderErr("x-amz-checksum-" + strings.ToLower(b.algo))
+	}
+	b.sum, b.r = sum, sum
+	return b, nil
+}
+
+func (b *body) supported() error {
+	switch b.algo {
+	case "CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256":
+		return nil
+	}
+	return s3err.GetNotImplementedErr("x-amz-checksum-"+strings.ToLower(b.algo), "")
+}
+
+// Read implements [io.Reader].
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	b.md5.Write(p[:n])
+	if err != nil && !errors.Is(err, io.EOF) {
+		b.err = err
+	}
+	return n, err
+}
+
+// checksum is the verified checksum, once the body is read.
+func (b *body) checksum() string {
+	switch {
+	case b.trailer != nil:
+		return strings.Clone(b.trailer.Checksum())
+	case b.sum != nil:
+		return b.sum.Sum()
+	}
+	return ""
+}
+
+func attributesOf(in s3response.PutObjectInput, b *body) attributes {
+	text := func(s *string) string {
+		if s == nil {
+			return ""
+		}
+		return strings.Clone(*s)
+	}
+	a := attributes{
+		ContentType: text(in.ContentType), ContentEncoding: withoutChunking(text(in.ContentEncoding)), ContentDisposition: text(in.ContentDisposition),
+		ContentLanguage: text(in.ContentLanguage), CacheControl: text(in.CacheControl), Expires: text(in.Expires),
+		Metadata: maps.Clone(in.Metadata), ChecksumAlgorithm: b.algo, Checksum: b.checksum(),
+	}
+	return a
+}
+
+// withoutChunking drops "aws-chunked", which describes the transfer and not the
+// object.
+func withoutChunking(encoding string) string {
+	var kept []string
+	for part := range strings.SplitSeq(encoding, ",") {
+		if part = strings.TrimSpace(part); part != "" && !strings.EqualFold(part, "aws-chunked") {
+			kept = append(kept, part)
+		}
+	}
+	return strings.Join(kept, ",")
+}
+
+// checksums are the headers of a version's checksum; at most one is set.
+type checksums struct {
+	crc32, crc32c, crc64nvme, sha1, sha256 *string
+	kind                                   types.ChecksumType
+}
+
+func checksumsOf(a attributes) checksums {
+	if a.Checksum == "" {
+		return checksums{}
+	}
+	c := checksums{kind: types.ChecksumTypeFullObject}
+	switch a.ChecksumAlgorithm {
+	case "CRC32":
+		c.crc32 = &a.Checksum
+	case "CRC32C":
+		c.crc32c = &a.Checksum
+	case "CRC64NVME":
+		c.crc64nvme = &a.Checksum
+	case "SHA1":
+		c.sha1 = &a.Checksum
+	case "SHA256":
+		c.sha256 = &a.Checksum
+	}
+	return c
+}

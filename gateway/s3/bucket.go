@@ -1,0 +1,113 @@
+package s3
+
+import (
+	"context"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/jackc/pgx/v5"
+	"github.com/versity/versitygw/s3err"
+	"github.com/versity/versitygw/s3response"
+)
+
+const (
+	sqlEnsureBucket = "SELECT objects.ensure_bucket($1, $2)"
+	sqlDeleteBucket = "SELECT objects.delete_bucket($1)"
+	sqlBucketDepth  = "SELECT depth FROM objects.buckets WHERE name = $1"
+	sqlListBuckets  = "SELECT name, created_at FROM objects.buckets WHERE name > $1 AND starts_with(name, $2) ORDER BY name LIMIT $3"
+)
+
+// ensureBucket makes the bucket, or gives it the rule; created says which.
+func (d database) ensureBucket(ctx context.Context, bucket string, rule Rule) (created bool, err error) {
+	err = d.settle(ctx, func(ctx context.Context, q querier) error {
+		return q.QueryRow(ctx, sqlEnsureBucket, bucket, rule.depth).Scan(&created)
+	})
+	return created, err
+}
+
+// rule is the bucket's rule, or errNoBucket.
+func (d database) rule(ctx context.Context, bucket string) (Rule, error) {
+	var r Rule
+	err := d.once(ctx, func(ctx context.Context, q querier) error {
+		return q.QueryRow(ctx, sqlBucketDepth, bucket).Scan(&r.depth)
+	})
+	return r, noRows(err, errNoBucket)
+}
+
+// noRows replaces the error of a query that found nothing.
+func noRows(err, instead error) error {
+	if err == pgx.ErrNoRows { //nolint:errorlint // once returns it bare
+		return instead
+	}
+	return err
+}
+
+// CreateBucket implements the front's Backend. The bucket gets the default rule.
+func (b *backend) CreateBucket(ctx context.Context, in *s3.CreateBucketInput, _ []byte) error {
+	r := b.requestOf(ctx)
+	if !r.root {
+		return s3err.GetAPIError(s3err.ErrAccessDenied)
+	}
+	if in.ObjectLockEnabledForBucket != nil && *in.ObjectLockEnabledForBucket {
+		return s3err.GetAPIError(s3err.ErrNotImplemented)
+	}
+	_, err := b.db.rule(b.base, *in.Bucket)
+	switch {
+	case err == nil:
+		return s3err.GetBucketErr(s3err.ErrBucketAlreadyOwnedByYou, *in.Bucket)
+	case err != errNoBucket: //nolint:errorlint // rule returns it bare
+		return b.fail(r, *in.Bucket, "CreateBucket", err)
+	}
+	if _, err := b.db.ensureBucket(b.base, *in.Bucket, b.cfg.DefaultRule); err != nil {
+		return b.fail(r, *in.Bucket, "CreateBucket", err)
+	}
+	return nil
+}
+
+// DeleteBucket implements the front's Backend.
+func (b *backend) DeleteBucket(ctx context.Context, bucket string) error {
+	r := b.requestOf(ctx)
+	if !r.root {
+		return s3err.GetAPIError(s3err.ErrAccessDenied)
+	}
+	if err := b.db.settle(b.base, exec(sqlDeleteBucket, bucket)); err != nil {
+		return b.fail(r, bucket, "DeleteBucket", err)
+	}
+	return nil
+}
+
+// HeadBucket implements the front's Backend.
+func (b *backend) HeadBucket(ctx context.Context, in *s3.HeadBucketInput) (*s3.HeadBucketOutput, error) {
+	if _, err := b.db.rule(b.base, *in.Bucket); err != nil {
+		return nil, b.fail(b.requestOf(ctx), *in.Bucket, "HeadBucket", err)
+	}
+	return &s3.HeadBucketOutput{}, nil
+}
+
+// ListBuckets implements the front's Backend.
+func (b *backend) ListBuckets(ctx context.Context, in s3response.ListBucketsInput) (s3response.ListAllMyBucketsResult, error) {
+	result := s3response.ListAllMyBucketsResult{Owner: s3response.CanonicalUser{ID: b.cfg.RootAccessKey}, Prefix: in.Prefix}
+	limit := int(in.MaxBuckets)
+	err := b.db.once(b.base, func(ctx context.Context, q querier) error {
+		rows, err := q.Query(ctx, sqlListBuckets, in.ContinuationToken, in.Prefix, limit+1)
+		if err != nil {
+			return err
+		}
+		var entry s3response.ListAllMyBucketsEntry
+		var made time.Time
+		_, err = pgx.ForEachRow(rows, []any{&entry.Name, &made}, func() error {
+			entry.CreationDate = made
+			result.Buckets.Bucket = append(result.Buckets.Bucket, entry)
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return result, b.fail(b.requestOf(ctx), "", "ListBuckets", err)
+	}
+	if len(result.Buckets.Bucket) > limit {
+		result.Buckets.Bucket = result.Buckets.Bucket[:limit]
+		result.ContinuationToken = result.Buckets.Bucket[limit-1].Name
+	}
+	return result, nil
+}

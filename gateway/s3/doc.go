@@ -1,0 +1,25 @@
+// Package s3 serves shared files on the S3 API, fenced.
+//
+// The guarantee: an upload or a deletion takes effect only while the writer's
+// fencing token is the recorded one. The bytes go to a blob store under an id of
+// their own; then one PostgreSQL transaction checks the fence and swaps the
+// pointer from the key to the new version. A writer whose lease is over gets 412
+// StaleFencingToken, and what was there before is still there. Nothing in this
+// rests on a clock.
+//
+// Who may do what: the root credentials read, and manage buckets, but write no
+// object. Writes need the temporary credentials of a lease, which [Keyring.Issue]
+// makes without keeping any state, so every SDK and tool is fenced by its ordinary
+// environment variables. They hold the resource and the token, never the seal.
+//
+//	keys, err := s3.ParseKeyring(os.Getenv("FENCEGATE_MASTER_KEY"))
+//	srv, err := s3.New(s3.Config{
+//		Pool: pool, Store: store, Keys: keys, Region: "us-east-1",
+//		RootAccessKey: access, RootSecretKey: secret,
+//	})
+//	created, err := srv.EnsureBucket(ctx, "orders", s3.PrefixRule(1)) // orders/1001/invoice.txt needs the resource orders/1001
+//	go srv.Serve(ctx, listener)                                       // until ctx is done, then drains
+//	creds, err := keys.Issue("orders/1001", 34, lease.Expires)
+//
+// What is not there answers NotImplemented.
+package s3

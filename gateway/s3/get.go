@@ -1,0 +1,252 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	front "github.com/versity/versitygw/backend"
+	"github.com/versity/versitygw/s3err"
+
+	"github.com/fencegate/fencegate/gateway/blob"
+)
+
+const (
+	// One row where the bucket exists; its version is NULL where the key does not.
+	sqlCurrent = `SELECT p.version IS NOT NULL, v.id, v.blobs, v.blob_sizes, coalesce(v.size, 0), coalesce(v.etag, ''), coalesce(v.attributes, '{}'),
+	coalesce(v.created_at, b.created_at)
+	FROM objects.buckets b
+	LEFT JOIN objects.pointers p ON p.bucket = b.name AND p.key = $2
+	LEFT JOIN objects.versions v ON v.id = p.version
+	WHERE b.name = $1`
+
+	// A blob can be swept between the look at the pointer and the opening; the
+	// pointer has moved on then.
+	readTries = 3
+)
+
+// current is the key's current version.
+func (d database) current(ctx context.Context, bucket, key string) (version, error) {
+	var v version
+	var found bool
+	err := d.once(ctx, func(ctx context.Context, q querier) error {
+		return v.scan(behind{q.QueryRow(ctx, sqlCurrent, bucket, key), &found})
+	})
+	if err = noRows(err, errNoBucket); err == nil && !found {
+		err = s3err.GetAPIError(s3err.ErrNoSuchKey)
+	}
+	return v, err
+}
+
+// behind scans a row's first column beside the others.
+type behind struct {
+	row interface{ Scan(dest ...any) error }
+	at  any
+}
+
+func (b behind) Scan(dest ...any) error { return b.row.Scan(append([]any{b.at}, dest...)...) }
+
+// GetObject implements the front's Backend. The look at the pointer is over
+// before the first byte is read: no transaction waits for a slow reader.
+func (b *backend) GetObject(ctx context.Context, in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
+	r := b.requestOf(ctx)
+	out, err := b.get(in)
+	if err != nil {
+		return nil, b.fail(r, *in.Bucket, "GetObject", err)
+	}
+	return out, nil
+}
+
+func (b *backend) get(in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
+	for try := 1; ; try++ {
+		v, part, err := b.look(in)
+		if err != nil {
+			return nil, err
+		}
+		r, err := b.read(v, part.offset, part.length)
+		switch {
+		case err == nil:
+			return output(v, part, in.ChecksumMode == types.ChecksumModeEnabled, r), nil
+		case !errors.Is(err, blob.ErrNotFound):
+			return nil, fmt.Errorf("%w: %w", errStoreFailed, err)
+		case try == readTries:
+			return nil, fmt.Errorf("the blob store lacks a blob of version %x of %q in %q: %w", v.ID, *in.Key, *in.Bucket, err)
+		}
+	}
+}
+
+// HeadObject implements the front's Backend.
+func (b *backend) HeadObject(ctx context.Context, in *s3.HeadObjectInput) (*s3.HeadObjectOutput, error) {
+	v, part, err := b.look(&s3.GetObjectInput{
+		Bucket: in.Bucket, Key: in.Key, VersionId: in.VersionId, Range: in.Range, PartNumber: in.PartNumber,
+		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch, IfModifiedSince: in.IfModifiedSince, IfUnmodifiedSince: in.IfUnmodifiedSince,
+	})
+	if err != nil {
+		return nil, b.fail(b.requestOf(ctx), *in.Bucket, "HeadObject", err)
+	}
+	o := output(v, part, in.ChecksumMode == types.ChecksumModeEnabled, nil)
+	return &s3.HeadObjectOutput{
+		AcceptRanges: o.AcceptRanges, CacheControl: o.CacheControl, ContentDisposition: o.ContentDisposition, ContentEncoding: o.ContentEncoding,
+		ContentLanguage: o.ContentLanguage, ContentLength: o.ContentLength, ContentRange: o.ContentRange, ContentType: o.ContentType,
+		ETag: o.ETag, ExpiresString: o.ExpiresString, LastModified: o.LastModified, Metadata: o.Metadata, PartsCount: o.PartsCount,
+		ChecksumCRC32: o.ChecksumCRC32, ChecksumCRC32C: o.ChecksumCRC32C, ChecksumCRC64NVME: o.ChecksumCRC64NVME,
+		ChecksumSHA1: o.ChecksumSHA1, ChecksumSHA256: o.ChecksumSHA256, ChecksumType: o.ChecksumType,
+	}, nil
+}
+
+// extent is the part of a version that is read, in bytes.
+type extent struct {
+	offset, length int64
+	partial        bool
+	parts          int32 // of the version; 0 where the client did not ask for one
+}
+
+// look finds the version and the part of it that a read wants, and evaluates
+// the read's conditions.
+func (b *backend) look(in *s3.GetObjectInput) (version, extent, error) {
+	if in.VersionId != nil && *in.VersionId != "" && *in.VersionId != "null" {
+		return version{}, extent{}, errNotFenced
+	}
+	v, err := b.db.current(b.base, *in.Bucket, *in.Key)
+	if err != nil {
+		return v, extent{}, err
+	}
+	err = front.EvaluatePreconditions(v.ETag, v.CreatedAt, front.PreConditions{
+		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch, IfModSince: in.IfModifiedSince, IfUnmodeSince: in.IfUnmodifiedSince,
+	})
+	if err != nil {
+		return v, extent{}, err
+	}
+	if in.PartNumber != nil {
+		e, err := v.part(*in.PartNumber)
+		return v, e, err
+	}
+	wanted := ""
+	if in.Range != nil {
+		wanted = *in.Range
+	}
+	offset, length, partial, err := front.ParseObjectRange(v.Size, wanted)
+	return v, extent{offset: offset, length: length, partial: partial}, err
+}
+
+// part is the extent of one part, counted from 1.
+func (v version) part(number int32) (extent, error) {
+	count := int32(len(v.Blobs)) //nolint:gosec // at most 10,000
+	if number > count {
+		return extent{}, s3err.GetInvalidPartNumberRangeErr(count, number)
+	}
+	e := extent{length: v.BlobSizes[number-1], partial: v.Size > 0, parts: count}
+	for _, size := range v.BlobSizes[:number-1] {
+		e.offset += size
+	}
+	return e, nil
+}
+
+func output(v version, part extent, withChecksum bool, body io.ReadCloser) *s3.GetObjectOutput {
+	a, bytes, etag := v.Attributes, "bytes", quoted(v.ETag)
+	o := &s3.GetObjectOutput{
+		AcceptRanges: &bytes, Body: body, ContentLength: &part.length, ETag: &etag, LastModified: &v.CreatedAt, Metadata: a.Metadata,
+		ContentType: &a.ContentType, ContentEncoding: &a.ContentEncoding, ContentDisposition: &a.ContentDisposition,
+		ContentLanguage: &a.ContentLanguage, CacheControl: &a.CacheControl, ExpiresString: &a.Expires,
+	}
+	if part.parts > 1 {
+		o.PartsCount = &part.parts
+	}
+	if part.partial {
+		text := fmt.Sprintf("bytes %d-%d/%d", part.offset, part.offset+part.length-1, v.Size)
+		o.ContentRange = &text
+	}
+	if withChecksum && !part.partial {
+		sums := checksumsOf(a)
+		o.ChecksumCRC32, o.ChecksumCRC32C, o.ChecksumCRC64NVME = sums.crc32, sums.crc32c, sums.crc64nvme
+		o.ChecksumSHA1, o.ChecksumSHA256, o.ChecksumType = sums.sha1, sums.sha256, sums.kind
+	}
+	return o
+}
+
+// read opens a version's bytes. The first blob is opened at once, so that its
+// absence is found before the response begins; the others one after the other.
+func (b *backend) read(v version, offset, length int64) (io.ReadCloser, error) {
+	s := &sequence{store: b.cfg.Store, base: b.base}
+	for i, size := range v.BlobSizes {
+		if offset >= size || length == 0 {
+			offset = max(offset-size, 0)
+			continue
+		}
+		n := min(size-offset, length)
+		s.rest = append(s.rest, piece{id: v.Blobs[i], offset: offset, length: n})
+		offset, length = 0, length-n
+	}
+	if err := s.next(); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return s, nil
+}
+
+// sequence reads pieces of blobs as one.
+type sequence struct {
+	store blob.Store
+	base  context.Context //nolint:containedctx // outlives the request's handler
+	open  io.ReadCloser
+	left  int64 // bytes of the open piece
+	rest  []piece
+}
+
+type piece struct {
+	id             blob.ID
+	offset, length int64
+}
+
+// next opens the next piece; io.EOF where there is none.
+func (s *sequence) next() error {
+	if err := s.Close(); err != nil {
+		return err
+	}
+	if len(s.rest) == 0 {
+		return io.EOF
+	}
+	p := s.rest[0]
+	r, err := s.store.Open(s.base, p.id, p.offset, p.length)
+	if err != nil {
+		return err
+	}
+	s.rest, s.open, s.left = s.rest[1:], r, p.length
+	return nil
+}
+
+// Read implements [io.Reader].
+func (s *sequence) Read(p []byte) (int, error) {
+	for {
+		if s.open == nil {
+			return 0, io.EOF
+		}
+		n, err := s.open.Read(p)
+		s.left -= int64(n)
+		switch {
+		case n > 0 && (err == nil || errors.Is(err, io.EOF)):
+			return n, nil
+		case err == nil:
+			continue
+		case !errors.Is(err, io.EOF):
+			return n, err
+		case s.left > 0:
+			return n, io.ErrUnexpectedEOF
+		}
+		if err := s.next(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// Close implements [io.Closer].
+func (s *sequence) Close() error {
+	if s.open == nil {
+		return nil
+	}
+	r := s.open
+	s.open = nil
+	return r.Close()
+}

@@ -1,0 +1,301 @@
+//go:build unix
+
+package s3_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(testenv.Wrap(m),
+		// Clocks that the HTTP front starts once for the whole process.
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
+		goleak.IgnoreAnyFunction("github.com/gofiber/utils/v2.StartTimeStampUpdater.func1.1"),
+		// Ends by itself, at most ten seconds after the server.
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
+	)
+}
+
+const (
+	rootAccess = "root"
+	rootSecret = "root-secret"
+)
+
+// world is a server of one test, on a database and a blob folder of its own.
+type world struct {
+	t     *testing.T
+	pg    testenv.PG
+	admin *pgxpool.Pool // superuser
+	store *spy
+	keys  *s3.Keyring
+	srv   *s3.Server
+	addr  string
+	log   *bytes.Buffer
+}
+
+type option func(*s3.Config)
+
+func setup(t *testing.T, opts ...option) *world {
+	t.Helper()
+	pg := testenv.Postgres(t)
+	w := &world{t: t, pg: pg, admin: pg.Pool(t), keys: keyring(t), store: &spy{Store: dir(t)}}
+	cfg := s3.Config{
+		Pool: testenv.PoolOf(t, pg.GatewayURL), Store: w.store, Keys: w.keys, RootAccessKey: rootAccess, RootSecretKey: rootSecret,
+		DefaultRule: s3.PrefixRule(1), Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
+	for _, o := range opts {
+		o(&cfg)
+	}
+	srv, err := s3.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.srv = srv
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.addr = ln.Addr().String()
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(ctx, ln) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return w
+}
+
+func (w *world) bucket() string {
+	w.t.Helper()
+	if _, err := w.srv.EnsureBucket(w.t.Context(), "orders", s3.PrefixRule(1)); err != nil {
+		w.t.Fatal(err)
+	}
+	return "orders"
+}
+
+func keyring(t *testing.T) *s3.Keyring {
+	t.Helper()
+	k, err := s3.ParseKeyring("test:" + strings.Repeat("4f", 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func dir(t *testing.T) blob.Store {
+	t.Helper()
+	d, err := blob.OpenDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// arm raises the fence, as acquiring a lease does.
+func (w *world) arm(resource string, token fence.Token) {
+	w.t.Helper()
+	hash := sha256.Sum256([]byte("seal of " + token.String()))
+	for _, sql := range []string{"SELECT fence.raise($1, $2, $3, 'test')", "SELECT fence.drain($1, $2, $3)"} {
+		args := []any{resource, int64(token), hash[:]}
+		if _, err := w.admin.Exec(w.t.Context(), sql, args[:strings.Count(sql, "$")]...); err != nil {
+			w.t.Fatalf("arm %s to %d: %v", resource, token, err)
+		}
+	}
+}
+
+// lease arms and returns a client with the lease's credentials.
+func (w *world) lease(resource string, token fence.Token) *awss3.Client {
+	w.t.Helper()
+	w.arm(resource, token)
+	return w.holder(resource, token)
+}
+
+// holder is a client with the credentials of a grant.
+func (w *world) holder(resource string, token fence.Token, opts ...func(*awss3.Options)) *awss3.Client {
+	w.t.Helper()
+	c, err := w.keys.Issue(resource, token, time.Now().Add(time.Hour))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return w.client(c, opts...)
+}
+
+func (w *world) root() *awss3.Client {
+	return w.client(s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret})
+}
+
+func (w *world) client(c s3.Credentials, opts ...func(*awss3.Options)) *awss3.Client {
+	transport := &http.Transport{}
+	w.t.Cleanup(transport.CloseIdleConnections)
+	o := awss3.Options{
+		Region: "us-east-1", BaseEndpoint: aws.String("http://" + w.addr), UsePathStyle: true, HTTPClient: &http.Client{Transport: transport},
+		Credentials:      credentials.NewStaticCredentialsProvider(c.AccessKeyID, c.SecretAccessKey, c.SessionToken),
+		RetryMaxAttempts: 1,
+	}
+	return awss3.New(o, opts...)
+}
+
+func put(t *testing.T, c *awss3.Client, bucket, key, data string) *awss3.PutObjectOutput {
+	t.Helper()
+	out, err := tryPut(t, c, bucket, key, data)
+	if err != nil {
+		t.Fatalf("put %s/%s: %v", bucket, key, err)
+	}
+	return out
+}
+
+func tryPut(t *testing.T, c *awss3.Client, bucket, key, data string, opts ...func(*awss3.Options)) (*awss3.PutObjectOutput, error) {
+	t.Helper()
+	return c.PutObject(t.Context(), &awss3.PutObjectInput{Bucket: &bucket, Key: &key, Body: strings.NewReader(data)}, opts...)
+}
+
+func get(t *testing.T, c *awss3.Client, bucket, key string) string {
+	t.Helper()
+	out, err := c.GetObject(t.Context(), &awss3.GetObjectInput{Bucket: &bucket, Key: &key})
+	if err != nil {
+		t.Fatalf("get %s/%s: %v", bucket, key, err)
+	}
+	return readAll(t, out.Body)
+}
+
+func readAll(t *testing.T, r io.ReadCloser) string {
+	t.Helper()
+	data, err := io.ReadAll(r)
+	if err := errors.Join(err, r.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// wantRefused checks an S3 error's status, code and text.
+func wantRefused(t *testing.T, err error, status int, code string, texts ...string) {
+	t.Helper()
+	api, isAPI := errors.AsType[smithy.APIError](err)
+	response, isHTTP := errors.AsType[interface {
+		error
+		HTTPStatusCode() int
+	}](err)
+	if !isAPI || !isHTTP {
+		t.Fatalf("got %v, want an S3 error %d %s", err, status, code)
+	}
+	if response.HTTPStatusCode() != status || api.ErrorCode() != code {
+		t.Errorf("got %d %s (%s), want %d %s", response.HTTPStatusCode(), api.ErrorCode(), api.ErrorMessage(), status, code)
+	}
+	for _, text := range texts {
+		if !strings.Contains(api.ErrorMessage(), text) {
+			t.Errorf("message %q lacks %q", api.ErrorMessage(), text)
+		}
+	}
+}
+
+// count runs a query for one number.
+func (w *world) count(sql string, args ...any) int {
+	w.t.Helper()
+	var n int
+	if err := w.admin.QueryRow(w.t.Context(), sql, args...).Scan(&n); err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}
+
+// blobs counts the blobs in the store.
+func (w *world) blobs() int {
+	w.t.Helper()
+	n := 0
+	for _, err := range w.store.All(w.t.Context()) {
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		n++
+	}
+	return n
+}
+
+// eventually polls until ok, or fails after ten seconds.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("timed out: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// spy is a blob store that can be made to fail.
+type spy struct {
+	blob.Store
+
+	putErr error
+}
+
+func (s *spy) Put(ctx context.Context, id blob.ID, r io.Reader, size int64) error {
+	if s.putErr != nil {
+		return s.putErr
+	}
+	return s.Store.Put(ctx, id, r, size)
+}
+
+// half is a body that stops in the middle until it is told to go on.
+type half struct {
+	data    []byte
+	at      int
+	reached chan struct{} // closed when the first half has been taken
+	resume  chan struct{} // close it to go on
+}
+
+func newHalf(n int) *half {
+	return &half{data: bytes.Repeat([]byte("x"), n), reached: make(chan struct{}), resume: make(chan struct{})}
+}
+
+func (h *half) Read(p []byte) (int, error) {
+	middle := len(h.data) / 2
+	if h.at == len(h.data) {
+		return 0, io.EOF
+	}
+	end := len(h.data)
+	if h.at < middle {
+		end = middle
+	} else if h.at == middle {
+		close(h.reached)
+		<-h.resume
+	}
+	n := copy(p, h.data[h.at:end])
+	h.at += n
+	return n, nil
+}
+
+func (w *world) url(format string, args ...any) string {
+	return "http://" + w.addr + fmt.Sprintf(format, args...)
+}

@@ -1,0 +1,101 @@
+package s3
+
+import (
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Keyring makes and recognises temporary credentials. All replicas of a gateway
+// share its master keys; it keeps no other state. To rotate: add a key, make it
+// current everywhere, and drop the old one when the credentials made with it
+// have expired. Safe for concurrent use; printing it shows no key.
+type Keyring struct {
+	current string
+	keys    map[string]sessionKeys
+}
+
+// sessionKeys are derived from one master key, one for each purpose.
+type sessionKeys struct{ mac, secret []byte }
+
+const (
+	minMasterKey = 32 // bytes
+	maxKeyID     = 32 // characters
+)
+
+// NewKeyring makes a keyring of master keys by key id. New credentials are made
+// with the current one. A key has at least 32 bytes, an id 1 to 32 letters,
+// digits, '-' or '_'. The error is a [*fence.InvalidError] and shows no key.
+func NewKeyring(current string, masters map[string][]byte) (*Keyring, error) {
+	if _, known := masters[current]; !known {
+		return nil, &fence.InvalidError{Field: "keyring", Reason: fmt.Sprintf("has no key %q to make the current one", current)}
+	}
+	k := &Keyring{current: current, keys: make(map[string]sessionKeys, len(masters))}
+	for id, master := range maps.All(masters) {
+		if !validKeyID(id) {
+			return nil, &fence.InvalidError{Field: "keyring", Reason: fmt.Sprintf("has a key id %q; ids have 1 to %d letters, digits, '-' or '_'", id, maxKeyID)}
+		}
+		if len(master) < minMasterKey {
+			return nil, &fence.InvalidError{Field: "keyring", Reason: fmt.Sprintf("has a key %q of %d bytes; at least %d are needed", id, len(master), minMasterKey)}
+		}
+		mac, err := hkdf.Key(sha256.New, master, nil, "fencegate s3 session token", sha256.Size)
+		if err != nil {
+			return nil, fmt.Errorf("derive from master key %q: %w", id, err)
+		}
+		secret, err := hkdf.Key(sha256.New, master, nil, "fencegate s3 secret access key", sha256.Size)
+		if err != nil {
+			return nil, fmt.Errorf("derive from master key %q: %w", id, err)
+		}
+		k.keys[id] = sessionKeys{mac: mac, secret: secret}
+	}
+	return k, nil
+}
+
+// ParseKeyring reads "id:hex" pairs between commas or white space; the first is
+// the current key. The error is a [*fence.InvalidError] and shows no key.
+func ParseKeyring(text string) (*Keyring, error) {
+	masters := map[string][]byte{}
+	current := ""
+	for pair := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' || r == '\t' || r == '\r' }) {
+		id, digits, found := strings.Cut(pair, ":")
+		if !found {
+			return nil, &fence.InvalidError{Field: "keyring", Reason: "has an entry that is not id:hex"}
+		}
+		key, err := hex.DecodeString(digits)
+		if err != nil {
+			return nil, &fence.InvalidError{Field: "keyring", Reason: fmt.Sprintf("has a key %q that is not hexadecimal", id)}
+		}
+		if _, twice := masters[id]; twice {
+			return nil, &fence.InvalidError{Field: "keyring", Reason: fmt.Sprintf("has key %q twice", id)}
+		}
+		if current == "" {
+			current = id
+		}
+		masters[id] = key
+	}
+	if current == "" {
+		return nil, &fence.InvalidError{Field: "keyring", Reason: "is empty"}
+	}
+	return NewKeyring(current, masters)
+}
+
+func validKeyID(id string) bool {
+	for i := range len(id) {
+		c := id[i]
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' {
+			return false
+		}
+	}
+	return id != "" && len(id) <= maxKeyID
+}
+
+// String shows no key.
+func (k *Keyring) String() string { return fmt.Sprintf("keyring of %d keys", len(k.keys)) }
+
+// GoString shows no key.
+func (k *Keyring) GoString() string { return "s3." + k.String() }

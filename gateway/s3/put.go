@@ -1,0 +1,239 @@
+package s3
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/versity/versitygw/s3err"
+	"github.com/versity/versitygw/s3response"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/blob"
+)
+
+const (
+	sqlBeginUpload   = "SELECT objects.begin_upload($1, $2, $3, $4, $5)"
+	sqlAbandonUpload = "SELECT objects.abandon_upload($1)"
+	sqlCommitUpload  = "SELECT " + versionColumns + " FROM objects.commit_upload($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+	sqlVersion       = "SELECT " + versionColumns + " FROM objects.versions WHERE id = $1"
+)
+
+// errStoreFailed: the blob store failed, not the client's connection.
+var errStoreFailed = errors.New("blob store failed")
+
+// PutObject implements the front's Backend: announce a new blob, stream the
+// bytes into it, then check the fence and swap the pointer in one transaction.
+func (b *backend) PutObject(ctx context.Context, in s3response.PutObjectInput) (s3response.PutObjectOutput, error) {
+	r := b.requestOf(ctx)
+	bucket, key := strings.Clone(*in.Bucket), strings.Clone(*in.Key)
+	out, err := b.put(r, bucket, key, in)
+	if err != nil {
+		return s3response.PutObjectOutput{}, b.fail(r, bucket, "PutObject", err)
+	}
+	return out, nil
+}
+
+func (b *backend) put(r request, bucket, key string, in s3response.PutObjectInput) (s3response.PutObjectOutput, error) {
+	cond, err := putConditions(in.IfMatch, in.IfNoneMatch)
+	if err == nil {
+		err = refuseUnsupported(r, in)
+	}
+	if err == nil {
+		err = b.needGrant(r, bucket, key)
+	}
+	if err != nil {
+		return s3response.PutObjectOutput{}, err
+	}
+	body, err := newBody(in)
+	if err != nil {
+		return s3response.PutObjectOutput{}, err
+	}
+	id := blob.NewID()
+	err = b.db.settle(b.base, exec(sqlBeginUpload, [16]byte(id), bucket, key, r.grant.resource, int64(r.grant.token)))
+	if err != nil {
+		return s3response.PutObjectOutput{}, err
+	}
+	if err := b.stream(id, body, *in.ContentLength); err != nil {
+		b.giveUp(id)
+		return s3response.PutObjectOutput{}, err
+	}
+	v, err := b.commit(commit{
+		request: r, bucket: bucket, key: key, conditions: cond, blobs: []blob.ID{id}, sizes: []int64{*in.ContentLength},
+		etag: hex.EncodeToString(body.md5.Sum(nil)), attributes: attributesOf(in, body),
+	})
+	if err != nil {
+		return s3response.PutObjectOutput{}, err
+	}
+	sums := checksumsOf(v.Attributes)
+	return s3response.PutObjectOutput{
+		ETag: quoted(v.ETag), ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
+		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, ChecksumType: sums.kind,
+	}, nil
+}
+
+// needGrant refuses a write that no lease's credentials signed.
+func (b *backend) needGrant(r request, bucket, key string) error {
+	if r.grant.token > 0 {
+		return nil
+	}
+	rule, err := b.db.rule(b.base, bucket)
+	if err != nil {
+		return err
+	}
+	return &fence.NoGrantError{Needed: rule.Resource(bucket, key)}
+}
+
+// stream stores the body's bytes as a blob, holding no transaction.
+func (b *backend) stream(id blob.ID, body *body, size int64) error {
+	err := b.cfg.Store.Put(b.base, id, body, size)
+	switch {
+	case err == nil:
+		return nil
+	case body.err != nil:
+		if e, ok := errors.AsType[s3err.S3Error](body.err); ok {
+			return e // a digest that does not fit, a malformed chunk
+		}
+		return apiError{code: "RequestTimeout", status: http.StatusBadRequest,
+			message: "The connection was lost or stalled before the whole body was read. Nothing was stored."}
+	case errors.Is(err, blob.ErrSize):
+		return s3err.GetAPIError(s3err.ErrIncompleteBody)
+	}
+	return fmt.Errorf("%w: %w", errStoreFailed, err)
+}
+
+// giveUp takes back a pending upload: first its row, so that no commit can make
+// it live, then its bytes. It reports whether nothing will ever point at it.
+// What fails here is left to the sweep.
+func (b *backend) giveUp(ids ...blob.ID) bool {
+	all := true
+	for _, id := range ids {
+		var gone bool
+		err := b.db.once(b.base, func(ctx context.Context, q querier) error {
+			return q.QueryRow(ctx, sqlAbandonUpload, [16]byte(id)).Scan(&gone)
+		})
+		if err == nil && gone {
+			err = b.cfg.Store.Delete(b.base, id)
+		}
+		if err != nil {
+			b.cfg.Logger.Warn("s3: an upload could not be cleaned up", "blob", id, "error", err)
+		}
+		all = all && gone
+	}
+	return all
+}
+
+// commit is what becomes a version.
+type commit struct {
+	request
+	conditions
+	bucket, key string
+	blobs       []blob.ID
+	sizes       []int64
+	etag        string
+	attributes  attributes
+}
+
+// commit checks the fence and swaps the pointer. The version that it returns is
+// the one that this request produced, also where an earlier attempt of the same
+// request had been committed already.
+func (b *backend) commit(c commit) (version, error) {
+	text, err := json.Marshal(c.attributes)
+	if err != nil {
+		return version{}, fmt.Errorf("encode attributes: %w", err)
+	}
+	id := [16]byte(blob.NewID())
+	ids := make([][16]byte, len(c.blobs))
+	for i, blobID := range c.blobs {
+		ids[i] = blobID
+	}
+	args := []any{id, c.bucket, c.key, ids, c.sizes, c.etag, string(text), c.grant.resource, int64(c.grant.token),
+		nullable(c.invocation), c.ifMatch, c.ifNoneMatch}
+	var v version
+	err = b.db.settle(b.base, func(ctx context.Context, q querier) error {
+		return v.scan(q.QueryRow(ctx, sqlCommitUpload, args...))
+	})
+	if err == nil {
+		if len(v.Blobs) > 0 && len(ids) > 0 && v.Blobs[0] != ids[0] {
+			b.forget(c.blobs) // an earlier attempt's bytes stand for this request
+		}
+		return v, nil
+	}
+	if b.giveUp(c.blobs...) {
+		if unknown, ok := errors.AsType[*unknownError](err); ok {
+			err = unknown.cause // known now: it can't take effect any more
+		}
+		return version{}, err
+	}
+	lost := b.db.once(b.base, func(ctx context.Context, q querier) error {
+		return v.scan(q.QueryRow(ctx, sqlVersion, id))
+	})
+	if lost == nil {
+		return v, nil // it did take effect
+	}
+	return version{}, err
+}
+
+// forget deletes the bytes of blobs that the commit itself condemned.
+func (b *backend) forget(ids []blob.ID) {
+	for _, id := range ids {
+		if err := b.cfg.Store.Delete(b.base, id); err != nil {
+			b.cfg.Logger.Warn("s3: a blob could not be deleted", "blob", id, "error", err)
+		}
+	}
+}
+
+// conditions of a write, evaluated in its commit.
+type conditions struct {
+	ifMatch     *string
+	ifNoneMatch bool
+}
+
+func putConditions(ifMatch, ifNoneMatch *string) (conditions, error) {
+	switch {
+	case ifMatch != nil && ifNoneMatch != nil:
+		return conditions{}, s3err.GetNotImplementedErr("If-Match,If-None-Match", s3err.NmpAdditionalMessageMultipleCondHeaders)
+	case ifNoneMatch != nil && *ifNoneMatch != "*":
+		return conditions{}, s3err.GetNotImplementedErr("If-None-Match", s3err.NmpAdditionalMessageIfNoneMatch)
+	case ifMatch != nil:
+		etag := strings.Clone(strings.Trim(*ifMatch, `"`))
+		return conditions{ifMatch: &etag}, nil
+	}
+	return conditions{ifNoneMatch: ifNoneMatch != nil}, nil
+}
+
+// refuseUnsupported refuses what would otherwise be silently ignored.
+func refuseUnsupported(r request, in s3response.PutObjectInput) error {
+	for _, header := range []string{
+		"X-Amz-Server-Side-Encryption", "X-Amz-Server-Side-Encryption-Customer-Algorithm", "X-Amz-Tagging", "X-Amz-Grant-Read", "X-Amz-Grant-Full-Control",
+		"X-Amz-Grant-Read-Acp", "X-Amz-Grant-Write-Acp", "X-Amz-Object-Lock-Mode", "X-Amz-Object-Lock-Legal-Hold",
+		"X-Amz-Object-Lock-Retain-Until-Date", "X-Amz-Website-Redirect-Location", "X-Amz-Write-Offset-Bytes",
+	} {
+		if r.header(header) != "" {
+			return s3err.GetNotImplementedErr(header, "")
+		}
+	}
+	if acl := r.header("X-Amz-Acl"); acl != "" && acl != "private" && acl != "bucket-owner-full-control" {
+		return s3err.GetNotImplementedErr("X-Amz-Acl", "")
+	}
+	if class := r.header("X-Amz-Storage-Class"); class != "" && class != "STANDARD" {
+		return s3err.GetNotImplementedErr("X-Amz-Storage-Class", "")
+	}
+	if in.ContentLength == nil || *in.ContentLength < 0 {
+		return s3err.GetAPIError(s3err.ErrMissingContentLength)
+	}
+	return nil
+}
+
+func nullable(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+func quoted(etag string) string { return `"` + etag + `"` }

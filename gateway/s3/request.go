@@ -1,0 +1,84 @@
+package s3
+
+import (
+	"context"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+	"github.com/versity/versitygw/auth"
+	"github.com/versity/versitygw/s3api/utils"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// request is what the back end needs to know of a request beyond its arguments.
+type request struct {
+	http       *fasthttp.RequestCtx
+	root       bool
+	grant      session // zero where no lease's credentials signed the request
+	invocation string  // empty where there is none, or it is not signed
+}
+
+// requestOf reads the context that the front passes on, which is the HTTP
+// request itself. Nothing in it outlives the request: what is kept is copied.
+func (b *backend) requestOf(ctx context.Context) request {
+	rc, ok := ctx.(*fasthttp.RequestCtx)
+	if !ok {
+		return request{}
+	}
+	r := request{http: rc}
+	account, _ := rc.UserValue(string(utils.ContextKeyAccount)).(auth.Account)
+	if account.IsSession {
+		// Authenticated by the front through iam, expiry included: a lease that
+		// ends while the body is on its way is the fence's business.
+		if grant, _, err := b.cfg.Keys.open(account.SessionToken); err == nil {
+			r.grant = grant
+		}
+	} else {
+		r.root = account.Access != "" && account.Access == b.cfg.RootAccessKey
+	}
+	if id := r.header(headerInvocation); len(id) <= maxInvocation && r.signed(headerInvocation) {
+		r.invocation = id
+	}
+	return r
+}
+
+const (
+	headerInvocation = "amz-sdk-invocation-id"
+	maxInvocation    = 128
+)
+
+func (r request) header(name string) string { return string(r.http.Request.Header.Peek(name)) }
+
+func (r request) query(name string) string { return string(r.http.QueryArgs().Peek(name)) }
+
+// signed reports whether the request's signature covers the header. The front
+// makes sure of X-Amz-* and Host; other headers may have been added on the way.
+func (r request) signed(header string) bool {
+	list := r.query("X-Amz-SignedHeaders")
+	if authorization := r.header("Authorization"); authorization != "" {
+		_, rest, _ := strings.Cut(authorization, "SignedHeaders=")
+		list, _, _ = strings.Cut(rest, ",")
+	}
+	for name := range strings.SplitSeq(strings.TrimSpace(list), ";") {
+		if strings.EqualFold(name, header) {
+			return true
+		}
+	}
+	return false
+}
+
+// refuse puts the facts of a refusal by the fence into the response's headers.
+func (r request) refuse(facts *fencing) {
+	if r.http == nil || facts == nil {
+		return
+	}
+	h := &r.http.Response.Header
+	h.Set(headerCode, facts.Code)
+	if facts.Recorded > 0 {
+		h.Set(headerRecorded, facts.Recorded.String())
+	}
+	if facts.Resource != "" {
+		h.Set(headerResource, fence.EscapeResource(facts.Resource))
+	}
+}

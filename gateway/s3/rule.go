@@ -1,0 +1,70 @@
+package s3
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Rule says which resource a write of a key needs a grant of. The zero Rule is
+// [BucketRule].
+type Rule struct{ depth int }
+
+// BucketRule: the whole bucket is one resource, "bucket".
+func BucketRule() Rule { return Rule{} }
+
+// PrefixRule: the first n components of the key, between slashes, make the
+// resource: with n = 1 the key "1001/invoice.txt" in "orders" needs
+// "orders/1001". A key with fewer components needs them all. n below 1 is
+// [BucketRule].
+func PrefixRule(n int) Rule { return Rule{depth: max(n, 0)} }
+
+// KeyRule: each key is a resource of its own, "bucket/key".
+func KeyRule() Rule { return Rule{depth: wholeKey} }
+
+const (
+	wholeKey  = -1
+	maxPrefix = 64
+)
+
+// ParseRule reads "bucket", "prefix:n" with n from 1 to 64, or "key". The error
+// is a [*fence.InvalidError].
+func ParseRule(s string) (Rule, error) {
+	switch s {
+	case "bucket":
+		return BucketRule(), nil
+	case "key":
+		return KeyRule(), nil
+	}
+	number, isPrefix := strings.CutPrefix(s, "prefix:")
+	n, err := strconv.Atoi(number)
+	if !isPrefix || err != nil || n < 1 || n > maxPrefix || number != strconv.Itoa(n) {
+		return Rule{}, &fence.InvalidError{Field: "rule", Reason: fmt.Sprintf("is %q; it must be bucket, prefix:n (n from 1 to %d) or key", s, maxPrefix)}
+	}
+	return PrefixRule(n), nil
+}
+
+// String is the form that [ParseRule] reads.
+func (r Rule) String() string {
+	switch {
+	case r.depth == 0:
+		return "bucket"
+	case r.depth < 0:
+		return "key"
+	}
+	return "prefix:" + strconv.Itoa(r.depth)
+}
+
+// Resource is the resource that a write of the key needs.
+func (r Rule) Resource(bucket, key string) string {
+	switch {
+	case r.depth == 0:
+		return bucket
+	case r.depth < 0:
+		return bucket + "/" + key
+	}
+	parts := strings.SplitN(key, "/", r.depth+1)
+	return bucket + "/" + strings.Join(parts[:min(len(parts), r.depth)], "/")
+}
