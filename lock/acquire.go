@@ -55,11 +55,17 @@ func (l *Locker) Acquire(ctx context.Context, resource string, opts ...AcquireOp
 		return nil, err
 	}
 	var floor fence.Token
+	var held *HeldError // why it waits
 	for wait := firstWait; ; wait = min(2*wait, maxWait) {
 		lease, err := l.try(ctx, resource, o, floor)
-		var held *HeldError
-		if !errors.As(err, &held) {
-			return lease, err
+		switch {
+		case err == nil:
+			return lease, nil
+		case errors.As(err, &held):
+		case held != nil && ctx.Err() != nil:
+			return nil, errors.Join(held, err) // ended while it looked again
+		default:
+			return nil, err
 		}
 		floor = max(floor, held.floor)
 		// Jitter keeps waiters from colliding again and again. The lock's own
@@ -101,9 +107,10 @@ func (l *Locker) try(ctx context.Context, resource string, o acquireOptions, flo
 		return nil, context.Cause(ctx)
 	}
 	lease, err := l.attempt(ctx, resource, o, floor)
-	if errors.Is(err, ErrNoQuorum) && errors.Is(err, ErrQuarantined) {
-		// A node may have been admitted again under a new incarnation, which
-		// the failed attempt has made known. A new attempt, with a new owner.
+	if errors.Is(err, ErrNoQuorum) && !errors.Is(err, ErrNodeTimeout) {
+		// Connections may have died unnoticed with a node's last run, and a
+		// node may have been admitted again under a new incarnation: both are
+		// known now. So once more: a new attempt, with a new owner.
 		return l.attempt(ctx, resource, o, floor)
 	}
 	return lease, err

@@ -1,0 +1,157 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/lock"
+)
+
+func TestArmingRaisesTheFenceToTheTokenWithTheSealsHash(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	var armed fence.Arming
+	cfg.Armer = &register{before: func(a fence.Arming) error { armed = a; return nil }}
+	l := started(t, cfg)
+	lease := acquire(t, l, "r", lock.WithHolder("worker-a"))
+	grant, err := lease.Grant()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if armed.Resource != "r" || armed.Token != grant.Token || armed.Holder != "worker-a" ||
+		string(armed.SealHash) != string(grant.Seal.Hash()) {
+		t.Errorf("armed %+v for %v", armed, grant)
+	}
+	release(t, lease)
+}
+
+func TestAcquisitionGoesAboveARecordedTokenThatRedisForgot(t *testing.T) {
+	t.Parallel()
+	backends(t, []int{1, 3, 5}, func(t *testing.T, cfg lock.Config) {
+		fences := &register{tokens: map[string]fence.Token{"r": 1 << 40}}
+		cfg.Armer = fences
+		l := started(t, cfg)
+		lease := acquire(t, l, "r")
+		if got := token(t, lease); got != 1<<40+1 {
+			t.Errorf("token %d; want %d", got, fence.Token(1<<40+1))
+		}
+		if n := fences.arms.Load(); n != 2 {
+			t.Errorf("%d arms; want 2", n)
+		}
+		release(t, lease)
+	})
+}
+
+func TestAFenceThatIsAlwaysAheadEndsTheAcquisitionAfterAFewTries(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	fences := &register{before: func(a fence.Arming) error {
+		return &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: a.Token + 10}
+	}}
+	cfg.Armer = fences
+	l := started(t, cfg)
+	_, err := l.TryAcquire(t.Context(), "r")
+	if !errors.Is(err, fence.ErrNotRaised) {
+		t.Fatalf("got %v", err)
+	}
+	if n := fences.arms.Load(); n < 2 || n > 8 {
+		t.Errorf("%d arms", n)
+	}
+	free(t, l, "r")
+}
+
+func TestAFailedArmGivesTheLockBack(t *testing.T) {
+	t.Parallel()
+	down := errors.New("database is away")
+	for name, failure := range map[string]error{
+		"not raised for another reason": down,
+		"outcome unknown":               errors.Join(down, fence.ErrUnknown),
+		"undrained":                     &fence.UndrainedError{Resource: "r", Token: 1, Detail: "prepared transaction"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := shared(t, 3)
+			cfg.Armer = &register{before: func(fence.Arming) error { return failure }}
+			l := started(t, cfg)
+			_, err := l.TryAcquire(t.Context(), "r")
+			if !errors.Is(err, failure) || errors.Is(failure, fence.ErrUnknown) != errors.Is(err, fence.ErrUnknown) {
+				t.Fatalf("got %v", err)
+			}
+			free(t, l, "r")
+		})
+	}
+}
+
+func TestArmingThatOutlastsTheLeaseLosesIt(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	cfg.Armer = slowArmer{}
+	l := started(t, cfg)
+	_, err := l.TryAcquire(t.Context(), "r", lock.WithTTL(100*time.Millisecond))
+	if !errors.Is(err, fence.ErrUnknown) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+// slowArmer answers when its context ends.
+type slowArmer struct{}
+
+func (slowArmer) Arm(ctx context.Context, _ fence.Arming) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// The headline of arming: even the loss of all nodes at once, with Init
+// called again at once, neither repeats a token nor lets one fall.
+func TestArmedTokensRiseThroughTheLossOfEveryNode(t *testing.T) {
+	t.Parallel()
+	cfg, minis := embedded(t, 3)
+	cfg.Armer, cfg.Epochs, cfg.MaxTTL = &register{}, &epochs{}, 100*time.Millisecond
+	l := started(t, cfg)
+	var last fence.Token
+	for range 5 {
+		for range 3 {
+			lease := acquire(t, l, "r")
+			if got := token(t, lease); got <= last {
+				t.Fatalf("token %d after %d", got, last)
+			} else {
+				last = got
+			}
+			release(t, lease)
+		}
+		for _, m := range minis {
+			m.FlushAll()
+		}
+		initialise(t, l)
+	}
+}
+
+// free waits until nobody holds the resource: what a failed acquisition gives
+// back travels in the background.
+func free(t *testing.T, l *lock.Locker, resource string) {
+	t.Helper()
+	eventually(t, 10*time.Second, "the lock is given back on all nodes", func() bool {
+		ins, err := l.Inspect(t.Context(), resource)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range ins.Nodes {
+			if n.Locked {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func client(t *testing.T, addr string) *redis.Client {
+	t.Helper()
+	c := redis.NewClient(&redis.Options{Addr: addr})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}

@@ -1,0 +1,297 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// losses are the ways in which a node loses its data or its run. Each has to
+// be seen: none of these nodes may grant before its quarantine is over.
+var losses = map[string]struct {
+	server redisserver.Config
+	lose   func(t *testing.T, s *redisserver.Server, c *redis.Client)
+}{
+	"killed, restarted empty": {lose: restart},
+	"killed, restarted with all its data": {
+		server: redisserver.Config{AppendOnly: redisserver.Always},
+		lose:   restart,
+	},
+	"flushed": {lose: func(t *testing.T, _ *redisserver.Server, c *redis.Client) {
+		must(t, c.FlushAll(t.Context()).Err())
+	}},
+	"counters deleted": {lose: func(t *testing.T, _ *redisserver.Server, c *redis.Client) {
+		must(t, c.Del(t.Context(), lock.DefaultKeyPrefix+":h").Err())
+	}},
+	"scripts flushed": {lose: func(t *testing.T, _ *redisserver.Server, c *redis.Client) {
+		must(t, c.ScriptFlush(t.Context()).Err())
+	}},
+}
+
+func restart(t *testing.T, s *redisserver.Server, _ *redis.Client) {
+	must(t, s.Kill())
+	must(t, s.Restart(t.Context()))
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestANodeThatLostDataOrItsRunGrantsNothingUntilItsQuarantineIsOver(t *testing.T) {
+	t.Parallel()
+	for name, loss := range losses {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, servers := own(t, 1, loss.server)
+			cfg.MaxTTL, cfg.Epochs = 600*time.Millisecond, &epochs{}
+			l := started(t, cfg)
+			before := acquire(t, l, "r")
+			lost := time.Now()
+			loss.lose(t, servers[0], client(t, servers[0].Addr))
+			if _, err := l.TryAcquire(t.Context(), "other"); !errors.Is(err, lock.ErrQuarantined) {
+				t.Fatalf("acquire after the loss: %v", err)
+			}
+			if err := l.Ping(t.Context()); !errors.Is(err, lock.ErrQuarantined) {
+				t.Fatalf("ping after the loss: %v", err)
+			}
+			// A second client, which never saw the node before, is no wiser.
+			second := locker(t, cfg)
+			if _, err := second.TryAcquire(t.Context(), "other"); !errors.Is(err, lock.ErrQuarantined) {
+				t.Fatalf("acquire by a newcomer: %v", err)
+			}
+			readmit(t, l, "node-1")
+			if passed := time.Since(lost); passed < cfg.MaxTTL {
+				t.Errorf("admitted again after %v; the quarantine is %v", passed, cfg.MaxTTL)
+			}
+			for _, l := range []*lock.Locker{l, second} {
+				after := acquire(t, l, "r")
+				if token(t, after) <= before.Ref().Token {
+					t.Errorf("token %d after %d", token(t, after), before.Ref().Token)
+				}
+				release(t, after)
+			}
+		})
+	}
+}
+
+func readmit(t *testing.T, l *lock.Locker, node string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	must(t, l.Readmit(ctx, node))
+}
+
+// The order of the danger: A holds token 5 and has not written; the counters
+// are lost; B gets 3. With the epoch B gets more than 5.
+func TestTokensRiseThoughNodesLoseTheirCountersOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	cfg.MaxTTL, cfg.Epochs = 200*time.Millisecond, &epochs{}
+	l := started(t, cfg)
+	var last fence.Token
+	for round := range 6 {
+		for range 3 {
+			lease := acquire(t, l, "r")
+			got := token(t, lease)
+			if got <= last {
+				t.Fatalf("round %d: token %d after %d", round, got, last)
+			}
+			last = got
+			release(t, lease)
+		}
+		must(t, client(t, servers[round%3].Addr).FlushAll(t.Context()).Err())
+		readmit(t, l, cfg.Nodes[round%3].Name)
+	}
+}
+
+func TestAMinorityThatLostItsDataDoesNotStopTheOthers(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	l := started(t, cfg)
+	release(t, acquire(t, l, "r"))
+	restart(t, servers[1], nil)
+	lease := acquire(t, l, "r")
+	must(t, lease.Extend(t.Context(), time.Minute))
+	release(t, lease)
+	status := l.Status(t.Context())
+	if !status[0].Admitted || status[1].Admitted || !status[2].Admitted {
+		t.Errorf("status %+v", status)
+	}
+}
+
+// While a holder's lease lives on the nodes that are left, a node that lost its
+// data must not help another to a quorum.
+func TestQuarantineKeepsTheHolderAlone(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	cfg.MaxTTL, cfg.Armer, cfg.Epochs = 1500*time.Millisecond, &register{}, &epochs{}
+	l := started(t, cfg)
+	release(t, acquire(t, l, "warm-up"))
+	must(t, servers[0].Freeze()) // the holder's quorum is nodes 2 and 3
+	holder := acquire(t, l, "r", lock.WithTTL(1500*time.Millisecond))
+	must(t, servers[1].Kill())
+	must(t, servers[1].Restart(t.Context()))
+	must(t, servers[0].Thaw())
+	initialise(t, locker(t, cfg)) // an eager operator changes nothing
+	other := locker(t, cfg)
+	for {
+		lease, err := other.TryAcquire(t.Context(), "r")
+		if err == nil {
+			if _, err := holder.Grant(); err == nil {
+				t.Fatal("two holders at the same time")
+			}
+			release(t, lease)
+			return
+		}
+		if !lock.Retryable(err) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestArmedLockersAdmitLostNodesByThemselves(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	cfg.MaxTTL, cfg.Armer, cfg.Epochs = 300*time.Millisecond, &register{}, &epochs{}
+	l := started(t, cfg)
+	first := acquire(t, l, "r")
+	release(t, first)
+	for _, s := range servers {
+		must(t, client(t, s.Addr).FlushAll(t.Context()).Err())
+	}
+	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrQuarantined) {
+		t.Fatalf("got %v", err)
+	}
+	eventually(t, 20*time.Second, "all nodes are admitted again", func() bool {
+		for _, st := range l.Status(t.Context()) {
+			if !st.Admitted {
+				return false
+			}
+		}
+		return true
+	})
+	second := acquire(t, l, "r")
+	if token(t, second) <= first.Ref().Token {
+		t.Error("token fell")
+	}
+	release(t, second)
+}
+
+func TestEmbeddedNodesAreAdmittedAtOnce(t *testing.T) {
+	t.Parallel()
+	cfg, minis := embedded(t, 3)
+	cfg.Embedded, cfg.Armer = true, &register{}
+	l := started(t, cfg)
+	first := acquire(t, l, "r")
+	release(t, first)
+	for _, m := range minis {
+		m.FlushAll()
+	}
+	initialise(t, l)
+	second := acquire(t, l, "r")
+	if token(t, second) <= first.Ref().Token {
+		t.Error("token fell")
+	}
+	release(t, second)
+}
+
+func TestInitLeavesAUsedGroupsEmptyNodeAlone(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	l := started(t, cfg)
+	lease := acquire(t, l, "r")
+	must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
+	initialise(t, l)
+	if l.Status(t.Context())[0].Admitted {
+		t.Fatal("admitted without quarantine")
+	}
+	must(t, client(t, servers[1].Addr).FlushAll(t.Context()).Err())
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := l.Init(ctx); !errors.Is(err, lock.ErrNoQuorum) || !errors.Is(err, lock.ErrQuarantined) {
+		t.Fatalf("init without a quorum: %v", err)
+	}
+	_ = lease.Release(t.Context())
+}
+
+func TestInitNeedsEveryNodeOfAFreshGroup(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	must(t, servers[2].Kill())
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := locker(t, cfg).Init(ctx); !errors.Is(err, lock.ErrNoQuorum) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestManyProcessesMayInitialiseAtOnce(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	errs := make(chan error)
+	const processes = 5
+	for range processes {
+		l := locker(t, cfg)
+		go func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			errs <- l.Init(ctx)
+		}()
+	}
+	for range processes {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	for _, st := range locker(t, cfg).Status(t.Context()) {
+		if !st.Admitted {
+			t.Errorf("%s is not admitted", st.Name)
+		}
+	}
+}
+
+func TestAdmissionWithAnEpochFromBeforeAnotherIsVoid(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{})
+	cfg.MaxTTL, cfg.Epochs = 50*time.Millisecond, &epochs{}
+	l := started(t, cfg)
+	must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
+	slow, err := l.AdmitBegin(t.Context(), "node-1")
+	must(t, err)
+	if err := l.Admit(t.Context(), slow); !errors.Is(err, lock.ErrQuarantined) {
+		t.Fatalf("admit within the quarantine: %v", err)
+	}
+	readmit(t, locker(t, cfg), "node-1")
+	token1 := acquire(t, l, "r").Ref().Token
+	if err := l.Admit(t.Context(), slow); err == nil {
+		t.Fatal("the slow admission took effect")
+	}
+	eventually(t, 10*time.Second, "a higher token", func() bool {
+		lease, err := l.TryAcquire(t.Context(), "r")
+		return err == nil && lease.Ref().Token > token1
+	})
+}
+
+func TestReadmissionNeedsAnEpochStore(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{})
+	l := started(t, cfg)
+	must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
+	if err := l.Readmit(t.Context(), "node-1"); err == nil {
+		t.Fatal("admitted, though tokens could fall")
+	}
+	var invalid *fence.InvalidError
+	if err := l.Readmit(t.Context(), "no-such-node"); !errors.As(err, &invalid) {
+		t.Fatalf("got %v", err)
+	}
+}

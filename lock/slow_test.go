@@ -1,0 +1,133 @@
+package lock_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// prompt bounds an operation with the default node timeout of 50 ms, with room
+// for a busy machine. Without a bound of its own an operation would take the
+// connection's second, or the lease's minute.
+const prompt = 600 * time.Millisecond
+
+func promptly(t *testing.T, what string, f func()) {
+	t.Helper()
+	begun := time.Now()
+	f()
+	if took := time.Since(begun); took > prompt {
+		t.Errorf("%s took %v", what, took)
+	}
+}
+
+func TestAFrozenMinorityDelaysNothing(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 5, redisserver.Config{})
+	l := started(t, cfg) // with a patient node timeout, which nothing may wait for
+	release(t, acquire(t, l, "r"))
+	must(t, servers[0].Freeze())
+	must(t, servers[3].Freeze())
+	for range 10 {
+		var lease *lock.Lease
+		promptly(t, "acquire", func() { lease = acquire(t, l, "r", lock.WithTTL(time.Minute)) })
+		promptly(t, "extend", func() { must(t, lease.Extend(t.Context(), time.Minute)) })
+		promptly(t, "release", func() { release(t, lease) })
+	}
+}
+
+func TestAFrozenMajorityFailsWithinTheNodeTimeout(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	l := started(t, cfg)
+	lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
+	cfg.NodeTimeout = lock.DefaultNodeTimeout
+	quick := locker(t, cfg)
+	must(t, servers[0].Freeze())
+	must(t, servers[1].Freeze())
+	promptly(t, "acquire", func() {
+		_, err := quick.TryAcquire(t.Context(), "other", lock.WithTTL(time.Minute))
+		if !errors.Is(err, lock.ErrNoQuorum) || !errors.Is(err, lock.ErrNodeTimeout) {
+			t.Errorf("acquire: %v", err)
+		}
+	})
+	promptly(t, "extend", func() {
+		if _, err := quick.Extend(t.Context(), lease.Ref(), time.Minute); !errors.Is(err, lock.ErrNoQuorum) {
+			t.Errorf("extend: %v", err)
+		}
+	})
+	promptly(t, "release", func() {
+		if err := quick.Release(t.Context(), lease.Ref()); !errors.Is(err, lock.ErrNoQuorum) {
+			t.Errorf("release: %v", err)
+		}
+	})
+}
+
+func TestADeadMajorityFailsAndItsReturnIsNoticed(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	cfg.MaxTTL, cfg.Armer, cfg.Epochs = 200*time.Millisecond, &register{}, &epochs{}
+	l := started(t, cfg)
+	lease := acquire(t, l, "r")
+	must(t, servers[0].Kill())
+	must(t, servers[1].Kill())
+	promptly(t, "acquire", func() {
+		_, err := l.TryAcquire(t.Context(), "other")
+		var quorum *lock.QuorumError
+		if !errors.As(err, &quorum) || len(quorum.Causes) != 2 || quorum.Quorum != 2 {
+			t.Errorf("acquire: %v", err)
+		}
+	})
+	if err := lease.Extend(t.Context(), 200*time.Millisecond); !errors.Is(err, lock.ErrNoQuorum) && !errors.Is(err, lock.ErrLost) {
+		t.Errorf("extend: %v", err)
+	}
+	must(t, servers[0].Restart(t.Context()))
+	must(t, servers[1].Restart(t.Context()))
+	eventually(t, 20*time.Second, "leases can be had again", func() bool {
+		next, err := l.TryAcquire(t.Context(), "r")
+		return err == nil && next.Ref().Token > lease.Ref().Token
+	})
+}
+
+// A frozen node executes late what it was sent. The release has to come behind
+// its acquire, or a lock that nobody owns stays for one TTL.
+func TestAFrozenNodeKeepsNoGhostLock(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	cfg.NodeTimeout = lock.DefaultNodeTimeout
+	l := started(t, cfg)
+	eventually(t, 10*time.Second, "connections are up", func() bool {
+		lease, err := l.TryAcquire(t.Context(), "warm-up")
+		return err == nil && lease.Release(t.Context()) == nil
+	})
+	for round := range 4 {
+		must(t, servers[round%3].Freeze())
+		for range 5 {
+			lease, err := l.TryAcquire(t.Context(), "r", lock.WithTTL(time.Minute))
+			if errors.Is(err, lock.ErrNoQuorum) {
+				continue // the machine is busy
+			}
+			must(t, err)
+			must(t, lease.Release(t.Context()))
+		}
+		must(t, servers[round%3].Thaw())
+		free(t, l, "r")
+	}
+}
+
+func TestAGroupWithoutAnyNodeSaysWhy(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{})
+	must(t, servers[0].Kill())
+	l := locker(t, cfg)
+	_, err := l.TryAcquire(t.Context(), "r")
+	var node *lock.NodeError
+	if !errors.Is(err, lock.ErrNoQuorum) || !errors.As(err, &node) || node.Node != "node-1" {
+		t.Fatalf("got %v", err)
+	}
+	if err := l.Ping(t.Context()); !errors.Is(err, lock.ErrNoQuorum) {
+		t.Fatalf("ping: %v", err)
+	}
+}
