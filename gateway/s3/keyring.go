@@ -56,22 +56,30 @@ func NewKeyring(current string, masters map[string][]byte) (*Keyring, error) {
 	return k, nil
 }
 
-// ParseKeyring reads "id:hex" pairs between commas or white space; the first is
-// the current key. The error is a [*fence.InvalidError] and shows no key.
+// ParseKeyring is [NewKeyring] of [ParseMasterKeys].
 func ParseKeyring(text string) (*Keyring, error) {
-	masters := map[string][]byte{}
-	current := ""
+	current, masters, err := ParseMasterKeys(text)
+	if err != nil {
+		return nil, err
+	}
+	return NewKeyring(current, masters)
+}
+
+// ParseMasterKeys reads "id:hex" pairs between commas or white space; the first
+// is the current key. The error is a [*fence.InvalidError] and shows no key.
+func ParseMasterKeys(text string) (current string, masters map[string][]byte, err error) {
+	masters = map[string][]byte{}
 	for pair := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' || r == '\t' || r == '\r' }) {
 		id, digits, found := strings.Cut(pair, ":")
 		if !found {
-			return nil, &fence.InvalidError{Field: "keyring", Reason: "has an entry that is not id:hex"}
+			return "", nil, &fence.InvalidError{Field: "keyring", Reason: "has an entry that is not id:hex"}
 		}
 		key, err := hex.DecodeString(digits)
 		if err != nil {
-			return nil, &fence.InvalidError{Field: "keyring", Reason: fmt.Sprintf("has a key %q that is not hexadecimal", id)}
+			return "", nil, &fence.InvalidError{Field: "keyring", Reason: fmt.Sprintf("has a key %q that is not hexadecimal", id)}
 		}
 		if _, twice := masters[id]; twice {
-			return nil, &fence.InvalidError{Field: "keyring", Reason: fmt.Sprintf("has key %q twice", id)}
+			return "", nil, &fence.InvalidError{Field: "keyring", Reason: fmt.Sprintf("has key %q twice", id)}
 		}
 		if current == "" {
 			current = id
@@ -79,9 +87,9 @@ func ParseKeyring(text string) (*Keyring, error) {
 		masters[id] = key
 	}
 	if current == "" {
-		return nil, &fence.InvalidError{Field: "keyring", Reason: "is empty"}
+		return "", nil, &fence.InvalidError{Field: "keyring", Reason: "is empty"}
 	}
-	return NewKeyring(current, masters)
+	return current, masters, nil
 }
 
 func validKeyID(id string) bool {
