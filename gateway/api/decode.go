@@ -1,0 +1,105 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+const (
+	maxBodyBytes = 1 << 20
+	readTimeout  = 30 * time.Second // for a body
+)
+
+// decode reads the request's body into v: exactly one JSON value, without
+// unknown fields, in UTF-8.
+func decode(c echo.Context, v any) error {
+	req := c.Request()
+	// A JSON type is insisted on because a browser can't send it to another site
+	// without asking that site first.
+	if kind, _, err := mime.ParseMediaType(req.Header.Get(echo.HeaderContentType)); err != nil || kind != echo.MIMEApplicationJSON {
+		return &fence.InvalidError{Field: "Content-Type", Reason: "is not application/json"}
+	}
+	ctl := http.NewResponseController(c.Response())
+	_ = ctl.SetReadDeadline(time.Now().Add(readTimeout)) // a test's recorder has no deadlines
+	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), req.Body, maxBodyBytes))
+	_ = ctl.SetReadDeadline(time.Time{})
+	var over *http.MaxBytesError
+	switch {
+	case errors.As(err, &over):
+		return &TooLargeError{What: "the body", Limit: maxBodyBytes}
+	case err != nil:
+		return &fence.InvalidError{Field: "body", Reason: "could not be read to its end"}
+	case !utf8.Valid(body):
+		return &fence.InvalidError{Field: "body", Reason: "is not valid UTF-8"}
+	}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		return &fence.InvalidError{Field: "body", Reason: describe(err)}
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return &fence.InvalidError{Field: "body", Reason: "has data behind its JSON value"}
+	}
+	return nil
+}
+
+// describe says what is wrong with the JSON, without repeating its values:
+// they may be secrets.
+func describe(err error) string {
+	var (
+		syntax *json.SyntaxError
+		kind   *json.UnmarshalTypeError
+	)
+	switch {
+	case errors.Is(err, io.EOF):
+		return "is empty; a JSON object is expected"
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return "ends inside its JSON value"
+	case errors.As(err, &syntax):
+		return fmt.Sprintf("is not JSON: error at byte %d", syntax.Offset)
+	case errors.As(err, &kind):
+		return fmt.Sprintf("has a %s where %q needs another type", kind.Value, kind.Field)
+	}
+	if _, field, ok := strings.Cut(err.Error(), "unknown field "); ok {
+		return "has the unknown field " + field
+	}
+	return "is not what this path takes"
+}
+
+// duration reads an optional duration such as "30s"; fallback where absent.
+func duration(field string, text *string, fallback time.Duration) (time.Duration, error) {
+	if text == nil {
+		return fallback, nil
+	}
+	d, err := time.ParseDuration(*text)
+	if err != nil {
+		return 0, &fence.InvalidError{Field: field, Reason: `is not a duration such as "30s"`}
+	}
+	return d, nil
+}
+
+// ttl reads a lease's time to live.
+func (s *Server) ttl(text *string) (time.Duration, error) {
+	ttl, err := duration("ttl", text, s.cfg.DefaultTTL)
+	switch {
+	case err != nil:
+		return 0, err
+	case ttl <= 0:
+		return 0, &fence.InvalidError{Field: "ttl", Reason: "is not positive"}
+	case ttl > s.cfg.MaxTTL:
+		return 0, &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is over the maximum of %v", s.cfg.MaxTTL)}
+	}
+	return ttl, nil
+}

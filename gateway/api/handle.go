@@ -1,0 +1,120 @@
+package api
+
+import (
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// HandleKeys authenticate the handles of leases. All replicas share them.
+// Rotate by adding a key under a new id, on all replicas, before making it
+// current, and dropping the old one when the last lease under it is over.
+type HandleKeys struct {
+	Current string            // id of the key that signs; at most 255 bytes
+	Master  map[string][]byte // by id; at least 32 bytes each
+}
+
+// handle is what a lease's opaque handle says. It never holds the seal: a
+// handle lets its bearer renew and release, not write.
+type handle struct {
+	Ref
+	Until time.Time // renewals end here; wall clock, to the millisecond
+}
+
+const (
+	handleVersion = 1
+	macBytes      = sha256.Size
+	// handleLabel separates this use of the master keys from every other.
+	handleLabel = "fencegate lease handle v1"
+)
+
+// sealer makes and opens handles.
+type sealer struct {
+	current string
+	keys    map[string][]byte
+}
+
+func newSealer(keys HandleKeys) (*sealer, error) {
+	s := &sealer{current: keys.Current, keys: make(map[string][]byte, len(keys.Master))}
+	for id, master := range keys.Master {
+		if id == "" || len(id) > 255 {
+			return nil, &fence.InvalidError{Field: "Handles", Reason: "have a key id that is empty or over 255 bytes"}
+		}
+		if len(master) < 32 {
+			return nil, &fence.InvalidError{Field: "Handles", Reason: "have a master key of fewer than 32 bytes: " + id}
+		}
+		key, err := hkdf.Key(sha256.New, master, nil, handleLabel, sha256.Size)
+		if err != nil {
+			return nil, err
+		}
+		s.keys[id] = key
+	}
+	if s.keys[s.current] == nil {
+		return nil, &fence.InvalidError{Field: "Handles", Reason: "have no key with the current id"}
+	}
+	return s, nil
+}
+
+// make writes version, key id, owner, token, end of renewals and resource,
+// and the MAC over them, in base64url.
+func (s *sealer) make(h handle) string {
+	b := []byte{handleVersion, byte(len(s.current))}
+	b = append(b, s.current...)
+	b = append(b, byte(len(h.Owner)))
+	b = append(b, h.Owner...)
+	b = binary.BigEndian.AppendUint64(b, uint64(h.Token))
+	b = binary.BigEndian.AppendUint64(b, uint64(h.Until.UnixMilli()))
+	b = append(b, h.Resource...)
+	return base64.RawURLEncoding.EncodeToString(append(b, mac(s.keys[s.current], b)...))
+}
+
+func mac(key, b []byte) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write(b)
+	return h.Sum(nil)
+}
+
+// open checks the MAC before it believes anything but the key's id.
+func (s *sealer) open(text string) (handle, error) {
+	forged := &fence.InvalidError{Field: "handle", Reason: "is not one that this gateway has issued"}
+	all, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil || len(all) < 2+macBytes {
+		return handle{}, forged
+	}
+	b, sum := all[:len(all)-macBytes], all[len(all)-macBytes:]
+	id, rest, ok := cutBytes(b[1:])
+	if !ok || b[0] != handleVersion {
+		return handle{}, forged
+	}
+	key := s.keys[string(id)]
+	if key == nil || !hmac.Equal(sum, mac(key, b)) {
+		return handle{}, forged
+	}
+	owner, rest, ok := cutBytes(rest)
+	if !ok || len(rest) < 16 {
+		return handle{}, forged
+	}
+	h := handle{
+		Ref: Ref{
+			Owner:    string(owner),
+			Token:    fence.Token(binary.BigEndian.Uint64(rest)),
+			Resource: string(rest[16:]),
+		},
+		Until: time.UnixMilli(int64(binary.BigEndian.Uint64(rest[8:]))),
+	}
+	return h, nil
+}
+
+// cutBytes reads a byte string behind its length in one byte.
+func cutBytes(b []byte) (value, rest []byte, ok bool) {
+	if len(b) == 0 || len(b)-1 < int(b[0]) {
+		return nil, nil, false
+	}
+	n := 1 + int(b[0])
+	return b[1:n], b[n:], true
+}

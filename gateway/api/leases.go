@@ -1,0 +1,256 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+const (
+	maxHolderBytes = 200
+	releaseTimeout = 5 * time.Second
+)
+
+type acquireRequest struct {
+	Resource string  `json:"resource"`
+	TTL      *string `json:"ttl"`
+	Wait     *string `json:"wait"`
+	Holder   string  `json:"holder"`
+}
+
+type acquireResponse struct {
+	Resource string      `json:"resource"`
+	Token    fence.Token `json:"token"`
+	Grant    string      `json:"grant"` // what a writer presents: a secret
+	Handle   string      `json:"handle"`
+	TTLMS    int64       `json:"ttl_ms"`
+	timing
+}
+
+// timing tells when a lease ends without comparing clocks: the request was sent
+// before the gateway began to count, so its sending time + elapsed + valid is
+// never later than the true end.
+type timing struct {
+	ElapsedMS int64 `json:"elapsed_ms"` // from the request's arrival to the writing of this answer
+	ValidMS   int64 `json:"valid_ms"`   // from then to the lease's end
+}
+
+// timingOf takes the request's arrival and the end of the lease. Fractions of
+// milliseconds are dropped on the safe side.
+func timingOf(began, end time.Time) timing {
+	now := time.Now()
+	return timing{ElapsedMS: now.Sub(began).Milliseconds(), ValidMS: max(0, end.Sub(now).Milliseconds())}
+}
+
+func (s *Server) acquire(c echo.Context) error {
+	began := time.Now()
+	var body acquireRequest
+	if err := decode(c, &body); err != nil {
+		return err
+	}
+	req, err := s.acquisition(body)
+	if err != nil {
+		return err
+	}
+	lease, err := s.await(c.Request().Context(), req)
+	if err != nil {
+		return err
+	}
+	end := time.Now().Add(lease.Valid)
+	h := handle{
+		Ref:   Ref{Resource: lease.Grant.Resource, Owner: lease.Owner, Token: lease.Grant.Token},
+		Until: time.Now().Add(s.cfg.MaxLease),
+	}
+	err = c.Request().Context().Err()
+	if err == nil {
+		err = respond(c, http.StatusCreated, acquireResponse{
+			Resource: lease.Grant.Resource, Token: lease.Grant.Token, Grant: lease.Grant.Presented(), Handle: s.handles.make(h),
+			TTLMS: lease.TTL.Milliseconds(), timing: timingOf(began, end),
+		})
+	}
+	if err != nil {
+		// The client went while it waited: nobody would release this lease.
+		s.giveBack(c.Request().Context(), h.Ref)
+	}
+	return err
+}
+
+func (s *Server) acquisition(body acquireRequest) (Acquisition, error) {
+	req := Acquisition{Resource: body.Resource, Holder: body.Holder}
+	if err := fence.ValidateResource(body.Resource); err != nil {
+		return req, err
+	}
+	if err := validateHolder(body.Holder); err != nil {
+		return req, err
+	}
+	var err error
+	if req.TTL, err = s.ttl(body.TTL); err != nil {
+		return req, err
+	}
+	if req.Wait, err = duration("wait", body.Wait, 0); err != nil {
+		return req, err
+	}
+	switch {
+	case req.Wait < 0:
+		return req, &fence.InvalidError{Field: "wait", Reason: "is negative"}
+	case req.Wait > s.cfg.MaxWait:
+		return req, &fence.InvalidError{Field: "wait", Reason: fmt.Sprintf("is over the maximum of %v", s.cfg.MaxWait)}
+	}
+	return req, nil
+}
+
+func validateHolder(holder string) error {
+	if len(holder) > maxHolderBytes {
+		return &fence.InvalidError{Field: "holder", Reason: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(holder), maxHolderBytes)}
+	}
+	for _, r := range holder {
+		if unicode.IsControl(r) || r == utf8.RuneError {
+			return &fence.InvalidError{Field: "holder", Reason: "contains a control character"}
+		}
+	}
+	return nil
+}
+
+// await acquires; a stop of the server ends the wait.
+func (s *Server) await(ctx context.Context, req Acquisition) (Lease, error) {
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.stopping, cancel)()
+	lease, err := s.cfg.Leases.Acquire(waiting, req)
+	if err != nil && ctx.Err() == nil && s.stopping.Err() != nil && errors.Is(err, context.Canceled) {
+		return lease, &UnavailableError{Part: "gateway", Cause: errors.New("shutting down")}
+	}
+	return lease, err
+}
+
+func (s *Server) giveBack(ctx context.Context, ref Ref) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	if err := s.cfg.Leases.Release(ctx, ref); err != nil {
+		s.log.WarnContext(ctx, "a lease that nobody waited for any more could not be released; it ends by itself",
+			"resource", ref.Resource, "token", ref.Token, "error", err)
+	}
+}
+
+// open reads the handle; the error is a [*fence.InvalidError].
+func (s *Server) open(text string) (handle, error) {
+	if text == "" {
+		return handle{}, &fence.InvalidError{Field: "handle", Reason: "is missing"}
+	}
+	return s.handles.open(text)
+}
+
+func (s *Server) renew(c echo.Context) error {
+	began := time.Now()
+	var body struct {
+		Handle string  `json:"handle"`
+		TTL    *string `json:"ttl"`
+	}
+	if err := decode(c, &body); err != nil {
+		return err
+	}
+	ttl, err := s.ttl(body.TTL)
+	if err != nil {
+		return err
+	}
+	h, err := s.open(body.Handle)
+	if err != nil {
+		return err
+	}
+	left := time.Until(h.Until)
+	if left <= 0 {
+		return fmt.Errorf("%w: it was renewed for as long as it may be", ErrLeaseLost)
+	}
+	valid, err := s.cfg.Leases.Renew(c.Request().Context(), h.Ref, min(ttl, left))
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, struct {
+		Resource string      `json:"resource"`
+		Token    fence.Token `json:"token"`
+		timing
+	}{h.Resource, h.Token, timingOf(began, time.Now().Add(valid))})
+}
+
+func (s *Server) release(c echo.Context) error {
+	var body struct {
+		Handle string `json:"handle"`
+	}
+	if err := decode(c, &body); err != nil {
+		return err
+	}
+	h, err := s.open(body.Handle)
+	if err != nil {
+		return err
+	}
+	// Once asked for, a release is carried out, whether the client waits or not.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), releaseTimeout)
+	defer cancel()
+	if err := s.cfg.Leases.Release(ctx, h.Ref); err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusNoContent)
+}
+
+func (s *Server) credentials(c echo.Context) error {
+	var body struct {
+		Handle string `json:"handle"`
+	}
+	if err := decode(c, &body); err != nil {
+		return err
+	}
+	h, err := s.open(body.Handle)
+	switch {
+	case err != nil:
+		return err
+	case s.cfg.Credentials == nil:
+		return fmt.Errorf("%w: this gateway serves no S3", ErrNotImplemented)
+	case time.Until(h.Until) <= 0:
+		return fmt.Errorf("%w: it was renewed for as long as it may be", ErrLeaseLost)
+	}
+	// The fence would refuse these credentials' writes; say so now.
+	record, err := s.cfg.Fences.Inspect(c.Request().Context(), h.Resource)
+	if err != nil {
+		return err
+	}
+	if record.Token != h.Token {
+		return &fence.StaleError{Resource: h.Resource, Presented: h.Token, Recorded: record.Token}
+	}
+	endpoint := &S3Endpoint{}
+	if e := s.endpointsFor(c); e.S3 != nil {
+		endpoint = e.S3
+	}
+	creds, err := s.cfg.Credentials.Issue(h.Resource, h.Token, h.Until)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, struct {
+		AccessKeyID     string    `json:"access_key_id"`
+		SecretAccessKey string    `json:"secret_access_key"`
+		SessionToken    string    `json:"session_token"`
+		ExpiresAt       time.Time `json:"expires_at"`
+		EndpointURL     string    `json:"endpoint_url"`
+		Region          string    `json:"region"`
+	}{creds.AccessKeyID, creds.SecretAccessKey, creds.SessionToken, creds.Expires.UTC(), endpoint.URL, endpoint.Region})
+}
+
+// respond writes v as JSON. What it carries is mostly secret: no cache keeps it.
+func respond(c echo.Context, status int, v any) error {
+	header := c.Response().Header()
+	header.Set(echo.HeaderContentType, echo.MIMEApplicationJSON)
+	header.Set(echo.HeaderCacheControl, "no-store")
+	extendWrite(c)
+	c.Response().WriteHeader(status)
+	enc := json.NewEncoder(c.Response())
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}

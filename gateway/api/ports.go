@@ -1,0 +1,138 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Acquisition asks for a lease.
+type Acquisition struct {
+	Resource string
+	TTL      time.Duration
+	Wait     time.Duration // how long to wait for another holder; 0: not at all
+	Holder   string        // for people; may be empty
+}
+
+// Lease is what an acquisition gave.
+type Lease struct {
+	Grant fence.Grant
+	Owner string // the attempt's owner id; with resource and token it names the lease to any replica
+	TTL   time.Duration
+	Valid time.Duration // how much of TTL was left, drift allowed for, when Acquire returned
+}
+
+// Ref names a lease without its seal.
+type Ref struct {
+	Resource string
+	Owner    string
+	Token    fence.Token
+}
+
+// Leases acquires, renews and releases. Implementations are safe for
+// concurrent use.
+type Leases interface {
+	// Acquire returns a [*HeldError] where another holder outlasts req.Wait, and an
+	// [*UnavailableError] where the lock or the fence can't be reached. When it
+	// returns an error, nothing stays locked.
+	Acquire(ctx context.Context, req Acquisition) (Lease, error)
+	// Renew returns how long the lease is valid from now, or [ErrLeaseLost].
+	Renew(ctx context.Context, ref Ref, ttl time.Duration) (valid time.Duration, err error)
+	// Release is idempotent.
+	Release(ctx context.Context, ref Ref) error
+	// Locked reports whether somebody holds the resource's lock now.
+	Locked(ctx context.Context, resource string) (bool, error)
+}
+
+// FenceRecord is what the fence holds about a resource.
+type FenceRecord struct {
+	Resource  string
+	Token     fence.Token
+	Sealed    bool
+	Holder    string
+	ArmedAt   time.Time
+	Undrained int // superseded grants whose writers may still be in flight
+}
+
+// Fences reads the durable record.
+type Fences interface {
+	// Inspect returns [ErrNotFound] for a resource that was never armed.
+	Inspect(ctx context.Context, resource string) (FenceRecord, error)
+}
+
+// S3Credentials are temporary credentials that any S3 client understands.
+type S3Credentials struct {
+	AccessKeyID     string
+	SecretAccessKey string
+	SessionToken    string
+	Expires         time.Time
+}
+
+// Endpoints says where the gateway's other ports are; nil where it has none.
+type Endpoints struct {
+	Postgres *PostgresEndpoint `json:"postgres"`
+	S3       *S3Endpoint       `json:"s3"`
+	Version  string            `json:"version"`
+}
+
+// PostgresEndpoint is the PostgreSQL port.
+type PostgresEndpoint struct {
+	Host     string `json:"host"`
+	Port     int    `json:"port"`
+	Database string `json:"database"`
+}
+
+// S3Endpoint is the S3 port.
+type S3Endpoint struct {
+	URL    string `json:"url"`
+	Region string `json:"region"`
+}
+
+// Credentials issues S3 credentials that are fenced by a lease's token.
+type Credentials interface {
+	Issue(resource string, token fence.Token, expires time.Time) (S3Credentials, error)
+}
+
+// Buckets makes buckets and says which resource their writes need.
+type Buckets interface {
+	// EnsureBucket makes the bucket, or gives an existing one this rule; created
+	// says which.
+	EnsureBucket(ctx context.Context, name, rule string) (created bool, err error)
+}
+
+// Statement is one SQL command and its arguments, as they stood in the request.
+type Statement struct {
+	SQL  string            `json:"sql"`
+	Args []json.RawMessage `json:"args"`
+}
+
+// Column names one column of a result and its PostgreSQL type.
+type Column struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+}
+
+// Result is what one statement gave.
+type Result struct {
+	Columns      []Column          `json:"columns"`
+	Rows         []json.RawMessage `json:"rows"` // one JSON array each
+	RowsAffected int64             `json:"rows_affected"`
+	Command      string            `json:"command"` // PostgreSQL's command tag
+}
+
+// SQL runs statements under a grant, in one transaction.
+type SQL interface {
+	// Run returns a [*StatementError] for the statement that failed, with nothing
+	// committed; an error that is [fence.ErrUnknown] where the outcome of COMMIT is
+	// not known; a [*TooLargeError] or an [*UnavailableError], with nothing committed.
+	Run(ctx context.Context, grant fence.Grant, statements []Statement) ([]Result, error)
+}
+
+// Check looks whether one part that the gateway needs can serve. Part is
+// "postgresql" or "redis"; Run returns nil where it can.
+type Check struct {
+	Part string
+	Run  func(context.Context) error
+}

@@ -1,0 +1,205 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Problem is an error as clients see it (RFC 9457, application/problem+json).
+type Problem struct {
+	Type   string `json:"type"` // "urn:fencegate:problem:" and a word
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+	Code   string `json:"code"` // SQLSTATE of a fence's refusal, or a word
+	Hint   string `json:"hint,omitempty"`
+
+	Field        string       `json:"field,omitempty"`          // of malformed input
+	Part         string       `json:"part,omitempty"`           // that is unavailable
+	Resource     string       `json:"resource,omitempty"`       // that the refusal is about
+	Needed       string       `json:"needed,omitempty"`         // resource that the write needs
+	Presented    *fence.Token `json:"presented,omitempty"`      // token
+	Recorded     *fence.Token `json:"recorded,omitempty"`       // token
+	RetryAfterMS int64        `json:"retry_after_ms,omitempty"` // when a held resource may be free
+	SQLState     string       `json:"sqlstate,omitempty"`
+	SQLDetail    string       `json:"sql_detail,omitempty"`
+	Statement    *int         `json:"statement,omitempty"` // index, from 0, of the one that failed
+	Position     int          `json:"position,omitempty"`  // in its text, in characters from 1
+}
+
+const problemType = "urn:fencegate:problem:"
+
+// word makes a problem whose code is a word.
+func word(code string, status int, title, detail, hint string) Problem {
+	return Problem{Type: problemType + strings.ReplaceAll(code, "_", "-"), Title: title, Status: status, Detail: detail, Code: code, Hint: hint}
+}
+
+// problemOf turns an error into what the client is told. known is false for
+// errors that say more than a client should read: they go to the log.
+func problemOf(err error) (p Problem, known bool) {
+	var (
+		invalid     *fence.InvalidError
+		held        *HeldError
+		unavailable *UnavailableError
+		tooLarge    *TooLargeError
+		statement   *StatementError
+		routing     *echo.HTTPError
+	)
+	switch {
+	case errors.As(err, &unavailable):
+		p = word("unavailable", http.StatusServiceUnavailable, "Unavailable", unavailable.detail(), "Nothing was done. Try again later.")
+		p.Part = unavailable.Part
+		return p, true
+	case errors.Is(err, fence.ErrUnknown):
+		return word("unknown", http.StatusBadGateway, "The outcome is unknown",
+			"The connection broke after COMMIT was sent: all of it has taken effect, or none of it.",
+			"Read what the statements would have changed, under a current grant, before you run them again."), true
+	case errors.As(err, &statement):
+		return statementProblem(statement), true
+	case isRefusal(err):
+		return refusalProblem(err), true
+	case errors.As(err, &invalid):
+		p = word("invalid_input", http.StatusBadRequest, "Invalid input", invalid.Error(), "")
+		p.Field = invalid.Field
+		return p, true
+	case errors.As(err, &held):
+		p = word("held", http.StatusConflict, "Held by another", held.Error(), "Try again, or ask with a wait.")
+		p.Resource, p.RetryAfterMS = held.Resource, held.RetryAfter.Milliseconds()
+		return p, true
+	case errors.As(err, &tooLarge):
+		return word("too_large", http.StatusRequestEntityTooLarge, "Too large", tooLarge.Error(), "Nothing was done. Split the work."), true
+	case errors.Is(err, ErrLeaseLost):
+		return word("lease_lost", http.StatusGone, "The lease is lost", ErrLeaseLost.Error(),
+			"Stop; acquire the resource again and start from what its last holder wrote."), true
+	case errors.Is(err, errUnauthorized):
+		return word("unauthorized", http.StatusUnauthorized, "Unauthorized", errUnauthorized.Error(), "Send the header Authorization: Bearer with the gateway's token."), true
+	case errors.Is(err, ErrNotFound):
+		return word("not_found", http.StatusNotFound, "Not found", err.Error(), ""), true
+	case errors.Is(err, ErrConflict):
+		return word("conflict", http.StatusConflict, "Conflict", err.Error(), ""), true
+	case errors.Is(err, ErrNotImplemented):
+		return word("not_implemented", http.StatusNotImplemented, "Not implemented", err.Error(), ""), true
+	case errors.As(err, &routing):
+		return routingProblem(routing), true
+	}
+	return word("internal", http.StatusInternalServerError, "Internal error", "The gateway failed; its log says more.", ""), false
+}
+
+func isRefusal(err error) bool {
+	_, ok := fence.CodeOf(err)
+	return ok
+}
+
+// refusalProblem tells a refusal of the fence, with the facts that the error carries.
+func refusalProblem(err error) Problem {
+	code, _ := fence.CodeOf(err)
+	p := Problem{Type: problemType + code.Problem, Status: code.HTTPStatus, Code: code.SQLState, Hint: code.Hint, Detail: code.Err.Error()}
+	p.Title = strings.ToUpper(p.Detail[:1]) + p.Detail[1:]
+	var (
+		stale       *fence.StaleError
+		noGrant     *fence.NoGrantError
+		neverIssued *fence.NeverIssuedError
+		wrong       *fence.WrongResourceError
+		undrained   *fence.UndrainedError
+	)
+	switch {
+	case errors.As(err, &stale):
+		p.Detail, p.Resource, p.Presented, p.Recorded = stale.Error(), stale.Resource, token(stale.Presented), token(stale.Recorded)
+	case errors.As(err, &noGrant):
+		p.Detail, p.Needed = noGrant.Error(), noGrant.Needed
+	case errors.As(err, &neverIssued):
+		p.Detail, p.Resource, p.Presented, p.Recorded = neverIssued.Error(), neverIssued.Resource, token(neverIssued.Presented), token(neverIssued.Recorded)
+	case errors.As(err, &wrong):
+		p.Detail, p.Resource, p.Needed = wrong.Error(), wrong.Resource, wrong.Needed
+	case errors.As(err, &undrained):
+		p.Detail, p.Resource = undrained.Error(), undrained.Resource
+	}
+	return p
+}
+
+// token omits 0, which stands for "not known".
+func token(t fence.Token) *fence.Token {
+	if t == 0 {
+		return nil
+	}
+	return &t
+}
+
+func statementProblem(e *StatementError) Problem {
+	var index *int
+	if e.Index >= 0 {
+		index = &e.Index
+	}
+	if e.Cause != nil && isRefusal(e.Cause) {
+		p := refusalProblem(e.Cause)
+		p.Statement = index
+		return p
+	}
+	p := word("sql_error", http.StatusUnprocessableEntity, "SQL error", e.Message, e.Hint)
+	p.SQLState, p.SQLDetail, p.Position, p.Statement = e.SQLState, e.Detail, e.Position, index
+	return p
+}
+
+func routingProblem(e *echo.HTTPError) Problem {
+	switch e.Code {
+	case http.StatusNotFound:
+		return word("not_found", e.Code, "Not found", "There is no such path.", "See /openapi.json.")
+	case http.StatusMethodNotAllowed:
+		return word("method_not_allowed", e.Code, "Method not allowed", "The path does not serve this method.", "See /openapi.json.")
+	}
+	return word("invalid_input", e.Code, http.StatusText(e.Code), fmt.Sprint(e.Message), "")
+}
+
+// fail writes err as a problem. It is echo's error handler.
+func (s *Server) fail(err error, c echo.Context) {
+	ctx := c.Request().Context()
+	if c.Response().Committed {
+		return
+	}
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		c.Response().Status = statusClientGone // nobody reads an answer
+		return
+	}
+	p, known := problemOf(err)
+	switch {
+	case !known:
+		s.log.ErrorContext(ctx, "a request failed", "method", c.Request().Method, "route", c.Path(), "error", err)
+	case p.Status >= http.StatusInternalServerError:
+		s.log.WarnContext(ctx, "a request failed", "method", c.Request().Method, "route", c.Path(), "code", p.Code, "error", err)
+	}
+	header := c.Response().Header()
+	if p.RetryAfterMS > 0 {
+		header.Set("Retry-After", strconv.FormatInt(int64(math.Ceil(float64(p.RetryAfterMS)/1000)), 10))
+	}
+	if p.Status == http.StatusUnauthorized {
+		header.Set("WWW-Authenticate", `Bearer realm="fencegate"`)
+	}
+	header.Set(echo.HeaderContentType, "application/problem+json")
+	extendWrite(c)
+	c.Response().WriteHeader(p.Status)
+	enc := json.NewEncoder(c.Response())
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(p) // the client may have gone
+}
+
+// statusClientGone is what the metrics count for a client that did not wait.
+const statusClientGone = 499
+
+// writeTimeout bounds sending one answer.
+const writeTimeout = time.Minute
+
+func extendWrite(c echo.Context) {
+	// An error means a test's recorder, which has no deadlines.
+	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(writeTimeout))
+}

@@ -1,0 +1,192 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Config says what a [Server] offers. It is validated once, by [New].
+type Config struct {
+	// Leases and Fences are required.
+	Leases Leases
+	Fences Fences
+
+	// Credentials, Buckets and SQL may be nil: their paths then answer 501.
+	Credentials Credentials
+	Buckets     Buckets
+	SQL         SQL
+
+	// Endpoints says where the other ports are, for a client that reaches this one by
+	// host. Defaults to nil: there are none.
+	Endpoints func(host string) Endpoints
+
+	// Checks are what /readyz looks at. Defaults to none: always ready.
+	Checks []Check
+
+	// Handles are the keys of the leases' handles. Required.
+	Handles HandleKeys
+
+	// BearerToken is asked of every request but those for health and the OpenAPI
+	// document. Defaults to "": no token; then only loopback Hosts are served.
+	BearerToken string
+
+	// DefaultTTL is a lease's time to live where the request names none. Defaults to 30 s.
+	DefaultTTL time.Duration
+	// MaxTTL is the greatest time to live. Defaults to 5 min.
+	MaxTTL time.Duration
+	// MaxWait is the longest wait of an acquisition. Defaults to 5 min.
+	MaxWait time.Duration
+	// MaxLease is how long a lease may be renewed from its acquisition. Defaults to 24 h.
+	MaxLease time.Duration
+	// DrainTimeout bounds how long a stop waits for requests under way. Defaults to 10 s.
+	DrainTimeout time.Duration
+
+	// Metrics serves /metrics. Defaults to nil: the path answers 501.
+	Metrics http.Handler
+	// Observe is called after each request. Defaults to nil.
+	Observe func(route, method string, status int, took time.Duration)
+
+	// Logger receives failures; never a body, a header or a secret. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	for _, d := range []struct {
+		value    *time.Duration
+		fallback time.Duration
+	}{
+		{&c.DefaultTTL, 30 * time.Second},
+		{&c.MaxTTL, 5 * time.Minute},
+		{&c.MaxWait, 5 * time.Minute},
+		{&c.MaxLease, 24 * time.Hour},
+		{&c.DrainTimeout, 10 * time.Second},
+	} {
+		if *d.value == 0 {
+			*d.value = d.fallback
+		}
+	}
+	c.DefaultTTL = min(c.DefaultTTL, c.MaxTTL)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	switch {
+	case c.Leases == nil:
+		return &fence.InvalidError{Field: "Leases", Reason: "are missing"}
+	case c.Fences == nil:
+		return &fence.InvalidError{Field: "Fences", Reason: "are missing"}
+	case c.DefaultTTL < 0 || c.MaxTTL < 0 || c.MaxWait < 0 || c.MaxLease < 0 || c.DrainTimeout < 0:
+		return &fence.InvalidError{Field: "times", Reason: "include a negative one"}
+	}
+	return nil
+}
+
+// Server serves the API. It is safe for concurrent use.
+type Server struct {
+	cfg     Config
+	log     *slog.Logger
+	handles *sealer
+	echo    *echo.Echo
+
+	stopping context.Context // ends when the server is asked to stop: waits are cut short
+	stop     context.CancelFunc
+}
+
+// New makes a server. The error is a [*fence.InvalidError] that names a field of cfg.
+func New(cfg Config) (*Server, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	handles, err := newSealer(cfg.Handles)
+	if err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	s := &Server{cfg: cfg, log: cfg.Logger, handles: handles, echo: echo.New()}
+	s.stopping, s.stop = context.WithCancel(context.Background())
+	s.routes()
+	return s, nil
+}
+
+func (s *Server) routes() {
+	e := s.echo
+	e.HideBanner, e.HidePort = true, true
+	e.HTTPErrorHandler = s.fail
+	e.Use(s.observe)
+	e.GET("/healthz", s.health)
+	e.GET("/readyz", s.ready)
+	e.GET("/openapi.json", openAPI)
+	e.GET("/metrics", s.metrics, s.authenticate)
+	v1 := e.Group("/v1", s.authenticate)
+	v1.POST("/leases", s.acquire)
+	v1.POST("/leases/renew", s.renew)
+	v1.POST("/leases/release", s.release)
+	v1.POST("/leases/credentials", s.credentials)
+	v1.GET(resourcesPath+"*", s.inspect)
+	v1.GET("/endpoints", s.endpoints)
+	v1.PUT("/buckets/:bucket", s.ensureBucket)
+	v1.POST("/sql", s.sql)
+}
+
+// Handler is the API without a listener.
+func (s *Server) Handler() http.Handler { return s.echo }
+
+// Serve answers the connections that ln accepts until ctx ends. It then closes
+// ln, cuts waits short, lets requests finish for the drain timeout, and returns
+// nil when none is left. One Server serves once.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	defer s.stop()
+	// No ReadTimeout: its deadline would end a request that waits for a lease.
+	// Bodies have a deadline of their own.
+	srv := &http.Server{
+		Handler:           s.echo,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	s.stop()
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.DrainTimeout)
+	defer cancel()
+	if err := srv.Shutdown(drain); err != nil {
+		s.log.Warn("requests were cut off by the stop", "after", s.cfg.DrainTimeout)
+		_ = srv.Close()
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// observe reports each request to the metrics, and turns errors into answers
+// first, so that it sees their status.
+func (s *Server) observe(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		began := time.Now()
+		if err := next(c); err != nil {
+			s.fail(err, c)
+		}
+		if s.cfg.Observe != nil {
+			s.cfg.Observe(c.Path(), c.Request().Method, c.Response().Status, time.Since(began))
+		}
+		return nil
+	}
+}

@@ -1,0 +1,167 @@
+package gateway
+
+import (
+	"crypto/rand"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// Config says what a [Gateway] serves and where. It is validated once, by [New].
+type Config struct {
+	// PostgresURL is the guarded database, as a login in the role fence_gateway.
+	// Required. The PostgreSQL port relays to the same host, port and database,
+	// with TLS where the address asks for sslmode require or stricter.
+	PostgresURL string
+	// SQLURL is the same database, as a login in fence_writer only, for /v1/sql.
+	// Defaults to "": that path answers 501.
+	SQLURL string
+
+	// RedisNodes are the independent nodes of the lock: 1, 3, 5, … Required.
+	RedisNodes []lock.Node
+	// InitNodes admits nodes that are proven empty when the gateway starts: for the
+	// first start of a group, and harmless later. Defaults to false.
+	InitNodes bool
+	// EmbeddedNodes says that the nodes live and die with every lease on them, in
+	// this process, so they need no quarantine. Defaults to false.
+	EmbeddedNodes bool
+	// KeyPrefix starts the name of each Redis key. Defaults to [lock.DefaultKeyPrefix].
+	KeyPrefix string
+	// MaxTTL is the longest lease; the same for all gateways of a group. Defaults to
+	// [lock.DefaultMaxTTL].
+	MaxTTL time.Duration
+	// DefaultTTL is a lease's length where a request names none. Defaults to
+	// [lock.DefaultTTL], or MaxTTL where that is shorter.
+	DefaultTTL time.Duration
+
+	// MasterKey is the keyring's text: "id:hex" pairs between commas or white space,
+	// 32 bytes or more each, the current one first; the same for all gateways of a
+	// group. Lease handles and S3 credentials are authenticated with it. Required.
+	MasterKey string
+	// BearerToken is what the HTTP API asks for. Defaults to "": none on loopback;
+	// off loopback one is generated, see [Gateway.GeneratedToken].
+	BearerToken string
+
+	// APIListen is the address of the HTTP API. Defaults to "127.0.0.1:7070".
+	APIListen string
+	// PGListen is the address of the PostgreSQL port. Defaults to "": none.
+	PGListen string
+	// S3Listen is the address of the S3 port. Defaults to "": none. Needs BlobDir.
+	S3Listen string
+	// AdvertiseHost is the host that clients reach the ports by. Defaults to "": the
+	// listener's own, or where that is a wildcard the one that the client used for
+	// the API.
+	AdvertiseHost string
+
+	// BlobDir is the folder for blobs. Required with S3Listen.
+	BlobDir string
+	// Region is the S3 region. Defaults to "us-east-1".
+	Region string
+	// S3AccessKey and S3SecretKey may read all objects and manage buckets, but write
+	// no object. Default to random ones that nobody knows.
+	S3AccessKey, S3SecretKey string
+	// Buckets are made where missing when the gateway starts: name → rule, "bucket",
+	// "prefix:n" or "key". Defaults to none.
+	Buckets map[string]string
+
+	// StartTimeout bounds how long [Gateway.Start] waits for PostgreSQL and Redis,
+	// for what Buckets and InitNodes ask. Defaults to 30 s.
+	StartTimeout time.Duration
+	// DrainTimeout bounds how long a stop waits for sessions, requests and uploads.
+	// Defaults to 10 s.
+	DrainTimeout time.Duration
+
+	// Version is told to clients. Defaults to "".
+	Version string
+	// Logger receives what happens; never a secret. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	orDefault(&c.APIListen, "127.0.0.1:7070")
+	orDefault(&c.Region, "us-east-1")
+	orDefault(&c.MaxTTL, lock.DefaultMaxTTL)
+	orDefault(&c.DefaultTTL, min(lock.DefaultTTL, c.MaxTTL))
+	orDefault(&c.StartTimeout, 30*time.Second)
+	orDefault(&c.DrainTimeout, 10*time.Second)
+	orDefault(&c.S3AccessKey, "root-"+rand.Text())
+	orDefault(&c.S3SecretKey, rand.Text())
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+func orDefault[T comparable](value *T, fallback T) {
+	var zero T
+	if *value == zero {
+		*value = fallback
+	}
+}
+
+// parsed is what validation reads from the configuration.
+type parsed struct {
+	pool    *pgxpool.Config
+	current string            // id of the current master key
+	masters map[string][]byte // by id
+	keyring *s3.Keyring
+	buckets map[string]s3.Rule
+}
+
+// validate returns a [*fence.InvalidError] that names the field and shows no secret.
+func (c Config) validate() (p parsed, err error) {
+	switch {
+	case c.PostgresURL == "":
+		return p, &fence.InvalidError{Field: "PostgresURL", Reason: "is missing"}
+	case len(c.RedisNodes) == 0:
+		return p, &fence.InvalidError{Field: "RedisNodes", Reason: "are missing"}
+	case c.S3Listen != "" && c.BlobDir == "":
+		return p, &fence.InvalidError{Field: "BlobDir", Reason: "is missing; the S3 port needs it"}
+	case (c.S3AccessKey == "") != (c.S3SecretKey == ""):
+		return p, &fence.InvalidError{Field: "S3AccessKey", Reason: "and S3SecretKey are needed together"}
+	case len(c.Buckets) > 0 && c.S3Listen == "":
+		return p, &fence.InvalidError{Field: "Buckets", Reason: "need the S3 port"}
+	case c.MaxTTL < 0 || c.DefaultTTL < 0 || c.StartTimeout < 0 || c.DrainTimeout < 0:
+		return p, &fence.InvalidError{Field: "times", Reason: "include a negative one"}
+	case c.MaxTTL > 0 && c.DefaultTTL > c.MaxTTL:
+		return p, &fence.InvalidError{Field: "DefaultTTL", Reason: "is over MaxTTL"}
+	}
+	if p.pool, err = pgxpool.ParseConfig(c.PostgresURL); err != nil {
+		return p, &fence.InvalidError{Field: "PostgresURL", Reason: "is not a PostgreSQL address"} // err may show it
+	}
+	if p.current, p.masters, err = s3.ParseMasterKeys(c.MasterKey); err != nil {
+		return p, err
+	}
+	if p.keyring, err = s3.NewKeyring(p.current, p.masters); err != nil {
+		return p, err
+	}
+	p.buckets = make(map[string]s3.Rule, len(c.Buckets))
+	for name, rule := range c.Buckets {
+		if p.buckets[name], err = s3.ParseRule(rule); err != nil {
+			return p, err
+		}
+	}
+	return p, nil
+}
+
+// loopback reports whether an address to listen on can be reached from this
+// machine only. A name other than localhost is not looked up.
+func loopback(listen string) bool {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return false
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.IsLoopback()
+}

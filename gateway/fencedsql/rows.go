@@ -1,0 +1,59 @@
+package fencedsql
+
+import (
+	"encoding/json"
+	"strconv"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/fencegate/fencegate/gateway/api"
+)
+
+func columns(fields []pgconn.FieldDescription, types *pgtype.Map) []api.Column {
+	named := make([]api.Column, len(fields))
+	for i, f := range fields {
+		kind := strconv.FormatUint(uint64(f.DataTypeOID), 10) // of a type made by the user: its oid
+		if known, ok := types.TypeForOID(f.DataTypeOID); ok {
+			kind = known.Name
+		}
+		named[i] = api.Column{Name: f.Name, Type: kind}
+	}
+	return named
+}
+
+// appendRow writes one row as a JSON array.
+func appendRow(b []byte, fields []pgconn.FieldDescription, values [][]byte) []byte {
+	b = append(b, '[')
+	for i, value := range values {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendValue(b, fields[i].DataTypeOID, value)
+	}
+	return append(b, ']')
+}
+
+// appendValue writes one value, given in PostgreSQL's text format. A value's
+// JSON type depends on its column's type only, but for NULL and for floats that
+// JSON's numbers can't hold.
+func appendValue(b []byte, oid uint32, value []byte) []byte {
+	if value == nil {
+		return append(b, "null"...)
+	}
+	switch oid {
+	case pgtype.BoolOID:
+		return strconv.AppendBool(b, string(value) == "t")
+	case pgtype.Int2OID, pgtype.Int4OID, pgtype.OIDOID, pgtype.JSONOID, pgtype.JSONBOID:
+		return append(b, value...)
+	case pgtype.Float4OID, pgtype.Float8OID:
+		if last := value[len(value)-1]; '0' <= last && last <= '9' { // else NaN, Infinity or -Infinity
+			return append(b, value...)
+		}
+	}
+	quoted, err := json.Marshal(string(value))
+	if err != nil {
+		return append(b, "null"...) // a string can't fail
+	}
+	return append(b, quoted...)
+}

@@ -1,0 +1,264 @@
+package fencedsql
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/gateway/api"
+)
+
+// Config says where a [Runner] runs SQL. It is validated once, by [New].
+type Config struct {
+	// URL is the database's address, as a login that is fence_writer only. Required.
+	URL string
+	// MaxConns is how many requests may run at once; more wait. Defaults to 8.
+	MaxConns int32
+	// StatementTimeout bounds each statement, in PostgreSQL. Defaults to 30 s.
+	StatementTimeout time.Duration
+	// RequestTimeout bounds a whole request, waiting for a connection included. Defaults to 60 s.
+	RequestTimeout time.Duration
+	// MaxResultBytes bounds the rows of a request, as JSON. Defaults to 8 MiB.
+	MaxResultBytes int64
+	// Logger receives failures to clean a connection. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	if c.MaxConns == 0 {
+		c.MaxConns = 8
+	}
+	if c.StatementTimeout == 0 {
+		c.StatementTimeout = 30 * time.Second
+	}
+	if c.RequestTimeout == 0 {
+		c.RequestTimeout = time.Minute
+	}
+	if c.MaxResultBytes == 0 {
+		c.MaxResultBytes = 8 << 20
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+// Runner runs requests. It is safe for concurrent use.
+type Runner struct {
+	cfg  Config
+	pool *pgxpool.Pool
+}
+
+var _ api.SQL = (*Runner)(nil)
+
+const (
+	// sqlDiscard makes a session as it was after its login.
+	sqlDiscard     = "DISCARD ALL"
+	discardTimeout = 5 * time.Second
+)
+
+// New makes a runner; it does not connect yet. The error is a
+// [*fence.InvalidError], without the URL, which may hold a password.
+func New(cfg Config) (*Runner, error) {
+	if cfg.MaxConns < 0 || cfg.StatementTimeout < 0 || cfg.RequestTimeout < 0 || cfg.MaxResultBytes < 0 {
+		return nil, &fence.InvalidError{Field: "limits", Reason: "include a negative one"}
+	}
+	cfg = cfg.withDefaults()
+	pool, err := pgxpool.ParseConfig(cfg.URL)
+	if err != nil {
+		return nil, &fence.InvalidError{Field: "SQL URL", Reason: "is not a PostgreSQL address"}
+	}
+	pool.MaxConns = cfg.MaxConns
+	// No statement is kept on the server: DISCARD ALL would pull it away.
+	pool.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	pool.ConnConfig.RuntimeParams["statement_timeout"] = strconv.FormatInt(cfg.StatementTimeout.Milliseconds(), 10)
+	pool.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = strconv.FormatInt(cfg.RequestTimeout.Milliseconds(), 10)
+	if pool.ConnConfig.RuntimeParams["application_name"] == "" {
+		pool.ConnConfig.RuntimeParams["application_name"] = "fencegate sql"
+	}
+	pool.AfterRelease = func(conn *pgx.Conn) bool {
+		ctx, cancel := context.WithTimeout(context.Background(), discardTimeout)
+		defer cancel()
+		_, err := conn.Exec(ctx, sqlDiscard)
+		if err != nil {
+			cfg.Logger.Warn("a SQL connection could not be cleaned and is closed", "error", err)
+		}
+		return err == nil
+	}
+	r := &Runner{cfg: cfg}
+	if r.pool, err = pgxpool.NewWithConfig(context.Background(), pool); err != nil {
+		return nil, fmt.Errorf("pool of the SQL login: %w", err)
+	}
+	return r, nil
+}
+
+// Close waits for the requests under way and closes the connections.
+func (r *Runner) Close() { r.pool.Close() }
+
+// Run is [api.SQL].
+func (r *Runner) Run(ctx context.Context, grant fence.Grant, statements []api.Statement) ([]api.Result, error) {
+	args := make([]arguments, len(statements))
+	for i, st := range statements {
+		field := fmt.Sprintf("statements[%d]", i)
+		if err := allowed(field+".sql", st.SQL); err != nil {
+			return nil, err
+		}
+		var err error
+		if args[i], err = readArguments(field+".args", st.Args); err != nil {
+			return nil, err
+		}
+	}
+	bounded, cancel := context.WithTimeout(ctx, r.cfg.RequestTimeout)
+	defer cancel()
+	results := make([]api.Result, len(statements))
+	err := pgfence.InTx(bounded, r.pool, grant, func(tx pgx.Tx) error {
+		left := r.cfg.MaxResultBytes
+		for i, st := range statements {
+			if err := r.statement(bounded, tx.Conn(), st, args[i], &results[i], &left); err != nil {
+				return &failedStatement{index: i, err: err}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, r.explain(ctx, grant, err)
+	}
+	return results, nil
+}
+
+// statement runs one statement by the extended protocol, which takes exactly
+// one command. left is what the request's rows may still take.
+func (r *Runner) statement(ctx context.Context, conn *pgx.Conn, st api.Statement, args arguments, result *api.Result, left *int64) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if hasArray(st.Args) {
+		if err := args.resolveArrays(ctx, conn.PgConn(), conn.TypeMap(), st); err != nil {
+			return err
+		}
+	}
+	rows := conn.PgConn().ExecParams(ctx, st.SQL, args.values, args.oids, nil, nil)
+	fields := rows.FieldDescriptions()
+	result.Columns, result.Rows = columns(fields, conn.TypeMap()), []json.RawMessage{}
+	for rows.NextRow() {
+		row := appendRow(nil, fields, rows.Values())
+		if *left -= int64(len(row)) + 1; *left < 0 {
+			cancel() // else Close would read the rest
+			_, _ = rows.Close()
+			return &api.TooLargeError{What: "the result", Limit: r.cfg.MaxResultBytes}
+		}
+		result.Rows = append(result.Rows, row)
+	}
+	tag, err := rows.Close()
+	if err != nil {
+		return err
+	}
+	result.RowsAffected, result.Command = tag.RowsAffected(), tag.String()
+	return nil
+}
+
+// failedStatement carries the index from inside the transaction.
+type failedStatement struct {
+	index int
+	err   error
+}
+
+func (e *failedStatement) Error() string { return fmt.Sprintf("statement %d: %v", e.index, e.err) }
+func (e *failedStatement) Unwrap() error { return e.err }
+
+// explain turns what ended the transaction into one of the errors of [api.SQL].
+// ctx is the request's, without this package's bound.
+func (r *Runner) explain(ctx context.Context, grant fence.Grant, err error) error {
+	index, at := -1, (*failedStatement)(nil)
+	if errors.As(err, &at) {
+		index = at.index
+	}
+	var (
+		pgErr    *pgconn.PgError
+		tooLarge *api.TooLargeError
+	)
+	isPg := errors.As(err, &pgErr)
+	refusal := pgfence.Translate(err)
+	_, refused := fence.CodeOf(refusal)
+	switch {
+	case errors.As(err, &tooLarge):
+		return tooLarge
+	case errors.Is(err, fence.ErrUnknown), errors.Is(err, fence.ErrInvalid):
+		return err
+	case refused && index < 0:
+		return refusal
+	case refused:
+		return &api.StatementError{Index: index, SQLState: stateOf(pgErr), Message: refusal.Error(), Cause: refusal}
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, context.DeadlineExceeded) && index >= 0:
+		return &api.StatementError{Index: index, SQLState: stateCanceled,
+			Message: fmt.Sprintf("the request took longer than %v", r.cfg.RequestTimeout), Hint: "Nothing was committed."}
+	case isPg && !away(pgErr):
+		return &api.StatementError{Index: index, SQLState: pgErr.Code, Message: pgErr.Message,
+			Detail: pgErr.Detail, Hint: pgErr.Hint, Position: int(pgErr.Position)}
+	}
+	// The connection broke before COMMIT was sent. Most often the grant is stale:
+	// whoever arms ends the transactions of the grant before.
+	if stale := r.stale(ctx, grant); stale != nil {
+		return stale
+	}
+	return &api.UnavailableError{Part: "postgresql", Cause: err}
+}
+
+const stateCanceled = "57014"
+
+func stateOf(e *pgconn.PgError) string {
+	if e == nil {
+		return ""
+	}
+	return e.Code
+}
+
+// away reports whether the server could not serve, rather than the statement fail:
+// connection exceptions, insufficient resources, shutdown and start-up.
+func away(e *pgconn.PgError) bool {
+	return strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "53") || strings.HasPrefix(e.Code, "57P") ||
+		e.Code == "28000" || e.Code == "28P01" || e.Code == "3D000"
+}
+
+// stale returns the fence's refusal of the grant, where it can be had.
+func (r *Runner) stale(ctx context.Context, grant fence.Grant) error {
+	ctx, cancel := context.WithTimeout(ctx, discardTimeout)
+	defer cancel()
+	err := pgfence.Translate(pgfence.InTx(ctx, r.pool, grant, func(pgx.Tx) error { return nil }))
+	if _, refused := fence.CodeOf(err); refused {
+		return err
+	}
+	return nil
+}
+
+// sqlRoles: the login must be able to write under a grant, and no more.
+const sqlRoles = `SELECT pg_has_role(current_user, 'fence_writer', 'USAGE'),
+       rolsuper OR rolreplication OR pg_has_role(current_user, 'fence_owner', 'MEMBER') OR pg_has_role(current_user, 'fence_gateway', 'MEMBER')
+  FROM pg_roles WHERE rolname = current_user`
+
+// Check reports whether requests can be served: nil, or why not.
+func (r *Runner) Check(ctx context.Context) error {
+	var writer, more bool
+	if err := r.pool.QueryRow(ctx, sqlRoles).Scan(&writer, &more); err != nil {
+		return fmt.Errorf("SQL login: %w", err)
+	}
+	switch {
+	case !writer:
+		return errors.New("the SQL login is not in fence_writer; grant it: GRANT fence_writer TO …")
+	case more:
+		return errors.New("the SQL login may do more than write under a grant; give /v1/sql a login that is in fence_writer only")
+	}
+	return nil
+}

@@ -1,0 +1,321 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/fencedsql"
+	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// Gateway is one gateway. Its methods are safe for concurrent use.
+type Gateway struct {
+	cfg       Config
+	log       *slog.Logger
+	parsed    parsed
+	generated string
+
+	pool    *pgxpool.Pool
+	fence   *pgfence.Fence
+	locker  *lock.Locker
+	sql     *fencedsql.Runner // nil without SQLURL
+	pg      *pgwire.Server    // nil without PGListen
+	s3      *s3.Server        // nil without S3Listen
+	api     *api.Server
+	metrics *metrics
+
+	mu       sync.Mutex
+	state    state
+	addrs    Addrs
+	stop     context.CancelFunc
+	finished chan struct{} // closed when all servers have ended
+	err      error         // why they ended; read it after finished
+	closed   sync.Once
+}
+
+type state int
+
+const (
+	made state = iota
+	started
+	stopped
+)
+
+// Addrs are the addresses that a started gateway listens on, host:port; empty
+// for a port that it does not have.
+type Addrs struct{ API, PG, S3 string }
+
+// New puts a gateway together. It connects to nothing and listens nowhere yet.
+// The error is a [*fence.InvalidError] that names a field of cfg, or says what
+// a part refused. What New made is freed by [Gateway.Stop].
+func New(cfg Config) (*Gateway, error) {
+	p, err := cfg.validate()
+	if err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	g := &Gateway{cfg: cfg, log: cfg.Logger, parsed: p, finished: make(chan struct{})}
+	if cfg.BearerToken == "" && !loopback(cfg.APIListen) {
+		g.generated = rand.Text()
+		g.cfg.BearerToken = g.generated
+	}
+	if err := g.build(); err != nil {
+		g.free()
+		return nil, err
+	}
+	return g, nil
+}
+
+func (g *Gateway) build() (err error) {
+	cfg := g.cfg
+	if g.pool, err = pgxpool.NewWithConfig(context.Background(), g.parsed.pool); err != nil {
+		return fmt.Errorf("pool of the gateway's login: %w", err)
+	}
+	g.fence = pgfence.New(g.pool)
+	g.locker, err = lock.New(lock.Config{
+		Nodes: cfg.RedisNodes, Armer: g.fence, Epochs: g.fence, MaxTTL: cfg.MaxTTL, DefaultTTL: cfg.DefaultTTL,
+		KeyPrefix: cfg.KeyPrefix, Embedded: cfg.EmbeddedNodes, Logger: g.log,
+	})
+	if err != nil {
+		return err
+	}
+	if cfg.SQLURL != "" {
+		if g.sql, err = fencedsql.New(fencedsql.Config{URL: cfg.SQLURL, Logger: g.log}); err != nil {
+			return err
+		}
+	}
+	if cfg.PGListen != "" {
+		if g.pg, err = pgwire.New(upstream(g.parsed.pool.ConnConfig, cfg)); err != nil {
+			return err
+		}
+	}
+	if cfg.S3Listen != "" {
+		if err = g.buildS3(); err != nil {
+			return err
+		}
+	}
+	g.metrics = newMetrics(g)
+	return g.buildAPI()
+}
+
+func (g *Gateway) buildS3() error {
+	store, err := blob.OpenDir(g.cfg.BlobDir)
+	if err != nil {
+		return fmt.Errorf("blobs: %w", err)
+	}
+	g.s3, err = s3.New(s3.Config{
+		Pool: g.pool, Store: store, Keys: g.parsed.keyring, Region: g.cfg.Region,
+		RootAccessKey: g.cfg.S3AccessKey, RootSecretKey: g.cfg.S3SecretKey,
+		DrainTimeout: g.cfg.DrainTimeout, Logger: g.log,
+	})
+	return err
+}
+
+func (g *Gateway) buildAPI() (err error) {
+	cfg := api.Config{
+		Leases: leases{g.locker}, Fences: fences{g.fence}, Checks: g.checks(), Endpoints: g.endpoints,
+		Handles:     api.HandleKeys{Current: g.parsed.current, Master: g.parsed.masters},
+		BearerToken: g.cfg.BearerToken, DefaultTTL: g.cfg.DefaultTTL, MaxTTL: g.cfg.MaxTTL, DrainTimeout: g.cfg.DrainTimeout,
+		Metrics: g.metrics.handler(), Observe: g.metrics.observe, Logger: g.log,
+	}
+	if g.sql != nil {
+		cfg.SQL = g.sql
+	}
+	if g.s3 != nil {
+		cfg.Credentials, cfg.Buckets = credentials{g.parsed.keyring}, buckets{g.s3}
+	}
+	g.api, err = api.New(cfg)
+	return err
+}
+
+// GeneratedToken is the bearer token that was generated because the API listens
+// off loopback and none was configured; "" otherwise. It is a secret: show it to
+// the operator, once. It is never logged.
+func (g *Gateway) GeneratedToken() string { return g.generated }
+
+// Addrs are the addresses, once [Gateway.Start] has returned.
+func (g *Gateway) Addrs() Addrs {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.addrs
+}
+
+// Run starts the gateway and serves until ctx ends or a part fails, then stops it.
+func (g *Gateway) Run(ctx context.Context) error {
+	if err := g.Start(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // asked to stop while starting
+		}
+		return err
+	}
+	err := g.Wait(ctx)
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = nil
+	}
+	return errors.Join(err, g.Stop())
+}
+
+// Start listens, serves, and returns when what Buckets and InitNodes ask is
+// done. ctx bounds only that. On an error everything is stopped again.
+func (g *Gateway) Start(ctx context.Context) error {
+	if err := g.serve(ctx); err != nil {
+		return err
+	}
+	if err := g.prepare(ctx); err != nil {
+		return errors.Join(err, g.Stop())
+	}
+	a := g.Addrs()
+	g.log.Info("the gateway serves", "api", a.API, "postgresql", a.PG, "s3", a.S3)
+	return nil
+}
+
+// serve opens the listeners and starts the servers on them.
+func (g *Gateway) serve(ctx context.Context) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.state != made {
+		return errors.New("a gateway starts once")
+	}
+	g.state = stopped // unless all listeners open
+	var servers []func(context.Context) error
+	var open []net.Listener
+	for _, port := range []struct {
+		name, listen string
+		addr         *string
+		serve        func(context.Context, net.Listener) error
+	}{
+		{"HTTP API", g.cfg.APIListen, &g.addrs.API, g.api.Serve},
+		{"PostgreSQL port", g.cfg.PGListen, &g.addrs.PG, g.servePG},
+		{"S3 port", g.cfg.S3Listen, &g.addrs.S3, g.serveS3},
+	} {
+		if port.listen == "" {
+			continue
+		}
+		ln, err := new(net.ListenConfig).Listen(ctx, "tcp", port.listen)
+		if err != nil {
+			for _, ln := range open {
+				_ = ln.Close()
+			}
+			_ = g.free()
+			return fmt.Errorf("%s: %w", port.name, err)
+		}
+		open = append(open, ln)
+		*port.addr = ln.Addr().String()
+		servers = append(servers, func(ctx context.Context) error {
+			if err := port.serve(ctx, ln); err != nil {
+				return fmt.Errorf("%s: %w", port.name, err)
+			}
+			return nil
+		})
+	}
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	g.stop, g.state = stop, started
+	group, serving := errgroup.WithContext(serving)
+	for _, serve := range servers {
+		group.Go(func() error { return serve(serving) })
+	}
+	go func() {
+		g.err = group.Wait()
+		close(g.finished)
+	}()
+	return nil
+}
+
+func (g *Gateway) servePG(ctx context.Context, ln net.Listener) error { return g.pg.Serve(ctx, ln) }
+func (g *Gateway) serveS3(ctx context.Context, ln net.Listener) error { return g.s3.Serve(ctx, ln) }
+
+// Wait returns when a part ends by itself, with its error, or when ctx ends,
+// with ctx's.
+func (g *Gateway) Wait(ctx context.Context) error {
+	select {
+	case <-g.finished:
+		return g.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Stop drains and ends everything, within the drain timeout and little more. It
+// may be called more than once, and returns when all is over. Leases stay held
+// until they are released or end.
+func (g *Gateway) Stop() error {
+	g.mu.Lock()
+	was := g.state
+	g.state = stopped
+	g.mu.Unlock()
+	if was == started {
+		g.stop()
+		<-g.finished
+	}
+	return g.free()
+}
+
+// free closes what New made.
+func (g *Gateway) free() (err error) {
+	g.closed.Do(func() {
+		if g.sql != nil {
+			g.sql.Close()
+		}
+		if g.locker != nil {
+			err = g.locker.Close()
+		}
+		if g.pool != nil {
+			g.pool.Close()
+		}
+	})
+	return err
+}
+
+// prepare does what the configuration asks at the start, trying again while
+// PostgreSQL or Redis come up.
+func (g *Gateway) prepare(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, g.cfg.StartTimeout)
+	defer cancel()
+	if g.cfg.InitNodes {
+		if err := g.patiently(ctx, "admit the Redis nodes", g.locker.Init); err != nil {
+			return err
+		}
+	}
+	for name, rule := range g.parsed.buckets {
+		ensure := func(ctx context.Context) error {
+			_, err := g.s3.EnsureBucket(ctx, name, rule)
+			return err
+		}
+		if err := g.patiently(ctx, "make the bucket "+name, ensure); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *Gateway) patiently(ctx context.Context, what string, do func(context.Context) error) error {
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		err := do(ctx)
+		if err == nil || errors.Is(err, fence.ErrInvalid) || errors.Is(err, s3.ErrRuleInUse) {
+			return err
+		}
+		g.log.Warn("the gateway can't start yet", "step", what, "error", err)
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", what, err)
+		case <-g.finished:
+			return fmt.Errorf("%s: %w", what, errors.Join(err, g.err))
+		case <-time.After(pause):
+		}
+	}
+}

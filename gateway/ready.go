@@ -1,0 +1,40 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fencegate/fencegate/gateway/api"
+)
+
+// sqlReady: the fence's migrations, the login's right to arm, and a server that
+// takes writes. pg_has_role fails for a role that does not exist.
+const sqlReady = `SELECT to_regclass('fence.resources') IS NOT NULL,
+       COALESCE((SELECT pg_has_role(oid, 'USAGE') FROM pg_roles WHERE rolname = 'fence_gateway'), false),
+       pg_is_in_recovery()`
+
+// checks are what readiness means.
+func (g *Gateway) checks() []api.Check {
+	checks := []api.Check{{Part: partPostgres, Run: g.checkPostgres}, {Part: partRedis, Run: g.locker.Ping}}
+	if g.sql != nil {
+		checks = append(checks, api.Check{Part: partPostgres, Run: g.sql.Check})
+	}
+	return checks
+}
+
+func (g *Gateway) checkPostgres(ctx context.Context) error {
+	var migrated, mayArm, standby bool
+	if err := g.pool.QueryRow(ctx, sqlReady).Scan(&migrated, &mayArm, &standby); err != nil {
+		return fmt.Errorf("gateway login: %w", err)
+	}
+	switch {
+	case !migrated:
+		return errors.New("the database has no fence; run: fencegate migrate up")
+	case !mayArm:
+		return errors.New("the gateway's login is not in fence_gateway; grant it: GRANT fence_gateway TO …")
+	case standby:
+		return errors.New("the database is a read-only standby")
+	}
+	return nil
+}
