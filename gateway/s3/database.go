@@ -64,6 +64,9 @@ func (d database) once(ctx context.Context, f func(context.Context, querier) err
 	case refused(err) && !transient(err):
 		return translate(err)
 	}
+	if _, ours := errors.AsType[pgx.ScanArgError](err); ours {
+		return err
+	}
 	return fmt.Errorf("%w: %w", errDatabaseAway, err)
 }
 

@@ -16,8 +16,8 @@ import (
 
 const (
 	// One row where the bucket exists; its version is NULL where the key does not.
-	sqlCurrent = `SELECT p.version IS NOT NULL, v.id, v.blobs, v.blob_sizes, coalesce(v.size, 0), coalesce(v.etag, ''), coalesce(v.attributes, '{}'),
-	coalesce(v.created_at, b.created_at)
+	sqlCurrent = `SELECT p.version IS NOT NULL, coalesce(v.id, p.version, '00000000-0000-0000-0000-000000000000'), coalesce(v.blobs, '{}'),
+	coalesce(v.blob_sizes, '{}'), coalesce(v.size, 0), coalesce(v.etag, ''), coalesce(v.attributes, '{}'), coalesce(v.created_at, b.created_at)
 	FROM objects.buckets b
 	LEFT JOIN objects.pointers p ON p.bucket = b.name AND p.key = $2
 	LEFT JOIN objects.versions v ON v.id = p.version

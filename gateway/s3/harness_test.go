@@ -299,3 +299,8 @@ func (h *half) Read(p []byte) (int, error) {
 func (w *world) url(format string, args ...any) string {
 	return "http://" + w.addr + fmt.Sprintf(format, args...)
 }
+
+func poolOf(t *testing.T, url string) *pgxpool.Pool {
+	t.Helper()
+	return testenv.PoolOf(t, url)
+}
