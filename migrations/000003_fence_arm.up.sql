@@ -69,12 +69,14 @@ END $$;
 REVOKE ALL ON FUNCTION fence.raise(text, bigint, bytea, text) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION fence.raise(text, bigint, bytea, text) TO fence_gateway;
 
--- Who holds one grant's key, that is, passed the check under it and has not ended. A prepared transaction has a gid and no pid.
+-- Who holds one grant's key, that is, passed the check under it and has not ended. A prepared transaction has a gid and no
+-- pid; it is found by the lock on its own xid (its virtual xid is that of the session that prepared it, or after a restart -1/xid).
 CREATE FUNCTION fence.holders(p_key bigint) RETURNS TABLE (pid int, gid text) LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
-  SELECT l.pid, p.gid
+  SELECT l.pid, (SELECT p.gid FROM pg_locks x JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
+                  WHERE l.pid IS NULL AND x.pid IS NULL AND x.virtualtransaction = l.virtualtransaction
+                    AND x.locktype = 'transactionid' LIMIT 1)
     FROM pg_locks l
-    LEFT JOIN pg_prepared_xacts p ON l.pid IS NULL AND p.transaction::text = split_part(l.virtualtransaction, '/', 2)
    WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.mode = 'ShareLock'
      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
      AND l.classid = ((p_key >> 32) & 4294967295)::oid AND l.objid = (p_key & 4294967295)::oid

@@ -38,19 +38,14 @@ func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 	if answered {
 		return err
 	}
-	unknown := !pgconn.SafeToRetry(err)
 
 	if conn, acquireErr := f.acquireAnswering(ctx); acquireErr == nil {
 		defer conn.Release()
 		if answered, err = f.armOn(ctx, conn, a); answered {
 			return err
 		}
-		unknown = unknown || !pgconn.SafeToRetry(err)
 	}
-	if unknown {
-		err = fmt.Errorf("%w: %w", fence.ErrUnknown, err)
-	}
-	return fmt.Errorf("arm %q to %d: %w", a.Resource, a.Token, err)
+	return fmt.Errorf("arm %q to %d: %w: %w", a.Resource, a.Token, fence.ErrUnknown, err)
 }
 
 func validate(a fence.Arming) error {

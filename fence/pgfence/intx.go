@@ -70,10 +70,17 @@ func InTxWith(ctx context.Context, db Beginner, opts pgx.TxOptions, grant fence.
 	if lent.ended {
 		return fmt.Errorf("transaction under %s: %w", grant, ErrTxEnded)
 	}
-	switch tx.Conn().PgConn().TxStatus() {
-	case 'I':
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("transaction under %s: %w", grant, err)
+	}
+	switch conn := tx.Conn().PgConn(); {
+	case conn.IsClosed():
+		return fmt.Errorf("transaction under %s: %w", grant, pgconn.ErrConnClosed)
+	case conn.IsBusy():
+		return fmt.Errorf("transaction under %s: the function given to InTx left rows open", grant)
+	case conn.TxStatus() == 'I':
 		return fmt.Errorf("transaction under %s: %w", grant, ErrTxEnded)
-	case 'E':
+	case conn.TxStatus() == 'E':
 		return fmt.Errorf("transaction under %s: a statement in it had failed: %w", grant, pgx.ErrTxCommitRollback)
 	}
 	done = true
@@ -121,6 +128,9 @@ func sendsLiterals(db Beginner) bool {
 	return config != nil && config.DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol
 }
 
+// commit asks PostgreSQL to commit and says what became of it. pgconn.SafeToRetry
+// is of no use here: the driver may report a connection that it lost while it
+// read the answer as "conn closed", which it calls safe to retry.
 func commit(ctx context.Context, tx pgx.Tx, grant fence.Grant) error {
 	err := tx.Commit(ctx)
 	var pg *pgconn.PgError
@@ -129,7 +139,7 @@ func commit(ctx context.Context, tx pgx.Tx, grant fence.Grant) error {
 		return nil
 	case ended(err) && errors.As(err, &pg) && strings.Contains(pg.Message, txEnded):
 		return fmt.Errorf("transaction under %s: %w", grant, ErrTxEnded)
-	case ended(err), errors.Is(err, pgx.ErrTxCommitRollback), pgconn.SafeToRetry(err):
+	case ended(err), errors.Is(err, pgx.ErrTxCommitRollback):
 		return fmt.Errorf("commit under %s: %w", grant, Translate(err))
 	}
 	return fmt.Errorf("commit under %s: %w: %w", grant, fence.ErrUnknown, err)

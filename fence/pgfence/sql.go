@@ -9,9 +9,9 @@ const (
 
 	sqlInspect = `SELECT resource, token, sealed, holder, armed_at, undrained FROM fence.fences WHERE resource = $1`
 
-	// The names that begin with $1 lie between it and itself followed by the greatest code point.
+	// The names that begin with $1 lie between it and itself followed by the greatest code points that fit into a name.
 	sqlList = `SELECT resource, token, sealed, holder, armed_at, undrained FROM fence.fences
-		WHERE resource >= $1 AND resource < $1 || chr(1114111) AND resource > $2
+		WHERE resource >= $1 AND resource <= $1 || repeat(chr(1114111), 128) AND resource > $2
 		ORDER BY resource LIMIT $3`
 
 	sqlUse   = `SELECT fence.use($1, $2)`

@@ -1,0 +1,464 @@
+package pgfence_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const (
+	sealA = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	sealB = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+)
+
+func seal(t testing.TB, text string) fence.Seal {
+	t.Helper()
+	s, err := fence.ParseSeal(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// armed arms [orders] to 34 with sealA, superseding 33 with sealB.
+func armed(t testing.TB, w world) {
+	t.Helper()
+	for token, s := range []string{33: sealB, 34: sealA} {
+		if s == "" {
+			continue
+		}
+		a := fence.Arming{Resource: orders, Token: fence.Token(token), SealHash: seal(t, s).Hash(), Holder: "worker"}
+		if err := w.fence.Arm(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// attempt writes once under the settings as they are given.
+func attempt(t testing.TB, conn *pgx.Conn, level pgx.TxIsoLevel, resource, token string) error {
+	t.Helper()
+	tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set(t, tx, resource, token)
+	err = write(t.Context(), tx, 0)
+	if err != nil {
+		_ = tx.Rollback(t.Context())
+		return err
+	}
+	return tx.Commit(t.Context())
+}
+
+func TestOnlyTheIssuedGrantPasses(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	armed(t, w)
+	conn := w.session(t)
+	cases := []struct {
+		name, resource, token string
+		want                  error // nil: passes
+	}{
+		{"the grant", orders, "34." + sealA, nil},
+		{"the seal without its token", orders, "0." + sealA, nil},
+		{"an encoded name", "orders%2F1001", "34." + sealA, nil},
+		{"an encoded name and no token", "orders%2f1001", "0." + sealA, nil},
+		{"superseded", orders, "33." + sealB, fence.ErrStale},
+		{"superseded, with another seal", orders, "33." + sealA, fence.ErrStale},
+		{"superseded, unsealed", orders, "33", fence.ErrStale},
+		{"a superseded seal without its token", orders, "0." + sealB, fence.ErrStale},
+		{"the token with another seal", orders, "34." + sealB, fence.ErrNeverIssued},
+		{"the token without its seal", orders, "34", fence.ErrNeverIssued},
+		{"a higher token with the seal", orders, "35." + sealA, fence.ErrNeverIssued},
+		{"a higher token", orders, "35", fence.ErrNeverIssued},
+		{"the highest token", orders, "9223372036854775807." + sealA, fence.ErrNeverIssued},
+		{"nothing", "", "", fence.ErrNoGrant},
+		{"no token", orders, "", fence.ErrNoGrant},
+		{"no resource", "", "34." + sealA, fence.ErrNoGrant},
+		{"another resource", "orders/1002", "34." + sealA, fence.ErrWrongResource},
+		{"a longer resource", orders + "/x", "34." + sealA, fence.ErrWrongResource},
+	}
+	for _, level := range levels {
+		for _, c := range cases {
+			t.Run(fmt.Sprintf("%s/%s", level, c.name), func(t *testing.T) {
+				err := attempt(t, conn, level, c.resource, c.token)
+				if c.want == nil {
+					if err != nil {
+						t.Fatal(err)
+					}
+					return
+				}
+				if err := pgfence.Translate(err); !errors.Is(err, c.want) {
+					t.Fatalf("got %v, want %v", err, c.want)
+				}
+			})
+		}
+	}
+}
+
+func TestMalformedSettingsAreRefusedAndNotRepeated(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	armed(t, w)
+	conn := w.session(t)
+	const secret = "5ec2e7" // part of each malformed token, which might hold a seal
+	cases := []struct{ name, resource, token, says string }{
+		{"token 0", orders, "0", "token is 0"},
+		{"negative token", orders, "-34." + secret, "not a decimal number"},
+		{"signed token", orders, "+34." + secret, "not a decimal number"},
+		{"leading zero", orders, "034." + sealA, "leading zero"},
+		{"00 with the seal", orders, "00." + sealA, "leading zero"},
+		{"not a number", orders, secret, "not a decimal number"},
+		{"no number", orders, "." + sealA, "is empty"},
+		{"space", orders, " 34." + sealA, "not a decimal number"},
+		{"over int64", orders, "9223372036854775808." + sealA, "int64"},
+		{"far over int64", orders, strings.Repeat("9", 400) + "." + secret, "int64"},
+		{"short seal", orders, "34." + secret, "seal is not"},
+		{"empty seal", orders, "34.", "seal is not"},
+		{"long seal", orders, "34." + sealA + secret, "seal is not"},
+		{"two dots", orders, "34." + sealA + "." + secret, "seal is not"},
+		{"upper case seal", orders, "34." + strings.ToUpper(sealA), "seal is not"},
+		{"newline", orders, "34." + sealA + "\n", "seal is not"},
+		{"bad escape", "orders%zz", "34." + sealA, "percent-encoded"},
+		{"cut escape", "orders%4", "34." + sealA, "percent-encoded"},
+		{"NUL", "orders%00", "34." + sealA, "percent-encoded"},
+		{"invalid UTF-8", "orders%ff", "34." + sealA, "percent-encoded"},
+		{"control character", "orders%0A", "34." + sealA, "control character"},
+		{"C1 control character", "orders%C2%85", "34." + sealA, "control character"},
+		{"pattern", "orders/*", "34." + sealA, "kept for patterns"},
+		{"too long", strings.Repeat("x", 513), "34." + sealA, "513 bytes"},
+		{"too long when decoded", strings.Repeat("%C3%A4", 257), "34." + sealA, "514 bytes"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			pg := refusalOf(t, attempt(t, conn, pgx.ReadCommitted, c.resource, c.token))
+			if pg.Code != "ZF003" || !strings.Contains(pg.Message, c.says) {
+				t.Errorf("got %s %q, want ZF003 that says %q", pg.Code, pg.Message, c.says)
+			}
+			hidden(t, pg, sealA, strings.ToUpper(sealA), secret)
+		})
+	}
+}
+
+// hidden checks that no field of an error shows a secret.
+func hidden(t testing.TB, pg *pgconn.PgError, secrets ...string) {
+	t.Helper()
+	for _, s := range secrets {
+		if strings.Contains(fmt.Sprintf("%+v", *pg), s) {
+			t.Errorf("%q appears in %+v", s, *pg)
+		}
+	}
+}
+
+// The texts and hints in SQL and in package fence are the same, so that a log of
+// PostgreSQL, a Go error and an HTTP problem read alike.
+func TestRefusalsReadAlikeInSQLAndGo(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	armed(t, w)
+	conn := w.session(t)
+	rr := begin(t, w.session(t), pgx.RepeatableRead, fence.Grant{Resource: orders, Token: 34, Seal: seal(t, sealA)})
+	if _, err := rr.Exec(t.Context(), `SELECT 1`); err != nil { // takes the snapshot
+		t.Fatal(err)
+	}
+	raised := fence.Arming{Resource: orders, Token: 35, SealHash: fence.NewSeal().Hash()}
+	if err := w.fence.Arm(t.Context(), raised); err != nil {
+		t.Fatal(err)
+	}
+	cases := []struct {
+		err  error
+		want error
+	}{
+		{attempt(t, conn, pgx.ReadCommitted, orders, "34."+sealA), &fence.StaleError{Resource: orders, Presented: 34, Recorded: 35}},
+		{attempt(t, conn, pgx.ReadCommitted, orders, "0."+sealA), &fence.StaleError{Resource: orders, Recorded: 35}},
+		{write(t.Context(), rr, 0), &fence.StaleError{Resource: orders, Presented: 34}},
+		{attempt(t, conn, pgx.ReadCommitted, "", ""), &fence.NoGrantError{Needed: orders}},
+		{attempt(t, conn, pgx.ReadCommitted, orders, "35."+sealA), &fence.NeverIssuedError{Resource: orders, Presented: 35, Recorded: 35}},
+		{attempt(t, conn, pgx.ReadCommitted, "other", "35."+sealA), &fence.WrongResourceError{Resource: "other", Needed: orders}},
+	}
+	for _, c := range cases {
+		pg := refusalOf(t, c.err)
+		err := pgfence.Translate(fmt.Errorf("save: %w", c.err))
+		code, ok := fence.CodeOf(err)
+		if !ok || code.SQLState != pg.Code || code.Hint != pg.Hint || !errors.Is(c.want, code.Err) {
+			t.Errorf("SQL raised %s with HINT %q; Go's table says %+v", pg.Code, pg.Hint, code)
+		}
+		if pg.Message != c.want.Error() {
+			t.Errorf("SQL says %q, Go %q", pg.Message, c.want)
+		}
+		if got := fmt.Sprintf("%#v", facts(err)); got != fmt.Sprintf("%#v", c.want) {
+			t.Errorf("facts %s, want %#v", got, c.want)
+		}
+		if !strings.HasPrefix(err.Error(), "save: ") {
+			t.Errorf("the caller's words are lost: %v", err)
+		}
+	}
+}
+
+// facts finds the error of package fence in a translated error.
+func facts(err error) error {
+	var (
+		stale *fence.StaleError
+		none  *fence.NoGrantError
+		never *fence.NeverIssuedError
+		wrong *fence.WrongResourceError
+	)
+	switch {
+	case errors.As(err, &stale):
+		return stale
+	case errors.As(err, &none):
+		return none
+	case errors.As(err, &never):
+		return never
+	case errors.As(err, &wrong):
+		return wrong
+	}
+	return nil
+}
+
+func TestOtherErrorsAreNotTranslated(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{nil, errors.New("x"), &pgconn.PgError{Code: "23505"}, &pgconn.PgError{Code: "ZF999"}} {
+		if got := pgfence.Translate(err); got != err { //nolint:errorlint // identity is the point
+			t.Errorf("%v became %v", err, got)
+		}
+	}
+	hiddenDetail := pgfence.Translate(&pgconn.PgError{Code: "ZF001"})
+	if !errors.Is(hiddenDetail, fence.ErrStale) || !errors.Is(pgfence.Translate(hiddenDetail), fence.ErrStale) {
+		t.Error("a refusal without DETAIL, or one translated twice, is not ErrStale")
+	}
+}
+
+func TestACheckCreatesNoFence(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	conn := w.session(t)
+	for _, token := range []string{"34." + sealA, "0." + sealA, "34"} {
+		err := pgfence.Translate(attempt(t, conn, pgx.ReadCommitted, orders, token))
+		var never *fence.NeverIssuedError
+		if !errors.As(err, &never) || never.Recorded != 0 {
+			t.Errorf("%v, want never issued, with nothing recorded", err)
+		}
+	}
+	if n := value[int](t, w, `SELECT count(*) FROM fence.resources`); n != 0 {
+		t.Errorf("%d fences appeared", n)
+	}
+}
+
+func TestEveryStatementChecksAgain(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	g := w.acquire(t, orders, 34)
+	for _, level := range levels {
+		g := g
+		if level != pgx.ReadCommitted {
+			g = w.acquire(t, orders, value[fence.Token](t, w, `SELECT token + 1 FROM fence.resources`))
+		}
+		tx := begin(t, w.session(t), level, g)
+		savepoint, err := tx.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := write(t.Context(), savepoint, g.Token); err != nil {
+			t.Fatal(err)
+		}
+		if err := savepoint.Rollback(t.Context()); err != nil { // and with it goes the lock
+			t.Fatal(err)
+		}
+		pid := tx.Conn().PgConn().PID()
+		w.acquire(t, orders, g.Token+1) // drains at once: nobody holds the lock
+		if !value[bool](t, w, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)`, pid) {
+			t.Errorf("%s: the session was ended though it held nothing", level)
+		}
+		wantCode(t, write(t.Context(), tx, g.Token), "ZF001")
+		_ = tx.Rollback(t.Context())
+	}
+}
+
+func TestALockFromBeforeTheSavepointStays(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	g := w.acquire(t, orders, 34)
+	tx := begin(t, w.session(t), pgx.ReadCommitted, g)
+	for range 2 { // the second write is rolled back, the first not
+		if err := write(t.Context(), tx, g.Token); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), `SAVEPOINT s`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := tx.Exec(t.Context(), `ROLLBACK TO s`); err != nil {
+		t.Fatal(err)
+	}
+	w.acquire(t, orders, 35)
+	if err := tx.Commit(t.Context()); err == nil {
+		t.Error("a stale transaction committed after arm had returned")
+	}
+}
+
+func TestSettingsComeWithTheConnection(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	name := `Äpfel & "Birnen" 100%/\o'r`
+	w.exec(t, `SELECT fence.protect('work', resource => $1)`, name)
+	g := w.acquire(t, name, 7)
+	// What PGOPTIONS holds for psql, and any other libpq program.
+	conn := connect(t, w.pg.OtherURL, "-c fence.resource="+fence.EscapeResource(name), "-c fence.token="+g.Presented())
+	if _, err := conn.Exec(t.Context(), `INSERT INTO work (note) VALUES ('by options')`); err != nil {
+		t.Fatal(err)
+	}
+	w.acquire(t, name, 8)
+	_, err := conn.Exec(t.Context(), `UPDATE work SET note = 'late'`)
+	wantCode(t, err, "ZF001")
+}
+
+func TestUseLastsForTheTransaction(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.exec(t, `SELECT fence.protect('work', under => 'orders/')`)
+	name := "orders/100% \\ 'x'"
+	g := w.acquire(t, name, 7)
+	conn := w.session(t)
+	for _, grant := range []fence.Grant{g, {Resource: name, Seal: g.Seal}} {
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := pgfence.Use(t.Context(), tx, grant); err != nil {
+			t.Fatal(err)
+		}
+		if err := pgfence.Check(t.Context(), tx); err != nil {
+			t.Fatal(err)
+		}
+		if err := write(t.Context(), tx, g.Token); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		_, err = conn.Exec(t.Context(), `DELETE FROM work`) // the settings read '' now, not NULL
+		wantCode(t, err, "ZF002")
+	}
+}
+
+func TestUseChecksAtOnce(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	stale := w.acquire(t, "anything", 1)
+	w.acquire(t, "anything", 2)
+	tx, err := w.session(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pgfence.Use(t.Context(), tx, fence.Grant{Resource: "a*", Token: 1}); !errors.Is(err, fence.ErrInvalid) {
+		t.Errorf("malformed: %v", err)
+	}
+	if err := pgfence.Use(t.Context(), tx, stale); !errors.Is(err, fence.ErrStale) {
+		t.Errorf("stale: %v", err)
+	} else {
+		hidden(t, refusalOf(t, err), stale.Seal.Reveal())
+	}
+}
+
+func TestCheckIssuedIsForATokenAuthenticatedElsewhere(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.acquire(t, orders, 34)
+	gateway := testenv.PoolOf(t, w.pg.GatewayURL)
+	check := func(resource string, token int64) error {
+		_, err := gateway.Exec(t.Context(), `SELECT fence.check_issued($1, $2)`, resource, token)
+		return err
+	}
+	if err := check(orders, 34); err != nil {
+		t.Fatal(err)
+	}
+	w.acquire(t, orders, 35)
+	wantCode(t, check(orders, 34), "ZF001")
+	wantCode(t, check(orders, 36), "ZF003")
+	wantCode(t, check("nowhere", 1), "ZF003")
+	wantCode(t, check(orders, 0), "ZF003")
+	wantCode(t, check("a*", 1), "ZF003")
+
+	// A transaction that passed it is drained as any other.
+	tx, err := gateway.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT fence.check_issued($1, 35)`, orders); err != nil {
+		t.Fatal(err)
+	}
+	w.acquire(t, orders, 36)
+	if err := tx.Commit(t.Context()); err == nil {
+		t.Error("it committed after arm had returned")
+	}
+}
+
+func TestRightsAreAsNarrowAsTheRoles(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	g := w.acquire(t, orders, 34)
+	gatewayOnly := []string{
+		`SELECT fence.raise('x', 1, NULL, '')`, `SELECT fence.drain('x', 1, NULL)`, `SELECT fence.revoke('x')`,
+		`SELECT fence.raise_epoch(1)`, `SELECT fence.check_issued('x', 1)`, `SELECT FROM fence.fences`,
+	}
+	nobody := []string{
+		`SELECT FROM fence.resources`, `UPDATE fence.resources SET token = 1`, `DELETE FROM fence.resources`,
+		`INSERT INTO fence.unsealed VALUES ('*')`, `UPDATE fence.epochs SET epoch = 1`, `TRUNCATE fence.resources`,
+		`SELECT fence.verify('x', 1, NULL, 'issued')`, `SELECT fence.verify_settings(NULL)`, `SELECT fence.raise_unsealed('x', 1)`,
+		`SELECT fence.end_holders(1)`, `CREATE TABLE fence.mine ()`, `ALTER FUNCTION fence.guard() RENAME TO x`,
+	}
+	denied := func(address string, statements ...string) {
+		t.Helper()
+		conn := connect(t, address)
+		for _, sql := range statements {
+			if _, err := conn.Exec(t.Context(), sql); err == nil {
+				t.Errorf("allowed: %s", sql)
+			} else if code := refusalOf(t, err).Code; code != "42501" {
+				t.Errorf("%s: %v", sql, err)
+			}
+		}
+	}
+	denied(w.pg.WriterURL, append(gatewayOnly, nobody...)...)
+	denied(w.pg.OtherURL, append(gatewayOnly, append(nobody, `SELECT fence.use('x', '1')`, `SELECT fence.check()`)...)...)
+	denied(w.pg.GatewayURL, append(nobody, `SELECT fence.use('x', '1')`)...)
+
+	// A guarded write needs the grant, and no right in the schema fence.
+	conn := connect(t, w.pg.OtherURL)
+	if err := attempt(t, conn, pgx.ReadCommitted, orders, g.Presented()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A name of the session's own must not stand in for one that the guard uses.
+func TestTheGuardIsDeafToTheSearchPath(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	g := w.acquire(t, orders, 34)
+	w.exec(t, `GRANT CREATE ON SCHEMA public TO PUBLIC`)
+	conn := w.session(t)
+	for _, sql := range []string{
+		`CREATE FUNCTION public.starts_with(text, text) RETURNS bool LANGUAGE sql AS 'SELECT true'`,
+		`CREATE FUNCTION public.yes(text, text) RETURNS bool LANGUAGE sql AS 'SELECT true'`,
+		`CREATE FUNCTION public.yes(bytea, bytea) RETURNS bool LANGUAGE sql AS 'SELECT true'`,
+		`CREATE OPERATOR public.= (LEFTARG = text, RIGHTARG = text, FUNCTION = public.yes)`,
+		`CREATE OPERATOR public.= (LEFTARG = bytea, RIGHTARG = bytea, FUNCTION = public.yes)`,
+		`SET search_path = public, pg_catalog`,
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantCode(t, attempt(t, conn, pgx.ReadCommitted, orders, "34."+sealB), "ZF003")
+	wantCode(t, attempt(t, conn, pgx.ReadCommitted, "other", g.Presented()), "ZF004")
+	if err := attempt(t, conn, pgx.ReadCommitted, orders, g.Presented()); err != nil {
+		t.Error(err)
+	}
+}
