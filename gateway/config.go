@@ -33,6 +33,9 @@ type Config struct {
 	// EmbeddedNodes says that the nodes live and die with every lease on them, in
 	// this process, so they need no quarantine. Defaults to false.
 	EmbeddedNodes bool
+	// NodeTimeout bounds how long one step waits for a node. Defaults to
+	// [lock.DefaultNodeTimeout].
+	NodeTimeout time.Duration
 	// KeyPrefix starts the name of each Redis key. Defaults to [lock.DefaultKeyPrefix].
 	KeyPrefix string
 	// MaxTTL is the longest lease; the same for all gateways of a group. Defaults to

@@ -89,7 +89,7 @@ func (g *Gateway) build() (err error) {
 	g.fence = pgfence.New(g.pool)
 	g.locker, err = lock.New(lock.Config{
 		Nodes: cfg.RedisNodes, Armer: g.fence, Epochs: g.fence, MaxTTL: cfg.MaxTTL, DefaultTTL: cfg.DefaultTTL,
-		KeyPrefix: cfg.KeyPrefix, Embedded: cfg.EmbeddedNodes, Logger: g.log,
+		NodeTimeout: cfg.NodeTimeout, KeyPrefix: cfg.KeyPrefix, Embedded: cfg.EmbeddedNodes, Logger: g.log,
 	})
 	if err != nil {
 		return err

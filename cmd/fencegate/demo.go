@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fencegate/fencegate/internal/client"
+	"github.com/fencegate/fencegate/internal/demo"
+	"github.com/fencegate/fencegate/internal/devstack"
+)
+
+const (
+	demoTTL       = 2 * time.Second
+	demoWait      = 20 * time.Second
+	watchPause    = 2 * time.Second
+	workerCommand = "demo-worker"
+)
+
+func newDemo(e env) *cobra.Command {
+	var g gatewayFlags
+	var watch bool
+	var adminURL string
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Watch a paused writer being refused by the storage, on real processes",
+		Long: `Watch a paused writer being refused by the storage.
+
+Worker A acquires orders/1001 and is stopped with SIGSTOP beyond its lease. Worker B takes
+over and does the work. A wakes up, and both its SQL write and its upload are refused. The
+exit code is 0 only if it really went so.
+
+Without --gateway it starts a stack of its own and leaves nothing behind. With --gateway it
+uses a running one; --postgres-url then names its database, as a login that may create a
+schema; the demo uses the resource and bucket "orders/1001" and a schema that it removes.`,
+		Example: `  fencegate demo
+  fencegate demo --watch`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			screen := &demo.Screen{Out: cmd.OutOrStdout(), Color: colorful(e)}
+			if watch {
+				screen.Slow = watchPause
+			}
+			ctx := cmd.Context()
+			cfg := demo.Config{TTL: demoTTL, Screen: screen}
+			screen.Start("fencegate demo: a paused writer meets the fence")
+			if adminURL != "" {
+				return demoOn(ctx, e, cfg, g, adminURL)
+			}
+			if cmd.Flags().Changed("gateway") {
+				return usage(errors.New("--gateway needs --postgres-url: its database, as a login that may create a schema"))
+			}
+			return demoAlone(ctx, cmd, cfg)
+		},
+	}
+	g.register(cmd)
+	cmd.Flags().BoolVar(&watch, "watch", false, "slow down and explain")
+	cmd.Flags().StringVar(&adminURL, "postgres-url", "", "with --gateway: its database (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
+	return cmd
+}
+
+// demoAlone runs the demo on a stack of its own.
+func demoAlone(ctx context.Context, cmd *cobra.Command, cfg demo.Config) (err error) {
+	stack, err := devstack.Start(ctx, devstack.Config{
+		Ephemeral: true,
+		Progress:  func(line string) { cfg.Screen.Step("set-up", line) },
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stack.Stop()) }()
+	cfg.Screen.Step("set-up", "ready: "+stack.PostgreSQL()+", 3 Redis nodes, gateway")
+	if cfg.Client, err = client.New(client.Config{URL: stack.GatewayURL()}); err != nil {
+		return err
+	}
+	cfg.AdminURL = stack.AdminURL()
+	if err := workers(&cfg, stack.GatewayURL(), "", stack.DevURL()); err != nil {
+		return err
+	}
+	return tell(ctx, cfg)
+}
+
+// demoOn runs the demo on a running gateway; the workers use the given login too.
+func demoOn(ctx context.Context, e env, cfg demo.Config, g gatewayFlags, adminURL string) error {
+	var err error
+	if cfg.Client, err = g.client(e); err != nil {
+		return err
+	}
+	token, _ := e.lookup(envPrefix + "TOKEN")
+	if g.tokenFile != "" {
+		if token, err = readSecret("--token-file", g.tokenFile); err != nil {
+			return err
+		}
+	}
+	cfg.AdminURL = adminURL
+	if err := workers(&cfg, g.url, token, adminURL); err != nil {
+		return err
+	}
+	return tell(ctx, cfg)
+}
+
+func tell(ctx context.Context, cfg demo.Config) error {
+	if err := demo.Run(ctx, cfg); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(cfg.Screen.Out, "\nThe lock could not stop worker A. The fence did: at the storage, by comparing tokens.")
+	return err
+}
+
+// workers says how the workers are started. What they must know, they find in
+// their environment, where process lists don't show it.
+func workers(cfg *demo.Config, gatewayURL, token, login string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	u, err := url.Parse(login)
+	if err != nil || u.User == nil {
+		return usage(errors.New("--postgres-url must be of the form postgres://user:password@host/database"))
+	}
+	password, _ := u.User.Password()
+	cfg.Login = u.User.Username()
+	cfg.Worker = []string{self, workerCommand}
+	cfg.Environ = append(os.Environ(),
+		envName("gateway")+"="+gatewayURL,
+		envPrefix+"TOKEN="+token,
+		"PGUSER="+cfg.Login, "PGPASSWORD="+password, "PGDATABASE="+strings.TrimPrefix(u.Path, "/"), "PGSSLMODE=prefer",
+		"AWS_EC2_METADATA_DISABLED=true",
+	)
+	return nil
+}
+
+// newDemoWorker is the process that the demo starts twice.
+func newDemoWorker(e env) *cobra.Command {
+	var g gatewayFlags
+	cmd := &cobra.Command{
+		Use:    workerCommand + " NAME",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := g.client(e)
+			if err != nil {
+				return err
+			}
+			w := demo.Worker{Client: c, Name: args[0], TTL: demoTTL, Wait: demoWait, In: cmd.InOrStdin(), Out: cmd.OutOrStdout()}
+			return w.Run(cmd.Context())
+		},
+	}
+	g.register(cmd)
+	return cmd
+}
+
+// colorful reports whether the output is a terminal that wants colors.
+func colorful(e env) bool {
+	if _, set := e.lookup("NO_COLOR"); set {
+		return false
+	}
+	return isTerminal(e.stdout)
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fencegate/fencegate/internal/devstack"
+)
+
+func newDev(e env) *cobra.Command {
+	var cfg devstack.Config
+	var buckets []string
+	cmd := &cobra.Command{
+		Use:   "dev [flags] [-- COMMAND [ARG…]]",
+		Short: "Run everything in one process, with no set-up",
+		Long: `Run everything in one process: three embedded Redis nodes, a private PostgreSQL, a folder
+for blobs, and the gateway, all on loopback. State survives restarts; Ctrl-C stops everything.
+
+PostgreSQL comes from --postgres-url, else from the binaries on this machine, else it is
+downloaded once. Not for production: see "fencegate serve".
+
+With a COMMAND it runs that while everything is up, then stops, and passes its exit code on.
+The command finds FENCEGATE_GATEWAY, FENCEGATE_REDIS, FENCEGATE_REDIS_PASSWORD,
+FENCEGATE_POSTGRES_URL (may arm fences), DATABASE_URL (the database's owner), and PGUSER,
+PGPASSWORD and PGDATABASE in its environment.`,
+		Example: `  fencegate dev
+  fencegate dev --ephemeral -- go test ./...`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var err error
+			if cfg.Buckets, err = parseBuckets(buckets); err != nil {
+				return err
+			}
+			if len(args) > 0 && cmd.ArgsLenAtDash() != 0 {
+				return usage(fmt.Errorf("unexpected argument %q; a command comes after --", args[0]))
+			}
+			return dev(cmd, cfg, args)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&cfg.Dir, "data", "", "folder for all state (default: the user's data directory)")
+	f.BoolVar(&cfg.Ephemeral, "ephemeral", false, "keep nothing: use a temporary folder and remove it at the end")
+	f.StringVar(&cfg.PostgresURL, "postgres-url", "", "a PostgreSQL to use instead of a private one, as superuser (better in FENCEGATE_POSTGRES_URL)")
+	f.StringVar(&cfg.Repository, "postgres-repository", "", "where to download PostgreSQL from when the machine has none (default: Maven Central)")
+	f.StringVar(&cfg.APIListen, "api-listen", "127.0.0.1:7070", "address of the HTTP API")
+	f.StringVar(&cfg.PGListen, "pg-listen", "127.0.0.1:7432", "address of the PostgreSQL port")
+	f.StringVar(&cfg.S3Listen, "s3-listen", "127.0.0.1:7480", "address of the S3 port")
+	f.StringArrayVar(&buckets, "bucket", []string{"orders=prefix:1", "reports=key"}, "bucket and rule, made where missing: NAME=bucket, NAME=prefix:N or NAME=key")
+	return cmd
+}
+
+func dev(cmd *cobra.Command, cfg devstack.Config, command []string) (err error) {
+	ctx, stderr := cmd.Context(), cmd.ErrOrStderr()
+	cfg.Progress = func(line string) { _, _ = fmt.Fprintln(stderr, "fencegate dev:", line) }
+	cfg.Logger = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	if len(command) > 0 {
+		cfg.Progress = nil
+	}
+	stack, err := devstack.Start(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stack.Stop()) }()
+	if len(command) > 0 {
+		return runBeside(cmd, stack, command)
+	}
+	printStack(cmd.OutOrStdout(), stack)
+	err = stack.Wait(ctx)
+	cfg.Progress("stopping")
+	if ctx.Err() != nil {
+		return nil // Ctrl-C is how dev ends
+	}
+	return err
+}
+
+// commandPatience is how long the command may take to end after TERM.
+const commandPatience = 10 * time.Second
+
+// runBeside runs a command while the stack is up.
+func runBeside(cmd *cobra.Command, stack *devstack.Stack, command []string) error {
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	c := exec.CommandContext(ctx, command[0], command[1:]...)
+	c.Env = append(os.Environ(), stack.Environ()...)
+	c.Stdin, c.Stdout, c.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
+	c.WaitDelay = commandPatience
+	err := c.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() > 0 {
+		return &childExit{code: exit.ExitCode()}
+	}
+	if err != nil {
+		return fmt.Errorf("run %s: %w", command[0], err)
+	}
+	return nil
+}
+
+func printStack(w io.Writer, s *devstack.Stack) {
+	a := s.Addrs()
+	host, port, _ := net.SplitHostPort(a.PG)
+	state := s.Dir()
+	_, _ = fmt.Fprintf(w, `fencegate is running.
+
+  HTTP API    http://%s
+  PostgreSQL  postgres://%s:%s@%s/%s
+  S3          http://%s
+  database    %s
+  state       %s
+
+Try, in another terminal:
+
+  fencegate demo --watch
+  PGUSER=%s PGPASSWORD=%s fencegate run --gateway http://%s --resource orders/1001 -- psql -c "SHOW fence.resource"
+  psql -h %s -p %s -U %s %s     # then: CREATE TABLE orders …; SELECT fence.protect('orders', under => 'orders/');
+`,
+		a.API, devstack.DevLogin, devstack.DevLogin, a.PG, devstack.Database, a.S3, s.PostgreSQL(), state,
+		devstack.DevLogin, devstack.DevLogin, a.API, host, port, devstack.DevLogin, devstack.Database)
+}
+
+func parseBuckets(specs []string) (map[string]string, error) {
+	buckets := make(map[string]string, len(specs))
+	for _, spec := range specs {
+		name, rule, ok := strings.Cut(spec, "=")
+		if !ok || name == "" || rule == "" {
+			return nil, usage(fmt.Errorf("--bucket %q: it must be NAME=RULE, such as orders=prefix:1", spec))
+		}
+		buckets[name] = rule
+	}
+	return buckets, nil
+}

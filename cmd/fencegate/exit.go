@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/client"
+)
+
+// Exit codes. Refusals by a fence take theirs from fence.Codes; the numbers
+// follow sysexits.h where it has one. They are documented in docs/cli.md.
+const (
+	exitOK          = 0
+	exitFailed      = 1  // anything that has no code of its own
+	exitUsage       = 64 // malformed command line, flag, variable or input
+	exitUnavailable = 69 // the gateway, PostgreSQL, or a quorum of Redis is away
+	exitHeld        = 75 // another holds the resource; try again later
+	exitLost        = 79 // `run`: the lease was lost before the command ended
+	exitInterrupted = 130
+)
+
+// exitError carries an exit code and a hint on the way to main.
+type exitError struct {
+	code int
+	hint string
+	err  error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+// childExit passes the exit code of a command that `run` ran; nothing is printed.
+type childExit struct{ code int }
+
+func (e *childExit) Error() string { return fmt.Sprintf("the command ended with %d", e.code) }
+
+func usage(err error) error {
+	return &exitError{code: exitUsage, hint: "see fencegate --help", err: err}
+}
+
+func withHint(err error, code int, hint string) error {
+	return &exitError{code: code, hint: hint, err: err}
+}
+
+func classify(err error) (code int, hint string) {
+	var explicit *exitError
+	if errors.As(err, &explicit) {
+		return explicit.code, explicit.hint
+	}
+	var problem *client.Problem
+	if errors.As(err, &problem) {
+		return problemExit(problem), problem.Hint()
+	}
+	if c, ok := fence.CodeOf(err); ok {
+		return c.ExitCode, c.Hint
+	}
+	var unreachable *client.UnreachableError
+	switch {
+	case errors.Is(err, context.Canceled):
+		return exitInterrupted, ""
+	case errors.As(err, &unreachable):
+		return exitUnavailable, "start one with `fencegate dev`, or name yours with --gateway or FENCEGATE_GATEWAY"
+	case errors.Is(err, fence.ErrInvalid):
+		return exitUsage, ""
+	}
+	return exitFailed, ""
+}
+
+func problemExit(p *client.Problem) int {
+	for _, c := range fence.Codes {
+		if c.SQLState == p.Code {
+			return c.ExitCode
+		}
+	}
+	switch p.Code {
+	case client.CodeInvalid:
+		return exitUsage
+	case client.CodeHeld:
+		return exitHeld
+	case client.CodeUnavailable:
+		return exitUnavailable
+	case client.CodeLeaseLost:
+		return exitLost
+	case client.CodeUnauthorized:
+		return 77
+	}
+	return exitFailed
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fencegate/fencegate/internal/migrate"
+)
+
+func newMigrate() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "migrate",
+		Short: "Install, upgrade or remove fencegate's schema in a database",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	var url string
+	var force bool
+	required := func() error {
+		if url == "" {
+			return usage(errors.New("--postgres-url is missing (or FENCEGATE_POSTGRES_URL)"))
+		}
+		return nil
+	}
+	up := &cobra.Command{
+		Use:     "up",
+		Short:   "Bring the schema to this version; several processes may do so at once",
+		Example: `  fencegate migrate up --postgres-url postgres://admin@db/app`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := required(); err != nil {
+				return err
+			}
+			return migrate.Up(cmd.Context(), url)
+		},
+	}
+	down := &cobra.Command{
+		Use:   "down",
+		Short: "Remove the schema; with fences in it only with --force",
+		Long: `Remove the schema. A database that holds fences is left alone without --force: without
+them every stale writer could write again, and tokens would start anew.`,
+		Example: `  fencegate migrate down --force --postgres-url postgres://admin@db/app`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := required(); err != nil {
+				return err
+			}
+			return migrate.Down(cmd.Context(), url, force)
+		},
+	}
+	status := &cobra.Command{
+		Use:     "status",
+		Short:   "Print the schema's version and this binary's",
+		Example: `  fencegate migrate status --postgres-url postgres://admin@db/app`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := required(); err != nil {
+				return err
+			}
+			s, err := migrate.Status(cmd.Context(), url)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), s)
+			return err
+		},
+	}
+	for _, sub := range []*cobra.Command{up, down, status} {
+		sub.Flags().StringVar(&url, "postgres-url", "", "the database, as a login that may create roles and schemas (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
+		cmd.AddCommand(sub)
+	}
+	down.Flags().BoolVar(&force, "force", false, "remove the schema although it holds fences")
+	return cmd
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fencegate/fencegate/internal/client"
+)
+
+func newRoot(e env) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "fencegate",
+		Short: "Refuse stale writers at the storage itself",
+		Long: `fencegate guards PostgreSQL and object storage with fencing tokens: a writer whose
+lease is over is refused by the storage, however long it slept.
+
+Every flag can also come from the environment: --postgres-url is FENCEGATE_POSTGRES_URL.
+Exit codes are listed in docs/cli.md.`,
+		Example: `  fencegate demo                                   watch a paused writer being refused
+  fencegate dev                                    everything in one process, no set-up
+  fencegate run --resource orders/1001 -- ./job    a job that cannot write once its lease is over`,
+		Version:       version(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.NoArgs,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			return e.fromEnvironment(cmd)
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
+	root.AddCommand(
+		newDemo(e), newDev(e), newServe(e), newMigrate(), newProtect(), newUnprotect(),
+		newRun(e), newLease(e), newResources(e), newDemoWorker(e),
+	)
+	for _, cmd := range root.Commands() {
+		usageArgs(cmd)
+	}
+	usageArgs(root)
+	return root
+}
+
+// usageArgs makes complaints about arguments usage errors.
+func usageArgs(cmd *cobra.Command) {
+	check := cmd.Args
+	if check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return usage(err)
+			}
+			return nil
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		usageArgs(sub)
+	}
+}
+
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "development"
+}
+
+// gatewayFlags are the flags of commands that talk to a gateway.
+type gatewayFlags struct {
+	url       string
+	tokenFile string
+}
+
+const defaultGateway = "http://127.0.0.1:7070"
+
+func (g *gatewayFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&g.url, "gateway", defaultGateway, "base URL of the gateway's HTTP API")
+	cmd.Flags().StringVar(&g.tokenFile, "token-file", "", "file with the gateway's bearer token (or the token itself in FENCEGATE_TOKEN)")
+}
+
+func (g *gatewayFlags) client(e env) (*client.Client, error) {
+	token, _ := e.lookup(envPrefix + "TOKEN")
+	if g.tokenFile != "" {
+		var err error
+		if token, err = readSecret("--token-file", g.tokenFile); err != nil {
+			return nil, err
+		}
+	}
+	return client.New(client.Config{URL: g.url, Token: token})
+}
+
+// readSecret reads a file that holds one secret on its only line.
+func readSecret(flag, path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", usage(errors.New(flag + ": " + err.Error()))
+	}
+	secret := strings.TrimSpace(string(b))
+	if secret == "" || strings.ContainsAny(secret, "\r\n") {
+		return "", usage(errors.New(flag + ": " + path + " does not hold exactly one line"))
+	}
+	return secret, nil
+}
+
+// readKeys reads a file with one master key to a line.
+func readKeys(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", usage(errors.New("--master-key-file: " + err.Error()))
+	}
+	return string(b), nil
+}
+
+// isTerminal reports whether w is one.
+func isTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && f.Name() != os.DevNull
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fencegate/fencegate/internal/client"
+	"github.com/fencegate/fencegate/internal/runner"
+)
+
+func newRun(e env) *cobra.Command {
+	var g gatewayFlags
+	var o struct {
+		resource, holder, onLost string
+		ttl, wait                time.Duration
+	}
+	cmd := &cobra.Command{
+		Use:   "run --resource RESOURCE [flags] -- COMMAND [ARG…]",
+		Short: "Run a command under a lease; its writes are refused once the lease is over",
+		Long: `Run a command under a lease. The command finds in its environment
+
+  FENCE_RESOURCE, FENCE_TOKEN                   the grant, for any client
+  PGHOST, PGPORT, PGOPTIONS                     psql and every libpq driver write through the gateway
+  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,     the S3 tools and SDKs upload through the gateway
+  AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL_S3
+
+The lease is renewed while the command runs. When it cannot be renewed, the command is ended
+(TERM, then KILL) before the lease can be another's; --on-lost=warn only warns. That holds
+only while fencegate itself is scheduled; the fence in the storage covers the rest.
+
+The exit code is the command's own; 79 where the lease was lost and the command was ended.`,
+		Example: `  fencegate run --resource reports/q3 --ttl 30s -- ./nightly-report.sh
+  fencegate run --resource orders/1001 --wait 1m -- psql -c "UPDATE orders SET status = 'paid' WHERE id = 1001"`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			onLost, err := runner.ParseOnLost(o.onLost)
+			if err != nil {
+				return usage(err)
+			}
+			c, err := g.client(e)
+			if err != nil {
+				return err
+			}
+			result, err := runner.Run(cmd.Context(), runner.Config{
+				Client: c,
+				Acquire: client.AcquireRequest{
+					Resource: o.resource, TTL: o.ttl, Wait: o.wait, Holder: o.holder,
+				},
+				Command: args,
+				Environ: os.Environ(),
+				OnLost:  onLost,
+				Stdin:   cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
+				Say: func(format string, a ...any) {
+					_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "fencegate run: "+format+"\n", a...)
+				},
+			})
+			switch {
+			case err != nil:
+				return err
+			case result.Ended:
+				return withHint(fmt.Errorf("lost the lease on %q (token %d) and ended the command: %w", o.resource, result.Token, result.Lost), exitLost,
+					"whatever it wrote after the lease was another's has been refused; check what it did before, then run it again")
+			case result.ExitCode != 0:
+				return &childExit{code: result.ExitCode}
+			}
+			return nil
+		},
+	}
+	g.register(cmd)
+	host, _ := os.Hostname()
+	f := cmd.Flags()
+	f.StringVar(&o.resource, "resource", "", "what the command works on, such as orders/1001 (required)")
+	f.DurationVar(&o.ttl, "ttl", 30*time.Second, "how long the lease lasts unless renewed; it is renewed every third of it")
+	f.DurationVar(&o.wait, "wait", 0, "how long to wait while another holds the resource")
+	f.StringVar(&o.holder, "holder", fmt.Sprintf("%s/%d", host, os.Getpid()), "name shown to people who inspect the resource")
+	f.StringVar(&o.onLost, "on-lost", "kill", "what to do when the lease is lost: kill or warn")
+	return cmd
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/lock"
+)
+
+type serveFlags struct {
+	postgresURL, sqlURL          string
+	redis                        []string
+	redisUser, redisPasswordFile string
+	apiListen, pgListen          string
+	s3Listen, advertise          string
+	blobs, region                string
+	masterKeyFile, tokenFile     string
+	s3AccessKey, s3SecretKeyFile string
+	buckets                      []string
+	maxTTL, nodeTimeout          time.Duration
+	initNodes                    bool
+	logFormat                    string
+}
+
+func newServe(e env) *cobra.Command {
+	var o serveFlags
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run a gateway in front of your PostgreSQL, Redis nodes and blobs",
+		Long: `Run a gateway in front of your PostgreSQL, Redis nodes and blobs. It keeps no state of its
+own: run as many as you like behind any balancer, with the same master key.
+
+Passwords belong into the environment or into files, not on the command line: every flag has
+a variable (--postgres-url is FENCEGATE_POSTGRES_URL), and secrets are read from files.`,
+		Example: `  export FENCEGATE_POSTGRES_URL=postgres://fencegate_gateway:…@db/app
+  fencegate serve --redis r1:6379,r2:6379,r3:6379 --blobs /var/lib/fencegate \
+    --master-key-file /etc/fencegate/master.key --init`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := o.config(e)
+			if err != nil {
+				return err
+			}
+			switch o.logFormat {
+			case "text":
+				cfg.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+			case "json":
+				cfg.Logger = slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), nil))
+			default:
+				return usage(fmt.Errorf("--log-format %q: it must be text or json", o.logFormat))
+			}
+			g, err := gateway.New(cfg)
+			if err != nil {
+				return err
+			}
+			if err := tellToken(cmd.ErrOrStderr(), g.GeneratedToken()); err != nil {
+				return err
+			}
+			return g.Run(cmd.Context())
+		},
+	}
+	o.register(cmd)
+	return cmd
+}
+
+// tellToken shows a generated bearer token to a person; a log must not have it.
+func tellToken(stderr io.Writer, token string) error {
+	switch {
+	case token == "":
+		return nil
+	case !isTerminal(stderr):
+		return usage(errors.New("off loopback the HTTP API needs a bearer token: name a file that holds one with --token-file"))
+	}
+	_, err := fmt.Fprintln(stderr, "bearer token of the HTTP API, made for this run:", token)
+	return err
+}
+
+func (o *serveFlags) register(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.postgresURL, "postgres-url", "", "the guarded database, as a login in the role fence_gateway (required)")
+	f.StringVar(&o.sqlURL, "sql-url", "", "the same database, as a login that is only in fence_writer: for SQL over HTTP (default: not offered)")
+	f.StringSliceVar(&o.redis, "redis", nil, "addresses of the independent Redis nodes, host:port each (required)")
+	f.StringVar(&o.redisUser, "redis-user", "", "user name on the Redis nodes")
+	f.StringVar(&o.redisPasswordFile, "redis-password-file", "", "file with the Redis nodes' password (or the password itself in FENCEGATE_REDIS_PASSWORD)")
+	f.StringVar(&o.apiListen, "api-listen", "127.0.0.1:7070", "address of the HTTP API")
+	f.StringVar(&o.pgListen, "pg-listen", "127.0.0.1:7432", "address of the PostgreSQL port")
+	f.StringVar(&o.s3Listen, "s3-listen", "127.0.0.1:7480", "address of the S3 port")
+	f.StringVar(&o.advertise, "advertise-host", "", "host name that clients reach the ports by (default: the one that they reached the HTTP API by)")
+	f.StringVar(&o.blobs, "blobs", "", "folder for blobs (default: no S3 port)")
+	f.StringVar(&o.region, "region", "us-east-1", "S3 region")
+	f.StringVar(&o.masterKeyFile, "master-key-file", "", "file with the master keys, the same for all replicas: KEY-ID:64 hexadecimal digits, current first (required)")
+	f.StringVar(&o.tokenFile, "token-file", "", "file with the bearer token of the HTTP API (default off loopback: one is made and shown, on a terminal)")
+	f.StringVar(&o.s3AccessKey, "s3-access-key", "", "access key that may read all objects and manage buckets")
+	f.StringVar(&o.s3SecretKeyFile, "s3-secret-key-file", "", "file with its secret key")
+	f.StringArrayVar(&o.buckets, "bucket", nil, "bucket and rule, made where missing: NAME=bucket, NAME=prefix:N or NAME=key (may be repeated)")
+	f.DurationVar(&o.maxTTL, "max-ttl", 0, "longest lease that is granted (default: the lock's)")
+	f.DurationVar(&o.nodeTimeout, "node-timeout", lock.DefaultNodeTimeout, "how long one step waits for a Redis node")
+	f.BoolVar(&o.initNodes, "init", false, "admit Redis nodes that are proven empty at once: for the first start")
+	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+}
+
+func (o *serveFlags) config(e env) (gateway.Config, error) {
+	switch {
+	case o.postgresURL == "":
+		return gateway.Config{}, usage(errors.New("--postgres-url is missing (or FENCEGATE_POSTGRES_URL)"))
+	case len(o.redis) == 0:
+		return gateway.Config{}, usage(errors.New("--redis is missing (or FENCEGATE_REDIS)"))
+	case o.masterKeyFile == "":
+		return gateway.Config{}, usage(errors.New("--master-key-file is missing (or FENCEGATE_MASTER_KEY_FILE)"))
+	}
+	cfg := gateway.Config{
+		PostgresURL: o.postgresURL, SQLURL: o.sqlURL, BlobDir: o.blobs, Region: o.region,
+		APIListen: o.apiListen, PGListen: o.pgListen, S3Listen: o.s3Listen, AdvertiseHost: o.advertise,
+		S3AccessKey: o.s3AccessKey, MaxTTL: o.maxTTL, NodeTimeout: o.nodeTimeout, InitNodes: o.initNodes, Version: version(),
+	}
+	if o.blobs == "" {
+		cfg.S3Listen = ""
+	}
+	var err error
+	if cfg.Buckets, err = parseBuckets(splitAll(o.buckets)); err != nil {
+		return gateway.Config{}, err
+	}
+	if cfg.MasterKey, err = readKeys(o.masterKeyFile); err != nil {
+		return gateway.Config{}, err
+	}
+	password, _ := e.lookup(envPrefix + "REDIS_PASSWORD")
+	for _, s := range []struct {
+		flag, path string
+		into       *string
+	}{
+		{"--token-file", o.tokenFile, &cfg.BearerToken},
+		{"--s3-secret-key-file", o.s3SecretKeyFile, &cfg.S3SecretKey},
+		{"--redis-password-file", o.redisPasswordFile, &password},
+	} {
+		if s.path == "" {
+			continue
+		}
+		if *s.into, err = readSecret(s.flag, s.path); err != nil {
+			return gateway.Config{}, err
+		}
+	}
+	for _, addr := range o.redis {
+		cfg.RedisNodes = append(cfg.RedisNodes, lock.Node{Addr: addr, Username: o.redisUser, Password: password})
+	}
+	return cfg, nil
+}
+
+// splitAll lets one variable carry several values, separated by commas.
+func splitAll(values []string) []string {
+	var all []string
+	for _, v := range values {
+		all = append(all, strings.Split(v, ",")...)
+	}
+	return all
+}

@@ -1,0 +1,130 @@
+// Command database-writes wraps database writes with a fencing token: a lease
+// from Redis, a fence in PostgreSQL, and a transaction that the fence guards.
+//
+// Two workers change the same order. The first one loses its lease without
+// noticing; its transaction is refused, and the second one's work stands.
+//
+//	go run ./cmd/fencegate dev --ephemeral -- go run ./examples/database-writes
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/lock"
+)
+
+func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := run(ctx); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context) error {
+	// Arming needs a login in the role fence_gateway; writing, one in fence_writer.
+	arming, err := pgxpool.New(ctx, os.Getenv("FENCEGATE_POSTGRES_URL"))
+	if err != nil {
+		return err
+	}
+	defer arming.Close()
+	db, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := createTable(ctx, db); err != nil {
+		return err
+	}
+
+	locker, err := lock.New(lock.Config{
+		Nodes: nodes(), Armer: pgfence.New(arming),
+		NodeTimeout: time.Second, // generous: these nodes share a busy machine with everything else
+	})
+	if err != nil {
+		return err
+	}
+	defer locker.Close()
+
+	// Worker 1 acquires, and then pauses: it never looks at its lease again.
+	first, err := locker.Acquire(ctx, "orders/1001", lock.WithTTL(300*time.Millisecond))
+	if err != nil {
+		return err
+	}
+	paused, err := first.Grant()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("worker 1 acquired %s, and pauses\n", paused)
+
+	// Worker 2 waits until that lease is over, and does the work.
+	second, err := locker.Acquire(ctx, "orders/1001")
+	if err != nil {
+		return err
+	}
+	defer second.Release(context.WithoutCancel(ctx))
+	current, err := second.Grant()
+	if err != nil {
+		return err
+	}
+	if err := pay(ctx, db, current, "paid by worker 2"); err != nil {
+		return err
+	}
+	fmt.Printf("worker 2 acquired %s and wrote\n", current)
+
+	// Worker 1 wakes up and writes with the token that it was given.
+	err = pay(ctx, db, paused, "paid by worker 1")
+	if !errors.Is(err, fence.ErrStale) {
+		return fmt.Errorf("worker 1 should have been refused as stale; got: %v", err)
+	}
+	fmt.Printf("worker 1 was refused: %v\n", err)
+
+	var status string
+	if err := db.QueryRow(ctx, "SELECT status FROM orders WHERE id = 1001").Scan(&status); err != nil {
+		return err
+	}
+	fmt.Printf("the order is %q\n", status)
+	return nil
+}
+
+// pay changes the order under a grant: the transaction commits only while the
+// grant is the newest one of its resource.
+func pay(ctx context.Context, db *pgxpool.Pool, grant fence.Grant, status string) error {
+	return pgfence.InTx(ctx, db, grant, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "UPDATE orders SET status = $1 WHERE id = 1001", status)
+		return err
+	})
+}
+
+func createTable(ctx context.Context, db *pgxpool.Pool) error {
+	for _, sql := range []string{
+		"CREATE TABLE IF NOT EXISTS orders (id bigint PRIMARY KEY, status text NOT NULL)",
+		"SELECT fence.unprotect('orders')",
+		"INSERT INTO orders VALUES (1001, 'new') ON CONFLICT (id) DO UPDATE SET status = 'new'",
+		"SELECT fence.protect('orders', under => 'orders/')",
+	} {
+		if _, err := db.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func nodes() []lock.Node {
+	var nodes []lock.Node
+	for _, addr := range strings.Split(os.Getenv("FENCEGATE_REDIS"), ",") {
+		nodes = append(nodes, lock.Node{Addr: addr, Password: os.Getenv("FENCEGATE_REDIS_PASSWORD")})
+	}
+	return nodes
+}

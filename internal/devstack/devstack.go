@@ -1,0 +1,196 @@
+// Package devstack runs all of fencegate in one process with no set-up: embedded
+// Redis nodes, a private PostgreSQL, a folder for blobs, and the gateway. It is
+// what `fencegate dev` and `fencegate demo` start.
+//
+// The guarantee: state lives in one folder that one process uses at a time; it
+// survives Ctrl-C, kill -9 and restarts, and an ephemeral stack leaves nothing.
+// Fences hold across restarts although the Redis nodes forget, because
+// PostgreSQL remembers the tokens.
+//
+//	stack, err := devstack.Start(ctx, devstack.Config{Ephemeral: true})
+//	if err != nil {
+//		return err
+//	}
+//	defer stack.Stop()
+//	fmt.Println(stack.GatewayURL())
+package devstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// Config says where state lives and where to listen.
+type Config struct {
+	Dir         string // folder for all state; default: the user's data directory
+	Ephemeral   bool   // use a temporary folder and remove it at Stop
+	PostgresURL string // a PostgreSQL to use instead of a private one: a superuser's address
+	Repository  string // where to download PostgreSQL from when the machine has none; default: Maven Central
+
+	APIListen, PGListen, S3Listen string            // default: free ports on loopback
+	Buckets                       map[string]string // name → rule, made where missing
+
+	Progress func(line string) // long steps, one line each; default: nobody is told
+	Logger   *slog.Logger      // default: discards
+}
+
+// Stack is a running development stack.
+type Stack struct {
+	gateway *gateway.Gateway
+	urls    urls
+	nodes   []lock.Node
+	source  string
+	dir     string
+	undo    []func() error // in the order of construction
+}
+
+// Start builds the stack; the context bounds only that. What it started is
+// stopped again when a later part fails.
+func Start(ctx context.Context, cfg Config) (*Stack, error) {
+	s := &Stack{}
+	if err := s.start(ctx, cfg.withDefaults()); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	return s, nil
+}
+
+func (cfg Config) withDefaults() Config {
+	if cfg.Progress == nil {
+		cfg.Progress = func(string) {}
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	for _, listen := range []*string{&cfg.APIListen, &cfg.PGListen, &cfg.S3Listen} {
+		if *listen == "" {
+			*listen = "127.0.0.1:0"
+		}
+	}
+	return cfg
+}
+
+func (s *Stack) start(ctx context.Context, cfg Config) error {
+	if err := s.openDir(cfg); err != nil {
+		return err
+	}
+	serverURL, err := s.postgres(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	cfg.Progress("preparing the database")
+	if s.urls, err = provision(ctx, serverURL); err != nil {
+		return fmt.Errorf("prepare the database %s: %w", Database, err)
+	}
+	var stopRedis func()
+	if s.nodes, stopRedis, err = startRedis(); err != nil {
+		return err
+	}
+	s.undo = append(s.undo, func() error { stopRedis(); return nil })
+	key, err := masterKey(s.dir)
+	if err != nil {
+		return err
+	}
+	s.gateway, err = gateway.New(gateway.Config{
+		PostgresURL: s.urls.gateway, SQLURL: s.urls.sql,
+		RedisNodes: s.nodes, EmbeddedNodes: true, InitNodes: true, NodeTimeout: nodeTimeout,
+		BlobDir: filepath.Join(s.dir, "blobs"), MasterKey: key, Buckets: cfg.Buckets,
+		APIListen: cfg.APIListen, PGListen: cfg.PGListen, S3Listen: cfg.S3Listen,
+		Logger: cfg.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	cfg.Progress("starting the gateway")
+	if err := s.gateway.Start(ctx); err != nil {
+		return err
+	}
+	s.undo = append(s.undo, s.gateway.Stop)
+	return nil
+}
+
+// postgres returns a superuser's address: of the given server, or of a private one.
+func (s *Stack) postgres(ctx context.Context, cfg Config) (string, error) {
+	if cfg.PostgresURL != "" {
+		s.source = "the PostgreSQL of --postgres-url"
+		return cfg.PostgresURL, nil
+	}
+	binDir, err := pgserver.Locate(ctx, pgserver.Sources{Cache: filepath.Join(cacheDir(), "postgresql"), Repository: cfg.Repository, Progress: cfg.Progress})
+	if err != nil {
+		return "", err
+	}
+	cfg.Progress("starting PostgreSQL")
+	server, err := pgserver.Start(ctx, pgserver.Config{
+		Dir: filepath.Join(s.dir, "postgresql"), BinDir: binDir, Fast: cfg.Ephemeral, Ephemeral: cfg.Ephemeral, Logger: cfg.Logger,
+	})
+	if err != nil {
+		return "", err
+	}
+	s.undo = append(s.undo, server.Stop)
+	s.source = "PostgreSQL in " + server.BinDir()
+	return server.URL("postgres"), nil
+}
+
+// Stop ends everything, last started first. It may be called more than once.
+func (s *Stack) Stop() error {
+	var errs []error
+	for i := len(s.undo) - 1; i >= 0; i-- {
+		errs = append(errs, s.undo[i]())
+	}
+	s.undo = nil
+	return errors.Join(errs...)
+}
+
+// GatewayURL is the base URL of the HTTP API.
+func (s *Stack) GatewayURL() string { return "http://" + s.gateway.Addrs().API }
+
+// Addrs are the gateway's addresses.
+func (s *Stack) Addrs() gateway.Addrs { return s.gateway.Addrs() }
+
+// Wait blocks until a part ends by itself or ctx is done.
+func (s *Stack) Wait(ctx context.Context) error { return s.gateway.Wait(ctx) }
+
+// AdminURL is the address of the development database as superuser, past the
+// gateway. It holds a password.
+func (s *Stack) AdminURL() string { return s.urls.admin }
+
+// DevURL is the address of the development database as its owner, past the gateway.
+func (s *Stack) DevURL() string { return s.urls.dev }
+
+// Environ are the variables with which programs find the stack's parts. They
+// hold passwords.
+func (s *Stack) Environ() []string {
+	addrs := make([]string, 0, len(s.nodes))
+	for _, n := range s.nodes {
+		addrs = append(addrs, n.Addr)
+	}
+	return []string{
+		"FENCEGATE_GATEWAY=" + s.GatewayURL(),
+		"FENCEGATE_REDIS=" + strings.Join(addrs, ","),
+		"FENCEGATE_REDIS_PASSWORD=" + s.nodes[0].Password,
+		"FENCEGATE_POSTGRES_URL=" + s.urls.gateway,
+		"DATABASE_URL=" + s.urls.dev,
+		"PGUSER=" + DevLogin, "PGPASSWORD=" + devPassword, "PGDATABASE=" + Database,
+	}
+}
+
+// PostgreSQL says where the database comes from, for people.
+func (s *Stack) PostgreSQL() string { return s.source }
+
+// Dir is the folder of all state.
+func (s *Stack) Dir() string { return s.dir }
+
+func cacheDir() string {
+	if dir, err := os.UserCacheDir(); err == nil {
+		return filepath.Join(dir, "fencegate")
+	}
+	return filepath.Join(os.TempDir(), "fencegate-cache")
+}

@@ -1,0 +1,104 @@
+package devstack
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/child"
+)
+
+// openDir makes the state folder and takes its lock, which the kernel frees with
+// this process.
+func (s *Stack) openDir(cfg Config) error {
+	switch {
+	case cfg.Ephemeral && cfg.Dir != "":
+		return &fence.InvalidError{Field: "data", Reason: "names a folder, but an ephemeral stack keeps nothing: give one of the two"}
+	case cfg.Ephemeral:
+		return s.openTemporary()
+	}
+	dir := cfg.Dir
+	if dir == "" {
+		var err error
+		if dir, err = dataDir(); err != nil {
+			return err
+		}
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	// Others may pass through: PostgreSQL runs as another user when we are root.
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return fmt.Errorf("state folder: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("state folder: %w", err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return errors.Join(fmt.Errorf("the folder %s is in use by another fencegate: stop it, or name another folder with --data", dir), lock.Close())
+	}
+	s.undo = append(s.undo, lock.Close)
+	s.dir = dir
+	return nil
+}
+
+func (s *Stack) openTemporary() error {
+	dir, err := os.MkdirTemp("", "fencegate-")
+	if err != nil {
+		return err
+	}
+	s.dir = dir
+	s.undo = append(s.undo, func() error {
+		defer child.Removed(dir)
+		return os.RemoveAll(dir)
+	})
+	if err := child.RemoveAtDeath(dir); err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o711)
+}
+
+// dataDir is where the user's programs keep their state.
+func dataDir() (string, error) {
+	if dir := os.Getenv("XDG_DATA_HOME"); dir != "" {
+		return filepath.Join(dir, "fencegate"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("no home folder to keep state in; name one with --data, or use --ephemeral: %w", err)
+	}
+	if runtime.GOOS == "darwin" {
+		return filepath.Join(home, "Library", "Application Support", "fencegate"), nil
+	}
+	return filepath.Join(home, ".local", "share", "fencegate"), nil
+}
+
+// masterKey returns the folder's key, made at first use. It is written under
+// another name first, so that a crash leaves none or a whole one.
+func masterKey(dir string) (string, error) {
+	path := filepath.Join(dir, "master.key")
+	text, err := os.ReadFile(path)
+	if err == nil {
+		return strings.TrimSpace(string(text)), nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	var key [32]byte
+	_, _ = rand.Read(key[:])
+	line := "k1:" + hex.EncodeToString(key[:])
+	if err := os.WriteFile(path+".new", []byte(line+"\n"), 0o600); err != nil {
+		return "", err
+	}
+	return line, os.Rename(path+".new", path)
+}
