@@ -55,7 +55,6 @@ func (d engine) runBox(ctx context.Context, image, port string, opts ...testcont
 		}
 		made, err := testcontainers.Run(ctx, image, append(slices.Clone(opts),
 			testcontainers.WithName(b.name),
-			testcontainers.WithLogger(silent{}),
 			testcontainers.WithExposedPorts(port),
 			testcontainers.WithHostConfigModifier(func(h *container.HostConfig) {
 				h.PortBindings = network.PortMap{network.MustParsePort(port): {{HostIP: d.publishOn(), HostPort: hostPort}}}
@@ -143,7 +142,7 @@ func containerPostgres(ctx context.Context, d engine) (*cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("PostgreSQL in a container of %s does not answer: %w", postgresImage(), err)
 	}
-	return &cluster{base: base, private: true}, nil
+	return &cluster{base: base}, nil
 }
 
 // redisBox is a Redis node in a container.

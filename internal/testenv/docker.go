@@ -16,6 +16,7 @@ import (
 
 	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
+	tclog "github.com/testcontainers/testcontainers-go/log"
 )
 
 // The images, and how long their absence is looked into.
@@ -46,7 +47,8 @@ var docker = sync.OnceValues(func() (engine, error) {
 			return engine{}, err
 		}
 	}
-	provider, err := testcontainers.NewDockerProvider(testcontainers.WithLogger(silent{}))
+	tclog.SetDefault(silent{})
+	provider, err := testcontainers.NewDockerProvider()
 	if err != nil {
 		return engine{}, fmt.Errorf("not reachable: %w", err)
 	}
@@ -78,13 +80,13 @@ func (d engine) ensureImage(ctx context.Context, image string) error {
 	if _, err := d.Client().ImageInspect(ask, image); err == nil {
 		return nil
 	}
-	sum := sha256.Sum256([]byte(image))
-	note := filepath.Join(os.TempDir(), fmt.Sprintf("fencegate-test-no-image-%d-%x", os.Getuid(), sum[:6]))
+	note := notePath(image)
 	if info, err := os.Stat(note); err == nil && time.Since(info.ModTime()) < rememberNo {
 		return fmt.Errorf("image %s is not local and could not be pulled a moment ago", image)
 	}
 	if _, err := d.Client().DistributionInspect(ask, image, client.DistributionInspectOptions{}); err != nil {
-		return errors.Join(fmt.Errorf("image %s is neither local nor can it be pulled: %w", image, err), os.WriteFile(note, nil, 0o600))
+		_ = os.WriteFile(note, nil, 0o600) // where it can't be written, the next binary asks too
+		return fmt.Errorf("image %s is neither local nor can it be pulled: %w", image, err)
 	}
 	fmt.Fprintf(os.Stderr, "testenv: pulling image %s\n", image)
 	pull, cancel := context.WithTimeout(ctx, pullPatience)
@@ -101,9 +103,24 @@ func (d engine) ensureImage(ctx context.Context, image string) error {
 	return err
 }
 
+// notePath is where a registry's silence about an image is noted for other test
+// binaries; empty without a cache folder.
+func notePath(image string) string {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	dir := filepath.Join(cache, "fencegate")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(image))
+	return filepath.Join(dir, fmt.Sprintf("test-image-missing-%x", sum[:6]))
+}
+
 // containersFor says whether containers of the image can be had, and else why not.
 func containersFor(ctx context.Context, image string) (engine, error) {
-	if os.Getenv("FENCEGATE_TEST_SERVICES") == "local" {
+	if v := os.Getenv("FENCEGATE_TEST_SERVICES"); v == "local" {
 		return engine{}, errors.New("ruled out by FENCEGATE_TEST_SERVICES=local")
 	}
 	d, err := docker()

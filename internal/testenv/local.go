@@ -44,5 +44,5 @@ func localPostgres(ctx context.Context) (*cluster, error) {
 	}
 	atEnd(srv.Stop)
 	base, err := url.Parse(srv.URL("postgres"))
-	return &cluster{base: base, private: true}, err
+	return &cluster{base: base}, err
 }

@@ -125,7 +125,6 @@ const (
 type cluster struct {
 	base     *url.URL // the superuser's address
 	logins   string   // password of the shared logins
-	private  bool     // it is ours alone and goes away with us
 	template func() (string, error)
 }
 

@@ -4,17 +4,15 @@ package testenv
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
-	"runtime"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/internal/migrate"
+	"github.com/fencegate/fencegate/migrations"
 )
 
 // oneAtATime is the advisory lock under which test binaries that share a server
@@ -34,14 +32,11 @@ func (c *cluster) underLock(ctx context.Context, f func(*pgx.Conn) error) error 
 	return f(conn)
 }
 
-// makeLogins makes the shared logins. On a server that is not ours alone the
-// password is derived from the server's address, so that binaries agree on it.
+// makeLogins makes the shared logins. Their password is derived from the
+// superuser's, so that test binaries which share a server agree on it.
 func (c *cluster) makeLogins(ctx context.Context) error {
-	c.logins = rand.Text()
-	if !c.private {
-		sum := sha256.Sum256([]byte(c.base.String()))
-		c.logins = hex.EncodeToString(sum[:16])
-	}
+	sum := sha256.Sum256([]byte("fencegate test logins\n" + c.base.User.String()))
+	c.logins = hex.EncodeToString(sum[:16])
 	return c.underLock(ctx, func(conn *pgx.Conn) error {
 		for _, login := range []string{loginGateway, loginWriter, loginOther} {
 			var exists bool
@@ -65,7 +60,7 @@ func (c *cluster) makeLogins(ctx context.Context) error {
 func (c *cluster) makeTemplate() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startPatience)
 	defer cancel()
-	files, hash, err := upMigrations()
+	hash, err := hashOfMigrations()
 	if err != nil {
 		return "", err
 	}
@@ -81,44 +76,31 @@ func (c *cluster) makeTemplate() (string, error) {
 				return fmt.Errorf("template: %w", err)
 			}
 		}
-		for _, f := range files {
-			if err := c.exec(ctx, making, f.sql); err != nil {
-				return fmt.Errorf("migration %s: %w", f.name, err)
-			}
+		if err := migrate.Up(ctx, c.url(making, "", "")); err != nil {
+			return fmt.Errorf("template: %w", err)
 		}
-		if len(files) > 0 {
-			grants := fmt.Sprintf("GRANT fence_gateway TO %s; GRANT fence_writer TO %s", loginGateway, loginWriter)
-			if err := c.exec(ctx, making, grants); err != nil {
-				return fmt.Errorf("roles of the migrations: %w", err)
-			}
+		grants := fmt.Sprintf("GRANT fence_gateway TO %s; GRANT fence_writer TO %s", loginGateway, loginWriter)
+		if err := c.exec(ctx, making, grants); err != nil {
+			return fmt.Errorf("roles of the migrations: %w", err)
 		}
 		_, err := conn.Exec(ctx, "ALTER DATABASE "+making+" RENAME TO "+name)
 		return err
 	})
 }
 
-type migration struct{ name, sql string }
-
-// upMigrations reads the up migrations in their order, and a hash of them all.
-func upMigrations() ([]migration, string, error) {
-	_, self, _, ok := runtime.Caller(0)
-	if !ok {
-		return nil, "", errors.New("the sources' folder is unknown")
-	}
-	folder := os.DirFS(filepath.Join(filepath.Dir(self), "..", "..", "migrations"))
-	names, err := fs.Glob(folder, "*.up.sql") // sorted by name, so by number
+// hashOfMigrations names a set of migrations.
+func hashOfMigrations() (string, error) {
+	names, err := fs.Glob(migrations.FS, "*.sql") // sorted
 	if err != nil {
-		return nil, "", err
+		return "", err
 	}
 	sum := sha256.New()
-	var list []migration
 	for _, name := range names {
-		text, err := fs.ReadFile(folder, name)
+		text, err := fs.ReadFile(migrations.FS, name)
 		if err != nil {
-			return nil, "", err
+			return "", err
 		}
-		sum.Write(text)
-		list = append(list, migration{name, string(text)})
+		fmt.Fprintf(sum, "%s %d\n%s", name, len(text), text)
 	}
-	return list, hex.EncodeToString(sum.Sum(nil))[:16], nil
+	return hex.EncodeToString(sum.Sum(nil))[:16], nil
 }

@@ -39,3 +39,21 @@ func TestOwnNodesCanBeKilledFrozenAndRestarted(t *testing.T) {
 		}
 	}
 }
+
+func TestLoginsHaveTheirRolesAndNoOthers(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	for address, want := range map[string]string{
+		pg.GatewayURL: "false true false",
+		pg.WriterURL:  "false false true",
+		pg.OtherURL:   "false false false",
+		pg.As(t, "fence_gateway", "fence_writer"): "false true true",
+	} {
+		var got string
+		if err := testenv.PoolOf(t, address).QueryRow(t.Context(), `SELECT concat_ws(' ', rolsuper::text,
+			pg_has_role(current_user, 'fence_gateway', 'member')::text, pg_has_role(current_user, 'fence_writer', 'member')::text)
+			FROM pg_roles WHERE rolname = current_user`).Scan(&got); err != nil || got != want {
+			t.Errorf("%s, %v; want %s", got, err, want)
+		}
+	}
+}
