@@ -1,0 +1,272 @@
+//go:build unix
+
+package gateway_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go"
+	awshttp "github.com/aws/smithy-go/transport/http"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/goleak"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(testenv.Wrap(m),
+		// Clocks that the S3 front starts once for the whole process.
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
+		goleak.IgnoreAnyFunction("github.com/gofiber/utils/v2.StartTimeStampUpdater.func1.1"),
+		// Ends by itself, at most ten seconds after the server.
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
+	)
+}
+
+var masterKey = "k1:" + strings.Repeat("5a", 32)
+
+// config is a gateway on services of the test's own.
+func config(t *testing.T, pg testenv.PG) gateway.Config {
+	t.Helper()
+	redis := testenv.Redis(t, 3)
+	cfg := gateway.Config{
+		PostgresURL: pg.GatewayURL, SQLURL: pg.WriterURL, KeyPrefix: redis.Prefix, InitNodes: true,
+		MasterKey: masterKey, APIListen: "127.0.0.1:0", PGListen: "127.0.0.1:0", S3Listen: "127.0.0.1:0",
+		BlobDir: t.TempDir(), Buckets: map[string]string{"orders": "prefix:1"}, MaxTTL: time.Minute,
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
+	for _, addr := range redis.Addrs {
+		cfg.RedisNodes = append(cfg.RedisNodes, lock.Node{Addr: addr})
+	}
+	return cfg
+}
+
+func start(t *testing.T, cfg gateway.Config) *client {
+	t.Helper()
+	g, err := gateway.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Stop(); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	})
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &client{t: t, g: g, http: &http.Client{Transport: transport}}
+}
+
+// client calls a gateway's API.
+type client struct {
+	t     *testing.T
+	g     *gateway.Gateway
+	http  *http.Client
+	token string
+}
+
+type answer struct {
+	Status int
+	Body   map[string]any
+}
+
+func (a answer) text(name string) string { s, _ := a.Body[name].(string); return s }
+
+func (c *client) do(method, path string, body any, headers ...string) answer {
+	c.t.Helper()
+	payload, err := json.Marshal(body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(c.t.Context(), method, "http://"+c.g.Addrs().API+path, bytes.NewReader(payload))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	a := answer{Status: resp.StatusCode}
+	if resp.StatusCode != http.StatusNoContent {
+		if err := json.NewDecoder(resp.Body).Decode(&a.Body); err != nil {
+			c.t.Fatalf("%s %s: %d: %v", method, path, resp.StatusCode, err)
+		}
+	}
+	return a
+}
+
+// want does a call that must be answered with status.
+func (c *client) want(status int, method, path string, body any, headers ...string) answer {
+	c.t.Helper()
+	a := c.do(method, path, body, headers...)
+	if a.Status != status {
+		c.t.Fatalf("%s %s: %d %v; want %d", method, path, a.Status, a.Body, status)
+	}
+	return a
+}
+
+type lease struct{ resource, token, grant, handle string }
+
+func (c *client) acquire(resource, ttl, wait string) lease {
+	c.t.Helper()
+	a := c.want(http.StatusCreated, "POST", "/v1/leases", map[string]string{"resource": resource, "ttl": ttl, "wait": wait, "holder": "test"})
+	return lease{resource: resource, token: a.text("token"), grant: a.text("grant"), handle: a.text("handle")}
+}
+
+// connect opens a session through the PostgreSQL port, with the grant in its
+// startup options, as PGOPTIONS would put it there.
+func (c *client) connect(pg testenv.PG, l lease) *pgx.Conn {
+	c.t.Helper()
+	cfg, err := pgx.ParseConfig(pg.WriterURL)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	host, port, _ := net.SplitHostPort(c.g.Addrs().PG)
+	number, _ := strconv.ParseUint(port, 10, 16)
+	cfg.Host, cfg.Port = host, uint16(number)
+	cfg.RuntimeParams["options"] = fmt.Sprintf("-c fence.resource=%s -c fence.token=%s", fence.EscapeResource(l.resource), l.grant)
+	conn, err := pgx.ConnectConfig(c.t.Context(), cfg)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(c.t.Context())) })
+	return conn
+}
+
+// upload puts an object with the lease's own credentials.
+func (c *client) upload(l lease, key, body string) error {
+	c.t.Helper()
+	creds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle})
+	return c.put(creds, key, body)
+}
+
+func (c *client) put(creds answer, key, body string) error {
+	s3 := awss3.New(awss3.Options{
+		Region: creds.text("region"), BaseEndpoint: aws.String(creds.text("endpoint_url")), UsePathStyle: true, HTTPClient: c.http,
+		Credentials: credentials.NewStaticCredentialsProvider(creds.text("access_key_id"), creds.text("secret_access_key"), creds.text("session_token")),
+	})
+	_, err := s3.PutObject(c.t.Context(), &awss3.PutObjectInput{Bucket: aws.String("orders"), Key: aws.String(key), Body: strings.NewReader(body)})
+	return err
+}
+
+// guarded makes the table orders, whose writes need the resource orders/1001.
+func guarded(t *testing.T, pg testenv.PG) {
+	t.Helper()
+	pool := pg.Pool(t)
+	for _, sql := range []string{
+		"CREATE TABLE orders (id int PRIMARY KEY, status text NOT NULL)",
+		"INSERT INTO orders VALUES (1001, 'new')",
+		"GRANT SELECT, INSERT, UPDATE, DELETE ON orders TO fence_writer",
+		"SELECT fence.protect('orders', resource => 'orders/1001')",
+	} {
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+}
+
+const updateOrder = "UPDATE orders SET status = $1 WHERE id = 1001"
+
+func sqlState(err error) string {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return pgErr.Code
+	}
+	return fmt.Sprint(err)
+}
+
+func TestStaleWriterIsRefusedOnEveryFace(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	guarded(t, pg)
+	c := start(t, config(t, pg))
+	for name, over := range map[string]func(lease) lease{
+		"released": func(l lease) lease {
+			c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
+			return c.acquire("orders/1001", "30s", "0s")
+		},
+		"expired": func(lease) lease { return c.acquire("orders/1001", "30s", "20s") },
+	} {
+		ttl := map[string]string{"released": "30s", "expired": "500ms"}[name]
+		a := c.acquire("orders/1001", ttl, "20s")
+		aConn := c.connect(pg, a)
+		if _, err := aConn.Exec(t.Context(), updateOrder, "by a"); err != nil {
+			t.Fatalf("%s: write under the current grant: %v", name, err)
+		}
+		aCreds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": a.handle})
+		if err := c.put(aCreds, "1001/invoice.txt", "by a"); err != nil {
+			t.Fatalf("%s: upload under the current grant: %v", name, err)
+		}
+
+		b := over(a)
+		if b.token <= a.token && len(b.token) <= len(a.token) {
+			t.Errorf("%s: token %s after %s", name, b.token, a.token)
+		}
+		bConn := c.connect(pg, b)
+		if _, err := bConn.Exec(t.Context(), updateOrder, "by b"); err != nil {
+			t.Fatalf("%s: write of the next holder: %v", name, err)
+		}
+		if err := c.upload(b, "1001/invoice.txt", "by b"); err != nil {
+			t.Fatalf("%s: upload of the next holder: %v", name, err)
+		}
+
+		if _, err := aConn.Exec(t.Context(), updateOrder, "by a again"); sqlState(err) != "ZF001" {
+			t.Errorf("%s: stale write in an open session: %v; want ZF001", name, err)
+		}
+		if _, err := c.connect(pg, a).Exec(t.Context(), updateOrder, "by a again"); sqlState(err) != "ZF001" {
+			t.Errorf("%s: stale write in a new session: %v; want ZF001", name, err)
+		}
+		refused := c.want(http.StatusPreconditionFailed, "POST", "/v1/sql", map[string]any{"statements": []any{map[string]any{"sql": updateOrder, "args": []string{"by a again"}}}},
+			"Fencing-Resource", "orders/1001", "Fencing-Token", a.grant)
+		if refused.text("code") != "ZF001" || refused.text("presented") != a.token || refused.text("recorded") != b.token {
+			t.Errorf("%s: stale SQL over HTTP: %v", name, refused.Body)
+		}
+		err := c.put(aCreds, "1001/invoice.txt", "by a again")
+		var status *awshttp.ResponseError
+		var code smithy.APIError
+		if !errors.As(err, &status) || status.HTTPStatusCode() != http.StatusPreconditionFailed || !errors.As(err, &code) || code.ErrorCode() != "StaleFencingToken" {
+			t.Errorf("%s: stale upload: %v; want 412 StaleFencingToken", name, err)
+		}
+		stale := c.want(http.StatusPreconditionFailed, "POST", "/v1/leases/credentials", map[string]string{"handle": a.handle})
+		if stale.text("code") != "ZF001" {
+			t.Errorf("%s: credentials of a stale lease: %v", name, stale.Body)
+		}
+
+		var is string
+		if err := bConn.QueryRow(t.Context(), "SELECT status FROM orders WHERE id = 1001").Scan(&is); err != nil || is != "by b" {
+			t.Errorf("%s: the row holds %q, %v; want what the current holder wrote", name, is, err)
+		}
+		c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": b.handle})
+	}
+}
