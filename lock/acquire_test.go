@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -246,4 +247,38 @@ func (h *history) check(t *testing.T, want int) {
 	if duplicates+inversions > 0 {
 		t.Errorf("%d duplicate tokens and %d inversions in %d acquisitions", duplicates, inversions, len(h.entries))
 	}
+}
+
+func TestManyCallersOnManyResourcesShareTheirRoundTrips(t *testing.T) {
+	t.Parallel()
+	backends(t, []int{1, 3}, func(t *testing.T, cfg lock.Config) {
+		const callers, each = 48, 6
+		l := started(t, cfg)
+		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+		defer cancel()
+		histories := make([]history, 16)
+		var done sync.WaitGroup
+		for i := range callers {
+			h := &histories[i%len(histories)]
+			resource := fmt.Sprintf("r/%d", i%len(histories))
+			done.Go(func() {
+				for range each {
+					begun := time.Now()
+					lease, err := l.Acquire(ctx, resource)
+					if err != nil {
+						t.Errorf("acquire: %v", err)
+						return
+					}
+					h.add(begun, time.Now(), token(t, lease))
+					if err := lease.Release(ctx); err != nil {
+						t.Errorf("release: %v", err)
+					}
+				}
+			})
+		}
+		done.Wait()
+		for i := range histories {
+			histories[i].check(t, callers/len(histories)*each)
+		}
+	})
 }

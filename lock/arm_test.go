@@ -127,7 +127,8 @@ func TestArmedTokensRiseThroughTheLossOfEveryNode(t *testing.T) {
 		for _, m := range minis {
 			m.FlushAll()
 		}
-		initialise(t, l)
+		// At once, or after the quarantine where the loss was noticed first.
+		eventually(t, 20*time.Second, "nodes are admitted", func() bool { return l.Init(t.Context()) == nil })
 	}
 }
 

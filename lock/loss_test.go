@@ -282,6 +282,21 @@ func TestAdmissionWithAnEpochFromBeforeAnotherIsVoid(t *testing.T) {
 	})
 }
 
+func TestAdmissionIsVoidWhenTheNodeLosesItsDataAgain(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{})
+	cfg.MaxTTL, cfg.Epochs = time.Minute, &epochs{}
+	l := started(t, cfg)
+	flush := func() { must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err()) }
+	flush()
+	begun, err := l.AdmitBegin(t.Context(), "node-1")
+	must(t, err)
+	flush() // takes the quarantine with it
+	if err := l.Admit(t.Context(), begun); err == nil {
+		t.Fatal("admitted without the quarantine")
+	}
+}
+
 func TestReadmissionNeedsAnEpochStore(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 1, redisserver.Config{})

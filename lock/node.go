@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -100,6 +101,9 @@ type node struct {
 	conn  *redis.Conn
 	bound *bound // nil: the incarnation must be learnt first
 	spare []*op
+
+	segments [][]*op
+	replies  []reply
 }
 
 func newNode(cfg Node, index int, k keys, nodeTimeout time.Duration, onLost func(*node)) *node {
@@ -182,20 +186,27 @@ func (n *node) close() {
 func (n *node) run() {
 	defer close(n.done)
 	defer n.hangUp()
+	crowd := false
 	for range n.wake {
 		for {
+			if crowd {
+				// Callers that the last batch woke are about to submit again:
+				// let them, so that this batch is a full one too.
+				runtime.Gosched()
+			}
 			n.mu.Lock()
 			batch := n.queue
 			n.queue = n.spare[:0]
 			closed := n.closed
 			n.mu.Unlock()
 			if len(batch) == 0 {
-				n.spare = batch
+				n.spare, crowd = batch, false
 				if closed {
 					return
 				}
 				break
 			}
+			crowd = len(batch) > 1
 			n.exec(n.take(batch))
 			clear(batch)
 			n.spare = batch
@@ -236,29 +247,47 @@ func (n *node) exec(ops []*op) {
 			return
 		}
 	}
-	cmds := make([]*redis.Cmd, len(ops))
+	n.segments = segments(n.segments[:0], ops)
+	cmds := make([]*redis.Cmd, len(n.segments))
+	for i, seg := range n.segments {
+		cmds[i] = redis.NewCmd(ctx, n.bound.args(n.keys, seg)...)
+	}
 	var err error
-	if len(ops) == 1 {
-		cmds[0] = redis.NewCmd(ctx, n.args(ops[0])...)
+	if len(cmds) == 1 {
 		err = n.conn.Process(ctx, cmds[0])
 	} else {
 		pipe := n.conn.Pipeline()
-		for i, o := range ops {
-			cmds[i] = pipe.Do(ctx, n.args(o)...)
+		for _, cmd := range cmds {
+			_ = pipe.Process(ctx, cmd) // queued only
 		}
 		_, err = pipe.Exec(ctx)
 	}
 	n.hangUpOn(err)
 	lost := false
-	for i, o := range ops {
-		r := parseReply(cmds[i])
-		lost = lost || errors.Is(r.err, ErrQuarantined)
-		n.deliver(o, r)
+	for i, seg := range n.segments {
+		lost = n.answer(seg, cmds[i]) || lost
 	}
+	clear(n.segments)
 	if lost {
 		n.bound = nil // it may have been admitted again meanwhile: look before the next call
 		n.onLost(n)
 	}
+}
+
+// answer delivers the replies to a segment, and reports whether the node turned
+// out not to be admitted.
+func (n *node) answer(seg []*op, cmd *redis.Cmd) (lost bool) {
+	if len(seg) == 1 {
+		r := parseReply(cmd)
+		n.deliver(seg[0], r)
+		return errors.Is(r.err, ErrQuarantined)
+	}
+	n.replies = parseBatch(n.replies[:0], seg, cmd)
+	for i, o := range seg {
+		lost = lost || errors.Is(n.replies[i].err, ErrQuarantined)
+		n.deliver(o, n.replies[i])
+	}
+	return lost
 }
 
 // learn reads the node's incarnation and so the names of its scripts.
@@ -273,20 +302,6 @@ func (n *node) learn(ctx context.Context) error {
 	}
 	n.bound = bindScripts(nonce)
 	return nil
-}
-
-func (n *node) args(o *op) []any {
-	sha := n.bound.sha[o.kind]
-	switch o.kind {
-	case opAcquire:
-		return []any{"EVALSHA", sha, 2, n.keys.h, o.key, o.field, o.owner, o.holder, o.ttl, o.n}
-	case opConfirm:
-		return []any{"EVALSHA", sha, 2, n.keys.h, o.key, o.field, o.owner, o.n}
-	case opExtend:
-		return []any{"EVALSHA", sha, 2, n.keys.h, o.key, o.owner, o.ttl}
-	default:
-		return []any{"EVALSHA", sha, 2, n.keys.h, o.key, o.owner}
-	}
 }
 
 // hangUpOn drops the connection when err is one of the connection, not of the
@@ -322,38 +337,6 @@ func (n *node) deliver(o *op, r reply) {
 	}
 	r.node, r.kind = n.index, o.kind
 	o.reply <- r
-}
-
-// parseReply reads a script's flat array.
-func parseReply(cmd *redis.Cmd) reply {
-	values, err := cmd.Slice()
-	if err != nil {
-		err = serverError(err)
-		return reply{err: err, sent: !errors.Is(err, ErrQuarantined)}
-	}
-	r := reply{sent: true}
-	if len(values) == 0 {
-		r.err = errors.New("malformed reply")
-		return r
-	}
-	r.n = integer(values, 0)
-	r.pttl = integer(values, 1)
-	r.floor = integer(values, 2)
-	if len(values) > 3 {
-		r.holder, _ = values[3].(string)
-	}
-	if r.n == codeUnknown {
-		return reply{err: ErrQuarantined}
-	}
-	return r
-}
-
-func integer(values []any, i int) int64 {
-	if i >= len(values) {
-		return 0
-	}
-	n, _ := values[i].(int64)
-	return n
 }
 
 // serverError gives a known meaning to an error of Redis or of its connection.

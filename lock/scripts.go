@@ -19,6 +19,8 @@ var (
 	extendText string
 	//go:embed scripts/release.lua
 	releaseText string
+	//go:embed scripts/batch.lua
+	batchText string
 
 	//go:embed scripts/admit_begin.lua
 	admitBeginText string
@@ -31,15 +33,19 @@ var (
 // the node lost its run. Never fall back to EVAL, never load them again.
 type bound struct {
 	nonce string
-	sha   [opKinds]string
+	sha   [scriptKinds]string
 }
 
+// scriptKinds counts the bound scripts: one for each kind of op, and the batch.
+const scriptKinds = opKinds + 1
+
 // boundTexts lists the text of each operation's script.
-var boundTexts = [opKinds]*string{
+var boundTexts = [scriptKinds]*string{
 	opAcquire: &acquireText,
 	opConfirm: &confirmText,
 	opExtend:  &extendText,
 	opRelease: &releaseText,
+	opKinds:   &batchText,
 }
 
 // bindScripts names the scripts of an incarnation.
