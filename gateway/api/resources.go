@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-const resourcesPath = "/resources/"
+const resourcesPath = "/v1/resources/"
 
 type resourceResponse struct {
 	Resource  string      `json:"resource"`
@@ -26,7 +26,7 @@ type resourceResponse struct {
 func (s *Server) inspect(c echo.Context) error {
 	// The escaped path keeps an encoded slash apart from a plain one; both may
 	// stand in a resource's name.
-	escaped := strings.TrimPrefix(c.Request().URL.EscapedPath(), "/v1"+resourcesPath)
+	escaped := strings.TrimPrefix(c.Request().URL.EscapedPath(), resourcesPath)
 	resource, err := fence.UnescapeResource(escaped)
 	if err != nil {
 		return err

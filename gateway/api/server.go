@@ -127,16 +127,17 @@ func (s *Server) routes() {
 	e.GET("/healthz", s.health)
 	e.GET("/readyz", s.ready)
 	e.GET("/openapi.json", openAPI)
-	e.GET("/metrics", s.metrics, s.authenticate)
-	v1 := e.Group("/v1", s.authenticate)
-	v1.POST("/leases", s.acquire)
-	v1.POST("/leases/renew", s.renew)
-	v1.POST("/leases/release", s.release)
-	v1.POST("/leases/credentials", s.credentials)
-	v1.GET(resourcesPath+"*", s.inspect)
-	v1.GET("/endpoints", s.endpoints)
-	v1.PUT("/buckets/:bucket", s.ensureBucket)
-	v1.POST("/sql", s.sql)
+	// Not a group: one with middleware answers 404 where 405 is due.
+	auth := s.authenticate
+	e.GET("/metrics", s.metrics, auth)
+	e.POST("/v1/leases", s.acquire, auth)
+	e.POST("/v1/leases/renew", s.renew, auth)
+	e.POST("/v1/leases/release", s.release, auth)
+	e.POST("/v1/leases/credentials", s.credentials, auth)
+	e.GET(resourcesPath+"*", s.inspect, auth)
+	e.GET("/v1/endpoints", s.endpoints, auth)
+	e.PUT("/v1/buckets/:bucket", s.ensureBucket, auth)
+	e.POST("/v1/sql", s.sql, auth)
 }
 
 // Handler is the API without a listener.

@@ -1,0 +1,140 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/api"
+)
+
+// fakes stand for everything behind the API. Each func may be replaced by a
+// test; the zero value of err answers with success.
+type fakes struct {
+	acquire  func(context.Context, api.Acquisition) (api.Lease, error)
+	renewed  time.Duration // the ttl of the last renewal
+	released chan api.Ref
+	record   api.FenceRecord
+	err      error // of Renew, Release, Inspect, EnsureBucket and Run
+	lockErr  error
+	ran      []api.Statement
+	grant    fence.Grant
+	results  []api.Result
+}
+
+var seal = fence.NewSeal()
+
+func newFakes() *fakes {
+	return &fakes{
+		released: make(chan api.Ref, 10),
+		record:   api.FenceRecord{Resource: "orders/1001", Token: 34, Sealed: true, Holder: "worker-a", ArmedAt: time.Unix(1700000000, 0)},
+		acquire: func(_ context.Context, req api.Acquisition) (api.Lease, error) {
+			return api.Lease{Grant: fence.Grant{Resource: req.Resource, Token: 34, Seal: seal}, Owner: "0123456789abcdef", TTL: req.TTL, Valid: req.TTL - time.Millisecond}, nil
+		},
+	}
+}
+
+func (f *fakes) Acquire(ctx context.Context, req api.Acquisition) (api.Lease, error) {
+	return f.acquire(ctx, req)
+}
+
+func (f *fakes) Renew(_ context.Context, _ api.Ref, ttl time.Duration) (time.Duration, error) {
+	f.renewed = ttl
+	return ttl, f.err
+}
+
+func (f *fakes) Release(_ context.Context, ref api.Ref) error {
+	f.released <- ref
+	return f.err
+}
+
+func (f *fakes) Locked(context.Context, string) (bool, error) { return true, f.lockErr }
+
+func (f *fakes) Inspect(context.Context, string) (api.FenceRecord, error) { return f.record, f.err }
+
+func (f *fakes) Issue(string, fence.Token, time.Time) (api.S3Credentials, error) {
+	return api.S3Credentials{AccessKeyID: "ASIA", SecretAccessKey: "s", SessionToken: "t"}, nil
+}
+
+func (f *fakes) EnsureBucket(context.Context, string, string) (bool, error) { return true, f.err }
+
+func (f *fakes) Run(_ context.Context, grant fence.Grant, statements []api.Statement) ([]api.Result, error) {
+	f.grant, f.ran = grant, statements
+	return f.results, f.err
+}
+
+var keys = api.HandleKeys{Current: "k1", Master: map[string][]byte{"k1": bytes.Repeat([]byte{1}, 32)}}
+
+type option func(*api.Config)
+
+func newServer(t *testing.T, f *fakes, opts ...option) *api.Server {
+	t.Helper()
+	cfg := api.Config{
+		Leases: f, Fences: f, Credentials: f, Buckets: f, SQL: f, Handles: keys,
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
+	for _, o := range opts {
+		o(&cfg)
+	}
+	s, err := api.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+type answer struct {
+	status int
+	header http.Header
+	body   map[string]any
+	text   string
+}
+
+func (a answer) str(name string) string { s, _ := a.body[name].(string); return s }
+
+// request serves one request without a network.
+func request(t *testing.T, s *api.Server, method, path, body string, headers ...string) answer {
+	t.Helper()
+	var payload io.Reader
+	if body != "" {
+		payload = strings.NewReader(body)
+	}
+	req := httptest.NewRequestWithContext(t.Context(), method, path, payload)
+	req.Host = "127.0.0.1:7070"
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(headers); i += 2 {
+		if headers[i] == "Host" {
+			req.Host = headers[i+1]
+		}
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	rec := httptest.NewRecorder()
+	s.Handler().ServeHTTP(rec, req)
+	a := answer{status: rec.Code, header: rec.Header(), text: rec.Body.String()}
+	if strings.Contains(rec.Header().Get("Content-Type"), "json") {
+		if err := json.Unmarshal(rec.Body.Bytes(), &a.body); err != nil {
+			t.Fatalf("%s %s: %v in %s", method, path, err, a.text)
+		}
+	}
+	return a
+}
+
+// aHandle acquires and returns the handle.
+func aHandle(t *testing.T, s *api.Server) string {
+	t.Helper()
+	a := request(t, s, "POST", "/v1/leases", `{"resource":"orders/1001"}`)
+	if a.status != http.StatusCreated {
+		t.Fatalf("acquire: %d %s", a.status, a.text)
+	}
+	return a.str("handle")
+}
