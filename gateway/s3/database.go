@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
@@ -190,5 +191,8 @@ func (v *version) scan(row pgx.Row) error {
 	}
 	return nil
 }
+
+// uuid is an id as a statement's argument, in any of pgx's modes.
+func uuid(id [16]byte) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
 const versionColumns = "id, blobs, blob_sizes, size, etag, attributes, created_at"

@@ -33,6 +33,6 @@ func (b *backend) remove(r request, in *s3.DeleteObjectInput) error {
 		etag := strings.Trim(*in.IfMatch, `"`)
 		ifMatch = &etag
 	}
-	return b.db.settle(b.base, exec(sqlCommitDeletion, [16]byte(blob.NewID()), *in.Bucket, *in.Key,
+	return b.db.settle(b.base, exec(sqlCommitDeletion, uuid(blob.NewID()), *in.Bucket, *in.Key,
 		r.grant.resource, int64(r.grant.token), nullable(r.invocation), ifMatch))
 }

@@ -58,7 +58,7 @@ func TestAnUploadThatBecomesStaleOnItsWayIsRefusedAtTheCommit(t *testing.T) {
 	put(t, w.lease("orders/1001", 7), bucket, invoice, "the old object")
 	slow := newHalf(3 << 20)
 	done := w.async(raw{creds: w.issue("orders/1001", 7), method: "PUT", path: "/orders/" + invoice, body: slow, size: 3 << 20})
-	<-slow.reached
+	w.underWay(slow)
 	w.arm("orders/1001", 8) // completes: an upload under way holds nothing up
 	close(slow.resume)
 	if a := <-done; a.status != 412 || !strings.Contains(a.body, "StaleFencingToken") {

@@ -296,6 +296,13 @@ func (h *half) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// underWay waits until the server has begun the upload and half of it is sent.
+func (w *world) underWay(h *half) {
+	w.t.Helper()
+	<-h.reached
+	eventually(w.t, "the upload is under way", func() bool { return w.count("SELECT count(*) FROM objects.blobs WHERE state = 'pending'") == 1 })
+}
+
 func (w *world) url(format string, args ...any) string {
 	return "http://" + w.addr + fmt.Sprintf(format, args...)
 }

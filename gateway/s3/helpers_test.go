@@ -16,6 +16,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -263,4 +264,10 @@ func (c *faultyConn) Close() error {
 		return nil // the test's to close
 	}
 	return c.Conn.Close()
+}
+
+func tokenOf(n int) fence.Token { return fence.Token(n) }
+
+func getInput(bucket, key string) *awss3.GetObjectInput {
+	return &awss3.GetObjectInput{Bucket: &bucket, Key: &key}
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 
@@ -54,7 +55,7 @@ func (b *backend) put(r request, bucket, key string, in s3response.PutObjectInpu
 		return s3response.PutObjectOutput{}, err
 	}
 	id := blob.NewID()
-	err = b.db.settle(b.base, exec(sqlBeginUpload, [16]byte(id), bucket, key, r.grant.resource, int64(r.grant.token)))
+	err = b.db.settle(b.base, exec(sqlBeginUpload, uuid(id), bucket, key, r.grant.resource, int64(r.grant.token)))
 	if err != nil {
 		return s3response.PutObjectOutput{}, err
 	}
@@ -114,7 +115,7 @@ func (b *backend) giveUp(ids ...blob.ID) bool {
 	for _, id := range ids {
 		var gone bool
 		err := b.db.once(b.base, func(ctx context.Context, q querier) error {
-			return q.QueryRow(ctx, sqlAbandonUpload, [16]byte(id)).Scan(&gone)
+			return q.QueryRow(ctx, sqlAbandonUpload, uuid(id)).Scan(&gone)
 		})
 		if err == nil && gone {
 			err = b.cfg.Store.Delete(b.base, id)
@@ -146,10 +147,10 @@ func (b *backend) commit(c commit) (version, error) {
 	if err != nil {
 		return version{}, fmt.Errorf("encode attributes: %w", err)
 	}
-	id := [16]byte(blob.NewID())
-	ids := make([][16]byte, len(c.blobs))
+	id := uuid(blob.NewID())
+	ids := make([]pgtype.UUID, len(c.blobs))
 	for i, blobID := range c.blobs {
-		ids[i] = blobID
+		ids[i] = uuid(blobID)
 	}
 	args := []any{id, c.bucket, c.key, ids, c.sizes, c.etag, string(text), c.grant.resource, int64(c.grant.token),
 		nullable(c.invocation), c.ifMatch, c.ifNoneMatch}
@@ -158,7 +159,7 @@ func (b *backend) commit(c commit) (version, error) {
 		return v.scan(q.QueryRow(ctx, sqlCommitUpload, args...))
 	})
 	if err == nil {
-		if len(v.Blobs) > 0 && len(ids) > 0 && v.Blobs[0] != ids[0] {
+		if len(v.Blobs) > 0 && len(ids) > 0 && v.Blobs[0] != ids[0].Bytes {
 			b.forget(c.blobs) // an earlier attempt's bytes stand for this request
 		}
 		return v, nil
