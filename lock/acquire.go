@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,8 +15,9 @@ import (
 type AcquireOption func(*acquireOptions)
 
 type acquireOptions struct {
-	ttl    time.Duration
-	holder string
+	ttl       time.Duration
+	holder    string
+	keepAlive *KeepAlive
 }
 
 // WithTTL sets how long the lease lives unless it is extended. From the longest
@@ -37,7 +39,7 @@ func (l *Locker) options(resource string, opts []AcquireOption) (acquireOptions,
 		return o, err
 	}
 	o.ttl = o.ttl.Truncate(time.Millisecond)
-	return o, validateHolder(o.holder)
+	return o, cmp.Or(o.keepAlive.validate(), validateHolder(o.holder))
 }
 
 // Bounds of the wait between two tries of [Locker.Acquire].
@@ -142,7 +144,11 @@ func (l *Locker) attempt(ctx context.Context, resource string, o acquireOptions,
 		return nil, err
 	}
 	grant := fence.Grant{Resource: resource, Token: token, Seal: seal}
-	return newLease(ctx, l, grant, a.owner, a.deadline), nil
+	s := newSession(ctx, l, grant, a.owner, o.ttl, a.deadline)
+	if o.keepAlive != nil {
+		s.keepAlive(*o.keepAlive)
+	}
+	return &Lease{s: s}, nil
 }
 
 func (a *attempt) acquire(ctx context.Context, floor fence.Token, seal fence.Seal) (fence.Token, error) {

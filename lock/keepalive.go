@@ -1,0 +1,90 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// KeepAlive renews a lease in the background. It needs a cap, so that a stuck
+// worker cannot keep a resource for ever: For, Renewals, or both.
+type KeepAlive struct {
+	// For is how long after the acquisition the lease is renewed at most.
+	For time.Duration
+	// Renewals is how often it is renewed at most.
+	Renewals int
+	// Progress, if set, is asked before each renewal. An error ends the
+	// renewals: the worker is stuck, and the lease runs out.
+	Progress func(context.Context) error
+	// Ended, if set, hears why renewals ended, unless the lease was released.
+	Ended func(error)
+}
+
+// ErrCapped: the lease is not renewed any more, because the cap of its
+// [KeepAlive] is reached.
+var ErrCapped = errors.New("lease has been renewed as often as allowed")
+
+// WithKeepAlive renews the lease at each third of its TTL, until it is
+// released, lost, capped, or the Locker is closed.
+func WithKeepAlive(k KeepAlive) AcquireOption {
+	return func(o *acquireOptions) { o.keepAlive = &k }
+}
+
+func (k *KeepAlive) validate() error {
+	if k != nil && k.For <= 0 && k.Renewals <= 0 {
+		return &fence.InvalidError{Field: "keep-alive", Reason: "has no cap: set For or Renewals"}
+	}
+	return nil
+}
+
+// keepAlive starts renewing, unless the Locker is closed.
+func (s *session) keepAlive(k KeepAlive) {
+	l := s.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.background.Go(func() {
+			err := s.renew(k)
+			if k.Ended != nil && !errors.Is(context.Cause(s.ctx), ErrReleased) {
+				k.Ended(err)
+			}
+		})
+	}
+}
+
+// renew returns why renewing ended.
+func (s *session) renew(k KeepAlive) error {
+	ctx, cancel := context.WithCancelCause(s.ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.l.ctx, func() { cancel(ErrClosed) })()
+	begun := time.Now()
+	next := s.ttl / 3
+	for done := 0; ; {
+		if err := pause(ctx, next); err != nil {
+			return err
+		}
+		switch {
+		case k.Renewals > 0 && done >= k.Renewals, k.For > 0 && time.Since(begun) >= k.For:
+			return ErrCapped
+		}
+		if k.Progress != nil {
+			if err := k.Progress(ctx); err != nil {
+				return fmt.Errorf("no progress: %w", err)
+			}
+		}
+		switch err := s.extend(ctx, s.ttl); {
+		case err == nil:
+			done++
+			next = s.ttl / 3
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case Retryable(err):
+			next = s.ttl / 12 // several more tries before the deadline
+		default:
+			return err
+		}
+	}
+}

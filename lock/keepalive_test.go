@@ -1,0 +1,128 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/lock"
+)
+
+func TestKeepAliveRenewsUntilItsCap(t *testing.T) {
+	t.Parallel()
+	l := started(t, shared(t, 3))
+	ended := make(chan error, 1)
+	const ttl = 600 * time.Millisecond
+	begun := time.Now()
+	lease := acquire(t, l, "r", lock.WithTTL(ttl), lock.WithKeepAlive(lock.KeepAlive{
+		Renewals: 4, Ended: func(err error) { ended <- err },
+	}))
+	select {
+	case <-lease.Done():
+	case <-time.After(20 * time.Second):
+		t.Fatal("renewed beyond the cap")
+	}
+	if lived := time.Since(begun); lived < ttl+ttl/2 {
+		t.Errorf("the lease lived for %v only", lived)
+	}
+	if err := <-ended; !errors.Is(err, lock.ErrCapped) {
+		t.Errorf("ended: %v", err)
+	}
+}
+
+func TestAStuckWorkerIsNotRenewed(t *testing.T) {
+	t.Parallel()
+	l := started(t, shared(t, 3))
+	ended := make(chan error, 1)
+	stuck := errors.New("no item done since the last renewal")
+	var asked atomic.Int32
+	lease := acquire(t, l, "r", lock.WithTTL(300*time.Millisecond), lock.WithKeepAlive(lock.KeepAlive{
+		For: time.Hour, Ended: func(err error) { ended <- err },
+		Progress: func(context.Context) error {
+			if asked.Add(1) > 2 {
+				return stuck
+			}
+			return nil
+		},
+	}))
+	<-lease.Done()
+	if err := <-ended; !errors.Is(err, stuck) {
+		t.Errorf("ended: %v", err)
+	}
+}
+
+func TestReleaseEndsRenewalsQuietly(t *testing.T) {
+	t.Parallel()
+	l := started(t, shared(t, 3))
+	lease := acquire(t, l, "r", lock.WithTTL(200*time.Millisecond), lock.WithKeepAlive(lock.KeepAlive{
+		For: time.Hour, Ended: func(err error) { t.Errorf("ended: %v", err) },
+	}))
+	renewed := lease.Deadline()
+	eventually(t, 10*time.Second, "the lease is renewed", func() bool { return lease.Deadline().After(renewed) })
+	release(t, lease)
+	must(t, l.Close()) // waits for the goroutine
+}
+
+func TestKeepAliveNeedsACap(t *testing.T) {
+	t.Parallel()
+	l := started(t, shared(t, 1))
+	_, err := l.TryAcquire(t.Context(), "r", lock.WithKeepAlive(lock.KeepAlive{}))
+	if !errors.Is(err, fence.ErrInvalid) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestALeaseIsGivenBackWhenItsLastHandleIsReleased(t *testing.T) {
+	t.Parallel()
+	l := started(t, shared(t, 3))
+	outer := acquire(t, l, "r")
+	inner, err := outer.Reenter()
+	must(t, err)
+	if token(t, inner) != token(t, outer) {
+		t.Error("another token")
+	}
+	release(t, outer)
+	if _, err := outer.Grant(); !errors.Is(err, lock.ErrReleased) {
+		t.Errorf("released handle: %v", err)
+	}
+	if _, err := outer.Reenter(); !errors.Is(err, lock.ErrReleased) {
+		t.Errorf("re-entered through a released handle: %v", err)
+	}
+	release(t, outer) // again: counts once
+	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
+		t.Fatalf("given back too early: %v", err)
+	}
+	token(t, inner)
+	release(t, inner)
+	select {
+	case <-inner.Done():
+	default:
+		t.Error("the context outlives the lease")
+	}
+	release(t, acquire(t, l, "r"))
+}
+
+func TestReleaseAsyncFreesTheResource(t *testing.T) {
+	t.Parallel()
+	backends(t, []int{1, 3}, func(t *testing.T, cfg lock.Config) {
+		l := started(t, cfg)
+		var last fence.Token
+		for range 20 {
+			lease := acquire(t, l, "r")
+			if got := token(t, lease); got <= last {
+				t.Fatalf("token %d after %d", got, last)
+			} else {
+				last = got
+			}
+			lease.ReleaseAsync()
+			lease.ReleaseAsync()
+			if _, err := lease.Grant(); !errors.Is(err, lock.ErrReleased) {
+				t.Fatalf("grant: %v", err)
+			}
+		}
+		free(t, l, "r")
+	})
+}

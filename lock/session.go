@@ -1,0 +1,162 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// session is what all handles of one acquisition share.
+type session struct {
+	l     *Locker
+	grant fence.Grant
+	owner string
+	ttl   time.Duration // that it was acquired with
+
+	ctx       context.Context
+	cancel    context.CancelCauseFunc
+	extending chan struct{} // holds one value while an extension or the release is on its way
+
+	mu       sync.Mutex
+	deadline instant
+	timer    *time.Timer
+	over     error // ErrLost or ErrReleased
+	handles  int
+}
+
+func newSession(ctx context.Context, l *Locker, grant fence.Grant, owner string, ttl time.Duration, deadline instant) *session {
+	s := &session{
+		l: l, grant: grant, owner: owner, ttl: ttl, deadline: deadline,
+		extending: make(chan struct{}, 1), handles: 1,
+	}
+	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.timer = time.AfterFunc(deadline.left(), s.expire)
+	return s
+}
+
+func (s *session) ref() Ref {
+	return Ref{Resource: s.grant.Resource, Owner: s.owner, Token: s.grant.Token}
+}
+
+// expire ends the lease if its deadline has passed.
+func (s *session) expire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_ = s.checkLocked()
+}
+
+// checkLocked ends the lease at its deadline and returns why it is over, or nil.
+func (s *session) checkLocked() error {
+	if s.over == nil {
+		if !s.deadline.passed() {
+			return nil
+		}
+		s.endLocked(ErrLost)
+	}
+	return s.over
+}
+
+func (s *session) endLocked(why error) {
+	if s.over != nil {
+		return
+	}
+	s.over = why
+	s.timer.Stop()
+	s.cancel(why)
+}
+
+func (s *session) current() (fence.Grant, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.checkLocked(); err != nil {
+		return fence.Grant{}, fmt.Errorf("lease of %q: %w", s.grant.Resource, err)
+	}
+	return s.grant, nil
+}
+
+// retain counts one more handle.
+func (s *session) retain() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.checkLocked(); err != nil {
+		return fmt.Errorf("lease of %q: %w", s.grant.Resource, err)
+	}
+	s.handles++
+	return nil
+}
+
+// drop counts one handle less and reports whether it was the last.
+func (s *session) drop() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handles--
+	return s.handles == 0
+}
+
+func (s *session) extend(ctx context.Context, ttl time.Duration) error {
+	select {
+	case s.extending <- struct{}{}:
+		defer func() { <-s.extending }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if _, err := s.current(); err != nil {
+		return err
+	}
+	hoped := now().add(s.l.validity(ttl))
+	deadline, err := s.l.extend(ctx, s.ref(), ttl)
+	if errors.Is(err, fence.ErrInvalid) {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if over := s.checkLocked(); over != nil {
+		return fmt.Errorf("extend %q: %w", s.grant.Resource, over)
+	}
+	switch {
+	case err == nil:
+		s.moveLocked(deadline)
+	case errors.Is(err, ErrLost):
+		s.endLocked(ErrLost)
+	default:
+		// Some nodes may have taken the new TTL, which may be the shorter one.
+		s.moveLocked(s.deadline.earlier(hoped))
+	}
+	return err
+}
+
+func (s *session) moveLocked(deadline instant) {
+	s.deadline = deadline
+	s.timer.Reset(deadline.left())
+}
+
+// end makes the lease over and returns how it had ended before, if it had.
+func (s *session) end() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lost := s.checkLocked()
+	s.endLocked(ErrReleased)
+	return lost
+}
+
+func (s *session) release(ctx context.Context) error {
+	s.extending <- struct{}{} // an extension on its way answers first
+	defer func() { <-s.extending }()
+	lost := s.end()
+	err := s.l.Release(ctx, s.ref()) // also when lost: a lock may be left on some node
+	if lost != nil {
+		return fmt.Errorf("release %q: %w", s.grant.Resource, lost)
+	}
+	return err
+}
+
+func (s *session) releaseAsync() {
+	_ = s.end()
+	s.l.giveBack(s.grant.Resource, s.owner, s.l.cfg.MaxTTL, s.l.all())
+}
