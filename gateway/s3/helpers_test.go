@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -223,8 +224,17 @@ func (f *faulty) next(message []byte) fault {
 type faultyConn struct {
 	net.Conn
 
-	f   *faulty
-	hit fault
+	f    *faulty
+	hit  fault
+	held []byte      // of a delayed statement
+	lost atomic.Bool // its sender knows by now
+}
+
+// deliver brings a delayed statement to PostgreSQL and waits until it was executed.
+func (c *faultyConn) deliver() {
+	_, _ = c.Conn.Write(c.held)
+	_, _ = io.ReadAtLeast(c.Conn, make([]byte, 64<<10), 6)
+	_ = c.Conn.Close()
 }
 
 func (c *faultyConn) Write(p []byte) (int, error) {
@@ -235,13 +245,12 @@ func (c *faultyConn) Write(p []byte) (int, error) {
 	case loseRequest:
 		return 0, errors.Join(errCut, c.Conn.Close())
 	case delayRequest:
-		held := append([]byte(nil), p...)
-		c.f.mu.Lock()
-		c.f.delayed = func() {
-			_, _ = c.Conn.Write(held)
-			_, _ = io.ReadAtLeast(c.Conn, make([]byte, 4096), 6) // the reply has come: it was executed
-			_ = c.Conn.Close()
+		if c.lost.Load() { // a farewell
+			return len(p), nil
 		}
+		c.held = append(c.held, p...)
+		c.f.mu.Lock()
+		c.f.delayed = c.deliver
 		c.f.mu.Unlock()
 		return len(p), nil
 	}
@@ -254,6 +263,7 @@ func (c *faultyConn) Read(p []byte) (int, error) {
 		_, err := c.Conn.Read(make([]byte, 4096)) // executed
 		return 0, errors.Join(errCut, err, c.Conn.Close())
 	case delayRequest, loseRequest:
+		c.lost.Store(true)
 		return 0, errCut
 	}
 	return c.Conn.Read(p)
