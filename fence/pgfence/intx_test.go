@@ -220,24 +220,29 @@ func TestInTxCoversUnguardedTables(t *testing.T) {
 	}
 }
 
-// wire is a connection that records what is sent and can lose answers: the
-// request arrives, the answer comes, and the caller never sees it.
+// wire is what a pool's connections share: a record of what was sent, and the
+// number of answers still to be lost. Such a request arrives, its answer comes,
+// and the caller never sees it.
 type wire struct {
-	net.Conn
-	lose *atomic.Int32 // answers still to be lost, over all connections of the pool
+	lose atomic.Int32
 
 	mu   sync.Mutex
-	sent *bytes.Buffer
+	sent bytes.Buffer
 }
 
-func (c *wire) Write(b []byte) (int, error) {
+type wireConn struct {
+	net.Conn
+	*wire
+}
+
+func (c *wireConn) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	c.sent.Write(b)
 	c.mu.Unlock()
 	return c.Conn.Write(b)
 }
 
-func (c *wire) Read(b []byte) (int, error) {
+func (c *wireConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if err == nil && c.lose.Load() > 0 {
 		c.lose.Add(-1)
@@ -247,15 +252,13 @@ func (c *wire) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func overWire(t testing.TB, address string, lose *atomic.Int32, sent *bytes.Buffer, change func(*pgxpool.Config)) *pgxpool.Pool {
+func (w *wire) pool(t testing.TB, address string, mode pgx.QueryExecMode) *pgxpool.Pool {
 	t.Helper()
 	return poolWith(t, address, func(c *pgxpool.Config) {
+		c.ConnConfig.DefaultQueryExecMode = mode
 		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-			return &wire{Conn: conn, lose: lose, sent: sent}, err
-		}
-		if change != nil {
-			change(c)
+			return &wireConn{conn, w}, err
 		}
 	})
 }
@@ -263,30 +266,30 @@ func overWire(t testing.TB, address string, lose *atomic.Int32, sent *bytes.Buff
 func TestArmAsksAgainWhenTheAnswerWasLost(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	var lose atomic.Int32
-	pool := overWire(t, w.pg.GatewayURL, &lose, &bytes.Buffer{}, nil)
+	var line wire
+	pool := line.pool(t, w.pg.GatewayURL, pgx.QueryExecModeCacheStatement)
 	f := pgfence.New(pool)
 	if err := pool.Ping(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	lose.Store(1)
+	line.lose.Store(1)
 	if err := f.Arm(t.Context(), fence.Arming{Resource: orders, Token: 34, SealHash: fence.NewSeal().Hash()}); err != nil {
 		t.Errorf("one answer lost: %v", err)
 	}
-	lose.Store(1000)
+	line.lose.Store(1000)
 	err := f.Arm(t.Context(), fence.Arming{Resource: orders, Token: 35, SealHash: fence.NewSeal().Hash()})
 	if !errors.Is(err, fence.ErrUnknown) {
 		t.Errorf("all answers lost: %v", err)
 	}
 	w.waitFor(t, "the raise was done all the same", `SELECT token = 35 FROM fence.resources`)
-	lose.Store(0)
+	line.lose.Store(0)
 	if _, err := f.Revoke(t.Context(), orders, ""); err != nil {
 		t.Error(err)
 	}
 	if err := pool.Ping(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	lose.Store(1)
+	line.lose.Store(1)
 	if _, err := f.Revoke(t.Context(), orders, ""); !errors.Is(err, fence.ErrUnknown) {
 		t.Errorf("revoke: %v", err)
 	}
@@ -305,11 +308,11 @@ func TestALostCommitIsUnknown(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	g := w.acquire(t, orders, 34)
-	var lose atomic.Int32
-	pool := overWire(t, w.pg.WriterURL, &lose, &bytes.Buffer{}, nil)
+	var line wire
+	pool := line.pool(t, w.pg.WriterURL, pgx.QueryExecModeCacheStatement)
 	err := pgfence.InTx(t.Context(), pool, g, func(tx pgx.Tx) error {
 		err := write(t.Context(), tx, g.Token)
-		lose.Store(1)
+		line.lose.Store(1)
 		return err
 	})
 	if !errors.Is(err, fence.ErrUnknown) {
@@ -319,7 +322,7 @@ func TestALostCommitIsUnknown(t *testing.T) {
 
 	// Lost before COMMIT was sent: nothing was written, and that is known.
 	err = pgfence.InTx(t.Context(), pool, g, func(tx pgx.Tx) error {
-		lose.Store(1)
+		line.lose.Store(1)
 		return write(t.Context(), tx, g.Token)
 	})
 	if err == nil || errors.Is(err, fence.ErrUnknown) {
@@ -332,9 +335,9 @@ func TestTheSealIsNeverALiteral(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	g := w.acquire(t, orders, 34)
-	for mode := range map[pgx.QueryExecMode]bool{pgx.QueryExecModeCacheStatement: true, pgx.QueryExecModeExec: true, pgx.QueryExecModeSimpleProtocol: true} {
-		var sent bytes.Buffer
-		pool := overWire(t, w.pg.WriterURL, &atomic.Int32{}, &sent, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		var line wire
+		pool := line.pool(t, w.pg.WriterURL, mode)
 		err := pgfence.InTx(t.Context(), pool, g, func(tx pgx.Tx) error {
 			if err := pgfence.Use(t.Context(), tx, g); err != nil {
 				return err
@@ -344,10 +347,12 @@ func TestTheSealIsNeverALiteral(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !bytes.Contains(sent.Bytes(), []byte(g.Presented())) {
+		pool.Close() // so that nothing writes any more
+		sent := line.sent.Bytes()
+		if !bytes.Contains(sent, []byte(g.Presented())) {
 			t.Errorf("%v: the test does not see the seal", mode)
 		}
-		if bytes.Contains(sent.Bytes(), []byte("'"+g.Presented())) {
+		if bytes.Contains(sent, []byte("'"+g.Presented())) {
 			t.Errorf("%v: the seal is a literal", mode)
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/golang-migrate/migrate/v4"
 	"github.com/golang-migrate/migrate/v4/database"
 	driver "github.com/golang-migrate/migrate/v4/database/pgx/v5"
-	"github.com/golang-migrate/migrate/v4/source"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -20,35 +19,24 @@ import (
 // direction is up or down.
 type direction struct {
 	name string
-	run  func(*migrate.Migrate) error
-	// before returns the version that the database had before the migration that
-	// left it marked as dirty at v.
-	before func(src source.Driver, v int) int
+	step int
+	end  func(latest int) int // the version at which there is nothing more to do
 }
 
 var (
-	up = direction{"up", (*migrate.Migrate).Up, func(src source.Driver, v int) int {
-		if prev, err := src.Prev(uint(v)); err == nil { //nolint:gosec // a version of the embedded migrations
-			return int(prev) //nolint:gosec // likewise
-		}
-		return database.NilVersion
-	}}
-	down = direction{"down", (*migrate.Migrate).Down, func(src source.Driver, v int) int {
-		next, err := src.First()
-		if v != database.NilVersion {
-			next, err = src.Next(uint(v)) //nolint:gosec // a version of the embedded migrations
-		}
-		if err != nil {
-			return v
-		}
-		return int(next) //nolint:gosec // likewise
-	}}
+	up   = direction{"up", 1, func(latest int) int { return latest }}
+	down = direction{"down", -1, func(int) int { return database.NilVersion }}
 )
 
-// run gives golang-migrate a connection of its own. A context that ends stops it
-// between two migrations.
+// run gives golang-migrate a connection of its own, and one migration at a time:
+// a context that ends stops it between two. (Its own loop reads ahead, and leaves
+// a goroutine behind for each migration that it read and did not run.)
 func run(ctx context.Context, url string, dir direction) (err error) {
 	defer func() { err = wrap("migrate "+dir.name, err) }()
+	newest, err := latest()
+	if err != nil {
+		return err
+	}
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
 		return err
@@ -70,17 +58,24 @@ func run(ctx context.Context, url string, dir direction) (err error) {
 		srcErr, dbErr := m.Close()
 		err = errors.Join(err, srcErr, dbErr)
 	}()
-	stop := context.AfterFunc(ctx, func() { m.GracefulStop <- true })
-	defer stop()
-
-	err = dir.run(m)
-	switch {
-	case errors.Is(err, migrate.ErrNoChange):
-		return nil
-	case err == nil:
-		return context.Cause(ctx)
+	for {
+		version, dirty, err := target.Version()
+		switch {
+		case err != nil:
+			return err
+		case dirty:
+			return &DirtyError{Version: version}
+		case version > int(newest): //nolint:gosec // a version of the embedded migrations
+			return fmt.Errorf("the database is at version %d, which this program, at %d, does not know: use a newer program", version, newest)
+		case version == dir.end(int(newest)): //nolint:gosec // likewise
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		}
+		if err := m.Steps(dir.step); err != nil {
+			return explain(m, version, err)
+		}
 	}
-	return explain(m, src, target, dir, err)
 }
 
 func openTarget(ctx context.Context, db *sql.DB) (database.Driver, error) {
@@ -93,20 +88,12 @@ func openTarget(ctx context.Context, db *sql.DB) (database.Driver, error) {
 // explain makes an error of golang-migrate readable. Where PostgreSQL refused a
 // migration, it was rolled back as a whole, so the mark that it is under way is
 // taken off: after the cause is removed, migrating again just works.
-func explain(m *migrate.Migrate, src source.Driver, target database.Driver, dir direction, err error) error {
-	var dirty migrate.ErrDirty
-	if errors.As(err, &dirty) {
-		return &DirtyError{Version: dirty.Version}
-	}
+func explain(m *migrate.Migrate, version int, err error) error {
 	var failed database.Error
 	var refused *pgconn.PgError
 	if !errors.As(err, &failed) || !errors.As(failed.OrigErr, &refused) || refused.Severity != "ERROR" {
 		return err
 	}
-	version, marked, versionErr := target.Version()
-	if versionErr != nil || !marked {
-		return errors.Join(failed.OrigErr, versionErr)
-	}
-	err = fmt.Errorf("the migration at version %d was refused and rolled back: %w", version, failed.OrigErr)
-	return errors.Join(err, m.Force(dir.before(src, version)))
+	err = fmt.Errorf("the step from version %d was refused and rolled back: %w", max(version, 0), failed.OrigErr)
+	return errors.Join(err, m.Force(version))
 }

@@ -1,0 +1,240 @@
+package pgfence_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/jackc/pgx/v5"
+)
+
+// The rule under test: when arm has returned, whatever an older grant wrote is
+// committed already, or never will be.
+
+// mutants are guards with one safeguard taken out. Each test of the rule must
+// catch them, or it proves nothing.
+var mutants = map[string]struct {
+	old, replacement string
+	levels           []pgx.TxIsoLevel // where it makes a difference
+}{
+	"without the lock": {`AND pg_catalog.pg_try_advisory_xact_lock_shared(`, `AND 0 OPERATOR(pg_catalog.<>) (`, levels},
+	"without the xmax test": {`AND f.xmax OPERATOR(pg_catalog.=) '0'::pg_catalog.xid`, ``,
+		[]pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable}},
+}
+
+// mutate replaces the guard of this database by one in which old reads as replacement.
+func mutate(t testing.TB, w world, old, replacement string) {
+	t.Helper()
+	definition := value[string](t, w, `SELECT pg_get_functiondef('fence.guard'::regproc)`)
+	if strings.Count(definition, old) != 1 {
+		t.Fatalf("the guard has %q %d times", old, strings.Count(definition, old))
+	}
+	w.exec(t, strings.Replace(definition, old, replacement, 1))
+}
+
+// pauseGuard makes the guard wait at a point: where the gate is closed.
+func pauseGuard(t testing.TB, w world, before string) {
+	t.Helper()
+	mutate(t, w, before, fmt.Sprintf("PERFORM pg_catalog.pg_advisory_xact_lock_shared(%d);\n    %s", gate, before))
+}
+
+const gate = 4711
+
+// closeGate closes the gate; the function that it returns opens it.
+func closeGate(t testing.TB, w world) (open func()) {
+	t.Helper()
+	conn := connect(t, w.pg.URL)
+	if _, err := conn.Exec(t.Context(), `SELECT pg_advisory_lock($1)`, gate); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if _, err := conn.Exec(t.Context(), `SELECT pg_advisory_unlock($1)`, gate); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// landedLate runs one schedule: a writer under an older grant stops at some
+// point, arm returns, the writer goes on. It reports whether the write landed
+// after arm had returned.
+type schedule func(t *testing.T, w world, level pgx.TxIsoLevel) (landedLate bool)
+
+// stoppedBeforeCommit: the writer has passed the check when it stops.
+func stoppedBeforeCommit(t *testing.T, w world, level pgx.TxIsoLevel) bool {
+	tx := paused(t, w, level, w.acquire(t, orders, 34))
+	w.acquire(t, orders, 35)
+	return tx.Commit(t.Context()) == nil
+}
+
+// stoppedAfterSnapshot: the writer has taken its snapshot and not written yet.
+func stoppedAfterSnapshot(t *testing.T, w world, level pgx.TxIsoLevel) bool {
+	g := w.acquire(t, orders, 34)
+	tx := begin(t, w.session(t), level, g)
+	if _, err := tx.Exec(t.Context(), `SELECT 1`); err != nil {
+		t.Fatal(err)
+	}
+	w.acquire(t, orders, 35)
+	return write(t.Context(), tx, g.Token) == nil && tx.Commit(t.Context()) == nil
+}
+
+// stoppedInTheGuard: the writer stops inside the check, where the gate stands.
+func stoppedInTheGuard(t *testing.T, w world, level pgx.TxIsoLevel) bool {
+	g := w.acquire(t, orders, 34)
+	tx := begin(t, w.session(t), level, g)
+	open := closeGate(t, w)
+	written := make(chan error, 1)
+	go func() { written <- write(t.Context(), tx, g.Token) }()
+	w.waitFor(t, "the writer stands at the gate", waitsForLock)
+	w.acquire(t, orders, 35)
+	open()
+	return <-written == nil && tx.Commit(t.Context()) == nil
+}
+
+func TestNoWriteLandsAfterArmReturned(t *testing.T) {
+	t.Parallel()
+	const beforeLock = `IF (tg_argv[0]`
+	const beforeRead = `SELECT f.seal`
+	const afterRead = `IF ok THEN`
+	cases := []struct {
+		name string
+		gate string // where the guard stops
+		run  schedule
+	}{
+		{"stopped before COMMIT", "", stoppedBeforeCommit},
+		{"stopped after the snapshot", "", stoppedAfterSnapshot},
+		{"stopped before the lock", beforeLock, stoppedInTheGuard},
+		{"stopped between lock and read", beforeRead, stoppedInTheGuard},
+		{"stopped after the read", afterRead, stoppedInTheGuard},
+	}
+	caughtBy := map[string][]string{
+		"without the lock":      {"stopped before COMMIT", "stopped after the read"},
+		"without the xmax test": {"stopped after the snapshot"},
+	}
+	for _, level := range levels {
+		for _, c := range cases {
+			t.Run(fmt.Sprintf("%s/%s", level, c.name), func(t *testing.T) {
+				t.Parallel()
+				w := setup(t)
+				if c.gate != "" {
+					pauseGuard(t, w, c.gate)
+				}
+				if c.run(t, w, level) {
+					t.Error("a stale write landed after arm had returned")
+				}
+			})
+			for mutant, names := range caughtBy {
+				m := mutants[mutant]
+				if !slices.Contains(names, c.name) || !slices.Contains(m.levels, level) {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s/%s/mutant %s", level, c.name, mutant), func(t *testing.T) {
+					t.Parallel()
+					w := setup(t)
+					mutate(t, w, m.old, m.replacement)
+					if c.gate != "" {
+						pauseGuard(t, w, c.gate)
+					}
+					if !c.run(t, w, level) {
+						t.Error("the schedule does not catch this mutant, so it proves nothing")
+					}
+				})
+			}
+		}
+	}
+}
+
+// race lets writers at every level run against arms, and returns how many
+// writes landed after the arm that superseded them had returned.
+func race(t *testing.T, w world, arms, writers int) (late int) {
+	t.Helper()
+	var current atomic.Pointer[fence.Grant]
+	g := w.acquire(t, orders, 1)
+	current.Store(&g)
+	ctx, stop := context.WithCancel(t.Context())
+	var landed atomic.Int64
+	var wg sync.WaitGroup
+	for i := range writers {
+		level := levels[i%len(levels)]
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if writeSlowly(ctx, w, level, *current.Load(), i) == nil {
+					landed.Add(1)
+				}
+			}
+		})
+	}
+
+	const countOlder = `SELECT count(*) FROM work WHERE token < $1`
+	older := make([]int, arms+2)
+	for token := fence.Token(2); token < fence.Token(arms+2); token++ {
+		g := w.acquire(t, orders, token)
+		older[token] = value[int](t, w, countOlder, token)
+		current.Store(&g)
+		for before := landed.Load(); landed.Load() == before; { // let somebody write under the new grant
+			_ = value[int](t, w, `SELECT 1`)
+		}
+	}
+	stop()
+	wg.Wait()
+	for token := 2; token < arms+2; token++ {
+		late += value[int](t, w, countOlder, token) - older[token]
+	}
+	return late
+}
+
+// writeSlowly is a transaction with a few round trips between its steps.
+func writeSlowly(ctx context.Context, w world, level pgx.TxIsoLevel, g fence.Grant, dawdle int) error {
+	return pgx.BeginTxFunc(ctx, w.writer, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
+		const set = `SELECT set_config('fence.resource', $1, true), set_config('fence.token', $2, true)`
+		if _, err := tx.Exec(ctx, set, g.Resource, g.Presented()); err != nil { // which takes the snapshot
+			return err
+		}
+		for range dawdle % 7 {
+			if _, err := tx.Exec(ctx, `SELECT 1`); err != nil {
+				return err
+			}
+		}
+		if err := write(ctx, tx, g.Token); err != nil {
+			return err
+		}
+		for range dawdle % 5 {
+			if _, err := tx.Exec(ctx, `SELECT 1`); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func TestRacesBetweenArmsAndWriters(t *testing.T) {
+	t.Parallel()
+	const arms, writers = 300, 9
+	w := setup(t, pgfence.WithGrace(5*time.Millisecond))
+	if late := race(t, w, arms, writers); late > 0 {
+		t.Errorf("%d writes landed after arm had returned", late)
+	}
+	t.Logf("%d arms against %d writers; %d rows landed in time", arms, writers, rows(t, w))
+}
+
+func TestTheRaceCatchesMutants(t *testing.T) {
+	t.Parallel()
+	for name, m := range mutants {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			mutate(t, w, m.old, m.replacement)
+			if late := race(t, w, 60, 9); late == 0 {
+				t.Error("60 arms did not catch it")
+			} else {
+				t.Logf("%d late writes", late)
+			}
+		})
+	}
+}
