@@ -1,6 +1,7 @@
 package fencedsql
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -225,11 +226,11 @@ func stateOf(e *pgconn.PgError) string {
 	return e.Code
 }
 
-// away reports whether the server could not serve, rather than the statement fail:
-// connection exceptions, insufficient resources, shutdown and start-up.
+// away reports whether the server could not serve, rather than the statement
+// fail: the session's end, insufficient resources, shutdown and start-up.
 func away(e *pgconn.PgError) bool {
-	return strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "53") || strings.HasPrefix(e.Code, "57P") ||
-		e.Code == "28000" || e.Code == "28P01" || e.Code == "3D000"
+	severity := cmp.Or(e.SeverityUnlocalized, e.Severity)
+	return severity != "ERROR" || strings.HasPrefix(e.Code, "53") || strings.HasPrefix(e.Code, "57P")
 }
 
 // stale returns the fence's refusal of the grant, where it can be had.
