@@ -164,9 +164,8 @@ func TestAcquireWaitsUntilTheLeaseExpires(t *testing.T) {
 		l := started(t, cfg)
 		first := acquire(t, l, "r", lock.WithTTL(150*time.Millisecond))
 		second := acquire(t, l, "r")
-		select {
-		case <-first.Done():
-		default:
+		// A timer may run late on a busy machine; Grant looks at the clock.
+		if _, err := first.Grant(); !errors.Is(err, lock.ErrLost) {
 			t.Error("second holder while the first lease was valid")
 		}
 		if cause := context.Cause(first.Context()); !errors.Is(cause, lock.ErrLost) {

@@ -1,0 +1,149 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// AllArmer is an [Armer] that arms several resources in one transaction, in the
+// given order: all or none. A [fence.NotRaisedError] names the resource that
+// stood in the way.
+type AllArmer interface {
+	Armer
+	ArmAll(ctx context.Context, all []fence.Arming) error
+}
+
+// AcquireAll takes the leases of several resources, all or none, waiting while
+// others hold some of them, until ctx ends. The leases come in the order of the
+// given names; a name given twice is an error. The TTL and the other options
+// hold for each.
+//
+// Locks are taken in the order of the names' bytes, whatever order they are
+// given in, so that two callers cannot wait for each other; arming follows in
+// the same order, in one transaction where the Armer is an [AllArmer]. While it
+// waits for one, it renews those it has.
+func (l *Locker) AcquireAll(ctx context.Context, resources []string, opts ...AcquireOption) ([]*Lease, error) {
+	order := slices.Sorted(slices.Values(resources))
+	if len(order) == 0 {
+		return nil, &fence.InvalidError{Field: "resources", Reason: "are missing"}
+	}
+	if len(slices.Compact(slices.Clone(order))) != len(order) {
+		return nil, &fence.InvalidError{Field: "resources", Reason: "name one resource twice"}
+	}
+	taken := make(map[string]*attempt, len(order))
+	giveBack := func() {
+		for _, a := range taken {
+			a.giveBack()
+		}
+	}
+	for _, resource := range order {
+		o, err := l.options(resource, opts)
+		if err == nil {
+			err = l.takeNext(ctx, resource, o, taken)
+		}
+		if err != nil {
+			giveBack()
+			return nil, err
+		}
+	}
+	if err := l.armAll(ctx, order, taken); err != nil {
+		giveBack()
+		return nil, err
+	}
+	leases := make([]*Lease, len(resources))
+	for i, resource := range resources {
+		leases[i] = taken[resource].lease(ctx)
+	}
+	return leases, nil
+}
+
+// takeNext takes one more lock, and renews those that are taken meanwhile.
+func (l *Locker) takeNext(ctx context.Context, resource string, o acquireOptions, taken map[string]*attempt) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var renewing sync.WaitGroup
+	defer renewing.Wait()
+	defer cancel(nil)
+	for _, a := range taken {
+		renewing.Go(func() {
+			if err := a.renew(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	return l.waiting(ctx, func(floor fence.Token) error {
+		a, err := l.attempt(ctx, resource, o, floor, (*attempt).take)
+		if err == nil {
+			taken[resource] = a
+		}
+		return err
+	})
+}
+
+// renew extends a lock that is no lease yet until ctx ends: nil then.
+func (a *attempt) renew(ctx context.Context) error {
+	for {
+		if pause(ctx, a.o.ttl/3) != nil {
+			return nil
+		}
+		deadline, err := a.l.extend(ctx, Ref{Resource: a.resource, Owner: a.owner}, a.o.ttl)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case a.deadline.passed():
+			return ErrLost
+		case err == nil:
+			a.deadline = deadline
+		case !Retryable(err):
+			return err
+		}
+	}
+}
+
+// armAll arms what is taken, and looks at every deadline afterwards.
+func (l *Locker) armAll(ctx context.Context, order []string, taken map[string]*attempt) error {
+	if l.cfg.Armer != nil {
+		if err := l.armEach(ctx, order, taken); err != nil {
+			return err
+		}
+	}
+	for _, a := range taken {
+		if a.deadline.passed() {
+			return ErrLost
+		}
+	}
+	return nil
+}
+
+func (l *Locker) armEach(ctx context.Context, order []string, taken map[string]*attempt) error {
+	all, ok := l.cfg.Armer.(AllArmer)
+	if !ok {
+		for _, resource := range order {
+			if err := taken[resource].armOrRaise(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	deadline := taken[order[0]].deadline
+	armings := make([]fence.Arming, len(order))
+	for tries := 1; ; tries++ {
+		for i, resource := range order {
+			armings[i] = taken[resource].arming()
+			deadline = deadline.earlier(taken[resource].deadline)
+		}
+		bounded, cancel := context.WithDeadline(ctx, deadline.mono)
+		err := taken[order[0]].armed(bounded, all.ArmAll(bounded, armings))
+		cancel()
+		var low *fence.NotRaisedError
+		if !errors.As(err, &low) || tries == maxArms+len(order) || taken[low.Resource] == nil {
+			return err
+		}
+		if err := taken[low.Resource].take(ctx, low.Recorded); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,152 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/lock"
+)
+
+func TestAcquireAllTakesAllInTheCallersOrder(t *testing.T) {
+	t.Parallel()
+	backends(t, []int{1, 3}, func(t *testing.T, cfg lock.Config) {
+		l := started(t, cfg)
+		names := []string{"b", "a", "c"}
+		leases := acquireAll(t, l, names)
+		for i, lease := range leases {
+			if lease.Ref().Resource != names[i] {
+				t.Errorf("lease %d is of %q", i, lease.Ref().Resource)
+			}
+			token(t, lease)
+			if _, err := l.TryAcquire(t.Context(), names[i]); !errors.Is(err, lock.ErrHeld) {
+				t.Errorf("%q: %v", names[i], err)
+			}
+			release(t, lease)
+		}
+	})
+}
+
+func acquireAll(t *testing.T, l *lock.Locker, names []string, opts ...lock.AcquireOption) []*lock.Lease {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	leases, err := l.AcquireAll(ctx, names, opts...)
+	must(t, err)
+	return leases
+}
+
+func TestAcquireAllLeavesNothingWhenOneIsHeld(t *testing.T) {
+	t.Parallel()
+	l := started(t, shared(t, 3))
+	held := acquire(t, l, "b")
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := l.AcquireAll(ctx, []string{"c", "b", "a"})
+	if !errors.Is(err, lock.ErrHeld) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("got %v", err)
+	}
+	free(t, l, "a")
+	free(t, l, "c")
+	release(t, held)
+}
+
+func TestCallersOfAcquireAllNeverWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	cfg.Armer = &register{}
+	l := started(t, cfg)
+	names := []string{"a", "b", "c"}
+	var done sync.WaitGroup
+	for range 4 {
+		slices.Reverse(names)
+		mine := slices.Clone(names)
+		done.Go(func() {
+			for range 5 {
+				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				leases, err := l.AcquireAll(ctx, mine)
+				cancel()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for _, lease := range leases {
+					if _, err := lease.Grant(); err != nil {
+						t.Error(err)
+					}
+					lease.ReleaseAsync()
+				}
+			}
+		})
+	}
+	done.Wait()
+}
+
+func TestAcquireAllKeepsWhatItHasWhileItWaits(t *testing.T) {
+	t.Parallel()
+	l := started(t, shared(t, 3))
+	held := acquire(t, l, "z", lock.WithTTL(1500*time.Millisecond))
+	leases := acquireAll(t, l, []string{"a", "z"}, lock.WithTTL(600*time.Millisecond))
+	if _, err := held.Grant(); err == nil {
+		t.Error("two holders")
+	}
+	for _, lease := range leases {
+		release(t, lease)
+	}
+}
+
+// allRegister arms several resources in one step.
+type allRegister struct {
+	register
+	orders [][]string
+}
+
+func (r *allRegister) ArmAll(_ context.Context, all []fence.Arming) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var order []string
+	for _, a := range all {
+		order = append(order, a.Resource)
+		if recorded := r.tokens[a.Resource]; recorded >= a.Token {
+			return &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
+		}
+	}
+	r.orders = append(r.orders, order)
+	for _, a := range all {
+		r.tokens[a.Resource] = a.Token
+	}
+	return nil
+}
+
+func TestAcquireAllArmsOnceInOneOrder(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	fences := &allRegister{register: register{tokens: map[string]fence.Token{"b": 70, "c": 90}}}
+	cfg.Armer = fences
+	l := started(t, cfg)
+	leases := acquireAll(t, l, []string{"c", "a", "b"})
+	for i, want := range []fence.Token{91, 1, 71} {
+		if got := token(t, leases[i]); got != want {
+			t.Errorf("%d: token %d; want %d", i, got, want)
+		}
+		release(t, leases[i])
+	}
+	if len(fences.orders) != 1 || !slices.Equal(fences.orders[0], []string{"a", "b", "c"}) {
+		t.Errorf("armed %v", fences.orders)
+	}
+}
+
+func TestAcquireAllRefusesBadNames(t *testing.T) {
+	t.Parallel()
+	l := started(t, shared(t, 1))
+	for _, names := range [][]string{nil, {"a", "a"}, {"a", ""}, {"a", "b*"}} {
+		if _, err := l.AcquireAll(t.Context(), names); !errors.Is(err, fence.ErrInvalid) {
+			t.Errorf("%q: %v", names, err)
+		}
+	}
+	free(t, l, "a")
+}
