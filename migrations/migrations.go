@@ -8,6 +8,7 @@
 //	000003_fence_arm      raise, drain, revoke, epochs
 //	000004_fence_protect  protect, unprotect and what they report
 //	000010_objects        buckets, versions and pointers of the S3 gateway
+//	000011_uploads        multipart uploads of the S3 gateway
 package migrations
 
 import "embed"

@@ -56,6 +56,23 @@ func newBody(in s3response.PutObjectInput) (*body, error) {
 	return b, nil
 }
 
+// compute makes the checksum also where the client sent none. One of another
+// kind is an error.
+func (b *body) compute(algo string) error {
+	switch {
+	case algo == "" || algo == b.algo:
+		return nil
+	case b.algo != "":
+		return s3err.GetChecksumTypeMismatchErr(types.ChecksumAlgorithm(algo), types.ChecksumAlgorithm(b.algo))
+	}
+	sum, err := utils.NewHashReader(b.r, "", utils.HashType(strings.ToLower(algo)))
+	if err != nil {
+		return s3err.GetInvalidChecksumHeaderErr("x-amz-checksum-" + strings.ToLower(algo))
+	}
+	b.sum, b.r, b.algo = sum, sum, algo
+	return nil
+}
+
 func (b *body) supported() error {
 	switch b.algo {
 	case "CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256":
@@ -123,6 +140,9 @@ func checksumsOf(a attributes) checksums {
 		return checksums{}
 	}
 	c := checksums{kind: types.ChecksumTypeFullObject}
+	if strings.Contains(a.Checksum, "-") { // "sum-parts"; base64 has no '-'
+		c.kind = types.ChecksumTypeComposite
+	}
 	switch a.ChecksumAlgorithm {
 	case "CRC32":
 		c.crc32 = &a.Checksum

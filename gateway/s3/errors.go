@@ -99,6 +99,7 @@ const (
 	stateBucketNotEmpty = "ZO005"
 	stateOtherRequest   = "ZO006"
 	stateRuleInUse      = "ZO007"
+	stateNoUpload       = "ZO008"
 )
 
 // ErrRuleInUse: the bucket holds objects that were written under another rule.
@@ -126,6 +127,8 @@ func translate(err error) error {
 	case stateOtherRequest:
 		return apiError{code: "InvalidRequest", status: http.StatusBadRequest,
 			message: "This amz-sdk-invocation-id was used for another request on the same key. Nothing was changed."}
+	case stateNoUpload:
+		return s3err.GetAPIError(s3err.ErrNoSuchUpload)
 	case stateRuleInUse:
 		return ErrRuleInUse
 	}

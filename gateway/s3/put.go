@@ -42,7 +42,10 @@ func (b *backend) PutObject(ctx context.Context, in s3response.PutObjectInput) (
 func (b *backend) put(r request, bucket, key string, in s3response.PutObjectInput) (s3response.PutObjectOutput, error) {
 	cond, err := putConditions(in.IfMatch, in.IfNoneMatch)
 	if err == nil {
-		err = refuseUnsupported(r, in)
+		err = refuseUnsupported(r)
+	}
+	if err == nil && (in.ContentLength == nil || *in.ContentLength < 0) {
+		err = s3err.GetAPIError(s3err.ErrMissingContentLength)
 	}
 	if err == nil {
 		err = b.needGrant(r, bucket, key)
@@ -208,7 +211,7 @@ func putConditions(ifMatch, ifNoneMatch *string) (conditions, error) {
 }
 
 // refuseUnsupported refuses what would otherwise be silently ignored.
-func refuseUnsupported(r request, in s3response.PutObjectInput) error {
+func refuseUnsupported(r request) error {
 	for _, header := range []string{
 		"X-Amz-Server-Side-Encryption", "X-Amz-Server-Side-Encryption-Customer-Algorithm", "X-Amz-Tagging", "X-Amz-Grant-Read", "X-Amz-Grant-Full-Control",
 		"X-Amz-Grant-Read-Acp", "X-Amz-Grant-Write-Acp", "X-Amz-Object-Lock-Mode", "X-Amz-Object-Lock-Legal-Hold",
@@ -223,9 +226,6 @@ func refuseUnsupported(r request, in s3response.PutObjectInput) error {
 	}
 	if class := r.header("X-Amz-Storage-Class"); class != "" && class != "STANDARD" {
 		return s3err.GetNotImplementedErr("X-Amz-Storage-Class", "")
-	}
-	if in.ContentLength == nil || *in.ContentLength < 0 {
-		return s3err.GetAPIError(s3err.ErrMissingContentLength)
 	}
 	return nil
 }

@@ -1,0 +1,220 @@
+package s3
+
+import (
+	"context"
+	"crypto/md5" //nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/versity/versitygw/s3err"
+	"github.com/versity/versitygw/s3response"
+
+	"github.com/fencegate/fencegate/gateway/blob"
+)
+
+const (
+	sqlBeginMultipart    = "SELECT objects.begin_multipart($1, $2, $3, $4, $5, $6)"
+	sqlPutPart           = "SELECT objects.put_part($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+	sqlCompleteMultipart = "SELECT " + versionColumns + " FROM objects.complete_multipart($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+	sqlAbortMultipart    = "SELECT objects.abort_multipart($1, $2, $3, $4, $5)"
+
+	minPartSize = 5 << 20 // bytes, of each part but the last
+)
+
+// CreateMultipartUpload implements the front's Backend. It needs the grant, so
+// that a stale writer learns it early; completing the upload decides.
+func (b *backend) CreateMultipartUpload(ctx context.Context, in s3response.CreateMultipartUploadInput) (s3response.InitiateMultipartUploadResult, error) {
+	r := b.requestOf(ctx)
+	id, err := b.createMultipart(r, in)
+	if err != nil {
+		return s3response.InitiateMultipartUploadResult{}, b.fail(r, *in.Bucket, "CreateMultipartUpload", err)
+	}
+	return s3response.InitiateMultipartUploadResult{Bucket: *in.Bucket, Key: *in.Key, UploadId: id.String()}, nil
+}
+
+func (b *backend) createMultipart(r request, in s3response.CreateMultipartUploadInput) (blob.ID, error) {
+	if err := refuseUnsupported(r); err != nil {
+		return blob.ID{}, err
+	}
+	algo := strings.ToUpper(strings.Clone(string(in.ChecksumAlgorithm)))
+	if in.ChecksumType == types.ChecksumTypeFullObject || algo != "" && compositeHash(algo) == nil {
+		return blob.ID{}, s3err.GetNotImplementedErr("x-amz-checksum-type: FULL_OBJECT", "")
+	}
+	if err := b.needGrant(r, *in.Bucket, *in.Key); err != nil {
+		return blob.ID{}, err
+	}
+	a := attributesOf(s3response.PutObjectInput{
+		ContentType: in.ContentType, ContentEncoding: in.ContentEncoding, ContentDisposition: in.ContentDisposition,
+		ContentLanguage: in.ContentLanguage, CacheControl: in.CacheControl, Expires: in.Expires, Metadata: in.Metadata,
+	}, &body{algo: algo})
+	text, err := json.Marshal(a)
+	if err != nil {
+		return blob.ID{}, fmt.Errorf("encode attributes: %w", err)
+	}
+	id := blob.NewID()
+	return id, b.db.settle(b.base, exec(sqlBeginMultipart, uuid(id), *in.Bucket, *in.Key, string(text), r.grant.resource, int64(r.grant.token)))
+}
+
+// UploadPart implements the front's Backend: the part becomes a pending blob.
+func (b *backend) UploadPart(ctx context.Context, in *s3.UploadPartInput) (*s3.UploadPartOutput, error) {
+	r := b.requestOf(ctx)
+	out, err := b.uploadPart(r, strings.Clone(*in.Bucket), strings.Clone(*in.Key), in)
+	if err != nil {
+		return nil, b.fail(r, *in.Bucket, "UploadPart", err)
+	}
+	return out, nil
+}
+
+func (b *backend) uploadPart(r request, bucket, key string, in *s3.UploadPartInput) (*s3.UploadPartOutput, error) {
+	upload, err := b.db.upload(b.base, bucket, key, *in.UploadId)
+	if err == nil {
+		err = b.needGrant(r, bucket, key)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if in.ContentLength == nil || *in.ContentLength < 0 {
+		return nil, s3err.GetAPIError(s3err.ErrMissingContentLength)
+	}
+	body, err := newBody(s3response.PutObjectInput{
+		Body: in.Body, ChecksumAlgorithm: in.ChecksumAlgorithm, ChecksumCRC32: in.ChecksumCRC32, ChecksumCRC32C: in.ChecksumCRC32C,
+		ChecksumCRC64NVME: in.ChecksumCRC64NVME, ChecksumSHA1: in.ChecksumSHA1, ChecksumSHA256: in.ChecksumSHA256, ChecksumSHA512: in.ChecksumSHA512,
+		ChecksumMD5: in.ChecksumMD5, ChecksumXXHASH64: in.ChecksumXXHASH64, ChecksumXXHASH3: in.ChecksumXXHASH3, ChecksumXXHASH128: in.ChecksumXXHASH128,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := body.compute(upload.attributes.ChecksumAlgorithm); err != nil {
+		return nil, err
+	}
+	id := blob.NewID()
+	if err := b.db.settle(b.base, exec(sqlBeginUpload, uuid(id), bucket, key, r.grant.resource, int64(r.grant.token))); err != nil {
+		return nil, err
+	}
+	if err := b.stream(id, body, *in.ContentLength); err != nil {
+		b.giveUp(id)
+		return nil, err
+	}
+	etag, sum := hex.EncodeToString(body.md5.Sum(nil)), attributes{ChecksumAlgorithm: body.algo, Checksum: body.checksum()}
+	err = b.db.settle(b.base, exec(sqlPutPart, uuid(upload.id), bucket, key, *in.PartNumber, uuid(id), *in.ContentLength, etag,
+		sum.ChecksumAlgorithm, sum.Checksum, r.grant.resource, int64(r.grant.token)))
+	if err != nil {
+		b.giveUp(id) // where it was added after all, completing the upload will miss it and say so
+		return nil, err
+	}
+	quotedETag, sums := quoted(etag), checksumsOf(sum)
+	return &s3.UploadPartOutput{ETag: &quotedETag, ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
+		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256}, nil
+}
+
+// CompleteMultipartUpload implements the front's Backend: one commit that lists
+// the parts' blobs.
+func (b *backend) CompleteMultipartUpload(ctx context.Context, in *s3.CompleteMultipartUploadInput) (s3response.CompleteMultipartUploadResult, string, error) {
+	r := b.requestOf(ctx)
+	v, err := b.completeMultipart(r, in)
+	if err != nil {
+		return s3response.CompleteMultipartUploadResult{}, "", b.fail(r, *in.Bucket, "CompleteMultipartUpload", err)
+	}
+	etag, sums := quoted(v.ETag), checksumsOf(v.Attributes)
+	result := s3response.CompleteMultipartUploadResult{Bucket: in.Bucket, Key: in.Key, ETag: &etag,
+		ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256}
+	if sums.kind != "" {
+		result.ChecksumType = &sums.kind
+	}
+	return result, "", nil
+}
+
+func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInput) (version, error) {
+	cond, err := putConditions(in.IfMatch, in.IfNoneMatch)
+	if err == nil {
+		err = b.needGrant(r, *in.Bucket, *in.Key)
+	}
+	if err != nil {
+		return version{}, err
+	}
+	upload, err := b.db.upload(b.base, *in.Bucket, *in.Key, *in.UploadId)
+	if errIs(err, s3err.ErrNoSuchUpload) {
+		return b.completedBefore(in, err)
+	}
+	if err != nil {
+		return version{}, err
+	}
+	stored, err := b.db.parts(b.base, upload.id, 0, maxParts)
+	if err != nil {
+		return version{}, err
+	}
+	chosen, err := choose(*in.UploadId, stored, in.MultipartUpload.Parts)
+	if err != nil {
+		return version{}, err
+	}
+	digest := md5.New() //nolint:gosec // see the import
+	var ids []pgtype.UUID
+	var sizes []int64
+	var total int64
+	for _, p := range chosen {
+		raw, _ := hex.DecodeString(p.etag) // made by uploadPart
+		digest.Write(raw)
+		ids, sizes, total = append(ids, uuid(p.blob)), append(sizes, p.size), total+p.size
+	}
+	if in.MpuObjectSize != nil && *in.MpuObjectSize != total {
+		return version{}, s3err.GetIncorrectMpObjectSizeErr(total, *in.MpuObjectSize)
+	}
+	a := upload.attributes
+	a.Checksum = compositeChecksum(a.ChecksumAlgorithm, chosen)
+	text, err := json.Marshal(a)
+	if err != nil {
+		return version{}, fmt.Errorf("encode attributes: %w", err)
+	}
+	etag := hex.EncodeToString(digest.Sum(nil)) + "-" + strconv.Itoa(len(chosen))
+	var v version
+	err = b.db.settle(b.base, func(ctx context.Context, q querier) error {
+		return v.scan(q.QueryRow(ctx, sqlCompleteMultipart, uuid(upload.id), *in.Bucket, *in.Key, ids, sizes, etag, string(text),
+			r.grant.resource, int64(r.grant.token), nullable(r.invocation), cond.ifMatch, cond.ifNoneMatch))
+	})
+	if err != nil {
+		return version{}, err
+	}
+	return v, nil
+}
+
+// completedBefore answers a repetition of a request that was carried out.
+func (b *backend) completedBefore(in *s3.CompleteMultipartUploadInput, otherwise error) (version, error) {
+	id, err := blob.ParseID(*in.UploadId)
+	if err != nil {
+		return version{}, otherwise
+	}
+	var v version
+	err = b.db.once(b.base, func(ctx context.Context, q querier) error {
+		return v.scan(q.QueryRow(ctx, sqlVersion+" AND bucket = $2 AND key = $3", uuid(id), *in.Bucket, *in.Key))
+	})
+	return v, noRows(err, otherwise)
+}
+
+// AbortMultipartUpload implements the front's Backend. Only the current holder
+// may: an upload that a stale one left is the sweep's.
+func (b *backend) AbortMultipartUpload(ctx context.Context, in *s3.AbortMultipartUploadInput) error {
+	r := b.requestOf(ctx)
+	upload, err := b.db.upload(b.base, *in.Bucket, *in.Key, *in.UploadId)
+	if err == nil {
+		err = b.needGrant(r, *in.Bucket, *in.Key)
+	}
+	var gone [][16]byte
+	if err == nil {
+		err = b.db.settle(b.base, func(ctx context.Context, q querier) error {
+			return q.QueryRow(ctx, sqlAbortMultipart, uuid(upload.id), *in.Bucket, *in.Key, r.grant.resource, int64(r.grant.token)).Scan(&gone)
+		})
+	}
+	if err != nil {
+		return b.fail(r, *in.Bucket, "AbortMultipartUpload", err)
+	}
+	for _, id := range gone {
+		b.forget([]blob.ID{id})
+	}
+	return nil
+}
