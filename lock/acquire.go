@@ -50,13 +50,15 @@ const (
 // Acquire takes the lease of a resource, waiting while another holds it, until
 // ctx ends: the error is then a [*HeldError] joined with the context's. Any
 // other failure returns at once; see [Locker.TryAcquire].
+//
+// Callers of this Locker get a resource in the order in which they asked.
 func (l *Locker) Acquire(ctx context.Context, resource string, opts ...AcquireOption) (*Lease, error) {
 	o, err := l.options(resource, opts)
 	if err != nil {
 		return nil, err
 	}
 	var lease *Lease
-	err = l.waiting(ctx, func(floor fence.Token) error {
+	err = l.waiting(ctx, resource, func(floor fence.Token) error {
 		lease, err = l.try(ctx, resource, o, floor)
 		return err
 	})
@@ -64,8 +66,13 @@ func (l *Locker) Acquire(ctx context.Context, resource string, opts ...AcquireOp
 }
 
 // waiting calls try until it says something else than that the resource is
-// held, or ctx ends.
-func (l *Locker) waiting(ctx context.Context, try func(floor fence.Token) error) error {
+// held, or ctx ends. This process's callers take turns.
+func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fence.Token) error) error {
+	w := l.lines.enter(resource)
+	defer l.lines.leave(resource, w)
+	if err := w.await(ctx); err != nil {
+		return errors.Join(&HeldError{Resource: resource, Holder: "this process"}, err)
+	}
 	var floor fence.Token
 	var held *HeldError // why it waits
 	for wait := firstWait; ; wait = min(2*wait, maxWait) {
@@ -86,11 +93,19 @@ func (l *Locker) waiting(ctx context.Context, try func(floor fence.Token) error)
 		if held.RetryAfter > 0 && held.RetryAfter < next {
 			next = held.RetryAfter + rand.N(firstWait)
 		}
-		if err := pause(ctx, next); err != nil {
-			return errors.Join(held, err)
+		timer := time.NewTimer(next)
+		select {
+		case <-timer.C:
+			continue
+		case <-w.wake:
+			wait = firstWait
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-l.ctx.Done():
+			err = ErrClosed
 		}
-		if l.ctx.Err() != nil {
-			return errors.Join(held, ErrClosed)
+		if timer.Stop(); ctx.Err() != nil || l.ctx.Err() != nil {
+			return errors.Join(held, err)
 		}
 	}
 }

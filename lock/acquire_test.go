@@ -281,3 +281,63 @@ func TestManyCallersOnManyResourcesShareTheirRoundTrips(t *testing.T) {
 		}
 	})
 }
+
+func TestCallersOfOneProcessGetTheResourceInTheirOrder(t *testing.T) {
+	t.Parallel()
+	l := started(t, shared(t, 3))
+	holder := acquire(t, l, "r")
+	const callers = 20
+	order := make(chan int, callers)
+	var done sync.WaitGroup
+	for i := range callers {
+		// In line before the next one comes.
+		waiting := l.Waiting("r")
+		done.Go(func() {
+			lease, err := l.Acquire(t.Context(), "r")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			order <- i
+			lease.ReleaseAsync()
+		})
+		eventually(t, 10*time.Second, "the caller is in line", func() bool { return l.Waiting("r") == waiting+1 })
+	}
+	holder.ReleaseAsync()
+	done.Wait()
+	close(order)
+	want := 0
+	for i := range order {
+		if i != want {
+			t.Errorf("caller %d got it as number %d", i, want)
+		}
+		want++
+	}
+}
+
+func TestACallerThatGivesUpLetsTheNextOneMove(t *testing.T) {
+	t.Parallel()
+	l := started(t, shared(t, 3))
+	holder := acquire(t, l, "r")
+	ctx, cancel := context.WithCancel(t.Context())
+	results := make(chan error, 3)
+	wait := func(ctx context.Context) {
+		lease, err := l.Acquire(ctx, "r")
+		if err == nil {
+			lease.ReleaseAsync()
+		}
+		results <- err
+	}
+	for i, c := range []context.Context{ctx, ctx, t.Context()} {
+		go wait(c)
+		eventually(t, 10*time.Second, "the caller is in line", func() bool { return l.Waiting("r") == i+1 })
+	}
+	cancel()
+	for range 2 {
+		if err := <-results; !errors.Is(err, context.Canceled) || !errors.Is(err, lock.ErrHeld) {
+			t.Errorf("got %v", err)
+		}
+	}
+	release(t, holder)
+	must(t, <-results)
+}

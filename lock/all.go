@@ -74,7 +74,7 @@ func (l *Locker) takeNext(ctx context.Context, resource string, o acquireOptions
 			}
 		})
 	}
-	return l.waiting(ctx, func(floor fence.Token) error {
+	return l.waiting(ctx, resource, func(floor fence.Token) error {
 		a, err := l.attempt(ctx, resource, o, floor, (*attempt).take)
 		if err == nil {
 			taken[resource] = a

@@ -17,6 +17,7 @@ type Locker struct {
 	keys   keys
 	nodes  []*node
 	quorum int
+	lines  lines
 
 	ctx        context.Context // ends with Close
 	stop       context.CancelFunc

@@ -150,6 +150,7 @@ func (s *session) release(ctx context.Context) error {
 	defer func() { <-s.extending }()
 	lost := s.end()
 	err := s.l.Release(ctx, s.ref()) // also when lost: a lock may be left on some node
+	s.l.lines.free(s.grant.Resource)
 	if lost != nil {
 		return fmt.Errorf("release %q: %w", s.grant.Resource, lost)
 	}
@@ -159,4 +160,5 @@ func (s *session) release(ctx context.Context) error {
 func (s *session) releaseAsync() {
 	_ = s.end()
 	s.l.giveBack(s.grant.Resource, s.owner, s.l.cfg.MaxTTL, s.l.all())
+	s.l.lines.free(s.grant.Resource) // an acquire from here comes behind the release on each connection
 }
