@@ -58,11 +58,22 @@ func (l *Locker) Acquire(ctx context.Context, resource string, opts ...AcquireOp
 		return nil, err
 	}
 	var lease *Lease
+	begun := time.Now()
 	err = l.waiting(ctx, resource, func(floor fence.Token) error {
 		lease, err = l.try(ctx, resource, o, floor)
 		return err
 	})
-	return lease, err
+	return l.measured(lease, err, begun)
+}
+
+// measured reports the end of an acquisition.
+func (l *Locker) measured(lease *Lease, err error, begun time.Time) (*Lease, error) {
+	if err != nil {
+		l.cfg.Metrics.Failed("acquire", cause(err))
+		return nil, err
+	}
+	l.cfg.Metrics.Acquired(time.Since(begun), lease.s.granted)
+	return lease, nil
 }
 
 // waiting calls try until it says something else than that the resource is
@@ -122,7 +133,9 @@ func (l *Locker) TryAcquire(ctx context.Context, resource string, opts ...Acquir
 	if err != nil {
 		return nil, err
 	}
-	return l.try(ctx, resource, o, 0)
+	begun := time.Now()
+	lease, err := l.try(ctx, resource, o, 0)
+	return l.measured(lease, err, begun)
 }
 
 func (l *Locker) try(ctx context.Context, resource string, o acquireOptions, floor fence.Token) (*Lease, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -31,6 +32,7 @@ type attempt struct {
 func (a *attempt) lease(ctx context.Context) *Lease {
 	grant := fence.Grant{Resource: a.resource, Token: a.token, Seal: a.seal}
 	s := newSession(ctx, a.l, grant, a.owner, a.o.ttl, a.deadline)
+	s.granted = bits.OnesCount32(a.granted)
 	if a.o.keepAlive != nil {
 		s.keepAlive(*a.o.keepAlive)
 	}

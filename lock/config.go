@@ -91,6 +91,8 @@ type Config struct {
 	Embedded bool
 	// Logger hears about nodes that are lost and admitted again. Default: silent.
 	Logger *slog.Logger
+	// Metrics hears what happens. Default: nobody.
+	Metrics Metrics
 }
 
 // withDefaults fills in defaults and validates.
@@ -102,6 +104,9 @@ func (c Config) withDefaults() (Config, error) {
 	c.KeyPrefix = cmp.Or(c.KeyPrefix, DefaultKeyPrefix)
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Metrics == nil {
+		c.Metrics = noMetrics{}
 	}
 	if c.Holder == "" {
 		host, _ := os.Hostname()

@@ -147,6 +147,7 @@ func (r *round) run(ctx context.Context, template *op, set uint32, decide func(r
 		case <-timer.C:
 			for i := range l.nodes {
 				if r.pending&(1<<i) != 0 {
+					l.cfg.Metrics.Slow(l.nodes[i].name)
 					r.cause(i, ErrNodeTimeout)
 				}
 			}
@@ -200,6 +201,16 @@ func (l *Locker) Extend(ctx context.Context, ref Ref, ttl time.Duration) (time.D
 }
 
 func (l *Locker) extend(ctx context.Context, ref Ref, ttl time.Duration) (instant, error) {
+	deadline, err := l.extendOnce(ctx, ref, ttl)
+	if err != nil {
+		l.cfg.Metrics.Failed("extend", cause(err))
+		return instant{}, err
+	}
+	l.cfg.Metrics.Renewed()
+	return deadline, nil
+}
+
+func (l *Locker) extendOnce(ctx context.Context, ref Ref, ttl time.Duration) (instant, error) {
 	if err := ref.Validate(); err != nil {
 		return instant{}, err
 	}
@@ -254,6 +265,14 @@ const releaseTimeout = 2 * time.Second
 // holds the lock, and it was held until now. [ErrLost]: it was already gone.
 // [ErrNoQuorum]: it expires by itself at the latest.
 func (l *Locker) Release(ctx context.Context, ref Ref) error {
+	err := l.release(ctx, ref)
+	if err != nil {
+		l.cfg.Metrics.Failed("release", cause(err))
+	}
+	return err
+}
+
+func (l *Locker) release(ctx context.Context, ref Ref) error {
 	if err := ref.Validate(); err != nil {
 		return err
 	}

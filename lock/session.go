@@ -12,10 +12,12 @@ import (
 
 // session is what all handles of one acquisition share.
 type session struct {
-	l     *Locker
-	grant fence.Grant
-	owner string
-	ttl   time.Duration // that it was acquired with
+	l       *Locker
+	grant   fence.Grant
+	owner   string
+	ttl     time.Duration // that it was acquired with
+	begun   time.Time
+	granted int // nodes that had granted when it was acquired
 
 	ctx       context.Context
 	cancel    context.CancelCauseFunc
@@ -31,7 +33,7 @@ type session struct {
 func newSession(ctx context.Context, l *Locker, grant fence.Grant, owner string, ttl time.Duration, deadline instant) *session {
 	s := &session{
 		l: l, grant: grant, owner: owner, ttl: ttl, deadline: deadline,
-		extending: make(chan struct{}, 1), handles: 1,
+		extending: make(chan struct{}, 1), handles: 1, begun: time.Now(),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.mu.Lock()
@@ -67,6 +69,7 @@ func (s *session) endLocked(why error) {
 		return
 	}
 	s.over = why
+	s.l.cfg.Metrics.Ended(time.Since(s.begun), why != ErrReleased) //nolint:errorlint // one of two sentinels, never wrapped
 	s.timer.Stop()
 	s.cancel(why)
 }

@@ -1,0 +1,112 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Leak is a lock that never expires: nothing of this package leaves one, but a
+// PERSIST, a restore or a script of somebody else can.
+type Leak struct {
+	Node     string
+	Resource string
+	Holder   string
+}
+
+// Leaks scans all nodes for locks without a time to live. It takes one pass
+// over each node's keys. The error names the nodes that could not be scanned;
+// the leaks of the others are returned all the same.
+func (l *Locker) Leaks(ctx context.Context) ([]Leak, error) {
+	found := make([][]Leak, len(l.nodes))
+	errs := make([]error, len(l.nodes))
+	var scans sync.WaitGroup
+	for i, n := range l.nodes {
+		scans.Go(func() {
+			var err error
+			if found[i], err = n.leaks(ctx); err != nil {
+				errs[i] = &NodeError{Node: n.name, Err: err}
+			}
+		})
+	}
+	scans.Wait()
+	var all []Leak
+	for _, leaks := range found {
+		all = append(all, leaks...)
+	}
+	return all, errors.Join(errs...)
+}
+
+func (n *node) leaks(ctx context.Context) ([]Leak, error) {
+	var leaks []Leak
+	for cursor := uint64(0); ; {
+		page, next, err := n.client.Scan(ctx, cursor, globQuote(n.keys.lockPrefix)+"*", 1000).Result()
+		if err != nil {
+			return leaks, serverError(err)
+		}
+		values := make([]*redis.StringCmd, len(page))
+		ttls := make([]*redis.DurationCmd, len(page))
+		if len(page) > 0 {
+			_, err = n.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+				for i, key := range page {
+					values[i], ttls[i] = p.Get(ctx, key), p.PTTL(ctx, key)
+				}
+				return nil
+			})
+			if err != nil && !errors.Is(err, redis.Nil) {
+				return leaks, serverError(err)
+			}
+		}
+		for i, key := range page {
+			if value := values[i].Val(); ttls[i].Val() == -1 && value != "" {
+				leaks = append(leaks, Leak{
+					Node:     n.name,
+					Resource: strings.TrimPrefix(key, n.keys.lockPrefix),
+					Holder:   value[min(ownerLength, len(value)):],
+				})
+			}
+		}
+		if cursor = next; cursor == 0 {
+			return leaks, nil
+		}
+	}
+}
+
+// ForceRelease takes a resource from whoever holds it, for operators. With an
+// Armer it then acquires the resource once and raises the fence past the
+// holder, whose writes are refused from then on, and returns that token.
+// Without one nothing stops a holder that still runs, and the token is 0.
+func (l *Locker) ForceRelease(ctx context.Context, resource string) (fence.Token, error) {
+	ins, err := l.Inspect(ctx, resource)
+	if err != nil {
+		return 0, err
+	}
+	owners := make(map[string]bool)
+	for _, nl := range ins.Nodes {
+		if nl.Locked {
+			owners[nl.owner] = true
+		}
+	}
+	for owner := range owners {
+		err := l.Release(ctx, Ref{Resource: resource, Owner: owner})
+		if err != nil && !errors.Is(err, ErrLost) { // it may be on a minority, or have ended meanwhile
+			return 0, err
+		}
+	}
+	l.lines.free(resource)
+	if l.cfg.Armer == nil {
+		return 0, nil
+	}
+	lease, err := l.TryAcquire(ctx, resource, WithHolder("forced release"))
+	if err != nil {
+		return 0, fmt.Errorf("the holder of %q is out, but the fence was not raised past it: %w", resource, err)
+	}
+	lease.ReleaseAsync()
+	return lease.Ref().Token, nil
+}

@@ -1,0 +1,57 @@
+package lock_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/lock"
+)
+
+func TestLocksThatNeverExpireAreFound(t *testing.T) {
+	t.Parallel()
+	backends(t, []int{3}, func(t *testing.T, cfg lock.Config) {
+		l := started(t, cfg)
+		release(t, acquire(t, l, "fine"))
+		for _, name := range []string{"a", "b", "leaky"} {
+			acquire(t, l, name, lock.WithHolder("worker-a"))
+		}
+		prefix := cfg.KeyPrefix
+		if prefix == "" {
+			prefix = lock.DefaultKeyPrefix
+		}
+		must(t, client(t, cfg.Nodes[0].Addr).Persist(t.Context(), prefix+":lock:leaky").Err())
+		leaks, err := l.Leaks(t.Context())
+		must(t, err)
+		if len(leaks) != 1 || leaks[0] != (lock.Leak{Node: "node-1", Resource: "leaky", Holder: "worker-a"}) {
+			t.Fatalf("leaks: %+v", leaks)
+		}
+		if _, err := l.ForceRelease(t.Context(), "leaky"); err != nil {
+			t.Fatal(err)
+		}
+		release(t, acquire(t, l, "leaky"))
+	})
+}
+
+func TestForceReleaseRaisesTheFencePastTheHolder(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	fences := &register{}
+	cfg.Armer = fences
+	l := started(t, cfg)
+	held := acquire(t, l, "r")
+	forced, err := l.ForceRelease(t.Context(), "r")
+	must(t, err)
+	fences.mu.Lock()
+	recorded := fences.tokens["r"]
+	fences.mu.Unlock()
+	if forced <= held.Ref().Token || recorded != forced {
+		t.Errorf("forced %d, recorded %d, held %d", forced, recorded, held.Ref().Token)
+	}
+	if err := held.Extend(t.Context(), lock.DefaultTTL); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("extend: %v", err)
+	}
+	if _, err := l.ForceRelease(t.Context(), ""); !errors.Is(err, fence.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+}
