@@ -24,6 +24,7 @@ type body struct {
 	trailer middlewares.ChecksumReader // of a checksum that follows the body
 	algo    string
 	err     error
+	inside  bool // it comes from our own store, not from the client
 }
 
 func newBody(in s3response.PutObjectInput) (*body, error) {

@@ -2,9 +2,13 @@ package s3
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/versity/versitygw/s3err"
+	"github.com/versity/versitygw/s3response"
 
 	"github.com/fencegate/fencegate/gateway/blob"
 )
@@ -19,6 +23,37 @@ func (b *backend) DeleteObject(ctx context.Context, in *s3.DeleteObjectInput) (*
 		return nil, b.fail(r, *in.Bucket, "DeleteObject", err)
 	}
 	return &s3.DeleteObjectOutput{}, nil
+}
+
+// DeleteObjects implements the front's Backend: one commit for each key, each
+// with its own answer.
+func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) (s3response.DeleteResult, error) {
+	r := b.requestOf(ctx)
+	var result s3response.DeleteResult
+	if len(in.Delete.Objects) > maxList {
+		return result, s3err.GetAPIError(s3err.ErrMalformedXML)
+	}
+	if _, err := b.db.rule(b.base, *in.Bucket); err != nil {
+		return result, b.fail(r, *in.Bucket, "DeleteObjects", err)
+	}
+	for _, o := range in.Delete.Objects {
+		if o.Key == nil {
+			return result, s3err.GetAPIError(s3err.ErrMalformedXML)
+		}
+		err := b.remove(r, &s3.DeleteObjectInput{Bucket: in.Bucket, Key: o.Key, VersionId: o.VersionId, IfMatch: o.ETag,
+			IfMatchLastModifiedTime: o.LastModifiedTime, IfMatchSize: o.Size})
+		if err == nil {
+			result.Deleted = append(result.Deleted, types.DeletedObject{Key: o.Key})
+			continue
+		}
+		e := types.Error{Key: o.Key}
+		if api, ok := errors.AsType[s3err.S3Error](b.fail(r, *in.Bucket, "DeleteObjects", err)); ok {
+			base := api.BaseError()
+			e.Code, e.Message = &base.Code, &base.Description
+		}
+		result.Error = append(result.Error, e)
+	}
+	return result, nil
 }
 
 func (b *backend) remove(r request, in *s3.DeleteObjectInput) error {

@@ -57,19 +57,8 @@ func (b *backend) put(r request, bucket, key string, in s3response.PutObjectInpu
 	if err != nil {
 		return s3response.PutObjectOutput{}, err
 	}
-	id := blob.NewID()
-	err = b.db.settle(b.base, exec(sqlBeginUpload, uuid(id), bucket, key, r.grant.resource, int64(r.grant.token)))
-	if err != nil {
-		return s3response.PutObjectOutput{}, err
-	}
-	if err := b.stream(id, body, *in.ContentLength); err != nil {
-		b.giveUp(id)
-		return s3response.PutObjectOutput{}, err
-	}
-	v, err := b.commit(commit{
-		request: r, bucket: bucket, key: key, conditions: cond, blobs: []blob.ID{id}, sizes: []int64{*in.ContentLength},
-		etag: hex.EncodeToString(body.md5.Sum(nil)), attributes: attributesOf(in, body),
-	})
+	v, err := b.upload(r, target{bucket: bucket, key: key, conditions: cond, size: *in.ContentLength}, body,
+		func() attributes { return attributesOf(in, body) })
 	if err != nil {
 		return s3response.PutObjectOutput{}, err
 	}
@@ -78,6 +67,28 @@ func (b *backend) put(r request, bucket, key string, in s3response.PutObjectInpu
 		ETag: quoted(v.ETag), ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
 		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, ChecksumType: sums.kind,
 	}, nil
+}
+
+// target is what an upload writes to.
+type target struct {
+	conditions
+	bucket, key string
+	size        int64 // announced, in bytes
+}
+
+// upload announces a blob, streams the body into it, and commits. The attributes
+// are asked for when the body has been read.
+func (b *backend) upload(r request, t target, body *body, attributes func() attributes) (version, error) {
+	id := blob.NewID()
+	err := b.db.settle(b.base, exec(sqlBeginUpload, uuid(id), t.bucket, t.key, r.grant.resource, int64(r.grant.token)))
+	if err != nil {
+		return version{}, err
+	}
+	if err := b.stream(id, body, t.size); err != nil {
+		b.giveUp(id)
+		return version{}, err
+	}
+	return b.commit(commit{request: r, target: t, blob: id, etag: hex.EncodeToString(body.md5.Sum(nil)), attributes: attributes()})
 }
 
 // needGrant refuses a write that no lease's credentials signed.
@@ -98,7 +109,7 @@ func (b *backend) stream(id blob.ID, body *body, size int64) error {
 	switch {
 	case err == nil:
 		return nil
-	case body.err != nil:
+	case body.err != nil && !body.inside:
 		if e, ok := errors.AsType[s3err.S3Error](body.err); ok {
 			return e // a digest that does not fit, a malformed chunk
 		}
@@ -113,33 +124,27 @@ func (b *backend) stream(id blob.ID, body *body, size int64) error {
 // giveUp takes back a pending upload: first its row, so that no commit can make
 // it live, then its bytes. It reports whether nothing will ever point at it.
 // What fails here is left to the sweep.
-func (b *backend) giveUp(ids ...blob.ID) bool {
-	all := true
-	for _, id := range ids {
-		var gone bool
-		err := b.db.once(b.base, func(ctx context.Context, q querier) error {
-			return q.QueryRow(ctx, sqlAbandonUpload, uuid(id)).Scan(&gone)
-		})
-		if err == nil && gone {
-			err = b.cfg.Store.Delete(b.base, id)
-		}
-		if err != nil {
-			b.cfg.Logger.Warn("s3: an upload could not be cleaned up", "blob", id, "error", err)
-		}
-		all = all && gone
+func (b *backend) giveUp(id blob.ID) bool {
+	var gone bool
+	err := b.db.once(b.base, func(ctx context.Context, q querier) error {
+		return q.QueryRow(ctx, sqlAbandonUpload, uuid(id)).Scan(&gone)
+	})
+	if err == nil && gone {
+		b.forget(id)
 	}
-	return all
+	if err != nil {
+		b.cfg.Logger.Warn("s3: an upload could not be given up; the sweep will", "blob", id, "error", err)
+	}
+	return gone
 }
 
 // commit is what becomes a version.
 type commit struct {
 	request
-	conditions
-	bucket, key string
-	blobs       []blob.ID
-	sizes       []int64
-	etag        string
-	attributes  attributes
+	target
+	blob       blob.ID
+	etag       string
+	attributes attributes
 }
 
 // commit checks the fence and swaps the pointer. The version that it returns is
@@ -151,23 +156,19 @@ func (b *backend) commit(c commit) (version, error) {
 		return version{}, fmt.Errorf("encode attributes: %w", err)
 	}
 	id := uuid(blob.NewID())
-	ids := make([]pgtype.UUID, len(c.blobs))
-	for i, blobID := range c.blobs {
-		ids[i] = uuid(blobID)
-	}
-	args := []any{id, c.bucket, c.key, ids, c.sizes, c.etag, string(text), c.grant.resource, int64(c.grant.token),
+	args := []any{id, c.bucket, c.key, []pgtype.UUID{uuid(c.blob)}, []int64{c.size}, c.etag, string(text), c.grant.resource, int64(c.grant.token),
 		nullable(c.invocation), c.ifMatch, c.ifNoneMatch}
 	var v version
 	err = b.db.settle(b.base, func(ctx context.Context, q querier) error {
 		return v.scan(q.QueryRow(ctx, sqlCommitUpload, args...))
 	})
 	if err == nil {
-		if len(v.Blobs) > 0 && len(ids) > 0 && v.Blobs[0] != ids[0].Bytes {
-			b.forget(c.blobs) // an earlier attempt's bytes stand for this request
+		if v.Blobs[0] != c.blob {
+			b.forget(c.blob) // an earlier attempt's bytes stand for this request
 		}
 		return v, nil
 	}
-	if b.giveUp(c.blobs...) {
+	if b.giveUp(c.blob) {
 		if unknown, ok := errors.AsType[*unknownError](err); ok {
 			err = unknown.cause // known now: it can't take effect any more
 		}
@@ -182,12 +183,10 @@ func (b *backend) commit(c commit) (version, error) {
 	return version{}, err
 }
 
-// forget deletes the bytes of blobs that the commit itself condemned.
-func (b *backend) forget(ids []blob.ID) {
-	for _, id := range ids {
-		if err := b.cfg.Store.Delete(b.base, id); err != nil {
-			b.cfg.Logger.Warn("s3: a blob could not be deleted", "blob", id, "error", err)
-		}
+// forget deletes the bytes of a condemned blob. What fails is left to the sweep.
+func (b *backend) forget(id blob.ID) {
+	if err := b.cfg.Store.Delete(b.base, id); err != nil {
+		b.cfg.Logger.Warn("s3: a blob could not be deleted; the sweep will", "blob", id, "error", err)
 	}
 }
 

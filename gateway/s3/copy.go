@@ -1,0 +1,108 @@
+package s3
+
+import (
+	"context"
+	"crypto/md5" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
+	"errors"
+	"maps"
+	"net/http"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	front "github.com/versity/versitygw/backend"
+	"github.com/versity/versitygw/s3err"
+	"github.com/versity/versitygw/s3response"
+)
+
+const maxCopySize = 5 << 30 // bytes, as in S3
+
+// CopyObject implements the front's Backend: a read of the source, which needs
+// no grant, and an upload, which does. The bytes go through the gateway into a
+// blob of their own, so no two objects share one.
+func (b *backend) CopyObject(ctx context.Context, in s3response.CopyObjectInput) (s3response.CopyObjectOutput, error) {
+	r := b.requestOf(ctx)
+	v, err := b.copy(r, strings.Clone(*in.Bucket), strings.Clone(*in.Key), in)
+	if err != nil {
+		return s3response.CopyObjectOutput{}, b.fail(r, *in.Bucket, "CopyObject", err)
+	}
+	etag, sums := quoted(v.ETag), checksumsOf(v.Attributes)
+	return s3response.CopyObjectOutput{CopyObjectResult: &s3response.CopyObjectResult{
+		ETag: &etag, LastModified: &v.CreatedAt, ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
+		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, ChecksumType: sums.kind,
+	}}, nil
+}
+
+func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectInput) (version, error) {
+	cond, err := putConditions(r.condition("If-Match"), r.condition("If-None-Match"))
+	if err == nil {
+		err = refuseUnsupported(r)
+	}
+	if err == nil {
+		err = b.needGrant(r, bucket, key)
+	}
+	if err != nil {
+		return version{}, err
+	}
+	source, err := b.copySource(in)
+	if err != nil {
+		return version{}, err
+	}
+	replace := in.MetadataDirective == types.MetadataDirectiveReplace
+	if srcBucket, srcKey, _, _ := front.ParseCopySource(*in.CopySource); srcBucket == bucket && srcKey == key && !replace {
+		return version{}, s3err.GetAPIError(s3err.ErrInvalidCopyDest)
+	}
+	bytes, err := b.read(source, 0, source.Size)
+	if err != nil {
+		return version{}, errors.Join(errStoreFailed, err)
+	}
+	defer func() { _ = bytes.Close() }()
+	data := &body{r: bytes, md5: md5.New(), inside: true} //nolint:gosec // see the import
+	algo := strings.ToUpper(strings.Clone(string(in.ChecksumAlgorithm)))
+	if algo == "" && compositeHash(source.Attributes.ChecksumAlgorithm) != nil {
+		algo = source.Attributes.ChecksumAlgorithm
+	}
+	if err := data.compute(algo); err != nil {
+		return version{}, err
+	}
+	return b.upload(r, target{bucket: bucket, key: key, conditions: cond, size: source.Size}, data, func() attributes {
+		if replace {
+			return attributesOf(s3response.PutObjectInput{
+				ContentType: in.ContentType, ContentEncoding: in.ContentEncoding, ContentDisposition: in.ContentDisposition,
+				ContentLanguage: in.ContentLanguage, CacheControl: in.CacheControl, Expires: in.Expires, Metadata: in.Metadata,
+			}, data)
+		}
+		a := source.Attributes
+		a.Metadata = maps.Clone(a.Metadata)
+		a.ChecksumAlgorithm, a.Checksum = data.algo, data.checksum()
+		return a
+	})
+}
+
+// copySource finds the version that is copied and evaluates the conditions on it.
+func (b *backend) copySource(in s3response.CopyObjectInput) (version, error) {
+	bucket, key, versionID, err := front.ParseCopySource(*in.CopySource)
+	if err != nil {
+		return version{}, err
+	}
+	v, _, err := b.look(&s3.GetObjectInput{
+		Bucket: &bucket, Key: &key, VersionId: &versionID, IfMatch: in.CopySourceIfMatch, IfNoneMatch: in.CopySourceIfNoneMatch,
+		IfModifiedSince: in.CopySourceIfModifiedSince, IfUnmodifiedSince: in.CopySourceIfUnmodifiedSince,
+	})
+	switch e, isAPI := errors.AsType[s3err.S3Error](err); {
+	case isAPI && e.StatusCode() == http.StatusNotModified:
+		return v, s3err.GetAPIError(s3err.ErrPreconditionFailed)
+	case errors.Is(err, errNoBucket):
+		return v, s3err.GetBucketErr(s3err.ErrNoSuchBucket, bucket)
+	case err != nil:
+		return v, err
+	case v.Size > maxCopySize:
+		return v, s3err.GetEntityTooLargeErr(v.Size, maxCopySize)
+	}
+	return v, nil
+}
+
+// condition reads a condition on the target, which the front does not pass on.
+func (r request) condition(header string) *string {
+	return nullable(strings.Trim(r.header(header), `"`))
+}

@@ -1,0 +1,107 @@
+//go:build unix
+
+package s3_test
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+)
+
+func TestACopyIsAReadOfAnySourceAndAFencedWrite(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	writer := w.lease("orders/1001", 5)
+	m := begin(t, writer, bucket, types.ChecksumAlgorithmSha256) // several blobs become one
+	m.part(1, bytes.Repeat([]byte("a"), 5*mib))
+	m.part(2, []byte("tail"))
+	if _, err := m.complete(writer, m.parts); err != nil {
+		t.Fatal(err)
+	}
+	other := w.lease("orders/1002", 3)
+	const target = "1002/copy of ü.txt"
+	in := func() *awss3.CopyObjectInput {
+		return &awss3.CopyObjectInput{Bucket: &bucket, Key: aws.String(target), CopySource: aws.String("orders/1001%2Finvoice.txt")}
+	}
+	want := strings.Repeat("a", 5*mib) + "tail"
+	out, err := other.CopyObject(t.Context(), in())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *out.CopyObjectResult.ETag != etagOf(want) || out.CopyObjectResult.ChecksumSHA256 == nil {
+		t.Errorf("got %+v", out.CopyObjectResult)
+	}
+	head, err := other.HeadObject(t.Context(), &awss3.HeadObjectInput{Bucket: &bucket, Key: aws.String(target)})
+	if err != nil || head.Metadata["colour"] != "blue" || *head.ContentType != "text/plain" {
+		t.Errorf("got %+v, %v", head, err)
+	}
+	if got := get(t, other, bucket, target); got != want {
+		t.Errorf("the copy holds %d bytes", len(got))
+	}
+	replace := in()
+	replace.MetadataDirective, replace.ContentType, replace.Metadata = types.MetadataDirectiveReplace, aws.String("text/html"), map[string]string{"new": "1"}
+	if _, err := other.CopyObject(t.Context(), replace); err != nil {
+		t.Fatal(err)
+	}
+	head, err = other.HeadObject(t.Context(), &awss3.HeadObjectInput{Bucket: &bucket, Key: aws.String(target)})
+	if err != nil || head.Metadata["colour"] != "" || head.Metadata["new"] != "1" || *head.ContentType != "text/html" {
+		t.Errorf("got %+v, %v", head, err)
+	}
+	_, err = writer.CopyObject(t.Context(), in())
+	wantRefused(t, err, 403, "WrongFencingResource")
+	_, err = w.root().CopyObject(t.Context(), in())
+	wantRefused(t, err, 403, "MissingFencingToken")
+	w.arm("orders/1002", 4)
+	_, err = other.CopyObject(t.Context(), in())
+	wantRefused(t, err, 412, "StaleFencingToken", "3", "4")
+	current := w.holder("orders/1002", 4)
+	missing, unmet, itself := in(), in(), in()
+	missing.CopySource = aws.String("orders/nothing")
+	_, err = current.CopyObject(t.Context(), missing)
+	wantRefused(t, err, 404, "NoSuchKey")
+	unmet.CopySourceIfMatch = aws.String(`"other"`)
+	_, err = current.CopyObject(t.Context(), unmet)
+	wantRefused(t, err, 412, "PreconditionFailed")
+	itself.CopySource = aws.String("orders/1002/copy%20of%20%C3%BC.txt")
+	_, err = current.CopyObject(t.Context(), itself)
+	wantRefused(t, err, 400, "InvalidRequest")
+	if n := w.count("SELECT count(*) FROM objects.blobs WHERE state = 'pending'"); n != 0 {
+		t.Errorf("%d blobs are pending", n)
+	}
+}
+
+func TestDeletingManyAnswersForEachKey(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	one, two := w.lease("orders/1001", 5), w.lease("orders/1002", 6)
+	put(t, one, bucket, "1001/a", "x")
+	put(t, one, bucket, "1001/b", "x")
+	put(t, two, bucket, "1002/a", "x")
+	out, err := one.DeleteObjects(t.Context(), &awss3.DeleteObjectsInput{Bucket: &bucket, Delete: &types.Delete{Objects: []types.ObjectIdentifier{
+		{Key: aws.String("1001/a")}, {Key: aws.String("1002/a")}, {Key: aws.String("1001/missing")}, {Key: aws.String("1001/b"), ETag: aws.String(etagOf("y"))},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	codes := map[string]string{}
+	for _, e := range out.Errors {
+		codes[*e.Key] = *e.Code
+	}
+	if len(out.Deleted) != 2 || len(codes) != 2 || codes["1002/a"] != "WrongFencingResource" || codes["1001/b"] != "PreconditionFailed" {
+		t.Errorf("deleted %d, errors %v", len(out.Deleted), codes)
+	}
+	if got := names(t, w.root(), awss3.ListObjectsV2Input{Bucket: &bucket}); len(got) != 2 || got[0] != "1001/b" || got[1] != "1002/a" {
+		t.Errorf("left: %q", got)
+	}
+	w.arm("orders/1001", 7)
+	out, err = one.DeleteObjects(t.Context(), &awss3.DeleteObjectsInput{Bucket: &bucket, Delete: &types.Delete{Objects: []types.ObjectIdentifier{{Key: aws.String("1001/b")}}}})
+	if err != nil || len(out.Errors) != 1 || *out.Errors[0].Code != "StaleFencingToken" {
+		t.Errorf("got %+v, %v", out, err)
+	}
+}
