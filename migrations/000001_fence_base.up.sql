@@ -20,8 +20,10 @@ BEGIN
     END IF;
   END LOOP;
 
-  -- A migrating login that is no superuser must be able to act as the owner.
-  IF NOT pg_catalog.pg_has_role(current_user, 'fence_owner', 'MEMBER') THEN
+  -- A migrating login that is no superuser must be able to act as the owner. (From PostgreSQL 16 on it may only
+  -- administer the roles that it makes, until it grants them to itself.)
+  IF NOT pg_catalog.pg_has_role(current_user, 'fence_owner',
+       CASE WHEN pg_catalog.current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END) THEN
     EXECUTE pg_catalog.format('GRANT fence_owner TO %I', current_user);
   END IF;
 

@@ -218,32 +218,40 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.verify_settings(text) FROM PUBLIC;
 
--- The guard of a table: a statement trigger with the arguments (resource) or ('', prefix). The common case is decided here
--- in two steps, all else in fence.verify_settings. It is the hot path: every name is qualified instead of a SET clause, which costs.
-CREATE FUNCTION fence.guard() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
+-- The common case of verify_settings in two steps: a sealed grant, a name without percent-encoding, a row that nobody has
+-- touched since it was armed. Returns the recorded token, or NULL: then verify_settings decides. It is the hot path, so
+-- every name is qualified instead of a SET clause, which costs.
+CREATE FUNCTION fence.fast_check(r text, g text) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  r pg_catalog.text := pg_catalog.current_setting('fence.resource', true);
-  g pg_catalog.text := pg_catalog.current_setting('fence.token', true);
   h pg_catalog.bytea := pg_catalog.sha256(pg_catalog.convert_to(
     pg_catalog.substr(g, pg_catalog.strpos(g, '.') OPERATOR(pg_catalog.+) 1), 'UTF8'));
-  ok pg_catalog.bool;
-  v fence.verdict;
+  recorded pg_catalog.int8;
 BEGIN
-  IF (tg_argv[0] OPERATOR(pg_catalog.=) r OR pg_catalog.starts_with(r, tg_argv[1]))
-     AND pg_catalog.strpos(r, '%') OPERATOR(pg_catalog.=) 0
-     -- 1. Lock: fence.key written out. Try only: a drain may be under way, which the slow path waits for.
+  -- 1. Lock: fence.key written out. Try only: a drain may be under way, which the slow path waits for.
+  IF pg_catalog.strpos(r, '%') OPERATOR(pg_catalog.=) 0
      AND pg_catalog.pg_try_advisory_xact_lock_shared(
            pg_catalog.hashtextextended(pg_catalog.encode(h, 'hex'), pg_catalog.hashtextextended(r, 0)))
   THEN
     -- 2. Read, in a new statement.
-    SELECT f.seal OPERATOR(pg_catalog.=) h
-       AND (f.token::pg_catalog.text OPERATOR(pg_catalog.=) pg_catalog.split_part(g, '.', 1)
+    SELECT f.token INTO recorded FROM fence.resources f
+     WHERE f.resource OPERATOR(pg_catalog.=) r AND f.seal OPERATOR(pg_catalog.=) h
+       AND (pg_catalog.split_part(g, '.', 1) OPERATOR(pg_catalog.=) f.token::pg_catalog.text
             OR pg_catalog.split_part(g, '.', 1) OPERATOR(pg_catalog.=) '0')
-       AND f.xmax OPERATOR(pg_catalog.=) '0'::pg_catalog.xid
-      INTO ok FROM fence.resources f WHERE f.resource OPERATOR(pg_catalog.=) r;
-    IF ok THEN
-      RETURN NULL;
-    END IF;
+       AND f.xmax OPERATOR(pg_catalog.=) '0'::pg_catalog.xid;
+  END IF;
+  RETURN recorded;
+END $$;
+REVOKE ALL ON FUNCTION fence.fast_check(text, text) FROM PUBLIC;
+
+-- The guard of a table: a statement trigger with the arguments (resource) or ('', prefix).
+CREATE FUNCTION fence.guard() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
+DECLARE
+  r pg_catalog.text := pg_catalog.current_setting('fence.resource', true);
+  v fence.verdict;
+BEGIN
+  IF (tg_argv[0] OPERATOR(pg_catalog.=) r OR pg_catalog.starts_with(r, tg_argv[1]))
+     AND fence.fast_check(r, pg_catalog.current_setting('fence.token', true)) IS NOT NULL THEN
+    RETURN NULL;
   END IF;
   v := fence.verify_settings(CASE WHEN tg_argv[0] OPERATOR(pg_catalog.=) ''
                                   THEN tg_argv[1] OPERATOR(pg_catalog.||) '*' ELSE tg_argv[0] END);
@@ -253,7 +261,8 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- Checks the settings now, instead of at the next guarded write. Returns the recorded token.
+-- Checks the settings now, instead of at the next guarded write; see verify_settings for what `needed` may be. Returns the
+-- recorded token.
 CREATE FUNCTION fence.check(needed text DEFAULT NULL) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 DECLARE
   v fence.verdict := fence.verify_settings(needed);
@@ -266,18 +275,23 @@ END $$;
 REVOKE ALL ON FUNCTION fence.check(text) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION fence.check(text) TO fence_writer;
 
--- Presents a grant for the rest of this transaction and checks it now. The resource is the plain name. Returns the recorded token.
+-- Presents a grant for the rest of this transaction and checks it now. The resource is the plain name. Returns the recorded
+-- token.
 CREATE FUNCTION fence.use(resource text, token text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 DECLARE
+  setting pg_catalog.text := pg_catalog.set_config('fence.resource', pg_catalog.replace(resource, '%', '%25'), true);
+  presented pg_catalog.text := pg_catalog.set_config('fence.token', token, true);
+  recorded pg_catalog.int8 := fence.fast_check(setting, presented);
   v fence.verdict;
 BEGIN
-  PERFORM pg_catalog.set_config('fence.resource', pg_catalog.replace(resource, '%', '%25'), true),
-          pg_catalog.set_config('fence.token', token, true);
-  v := fence.verify_settings(NULL);
-  IF v.state IS NOT NULL THEN
-    RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+  IF recorded IS NULL THEN
+    v := fence.verify_settings(NULL);
+    IF v.state IS NOT NULL THEN
+      RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+    END IF;
+    recorded := v.token;
   END IF;
-  RETURN v.token;
+  RETURN recorded;
 END $$;
 REVOKE ALL ON FUNCTION fence.use(text, text) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION fence.use(text, text) TO fence_writer;

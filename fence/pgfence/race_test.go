@@ -29,12 +29,12 @@ var mutants = map[string]struct {
 		[]pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable}},
 }
 
-// mutate replaces the guard of this database by one in which old reads as replacement.
+// mutate replaces the guard's check in this database by one in which old reads as replacement.
 func mutate(t testing.TB, w world, old, replacement string) {
 	t.Helper()
-	definition := value[string](t, w, `SELECT pg_get_functiondef('fence.guard'::regproc)`)
+	definition := value[string](t, w, `SELECT pg_get_functiondef('fence.fast_check'::regproc)`)
 	if strings.Count(definition, old) != 1 {
-		t.Fatalf("the guard has %q %d times", old, strings.Count(definition, old))
+		t.Fatalf("fence.fast_check has %q %d times", old, strings.Count(definition, old))
 	}
 	w.exec(t, strings.Replace(definition, old, replacement, 1))
 }
@@ -99,9 +99,9 @@ func stoppedInTheGuard(t *testing.T, w world, level pgx.TxIsoLevel) bool {
 
 func TestNoWriteLandsAfterArmReturned(t *testing.T) {
 	t.Parallel()
-	const beforeLock = `IF (tg_argv[0]`
-	const beforeRead = `SELECT f.seal`
-	const afterRead = `IF ok THEN`
+	const beforeLock = `IF pg_catalog.strpos(r`
+	const beforeRead = `SELECT f.token`
+	const afterRead = `RETURN recorded`
 	cases := []struct {
 		name string
 		gate string // where the guard stops
@@ -215,7 +215,7 @@ func writeSlowly(ctx context.Context, w world, level pgx.TxIsoLevel, g fence.Gra
 
 func TestRacesBetweenArmsAndWriters(t *testing.T) {
 	t.Parallel()
-	const arms, writers = 300, 9
+	const arms, writers = 200, 9
 	w := setup(t, pgfence.WithGrace(5*time.Millisecond))
 	if late := race(t, w, arms, writers); late > 0 {
 		t.Errorf("%d writes landed after arm had returned", late)
