@@ -69,13 +69,16 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
               ELSE p_bucket || '/' || array_to_string((string_to_array(p_key, '/'))[1:p_depth], '/') END
 $$;
 
--- Refuses unless the bucket exists, the grant is of the resource that the key needs, and its token is the recorded one. Until
--- the transaction ends the bucket's rule can't change, and a new holder's acquisition can't complete.
-CREATE FUNCTION objects.authorize(p_bucket text, p_key text, p_resource text, p_token bigint) RETURNS void
+-- Refuses unless the bucket exists, the grant is of the resource that the key needs, and its token is the recorded one. With
+-- p_seal, the SHA-256 of the presented seal, the fence authenticates the token (0: "the one that this seal was issued with");
+-- without it the gateway has, by its own MAC. Returns the recorded token. Until the transaction ends the bucket's rule can't
+-- change, and a new holder's acquisition can't complete.
+CREATE FUNCTION objects.authorize(p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   d integer;
   needed text;
+  v fence.verdict;
 BEGIN
   -- Before reading the rule: a change of the rule holds this lock exclusively.
   PERFORM pg_advisory_xact_lock_shared('objects.buckets'::regclass::oid::integer, hashtext(p_bucket));
@@ -89,16 +92,23 @@ BEGIN
       DETAIL = json_build_object('resource', p_resource, 'presented', p_token::text, 'needed', needed)::text,
       HINT = 'Acquire the resource that the write needs.';
   END IF;
-  PERFORM fence.check_issued(p_resource, p_token);
+  IF p_seal IS NULL THEN
+    RETURN fence.check_issued(p_resource, p_token);
+  END IF;
+  v := fence.verify(p_resource, p_token, p_seal, 'sealed');
+  IF v.state IS NOT NULL THEN
+    RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+  END IF;
+  RETURN v.token;
 END $$;
 
 -- Announces a blob, so that whatever becomes of the upload somebody can find and remove its bytes. Refuses at once what the
 -- commit would refuse: no use in sending the bytes.
-CREATE FUNCTION objects.begin_upload(p_blob uuid, p_bucket text, p_key text, p_resource text, p_token bigint) RETURNS void
+CREATE FUNCTION objects.begin_upload(p_blob uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM set_config('synchronous_commit', 'on', true);
-  PERFORM objects.authorize(p_bucket, p_key, p_resource, p_token);
+  PERFORM objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
   INSERT INTO objects.blobs (id) VALUES (p_blob) ON CONFLICT DO NOTHING;   -- it may be repeated
 END $$;
 
@@ -150,7 +160,7 @@ $$;
 -- was lost. Returns the version that the request produced.
 CREATE FUNCTION objects.commit_upload(
   p_version uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb,
-  p_resource text, p_token bigint, p_invocation text, p_if_match text, p_if_none_match boolean
+  p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_if_none_match boolean
 ) RETURNS objects.versions
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -164,7 +174,7 @@ BEGIN
   PERFORM 1 FROM objects.blobs WHERE id = ANY (p_blobs) ORDER BY id FOR UPDATE;
   done := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
   IF done.id IS NULL THEN
-    PERFORM objects.authorize(p_bucket, p_key, p_resource, p_token);
+    p_token := objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
     INSERT INTO objects.versions (id, bucket, key, blobs, blob_sizes, size, etag, attributes, resource, token, invocation_id)
     VALUES (p_version, p_bucket, p_key, p_blobs, p_blob_sizes, (SELECT sum(s) FROM unnest(p_blob_sizes) s), p_etag, p_attributes,
             p_resource, p_token, p_invocation)
@@ -205,7 +215,7 @@ END $$;
 -- Deletes a key: the fence check and the removal of the pointer in one transaction. Deleting what is not there succeeds.
 -- Repeating it is as with objects.commit_upload.
 CREATE FUNCTION objects.commit_deletion(
-  p_version uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_invocation text, p_if_match text
+  p_version uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -215,7 +225,7 @@ BEGIN
   PERFORM set_config('synchronous_commit', 'on', true);
   done := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
   IF done.id IS NULL THEN
-    PERFORM objects.authorize(p_bucket, p_key, p_resource, p_token);
+    p_token := objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
     INSERT INTO objects.versions (id, bucket, key, deletion, blobs, blob_sizes, size, etag, resource, token, invocation_id)
     VALUES (p_version, p_bucket, p_key, true, '{}', '{}', 0, '', p_resource, p_token, p_invocation) ON CONFLICT DO NOTHING;
     IF FOUND THEN

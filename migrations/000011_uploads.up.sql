@@ -29,11 +29,11 @@ CREATE TABLE objects.parts (
 );
 GRANT SELECT ON objects.uploads, objects.parts TO fence_gateway;
 
-CREATE FUNCTION objects.begin_multipart(p_upload uuid, p_bucket text, p_key text, p_attributes jsonb, p_resource text, p_token bigint)
+CREATE FUNCTION objects.begin_multipart(p_upload uuid, p_bucket text, p_key text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM set_config('synchronous_commit', 'on', true);
-  PERFORM objects.authorize(p_bucket, p_key, p_resource, p_token);
+  p_token := objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
   INSERT INTO objects.uploads (id, bucket, key, attributes, resource, token)
   VALUES (p_upload, p_bucket, p_key, p_attributes, p_resource, p_token) ON CONFLICT DO NOTHING;   -- it may be repeated
 END $$;
@@ -41,7 +41,7 @@ END $$;
 -- Adds a part whose blob is complete; a part of that number that was there is given up.
 CREATE FUNCTION objects.put_part(
   p_upload uuid, p_bucket text, p_key text, p_number integer, p_blob uuid, p_size bigint, p_etag text, p_algorithm text, p_checksum text,
-  p_resource text, p_token bigint
+  p_resource text, p_token bigint, p_seal bytea
 ) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM set_config('synchronous_commit', 'on', true);
@@ -49,7 +49,7 @@ BEGIN
   IF NOT FOUND THEN
     RAISE EXCEPTION 'there is no such upload' USING ERRCODE = 'ZO008';
   END IF;
-  PERFORM objects.authorize(p_bucket, p_key, p_resource, p_token);
+  PERFORM objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
   PERFORM 1 FROM objects.blobs WHERE id = p_blob AND state = 'pending' FOR UPDATE;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'the part was given up before it was complete' USING ERRCODE = 'ZO004';
@@ -70,7 +70,7 @@ END $$;
 -- first answer.
 CREATE FUNCTION objects.complete_multipart(
   p_upload uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb,
-  p_resource text, p_token bigint, p_invocation text, p_if_match text, p_if_none_match boolean
+  p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_if_none_match boolean
 ) RETURNS objects.versions
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -80,7 +80,7 @@ BEGIN
   IF NOT FOUND AND NOT EXISTS (SELECT FROM objects.versions WHERE id = p_upload AND bucket = p_bucket AND key = p_key) THEN
     RAISE EXCEPTION 'there is no such upload' USING ERRCODE = 'ZO008';
   END IF;
-  v := objects.commit_upload(p_upload, p_bucket, p_key, p_blobs, p_blob_sizes, p_etag, p_attributes, p_resource, p_token,
+  v := objects.commit_upload(p_upload, p_bucket, p_key, p_blobs, p_blob_sizes, p_etag, p_attributes, p_resource, p_token, p_seal,
                              p_invocation, p_if_match, p_if_none_match);
   PERFORM objects.drop_multipart(p_upload);
   RETURN v;
@@ -100,7 +100,7 @@ BEGIN
   RETURN gone;
 END $$;
 
-CREATE FUNCTION objects.abort_multipart(p_upload uuid, p_bucket text, p_key text, p_resource text, p_token bigint) RETURNS uuid[]
+CREATE FUNCTION objects.abort_multipart(p_upload uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea) RETURNS uuid[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM set_config('synchronous_commit', 'on', true);
@@ -108,7 +108,7 @@ BEGIN
   IF NOT FOUND THEN
     RAISE EXCEPTION 'there is no such upload' USING ERRCODE = 'ZO008';
   END IF;
-  PERFORM objects.authorize(p_bucket, p_key, p_resource, p_token);
+  PERFORM objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
   RETURN objects.drop_multipart(p_upload);
 END $$;
 

@@ -39,7 +39,7 @@ func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectIn
 		err = refuseUnsupported(r)
 	}
 	if err == nil {
-		err = b.needGrant(r, bucket, key)
+		err = b.needGrant(&r, bucket, key)
 	}
 	if err != nil {
 		return version{}, err

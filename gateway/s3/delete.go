@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
-const sqlCommitDeletion = "SELECT objects.commit_deletion($1, $2, $3, $4, $5, $6, $7)"
+const sqlCommitDeletion = "SELECT objects.commit_deletion($1, $2, $3, $4, $5, $6, $7, $8)"
 
 // DeleteObject implements the front's Backend: the fence check and the removal
 // of the pointer in one transaction.
@@ -60,7 +60,7 @@ func (b *backend) remove(r request, in *s3.DeleteObjectInput) error {
 	if in.VersionId != nil && *in.VersionId != "" && *in.VersionId != "null" || in.IfMatchLastModifiedTime != nil || in.IfMatchSize != nil {
 		return errNotFenced
 	}
-	if err := b.needGrant(r, *in.Bucket, *in.Key); err != nil {
+	if err := b.needGrant(&r, *in.Bucket, *in.Key); err != nil {
 		return err
 	}
 	var ifMatch *string
@@ -69,5 +69,5 @@ func (b *backend) remove(r request, in *s3.DeleteObjectInput) error {
 		ifMatch = &etag
 	}
 	return b.db.settle(b.base, exec(sqlCommitDeletion, uuid(blob.NewID()), *in.Bucket, *in.Key,
-		r.grant.resource, int64(r.grant.token), nullable(r.invocation), ifMatch))
+		r.grant.resource, int64(r.grant.token), r.grant.sealHash, nullable(r.invocation), ifMatch))
 }

@@ -7,10 +7,11 @@
 // StaleFencingToken, and what was there before is still there. Nothing in this
 // rests on a clock.
 //
-// Who may do what: the root credentials read, and manage buckets, but write no
-// object. Writes need the temporary credentials of a lease, which [Keyring.Issue]
+// Who may do what: the root credentials read, and manage buckets, but by
+// themselves write no object. Writes need the temporary credentials of a lease, which [Keyring.Issue]
 // makes without keeping any state, so every SDK and tool is fenced by its ordinary
 // environment variables. They hold the resource and the token, never the seal.
+// Or root signs a request with the header Fencing-Token, TOKEN.SEAL.
 //
 //	keys, err := s3.ParseKeyring(os.Getenv("FENCEGATE_MASTER_KEY"))
 //	srv, err := s3.New(s3.Config{

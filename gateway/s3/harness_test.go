@@ -121,8 +121,13 @@ func dir(t *testing.T) blob.Store {
 func (w *world) arm(resource string, token fence.Token) {
 	w.t.Helper()
 	hash := sha256.Sum256([]byte("seal of " + token.String()))
+	w.armHash(resource, token, hash[:])
+}
+
+func (w *world) armHash(resource string, token fence.Token, hash []byte) {
+	w.t.Helper()
 	for _, sql := range []string{"SELECT fence.raise($1, $2, $3, 'test')", "SELECT fence.drain($1, $2, $3)"} {
-		args := []any{resource, int64(token), hash[:]}
+		args := []any{resource, int64(token), hash}
 		if _, err := w.admin.Exec(w.t.Context(), sql, args[:strings.Count(sql, "$")]...); err != nil {
 			w.t.Fatalf("arm %s to %d: %v", resource, token, err)
 		}

@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	sqlBeginMultipart    = "SELECT objects.begin_multipart($1, $2, $3, $4, $5, $6)"
-	sqlPutPart           = "SELECT objects.put_part($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
-	sqlCompleteMultipart = "SELECT " + versionColumns + " FROM objects.complete_multipart($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
-	sqlAbortMultipart    = "SELECT objects.abort_multipart($1, $2, $3, $4, $5)"
+	sqlBeginMultipart    = "SELECT objects.begin_multipart($1, $2, $3, $4, $5, $6, $7)"
+	sqlPutPart           = "SELECT objects.put_part($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+	sqlCompleteMultipart = "SELECT " + versionColumns + " FROM objects.complete_multipart($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+	sqlAbortMultipart    = "SELECT objects.abort_multipart($1, $2, $3, $4, $5, $6)"
 
 	minPartSize = 5 << 20 // bytes, of each part but the last
 )
@@ -46,7 +46,7 @@ func (b *backend) createMultipart(r request, in s3response.CreateMultipartUpload
 	if in.ChecksumType == types.ChecksumTypeFullObject || algo != "" && compositeHash(algo) == nil {
 		return blob.ID{}, s3err.GetNotImplementedErr("x-amz-checksum-type: FULL_OBJECT", "")
 	}
-	if err := b.needGrant(r, *in.Bucket, *in.Key); err != nil {
+	if err := b.needGrant(&r, *in.Bucket, *in.Key); err != nil {
 		return blob.ID{}, err
 	}
 	a := attributesOf(s3response.PutObjectInput{
@@ -58,7 +58,7 @@ func (b *backend) createMultipart(r request, in s3response.CreateMultipartUpload
 		return blob.ID{}, fmt.Errorf("encode attributes: %w", err)
 	}
 	id := blob.NewID()
-	return id, b.db.settle(b.base, exec(sqlBeginMultipart, uuid(id), *in.Bucket, *in.Key, string(text), r.grant.resource, int64(r.grant.token)))
+	return id, b.db.settle(b.base, exec(sqlBeginMultipart, uuid(id), *in.Bucket, *in.Key, string(text), r.grant.resource, int64(r.grant.token), r.grant.sealHash))
 }
 
 // UploadPart implements the front's Backend: the part becomes a pending blob.
@@ -74,7 +74,7 @@ func (b *backend) UploadPart(ctx context.Context, in *s3.UploadPartInput) (*s3.U
 func (b *backend) uploadPart(r request, bucket, key string, in *s3.UploadPartInput) (*s3.UploadPartOutput, error) {
 	upload, err := b.db.upload(b.base, bucket, key, *in.UploadId)
 	if err == nil {
-		err = b.needGrant(r, bucket, key)
+		err = b.needGrant(&r, bucket, key)
 	}
 	if err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (b *backend) uploadPart(r request, bucket, key string, in *s3.UploadPartInp
 		return nil, err
 	}
 	id := blob.NewID()
-	if err := b.db.settle(b.base, exec(sqlBeginUpload, uuid(id), bucket, key, r.grant.resource, int64(r.grant.token))); err != nil {
+	if err := b.db.settle(b.base, exec(sqlBeginUpload, uuid(id), bucket, key, r.grant.resource, int64(r.grant.token), r.grant.sealHash)); err != nil {
 		return nil, err
 	}
 	if err := b.stream(id, body, *in.ContentLength); err != nil {
@@ -103,7 +103,7 @@ func (b *backend) uploadPart(r request, bucket, key string, in *s3.UploadPartInp
 	}
 	etag, sum := hex.EncodeToString(body.md5.Sum(nil)), attributes{ChecksumAlgorithm: body.algo, Checksum: body.checksum()}
 	err = b.db.settle(b.base, exec(sqlPutPart, uuid(upload.id), bucket, key, *in.PartNumber, uuid(id), *in.ContentLength, etag,
-		sum.ChecksumAlgorithm, sum.Checksum, r.grant.resource, int64(r.grant.token)))
+		sum.ChecksumAlgorithm, sum.Checksum, r.grant.resource, int64(r.grant.token), r.grant.sealHash))
 	if err != nil {
 		b.giveUp(id) // where it was added after all, completing the upload will miss it and say so
 		return nil, err
@@ -133,7 +133,7 @@ func (b *backend) CompleteMultipartUpload(ctx context.Context, in *s3.CompleteMu
 func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInput) (version, error) {
 	cond, err := putConditions(in.IfMatch, in.IfNoneMatch)
 	if err == nil {
-		err = b.needGrant(r, *in.Bucket, *in.Key)
+		err = b.needGrant(&r, *in.Bucket, *in.Key)
 	}
 	if err != nil {
 		return version{}, err
@@ -175,7 +175,7 @@ func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInp
 	var v version
 	err = b.db.settle(b.base, func(ctx context.Context, q querier) error {
 		return v.scan(q.QueryRow(ctx, sqlCompleteMultipart, uuid(upload.id), *in.Bucket, *in.Key, ids, sizes, etag, string(text),
-			r.grant.resource, int64(r.grant.token), nullable(r.invocation), cond.ifMatch, cond.ifNoneMatch))
+			r.grant.resource, int64(r.grant.token), r.grant.sealHash, nullable(r.invocation), cond.ifMatch, cond.ifNoneMatch))
 	})
 	if err != nil {
 		return version{}, err
@@ -202,12 +202,12 @@ func (b *backend) AbortMultipartUpload(ctx context.Context, in *s3.AbortMultipar
 	r := b.requestOf(ctx)
 	upload, err := b.db.upload(b.base, *in.Bucket, *in.Key, *in.UploadId)
 	if err == nil {
-		err = b.needGrant(r, *in.Bucket, *in.Key)
+		err = b.needGrant(&r, *in.Bucket, *in.Key)
 	}
 	var gone [][16]byte
 	if err == nil {
 		err = b.db.settle(b.base, func(ctx context.Context, q querier) error {
-			return q.QueryRow(ctx, sqlAbortMultipart, uuid(upload.id), *in.Bucket, *in.Key, r.grant.resource, int64(r.grant.token)).Scan(&gone)
+			return q.QueryRow(ctx, sqlAbortMultipart, uuid(upload.id), *in.Bucket, *in.Key, r.grant.resource, int64(r.grant.token), r.grant.sealHash).Scan(&gone)
 		})
 	}
 	if err != nil {

@@ -13,14 +13,13 @@ import (
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 
-	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
 const (
-	sqlBeginUpload   = "SELECT objects.begin_upload($1, $2, $3, $4, $5)"
+	sqlBeginUpload   = "SELECT objects.begin_upload($1, $2, $3, $4, $5, $6)"
 	sqlAbandonUpload = "SELECT objects.abandon_upload($1)"
-	sqlCommitUpload  = "SELECT " + versionColumns + " FROM objects.commit_upload($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+	sqlCommitUpload  = "SELECT " + versionColumns + " FROM objects.commit_upload($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 	sqlVersion       = "SELECT " + versionColumns + " FROM objects.versions WHERE id = $1"
 )
 
@@ -48,7 +47,7 @@ func (b *backend) put(r request, bucket, key string, in s3response.PutObjectInpu
 		err = s3err.GetAPIError(s3err.ErrMissingContentLength)
 	}
 	if err == nil {
-		err = b.needGrant(r, bucket, key)
+		err = b.needGrant(&r, bucket, key)
 	}
 	if err != nil {
 		return s3response.PutObjectOutput{}, err
@@ -80,7 +79,7 @@ type target struct {
 // are asked for when the body has been read.
 func (b *backend) upload(r request, t target, body *body, attributes func() attributes) (version, error) {
 	id := blob.NewID()
-	err := b.db.settle(b.base, exec(sqlBeginUpload, uuid(id), t.bucket, t.key, r.grant.resource, int64(r.grant.token)))
+	err := b.db.settle(b.base, exec(sqlBeginUpload, uuid(id), t.bucket, t.key, r.grant.resource, int64(r.grant.token), r.grant.sealHash))
 	if err != nil {
 		return version{}, err
 	}
@@ -89,18 +88,6 @@ func (b *backend) upload(r request, t target, body *body, attributes func() attr
 		return version{}, err
 	}
 	return b.commit(commit{request: r, target: t, blob: id, etag: hex.EncodeToString(body.md5.Sum(nil)), attributes: attributes()})
-}
-
-// needGrant refuses a write that no lease's credentials signed.
-func (b *backend) needGrant(r request, bucket, key string) error {
-	if r.grant.token > 0 {
-		return nil
-	}
-	rule, err := b.db.rule(b.base, bucket)
-	if err != nil {
-		return err
-	}
-	return &fence.NoGrantError{Needed: rule.Resource(bucket, key)}
 }
 
 // stream stores the body's bytes as a blob, holding no transaction.
@@ -156,7 +143,7 @@ func (b *backend) commit(c commit) (version, error) {
 		return version{}, fmt.Errorf("encode attributes: %w", err)
 	}
 	id := uuid(blob.NewID())
-	args := []any{id, c.bucket, c.key, []pgtype.UUID{uuid(c.blob)}, []int64{c.size}, c.etag, string(text), c.grant.resource, int64(c.grant.token),
+	args := []any{id, c.bucket, c.key, []pgtype.UUID{uuid(c.blob)}, []int64{c.size}, c.etag, string(text), c.grant.resource, int64(c.grant.token), c.grant.sealHash,
 		nullable(c.invocation), c.ifMatch, c.ifNoneMatch}
 	var v version
 	err = b.db.settle(b.base, func(ctx context.Context, q querier) error {

@@ -2,7 +2,9 @@ package s3
 
 import (
 	"context"
+	"net/http"
 	"strings"
+	"time"
 
 	"github.com/valyala/fasthttp"
 	"github.com/versity/versitygw/auth"
@@ -66,6 +68,49 @@ func (r request) signed(header string) bool {
 		}
 	}
 	return false
+}
+
+// needGrant refuses a write that neither a lease's credentials nor a
+// Fencing-Token header authorise. The header's grant is of the resource that the
+// key needs; the fence authenticates it by its seal.
+func (b *backend) needGrant(r *request, bucket, key string) error {
+	presented := ""
+	if r.http != nil {
+		presented = r.header(headerToken)
+	}
+	if presented == "" && r.grant.token > 0 {
+		return nil
+	}
+	rule, err := b.db.rule(b.base, bucket)
+	if err != nil {
+		return err
+	}
+	needed := rule.Resource(bucket, key)
+	switch {
+	case presented == "":
+		return &fence.NoGrantError{Needed: needed}
+	case r.grant.expires != (time.Time{}):
+		return invalidToken("is presented beside a lease's credentials; one of the two must go")
+	case !r.signed(headerToken):
+		return invalidToken("is not among the signed headers")
+	}
+	g, err := fence.ParseGrant(needed, presented)
+	if err != nil {
+		return invalidToken("is malformed: " + err.Error()) // which repeats no part of it
+	}
+	if g.Seal.IsZero() {
+		return invalidToken("has no seal; it reads TOKEN.SEAL")
+	}
+	r.grant = session{resource: needed, token: g.Token, sealHash: g.Seal.Hash()}
+	return nil
+}
+
+// headerToken presents a grant, as an alternative to a lease's credentials:
+// "34.<seal>", signed by the root credentials.
+const headerToken = "Fencing-Token"
+
+func invalidToken(reason string) apiError {
+	return apiError{code: "InvalidFencingToken", status: http.StatusForbidden, message: "The header " + headerToken + " " + reason + ". Nothing was changed."}
 }
 
 // refuse puts the facts of a refusal by the fence into the response's headers.

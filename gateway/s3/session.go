@@ -29,11 +29,12 @@ func (c Credentials) String() string { return "credentials " + c.AccessKeyID }
 // GoString shows no secret.
 func (c Credentials) GoString() string { return "s3." + c.String() }
 
-// session is what a session token says.
+// session is what a session token says, or a Fencing-Token header.
 type session struct {
 	resource string
 	token    fence.Token
-	expires  time.Time
+	expires  time.Time // of a session token
+	sealHash []byte    // of a header's seal
 }
 
 var (
