@@ -9,6 +9,7 @@
 //	000004_fence_protect  protect, unprotect and what they report
 //	000010_objects        buckets, versions and pointers of the S3 gateway
 //	000011_uploads        multipart uploads of the S3 gateway
+//	000012_sweep          finds the bytes of blobs that nobody will ask for
 package migrations
 
 import "embed"

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -262,7 +263,15 @@ func eventually(t *testing.T, what string, ok func() bool) {
 type spy struct {
 	blob.Store
 
-	putErr error
+	putErr    error
+	deleteErr atomic.Pointer[error]
+}
+
+func (s *spy) Delete(ctx context.Context, id blob.ID) error {
+	if err := s.deleteErr.Load(); err != nil {
+		return *err
+	}
+	return s.Store.Delete(ctx, id)
 }
 
 func (s *spy) Put(ctx context.Context, id blob.ID, r io.Reader, size int64) error {

@@ -1,0 +1,126 @@
+//go:build unix
+
+package s3_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/s3"
+)
+
+// age makes every blob and upload look older.
+func (w *world) age(by string) {
+	w.t.Helper()
+	for _, sql := range []string{
+		"UPDATE objects.blobs SET changed_at = changed_at - $1::text::interval, swept_at = swept_at - $1::text::interval",
+		"UPDATE objects.uploads SET created_at = created_at - $1::text::interval", "UPDATE objects.parts SET changed_at = changed_at - $1::text::interval",
+	} {
+		if _, err := w.admin.Exec(w.t.Context(), sql, by); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+func (w *world) sweep(want s3.Swept, o s3.Sweep) {
+	w.t.Helper()
+	got, err := w.srv.Sweep(w.t.Context(), o)
+	if err != nil || got != want {
+		w.t.Errorf("swept %+v, %v; want %+v", got, err, want)
+	}
+}
+
+func TestTheSweepTakesWhatNobodyPointsAtAndNothingElse(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	holder := w.lease("orders/1001", 5)
+	put(t, holder, bucket, invoice, "old")
+	put(t, holder, bucket, invoice, "new")
+	m := begin(t, holder, bucket, "")
+	m.part(1, []byte("part"))
+	w.sweep(s3.Swept{}, s3.Sweep{}) // all too young
+	w.age("25 hours")
+	young := begin(t, holder, bucket, "")
+	young.part(1, []byte("young"))
+	w.sweep(s3.Swept{Condemned: 1}, s3.Sweep{DryRun: true}) // the old version; the old upload still holds its part
+	w.sweep(s3.Swept{Condemned: 2, Deleted: 2}, s3.Sweep{})
+	if got := get(t, holder, bucket, invoice); got != "new" {
+		t.Errorf("the object holds %q", got)
+	}
+	_, err := m.complete(holder, m.parts)
+	wantRefused(t, err, 404, "NoSuchUpload")
+	if _, err := young.complete(holder, young.parts); err != nil {
+		t.Error(err)
+	}
+	if got := get(t, holder, bucket, invoice); got != "young" {
+		t.Errorf("the object holds %q", got)
+	}
+}
+
+func TestAnUploadThatTheSweepCondemnedIsRefusedAtItsCommit(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	put(t, w.lease("orders/1001", 5), bucket, invoice, "before")
+	slow := newHalf(3 << 20)
+	done := w.async(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: slow, size: 3 << 20})
+	w.underWay(slow)
+	w.age("25 hours")
+	w.sweep(s3.Swept{Condemned: 1, Deleted: 1}, s3.Sweep{})
+	close(slow.resume)
+	if a := <-done; a.status != 400 && a.status != 503 { // given up; or the store missed the file that the sweep took
+		t.Errorf("got %+v", a)
+	}
+	if got := get(t, w.root(), bucket, invoice); got != "before" {
+		t.Errorf("the object holds %d bytes", len(got))
+	}
+}
+
+func TestTheSweepGoesOnAfterACrashAndDeletesTwice(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	holder := w.lease("orders/1001", 5)
+	for _, data := range []string{"one", "two", "three"} {
+		put(t, holder, bucket, invoice, data)
+	}
+	w.age("25 hours")
+	broken := errors.New("the store is away")
+	w.store.deleteErr.Store(&broken)
+	if _, err := w.srv.Sweep(t.Context(), s3.Sweep{}); !errors.Is(err, broken) { // condemned, not deleted
+		t.Errorf("got %v", err)
+	}
+	w.store.deleteErr.Store(nil)
+	w.sweep(s3.Swept{Deleted: 2}, s3.Sweep{})
+	if n := w.blobs(); n != 1 {
+		t.Errorf("%d blobs are stored, want 1", n)
+	}
+	// A writer that stalled may bring a condemned blob back: its row is still there, so it is deleted again.
+	var id [16]byte
+	if err := w.admin.QueryRow(t.Context(), "SELECT id FROM objects.blobs WHERE state = 'condemned' LIMIT 1").Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.store.Put(t.Context(), blob.ID(id), body("back"), 4); err != nil {
+		t.Fatal(err)
+	}
+	w.sweep(s3.Swept{}, s3.Sweep{})
+	w.age("13 hours")
+	w.sweep(s3.Swept{Deleted: 2}, s3.Sweep{})
+	w.age("48 hours")
+	w.sweep(s3.Swept{Deleted: 2}, s3.Sweep{})
+	if n := w.count("SELECT count(*) FROM objects.blobs"); n != 1 || w.blobs() != 1 {
+		t.Errorf("%d rows and %d blobs are left, want 1 and 1", n, w.blobs())
+	}
+	if got := get(t, holder, bucket, invoice); got != "three" {
+		t.Errorf("the object holds %q", got)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+	defer cancel()
+	if _, err := w.srv.Sweep(ctx, s3.Sweep{}); err == nil {
+		t.Error("a sweep without time succeeded")
+	}
+}
