@@ -8,10 +8,11 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/fencegate/fencegate/fence"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
 )
 
 // Arm raises the fence of a resource to a new token and drains the transactions

@@ -7,10 +7,11 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
 func TestArmRaisesOnlyUpwards(t *testing.T) {
@@ -31,6 +32,9 @@ func TestArmRaisesOnlyUpwards(t *testing.T) {
 		var not *fence.NotRaisedError
 		if !errors.As(err, &not) || not.Recorded != 34 || not.Offered != a.Token || errors.Is(err, fence.ErrUnknown) {
 			t.Errorf("token %d: %v", a.Token, err)
+		}
+		if value[bool](t, w, `SELECT raised FROM fence.raise($1, $2, $3, '')`, a.Resource, a.Token, a.SealHash) {
+			t.Errorf("token %d: fence.raise by itself says that it raised", a.Token)
 		}
 	}
 	if after := value[string](t, w, `SELECT r::text FROM fence.resources r`); after != before {

@@ -3,10 +3,11 @@ package pgfence_test
 import (
 	"testing"
 
-	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
 // Raise and drain, against the plain upsert that records a token.

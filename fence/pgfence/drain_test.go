@@ -9,10 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/internal/testenv"
-	"github.com/jackc/pgx/v5"
 )
 
 // paused is a writer that has passed the check and not committed yet.

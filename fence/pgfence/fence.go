@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fencegate/fencegate/fence"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
 )
 
 const (

@@ -7,9 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
-	"github.com/jackc/pgx/v5"
 )
 
 func TestRevokeEndsTheHoldersRights(t *testing.T) {

@@ -7,10 +7,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fencegate/fencegate/fence"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
 )
 
 // ErrTxEnded says that the function given to [InTx] ended the transaction

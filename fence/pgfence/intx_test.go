@@ -11,11 +11,12 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
 func rows(t testing.TB, w world) int {
@@ -138,7 +139,11 @@ func TestInTxNoticesThatFnEndedTheTransaction(t *testing.T) {
 	w := setup(t)
 	g := w.acquire(t, orders, 34)
 	for _, statements := range [][]string{
-		{"COMMIT"}, {"ROLLBACK"}, {"COMMIT", "BEGIN"}, {"COMMIT AND CHAIN"}, {"ROLLBACK AND CHAIN"},
+		{"COMMIT"},
+		{"ROLLBACK"},
+		{"COMMIT", "BEGIN"},
+		{"COMMIT AND CHAIN"},
+		{"ROLLBACK AND CHAIN"},
 		{"COMMIT", "BEGIN", "SELECT fence.use('" + orders + "', '" + g.Presented() + "')"},
 	} {
 		err := pgfence.InTx(t.Context(), w.writer, g, func(tx pgx.Tx) error {

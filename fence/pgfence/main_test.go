@@ -7,13 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/pgfence"
-	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Wrap(m), testenv.LeakOptions()...) }

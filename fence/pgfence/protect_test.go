@@ -5,8 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fencegate/fencegate/fence"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/fence"
 )
 
 // under runs one statement in a transaction that presents g.

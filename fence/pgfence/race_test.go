@@ -10,9 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
-	"github.com/jackc/pgx/v5"
 )
 
 // The rule under test: when arm has returned, whatever an older grant wrote is
@@ -25,8 +26,10 @@ var mutants = map[string]struct {
 	levels           []pgx.TxIsoLevel // where it makes a difference
 }{
 	"without the lock": {`AND pg_catalog.pg_try_advisory_xact_lock_shared(`, `AND 0 OPERATOR(pg_catalog.<>) (`, levels},
-	"without the xmax test": {`AND f.xmax OPERATOR(pg_catalog.=) '0'::pg_catalog.xid`, ``,
-		[]pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable}},
+	"without the xmax test": {
+		`AND f.xmax OPERATOR(pg_catalog.=) '0'::pg_catalog.xid`, ``,
+		[]pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable},
+	},
 }
 
 // mutate replaces the guard's check in this database by one in which old reads as replacement.

@@ -4,9 +4,10 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
-	"github.com/jackc/pgx/v5"
 )
 
 func TestEveryStatementChecksAgain(t *testing.T) {

@@ -5,8 +5,9 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/fencegate/fencegate/fence"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencegate/fencegate/fence"
 )
 
 // Translate adds the facts to an error by which PostgreSQL's fence refused: for
@@ -37,8 +38,11 @@ func factsOf(pg *pgconn.PgError) error {
 		return nil
 	}
 	var d struct {
-		Resource, Presented, Recorded, Needed string
-		HeldBy                                string `json:"held_by"`
+		Resource  string `json:"resource"`
+		Presented string `json:"presented"`
+		Recorded  string `json:"recorded"`
+		Needed    string `json:"needed"`
+		HeldBy    string `json:"held_by"`
 	}
 	// A DETAIL that can't be read, as behind a server that hides it, leaves the facts empty; the code still counts.
 	_ = json.Unmarshal([]byte(pg.Detail), &d)

@@ -4,8 +4,9 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/fencegate/fencegate/fence"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/fence"
 )
 
 // Use presents a grant for the rest of a transaction and checks it at once: for

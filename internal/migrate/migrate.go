@@ -19,9 +19,10 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/fencegate/fencegate/migrations"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/migrations"
 )
 
 const (

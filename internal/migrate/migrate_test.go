@@ -10,10 +10,11 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/fencegate/fencegate/internal/migrate"
-	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
+
+	"github.com/fencegate/fencegate/internal/migrate"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // migrateURL, in the environment, makes the test binary migrate and end: for

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/fencegate/fencegate/migrations"
 	"github.com/golang-migrate/migrate/v4"
 	"github.com/golang-migrate/migrate/v4/database"
 	driver "github.com/golang-migrate/migrate/v4/database/pgx/v5"
@@ -14,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/fencegate/fencegate/migrations"
 )
 
 // direction is up or down.
@@ -65,9 +66,9 @@ func run(ctx context.Context, url string, dir direction) (err error) {
 			return err
 		case dirty:
 			return &DirtyError{Version: version}
-		case version > int(newest): //nolint:gosec // a version of the embedded migrations
+		case version > int(newest):
 			return fmt.Errorf("the database is at version %d, which this program, at %d, does not know: use a newer program", version, newest)
-		case version == dir.end(int(newest)): //nolint:gosec // likewise
+		case version == dir.end(int(newest)):
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
