@@ -1,0 +1,144 @@
+//go:build unix
+
+package pgwire_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"math/big"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/fencegate/fencegate/gateway/pgwire"
+)
+
+// certificate makes a server's certificate for 127.0.0.1 and the pool that trusts it.
+func certificate(t *testing.T) (server *tls.Config, client *tls.Config) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(parsed)
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, &tls.Config{RootCAs: pool, ServerName: "127.0.0.1"}
+}
+
+func TestDriverWorksOverTLS(t *testing.T) {
+	t.Parallel()
+	server, client := certificate(t)
+	w := setup(t, func(c *pgwire.Config) { c.TLS = server })
+	for _, negotiation := range []string{"postgres", "direct"} {
+		cfg := w.config(w.pg.WriterURL)
+		cfg.TLSConfig, cfg.SSLNegotiation = client.Clone(), negotiation
+		if negotiation == "direct" {
+			cfg.TLSConfig.NextProtos = []string{"postgresql"}
+		}
+		conn := w.connect(cfg)
+		var n int
+		if err := conn.QueryRow(t.Context(), "SELECT 42").Scan(&n); err != nil || n != 42 {
+			t.Errorf("%s: %d, %v", negotiation, n, err)
+		}
+		if _, ok := conn.PgConn().Conn().(*tls.Conn); !ok {
+			t.Errorf("%s: the session is not encrypted", negotiation)
+		}
+		if err := conn.PgConn().CancelRequest(t.Context()); err != nil {
+			t.Errorf("%s: cancel over TLS: %v", negotiation, err)
+		}
+	}
+	until(t, "both cancels arrive", func() bool { return w.srv.Stats().Cancels == 2 })
+	w.stop()
+}
+
+func TestBytesAheadOfTheHandshakeAreNotBelieved(t *testing.T) {
+	t.Parallel()
+	server, _ := certificate(t)
+	reached := make(chan struct{}, 1)
+	r := start(t, "tcp", upstream(t, func(net.Conn) { reached <- struct{}{} }), "shop", func(c *pgwire.Config) { c.TLS = server })
+	conn := r.dial()
+	send(t, conn, &pgproto3.SSLRequest{}, startup) // in one write: somebody in the middle put the second one there
+	b, _ := io.ReadAll(conn)
+	if len(b) == 0 || b[0] != 'S' || strings.Contains(string(b), "R\x00\x00\x00") {
+		t.Errorf("the client got %q", b)
+	}
+	select {
+	case <-reached:
+		t.Error("a startup packet from before the handshake reached PostgreSQL")
+	default:
+	}
+}
+
+func TestDirectTLSNeedsItsALPN(t *testing.T) {
+	t.Parallel()
+	server, client := certificate(t)
+	r := start(t, "tcp", upstream(t, func(net.Conn) {}), "shop", func(c *pgwire.Config) { c.TLS = server })
+	conn := tls.Client(r.dial(), client)
+	if _, err := conn.Read(make([]byte, 1)); err == nil {
+		t.Error("a direct TLS connection without ALPN was served")
+	}
+}
+
+func TestUpstreamTLSIsInsistedOn(t *testing.T) {
+	t.Parallel()
+	server, client := certificate(t)
+	serve := func(answer byte) func(net.Conn) {
+		return func(conn net.Conn) {
+			if request := readStartup(conn); len(request) != 8 {
+				return
+			}
+			_, _ = conn.Write([]byte{answer})
+			if answer != 'S' {
+				return
+			}
+			secure := tls.Server(conn, server)
+			defer func() { _ = secure.Close() }()
+			readStartup(secure)
+			_, _ = secure.Write(encode(authOK, ready))
+			_, _ = io.Copy(io.Discard, secure)
+		}
+	}
+	for name, c := range map[string]struct {
+		answer byte
+		trust  *tls.Config
+		code   string
+	}{
+		"offered":             {'S', client, ""},
+		"not offered":         {'N', client, "08006"},
+		"unknown certificate": {'S', &tls.Config{ServerName: "127.0.0.1", RootCAs: x509.NewCertPool()}, "08006"},
+	} {
+		r := start(t, "tcp", upstream(t, serve(c.answer)), "shop", func(cfg *pgwire.Config) { cfg.UpstreamTLS = c.trust })
+		conn := r.dial()
+		send(t, conn, startup)
+		frontend := pgproto3.NewFrontend(conn, conn)
+		m, err := frontend.Receive()
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		code := ""
+		if e, is := m.(*pgproto3.ErrorResponse); is {
+			code = e.Code
+		}
+		if code != c.code {
+			t.Errorf("%s: %T %q, want %q", name, m, code, c.code)
+		}
+		_ = conn.Close()
+		r.stop()
+	}
+}
