@@ -83,7 +83,7 @@ func TestDeleteRemovesWhatACrashLeft(t *testing.T) {
 	if err := d.Put(t.Context(), id, strings.NewReader("hello"), 5); err != nil {
 		t.Fatal(err)
 	}
-	matches, err := filepath.Glob(filepath.Join(root, "*", "*", id.String()))
+	matches, err := filepath.Glob(filepath.Join(root, "*", id.String()))
 	if err != nil || len(matches) != 1 {
 		t.Fatalf("glob: %v, %v", matches, err)
 	}

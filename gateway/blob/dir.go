@@ -13,14 +13,12 @@ import (
 	"sync"
 )
 
-// Dir keeps each blob in a file of its own, in 65,536 folders by the last two
-// bytes of its id, which are random. A blob is written beside its place, synced,
+// Dir keeps each blob in a file of its own, in 256 folders by the last byte of
+// its id, which is random. The folders are made beforehand, so that storing a
+// blob syncs one file and one folder. A blob is written beside its place, synced,
 // renamed, and its folder is synced, so it is there completely or not at all,
 // also after a loss of power (as far as the disk honours fsync).
-type Dir struct {
-	root    string
-	folders sync.Map // folders known to exist durably
-}
+type Dir struct{ root string }
 
 var _ Store = (*Dir)(nil)
 
@@ -44,8 +42,15 @@ func OpenDir(root string) (*Dir, error) {
 	if err := os.MkdirAll(abs, 0o700); err != nil {
 		return nil, fmt.Errorf("blob folder: %w", err)
 	}
-	if err := syncFolder(filepath.Dir(abs)); err != nil {
-		return nil, fmt.Errorf("blob folder: %w", err)
+	for i := range 256 {
+		if err := os.Mkdir(filepath.Join(abs, hex.EncodeToString([]byte{byte(i)})), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, fmt.Errorf("blob folder: %w", err)
+		}
+	}
+	for _, folder := range []string{abs, filepath.Dir(abs)} {
+		if err := syncFolder(folder); err != nil {
+			return nil, fmt.Errorf("blob folder: %w", err)
+		}
 	}
 	return &Dir{root: abs}, nil
 }
@@ -60,9 +65,6 @@ func (d *Dir) Put(ctx context.Context, id ID, r io.Reader, size int64) error {
 
 func (d *Dir) put(ctx context.Context, id ID, r io.Reader, size int64) (err error) {
 	path, folder := d.path(id)
-	if err := d.makeFolder(folder); err != nil {
-		return err
-	}
 	part := path + unfinished
 	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -198,26 +200,8 @@ func (d *Dir) All(ctx context.Context) iter.Seq2[Info, error] {
 }
 
 func (d *Dir) path(id ID) (path, folder string) {
-	tail := hex.EncodeToString(id[len(id)-2:])
-	folder = filepath.Join(d.root, tail[:2], tail[2:])
+	folder = filepath.Join(d.root, hex.EncodeToString(id[len(id)-1:]))
 	return filepath.Join(folder, id.String()), folder
-}
-
-// makeFolder makes a blob's folder and syncs each folder that got a new entry.
-func (d *Dir) makeFolder(folder string) error {
-	if _, known := d.folders.Load(folder); known {
-		return nil
-	}
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return err
-	}
-	for _, parent := range []string{filepath.Dir(folder), d.root} {
-		if err := syncFolder(parent); err != nil {
-			return err
-		}
-	}
-	d.folders.Store(folder, struct{}{})
-	return nil
 }
 
 func syncFolder(path string) error {

@@ -58,7 +58,7 @@ func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) 
 
 func (b *backend) remove(r request, in *s3.DeleteObjectInput) error {
 	if in.VersionId != nil && *in.VersionId != "" && *in.VersionId != "null" || in.IfMatchLastModifiedTime != nil || in.IfMatchSize != nil {
-		return errNotFenced
+		return errNotThere
 	}
 	if err := b.needGrant(&r, *in.Bucket, *in.Key); err != nil {
 		return err

@@ -159,8 +159,8 @@ func fenceError(pgErr *pgconn.PgError) error {
 }
 
 var (
-	errNoBucket  = errors.New("no such bucket")
-	errNotFenced = s3err.GetAPIError(s3err.ErrNotImplemented)
+	errNoBucket = errors.New("no such bucket")
+	errNotThere = s3err.GetAPIError(s3err.ErrNotImplemented)
 )
 
 func unavailable(message string) apiError {

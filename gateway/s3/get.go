@@ -108,7 +108,7 @@ type extent struct {
 // the read's conditions.
 func (b *backend) look(in *s3.GetObjectInput) (version, extent, error) {
 	if in.VersionId != nil && *in.VersionId != "" && *in.VersionId != "null" {
-		return version{}, extent{}, errNotFenced
+		return version{}, extent{}, errNotThere
 	}
 	v, err := b.db.current(b.base, *in.Bucket, *in.Key)
 	if err != nil {

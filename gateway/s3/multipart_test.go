@@ -51,6 +51,32 @@ func (m *multi) complete(c *awss3.Client, parts []types.CompletedPart) (*awss3.C
 		MultipartUpload: &types.CompletedMultipartUpload{Parts: parts}})
 }
 
+// checkReads reads across the border between two parts, and one part.
+func (m *multi) checkReads(etag, second string) {
+	t := m.t
+	t.Helper()
+	for wanted, want := range map[string]string{"bytes=5242878-5242881": "aabb", "bytes=-3": "bbb", "bytes=0-1": "aa", "bytes=5242880-5242880": "b"} {
+		in := getInput(m.bucket, invoice)
+		in.Range = &wanted
+		out, err := m.c.GetObject(t.Context(), in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := readAll(t, out.Body); got != want {
+			t.Errorf("%s: got %q, want %q", wanted, got, want)
+		}
+	}
+	in := getInput(m.bucket, invoice)
+	in.PartNumber = aws.Int32(2)
+	out, err := m.c.GetObject(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := readAll(t, out.Body); got != second || *out.PartsCount != 2 || *out.ETag != etag || *out.ContentType != "text/plain" || out.Metadata["colour"] != "blue" {
+		t.Errorf("part 2: %d bytes, %+v", len(got), out)
+	}
+}
+
 func TestAMultipartUploadIsOneObject(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -89,26 +115,7 @@ func TestAMultipartUploadIsOneObject(t *testing.T) {
 	if got := get(t, w.root(), bucket, invoice); got != string(first)+string(second) {
 		t.Errorf("the object holds %d bytes", len(got))
 	}
-	for wanted, want := range map[string]string{"bytes=5242878-5242881": "aabb", "bytes=-3": "bbb", "bytes=0-1": "aa", "bytes=5242880-5242880": "b"} {
-		in := getInput(bucket, invoice)
-		in.Range = &wanted
-		out, err := holder.GetObject(t.Context(), in)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := readAll(t, out.Body); got != want {
-			t.Errorf("%s: got %q, want %q", wanted, got, want)
-		}
-	}
-	in := getInput(bucket, invoice)
-	in.PartNumber = aws.Int32(2)
-	out, err := holder.GetObject(t.Context(), in)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := readAll(t, out.Body); got != string(second) || *out.PartsCount != 2 || *out.ETag != etag || *out.ContentType != "text/plain" || out.Metadata["colour"] != "blue" {
-		t.Errorf("part 2: %d bytes, %+v", len(got), out)
-	}
+	m.checkReads(etag, string(second))
 	if n := w.count("SELECT count(*) FROM objects.uploads") + w.count("SELECT count(*) FROM objects.parts"); n != 0 {
 		t.Errorf("%d rows of the upload are left", n)
 	}

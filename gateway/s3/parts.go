@@ -202,7 +202,7 @@ func (b *backend) ListMultipartUploads(ctx context.Context, in *s3.ListMultipart
 	}
 	result := s3response.ListMultipartUploadsResult{Bucket: *in.Bucket, Prefix: text(in.Prefix), KeyMarker: text(in.KeyMarker), UploadIDMarker: text(in.UploadIdMarker)}
 	if text(in.Delimiter) != "" {
-		return result, errNotFenced
+		return result, errNotThere
 	}
 	marker := blob.ID{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff} // all uploads of the key
 	if result.UploadIDMarker != "" && result.KeyMarker != "" {
