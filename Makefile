@@ -24,7 +24,7 @@ fmt: ## Format the code
 	$(LINT) fmt
 
 build: ## Build bin/fencegate
-	CGO_ENABLED=0 $(GO) build -trimpath -o $(GATEWAY) ./cmd/fencegate
+	$(GO) build -o $(GATEWAY) ./cmd/fencegate
 
 examples: ## Run the three examples, each on a stack of its own
 	@scripts/examples

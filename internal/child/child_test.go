@@ -4,6 +4,7 @@ package child_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -112,7 +113,7 @@ func TestStopKillsAChildThatDoesNotListen(t *testing.T) {
 		t.Fatal("it runs on")
 	}
 	p.Stop(0) // again: no error, no wait
-	if err := p.Signal(syscall.SIGTERM); err != os.ErrProcessDone {
+	if err := p.Signal(syscall.SIGTERM); !errors.Is(err, os.ErrProcessDone) {
 		t.Fatalf("a signal after the end: %v", err)
 	}
 }

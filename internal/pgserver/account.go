@@ -21,7 +21,7 @@ type account struct {
 // unprivileged chooses whom to run PostgreSQL as: ourselves, unless we are root.
 func unprivileged() (*account, error) {
 	if os.Geteuid() != 0 {
-		return nil, nil
+		return nil, nil //nolint:nilnil // nil is the account of this process
 	}
 	for _, name := range []string{"postgres", "nobody"} {
 		u, err := user.Lookup(name)

@@ -128,7 +128,7 @@ func download(ctx context.Context, src Sources, version embeddedpostgres.Postgre
 	if _, broken := majorOf(filepath.Join(extracted, "bin")); broken != nil {
 		return "", errors.Join(err, broken)
 	}
-	if err := os.Chmod(extracted, 0o755); err != nil {
+	if err := os.Chmod(extracted, 0o755); err != nil { // PostgreSQL runs as another user
 		return "", err
 	}
 	src.Progress("PostgreSQL " + string(version) + " is in " + home)
@@ -143,8 +143,8 @@ func freePort() (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer l.Close()
-	return uint32(l.Addr().(*net.TCPAddr).Port), nil
+	port := l.Addr().(*net.TCPAddr).Port
+	return uint32(port), l.Close()
 }
 
 // relay passes the library's requests on to the repository. The library reads a
@@ -205,7 +205,7 @@ func (r *relay) pass(w http.ResponseWriter, path string) error {
 	if err != nil {
 		return err
 	}
-	in, err := http.DefaultClient.Do(out)
+	in, err := http.DefaultClient.Do(out) //nolint:bodyclose // closed below; the linter loses it in counted
 	if err != nil {
 		return err
 	}

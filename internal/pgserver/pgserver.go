@@ -185,8 +185,10 @@ func (s *Server) data() string { return filepath.Join(s.cfg.Dir, "data") }
 
 // URL is the superuser's address of a database of the cluster. It holds the password.
 func (s *Server) URL(database string) string {
-	u := url.URL{Scheme: "postgres", User: url.UserPassword(Superuser, s.password), Host: s.Addr(),
-		Path: "/" + database, RawQuery: "sslmode=disable"}
+	u := url.URL{
+		Scheme: "postgres", User: url.UserPassword(Superuser, s.password), Host: s.Addr(),
+		Path: "/" + database, RawQuery: "sslmode=disable",
+	}
 	return u.String()
 }
 

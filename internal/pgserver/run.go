@@ -62,8 +62,10 @@ func (s *Server) initdb(ctx context.Context, dir string) error {
 	if err := s.user.own(pwfile); err != nil {
 		return err
 	}
-	args := []string{"--pgdata", dir, "--username", Superuser, "--pwfile", pwfile,
-		"--auth", "scram-sha-256", "--encoding", "UTF8", "--no-locale"}
+	args := []string{
+		"--pgdata", dir, "--username", Superuser, "--pwfile", pwfile,
+		"--auth", "scram-sha-256", "--encoding", "UTF8", "--no-locale",
+	}
 	if s.cfg.Fast {
 		args = append(args, "--no-sync")
 	}
@@ -134,8 +136,7 @@ func (s *Server) choosePort() (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("no free port on loopback: %w", err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
 func (s *Server) startOnce(ctx context.Context) error {

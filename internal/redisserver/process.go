@@ -208,8 +208,7 @@ func FreeAddr() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("no free port on loopback: %w", err)
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	return l.Addr().String(), l.Close()
 }
 
 // lastLines quotes the end of a log for an error.

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"os/exec"
 	"slices"
 	"time"
 
@@ -81,7 +80,7 @@ func (d engine) publishOn() netip.Addr {
 // guard has the container removed when this process dies. Without the docker
 // command testcontainers' own reaper does that.
 func (b *box) guard() error {
-	if _, err := exec.LookPath("docker"); err != nil {
+	if !hasDockerCommand() {
 		return nil
 	}
 	return child.RemoveContainerAtDeath(b.engine.Client().DaemonHost(), b.name)
@@ -167,7 +166,7 @@ func containerRedis(ctx context.Context, d engine, cfg redisserver.Config) (*red
 
 func (b redisBox) answers(ctx context.Context) error {
 	cl := redis.NewClient(&redis.Options{Addr: b.addr, MaxRetries: -1, DialTimeout: time.Second})
-	defer cl.Close()
+	defer func() { _ = cl.Close() }()
 	return poll(ctx, func(ctx context.Context) error { return cl.Ping(ctx).Err() })
 }
 

@@ -41,7 +41,7 @@ func envOr(name, otherwise string) string {
 
 // docker is the engine that containers run on, asked for once.
 var docker = sync.OnceValues(func() (engine, error) {
-	if _, err := exec.LookPath("docker"); err == nil {
+	if hasDockerCommand() {
 		// The watchdog of package child removes containers, so Ryuk's image is not needed.
 		if err := os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true"); err != nil {
 			return engine{}, err
@@ -61,6 +61,11 @@ var docker = sync.OnceValues(func() (engine, error) {
 	host, err := provider.DaemonHost(ctx)
 	return engine{provider, host}, err
 })
+
+func hasDockerCommand() bool {
+	_, err := exec.LookPath("docker")
+	return err == nil
+}
 
 type engine struct {
 	*testcontainers.DockerProvider

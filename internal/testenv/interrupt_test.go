@@ -76,7 +76,7 @@ func TestAnInterruptedTestLeavesNothingBehind(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			defer cmd.Process.Kill() //nolint:errcheck // ended already, unless the test failed
+			defer cmd.Process.Kill() // ended already, unless the test failed
 			line, err := bufio.NewReader(out).ReadString('\n')
 			addrs := strings.Fields(strings.TrimPrefix(line, "up"))
 			if err != nil || len(addrs) != 3 {
@@ -153,7 +153,7 @@ func tmpFolder(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // to be entered by another user
+	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return dir

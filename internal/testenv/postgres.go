@@ -175,7 +175,7 @@ func (c *cluster) rollbackPrepared(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	rows, err := conn.Query(ctx, "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ func (c *cluster) underLock(ctx context.Context, f func(*pgx.Conn) error) error 
 	if err != nil {
 		return fmt.Errorf("PostgreSQL at %s: %w", c.base.Host, err)
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) // frees the lock
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // frees the lock
 	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", int64(oneAtATime)); err != nil {
 		return err
 	}

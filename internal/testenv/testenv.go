@@ -36,6 +36,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -90,8 +91,8 @@ func release() error {
 	closers.Lock()
 	defer closers.Unlock()
 	var errs []error
-	for i := len(closers.list) - 1; i >= 0; i-- {
-		errs = append(errs, closers.list[i]())
+	for _, f := range slices.Backward(closers.list) {
+		errs = append(errs, f())
 	}
 	closers.list = nil
 	return errors.Join(errs...)
