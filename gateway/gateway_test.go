@@ -38,6 +38,8 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/gofiber/utils/v2.StartTimeStampUpdater.func1.1"),
 		// Ends by itself, at most ten seconds after the server.
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
+		// Looks once a second whether its pool is closed.
+		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"),
 	)
 }
 
@@ -269,4 +271,98 @@ func TestStaleWriterIsRefusedOnEveryFace(t *testing.T) {
 		}
 		c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": b.handle})
 	}
+}
+
+func TestSessionsLearnTheOtherPortsFromTheAPI(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	c := start(t, config(t, pg))
+	a := c.want(http.StatusOK, "GET", "/v1/endpoints", nil)
+	postgres, _ := a.Body["postgres"].(map[string]any)
+	s3, _ := a.Body["s3"].(map[string]any)
+	host, port, _ := net.SplitHostPort(c.g.Addrs().PG)
+	if postgres["host"] != host || fmt.Sprint(postgres["port"]) != port || postgres["database"] != pg.Database {
+		t.Errorf("postgres: %v, want %s", postgres, c.g.Addrs().PG)
+	}
+	if s3["url"] != "http://"+c.g.Addrs().S3 {
+		t.Errorf("s3: %v, want %s", s3, c.g.Addrs().S3)
+	}
+	c.want(http.StatusOK, "GET", "/readyz", nil)
+}
+
+func TestSQLOverHTTPIsOneTransaction(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	guarded(t, pg)
+	c := start(t, config(t, pg))
+	l := c.acquire("orders/1001", "30s", "0s")
+	sql := func(status int, statements ...map[string]any) answer {
+		t.Helper()
+		return c.want(status, "POST", "/v1/sql", map[string]any{"statements": statements}, "Fencing-Resource", l.resource, "Fencing-Token", l.grant)
+	}
+	a := sql(http.StatusUnprocessableEntity, map[string]any{"sql": updateOrder, "args": []any{"half"}}, map[string]any{"sql": "INSERT INTO orders VALUES (1001, 'twice')"})
+	if a.text("sqlstate") != "23505" || a.Body["statement"] != 1. {
+		t.Errorf("SQL error in the middle: %v", a.Body)
+	}
+	a = sql(http.StatusOK, map[string]any{"sql": "SELECT status FROM orders"})
+	if got := fmt.Sprint(a.Body["results"]); !strings.Contains(got, "[[new]]") {
+		t.Errorf("after the error: %s; want the row untouched", got)
+	}
+	sql(http.StatusBadRequest, map[string]any{"sql": "/* */ ; COMMIT"})
+	other := c.acquire("orders/2002", "30s", "0s")
+	l = other
+	if a := sql(http.StatusForbidden, map[string]any{"sql": updateOrder, "args": []any{"x"}}); a.text("code") != "ZF004" || a.text("needed") != "orders/1001" {
+		t.Errorf("wrong table for the resource: %v", a.Body)
+	}
+}
+
+func TestOneOfManyWaitersGetsTheLeaseAtATime(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	c := start(t, config(t, pg))
+	const waiters = 5
+	tokens := make(chan string, waiters)
+	for range waiters {
+		go func() {
+			a := c.do("POST", "/v1/leases", map[string]string{"resource": "r", "ttl": "30s", "wait": "60s"})
+			tokens <- a.text("token")
+			c.do("POST", "/v1/leases/release", map[string]string{"handle": a.text("handle")})
+		}()
+	}
+	last := int64(0)
+	for range waiters {
+		n, err := strconv.ParseInt(<-tokens, 10, 64)
+		if err != nil || n <= last {
+			t.Errorf("token %d after %d: %v", n, last, err)
+		}
+		last = n
+	}
+	if a := c.want(http.StatusOK, "GET", "/v1/resources/r", nil); a.text("token") != fmt.Sprint(last) {
+		t.Errorf("the fence stands at %v, want %d", a.Body, last)
+	}
+}
+
+func TestHeldResourceSaysWhenToTryAgain(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	c := start(t, config(t, pg))
+	l := c.acquire("r", "20s", "0s")
+	a := c.want(http.StatusConflict, "POST", "/v1/leases", map[string]string{"resource": "r", "wait": "100ms"})
+	if ms, _ := a.Body["retry_after_ms"].(float64); a.text("code") != "held" || ms <= 0 || ms > 20000 {
+		t.Errorf("%v", a.Body)
+	}
+	a = c.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle, "ttl": "10s"})
+	if ms, _ := a.Body["valid_ms"].(float64); ms <= 5000 || ms > 10000 {
+		t.Errorf("renewed: %v", a.Body)
+	}
+	for range 2 { // twice is no error
+		c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
+	}
+	if a := c.want(http.StatusGone, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle}); a.text("code") != "lease_lost" {
+		t.Errorf("renewal after release: %v", a.Body)
+	}
+	if a := c.want(http.StatusOK, "GET", "/v1/resources/r", nil); a.Body["locked"] != false || a.text("token") != l.token {
+		t.Errorf("%v", a.Body)
+	}
+	c.want(http.StatusNotFound, "GET", "/v1/resources/never", nil)
 }

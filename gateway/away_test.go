@@ -1,0 +1,217 @@
+//go:build unix
+
+package gateway_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// closedPort is an address on which nothing listens.
+func closedPort(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	return ln.Addr().String()
+}
+
+func TestWithoutPostgreSQLNothingIsHalfDone(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	cfg := config(t, pg)
+	healthy := start(t, cfg)
+	broken := cfg
+	gone := closedPort(t)
+	broken.PostgresURL, broken.SQLURL = "postgres://u:hunter2@"+gone+"/d", "postgres://u:hunter2@"+gone+"/d"
+	broken.BlobDir, broken.Buckets = t.TempDir(), nil
+	c := start(t, broken)
+	l := healthy.acquire("held", "30s", "0s")
+
+	for _, call := range []struct {
+		method, path string
+		body         any
+		headers      []string
+	}{
+		{"POST", "/v1/leases", map[string]string{"resource": "r"}, nil},
+		{"POST", "/v1/leases", map[string]string{"resource": "r", "wait": "10s"}, nil},
+		{"POST", "/v1/leases/credentials", map[string]string{"handle": l.handle}, nil},
+		{"GET", "/v1/resources/r", nil, nil},
+		{"PUT", "/v1/buckets/bucket", map[string]string{"rule": "key"}, nil},
+		{"POST", "/v1/sql", map[string]any{"statements": []any{map[string]string{"sql": "SELECT 1"}}}, []string{"Fencing-Resource", "held", "Fencing-Token", l.grant}},
+		{"GET", "/readyz", nil, nil},
+	} {
+		a := c.want(http.StatusServiceUnavailable, call.method, call.path, call.body, call.headers...)
+		if a.text("code") != "unavailable" || a.text("part") != "postgresql" || strings.Contains(fmt.Sprint(a.Body), "hunter2") {
+			t.Errorf("%s %s: %v", call.method, call.path, a.Body)
+		}
+	}
+	c.want(http.StatusOK, "GET", "/healthz", nil)
+	// What is held lives on: renewing needs no PostgreSQL.
+	c.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle})
+	// The failed acquisitions left no lock and no fence.
+	healthy.want(http.StatusNotFound, "GET", "/v1/resources/r", nil)
+	healthy.acquire("r", "30s", "5s")
+}
+
+func TestWithoutARedisQuorumNothingIsHalfDone(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	guarded(t, pg)
+	nodes := testenv.OwnRedis(t, 3)
+	cfg := config(t, pg)
+	cfg.RedisNodes = nil
+	for _, n := range nodes {
+		cfg.RedisNodes = append(cfg.RedisNodes, lock.Node{Addr: n.Addr})
+	}
+	c := start(t, cfg)
+	l := c.acquire("orders/1001", "30s", "0s")
+	conn := c.connect(pg, l)
+	for _, n := range nodes[:2] {
+		if err := n.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, call := range []struct {
+		method, path string
+		body         any
+	}{
+		{"POST", "/v1/leases", map[string]string{"resource": "new"}},
+		{"POST", "/v1/leases/renew", map[string]string{"handle": l.handle}},
+		{"GET", "/readyz", nil},
+	} {
+		a := c.want(http.StatusServiceUnavailable, call.method, call.path, call.body)
+		if a.text("code") != "unavailable" || a.text("part") != "redis" {
+			t.Errorf("%s %s: %v", call.method, call.path, a.Body)
+		}
+	}
+	c.want(http.StatusNotFound, "GET", "/v1/resources/new", nil) // no fence was raised
+	if a := c.want(http.StatusOK, "GET", "/v1/resources/orders/1001", nil); a.Body["locked"] != nil || a.text("token") != l.token {
+		t.Errorf("the fence's record without Redis: %v; want locked null", a.Body)
+	}
+	// Correctness does not need Redis: writes under the current grant stay possible.
+	if _, err := conn.Exec(t.Context(), updateOrder, "without redis"); err != nil {
+		t.Errorf("write under the current grant: %v", err)
+	}
+}
+
+func TestStartSaysWhatItWaitedFor(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, testenv.Postgres(t))
+	cfg.RedisNodes = []lock.Node{{Addr: closedPort(t)}}
+	cfg.StartTimeout = 300 * time.Millisecond
+	g, err := gateway.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "admit the Redis nodes") {
+		t.Errorf("start without Redis: %v", err)
+	}
+	if err := g.Stop(); err != nil {
+		t.Errorf("stop after a failed start: %v", err)
+	}
+	if err := g.Start(t.Context()); err == nil {
+		t.Error("started again")
+	}
+}
+
+func TestTakenPortIsAnErrorAndFreesTheRest(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	cfg := config(t, testenv.Postgres(t))
+	cfg.S3Listen = taken.Addr().String()
+	g, err := gateway.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "S3 port") {
+		t.Errorf("%v; want an error about the S3 port", err)
+	}
+}
+
+func TestOffLoopbackATokenIsGenerated(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, testenv.Postgres(t))
+	for listen, generates := range map[string]bool{"127.0.0.1:0": false, "localhost:0": false, "[::1]:0": false, "0.0.0.0:0": true, ":0": true, "10.1.2.3:0": true, "gateway.example:0": true} {
+		cfg.APIListen, cfg.BlobDir = listen, t.TempDir()
+		g, err := gateway.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := g.GeneratedToken(); (len(got) >= 20) != generates {
+			t.Errorf("%s: generated = %v, want %v", listen, got != "", generates)
+		}
+		if err := g.Stop(); err != nil {
+			t.Errorf("stop without a start: %v", err)
+		}
+	}
+	cfg.APIListen, cfg.BlobDir = "0.0.0.0:0", t.TempDir()
+	c := start(t, cfg)
+	_, port, _ := net.SplitHostPort(c.g.Addrs().API)
+	resp, err := c.http.Get("http://127.0.0.1:" + port + "/v1/endpoints")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without the token: %d", resp.StatusCode)
+	}
+	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1:"+port+"/v1/endpoints", nil)
+	req.Header.Set("Authorization", "Bearer "+c.g.GeneratedToken())
+	if resp, err = c.http.Do(req); err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("with the token: %d", resp.StatusCode)
+	}
+}
+
+func TestConfigIsValidatedByField(t *testing.T) {
+	t.Parallel()
+	good := gateway.Config{
+		PostgresURL: "postgres://u:hunter2@127.0.0.1/d", RedisNodes: []lock.Node{{Addr: "127.0.0.1:1"}}, MasterKey: masterKey,
+		S3Listen: "127.0.0.1:0", BlobDir: t.TempDir(),
+	}
+	for name, c := range map[string]struct {
+		change func(*gateway.Config)
+		field  string
+	}{
+		"no PostgreSQL":       {func(c *gateway.Config) { c.PostgresURL = "" }, "PostgresURL"},
+		"no address":          {func(c *gateway.Config) { c.PostgresURL = "postgres://u:hunter2@:x/d" }, "PostgresURL"},
+		"no SQL address":      {func(c *gateway.Config) { c.SQLURL = "postgres://u:hunter2@:x/d" }, "SQL URL"},
+		"no Redis":            {func(c *gateway.Config) { c.RedisNodes = nil }, "RedisNodes"},
+		"no key":              {func(c *gateway.Config) { c.MasterKey = "" }, "keyring"},
+		"a short key":         {func(c *gateway.Config) { c.MasterKey = "k1:hunter2" }, "keyring"},
+		"no blobs":            {func(c *gateway.Config) { c.BlobDir = "" }, "BlobDir"},
+		"half of the keys":    {func(c *gateway.Config) { c.S3AccessKey = "x" }, "S3AccessKey"},
+		"no such rule":        {func(c *gateway.Config) { c.Buckets = map[string]string{"b": "row"} }, "rule"},
+		"buckets without S3":  {func(c *gateway.Config) { c.S3Listen, c.Buckets = "", map[string]string{"b": "key"} }, "Buckets"},
+		"negative time":       {func(c *gateway.Config) { c.StartTimeout = -1 }, "times"},
+		"default over MaxTTL": {func(c *gateway.Config) { c.DefaultTTL, c.MaxTTL = 2*time.Second, time.Second }, "DefaultTTL"},
+	} {
+		cfg := good
+		c.change(&cfg)
+		_, err := gateway.New(cfg)
+		var invalid *fence.InvalidError
+		if !errors.As(err, &invalid) || invalid.Field != c.field || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v, want field %s", name, err, c.field)
+		}
+	}
+}
