@@ -34,6 +34,7 @@ const (
 
 	sqlLock         = `SELECT pg_catalog.pg_advisory_lock($1)`
 	sqlCreateSchema = `CREATE SCHEMA IF NOT EXISTS ` + schema
+	sqlPublish      = `GRANT USAGE ON SCHEMA ` + schema + ` TO PUBLIC; GRANT SELECT ON ` + schema + `.` + table + ` TO PUBLIC`
 	sqlDropSchema   = `DROP SCHEMA ` + schema + ` CASCADE`
 	sqlHasTable     = `SELECT to_regclass('` + schema + `.` + table + `') IS NOT NULL`
 	sqlVersion      = `SELECT version, dirty FROM ` + schema + `.` + table
@@ -52,7 +53,11 @@ func Up(ctx context.Context, url string) error {
 		if _, err := conn.Exec(ctx, sqlCreateSchema); err != nil {
 			return fmt.Errorf("migrate up: create the schema %s: %w", schema, err)
 		}
-		return run(ctx, url, up)
+		if err := run(ctx, url, up); err != nil {
+			return err
+		}
+		_, err := conn.Exec(ctx, sqlPublish) // a gateway's login may ask for the status
+		return wrap("migrate up: publish the version", err)
 	})
 }
 
@@ -85,7 +90,8 @@ type State struct {
 	Dirty   bool // a migration to Version was interrupted; see [DirtyError]
 }
 
-// Status reports how far the database is migrated. It changes nothing.
+// Status reports how far the database is migrated. Any login may ask; it changes
+// nothing.
 func Status(ctx context.Context, url string) (State, error) {
 	latest, err := latest()
 	if err != nil {

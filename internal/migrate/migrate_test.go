@@ -71,6 +71,7 @@ func TestUpAndDownAreComplete(t *testing.T) {
 		up(t, pg.URL)
 		up(t, pg.URL) // nothing to do is success
 		wantStatus(t, pg.URL, true, false)
+		wantStatus(t, pg.OtherURL, true, false)
 		exec1(t, pg, `SELECT fence.raise('r', 1, NULL, '')`)
 		exec1(t, pg, `TRUNCATE fence.resources`)
 		if err := migrate.Down(t.Context(), pg.URL, false); err != nil {
