@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint fmt build examples compose-up compose-demo compose-down clean
+.PHONY: help demo test lint fmt build examples compose-up compose-demo compose-down model bench-lock clean
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -37,6 +37,13 @@ compose-demo: build ## Run the demo against what compose-up started
 
 compose-down: ## Stop what compose-up started, and remove its data
 	@scripts/compose down
+
+model: ## Check the token protocol with spin, and that each safeguard removed breaks it
+	@docs/model/run
+
+bench-lock: ## Measure leases against redsync, redislock and rueidislock
+	@scripts/need redis
+	cd bench && $(GO) run ./lock
 
 clean: ## Remove what was built
 	rm -rf bin dist
