@@ -75,8 +75,7 @@ func New(cfg Config) (*Gateway, error) {
 		g.cfg.BearerToken = g.generated
 	}
 	if err := g.build(); err != nil {
-		g.free()
-		return nil, err
+		return nil, errors.Join(err, g.free())
 	}
 	return g, nil
 }

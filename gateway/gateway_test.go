@@ -201,8 +201,7 @@ func guarded(t *testing.T, pg testenv.PG) {
 const updateOrder = "UPDATE orders SET status = $1 WHERE id = 1001"
 
 func sqlState(err error) string {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pgErr.Code
 	}
 	return fmt.Sprint(err)

@@ -116,8 +116,10 @@ func badLeases() []bad {
 func badSQL() []bad {
 	sealText := strings.Repeat("a", 32)
 	with := func(name, resource, token, field string) bad {
-		return bad{name: name, path: "/v1/sql", body: `{"statements":[{"sql":"SELECT 1"}]}`,
-			headers: []string{api.HeaderResource, resource, api.HeaderToken, token}, status: 400, code: "invalid_input", field: field}
+		return bad{
+			name: name, path: "/v1/sql", body: `{"statements":[{"sql":"SELECT 1"}]}`,
+			headers: []string{api.HeaderResource, resource, api.HeaderToken, token}, status: 400, code: "invalid_input", field: field,
+		}
 	}
 	return []bad{
 		with("token 0", "a", "0", "token"),

@@ -75,11 +75,11 @@ func TestRenewalsEndAtTheHandlesCap(t *testing.T) {
 		f := newFakes()
 		s := newServer(t, f, func(c *api.Config) { c.MaxLease = time.Hour })
 		handle := aHandle(t, s)
-		time.Sleep(time.Hour - 10*time.Second) // the bubble's clock
+		<-time.After(time.Hour - 10*time.Second) // of the bubble's clock
 		if a := renew(t, s, handle); a.status != http.StatusOK || f.renewed != 10*time.Second {
 			t.Errorf("shortly before the cap: %d, for %v; want the 10s that are left", a.status, f.renewed)
 		}
-		time.Sleep(10 * time.Second)
+		<-time.After(10 * time.Second)
 		if a := renew(t, s, handle); a.status != http.StatusGone || a.str("code") != "lease_lost" {
 			t.Errorf("at the cap: %d %s", a.status, a.text)
 		}

@@ -203,11 +203,15 @@ func (r *Runner) explain(ctx context.Context, grant fence.Grant, err error) erro
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, context.DeadlineExceeded) && index >= 0:
-		return &api.StatementError{Index: index, SQLState: stateCanceled,
-			Message: fmt.Sprintf("the request took longer than %v", r.cfg.RequestTimeout), Hint: "Nothing was committed."}
+		return &api.StatementError{
+			Index: index, SQLState: stateCanceled,
+			Message: fmt.Sprintf("the request took longer than %v", r.cfg.RequestTimeout), Hint: "Nothing was committed.",
+		}
 	case isPg && !away(pgErr):
-		return &api.StatementError{Index: index, SQLState: pgErr.Code, Message: pgErr.Message,
-			Detail: pgErr.Detail, Hint: pgErr.Hint, Position: int(pgErr.Position)}
+		return &api.StatementError{
+			Index: index, SQLState: pgErr.Code, Message: pgErr.Message,
+			Detail: pgErr.Detail, Hint: pgErr.Hint, Position: int(pgErr.Position),
+		}
 	}
 	// The connection broke before COMMIT was sent. Most often the grant is stale:
 	// whoever arms ends the transactions of the grant before.

@@ -147,9 +147,11 @@ func (s *session) checkStartup(opening packet) (startup, error) {
 		return who, err
 	}
 	if want := s.srv.cfg.Database; want != "" && who.database != want && !who.physical {
-		return who, &startupError{code: codeUnknownDatabase,
+		return who, &startupError{
+			code:    codeUnknownDatabase,
 			message: "database " + quote(who.database) + " is not served here",
-			hint:    "This gateway serves the database " + quote(want) + "."}
+			hint:    "This gateway serves the database " + quote(want) + ".",
+		}
 	}
 	return who, nil
 }

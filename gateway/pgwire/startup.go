@@ -44,8 +44,10 @@ func readPacket(r io.Reader, first byte) (packet, error) {
 	}
 	n := binary.BigEndian.Uint32(head[:4])
 	if n < minPacketBytes || n > maxStartupBytes {
-		return nil, &startupError{code: codeProtocolViolation,
-			message: fmt.Sprintf("invalid length of startup packet: %d bytes; %d to %d are allowed", n, minPacketBytes, maxStartupBytes)}
+		return nil, &startupError{
+			code:    codeProtocolViolation,
+			message: fmt.Sprintf("invalid length of startup packet: %d bytes; %d to %d are allowed", n, minPacketBytes, maxStartupBytes),
+		}
 	}
 	p := make(packet, n)
 	copy(p, head[:4])
@@ -65,8 +67,10 @@ type startup struct {
 func parseStartup(p packet) (startup, error) {
 	var s startup
 	if major := p.code() >> 16; major != majorProtocol {
-		return s, &startupError{code: codeUnsupported,
-			message: fmt.Sprintf("unsupported frontend protocol %d.%d: this gateway relays 3.x", major, p.code()&0xffff)}
+		return s, &startupError{
+			code:    codeUnsupported,
+			message: fmt.Sprintf("unsupported frontend protocol %d.%d: this gateway relays 3.x", major, p.code()&0xffff),
+		}
 	}
 	malformed := &startupError{code: codeProtocolViolation, message: "invalid startup packet layout: expected terminator as last byte"}
 	for b := []byte(p[minPacketBytes:]); ; {
@@ -104,11 +108,8 @@ func parseStartup(p packet) (startup, error) {
 }
 
 func cutString(b []byte) (value string, rest []byte, ok bool) {
-	i := bytes.IndexByte(b, 0)
-	if i < 0 {
-		return "", nil, false
-	}
-	return string(b[:i]), b[i+1:], true
+	text, rest, ok := bytes.Cut(b, []byte{0})
+	return string(text), rest, ok
 }
 
 // isTrue reads a boolean as PostgreSQL does for the replication parameter;

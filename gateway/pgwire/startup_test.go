@@ -85,7 +85,7 @@ func TestMalformedStartupIsRefusedWithItsReason(t *testing.T) {
 func TestStartupThatIsCutShortIsNoRefusal(t *testing.T) {
 	t.Parallel()
 	whole := startupPacket(version30, "user\x00ada\x00\x00")
-	for n := range len(whole) {
+	for n := range whole {
 		_, err := read(whole[:n])
 		if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("after %d bytes: %v", n, err)

@@ -65,9 +65,11 @@ var errShuttingDown = &startupError{code: codeCannotConnectNow, message: "the ga
 // unreachable is what a client is told: that PostgreSQL is away, and which
 // one; why, only the log says.
 func (s *Server) unreachable(cause error) error {
-	return &startupError{code: codeConnectionFailure,
+	return &startupError{
+		code:    codeConnectionFailure,
 		message: fmt.Sprintf("the gateway cannot reach PostgreSQL at %s", s.cfg.Addr),
-		hint:    "Nothing was done. Try again when PostgreSQL is back.", cause: cause}
+		hint:    "Nothing was done. Try again when PostgreSQL is back.", cause: cause,
+	}
 }
 
 // cancel passes a cancel request on and waits until PostgreSQL has taken it,

@@ -60,15 +60,16 @@ var (
 
 // readStartup reads a startup packet and returns it verbatim.
 func readStartup(conn net.Conn) []byte {
-	head := make([]byte, 4)
-	if _, err := io.ReadFull(conn, head); err != nil {
+	var head [4]byte
+	if _, err := io.ReadFull(conn, head[:]); err != nil {
 		return nil
 	}
-	rest := make([]byte, binary.BigEndian.Uint32(head)-4)
-	if _, err := io.ReadFull(conn, rest); err != nil {
+	packet := make([]byte, binary.BigEndian.Uint32(head[:]))
+	copy(packet, head[:])
+	if _, err := io.ReadFull(conn, packet[4:]); err != nil {
 		return nil
 	}
-	return append(head, rest...)
+	return packet
 }
 
 // dial connects to the relay; every read and write is bounded.

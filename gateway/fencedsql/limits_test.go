@@ -1,0 +1,107 @@
+//go:build unix
+
+package fencedsql_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/gateway/fencedsql"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+func TestLimitsHold(t *testing.T) {
+	t.Parallel()
+	w := setup(t, func(c *fencedsql.Config) { c.MaxResultBytes, c.StatementTimeout = 1000, time.Second })
+	insert := st("INSERT INTO items (id) VALUES (1)")
+	var tooLarge *api.TooLargeError
+	if err := w.fails(insert, st("SELECT repeat('x', 100), generate_series(1, 1000000000)")); !errors.As(err, &tooLarge) || tooLarge.Limit != 1000 {
+		t.Errorf("large result: %v", err)
+	}
+	var failed *api.StatementError
+	if err := w.fails(insert, st("SELECT pg_sleep(60)")); !errors.As(err, &failed) || failed.SQLState != "57014" || failed.Index != 1 {
+		t.Errorf("slow statement: %v", err)
+	}
+	if n := w.count(); n != 0 {
+		t.Errorf("%d rows committed", n)
+	}
+}
+
+func TestStatementsMayNotLiftTheRequestsLimit(t *testing.T) {
+	t.Parallel()
+	w := setup(t, func(c *fencedsql.Config) { c.RequestTimeout = 2 * time.Second })
+	var failed *api.StatementError
+	err := w.fails(st("INSERT INTO items (id) VALUES (1)"), st("SET LOCAL statement_timeout = 0"), st("SELECT pg_sleep(60)"))
+	if !errors.As(err, &failed) || failed.SQLState != "57014" || failed.Index != 2 {
+		t.Errorf("slow request: %v", err)
+	}
+	if n := w.count(); n != 0 {
+		t.Errorf("%d rows committed", n)
+	}
+}
+
+func TestClientThatLeavesEndsItsStatement(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	ctx, leave := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() {
+		_, err := w.run.Run(ctx, w.grant, []api.Statement{st("INSERT INTO items (id) VALUES (1)"), st("SELECT pg_sleep(60)")})
+		failed <- err
+	}()
+	const sleeping = "FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'SELECT pg_sleep%' AND state = 'active'"
+	w.until("SELECT count(*) = 1 " + sleeping)
+	leave()
+	if err := <-failed; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	w.until("SELECT count(*) = 0 " + sleeping)
+	if n := w.count(); n != 0 {
+		t.Errorf("%d rows committed", n)
+	}
+}
+
+func TestUnreachableDatabaseIsUnavailable(t *testing.T) {
+	t.Parallel()
+	run, err := fencedsql.New(fencedsql.Config{URL: "postgres://u:hunter2@127.0.0.1:1/d"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	_, err = run.Run(t.Context(), fence.Grant{Resource: "r", Token: 1}, []api.Statement{st("SELECT 1")})
+	var away *api.UnavailableError
+	if !errors.As(err, &away) || away.Part != "postgresql" || errors.Is(err, fence.ErrUnknown) || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestReadinessWantsAWriterAndNoMore(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	for name, c := range map[string]struct {
+		url  string
+		says string // "" for ready
+	}{
+		"writer":            {pg.WriterURL, ""},
+		"no role":           {pg.OtherURL, "not in fence_writer"},
+		"superuser":         {pg.URL, "may do more"},
+		"gateway as well":   {pg.As(t, "fence_writer", "fence_gateway"), "may do more"},
+		"owner as well":     {pg.As(t, "fence_writer", "fence_owner"), "may do more"},
+		"gateway, no write": {pg.GatewayURL, "not in fence_writer"},
+	} {
+		run, err := fencedsql.New(fencedsql.Config{URL: c.url})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = run.Check(t.Context())
+		run.Close()
+		if (c.says == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %q", name, err, c.says)
+		}
+	}
+}
