@@ -36,10 +36,10 @@ type Stats struct {
 
 // New makes a server. The error is a [*fence.InvalidError] that names a field of cfg.
 func New(cfg Config) (*Server, error) {
+	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	cfg = cfg.withDefaults()
 	return &Server{cfg: cfg, log: cfg.Logger, sessions: make(map[*session]struct{})}, nil
 }
 
