@@ -14,10 +14,12 @@ import (
 	"github.com/fencegate/fencegate/internal/client"
 	"github.com/fencegate/fencegate/internal/demo"
 	"github.com/fencegate/fencegate/internal/devstack"
+	"github.com/fencegate/fencegate/internal/terminal"
 )
 
 const (
 	demoTTL       = 2 * time.Second
+	watchTTL      = 5 * time.Second
 	demoWait      = 20 * time.Second
 	watchPause    = 2 * time.Second
 	workerCommand = "demo-worker"
@@ -38,9 +40,11 @@ exit code is 0 only if it really went so.
 
 Without --gateway it starts a stack of its own and leaves nothing behind. With --gateway it
 uses a running one; --postgres-url then names its database, as a login that may create a
-schema; the demo uses the resource and bucket "orders/1001" and a schema that it removes.`,
+schema. There the demo works in names of its own: the resource fencegate-demo/1001, the bucket
+fencegate-demo, and the schema fencegate_demo, which it removes.`,
 		Example: `  fencegate demo
-  fencegate demo --watch`,
+  fencegate demo --watch
+  FENCEGATE_POSTGRES_URL=postgres://admin:…@db/app fencegate demo --gateway http://gateway:7070 --token-file token`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			screen := &demo.Screen{Out: cmd.OutOrStdout(), Color: colorful(e)}
@@ -48,18 +52,23 @@ schema; the demo uses the resource and bucket "orders/1001" and a schema that it
 				screen.Slow = watchPause
 			}
 			ctx := cmd.Context()
-			cfg := demo.Config{TTL: demoTTL, Screen: screen}
-			screen.Start("fencegate demo: a paused writer meets the fence")
-			if adminURL != "" {
-				return demoOn(ctx, e, cfg, g, adminURL)
+			cfg := demo.Config{Bucket: "orders", TTL: demoTTL, Screen: screen}
+			if watch {
+				cfg.TTL = watchTTL
 			}
-			if cmd.Flags().Changed("gateway") {
+			screen.Start("fencegate demo: a paused writer meets the fence")
+			if !cmd.Flags().Changed("gateway") {
+				return demoAlone(ctx, cmd, cfg)
+			}
+			if adminURL == "" {
 				return usage(errors.New("--gateway needs --postgres-url: its database, as a login that may create a schema"))
 			}
-			return demoAlone(ctx, cmd, cfg)
+			cfg.Bucket = "fencegate-demo"
+			return demoOn(ctx, e, cfg, g, adminURL)
 		},
 	}
 	g.register(cmd)
+	markTypedOnly(cmd, "gateway") // a variable that names a gateway must not make the demo work in it
 	cmd.Flags().BoolVar(&watch, "watch", false, "slow down and explain")
 	cmd.Flags().StringVar(&adminURL, "postgres-url", "", "with --gateway: its database (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
 	return cmd
@@ -80,7 +89,7 @@ func demoAlone(ctx context.Context, cmd *cobra.Command, cfg demo.Config) (err er
 		return err
 	}
 	cfg.AdminURL = stack.AdminURL()
-	if err := workers(&cfg, stack.GatewayURL(), "", stack.DevURL()); err != nil {
+	if err := workers(&cfg, stack.GatewayURL(), "", stack.DatabaseURL()); err != nil {
 		return err
 	}
 	return tell(ctx, cfg)
@@ -126,7 +135,7 @@ func workers(cfg *demo.Config, gatewayURL, token, login string) error {
 	}
 	password, _ := u.User.Password()
 	cfg.Login = u.User.Username()
-	cfg.Worker = []string{self, workerCommand}
+	cfg.Worker = []string{self, workerCommand, "--bucket", cfg.Bucket, "--ttl", cfg.TTL.String()}
 	cfg.Environ = append(os.Environ(),
 		envName("gateway")+"="+gatewayURL,
 		envPrefix+"TOKEN="+token,
@@ -139,6 +148,8 @@ func workers(cfg *demo.Config, gatewayURL, token, login string) error {
 // newDemoWorker is the process that the demo starts twice.
 func newDemoWorker(e env) *cobra.Command {
 	var g gatewayFlags
+	var bucket string
+	var ttl time.Duration
 	cmd := &cobra.Command{
 		Use:    workerCommand + " NAME",
 		Hidden: true,
@@ -148,11 +159,13 @@ func newDemoWorker(e env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			w := demo.Worker{Client: c, Name: args[0], TTL: demoTTL, Wait: demoWait, In: cmd.InOrStdin(), Out: cmd.OutOrStdout()}
+			w := demo.Worker{Client: c, Bucket: bucket, Name: args[0], TTL: ttl, Wait: demoWait, In: cmd.InOrStdin(), Out: cmd.OutOrStdout()}
 			return w.Run(cmd.Context())
 		},
 	}
 	g.register(cmd)
+	cmd.Flags().StringVar(&bucket, "bucket", "", "bucket of the demo")
+	cmd.Flags().DurationVar(&ttl, "ttl", demoTTL, "length of the lease")
 	return cmd
 }
 
@@ -161,5 +174,5 @@ func colorful(e env) bool {
 	if _, set := e.lookup("NO_COLOR"); set {
 		return false
 	}
-	return isTerminal(e.stdout)
+	return terminal.Is(e.stdout)
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fencegate/fencegate/internal/devstack"
+	"github.com/fencegate/fencegate/internal/runner"
 )
 
 func newDev(e env) *cobra.Command {
@@ -31,14 +31,14 @@ PostgreSQL comes from --postgres-url, else from the binaries on this machine, el
 downloaded once. Not for production: see "fencegate serve".
 
 With a COMMAND it runs that while everything is up, then stops, and passes its exit code on.
-The command finds FENCEGATE_GATEWAY, FENCEGATE_REDIS, FENCEGATE_REDIS_PASSWORD,
-FENCEGATE_POSTGRES_URL (may arm fences), DATABASE_URL (the database's owner), and PGUSER,
-PGPASSWORD and PGDATABASE in its environment.`,
+The command finds FENCEGATE_GATEWAY, FENCEGATE_REDIS, FENCEGATE_REDIS_PASSWORD, DATABASE_URL
+(the database's owner), ARMING_DATABASE_URL (may arm fences), and PGUSER, PGPASSWORD and
+PGDATABASE in its environment.`,
 		Example: `  fencegate dev
   fencegate dev --ephemeral -- go test ./...`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
-			if cfg.Buckets, err = parseBuckets(buckets); err != nil {
+			if cfg.Buckets, err = parseBuckets(splitAll(buckets)); err != nil {
 				return err
 			}
 			if len(args) > 0 && cmd.ArgsLenAtDash() != 0 {
@@ -62,9 +62,13 @@ PGPASSWORD and PGDATABASE in its environment.`,
 func dev(cmd *cobra.Command, cfg devstack.Config, command []string) (err error) {
 	ctx, stderr := cmd.Context(), cmd.ErrOrStderr()
 	cfg.Progress = func(line string) { _, _ = fmt.Fprintln(stderr, "fencegate dev:", line) }
+	cfg.Version = version()
 	cfg.Logger = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if len(command) > 0 {
 		cfg.Progress = nil
+	}
+	if err := portsFree(cfg); err != nil {
+		return err
 	}
 	stack, err := devstack.Start(ctx, cfg)
 	if err != nil {
@@ -88,28 +92,38 @@ const commandPatience = 10 * time.Second
 
 // runBeside runs a command while the stack is up.
 func runBeside(cmd *cobra.Command, stack *devstack.Stack, command []string) error {
-	ctx, cancel := context.WithCancel(cmd.Context())
-	defer cancel()
-	c := exec.CommandContext(ctx, command[0], command[1:]...)
+	c := exec.CommandContext(cmd.Context(), command[0], command[1:]...)
 	c.Env = append(os.Environ(), stack.Environ()...)
 	c.Stdin, c.Stdout, c.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
 	c.WaitDelay = commandPatience
 	err := c.Run()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() > 0 {
-		return &childExit{code: exit.ExitCode()}
-	}
-	if err != nil {
+	if c.ProcessState == nil {
 		return fmt.Errorf("run %s: %w", command[0], err)
+	}
+	if !c.ProcessState.Success() {
+		return &childExit{code: runner.ExitCode(&exec.ExitError{ProcessState: c.ProcessState})}
+	}
+	return nil
+}
+
+// portsFree looks before the long steps whether the addresses can be had.
+func portsFree(cfg devstack.Config) error {
+	for flag, address := range map[string]string{"api-listen": cfg.APIListen, "pg-listen": cfg.PGListen, "s3-listen": cfg.S3Listen} {
+		ln, err := net.Listen("tcp", address)
+		if err != nil {
+			return withHint(fmt.Errorf("--%s: %w", flag, err), exitUsage, "name another address with --"+flag+", such as 127.0.0.1:0 for any free port")
+		}
+		if err := ln.Close(); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
 func printStack(w io.Writer, s *devstack.Stack) {
 	a := s.Addrs()
-	host, port, _ := net.SplitHostPort(a.PG)
-	state := s.Dir()
+	database, user, password := s.Login()
 	_, _ = fmt.Fprintf(w, `fencegate is running.
 
   HTTP API    http://%s
@@ -121,11 +135,11 @@ func printStack(w io.Writer, s *devstack.Stack) {
 Try, in another terminal:
 
   fencegate demo --watch
-  PGUSER=%s PGPASSWORD=%s fencegate run --gateway http://%s --resource orders/1001 -- psql -c "SHOW fence.resource"
-  psql -h %s -p %s -U %s %s     # then: CREATE TABLE orders …; SELECT fence.protect('orders', under => 'orders/');
+  psql postgres://%s:%s@%s/%s -c "CREATE TABLE orders (id int, status text)" -c "SELECT fence.protect('orders', under => 'orders/')"
+  PGUSER=%s PGPASSWORD=%s fencegate run --gateway http://%s --resource orders/1001 -- psql -c "INSERT INTO orders VALUES (1001, 'new')"
 `,
-		a.API, devstack.DevLogin, devstack.DevLogin, a.PG, devstack.Database, a.S3, s.PostgreSQL(), state,
-		devstack.DevLogin, devstack.DevLogin, a.API, host, port, devstack.DevLogin, devstack.Database)
+		a.API, user, password, a.PG, database, a.S3, s.PostgreSQL(), s.Dir(),
+		user, password, a.PG, database, user, password, a.API)
 }
 
 func parseBuckets(specs []string) (map[string]string, error) {

@@ -23,17 +23,23 @@ type env struct {
 	lookup         func(name string) (string, bool)
 }
 
-// execute runs one command line and returns its exit code. SIGINT and SIGTERM
-// end the command's context; commands stop in order and clean up.
+// execute runs one command line and returns its exit code. SIGINT, SIGTERM and
+// SIGHUP end the command's context; commands stop in order and clean up.
 func execute(ctx context.Context, e env) int {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	root := newRoot(e)
 	root.SetArgs(e.args)
 	root.SetIn(e.stdin)
 	root.SetOut(e.stdout)
 	root.SetErr(e.stderr)
-	return report(e.stderr, root.ExecuteContext(ctx))
+	err := root.ExecuteContext(ctx)
+	var said *exitError
+	var passed *childExit
+	if err != nil && ctx.Err() != nil && !errors.As(err, &said) && !errors.As(err, &passed) {
+		err = context.Canceled // what broke because of the interrupt is not worth telling
+	}
+	return report(e.stderr, err)
 }
 
 // report prints one line that says what happened, and one with a hint where
@@ -47,7 +53,11 @@ func report(w io.Writer, err error) int {
 		return passed.code
 	}
 	code, hint := classify(err)
-	_, _ = fmt.Fprintf(w, "fencegate: %s\n", oneLine(err.Error()))
+	text := oneLine(err.Error())
+	if code == exitInterrupted {
+		text = "interrupted"
+	}
+	_, _ = fmt.Fprintf(w, "fencegate: %s\n", text)
 	if hint != "" {
 		_, _ = fmt.Fprintf(w, "hint: %s\n", oneLine(hint))
 	}
@@ -62,12 +72,19 @@ func envName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
+// typedOnly annotates flags that no variable may set.
+const typedOnly = "typed only"
+
+func markTypedOnly(cmd *cobra.Command, flag string) {
+	cmd.Flags().Lookup(flag).Annotations = map[string][]string{typedOnly: {}}
+}
+
 // fromEnvironment gives each flag that the command line leaves out the value of
 // its variable: --postgres-url is FENCEGATE_POSTGRES_URL.
 func (e env) fromEnvironment(cmd *cobra.Command) error {
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if f.Changed || f.Name == "help" || failed != nil {
+		if f.Changed || f.Name == "help" || f.Annotations[typedOnly] != nil || failed != nil {
 			return
 		}
 		value, ok := e.lookup(envName(f.Name))

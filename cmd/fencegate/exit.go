@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/client"
@@ -17,6 +20,7 @@ const (
 	exitUsage       = 64 // malformed command line, flag, variable or input
 	exitUnavailable = 69 // the gateway, PostgreSQL, or a quorum of Redis is away
 	exitHeld        = 75 // another holds the resource; try again later
+	exitForbidden   = 77 // refused: not authorized, or the fence's ZF002 to ZF004
 	exitLost        = 79 // `run`: the lease was lost before the command ended
 	exitInterrupted = 130
 )
@@ -56,6 +60,9 @@ func classify(err error) (code int, hint string) {
 	if c, ok := fence.CodeOf(err); ok {
 		return c.ExitCode, c.Hint
 	}
+	if code, hint := classifyPostgreSQL(err); code != 0 {
+		return code, hint
+	}
 	var unreachable *client.UnreachableError
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -66,6 +73,24 @@ func classify(err error) (code int, hint string) {
 		return exitUsage, ""
 	}
 	return exitFailed, ""
+}
+
+// classifyPostgreSQL is for errors of a connection that the command itself makes;
+// 0 means that it is none.
+func classifyPostgreSQL(err error) (code int, hint string) {
+	const check = "check --postgres-url or FENCEGATE_POSTGRES_URL"
+	var malformed *pgconn.ParseConfigError
+	var connect *pgconn.ConnectError
+	var refused *pgconn.PgError
+	switch {
+	case errors.As(err, &malformed):
+		return exitUsage, check
+	case errors.As(err, &refused) && strings.HasPrefix(refused.Code, "28"): // invalid authorization
+		return exitForbidden, check
+	case errors.As(err, &connect):
+		return exitUnavailable, check
+	}
+	return 0, ""
 }
 
 func problemExit(p *client.Problem) int {
@@ -84,7 +109,7 @@ func problemExit(p *client.Problem) int {
 	case client.CodeLeaseLost:
 		return exitLost
 	case client.CodeUnauthorized:
-		return 77
+		return exitForbidden
 	}
 	return exitFailed
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/client"
 )
 
@@ -40,6 +41,9 @@ func newLeaseAcquire(e env) *cobra.Command {
 			c, err := g.client(e)
 			if err != nil {
 				return err
+			}
+			if ttl <= 0 {
+				return &fence.InvalidError{Field: "ttl", Reason: "must be positive"}
 			}
 			lease, err := c.Acquire(cmd.Context(), client.AcquireRequest{Resource: args[0], TTL: ttl, Wait: wait, Holder: holder})
 			if err != nil {

@@ -71,6 +71,8 @@ them every stale writer could write again, and tokens would start anew.`,
 		sub.Flags().StringVar(&url, "postgres-url", "", "the database, as a login that may create roles and schemas (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
 		cmd.AddCommand(sub)
 	}
+
 	down.Flags().BoolVar(&force, "force", false, "remove the schema although it holds fences")
+	markTypedOnly(down, "force") // no variable may take fences away
 	return cmd
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
@@ -68,7 +67,7 @@ func onTable(ctx context.Context, url, sql string, args ...any) error {
 	}
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
-		return withHint(fmt.Errorf("connect to PostgreSQL: %w", err), exitUnavailable, "check --postgres-url or FENCEGATE_POSTGRES_URL")
+		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	_, err = conn.Exec(ctx, sql, args...)

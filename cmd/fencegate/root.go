@@ -37,9 +37,6 @@ Exit codes are listed in docs/cli.md.`,
 		newDemo(e), newDev(e), newServe(e), newMigrate(), newProtect(), newUnprotect(),
 		newRun(e), newLease(e), newResources(e), newDemoWorker(e),
 	)
-	for _, cmd := range root.Commands() {
-		usageArgs(cmd)
-	}
 	usageArgs(root)
 	return root
 }
@@ -111,14 +108,4 @@ func readKeys(path string) (string, error) {
 		return "", usage(errors.New("--master-key-file: " + err.Error()))
 	}
 	return string(b), nil
-}
-
-// isTerminal reports whether w is one.
-func isTerminal(w any) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && f.Name() != os.DevNull
 }

@@ -3,10 +3,13 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/client"
 	"github.com/fencegate/fencegate/internal/runner"
 )
@@ -44,6 +47,12 @@ The exit code is the command's own; 79 where the lease was lost and the command 
 			if err != nil {
 				return err
 			}
+			if o.ttl <= 0 {
+				return &fence.InvalidError{Field: "ttl", Reason: "must be positive"}
+			}
+			signals := make(chan os.Signal, 2)
+			signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+			defer signal.Stop(signals)
 			result, err := runner.Run(cmd.Context(), runner.Config{
 				Client: c,
 				Acquire: client.AcquireRequest{
@@ -52,6 +61,7 @@ The exit code is the command's own; 79 where the lease was lost and the command 
 				Command: args,
 				Environ: os.Environ(),
 				OnLost:  onLost,
+				Signals: signals,
 				Stdin:   cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
 				Say: func(format string, a ...any) {
 					_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "fencegate run: "+format+"\n", a...)

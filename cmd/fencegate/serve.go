@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/internal/terminal"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -75,7 +76,7 @@ func tellToken(stderr io.Writer, token string) error {
 	switch {
 	case token == "":
 		return nil
-	case !isTerminal(stderr):
+	case !terminal.Is(stderr):
 		return usage(errors.New("off loopback the HTTP API needs a bearer token: name a file that holds one with --token-file"))
 	}
 	_, err := fmt.Fprintln(stderr, "bearer token of the HTTP API, made for this run:", token)

@@ -34,7 +34,7 @@ func main() {
 
 func run(ctx context.Context) error {
 	// Arming needs a login in the role fence_gateway; writing, one in fence_writer.
-	arming, err := pgxpool.New(ctx, os.Getenv("FENCEGATE_POSTGRES_URL"))
+	arming, err := pgxpool.New(ctx, os.Getenv("ARMING_DATABASE_URL"))
 	if err != nil {
 		return err
 	}

@@ -70,6 +70,16 @@ type AcquireRequest struct {
 	Holder   string        // shown to people who inspect the resource
 }
 
+func (r AcquireRequest) validate() error {
+	switch {
+	case r.TTL < 0:
+		return &fence.InvalidError{Field: "ttl", Reason: "is negative"}
+	case r.Wait < 0:
+		return &fence.InvalidError{Field: "wait", Reason: "is negative"}
+	}
+	return fence.ValidateResource(r.Resource)
+}
+
 // Lease is what the gateway granted.
 type Lease struct {
 	Resource  string
@@ -88,6 +98,9 @@ func (l Lease) Grant() (fence.Grant, error) { return fence.ParseGrant(l.Resource
 // lease may have been granted all the same; nobody knows its handle, and it
 // ends by itself after its TTL.
 func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (Lease, error) {
+	if err := r.validate(); err != nil {
+		return Lease{}, err
+	}
 	body := map[string]string{"resource": r.Resource}
 	if r.TTL != 0 {
 		body["ttl"] = r.TTL.String()
@@ -108,7 +121,7 @@ func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (Lease, error) {
 		TTL      int64       `json:"ttl_ms"`
 		timing
 	}
-	sent := now()
+	sent := time.Now()
 	if err := c.call(ctx, http.MethodPost, "/v1/leases", body, &reply); err != nil {
 		return Lease{}, err
 	}
@@ -126,7 +139,7 @@ func (c *Client) Renew(ctx context.Context, handle string, ttl time.Duration) (D
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	var reply timing
-	sent := now()
+	sent := time.Now()
 	err := c.call(ctx, http.MethodPost, "/v1/leases/renew", map[string]string{"handle": handle, "ttl": ttl.String()}, &reply)
 	if err != nil {
 		return Deadline{}, err

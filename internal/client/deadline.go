@@ -11,9 +11,6 @@ type Deadline struct {
 	wall time.Time
 }
 
-// now reads both clocks.
-func now() time.Time { return time.Now() }
-
 // DeadlineAfter is the deadline d after start, which must carry a monotonic reading.
 func DeadlineAfter(start time.Time, d time.Duration) Deadline {
 	return Deadline{mono: start.Add(d), wall: start.Round(0).Add(d)}

@@ -17,17 +17,19 @@ import (
 	"github.com/fencegate/fencegate/internal/client"
 )
 
-// What the workers work on.
+// The workers work on the row 1001, and on an object in a bucket whose rule says
+// that the key 1001/invoice.txt needs a grant of <bucket>/1001.
 const (
-	Resource   = "orders/1001"
-	Bucket     = "orders"
-	BucketRule = "prefix:1" // the key 1001/invoice.txt needs a grant of orders/1001
+	bucketRule = "prefix:1"
 	objectKey  = "1001/invoice.txt"
 )
+
+func resourceOf(bucket string) string { return bucket + "/1001" }
 
 // Config says which gateway to use and how to start a worker.
 type Config struct {
 	Client   *client.Client
+	Bucket   string   // the bucket, and the first part of the resource's name: <bucket>/1001
 	AdminURL string   // PostgreSQL, directly: a login that may create and protect a table
 	Worker   []string // command line that starts a worker: its name is appended
 	Environ  []string // environment of the workers: gateway, token, login of PostgreSQL
@@ -38,11 +40,10 @@ type Config struct {
 
 // Run tells the story. It returns nil only if it really went so.
 func Run(ctx context.Context, cfg Config) error {
-	cleanUp, err := prepare(ctx, cfg)
-	if err != nil {
+	defer cleanUp(ctx, cfg)
+	if err := prepare(ctx, cfg); err != nil {
 		return fmt.Errorf("prepare the demo's table and bucket: %w", err)
 	}
-	defer cleanUp()
 
 	s := story{cfg: cfg, say: cfg.Screen}
 	defer s.endWorkers()
@@ -61,7 +62,7 @@ DROP SCHEMA IF EXISTS fencegate_demo CASCADE;
 CREATE SCHEMA fencegate_demo;
 CREATE TABLE fencegate_demo.orders (id bigint PRIMARY KEY, status text NOT NULL);
 INSERT INTO fencegate_demo.orders VALUES (1001, 'new')`
-	protectTable = `SELECT fence.protect('fencegate_demo.orders', under => 'orders/')`
+	protectTable = `SELECT fence.protect('fencegate_demo.orders', under => $1)`
 	dropTable    = `DROP SCHEMA IF EXISTS fencegate_demo CASCADE`
 	readStatus   = `SELECT status FROM fencegate_demo.orders WHERE id = 1001`
 	writeStatus  = `UPDATE fencegate_demo.orders SET status = $1 WHERE id = 1001`
@@ -69,35 +70,38 @@ INSERT INTO fencegate_demo.orders VALUES (1001, 'new')`
 
 const cleanUpTimeout = 5 * time.Second
 
-func prepare(ctx context.Context, cfg Config) (cleanUp func(), err error) {
+func prepare(ctx context.Context, cfg Config) error {
 	conn, err := pgx.Connect(ctx, cfg.AdminURL)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	login := pgx.Identifier{cfg.Login}.Sanitize()
 	for _, sql := range []string{
-		createTable, protectTable,
+		createTable,
 		"GRANT USAGE ON SCHEMA fencegate_demo TO " + login,
 		"GRANT SELECT, UPDATE ON fencegate_demo.orders TO " + login,
 	} {
 		if _, err := conn.Exec(ctx, sql); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	if err := cfg.Client.EnsureBucket(ctx, Bucket, BucketRule); err != nil {
-		return nil, err
+	if _, err := conn.Exec(ctx, protectTable, cfg.Bucket+"/"); err != nil {
+		return err
 	}
-	return func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
-		defer cancel()
-		conn, err := pgx.Connect(ctx, cfg.AdminURL)
-		if err != nil {
-			return
-		}
-		_, _ = conn.Exec(ctx, dropTable)
-		_ = conn.Close(ctx)
-	}, nil
+	return cfg.Client.EnsureBucket(ctx, cfg.Bucket, bucketRule)
+}
+
+// cleanUp is best effort; the next demo starts by doing it again.
+func cleanUp(ctx context.Context, cfg Config) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, cfg.AdminURL)
+	if err != nil {
+		return
+	}
+	_, _ = conn.Exec(ctx, dropTable)
+	_ = conn.Close(ctx)
 }
 
 // mismatch says that the story did not go as it must.

@@ -72,8 +72,8 @@ func (p *process) command(line string) { _, _ = io.WriteString(p.stdin, line+"\n
 const eventTimeout = 30 * time.Second
 
 func (p *process) await(ctx context.Context, name string) (Event, error) {
-	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
-	defer cancel()
+	timeout := time.NewTimer(eventTimeout)
+	defer timeout.Stop()
 	select {
 	case e, open := <-p.events:
 		switch {
@@ -83,8 +83,10 @@ func (p *process) await(ctx context.Context, name string) (Event, error) {
 			return Event{}, mismatch("worker %s reported %q %s where %q was expected", p.name, e.Name, e.Message, name)
 		}
 		return e, nil
+	case <-timeout.C:
+		return Event{}, mismatch("worker %s did not report %q within %s", p.name, name, eventTimeout)
 	case <-ctx.Done():
-		return Event{}, mismatch("worker %s did not report %q: %v", p.name, name, context.Cause(ctx))
+		return Event{}, context.Cause(ctx)
 	}
 }
 

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"time"
@@ -43,14 +44,18 @@ func (s *Screen) line(color, mark, who, what string) {
 }
 
 // Explain prints the lines, and waits for the reader, only when slow.
-func (s *Screen) Explain(lines ...string) {
+func (s *Screen) Explain(ctx context.Context, lines ...string) {
 	if s.Slow == 0 {
 		return
 	}
 	_, _ = fmt.Fprintln(s.Out)
 	for _, l := range lines {
 		_, _ = fmt.Fprintf(s.Out, "        %s\n", s.paint(dim, l))
-		time.Sleep(s.Slow)
+		select {
+		case <-time.After(s.Slow):
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

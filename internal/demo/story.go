@@ -2,8 +2,8 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -32,8 +32,10 @@ func (s *story) endWorkers() {
 }
 
 func (s *story) pausesA(ctx context.Context) error {
-	s.say.Explain("Two workers want to change the same order. A lease decides who may.",
-		"Worker A gets it, reads the order, and starts to work.")
+	s.say.Explain(ctx, "Two workers want to change the same order. A lease decides who may.",
+		"Worker A gets it, reads the order, and starts to work.",
+		"Then A is paused: a long GC, a swapped-out VM, a closed laptop. Here: SIGSTOP.",
+		"A does not know. Nothing in A can notice, because nothing in A runs.")
 	var err error
 	if s.a, err = startWorker(s.cfg, "A"); err != nil {
 		return err
@@ -41,12 +43,10 @@ func (s *story) pausesA(ctx context.Context) error {
 	if s.tokenA, err = s.acquire(ctx, s.a); err != nil {
 		return err
 	}
-	s.say.Step("worker A", fmt.Sprintf("acquired %s: token %d, lease of %s", Resource, s.tokenA, s.cfg.TTL))
+	s.say.Step("worker A", fmt.Sprintf("acquired %s: token %d, lease of %s", resourceOf(s.cfg.Bucket), s.tokenA, s.cfg.TTL))
 	if err := s.reads(ctx, s.a); err != nil {
 		return err
 	}
-	s.say.Explain("Then A is paused: a long GC, a swapped-out VM, a closed laptop. Here: SIGSTOP.",
-		"A does not know. Nothing in A can notice, because nothing in A runs.")
 	if err := s.a.freeze(); err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (s *story) pausesA(ctx context.Context) error {
 }
 
 func (s *story) letsBWork(ctx context.Context) error {
-	s.say.Explain("A's lease runs out. Worker B was waiting for it, and takes over with a higher token.",
+	s.say.Explain(ctx, "A's lease runs out. Worker B was waiting for it, and takes over with a higher token.",
 		"Acquiring raises the fence in PostgreSQL before B may even read.")
 	var err error
 	if s.b, err = startWorker(s.cfg, "B"); err != nil {
@@ -68,7 +68,7 @@ func (s *story) letsBWork(ctx context.Context) error {
 	if s.tokenB <= s.tokenA {
 		return mismatch("B's token %d is not higher than A's %d", s.tokenB, s.tokenA)
 	}
-	s.say.Step("worker B", fmt.Sprintf("acquired %s: token %d", Resource, s.tokenB))
+	s.say.Step("worker B", fmt.Sprintf("acquired %s: token %d", resourceOf(s.cfg.Bucket), s.tokenB))
 	if err := s.reads(ctx, s.b); err != nil {
 		return err
 	}
@@ -84,12 +84,12 @@ func (s *story) letsBWork(ctx context.Context) error {
 	if !sql.OK || !upload.OK {
 		return mismatch("B, who holds the lease, was refused: SQL %s %s; upload %s %s", sql.Code, sql.Message, upload.Code, upload.Message)
 	}
-	s.say.Good("worker B", fmt.Sprintf("wrote the order (%q) and uploaded %s/%s", textB, Bucket, objectKey))
+	s.say.Good("worker B", fmt.Sprintf("wrote the order (%q) and uploaded %s/%s", textB, s.cfg.Bucket, objectKey))
 	return nil
 }
 
 func (s *story) wakesA(ctx context.Context) error {
-	s.say.Explain("A wakes up. It still believes that it holds the lease, and goes on where it was:",
+	s.say.Explain(ctx, "A wakes up. It still believes that it holds the lease, and goes on where it was:",
 		"it sends its UPDATE and its upload, with the token it was given.")
 	s.a.command("write " + textA) // lies in A's pipe until A runs again
 	if err := s.a.thaw(); err != nil {
@@ -120,7 +120,7 @@ func (s *story) wakesA(ctx context.Context) error {
 // checks looks at the storage: the row by a connection of its own, the object
 // through worker B.
 func (s *story) checks(ctx context.Context) error {
-	s.say.Explain("What counts is what the storage holds now.")
+	s.say.Explain(ctx, "What counts is what the storage holds now.")
 	conn, err := pgx.Connect(ctx, s.cfg.AdminURL)
 	if err != nil {
 		return err
@@ -138,16 +138,15 @@ func (s *story) checks(ctx context.Context) error {
 	if row != textB || !object.OK || object.Text != textB {
 		return mismatch("the row holds %q and the object %q %s; both should hold %q", row, object.Text, object.Message, textB)
 	}
+	s.b.command("delete")
+	if gone, err := s.b.await(ctx, "delete"); err != nil || !gone.OK {
+		return errors.Join(err, mismatch("B, who holds the lease, could not delete its object: %s %s", gone.Code, gone.Message))
+	}
 	s.say.Good("storage", fmt.Sprintf("the order and the object still hold B's work: %q", row))
 	return nil
 }
 
-// acquireTimeout is beyond what a worker waits for the lease.
-const acquireTimeout = 30 * time.Second
-
 func (s *story) acquire(ctx context.Context, p *process) (fence.Token, error) {
-	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
-	defer cancel()
 	e, err := p.await(ctx, "acquired")
 	if err != nil {
 		return 0, err

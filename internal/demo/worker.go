@@ -35,10 +35,11 @@ type Event struct {
 }
 
 // Worker is what one of the demo's processes does: acquire, read, then obey the
-// commands "write TEXT" and "download" on its input. It looks neither at its
+// commands "write TEXT", "download" and "delete" on its input. It looks neither at its
 // lease's deadline nor at a clock, as most code does.
 type Worker struct {
 	Client *client.Client
+	Bucket string
 	Name   string
 	TTL    time.Duration
 	Wait   time.Duration
@@ -51,7 +52,7 @@ type Worker struct {
 
 // Run works until the input ends.
 func (w *Worker) Run(ctx context.Context) error {
-	lease, err := w.Client.Acquire(ctx, client.AcquireRequest{Resource: Resource, TTL: w.TTL, Wait: w.Wait, Holder: "worker " + w.Name})
+	lease, err := w.Client.Acquire(ctx, client.AcquireRequest{Resource: resourceOf(w.Bucket), TTL: w.TTL, Wait: w.Wait, Holder: "worker " + w.Name})
 	if err != nil {
 		w.report(Event{Name: "acquired", Message: err.Error()})
 		return err
@@ -77,6 +78,9 @@ func (w *Worker) Run(ctx context.Context) error {
 			w.report(w.upload(ctx, text))
 		case "download":
 			w.report(w.download(ctx))
+		case "delete":
+			_, err := w.s3.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: aws.String(w.Bucket), Key: aws.String(objectKey)})
+			w.report(withS3Error(Event{Name: "delete"}, err))
 		}
 	}
 	return lines.Err()
@@ -108,14 +112,14 @@ func (w *Worker) connect(ctx context.Context, lease client.Lease) error {
 
 func (w *Worker) upload(ctx context.Context, text string) Event {
 	_, err := w.s3.PutObject(ctx, &s3.PutObjectInput{
-		Bucket: aws.String(Bucket), Key: aws.String(objectKey), Body: strings.NewReader(text),
+		Bucket: aws.String(w.Bucket), Key: aws.String(objectKey), Body: strings.NewReader(text),
 	})
 	return withS3Error(Event{Name: "upload"}, err)
 }
 
 func (w *Worker) download(ctx context.Context) Event {
 	e := Event{Name: "download"}
-	out, err := w.s3.GetObject(ctx, &s3.GetObjectInput{Bucket: aws.String(Bucket), Key: aws.String(objectKey)})
+	out, err := w.s3.GetObject(ctx, &s3.GetObjectInput{Bucket: aws.String(w.Bucket), Key: aws.String(objectKey)})
 	if err != nil {
 		return withS3Error(e, err)
 	}

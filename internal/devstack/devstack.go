@@ -23,6 +23,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/internal/pgserver"
@@ -39,13 +40,18 @@ type Config struct {
 	APIListen, PGListen, S3Listen string            // default: free ports on loopback
 	Buckets                       map[string]string // name → rule, made where missing
 
+	Version  string            // told to clients
 	Progress func(line string) // long steps, one line each; default: nobody is told
 	Logger   *slog.Logger      // default: discards
 }
 
+// undoTimeout bounds the removal of what an ephemeral stack made elsewhere.
+const undoTimeout = 10 * time.Second
+
 // Stack is a running development stack.
 type Stack struct {
 	gateway *gateway.Gateway
+	names   names
 	urls    urls
 	nodes   []lock.Node
 	source  string
@@ -87,8 +93,8 @@ func (s *Stack) start(ctx context.Context, cfg Config) error {
 		return err
 	}
 	cfg.Progress("preparing the database")
-	if s.urls, err = provision(ctx, serverURL); err != nil {
-		return fmt.Errorf("prepare the database %s: %w", Database, err)
+	if s.urls, err = provision(ctx, serverURL, s.names); err != nil {
+		return fmt.Errorf("prepare the database %s: %w", s.names.database, err)
 	}
 	var stopRedis func()
 	if s.nodes, stopRedis, err = startRedis(); err != nil {
@@ -104,7 +110,7 @@ func (s *Stack) start(ctx context.Context, cfg Config) error {
 		RedisNodes: s.nodes, EmbeddedNodes: true, InitNodes: true, NodeTimeout: nodeTimeout,
 		BlobDir: filepath.Join(s.dir, "blobs"), MasterKey: key, Buckets: cfg.Buckets,
 		APIListen: cfg.APIListen, PGListen: cfg.PGListen, S3Listen: cfg.S3Listen,
-		Logger: cfg.Logger,
+		Version: cfg.Version, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return err
@@ -120,10 +126,18 @@ func (s *Stack) start(ctx context.Context, cfg Config) error {
 // postgres returns a superuser's address: of the given server, or of a private one.
 func (s *Stack) postgres(ctx context.Context, cfg Config) (string, error) {
 	if cfg.PostgresURL != "" {
-		s.source = "the PostgreSQL of --postgres-url"
+		s.source, s.names = "the PostgreSQL of --postgres-url", foreignNames()
+		if cfg.Ephemeral {
+			s.undo = append(s.undo, func() error {
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+				defer cancel()
+				return unprovision(ctx, cfg.PostgresURL, s.names)
+			})
+		}
 		return cfg.PostgresURL, nil
 	}
-	binDir, err := pgserver.Locate(ctx, pgserver.Sources{Cache: filepath.Join(cacheDir(), "postgresql"), Repository: cfg.Repository, Progress: cfg.Progress})
+	s.names = privateNames()
+	binDir, err := pgserver.Locate(ctx, pgserver.Sources{Cache: filepath.Join(cacheDir(), "postgresql"), Dir: filepath.Join(s.dir, "postgresql"), Repository: cfg.Repository, Progress: cfg.Progress})
 	if err != nil {
 		return "", err
 	}
@@ -162,8 +176,14 @@ func (s *Stack) Wait(ctx context.Context) error { return s.gateway.Wait(ctx) }
 // gateway. It holds a password.
 func (s *Stack) AdminURL() string { return s.urls.admin }
 
-// DevURL is the address of the development database as its owner, past the gateway.
-func (s *Stack) DevURL() string { return s.urls.dev }
+// DatabaseURL is the address of the development database as its owner, past the
+// gateway. It holds a password.
+func (s *Stack) DatabaseURL() string { return s.urls.people }
+
+// Login is the development database's name, and its owner's name and password.
+func (s *Stack) Login() (database, user, password string) {
+	return s.names.database, s.names.people, s.names.password
+}
 
 // Environ are the variables with which programs find the stack's parts. They
 // hold passwords.
@@ -176,9 +196,9 @@ func (s *Stack) Environ() []string {
 		"FENCEGATE_GATEWAY=" + s.GatewayURL(),
 		"FENCEGATE_REDIS=" + strings.Join(addrs, ","),
 		"FENCEGATE_REDIS_PASSWORD=" + s.nodes[0].Password,
-		"FENCEGATE_POSTGRES_URL=" + s.urls.gateway,
-		"DATABASE_URL=" + s.urls.dev,
-		"PGUSER=" + DevLogin, "PGPASSWORD=" + devPassword, "PGDATABASE=" + Database,
+		"ARMING_DATABASE_URL=" + s.urls.gateway,
+		"DATABASE_URL=" + s.urls.people,
+		"PGUSER=" + s.names.people, "PGPASSWORD=" + s.names.password, "PGDATABASE=" + s.names.database,
 	}
 }
 
@@ -189,6 +209,12 @@ func (s *Stack) PostgreSQL() string { return s.source }
 func (s *Stack) Dir() string { return s.dir }
 
 func cacheDir() string {
+	if os.Geteuid() == 0 { // see dataDir
+		return "/var/cache/fencegate"
+	}
+	if os.Geteuid() == 0 {
+		return "/var/cache/fencegate" // root's home is closed to the user that PostgreSQL runs as
+	}
 	if dir, err := os.UserCacheDir(); err == nil {
 		return filepath.Join(dir, "fencegate")
 	}

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"unicode"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/child"
@@ -31,6 +32,9 @@ func (s *Stack) openDir(cfg Config) error {
 		if dir, err = dataDir(); err != nil {
 			return err
 		}
+	}
+	if strings.ContainsFunc(dir, unicode.IsControl) {
+		return &fence.InvalidError{Field: "data", Reason: "contains a control character"}
 	}
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -53,7 +57,7 @@ func (s *Stack) openDir(cfg Config) error {
 }
 
 func (s *Stack) openTemporary() error {
-	dir, err := os.MkdirTemp("", "fencegate-")
+	dir, err := os.MkdirTemp(passable(os.TempDir()), "fencegate-")
 	if err != nil {
 		return err
 	}
@@ -68,10 +72,23 @@ func (s *Stack) openTemporary() error {
 	return os.Chmod(dir, 0o711)
 }
 
-// dataDir is where the user's programs keep their state.
+// passable is dir, or, for root, a temporary folder that PostgreSQL's user may
+// enter where it may not enter dir.
+func passable(dir string) string {
+	if info, err := os.Stat(dir); os.Geteuid() == 0 && err == nil && info.Mode().Perm()&0o001 == 0 {
+		return "/var/tmp"
+	}
+	return dir
+}
+
+// dataDir is where the user's programs keep their state. Root's home is closed to
+// the user whom PostgreSQL then runs as, so root's is the system's.
 func dataDir() (string, error) {
 	if dir := os.Getenv("XDG_DATA_HOME"); dir != "" {
 		return filepath.Join(dir, "fencegate"), nil
+	}
+	if os.Geteuid() == 0 {
+		return "/var/lib/fencegate", nil
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {

@@ -17,64 +17,95 @@ import (
 	"github.com/fencegate/fencegate/internal/migrate"
 )
 
-// Logins of the development database. Dev is for people; its password is its
-// name, because the server listens on loopback only. The two others get a random
-// password at each start, which no file holds.
-const (
-	DevLogin     = "dev"
-	devPassword  = "dev"
-	gatewayLogin = "fencegate_dev_gateway"
-	sqlLogin     = "fencegate_dev_sql"
-)
+// names are what provision makes in a server: a login for people, which owns the
+// database, and two for the gateway, whose passwords are new at each start.
+type names struct{ database, people, password, gateway, sql string }
 
-// Database is the name of the development database.
-const Database = "dev"
+// privateNames: the server is ours and listens on loopback only.
+func privateNames() names {
+	return names{database: "dev", people: "dev", password: "dev", gateway: "fencegate_dev_gateway", sql: "fencegate_dev_sql"}
+}
+
+// foreignNames: somebody else's server. The names are ours, and so are the logins;
+// no password is guessable.
+func foreignNames() names {
+	return names{database: "fencegate_dev", people: "fencegate_dev", password: rand.Text(), gateway: "fencegate_dev_gateway", sql: "fencegate_dev_sql"}
+}
 
 // urls are the addresses of the development database, one for each login.
-type urls struct{ admin, gateway, sql, dev string }
+type urls struct{ admin, gateway, sql, people string }
 
 // provision makes the database and its logins where they are missing, and
 // migrates. It may be repeated.
-func provision(ctx context.Context, serverURL string) (urls, error) {
+func provision(ctx context.Context, serverURL string, n names) (urls, error) {
 	server, err := pgx.Connect(ctx, serverURL)
 	if err != nil {
 		return urls{}, err
 	}
 	defer func() { _ = server.Close(context.WithoutCancel(ctx)) }()
-	if err := ensureLogin(ctx, server, DevLogin, devPassword); err != nil {
+	if err := ensureLogin(ctx, server, n.people, n.password); err != nil {
 		return urls{}, err
 	}
-	if err := ensureDatabase(ctx, server); err != nil {
+	if err := ensureDatabase(ctx, server, n); err != nil {
 		return urls{}, err
 	}
-	u := urls{}
-	if u.admin, err = withDatabase(serverURL, nil); err != nil {
+	var u urls
+	if u.admin, err = withDatabase(serverURL, n.database, nil); err != nil {
 		return urls{}, err
 	}
 	if err := migrate.Up(ctx, u.admin); err != nil {
 		return urls{}, err
 	}
 	for _, l := range []struct {
-		login, group string
-		url          *string
-	}{{gatewayLogin, "fence_gateway", &u.gateway}, {sqlLogin, "fence_writer", &u.sql}} {
-		password := rand.Text()
-		if err := ensureLogin(ctx, server, l.login, password); err != nil {
+		login, password, group string
+		url                    *string
+	}{
+		{n.people, n.password, "fence_writer", &u.people},
+		{n.gateway, rand.Text(), "fence_gateway", &u.gateway},
+		{n.sql, rand.Text(), "fence_writer", &u.sql},
+	} {
+		if err := ensureLogin(ctx, server, l.login, l.password); err != nil {
 			return urls{}, err
 		}
 		if err := grant(ctx, server, l.group, l.login); err != nil {
 			return urls{}, err
 		}
-		if *l.url, err = withDatabase(serverURL, url.UserPassword(l.login, password)); err != nil {
+		if *l.url, err = withDatabase(serverURL, n.database, url.UserPassword(l.login, l.password)); err != nil {
 			return urls{}, err
 		}
 	}
-	if err := grant(ctx, server, "fence_writer", DevLogin); err != nil {
-		return urls{}, err
-	}
-	u.dev, err = withDatabase(serverURL, url.UserPassword(DevLogin, devPassword))
-	return u, err
+	return u, letSQLWrite(ctx, u.admin, n)
 }
+
+// letSQLWrite gives the login of SQL over HTTP its rights on the tables that
+// people make.
+func letSQLWrite(ctx context.Context, adminURL string, n names) error {
+	conn, err := pgx.Connect(ctx, adminURL)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	_, err = conn.Exec(ctx, "ALTER DEFAULT PRIVILEGES FOR ROLE "+quoted(n.people)+" GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO "+quoted(n.sql))
+	return err
+}
+
+// unprovision removes what provision made, but for the roles fence_*, which other
+// databases may use.
+func unprovision(ctx context.Context, serverURL string, n names) error {
+	server, err := pgx.Connect(ctx, serverURL)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = server.Close(context.WithoutCancel(ctx)) }()
+	_, err = server.Exec(ctx, "DROP DATABASE IF EXISTS "+quoted(n.database)+" WITH (FORCE)")
+	for _, login := range []string{n.people, n.gateway, n.sql} {
+		_, dropErr := server.Exec(ctx, "DROP ROLE IF EXISTS "+quoted(login))
+		err = errors.Join(err, dropErr)
+	}
+	return err
+}
+
+func quoted(name string) string { return pgx.Identifier{name}.Sanitize() }
 
 // duplicate_object, duplicate_database
 const (
@@ -87,10 +118,10 @@ func alreadyThere(err error) bool {
 	return errors.As(err, &pg) && (pg.Code == stateDuplicateObject || pg.Code == stateDuplicateDatabase)
 }
 
-func ensureDatabase(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, "CREATE DATABASE "+Database+" OWNER "+DevLogin)
+func ensureDatabase(ctx context.Context, conn *pgx.Conn, n names) error {
+	_, err := conn.Exec(ctx, "CREATE DATABASE "+quoted(n.database)+" OWNER "+quoted(n.people))
 	if err != nil && !alreadyThere(err) {
-		return fmt.Errorf("create the database %s: %w", Database, err)
+		return fmt.Errorf("create the database %s: %w", n.database, err)
 	}
 	return nil
 }
@@ -102,7 +133,7 @@ func ensureLogin(ctx context.Context, conn *pgx.Conn, name, password string) err
 	if err != nil {
 		return err
 	}
-	login := pgx.Identifier{name}.Sanitize()
+	login := quoted(name)
 	if _, err := conn.Exec(ctx, "CREATE ROLE "+login+" LOGIN"); err != nil && !alreadyThere(err) {
 		return fmt.Errorf("create the login %s: %w", name, err)
 	}
@@ -113,14 +144,14 @@ func ensureLogin(ctx context.Context, conn *pgx.Conn, name, password string) err
 }
 
 func grant(ctx context.Context, conn *pgx.Conn, group, login string) error {
-	if _, err := conn.Exec(ctx, "GRANT "+pgx.Identifier{group}.Sanitize()+" TO "+pgx.Identifier{login}.Sanitize()); err != nil {
+	if _, err := conn.Exec(ctx, "GRANT "+quoted(group)+" TO "+quoted(login)); err != nil {
 		return fmt.Errorf("grant %s to %s: %w", group, login, err)
 	}
 	return nil
 }
 
-// withDatabase is serverURL with the development database and another login.
-func withDatabase(serverURL string, login *url.Userinfo) (string, error) {
+// withDatabase is serverURL with another database, and another login unless nil.
+func withDatabase(serverURL, database string, login *url.Userinfo) (string, error) {
 	u, err := url.Parse(serverURL)
 	if err != nil {
 		return "", errors.New("the PostgreSQL URL is malformed") // the cause would repeat the password
@@ -128,7 +159,7 @@ func withDatabase(serverURL string, login *url.Userinfo) (string, error) {
 	if login != nil {
 		u.User = login
 	}
-	u.Path = "/" + Database
+	u.Path = "/" + database
 	return u.String(), nil
 }
 

@@ -3,12 +3,12 @@ package runner
 import (
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"runtime"
 	"syscall"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/terminal"
 )
 
 // child is the command's process. Where it has a process group of its own,
@@ -19,18 +19,22 @@ type child struct {
 	exited chan int // its exit code, once
 }
 
-func start(cfg Config) (*child, error) {
-	path, err := exec.LookPath(cfg.Command[0])
-	if err != nil {
-		return nil, &fence.InvalidError{Field: "command", Reason: "was not found: " + err.Error()}
+// find looks the command up, before anything is acquired for it.
+func find(command string) (path string, err error) {
+	if path, err = exec.LookPath(command); err != nil {
+		return "", &fence.InvalidError{Field: "command", Reason: "was not found: " + err.Error()}
 	}
+	return path, nil
+}
+
+func start(cfg Config, path string) (*child, error) {
 	cmd := exec.Command(path, cfg.Command[1:]...)
 	cmd.Args[0] = cfg.Command[0]
 	cmd.Env = cfg.Environ
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = cfg.Stdin, cfg.Stdout, cfg.Stderr
 	// On a terminal the command stays in our group, so that it may read from it
 	// and gets Ctrl-C by itself.
-	c := &child{cmd: cmd, group: !isTerminal(cfg.Stdin), exited: make(chan int, 1)}
+	c := &child{cmd: cmd, group: !terminal.Is(cfg.Stdin), exited: make(chan int, 1)}
 	cmd.SysProcAttr = attributes(c.group)
 
 	started := make(chan error, 1)
@@ -41,13 +45,18 @@ func start(cfg Config) (*child, error) {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			c.exited <- exitCode(cmd.Wait())
+			c.exited <- ExitCode(cmd.Wait())
 		}
 	}()
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", cfg.Command[0], err)
 	}
 	return c, nil
+}
+
+// groupGone reports whether nothing is left of the command's process group.
+func (c *child) groupGone() bool {
+	return !c.group || errors.Is(syscall.Kill(-c.cmd.Process.Pid, 0), syscall.ESRCH)
 }
 
 // signal sends s to the command; one that has ended is no error.
@@ -61,7 +70,8 @@ func (c *child) signal(s syscall.Signal) {
 
 const signalledBase = 128 // shells report 128 + the signal's number
 
-func exitCode(err error) int {
+// ExitCode is what a shell would report of a process whose Wait returned err.
+func ExitCode(err error) int {
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
@@ -73,13 +83,4 @@ func exitCode(err error) int {
 		return exit.ExitCode()
 	}
 	return 1 // its output could not be copied
-}
-
-func isTerminal(stdin any) bool {
-	f, ok := stdin.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && f.Name() != os.DevNull
 }

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -48,6 +49,10 @@ type Config struct {
 	Environ []string // the variables that the command inherits; the grant's are added
 	OnLost  OnLost
 
+	// Signals are those that this process gets. The first one is expected to end
+	// Run's context too; the second one kills the command.
+	Signals <-chan os.Signal
+
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Say            func(format string, args ...any) // progress and warnings, one line each
@@ -67,7 +72,14 @@ const releaseTimeout = 5 * time.Second
 // Run acquires the lease, runs the command and releases the lease. An error
 // means that the command was not started. When ctx ends, the command gets
 // SIGTERM, and the lease is kept for as long as it takes to stop.
+//
+// What the command leaves running in the background when it ends by itself is
+// left alone, and has no lease any more.
 func Run(ctx context.Context, cfg Config) (Result, error) {
+	path, err := find(cfg.Command[0])
+	if err != nil {
+		return Result{}, err
+	}
 	lease, err := cfg.Client.Acquire(ctx, cfg.Acquire)
 	if err != nil {
 		return Result{}, err
@@ -82,7 +94,7 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	if cfg.Environ, err = Environ(ctx, cfg.Client, lease, cfg.Environ); err != nil {
 		return Result{}, err
 	}
-	child, err := start(cfg)
+	child, err := start(cfg, path)
 	if err != nil {
 		return Result{}, err
 	}

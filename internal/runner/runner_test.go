@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,6 +33,7 @@ type gateway struct {
 	ttl      time.Duration
 	renew    func(w http.ResponseWriter, n int32)
 	renewals atomic.Int32
+	acquired atomic.Int32
 	released atomic.Int32
 }
 
@@ -44,6 +46,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			"s3":       map[string]any{"url": "http://127.0.0.1:7480", "region": "us-east-1"},
 		})
 	case "/v1/leases":
+		g.acquired.Add(1)
 		reply(map[string]any{"resource": "orders/10 01", "token": "34", "grant": presented, "handle": "h", "ttl_ms": g.ttl.Milliseconds(), "valid_ms": g.ttl.Milliseconds()})
 	case "/v1/leases/credentials":
 		reply(map[string]any{"access_key_id": "ASIA1", "secret_access_key": "s", "session_token": "t", "endpoint_url": "http://127.0.0.1:7480", "region": "us-east-1"})
@@ -217,7 +220,39 @@ type writerFunc func([]byte)
 
 func (f writerFunc) Write(b []byte) (int, error) { f(b); return len(b), nil }
 
-func TestACommandThatDoesNotExistTakesNoLeaseAway(t *testing.T) {
+func TestWhatTheCommandStartedEndsWithItsLease(t *testing.T) {
+	t.Parallel()
+	// The command obeys TERM, what it started does not, and holds its output open.
+	const ttl = 1500 * time.Millisecond
+	got := run(t, &gateway{ttl: ttl, renew: unavailable}, runner.Kill,
+		`sh -c "trap '' TERM; while :; do sleep 0.05; done" & wait`)
+	if !got.Ended || got.took >= ttl {
+		t.Errorf("got %+v after %s, want all of it ended before %s", got.Result, got.took, ttl)
+	}
+}
+
+func TestTheSecondSignalKills(t *testing.T) {
+	t.Parallel()
+	g := &gateway{ttl: time.Minute}
+	server := httptest.NewServer(g)
+	defer server.Close()
+	c, err := client.New(client.Config{URL: server.URL, HTTPClient: server.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	signals := make(chan os.Signal, 2)
+	ready := writerFunc(func([]byte) { signals <- os.Interrupt; signals <- os.Interrupt })
+	result, err := runner.Run(t.Context(), runner.Config{
+		Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: g.ttl},
+		Command: []string{"sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done"},
+		Environ: []string{"PATH=/usr/bin:/bin"}, Stdout: ready, Say: func(string, ...any) {}, Signals: signals,
+	})
+	if err != nil || result.ExitCode != 137 || g.released.Load() != 1 {
+		t.Errorf("got %+v, %v and %d releases, want KILL and one release", result, err, g.released.Load())
+	}
+}
+
+func TestACommandThatDoesNotExistTakesNoLease(t *testing.T) {
 	t.Parallel()
 	g := &gateway{ttl: time.Minute}
 	server := httptest.NewServer(g)
@@ -230,7 +265,7 @@ func TestACommandThatDoesNotExistTakesNoLeaseAway(t *testing.T) {
 		Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: g.ttl},
 		Command: []string{"no-such-command-here"}, Say: func(string, ...any) {},
 	})
-	if !errors.Is(err, fence.ErrInvalid) || g.released.Load() != 1 {
-		t.Errorf("got %v and %d releases, want an input error and one release", err, g.released.Load())
+	if !errors.Is(err, fence.ErrInvalid) || g.acquired.Load() != 0 {
+		t.Errorf("got %v and %d leases, want an input error and none", err, g.acquired.Load())
 	}
 }

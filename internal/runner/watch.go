@@ -29,6 +29,7 @@ type watch struct {
 	deadline client.Deadline // the last CONFIRMED one; a renewal in flight does not count
 
 	renewal chan renewed
+	said    string // the last cause of a failed renewal that was told
 	lost    error
 	termed  bool
 	killed  bool
@@ -50,11 +51,17 @@ func (w *watch) untilExit(ctx context.Context) Result {
 	defer ticker.Stop()
 	next := time.NewTimer(w.lease.TTL / 3)
 	defer next.Stop()
-	interrupted := ctx.Done()
+	interrupted, signals := ctx.Done(), 0
 	for {
 		select {
 		case code := <-w.child.exited:
+			w.endGroup(ticker.C)
 			return Result{ExitCode: code, Lost: w.lost, Ended: w.termed || w.killed}
+		case <-w.cfg.Signals:
+			if signals++; signals > 1 {
+				w.cfg.Say("asked again: sent KILL to the command")
+				w.child.signal(syscall.SIGKILL)
+			}
 		case <-interrupted:
 			interrupted = nil
 			w.cfg.Say("stopping: sent TERM to the command")
@@ -65,6 +72,22 @@ func (w *watch) untilExit(ctx context.Context) Result {
 			w.renewed(r, next)
 		case <-ticker.C:
 		}
+		w.enforce()
+	}
+}
+
+// endGroup ends what an ended command has left of its process group, where the
+// lease is lost: it may stop in order until the deadline.
+func (w *watch) endGroup(tick <-chan time.Time) {
+	if w.lost == nil || w.cfg.OnLost == Warn {
+		return
+	}
+	for !w.child.groupGone() {
+		if w.killed || w.deadline.Remaining() <= killMargin {
+			w.child.signal(syscall.SIGKILL)
+			return
+		}
+		<-tick
 		w.enforce()
 	}
 }
@@ -81,12 +104,15 @@ func (w *watch) renewed(r renewed, next *time.Timer) {
 	case w.lost != nil:
 		// Too late: the child was told to end, or the storage may have seen a newer token.
 	case r.err == nil:
-		w.deadline = r.deadline
+		w.deadline, w.said = r.deadline, ""
 		next.Reset(w.lease.TTL / 3)
 	case lost(r.err):
 		w.lose(r.err)
 	default:
-		w.cfg.Say("could not renew the lease on %s, which ends in %s: %v", w.lease.Resource, w.deadline.Remaining().Round(time.Millisecond), r.err)
+		if text := r.err.Error(); text != w.said { // once for each cause: it is tried often
+			w.said = text
+			w.cfg.Say("could not renew the lease on %s, which ends in %s: %v", w.lease.Resource, w.deadline.Remaining().Round(time.Millisecond), r.err)
+		}
 		next.Reset(max(w.lease.TTL/12, 50*time.Millisecond))
 	}
 }
