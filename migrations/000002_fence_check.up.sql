@@ -142,7 +142,6 @@ BEGIN
     SELECT token, seal, xmax = '0'::xid AS untouched INTO f FROM fence.resources WHERE resource = p_resource;
 
     IF open AND (f.token IS NULL OR f.token < p_token) THEN
-      PERFORM pg_advisory_xact_lock_shared(fence.key(p_resource, p_token, NULL));
       PERFORM fence.raise_unsealed(p_resource, p_token);
       CONTINUE;
     ELSIF f.token IS NULL OR p_token > f.token THEN

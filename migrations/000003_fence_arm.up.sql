@@ -147,7 +147,8 @@ BEGIN
       END;
       ended := ended + e.told;
       IF e.held_by IS NULL AND clock_timestamp() > started + p_limit THEN
-        e.held_by := format('%s session(s) were told to end and have not', ended);
+        e.held_by := CASE WHEN ended > 0 THEN format('%s session(s) were told to end and have not', ended)
+                          ELSE 'a session that is no writer holds its advisory lock; see pg_locks' END;
       END IF;
       IF e.held_by IS NOT NULL THEN
         v := fence.refusal('ZF005',

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -266,5 +267,44 @@ func TestArmGivesUpWithItsContext(t *testing.T) {
 	w.fence = pgfence.New(testenv.PoolOf(t, w.pg.GatewayURL), pgfence.WithGrace(50*time.Millisecond))
 	if err := w.fence.Arm(ctx, fence.Arming{Resource: orders, Token: 36, SealHash: fence.NewSeal().Hash()}); err != nil {
 		t.Error(err)
+	}
+}
+
+// A signal must not hit whoever holds another lock that looks alike.
+func TestDrainEndsNobodyElse(t *testing.T) {
+	t.Parallel()
+	w := setup(t, pgfence.WithGrace(10*time.Millisecond))
+	g := w.acquire(t, orders, 34)
+	key := value[int64](t, w, `SELECT fence.key($1, 34, $2)`, orders, g.Seal.Hash())
+	bystander := w.session(t)
+	for _, lookalike := range []int64{key ^ 1, key ^ 1<<32, key ^ math.MinInt64, -key} {
+		if _, err := bystander.Exec(t.Context(), `SELECT pg_advisory_lock_shared($1)`, lookalike); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The form with two numbers is another lock, with the same halves.
+	if _, err := bystander.Exec(t.Context(), `SELECT pg_advisory_lock_shared($1, $2)`, int32(key>>32), int32(key)); err != nil { //nolint:gosec // halves
+		t.Fatal(err)
+	}
+	tx := paused(t, w, pgx.ReadCommitted, g)
+	w.acquire(t, orders, 35)
+	if err := tx.Commit(t.Context()); err == nil {
+		t.Error("the stale writer was not ended")
+	}
+	if err := bystander.Ping(t.Context()); err != nil {
+		t.Errorf("a bystander was ended: %v", err)
+	}
+}
+
+func TestALockThatIsNoWritersIsReported(t *testing.T) {
+	t.Parallel()
+	w := setup(t, pgfence.WithGrace(10*time.Millisecond), pgfence.WithDrainLimit(50*time.Millisecond))
+	g := w.acquire(t, orders, 34)
+	if _, err := w.session(t).Exec(t.Context(), `SELECT pg_advisory_lock($1)`, value[int64](t, w, `SELECT fence.key($1, 34, $2)`, orders, g.Seal.Hash())); err != nil {
+		t.Fatal(err)
+	}
+	err := w.fence.Arm(t.Context(), fence.Arming{Resource: orders, Token: 35, SealHash: fence.NewSeal().Hash()})
+	if !errors.Is(err, fence.ErrUndrained) || !strings.Contains(err.Error(), "see pg_locks") {
+		t.Errorf("got %v", err)
 	}
 }
