@@ -1,2 +1,3 @@
 -- Forgets every bucket, object and version. The blobs' bytes stay in the blob store.
 DROP SCHEMA objects CASCADE;
+COMMENT ON SCHEMA fence IS 'fencegate schema version 4';

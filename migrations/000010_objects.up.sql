@@ -80,9 +80,8 @@ DECLARE
   needed text;
   v fence.verdict;
 BEGIN
-  -- Before reading the rule: a change of the rule holds this lock exclusively.
-  PERFORM pg_advisory_xact_lock_shared('objects.buckets'::regclass::oid::integer, hashtext(p_bucket));
-  SELECT depth INTO d FROM objects.buckets WHERE name = p_bucket;
+  -- A change of the rule locks the row exclusively. Not an advisory lock: any login of the database could hold one.
+  SELECT depth INTO d FROM objects.buckets WHERE name = p_bucket FOR SHARE;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'there is no bucket %', p_bucket USING ERRCODE = 'ZO001';
   END IF;
@@ -241,39 +240,55 @@ BEGIN
   END IF;
 END $$;
 
+-- Creates a bucket where there is none. Whether it did, and which rule the bucket has now.
+CREATE FUNCTION objects.create_bucket(p_bucket text, p_depth integer, OUT created boolean, OUT current_depth integer)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM fence.commit_durably();
+  LOOP
+    created := false;
+    SELECT depth INTO current_depth FROM objects.buckets WHERE name = p_bucket;
+    EXIT WHEN FOUND;
+    created := true;
+    INSERT INTO objects.buckets (name, depth) VALUES (p_bucket, p_depth) ON CONFLICT DO NOTHING RETURNING depth INTO current_depth;
+    EXIT WHEN FOUND;
+  END LOOP;   -- created by somebody else in between: look at it
+END $$;
+
 -- Creates a bucket, or changes its rule. True: it was created. The rule of a bucket that holds objects
 -- can't be changed; an upload that is under way is judged by the rule at its commit.
 CREATE FUNCTION objects.ensure_bucket(p_bucket text, p_depth integer) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  d integer;
+  found_or_made record;
 BEGIN
-  PERFORM pg_advisory_xact_lock('objects.buckets'::regclass::oid::integer, hashtext(p_bucket));
-  SELECT depth INTO d FROM objects.buckets WHERE name = p_bucket;
-  IF NOT FOUND THEN
-    INSERT INTO objects.buckets (name, depth) VALUES (p_bucket, p_depth);
-    RETURN true;
-  END IF;
-  IF d <> p_depth THEN
-    IF EXISTS (SELECT FROM objects.pointers WHERE bucket = p_bucket) THEN
-      RAISE EXCEPTION 'bucket % holds objects that were written under another rule', p_bucket USING ERRCODE = 'ZO007';
+  LOOP
+    SELECT * INTO found_or_made FROM objects.create_bucket(p_bucket, p_depth);
+    IF found_or_made.current_depth = p_depth THEN
+      RETURN found_or_made.created;
     END IF;
-    UPDATE objects.buckets SET depth = p_depth WHERE name = p_bucket;
+    PERFORM 1 FROM objects.buckets WHERE name = p_bucket FOR UPDATE;
+    EXIT WHEN FOUND;
+  END LOOP;   -- deleted in between
+  IF EXISTS (SELECT FROM objects.pointers WHERE bucket = p_bucket) THEN
+    RAISE EXCEPTION 'bucket % holds objects that were written under another rule', p_bucket USING ERRCODE = 'ZO007';
   END IF;
+  UPDATE objects.buckets SET depth = p_depth WHERE name = p_bucket;
   RETURN false;
 END $$;
 
 CREATE FUNCTION objects.delete_bucket(p_bucket text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  PERFORM pg_advisory_xact_lock('objects.buckets'::regclass::oid::integer, hashtext(p_bucket));
+  PERFORM fence.commit_durably();
+  PERFORM 1 FROM objects.buckets WHERE name = p_bucket FOR UPDATE;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'there is no bucket %', p_bucket USING ERRCODE = 'ZO001';
+  END IF;
   IF EXISTS (SELECT FROM objects.pointers WHERE bucket = p_bucket) THEN
     RAISE EXCEPTION 'bucket % is not empty', p_bucket USING ERRCODE = 'ZO005';
   END IF;
   DELETE FROM objects.buckets WHERE name = p_bucket;
-  IF NOT FOUND THEN
-    RAISE EXCEPTION 'there is no bucket %', p_bucket USING ERRCODE = 'ZO001';
-  END IF;
 END $$;
 
 -- The least string above every string that starts with p, in the order of code points; NULL where there is none.
@@ -339,6 +354,7 @@ END $$;
 -- Nobody else may call any of them.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA objects FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION objects.begin_upload, objects.abandon_upload, objects.commit_upload, objects.commit_deletion,
-  objects.ensure_bucket, objects.delete_bucket, objects.list TO fence_gateway;
+  objects.create_bucket, objects.ensure_bucket, objects.delete_bucket, objects.list TO fence_gateway;
 
 RESET ROLE;
+COMMENT ON SCHEMA fence IS 'fencegate schema version 10';

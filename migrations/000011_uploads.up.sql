@@ -116,3 +116,4 @@ REVOKE ALL ON FUNCTION objects.begin_multipart, objects.put_part, objects.comple
 GRANT EXECUTE ON FUNCTION objects.begin_multipart, objects.put_part, objects.complete_multipart, objects.abort_multipart TO fence_gateway;
 
 RESET ROLE;
+COMMENT ON SCHEMA fence IS 'fencegate schema version 11';

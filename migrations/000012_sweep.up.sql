@@ -50,3 +50,4 @@ REVOKE ALL ON FUNCTION objects.condemn, objects.condemned, objects.swept FROM PU
 GRANT EXECUTE ON FUNCTION objects.condemn, objects.condemned, objects.swept TO fence_gateway;
 
 RESET ROLE;
+COMMENT ON SCHEMA fence IS 'fencegate schema version 12';

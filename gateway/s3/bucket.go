@@ -11,11 +11,25 @@ import (
 )
 
 const (
+	sqlCreateBucket = "SELECT created, current_depth FROM objects.create_bucket($1, $2)"
 	sqlEnsureBucket = "SELECT objects.ensure_bucket($1, $2)"
 	sqlDeleteBucket = "SELECT objects.delete_bucket($1)"
 	sqlBucketDepth  = "SELECT depth FROM objects.buckets WHERE name = $1"
 	sqlListBuckets  = "SELECT name, created_at FROM objects.buckets WHERE name > $1 AND starts_with(name, $2) ORDER BY name LIMIT $3"
 )
+
+// createBucket makes the bucket where there is none. It reports whether it did,
+// also where the acknowledgement of that was lost, and the bucket's rule.
+func (d database) createBucket(ctx context.Context, bucket string, rule Rule) (created bool, current Rule, err error) {
+	again := false
+	err = d.settle(ctx, func(ctx context.Context, q querier) error {
+		err := q.QueryRow(ctx, sqlCreateBucket, bucket, rule.depth).Scan(&created, &current.depth)
+		created = created || again && current == rule
+		again = true
+		return err
+	})
+	return created, current, err
+}
 
 // ensureBucket makes the bucket, or gives it the rule; created says which.
 func (d database) ensureBucket(ctx context.Context, bucket string, rule Rule) (created bool, err error) {
@@ -51,15 +65,12 @@ func (b *backend) CreateBucket(ctx context.Context, in *s3.CreateBucketInput, _ 
 	if in.ObjectLockEnabledForBucket != nil && *in.ObjectLockEnabledForBucket {
 		return s3err.GetAPIError(s3err.ErrNotImplemented)
 	}
-	_, err := b.db.rule(b.base, *in.Bucket)
-	switch {
-	case err == nil:
-		return s3err.GetBucketErr(s3err.ErrBucketAlreadyOwnedByYou, *in.Bucket)
-	case err != errNoBucket: //nolint:errorlint // rule returns it bare
+	created, _, err := b.db.createBucket(b.base, *in.Bucket, b.cfg.DefaultRule)
+	if err != nil {
 		return b.fail(r, *in.Bucket, "CreateBucket", err)
 	}
-	if _, err := b.db.ensureBucket(b.base, *in.Bucket, b.cfg.DefaultRule); err != nil {
-		return b.fail(r, *in.Bucket, "CreateBucket", err)
+	if !created {
+		return s3err.GetBucketErr(s3err.ErrBucketAlreadyOwnedByYou, *in.Bucket)
 	}
 	return nil
 }

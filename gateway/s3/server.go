@@ -138,14 +138,35 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 // which. ErrRuleInUse where it holds objects that were written under another
 // rule; a [*fence.InvalidError] for a name that S3 does not allow.
 func (s *Server) EnsureBucket(ctx context.Context, name string, rule Rule) (created bool, err error) {
-	if !validBucket(name) {
-		return false, &fence.InvalidError{Field: "bucket", Reason: fmt.Sprintf("is %q; S3 wants 3 to 63 lower-case letters, digits, '-' or '.', beginning and ending with a letter or digit", name)}
+	if err := checkBucket(name); err != nil {
+		return false, err
 	}
 	created, err = s.backend.db.ensureBucket(ctx, name, rule)
 	if err != nil {
 		return false, fmt.Errorf("ensure bucket %q with rule %s: %w", name, rule, err)
 	}
 	return created, nil
+}
+
+// CreateBucketIfAbsent makes a bucket with the rule where there is none of that
+// name; one that exists keeps its rule. Created says which, and current is the
+// rule that holds now. A [*fence.InvalidError] for a name that S3 does not allow.
+func (s *Server) CreateBucketIfAbsent(ctx context.Context, name string, rule Rule) (created bool, current Rule, err error) {
+	if err := checkBucket(name); err != nil {
+		return false, Rule{}, err
+	}
+	created, current, err = s.backend.db.createBucket(ctx, name, rule)
+	if err != nil {
+		return false, Rule{}, fmt.Errorf("create bucket %q with rule %s: %w", name, rule, err)
+	}
+	return created, current, nil
+}
+
+func checkBucket(name string) error {
+	if validBucket(name) {
+		return nil
+	}
+	return &fence.InvalidError{Field: "bucket", Reason: fmt.Sprintf("is %q; S3 wants 3 to 63 lower-case letters, digits, '-' or '.', beginning and ending with a letter or digit", name)}
 }
 
 func validBucket(name string) bool {

@@ -1,0 +1,85 @@
+//go:build unix
+
+package s3_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/s3"
+)
+
+func TestCreatingABucketKeepsTheRuleOfOneThatIsThere(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	create := func(rule s3.Rule, wantCreated bool, want s3.Rule) {
+		t.Helper()
+		created, current, err := w.srv.CreateBucketIfAbsent(t.Context(), "orders", rule)
+		if err != nil || created != wantCreated || current != want {
+			t.Errorf("got %v, %v, %v; want %v, %v", created, current, err, wantCreated, want)
+		}
+	}
+	create(s3.PrefixRule(2), true, s3.PrefixRule(2))
+	create(s3.KeyRule(), false, s3.PrefixRule(2))
+	create(s3.PrefixRule(2), false, s3.PrefixRule(2))
+	if _, _, err := w.srv.CreateBucketIfAbsent(t.Context(), "No", s3.KeyRule()); !errors.Is(err, fence.ErrInvalid) {
+		t.Errorf("got %v, want ErrInvalid", err)
+	}
+	name := "orders"
+	_, err := w.root().CreateBucket(t.Context(), &awss3.CreateBucketInput{Bucket: &name})
+	wantRefused(t, err, 409, "BucketAlreadyOwnedByYou")
+	create(s3.KeyRule(), false, s3.PrefixRule(2))
+}
+
+// A login without any right on the objects can take whatever advisory lock it
+// likes; no lock of ours may be among those.
+func TestNoLoginCanHoldUploadsUpByAnAdvisoryLock(t *testing.T) {
+	t.Parallel()
+	w := setup(t, func(c *s3.Config) { c.DatabaseTimeout = 2 * time.Second })
+	bucket := w.bucket()
+	conn, err := poolOf(t, w.pg.OtherURL).Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	_, err = conn.Exec(t.Context(), "SELECT pg_advisory_lock($1::integer, hashtext($2))", w.count("SELECT 'objects.buckets'::regclass::oid::integer"), bucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, w.lease("orders/1001", 5), bucket, invoice, "data")
+}
+
+// The rule that a commit was judged by holds until it is over.
+func TestARuleDoesNotChangeUnderACommit(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	w.arm("orders/1001", 5)
+	tx, err := w.admin.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), "SELECT objects.authorize($1, $2, 'orders/1001', 5, NULL)", bucket, invoice); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.srv.EnsureBucket(t.Context(), bucket, s3.KeyRule())
+		done <- err
+	}()
+	eventually(t, "the change of the rule waits", func() bool {
+		return w.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()") == 1
+	})
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
