@@ -18,16 +18,26 @@ type Code struct {
 
 // Codes is the one table of refusals. Treat it as read-only.
 var Codes = []Code{
-	{Err: ErrStale, SQLState: "ZF001", Problem: "stale", HTTPStatus: 412, S3Code: "StaleFencingToken", S3Status: 412, ExitCode: 76,
-		Hint: "A newer holder has taken over. Stop; acquire the resource again and start from what it wrote."},
-	{Err: ErrNoGrant, SQLState: "ZF002", Problem: "no-grant", HTTPStatus: 428, S3Code: "MissingFencingToken", S3Status: 403, ExitCode: 77,
-		Hint: "Acquire a lease and present its grant with the write."},
-	{Err: ErrNeverIssued, SQLState: "ZF003", Problem: "never-issued", HTTPStatus: 403, S3Code: "InvalidFencingToken", S3Status: 403, ExitCode: 77,
-		Hint: "Present the token and seal exactly as they were issued, or acquire the resource again."},
-	{Err: ErrWrongResource, SQLState: "ZF004", Problem: "wrong-resource", HTTPStatus: 403, S3Code: "WrongFencingResource", S3Status: 403, ExitCode: 77,
-		Hint: "Acquire the resource that the write needs."},
-	{Err: ErrUndrained, SQLState: "ZF005", Problem: "undrained", HTTPStatus: 503, S3Code: "ServiceUnavailable", S3Status: 503, ExitCode: 69,
-		Hint: "End the transactions that still hold the resource, then acquire again."},
+	{
+		Err: ErrStale, SQLState: "ZF001", Problem: "stale", HTTPStatus: 412, S3Code: "StaleFencingToken", S3Status: 412, ExitCode: 76,
+		Hint: "A newer holder has taken over. Stop; acquire the resource again and start from what it wrote.",
+	},
+	{
+		Err: ErrNoGrant, SQLState: "ZF002", Problem: "no-grant", HTTPStatus: 428, S3Code: "MissingFencingToken", S3Status: 403, ExitCode: 77,
+		Hint: "Acquire a lease and present its grant with the write.",
+	},
+	{
+		Err: ErrNeverIssued, SQLState: "ZF003", Problem: "never-issued", HTTPStatus: 403, S3Code: "InvalidFencingToken", S3Status: 403, ExitCode: 77,
+		Hint: "Present the token and seal exactly as they were issued, or acquire the resource again.",
+	},
+	{
+		Err: ErrWrongResource, SQLState: "ZF004", Problem: "wrong-resource", HTTPStatus: 403, S3Code: "WrongFencingResource", S3Status: 403, ExitCode: 77,
+		Hint: "Acquire the resource that the write needs.",
+	},
+	{
+		Err: ErrUndrained, SQLState: "ZF005", Problem: "undrained", HTTPStatus: 503, S3Code: "ServiceUnavailable", S3Status: 503, ExitCode: 69,
+		Hint: "End the transactions that still hold the resource, then acquire again.",
+	},
 }
 
 // CodeOf finds the refusal that err is, or ok = false where it is none.

@@ -19,7 +19,7 @@ type Token int64
 // ParseToken reads a decimal fencing token. Zero, a sign, a leading zero,
 // anything but digits, and values over the int64 range are an [*InvalidError].
 func ParseToken(s string) (Token, error) {
-	for i := 0; i < len(s); i++ {
+	for i := range len(s) {
 		if s[i] < '0' || s[i] > '9' {
 			return 0, &InvalidError{Field: "token", Reason: "is not a decimal number"}
 		}
@@ -77,7 +77,7 @@ func ParseSeal(s string) (Seal, error) {
 	if len(s) != 2*sealBytes {
 		return Seal{}, &InvalidError{Field: "seal", Reason: fmt.Sprintf("is %d characters long; a seal has %d", len(s), 2*sealBytes)}
 	}
-	for i := 0; i < len(s); i++ {
+	for i := range len(s) {
 		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
 			return Seal{}, &InvalidError{Field: "seal", Reason: "is not lower-case hexadecimal"}
 		}

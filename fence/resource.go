@@ -40,14 +40,14 @@ const upperHex = "0123456789ABCDEF"
 // "-._~/:@" stay as they are, so ordinary names read the same in both forms.
 func EscapeResource(name string) string {
 	plain := true
-	for i := 0; i < len(name); i++ {
+	for i := range len(name) {
 		plain = plain && staysPlain(name[i])
 	}
 	if plain {
 		return name
 	}
 	var b strings.Builder
-	for i := 0; i < len(name); i++ {
+	for i := range len(name) {
 		if c := name[i]; staysPlain(c) {
 			b.WriteByte(c)
 		} else {

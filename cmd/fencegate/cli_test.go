@@ -63,8 +63,20 @@ func TestMalformedInputIsAUsageErrorOfOneLineAndAHint(t *testing.T) {
 func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{}, {"demo"}, {"dev"}, {"serve"}, {"run"}, {"protect"}, {"unprotect"}, {"migrate", "up"}, {"migrate", "down"},
-		{"migrate", "status"}, {"lease", "acquire"}, {"lease", "renew"}, {"lease", "release"}, {"resources", "show"},
+		{},
+		{"demo"},
+		{"dev"},
+		{"serve"},
+		{"run"},
+		{"protect"},
+		{"unprotect"},
+		{"migrate", "up"},
+		{"migrate", "down"},
+		{"migrate", "status"},
+		{"lease", "acquire"},
+		{"lease", "renew"},
+		{"lease", "release"},
+		{"resources", "show"},
 	} {
 		code, stdout, _ := cli(t, nil, append(args, "--help")...)
 		if code != exitOK || !strings.Contains(stdout, "Examples:") {

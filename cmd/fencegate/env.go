@@ -48,8 +48,7 @@ func report(w io.Writer, err error) int {
 	if err == nil {
 		return exitOK
 	}
-	var passed *childExit
-	if errors.As(err, &passed) {
+	if passed, ok := errors.AsType[*childExit](err); ok {
 		return passed.code
 	}
 	code, hint := classify(err)

@@ -49,12 +49,10 @@ func withHint(err error, code int, hint string) error {
 }
 
 func classify(err error) (code int, hint string) {
-	var explicit *exitError
-	if errors.As(err, &explicit) {
+	if explicit, ok := errors.AsType[*exitError](err); ok {
 		return explicit.code, explicit.hint
 	}
-	var problem *client.Problem
-	if errors.As(err, &problem) {
+	if problem, ok := errors.AsType[*client.Problem](err); ok {
 		return problemExit(problem), problem.Hint()
 	}
 	if c, ok := fence.CodeOf(err); ok {

@@ -25,14 +25,15 @@ import (
 )
 
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := run(ctx); err != nil {
+	if err := run(); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context) error {
+func run() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+
 	// Arming needs a login in the role fence_gateway; writing, one in fence_writer.
 	arming, err := pgxpool.New(ctx, os.Getenv("ARMING_DATABASE_URL"))
 	if err != nil {
@@ -55,7 +56,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer locker.Close()
+	defer func() { _ = locker.Close() }()
 
 	// Worker 1 acquires, and then pauses: it never looks at its lease again.
 	first, err := locker.Acquire(ctx, "orders/1001", lock.WithTTL(300*time.Millisecond))
@@ -73,7 +74,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer second.Release(context.WithoutCancel(ctx))
+	defer func() { _ = second.Release(ctx) }() // goes on if ctx has ended
 	current, err := second.Grant()
 	if err != nil {
 		return err
@@ -86,7 +87,7 @@ func run(ctx context.Context) error {
 	// Worker 1 wakes up and writes with the token that it was given.
 	err = pay(ctx, db, paused, "paid by worker 1")
 	if !errors.Is(err, fence.ErrStale) {
-		return fmt.Errorf("worker 1 should have been refused as stale; got: %v", err)
+		return fmt.Errorf("worker 1 should have been refused as stale; got: %w", err)
 	}
 	fmt.Printf("worker 1 was refused: %v\n", err)
 
@@ -123,7 +124,7 @@ func createTable(ctx context.Context, db *pgxpool.Pool) error {
 
 func nodes() []lock.Node {
 	var nodes []lock.Node
-	for _, addr := range strings.Split(os.Getenv("FENCEGATE_REDIS"), ",") {
+	for addr := range strings.SplitSeq(os.Getenv("FENCEGATE_REDIS"), ",") {
 		nodes = append(nodes, lock.Node{Addr: addr, Password: os.Getenv("FENCEGATE_REDIS_PASSWORD")})
 	}
 	return nodes

@@ -25,9 +25,7 @@ import (
 )
 
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := run(ctx); err != nil {
+	if err := run(); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -39,7 +37,10 @@ const (
 	resource = bucket + "/" + key
 )
 
-func run(ctx context.Context) error {
+func run() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+
 	// Uploader 1 gets the lease, and pauses.
 	first, err := newUploader(ctx, "500ms")
 	if err != nil {
@@ -61,7 +62,7 @@ func run(ctx context.Context) error {
 	var refused smithy.APIError
 	err = first.upload(ctx, "written by uploader 1")
 	if !errors.As(err, &refused) || refused.ErrorCode() != "StaleFencingToken" {
-		return fmt.Errorf("uploader 1 should have been refused as stale; got: %v", err)
+		return fmt.Errorf("uploader 1 should have been refused as stale; got: %w", err)
 	}
 	fmt.Printf("uploader 1 was refused: %s: %s\n", refused.ErrorCode(), refused.ErrorMessage())
 

@@ -116,7 +116,7 @@ func (p *process) thaw() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 func (p *process) end() {
 	_ = p.stdin.Close()
 	_ = p.cmd.Process.Kill()
-	for range p.events { //nolint:revive // drains until the reader has seen the end
+	for range p.events {
 	}
 	_ = p.cmd.Wait()
 	child.Disown(p.pid())

@@ -136,8 +136,7 @@ func (w *Worker) report(e Event) {
 
 func withSQLError(e Event, err error) Event {
 	e.OK = err == nil
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		e.Code, e.Message = pg.Code, pg.Message
 	} else if err != nil {
 		e.Message = err.Error()
@@ -151,12 +150,10 @@ func withS3Error(e Event, err error) Event {
 		return e
 	}
 	e.Message = err.Error()
-	var api smithy.APIError
-	if errors.As(err, &api) {
+	if api, ok := errors.AsType[smithy.APIError](err); ok {
 		e.Code, e.Message = api.ErrorCode(), api.ErrorMessage()
 	}
-	var response *smithyhttp.ResponseError
-	if errors.As(err, &response) {
+	if response, ok := errors.AsType[*smithyhttp.ResponseError](err); ok {
 		e.Status = response.HTTPStatusCode()
 	}
 	return e

@@ -22,6 +22,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -156,8 +157,8 @@ func (s *Stack) postgres(ctx context.Context, cfg Config) (string, error) {
 // Stop ends everything, last started first. It may be called more than once.
 func (s *Stack) Stop() error {
 	var errs []error
-	for i := len(s.undo) - 1; i >= 0; i-- {
-		errs = append(errs, s.undo[i]())
+	for _, v := range slices.Backward(s.undo) {
+		errs = append(errs, v())
 	}
 	s.undo = nil
 	return errors.Join(errs...)
