@@ -149,7 +149,7 @@ func answer(p *pgconn.Pipeline) (yes bool, token fence.Token, err error) {
 				row := read.Rows[0]
 				yes = len(row[0]) == 1 && row[0][0] == 1
 				if len(row[1]) == 8 {
-					token = fence.Token(binary.BigEndian.Uint64(row[1])) //nolint:gosec // PostgreSQL's bigint, bit for bit
+					token = fence.Token(binary.BigEndian.Uint64(row[1])) // a bigint, bit for bit
 				}
 			}
 		case *pgconn.PipelineSync:

@@ -283,7 +283,7 @@ func TestDrainEndsNobodyElse(t *testing.T) {
 		}
 	}
 	// The form with two numbers is another lock, with the same halves.
-	if _, err := bystander.Exec(t.Context(), `SELECT pg_advisory_lock_shared($1, $2)`, int32(key>>32), int32(key)); err != nil { //nolint:gosec // halves
+	if _, err := bystander.Exec(t.Context(), `SELECT pg_advisory_lock_shared($1, $2)`, int32(key>>32), int32(key)); err != nil {
 		t.Fatal(err)
 	}
 	tx := paused(t, w, pgx.ReadCommitted, g)
