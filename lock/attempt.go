@@ -82,87 +82,36 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 	l := a.l
 	a.start = now() // before the first send: the TTL runs from some moment after it
 	a.deadline = a.start.add(l.validity(a.o.ttl))
-	a.granted = 0
-	template := op{
-		kind: opAcquire, key: l.keys.lock(a.resource), field: counterField(a.resource),
+	r := l.newRound(opAcquire, "acquire", a.resource)
+	defer r.drop()
+	r.send(l.all(), ask{
 		owner: a.owner, holder: a.o.holder, ttl: a.o.ttl.Milliseconds(), n: int64(floor),
 		expires: a.start.mono.Add(l.cfg.NodeTimeout),
-	}
-	r := round{l: l, operation: "acquire", resource: a.resource}
-	held := HeldError{Resource: a.resource}
-	var granted, refused, failed int
-	var top int64
-	var other error
-	err := r.run(ctx, &template, l.all(), func(rep reply) bool {
-		bit := uint32(1) << rep.node
-		switch {
-		case rep.err != nil:
-			failed++
-			if rep.sent {
-				a.may |= bit
-			}
-		case rep.n > 0:
-			granted++
-			a.may |= bit
-			a.granted |= bit
-			a.counters[rep.node] = rep.n
-			top = max(top, rep.n)
-		case rep.n == codeRefused:
-			refused++
-			held.note(rep)
-		default:
-			failed++
-			other = refusal(rep, a)
-			r.cause(rep.node, other)
-		}
-		return granted >= l.quorum || refused+failed > len(l.nodes)-l.quorum
 	})
-	// The silent nodes: what was not sent never will be.
+	err := r.wait(ctx)
+	granted := r.yes >= l.quorum
+	a.granted, a.counters = r.granted, r.counters
+	a.may |= r.may
 	for i := range l.nodes {
-		if bit := uint32(1) << i; r.pending&bit != 0 {
-			if granted >= l.quorum || !r.ops[i].abandon() {
-				a.may |= bit
-			}
+		// The silent nodes: what was not sent never will be, unless it was
+		// granted, and they had better count up too.
+		if bit := uint32(1) << i; r.pending&bit != 0 && (granted || !r.ops[i].abandon()) {
+			a.may |= bit
 		}
 	}
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("acquire %q: %w", a.resource, err)
-	case granted >= l.quorum && a.deadline.passed():
+	case granted && a.deadline.passed():
 		return 0, fmt.Errorf("acquire %q: the TTL of %v ran out on the way: %w", a.resource, a.o.ttl, ErrLost)
-	case granted >= l.quorum:
-		return fence.Token(top), nil
-	case other != nil && errors.Is(other, fence.ErrInvalid):
-		return 0, other
-	case refused > 0 && refused+granted >= l.quorum, refused > len(l.nodes)-l.quorum:
-		held.split(l, granted)
-		return 0, &held
+	case granted:
+		return fence.Token(r.top), nil
+	case r.maxTTL > 0:
+		return 0, overNodeMax(a.o.ttl, r.maxTTL)
+	case r.no > 0 && r.no+r.yes >= l.quorum, r.no > len(l.nodes)-l.quorum:
+		return 0, r.heldError()
 	}
 	return 0, r.noQuorum()
-}
-
-// note keeps the latest expiry and the highest counter seen.
-func (e *HeldError) note(rep reply) {
-	e.floor = max(e.floor, fence.Token(rep.floor))
-	if after := time.Duration(rep.pttl) * time.Millisecond; after >= e.RetryAfter {
-		e.RetryAfter, e.Holder = after, rep.holder
-	}
-}
-
-// split forgets the holder where several attempts may have collided: nobody
-// has the lock then, and the first expiry says nothing.
-func (e *HeldError) split(l *Locker, granted int) {
-	if granted > len(l.nodes)-l.quorum {
-		e.Holder, e.RetryAfter = "", 0
-	}
-}
-
-// refusal is the error of a node that refused for another reason than a holder.
-func refusal(rep reply, a *attempt) error {
-	if rep.n == codeMaxTTL {
-		return overNodeMax(a.o.ttl, rep.pttl)
-	}
-	return ErrExhausted
 }
 
 // confirm brings the granting nodes to the token, unless a quorum already
@@ -186,30 +135,19 @@ func (a *attempt) confirm(ctx context.Context, token fence.Token) error {
 	if confirmed >= l.quorum {
 		return nil // the fast path: one round trip
 	}
-	template := op{
-		kind: opConfirm, key: l.keys.lock(a.resource), field: counterField(a.resource),
-		owner: a.owner, n: int64(token), expires: time.Now().Add(l.cfg.NodeTimeout),
-	}
-	r := round{l: l, operation: "confirm", resource: a.resource}
-	lost := 0
-	err := r.run(ctx, &template, set, func(rep reply) bool {
-		switch {
-		case rep.err != nil:
-		case rep.n > 0:
-			confirmed++
-		default:
-			lost++
-		}
-		return confirmed >= l.quorum
-	})
+	r := l.newRound(opConfirm, "confirm", a.resource)
+	defer r.drop()
+	r.yes = confirmed
+	r.send(set, ask{owner: a.owner, n: int64(token), expires: time.Now().Add(l.cfg.NodeTimeout)})
+	err := r.wait(ctx)
 	switch {
 	case err != nil:
 		return fmt.Errorf("acquire %q: %w", a.resource, err)
-	case confirmed >= l.quorum && a.deadline.passed():
+	case r.yes >= l.quorum && a.deadline.passed():
 		return fmt.Errorf("acquire %q: the TTL of %v ran out on the way: %w", a.resource, a.o.ttl, ErrLost)
-	case confirmed >= l.quorum:
+	case r.yes >= l.quorum:
 		return nil
-	case lost > 0:
+	case r.no > 0:
 		return &HeldError{Resource: a.resource, floor: token}
 	}
 	return r.noQuorum()

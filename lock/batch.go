@@ -1,164 +1,164 @@
 package lock
 
-import (
-	"errors"
-
-	"github.com/redis/go-redis/v9"
-)
+import "errors"
 
 // maxSegment bounds one batch script: Lua's unpack has a limit, and other
 // clients of the node wait while a script runs.
-const maxSegment = 128
+const maxSegment = 256
 
-// segments cuts ops, in their order, into what one script call can do: several
-// acquires and releases of different resources, or a single op.
+// segment is how many of the first ops one script call does: several acquires
+// and releases, or a single op.
 //
-// A batch may reorder its ops, so it must not hold a resource twice: an acquire
-// that straggles and its own release in one batch left ghost locks.
-func segments(into [][]*op, ops []*op) [][]*op {
-	begin := 0
+// The batch script does its ops in their order and each sees what the one
+// before it did, so a resource may come in it more than once. (A batch that
+// did its acquires before its releases left ghost locks: a straggling acquire
+// and its own release were in one batch. And cutting it at each repeated
+// resource made batches of one or two where callers release without waiting.)
+func segment(ops []*op) int {
 	for i, o := range ops {
-		if i > begin && !joins(ops[begin:i], o) {
-			into = append(into, ops[begin:i])
-			begin = i
+		if !batchable(o) {
+			return max(i, 1)
+		}
+		if i == maxSegment {
+			return i
 		}
 	}
-	return append(into, ops[begin:])
-}
-
-func joins(segment []*op, o *op) bool {
-	if len(segment) == maxSegment || !batchable(o) || !batchable(segment[0]) {
-		return false
-	}
-	for _, other := range segment {
-		if other.key == o.key {
-			return false
-		}
-	}
-	return true
+	return len(ops)
 }
 
 func batchable(o *op) bool { return o.kind == opAcquire || o.kind == opRelease }
 
-// args is the script call for a segment.
-func (b *bound) args(k keys, seg []*op) []any {
-	if len(seg) > 1 {
-		return b.batchArgs(k, seg)
+// request appends the script calls for ops, in their order.
+func (b *bound) request(out []byte, k *keys, ops []*op) []byte {
+	for len(ops) > 0 {
+		size := segment(ops)
+		if size == 1 {
+			out = b.single(out, k, ops[0])
+		} else {
+			out = b.batch(out, k, ops[:size])
+		}
+		ops = ops[size:]
 	}
-	o := seg[0]
-	sha := b.sha[o.kind]
+	return out
+}
+
+func (b *bound) single(out []byte, k *keys, o *op) []byte {
+	args := [opKinds]int{opAcquire: 4, opConfirm: 3, opExtend: 2, opRelease: 1}[o.kind]
+	out = appendHead(out, 5+args)
+	out = append(out, b.call[o.kind]...)
+	out = append(out, "$1\r\n2\r\n"...) // keys
+	out = append(out, k.hBulk...)
+	out = appendBulk(out, k.lockPrefix, o.resource)
 	switch o.kind {
 	case opAcquire:
-		return []any{"EVALSHA", sha, 2, k.h, o.key, o.field, o.owner, o.holder, o.ttl, o.n}
+		out = appendBulk(out, counterPrefix, o.resource)
+		out = appendBulk(out, o.owner, o.holder)
+		out = appendNumber(out, o.ttl)
+		out = appendNumber(out, o.n)
 	case opConfirm:
-		return []any{"EVALSHA", sha, 2, k.h, o.key, o.field, o.owner, o.n}
+		out = appendBulk(out, counterPrefix, o.resource)
+		out = appendBulk(out, o.owner)
+		out = appendNumber(out, o.n)
 	case opExtend:
-		return []any{"EVALSHA", sha, 2, k.h, o.key, o.owner, o.ttl}
+		out = appendBulk(out, o.owner)
+		out = appendNumber(out, o.ttl)
 	default:
-		return []any{"EVALSHA", sha, 2, k.h, o.key, o.owner}
+		out = appendBulk(out, o.owner)
 	}
+	return out
 }
 
-func (b *bound) batchArgs(k keys, seg []*op) []any {
-	acquires := 0
+func (b *bound) batch(out []byte, k *keys, seg []*op) []byte {
+	args := 1 + 2*len(seg)
 	for _, o := range seg {
-		if o.kind == opAcquire {
-			acquires++
+		if o.kind == opAcquire && o.n > 0 {
+			args++
 		}
 	}
-	args := make([]any, 0, 6+5*len(seg))
-	args = append(args, "EVALSHA", b.sha[opKinds], 1+len(seg), k.h)
-	for o := range inOrder(seg) {
-		args = append(args, o.key)
+	out = appendHead(out, 4+len(seg)+args)
+	out = append(out, b.call[opKinds]...)
+	out = appendNumber(out, int64(1+len(seg)))
+	out = append(out, k.hBulk...)
+	for _, o := range seg {
+		out = appendBulk(out, k.lockPrefix, o.resource)
 	}
-	args = append(args, acquires, len(k.lockPrefix))
-	for o := range inOrder(seg) {
-		args = append(args, o.owner)
-		if o.kind == opAcquire {
-			args = append(args, o.ttl, o.n, o.holder)
+	out = appendNumber(out, int64(len(k.lockPrefix)))
+	for _, o := range seg {
+		switch {
+		case o.kind == opRelease:
+			out = appendBulk(out, o.owner)
+			out = append(out, "$1\r\n0\r\n"...)
+		case o.n > 0:
+			out = appendBulk(out, o.owner, o.holder)
+			out = appendNumber(out, -o.ttl)
+			out = appendNumber(out, o.n)
+		default:
+			out = appendBulk(out, o.owner, o.holder)
+			out = appendNumber(out, o.ttl)
 		}
 	}
-	return args
-}
-
-// inOrder yields the acquires of a segment, then the releases, as the batch
-// script takes them.
-func inOrder(seg []*op) func(yield func(*op) bool) {
-	return func(yield func(*op) bool) {
-		for _, kind := range [...]opKind{opAcquire, opRelease} {
-			for _, o := range seg {
-				if o.kind == kind && !yield(o) {
-					return
-				}
-			}
-		}
-	}
+	return out
 }
 
 // parseReply reads the flat array of a single op's script.
-func parseReply(cmd *redis.Cmd) reply {
-	values, err := cmd.Slice()
+func parseReply(vals []value, err error) reply {
 	switch {
 	case err != nil:
 		return failed(err)
-	case len(values) == 0:
+	case len(vals) == 0:
 		return reply{err: errMalformed, sent: true}
-	case integer(values, 0) == codeUnknown:
+	case vals[0].n == codeUnknown:
 		return reply{err: ErrQuarantined}
 	}
-	r := reply{sent: true, n: integer(values, 0), pttl: integer(values, 1), floor: integer(values, 2)}
-	if len(values) > 3 {
-		r.holder, _ = values[3].(string)
+	r := reply{sent: true, n: vals[0].n}
+	for i, v := range vals[1:] {
+		switch i {
+		case 0:
+			r.pttl = v.n
+		case 1:
+			r.floor = v.n
+		case 2:
+			r.holder = v.text
+		}
 	}
 	return r
 }
 
-// parseBatch reads the batch script's flat array: a reply for each op of the
-// segment, in the segment's order.
-func parseBatch(into []reply, seg []*op, cmd *redis.Cmd) []reply {
-	values, err := cmd.Slice()
-	if err == nil && (len(values) < len(seg) || (len(values)-len(seg))%4 != 0) {
+// parseBatch reads the batch script's flat array: a reply for each op.
+func parseBatch(into []reply, ops int, vals []value, err error) []reply {
+	if err == nil && (len(vals) < ops || (len(vals)-ops)%4 != 0) {
 		err = errMalformed
 	}
 	if err != nil {
 		// Any of the acquires may have been granted.
-		for range seg {
+		for range ops {
 			into = append(into, failed(err))
 		}
 		return into
 	}
-	place := make([]int, 0, len(seg)) // of the script's answers in the segment
-	for _, kind := range [...]opKind{opAcquire, opRelease} {
-		for i, o := range seg {
-			if o.kind == kind {
-				place = append(place, i)
-			}
+	begin := len(into)
+	for _, v := range vals[:ops] {
+		r := reply{sent: true, n: v.n}
+		if v.n == codeUnknown {
+			r = reply{err: ErrQuarantined}
 		}
+		into = append(into, r)
 	}
-	into = append(into, make([]reply, len(seg))...)
-	for at, i := range place {
-		into[i] = reply{sent: true, n: integer(values, at)}
-		if into[i].n == codeUnknown {
-			into[i] = reply{err: ErrQuarantined}
-		}
-	}
-	for tail := values[len(seg):]; len(tail) > 0; tail = tail[4:] {
-		if at := integer(tail, 0); at >= 1 && at <= int64(len(place)) {
-			r := &into[place[at-1]]
-			r.pttl, r.floor = integer(tail, 1), integer(tail, 2)
-			r.holder, _ = tail[3].(string)
+	for tail := vals[ops:]; len(tail) > 0; tail = tail[4:] {
+		if at := tail[0].n; at >= 1 && at <= int64(ops) {
+			r := &into[begin+int(at)-1]
+			r.pttl, r.floor, r.holder = tail[1].n, tail[2].n, tail[3].text
 		}
 	}
 	return into
 }
-
-var errMalformed = errors.New("malformed reply")
 
 func failed(err error) reply {
 	err = serverError(err)
 	return reply{err: err, sent: !errors.Is(err, ErrQuarantined)}
 }
 
+// integer reads a number from a reply of the Redis client.
 func integer(values []any, i int) int64 {
 	if i >= len(values) {
 		return 0

@@ -1,33 +1,31 @@
 package lock
 
 import (
-	"fmt"
 	"testing"
 	"time"
 )
 
-// run executes ops on one node in one go, as the node's goroutine would, and
-// returns their replies in the same order. The goroutine is idle meanwhile.
+// run submits ops to one node in one go and returns their replies in the same order.
 func (m *messages) run(node int, ops ...*op) []reply {
 	m.t.Helper()
-	replies := make([]reply, len(ops))
-	channels := make([]chan reply, len(ops))
+	answers := make([]reply, len(ops))
+	sinks := make([]replies, len(ops))
 	for i, o := range ops {
-		channels[i] = make(chan reply, 1)
-		o.reply, o.node, o.expires = channels[i], node, time.Now().Add(time.Minute)
+		sinks[i] = make(replies, 1)
+		o.sink, o.node, o.expires = sinks[i], node, time.Now().Add(time.Minute)
 		if o.ttl == 0 {
 			o.ttl = 60_000
 		}
 	}
-	m.l.nodes[node].exec(ops)
-	for i, c := range channels {
-		replies[i] = <-c
+	m.l.nodes[node].submit(ops...)
+	for i, c := range sinks {
+		answers[i] = <-c
 	}
-	return replies
+	return answers
 }
 
 func (m *messages) on(resource string, kind opKind, owner string) *op {
-	return &op{kind: kind, owner: owner, holder: "h-" + resource, key: m.l.keys.lock(resource), field: counterField(resource)}
+	return &op{kind: kind, resource: resource, ask: ask{owner: owner, holder: "h-" + resource}}
 }
 
 func TestABatchAnswersEachOpAsItsOwnScriptWould(t *testing.T) {
@@ -85,21 +83,31 @@ func TestABatchOnANodeThatLostItsDataGrantsNothing(t *testing.T) {
 	})
 }
 
-// A batch does its acquires before its releases: with a resource twice in it,
-// the release would miss the acquire that it was sent to undo, or undo one that
-// came after it.
-func TestABatchIsCutAtARepeatedResource(t *testing.T) {
+// An acquire that straggles and its own release come in one batch, and so does
+// the next acquire: a batch that did not keep to the order would leave a lock
+// that nobody owns, or refuse the next holder.
+func TestABatchKeepsTheOrderOfARepeatedResource(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, m *messages) {
 		a, b := newID(), newID()
 		m.run(0, m.on("x", opAcquire, a))
 		got := m.run(0,
 			m.on("1", opAcquire, a), m.on("2", opAcquire, a), m.on("1", opRelease, a), m.on("2", opRelease, a),
-			m.on("x", opRelease, a), m.on("x", opAcquire, b), m.on("1", opAcquire, b),
+			m.on("x", opRelease, b), m.on("x", opRelease, a), m.on("x", opAcquire, b), m.on("1", opAcquire, b),
+			m.on("x", opAcquire, a), m.on("x", opAcquire, b), m.on("3", opAcquire, a), m.on("3", opRelease, a),
 		)
-		for i, want := range []int64{1, 1, 1, 1, 1, 2, 2} {
+		for i, want := range []int64{1, 1, 1, 1, 0, 1, 2, 2, 0, 3, 1, 1} {
 			if got[i].n != want {
 				t.Errorf("answer %d: %+v; want %d", i, got[i], want)
+			}
+		}
+		if held := got[8]; held.holder != "h-x" || held.floor != 2 || held.pttl != 60_000 {
+			t.Errorf("held by one of the same batch: %+v", held)
+		}
+		for resource, owner := range map[string]string{"1": b, "x": b, "2": "", "3": ""} {
+			value, _ := m.l.nodes[0].client.Get(t.Context(), m.l.keys.lock(resource)).Result()
+			if got := value[:min(len(value), ownerLength)]; got != owner {
+				t.Errorf("%s is held by %q; want %q", resource, got, owner)
 			}
 		}
 	})
@@ -107,22 +115,23 @@ func TestABatchIsCutAtARepeatedResource(t *testing.T) {
 
 func TestSegmentsKeepTheOrderAndTheCap(t *testing.T) {
 	t.Parallel()
-	var ops []*op
-	for i := range 3*maxSegment + 5 {
-		ops = append(ops, &op{kind: opAcquire, key: fmt.Sprint(i)})
+	ops := make([]*op, 3*maxSegment+5)
+	for i := range ops {
+		ops[i] = &op{kind: opAcquire}
 	}
-	ops[7].kind = opExtend
-	var total int
-	for _, seg := range segments(nil, ops) {
-		if len(seg) > maxSegment || len(seg) > 1 && !batchable(seg[0]) {
-			t.Errorf("segment of %d, kind %d", len(seg), seg[0].kind)
+	ops[0].kind, ops[7].kind, ops[8].kind = opConfirm, opExtend, opExtend
+	total := 0
+	for rest := ops; len(rest) > 0; {
+		size := segment(rest)
+		if size < 1 || size > maxSegment || size > 1 && !batchable(rest[0]) {
+			t.Fatalf("segment of %d, kind %d", size, rest[0].kind)
 		}
-		for _, o := range seg {
-			if o != ops[total] {
-				t.Fatalf("order changed at %d", total)
+		for _, o := range rest[1:size] {
+			if !batchable(o) {
+				t.Errorf("op %d in a batch", o.kind)
 			}
-			total++
 		}
+		total, rest = total+size, rest[size:]
 	}
 	if total != len(ops) {
 		t.Errorf("%d ops of %d", total, len(ops))

@@ -31,6 +31,8 @@ var (
 	ErrNodeTimeout = errors.New("no answer within the node timeout")
 	// ErrCluster: the node is part of a Redis Cluster.
 	ErrCluster = errors.New("redis cluster is not supported: the counters and a lock lie in different slots, so no script can change both; use independent nodes")
+
+	errSentinel = errors.New("this is a Redis Sentinel, not a server: give the address of the server")
 )
 
 // HeldError says who holds a resource and when to try again.

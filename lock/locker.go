@@ -18,6 +18,7 @@ type Locker struct {
 	nodes  []*node
 	quorum int
 	lines  lines
+	rounds sync.Pool
 
 	ctx        context.Context // ends with Close
 	stop       context.CancelFunc
@@ -98,93 +99,8 @@ func (l *Locker) validity(ttl time.Duration) time.Duration {
 	return ttl - time.Duration(float64(ttl)*l.cfg.DriftFactor) - driftFloor
 }
 
-// round is one step of an operation on several nodes: it collects replies
-// until it is decided.
-type round struct {
-	l         *Locker
-	operation string
-	resource  string
-	ops       []op
-	causes    []*NodeError
-	pending   uint32 // nodes that have not answered, one bit each
-}
-
 // all is the set of all nodes.
 func (l *Locker) all() uint32 { return 1<<len(l.nodes) - 1 }
-
-// run sends template to the nodes in the set and calls decide with each answer
-// until it returns true, all have answered, or the node timeout is over. The
-// nodes that are then still silent are in r.pending.
-func (r *round) run(ctx context.Context, template *op, set uint32, decide func(reply) bool) error {
-	l := r.l
-	replies := make(chan reply, len(l.nodes))
-	if r.ops == nil {
-		r.ops = make([]op, len(l.nodes))
-	}
-	for i, n := range l.nodes {
-		if set&(1<<i) == 0 {
-			continue
-		}
-		o := &r.ops[i]
-		o.kind, o.key, o.field = template.kind, template.key, template.field
-		o.owner, o.holder, o.ttl, o.n = template.owner, template.holder, template.ttl, template.n
-		o.expires, o.node, o.reply = template.expires, i, replies
-		r.pending |= 1 << i
-		n.submit(o)
-	}
-	timer := time.NewTimer(l.cfg.NodeTimeout)
-	defer timer.Stop()
-	for r.pending != 0 {
-		select {
-		case rep := <-replies:
-			r.pending &^= 1 << rep.node
-			if rep.err != nil {
-				r.cause(rep.node, rep.err)
-			}
-			if decide(rep) {
-				return nil
-			}
-		case <-timer.C:
-			for i := range l.nodes {
-				if r.pending&(1<<i) != 0 {
-					l.cfg.Metrics.Slow(l.nodes[i].name)
-					r.cause(i, ErrNodeTimeout)
-				}
-			}
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return nil
-}
-
-func (r *round) cause(node int, err error) {
-	r.causes = append(r.causes, &NodeError{Node: r.l.nodes[node].name, Err: err})
-}
-
-// noQuorum says why the round failed.
-func (r *round) noQuorum() error {
-	return &QuorumError{
-		Operation: r.operation,
-		Resource:  r.resource,
-		Nodes:     len(r.l.nodes),
-		Quorum:    r.l.quorum,
-		Causes:    r.causes,
-	}
-}
-
-// giveBack sends a compare-and-delete to the nodes in the set, behind whatever
-// is already on its way to them, and waits for nobody.
-func (l *Locker) giveBack(resource, owner string, ttl time.Duration, set uint32) {
-	key := l.keys.lock(resource)
-	expires := time.Now().Add(ttl) // after that the locks are gone by themselves
-	for i, n := range l.nodes {
-		if set&(1<<i) != 0 {
-			n.submit(&op{kind: opRelease, key: key, owner: owner, expires: expires, node: i})
-		}
-	}
-}
 
 // Extend gives a lease a new TTL, counted from now, without its [Lease]: any
 // process can, by the reference. It returns how long the lease is valid from
@@ -220,33 +136,18 @@ func (l *Locker) extendOnce(ctx context.Context, ref Ref, ttl time.Duration) (in
 	start := now()
 	ttl = ttl.Truncate(time.Millisecond)
 	deadline := start.add(l.validity(ttl))
-	template := op{
-		kind: opExtend, key: l.keys.lock(ref.Resource), owner: ref.Owner,
-		ttl: ttl.Milliseconds(), expires: start.mono.Add(l.cfg.NodeTimeout),
-	}
-	r := round{l: l, operation: "extend", resource: ref.Resource}
-	extended, lost := 0, 0
-	var maxTTL int64
-	err := r.run(ctx, &template, l.all(), func(rep reply) bool {
-		switch {
-		case rep.err != nil:
-		case rep.n > 0:
-			extended++
-		case rep.n == codeMaxTTL:
-			maxTTL = rep.pttl
-		default:
-			lost++
-		}
-		return extended >= l.quorum || lost > len(l.nodes)-l.quorum
-	})
+	r := l.newRound(opExtend, "extend", ref.Resource)
+	defer r.drop()
+	r.send(l.all(), ask{owner: ref.Owner, ttl: ttl.Milliseconds(), expires: start.mono.Add(l.cfg.NodeTimeout)})
+	err := r.wait(ctx)
 	switch {
 	case err != nil:
 		return instant{}, fmt.Errorf("extend %q: %w", ref.Resource, errors.Join(fence.ErrUnknown, err))
-	case extended >= l.quorum && !deadline.passed():
+	case r.yes >= l.quorum && !deadline.passed():
 		return deadline, nil
-	case maxTTL > 0:
-		return instant{}, overNodeMax(ttl, maxTTL)
-	case extended >= l.quorum, lost > len(l.nodes)-l.quorum:
+	case r.maxTTL > 0:
+		return instant{}, overNodeMax(ttl, r.maxTTL)
+	case r.yes >= l.quorum, r.no > len(l.nodes)-l.quorum:
 		return instant{}, fmt.Errorf("extend %q: %w", ref.Resource, ErrLost)
 	}
 	return instant{}, r.noQuorum()
@@ -257,11 +158,8 @@ func overNodeMax(ttl time.Duration, maxMS int64) error {
 		ttl, time.Duration(maxMS)*time.Millisecond)}
 }
 
-// releaseTimeout bounds a release, which does not end with the caller's context.
-const releaseTimeout = 2 * time.Second
-
 // Release gives a lease back by its reference: compare-and-delete on all nodes.
-// It goes on when ctx ends, on a bound of its own. nil: a quorum no longer
+// It goes on when ctx ends; the node timeout bounds it. nil: a quorum no longer
 // holds the lock, and it was held until now. [ErrLost]: it was already gone.
 // [ErrNoQuorum]: it expires by itself at the latest.
 func (l *Locker) Release(ctx context.Context, ref Ref) error {
@@ -276,32 +174,16 @@ func (l *Locker) release(ctx context.Context, ref Ref) error {
 	if err := ref.Validate(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
-	defer cancel()
-	template := op{
-		kind: opRelease, key: l.keys.lock(ref.Resource), owner: ref.Owner,
-		expires: time.Now().Add(l.cfg.MaxTTL),
-	}
-	r := round{l: l, operation: "release", resource: ref.Resource}
-	deleted, absent := 0, 0
-	err := r.run(ctx, &template, l.all(), func(rep reply) bool {
-		switch {
-		case rep.err != nil:
-		case rep.n > 0:
-			deleted++
-		default:
-			absent++
-		}
-		return deleted >= l.quorum || absent > len(l.nodes)-l.quorum
-	})
+	r := l.newRound(opRelease, "release", ref.Resource)
+	defer r.drop()
+	r.send(l.all(), ask{owner: ref.Owner, expires: time.Now().Add(l.cfg.MaxTTL)})
+	_ = r.wait(context.WithoutCancel(ctx)) // the node timeout bounds it
 	switch {
-	case err != nil:
-		return fmt.Errorf("release %q: %w", ref.Resource, errors.Join(fence.ErrUnknown, err))
-	case deleted >= l.quorum:
+	case r.yes >= l.quorum:
 		return nil
-	case absent > len(l.nodes)-l.quorum:
+	case r.no > len(l.nodes)-l.quorum:
 		return fmt.Errorf("release %q: %w", ref.Resource, ErrLost)
-	case deleted+absent >= l.quorum:
+	case r.yes+r.no >= l.quorum:
 		return nil // some nodes never granted it; a quorum is free of it
 	}
 	return r.noQuorum()

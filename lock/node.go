@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,19 +26,26 @@ const (
 
 // op is one call of a script on one node.
 type op struct {
-	kind   opKind
-	key    string // L
-	field  string // of the counter in H
-	owner  string
-	holder string
-	ttl    int64 // ms
-	n      int64 // acquire: floor; confirm: token
-
-	expires time.Time // not sent from then on
-	state   atomic.Uint32
-	node    int
-	reply   chan<- reply // has room for the reply; nil where nobody waits
+	kind     opKind
+	node     int
+	resource string
+	ask
+	state atomic.Uint32
+	sink  sink
 }
+
+// ask is what an op says to each node alike.
+type ask struct {
+	owner   string
+	holder  string
+	ttl     int64     // ms
+	n       int64     // acquire: floor; confirm: token
+	expires time.Time // not sent from then on
+}
+
+// sink takes the reply to an op: exactly one for each op that was submitted.
+// It must not block.
+type sink interface{ deliver(r reply) }
 
 // States of an op. Whoever moves it away from queued decides.
 const (
@@ -63,7 +69,6 @@ const (
 // reply is a node's answer to an op.
 type reply struct {
 	node   int
-	kind   opKind
 	n      int64 // the code, or the counter of a grant
 	pttl   int64 // refused acquire: ms; else the node's maximum for codeMaxTTL
 	floor  int64 // refused acquire: counter
@@ -82,52 +87,54 @@ const stallTimeout = time.Second
 // maxQueued bounds what piles up for a node that does not answer.
 const maxQueued = 1 << 16
 
-// node is the client side of one Redis node: one connection and one goroutine
-// that sends everything in the order in which it was submitted.
+// node is the client side of one Redis node: one connection, on which one
+// batch is in flight; what is submitted meanwhile gathers for the next one.
+// Everything arrives in the order in which it was submitted.
+//
+// Who finds the connection idle sends by itself; the node's goroutine connects,
+// reads, and sends what has gathered. So an idle node costs a caller no switch
+// to another goroutine on the way out.
 type node struct {
+	cfg    Node
 	name   string
 	index  int
 	keys   keys
-	client *redis.Client
-	onLost func(*node) // called when the node turns out not to be admitted
+	stall  time.Duration
+	client *redis.Client // for everything that is not an op
+	onLost func(*node)   // called when the node turns out not to be admitted
 
-	mu     sync.Mutex
-	queue  []*op
-	closed bool
-	wake   chan struct{}
-	done   chan struct{}
+	mu      sync.Mutex
+	queue   []*op
+	flight  []*op // sent in this order, not answered yet
+	busy    bool  // flight is on its way, or being sent
+	serving bool  // the link is up, bound to an incarnation, and being read
+	sentAt  time.Time
+	closed  bool
+	link    *link
+	bound   *bound
+	wake    chan struct{}
+	done    chan struct{}
 
-	// Of the goroutine only.
-	conn  *redis.Conn
-	bound *bound // nil: the incarnation must be learnt first
-	spare []*op
+	writing sync.Mutex // of out and of the link's sending side; locked before mu is unlocked
+	out     []byte
 
-	segments [][]*op
-	replies  []reply
+	replies []reply // of the goroutine only
 }
 
 func newNode(cfg Node, index int, k keys, nodeTimeout time.Duration, onLost func(*node)) *node {
-	network := "tcp"
-	if strings.HasPrefix(cfg.Addr, "/") {
-		network = "unix"
-	}
 	stall := max(stallTimeout, 4*nodeTimeout)
 	n := &node{
-		name:   cfg.Name,
-		index:  index,
-		keys:   k,
-		onLost: onLost,
-		wake:   make(chan struct{}, 1),
-		done:   make(chan struct{}),
+		cfg: cfg, name: cfg.Name, index: index, keys: k, stall: stall, onLost: onLost,
+		wake: make(chan struct{}, 1),
+		done: make(chan struct{}),
 		client: redis.NewClient(&redis.Options{
-			Network:   network,
-			Addr:      cfg.Addr,
-			Username:  cfg.Username,
-			Password:  cfg.Password,
-			DB:        cfg.DB,
-			TLSConfig: cfg.TLS,
-			Protocol:  2,
-			// A retried acquire would be a repeated message: never by itself.
+			Network:               network(cfg.Addr),
+			Addr:                  cfg.Addr,
+			Username:              cfg.Username,
+			Password:              cfg.Password,
+			DB:                    cfg.DB,
+			TLSConfig:             cfg.TLS,
+			Protocol:              2,
 			MaxRetries:            -1,
 			DialerRetries:         1,
 			ContextTimeoutEnabled: true,
@@ -146,8 +153,9 @@ func newNode(cfg Node, index int, k keys, nodeTimeout time.Duration, onLost func
 	return n
 }
 
-// submit queues an op. It never blocks; the reply comes on the op's channel.
-func (n *node) submit(o *op) {
+// submit queues ops, and sends them where nothing is in flight. It never waits
+// for the node; the replies come to the ops' sinks.
+func (n *node) submit(ops ...*op) {
 	n.mu.Lock()
 	var err error
 	switch {
@@ -156,29 +164,85 @@ func (n *node) submit(o *op) {
 	case len(n.queue) >= maxQueued:
 		err = ErrNodeTimeout
 	default:
-		n.queue = append(n.queue, o)
-	}
-	n.mu.Unlock()
-	if err != nil {
-		o.state.Store(opAbandoned)
-		n.deliver(o, reply{err: err})
+		n.queue = append(n.queue, ops...)
+		switch {
+		case !n.serving:
+			n.mu.Unlock()
+			n.signal()
+		case n.busy:
+			n.mu.Unlock()
+		default:
+			n.send()
+		}
 		return
 	}
+	n.mu.Unlock()
+	for _, o := range ops {
+		o.state.Store(opAbandoned)
+		n.deliver(o, reply{err: err})
+	}
+}
+
+func (n *node) signal() {
 	select {
 	case n.wake <- struct{}{}:
 	default:
 	}
 }
 
-// close lets the goroutine send what is queued, and waits for it.
+// send puts what is queued on its way. The caller has locked mu, while nothing
+// is in flight; send unlocks it. A single call never blocks in its write: the
+// node has answered all that was sent before.
+func (n *node) send() {
+	queue := n.queue
+	n.queue = n.flight[:0]
+	n.flight = queue
+	live := queue[:0]
+	n.sentAt = time.Now()
+	for _, o := range queue {
+		switch {
+		case n.sentAt.After(o.expires) && o.abandon():
+			n.deliver(o, reply{err: ErrNodeTimeout})
+		case !o.state.CompareAndSwap(opQueued, opSent):
+			n.deliver(o, reply{err: ErrNodeTimeout}) // abandoned
+		default:
+			live = append(live, o)
+		}
+	}
+	clear(queue[len(live):])
+	n.flight = live
+	n.busy = len(live) > 0
+	if !n.busy {
+		n.mu.Unlock()
+		return
+	}
+	n.writing.Lock()
+	k, b := n.link, n.bound
+	n.mu.Unlock()
+	defer n.writing.Unlock()
+	n.out = b.request(n.out[:0], &n.keys, live)
+	limit := n.sentAt.Add(n.stall)
+	_ = k.conn.SetReadDeadline(limit)
+	if len(live) > 1 {
+		_ = k.conn.SetWriteDeadline(limit)
+	}
+	if _, err := k.conn.Write(n.out); err != nil {
+		_ = k.conn.Close() // the reader sees it, and answers for what was sent
+	}
+	if cap(n.out) > 1<<20 {
+		n.out = nil
+	}
+}
+
+// close lets the node send what is queued, and waits for it.
 func (n *node) close() {
 	n.mu.Lock()
 	n.closed = true
-	n.mu.Unlock()
-	select {
-	case n.wake <- struct{}{}:
-	default:
+	if n.serving && !n.busy {
+		_ = n.link.conn.SetReadDeadline(time.Now())
 	}
+	n.mu.Unlock()
+	n.signal()
 	<-n.done
 	_ = n.client.Close()
 }
@@ -186,171 +250,191 @@ func (n *node) close() {
 func (n *node) run() {
 	defer close(n.done)
 	defer n.hangUp()
-	crowd := false
 	for range n.wake {
-		for {
-			if crowd {
-				// Callers that the last batch woke are about to submit again:
-				// let them, so that this batch is a full one too.
-				runtime.Gosched()
-			}
-			n.mu.Lock()
-			batch := n.queue
-			n.queue = n.spare[:0]
-			closed := n.closed
-			n.mu.Unlock()
-			if len(batch) == 0 {
-				n.spare, crowd = batch, false
-				if closed {
-					return
-				}
-				break
-			}
-			crowd = len(batch) > 1
-			n.exec(n.take(batch))
-			clear(batch)
-			n.spare = batch
+		if n.open() {
+			n.serve()
 		}
-	}
-}
-
-// take marks the ops that are still wanted as sent and returns them.
-func (n *node) take(batch []*op) []*op {
-	now := time.Now()
-	live := batch[:0]
-	for _, o := range batch {
-		if now.After(o.expires) && o.abandon() {
-			n.deliver(o, reply{err: ErrNodeTimeout})
-			continue
-		}
-		if o.state.CompareAndSwap(opQueued, opSent) {
-			live = append(live, o)
-		}
-	}
-	return live
-}
-
-// exec sends ops in order and delivers their replies.
-func (n *node) exec(ops []*op) {
-	if len(ops) == 0 {
-		return
-	}
-	ctx := context.Background() // the connection's own time-outs bound it
-	if n.conn == nil {
-		n.conn = n.client.Conn()
-	}
-	if n.bound == nil {
-		if err := n.learn(ctx); err != nil {
-			n.hangUpOn(err)
-			// Nothing was sent.
-			n.deliverAll(ops, reply{err: err})
+		n.mu.Lock()
+		again, closed := len(n.queue) > 0, n.closed
+		n.mu.Unlock()
+		switch {
+		case again:
+			n.signal()
+		case closed:
 			return
 		}
 	}
-	n.segments = segments(n.segments[:0], ops)
-	cmds := make([]*redis.Cmd, len(n.segments))
-	for i, seg := range n.segments {
-		cmds[i] = redis.NewCmd(ctx, n.bound.args(n.keys, seg)...)
+}
+
+// open connects and learns the incarnation where that is needed, and sends what
+// is queued. Where it fails, it answers what is queued.
+func (n *node) open() bool {
+	n.mu.Lock()
+	idle := len(n.queue) == 0
+	n.mu.Unlock()
+	if idle {
+		return false
 	}
-	var err error
-	if len(cmds) == 1 {
-		err = n.conn.Process(ctx, cmds[0])
-	} else {
-		pipe := n.conn.Pipeline()
-		for _, cmd := range cmds {
-			_ = pipe.Process(ctx, cmd) // queued only
+	if err := n.connect(); err != nil {
+		n.mu.Lock()
+		queue := n.queue
+		n.queue = nil
+		n.mu.Unlock()
+		for _, o := range queue {
+			n.deliver(o, reply{err: err}) // nothing was sent
 		}
-		_, err = pipe.Exec(ctx)
+		return false
 	}
-	n.hangUpOn(err)
-	lost := false
-	for i, seg := range n.segments {
-		lost = n.answer(seg, cmds[i]) || lost
-	}
-	clear(n.segments)
-	if lost {
-		n.bound = nil // it may have been admitted again meanwhile: look before the next call
-		n.onLost(n)
-	}
+	n.mu.Lock()
+	n.serving = true
+	n.send()
+	return true
 }
 
-// answer delivers the replies to a segment, and reports whether the node turned
-// out not to be admitted.
-func (n *node) answer(seg []*op, cmd *redis.Cmd) (lost bool) {
-	if len(seg) == 1 {
-		r := parseReply(cmd)
-		n.deliver(seg[0], r)
-		return errors.Is(r.err, ErrQuarantined)
+func (n *node) connect() error {
+	if n.link == nil {
+		k, err := dialLink(context.Background(), n.cfg, n.stall)
+		if err != nil {
+			return serverError(err)
+		}
+		n.link = k
 	}
-	n.replies = parseBatch(n.replies[:0], seg, cmd)
-	for i, o := range seg {
-		lost = lost || errors.Is(n.replies[i].err, ErrQuarantined)
-		n.deliver(o, n.replies[i])
+	if n.bound != nil {
+		return nil
 	}
-	return lost
-}
-
-// learn reads the node's incarnation and so the names of its scripts.
-func (n *node) learn(ctx context.Context) error {
-	nonce, err := n.conn.HGet(ctx, n.keys.h, "@incarnation").Result()
+	_ = n.link.conn.SetDeadline(time.Now().Add(n.stall))
+	vals, err := n.link.do("HGET", n.keys.h, "@incarnation")
+	_ = n.link.conn.SetDeadline(time.Time{})
 	switch {
-	case errors.Is(err, redis.Nil):
+	case err != nil:
+		n.hangUp()
+		return serverError(err)
+	case len(vals) != 1 || vals[0].text == "":
 		n.onLost(n)
 		return ErrQuarantined
-	case err != nil:
-		return serverError(err)
 	}
-	n.bound = bindScripts(nonce)
+	n.bound = bindScripts(vals[0].text)
 	return nil
 }
 
-// hangUpOn drops the connection when err is one of the connection, not of the
-// server: its next bytes could be the answer to an earlier question.
-func (n *node) hangUpOn(err error) {
-	if err == nil || errors.Is(err, ErrQuarantined) {
-		return
+// serve reads the answers to what is in flight and sends what gathered
+// meanwhile, until the link fails, the node is lost, or the Locker closed.
+func (n *node) serve() {
+	for {
+		if _, err := n.link.in.Peek(1); err != nil {
+			var netErr net.Error
+			if errors.As(err, &netErr) && netErr.Timeout() && n.patient() {
+				continue
+			}
+			n.fail(err)
+			return
+		}
+		n.mu.Lock()
+		flight := n.flight
+		n.mu.Unlock()
+		lost, err := n.answer(flight)
+		if err != nil {
+			n.fail(err)
+			return
+		}
+		if len(flight) > 1 {
+			// Callers that this batch woke are about to submit again: let them,
+			// so that the next batch is a full one too.
+			runtime.Gosched()
+		}
+		n.mu.Lock()
+		switch {
+		case lost:
+			// It may have been admitted again meanwhile: look before the next call.
+			n.serving, n.busy, n.bound = false, false, nil
+			n.mu.Unlock()
+			n.onLost(n)
+			return
+		case len(n.queue) > 0:
+			n.send()
+		default:
+			n.busy = false
+			if n.closed {
+				n.serving = false
+				n.mu.Unlock()
+				return
+			}
+			n.mu.Unlock()
+		}
 	}
-	var fromServer redis.Error
-	if errors.As(err, &fromServer) {
-		return
+}
+
+// patient reports whether to go on waiting after the link's deadline passed.
+func (n *node) patient() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.busy {
+		return time.Since(n.sentAt) < n.stall // the deadline of an earlier batch
 	}
+	n.writing.Lock()
+	defer n.writing.Unlock()
+	_ = n.link.conn.SetReadDeadline(time.Time{})
+	return !n.closed
+}
+
+// answer reads the replies to a flight and delivers them. It reports whether
+// the node turned out not to be admitted. With an error all that were not
+// answered are left.
+func (n *node) answer(flight []*op) (lost bool, err error) {
+	if len(flight) == 0 {
+		return false, errMalformed // an answer that nobody asked for
+	}
+	n.replies = n.replies[:0]
+	for at := 0; at < len(flight); {
+		size := segment(flight[at:])
+		vals, err := n.link.reply()
+		var fromServer replyError
+		if err != nil && !errors.As(err, &fromServer) {
+			return lost, err
+		}
+		if size == 1 {
+			n.replies = append(n.replies, parseReply(vals, err))
+		} else {
+			n.replies = parseBatch(n.replies, size, vals, err)
+		}
+		at += size
+	}
+	for i, o := range flight {
+		lost = lost || errors.Is(n.replies[i].err, ErrQuarantined)
+		n.deliver(o, n.replies[i]) // from here on the op may be another's
+	}
+	return lost, nil
+}
+
+// fail answers for what was in flight on a link that is gone. What is queued
+// goes over the next one.
+func (n *node) fail(err error) {
+	n.mu.Lock()
+	n.writing.Lock() // whoever is sending has seen its ops
+	flight := n.flight
+	n.flight = nil
+	if !n.busy {
+		flight = nil
+	}
+	n.serving, n.busy = false, false
+	n.writing.Unlock()
+	n.mu.Unlock()
 	n.hangUp()
+	for _, o := range flight {
+		n.deliver(o, failed(err))
+	}
+}
+
+// hangUp drops the link, and with it what is known of the incarnation.
+func (n *node) hangUp() {
+	if n.link != nil {
+		_ = n.link.conn.Close()
+		n.link = nil
+	}
 	n.bound = nil
 }
 
-func (n *node) hangUp() {
-	if n.conn != nil {
-		_ = n.conn.Close()
-		n.conn = nil
-	}
-}
-
-func (n *node) deliverAll(ops []*op, r reply) {
-	for _, o := range ops {
-		n.deliver(o, r)
-	}
-}
-
 func (n *node) deliver(o *op, r reply) {
-	if o.reply == nil {
-		return
-	}
-	r.node, r.kind = n.index, o.kind
-	o.reply <- r
-}
-
-// serverError gives a known meaning to an error of Redis or of its connection.
-func serverError(err error) error {
-	text := err.Error()
-	var netErr net.Error
-	switch {
-	case strings.HasPrefix(text, "NOSCRIPT"):
-		// The bound scripts are gone: the node lost its run.
-		return ErrQuarantined
-	case strings.HasPrefix(text, "CROSSSLOT"), strings.HasPrefix(text, "MOVED"), strings.HasPrefix(text, "CLUSTERDOWN"):
-		return ErrCluster
-	case errors.As(err, &netErr) && netErr.Timeout():
-		return errors.Join(ErrNodeTimeout, err)
-	}
-	return err
+	r.node = n.index
+	o.sink.deliver(r)
 }

@@ -29,11 +29,16 @@ func newMessages(t *testing.T, cfg Config) *messages {
 	return &messages{t, l}
 }
 
+// replies is a sink that has room.
+type replies chan reply
+
+func (c replies) deliver(r reply) { c <- r }
+
 func (m *messages) send(node int, o *op) reply {
 	m.t.Helper()
-	replies := make(chan reply, 1)
-	o.key, o.field, o.ttl = m.l.keys.lock("r"), counterField("r"), 60_000
-	o.node, o.reply, o.expires = node, replies, time.Now().Add(time.Minute)
+	replies := make(replies, 1)
+	o.resource, o.ttl = "r", 60_000
+	o.node, o.sink, o.expires = node, replies, time.Now().Add(time.Minute)
 	m.l.nodes[node].submit(o)
 	r := <-replies
 	if r.err != nil {
@@ -43,11 +48,11 @@ func (m *messages) send(node int, o *op) reply {
 }
 
 func (m *messages) acquire(node int, owner string) int64 {
-	return m.send(node, &op{kind: opAcquire, owner: owner}).n
+	return m.send(node, &op{kind: opAcquire, ask: ask{owner: owner}}).n
 }
 
 func (m *messages) confirm(node int, owner string, token int64) bool {
-	return m.send(node, &op{kind: opConfirm, owner: owner, n: token}).n == 1
+	return m.send(node, &op{kind: opConfirm, ask: ask{owner: owner, n: token}}).n == 1
 }
 
 // expire removes the lock as its time to live would.
@@ -118,7 +123,7 @@ func TestFloorLiftsTheCounter(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, m *messages) {
 		a := newID()
-		r := m.send(0, &op{kind: opAcquire, owner: a, n: 1 << 52})
+		r := m.send(0, &op{kind: opAcquire, ask: ask{owner: a, n: 1 << 52}})
 		m.expect("above the floor, exactly", r.n, int64(1<<52+1))
 		m.expire(0)
 		m.expect("it stays", m.acquire(0, newID()), int64(1<<52+2))
@@ -128,10 +133,10 @@ func TestFloorLiftsTheCounter(t *testing.T) {
 func TestTokensOfAnEpochRunOut(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, m *messages) {
-		m.expect("the last one", m.send(0, &op{kind: opAcquire, owner: newID(), n: 1<<32 - 2}).n, int64(1<<32-1))
+		m.expect("the last one", m.send(0, &op{kind: opAcquire, ask: ask{owner: newID(), n: 1<<32 - 2}}).n, int64(1<<32-1))
 		m.expire(0)
 		m.expect("none left", m.acquire(0, newID()), int64(codeExhausted))
-		m.expect("nor below 2^53", m.send(0, &op{kind: opAcquire, owner: newID(), n: 1<<53 - 2}).n, int64(1<<53-1))
+		m.expect("nor below 2^53", m.send(0, &op{kind: opAcquire, ask: ask{owner: newID(), n: 1<<53 - 2}}).n, int64(1<<53-1))
 		m.expire(0)
 		m.expect("at 2^53", m.acquire(0, newID()), int64(codeExhausted))
 	})

@@ -34,6 +34,7 @@ var (
 type bound struct {
 	nonce string
 	sha   [scriptKinds]string
+	call  [scriptKinds][]byte // "EVALSHA" and the script's name, as they are sent
 }
 
 // scriptKinds counts the bound scripts: one for each kind of op, and the batch.
@@ -54,6 +55,7 @@ func bindScripts(nonce string) *bound {
 	for kind, text := range boundTexts {
 		sum := sha1.Sum([]byte(bindText(*text, nonce))) //nolint:gosec // as above
 		b.sha[kind] = hex.EncodeToString(sum[:])
+		b.call[kind] = appendBulk(appendBulk(nil, "EVALSHA"), b.sha[kind])
 	}
 	return b
 }
@@ -74,13 +76,16 @@ func newID() string {
 // keys are the names of what the package keeps on a node, below a prefix.
 type keys struct {
 	h, q       string
+	hBulk      []byte // h as it is sent
 	lockPrefix string
 }
 
 func newKeys(prefix string) keys {
-	return keys{h: prefix + ":h", q: prefix + ":q", lockPrefix: prefix + ":lock:"}
+	return keys{h: prefix + ":h", hBulk: appendBulk(nil, prefix+":h"), q: prefix + ":q", lockPrefix: prefix + ":lock:"}
 }
 
 func (k keys) lock(resource string) string { return k.lockPrefix + resource }
 
-func counterField(resource string) string { return "c:" + resource }
+const counterPrefix = "c:"
+
+func counterField(resource string) string { return counterPrefix + resource }

@@ -1,79 +1,105 @@
--- Several acquires (phase 1) and releases of different resources in one step:
--- the same as acquire.lua for each acquire and then release.lua for each
--- release, one after the other. They touch different locks and counters, so
--- none of them could see another, and their order does not matter.
+-- Several acquires (phase 1) and releases in one step: the same as acquire.lua
+-- and release.lua for each of them, one after the other, in their order. What
+-- one does to a lock or a counter the next one sees.
 --
--- KEYS     H, then L of each acquire, then L of each release; no L twice
--- ARGV[1]  na: how many acquires
--- ARGV[2]  length of the part of L before the resource's name
--- ARGV     then owner, ttl ms, floor, holder of each acquire; then owner of each release
+-- KEYS     H, then L of each op; a lock may come more than once
+-- ARGV[1]  length of the part of L before the resource's name
+-- ARGV     then for each op two or three values:
+--            value, ttl           acquire; value = owner (32 hex digits) .. holder, ttl in ms
+--            value, -ttl, floor   acquire above a floor
+--            owner, 0             release
 --
 -- Flat: for each acquire its counter c > 0, or 0, -1, -2, -3 as acquire.lua has
 -- them; for each release 1 or 0; then for each acquire with 0 or -3 four
--- values: its index from 1, pttl (or maxttl), counter, holder.
+-- values: its place in the order from 1, pttl (or maxttl), counter, holder.
 --
 -- After an error any of the acquires may have been granted.
-local na, prefix = tonumber(ARGV[1]), tonumber(ARGV[2])
-local nr = #KEYS - 1 - na
-local fields = {'@incarnation', '@base', '@maxttl'}
-for i = 1, na do
-  fields[i + 3] = 'c:' .. string.sub(KEYS[1 + i], prefix + 1)
+local n, name = #KEYS - 1, tonumber(ARGV[1]) + 1
+local values, ttls, floors = {}, {}, {}
+local fields, nf = {'@incarnation', '@base', '@maxttl'}, 3
+local at = 2
+for i = 1, n do
+  values[i] = ARGV[at]
+  local ttl = tonumber(ARGV[at + 1])
+  at = at + 2
+  if ttl < 0 then
+    ttl, floors[i] = -ttl, tonumber(ARGV[at])
+    at = at + 1
+  end
+  ttls[i] = ttl
+  if ttl > 0 then
+    nf = nf + 1
+    fields[nf] = 'c:' .. string.sub(KEYS[i + 1], name)
+  end
 end
 local m = redis.call('HMGET', KEYS[1], unpack(fields))
-local held = redis.call('MGET', unpack(KEYS, 2))
-local answer, tail, counters, granted = {}, {}, {}, {}
-if m[1] ~= '@NONCE@' then
-  for i = 1, na do
-    answer[i] = -1
-  end
-else
-  local base, maxttl = tonumber(m[2]), tonumber(m[3])
-  for i = 1, na do
-    local at = 4 * i - 1 -- of the owner in ARGV
-    local c = math.max(tonumber(m[i + 3] or '0'), base)
-    if tonumber(ARGV[at + 1]) > maxttl then
-      answer[i] = -3
-      local n = #tail
-      tail[n + 1], tail[n + 2], tail[n + 3], tail[n + 4] = i, maxttl, c, ''
-    elseif held[i] and string.sub(held[i], 1, 32) ~= ARGV[at] then
-      answer[i] = 0
-      local n = #tail
-      tail[n + 1], tail[n + 2], tail[n + 3], tail[n + 4] = i, redis.call('PTTL', KEYS[1 + i]), c, string.sub(held[i], 33)
+local admitted = m[1] == '@NONCE@'
+local base, maxttl = tonumber(m[2] or '0'), tonumber(m[3] or '0')
+local found = redis.call('MGET', unpack(KEYS, 2))
+-- What has become of locks and counters so far, by L: px is the time to live
+-- that a lock gets in the end, 0 where it goes.
+local lock, count, px, counted = {}, {}, {}, {}
+for i = 1, n do
+  lock[KEYS[i + 1]] = found[i]
+end
+local answer, tail, nt, f = {}, {}, 0, 3
+for i = 1, n do
+  local key, value, ttl = KEYS[i + 1], values[i], ttls[i]
+  local held = lock[key]
+  local ours = held and string.sub(held, 1, 32) == string.sub(value, 1, 32)
+  if ttl == 0 then
+    answer[i] = ours and 1 or 0
+    if ours then
+      lock[key], px[key] = false, 0
+    end
+  else
+    f = f + 1
+    if not admitted then
+      answer[i] = -1
     else
-      c = math.max(c, tonumber(ARGV[at + 2])) + 1
-      if c % 4294967296 == 0 or c >= 9007199254740992 then
-        answer[i] = -2
+      local c = count[key] or math.max(tonumber(m[f] or '0'), base)
+      if ttl > maxttl then
+        answer[i] = -3
+        tail[nt + 1], tail[nt + 2], tail[nt + 3], tail[nt + 4] = i, maxttl, c, ''
+        nt = nt + 4
+      elseif held and not ours then
+        answer[i] = 0
+        tail[nt + 1], tail[nt + 2], tail[nt + 3], tail[nt + 4] = i, px[key] or redis.call('PTTL', key), c, string.sub(held, 33)
+        nt = nt + 4
       else
-        answer[i] = c
-        counters[#counters + 1] = fields[i + 3]
-        counters[#counters + 1] = string.format('%.0f', c)
-        granted[#granted + 1] = i
+        c = math.max(c, floors[i] or 0) + 1
+        if c % 4294967296 == 0 or c >= 9007199254740992 then
+          answer[i] = -2
+        else
+          answer[i], count[key], counted[key] = c, c, fields[f]
+          lock[key], px[key] = value, ttl
+        end
       end
     end
   end
-  -- All counters before all locks: no lock exists without its count.
-  if #counters > 0 then
-    redis.call('HSET', KEYS[1], unpack(counters))
-  end
-  for _, i in ipairs(granted) do
-    local at = 4 * i - 1
-    redis.call('SET', KEYS[1 + i], ARGV[at] .. ARGV[at + 3], 'PX', ARGV[at + 1])
-  end
 end
-local owners, dead = 2 + 4 * na, {}
-for i = 1, nr do
-  local value = held[na + i]
-  if value and string.sub(value, 1, 32) == ARGV[owners + i] then
-    dead[#dead + 1] = KEYS[1 + na + i]
-    answer[na + i] = 1
+-- All counters before all locks: no lock exists without its count.
+local counters, nc = {}, 0
+for key, field in pairs(counted) do
+  counters[nc + 1], counters[nc + 2] = field, string.format('%.0f', count[key])
+  nc = nc + 2
+end
+if nc > 0 then
+  redis.call('HSET', KEYS[1], unpack(counters))
+end
+local dead, nd = {}, 0
+for key, ttl in pairs(px) do
+  if ttl > 0 then
+    redis.call('SET', key, lock[key], 'PX', ttl)
   else
-    answer[na + i] = 0
+    nd = nd + 1
+    dead[nd] = key
   end
 end
-if #dead > 0 then
+if nd > 0 then
   redis.call('DEL', unpack(dead))
 end
-for i = 1, #tail do
-  answer[na + nr + i] = tail[i]
+for i = 1, nt do
+  answer[n + i] = tail[i]
 end
 return answer

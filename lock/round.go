@@ -1,0 +1,232 @@
+package lock
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// round is one step of an operation on several nodes: it counts the answers
+// until they decide, and wakes its caller once.
+type round struct {
+	l         *Locker
+	kind      opKind
+	operation string
+	resource  string
+	tally
+
+	mu   sync.Mutex
+	over bool // later answers change nothing
+	refs int  // the caller, and each op that was not answered
+	ops  []op // one for each node
+	done chan struct{}
+	tick *time.Timer
+}
+
+// tally is what the answers say together.
+type tally struct {
+	pending uint32 // nodes that have not answered, one bit each
+	may     uint32 // nodes on which a lock may be ours
+	granted uint32 // acquire: nodes that granted
+	yes     int    // granted, confirmed, extended, deleted
+	no      int    // refused, lost, nothing to delete
+	failed  int    // no answer, or none that says yes or no
+	maxTTL  int64  // of a node that found the TTL too long, ms; 0: none did
+	spent   bool   // a node has no tokens left in this epoch
+
+	counters [maxNodes]int64
+	top      int64
+	held     struct {
+		floor, pttl int64
+		holder      string
+		known       bool
+	}
+	causes []*NodeError
+}
+
+// newRound makes a round. Its caller ends it with drop.
+func (l *Locker) newRound(kind opKind, operation, resource string) *round {
+	r, _ := l.rounds.Get().(*round)
+	if r == nil {
+		r = &round{l: l, ops: make([]op, len(l.nodes)), done: make(chan struct{}, 1), tick: time.NewTimer(time.Hour)}
+		r.tick.Stop()
+	}
+	select {
+	case <-r.done:
+	default:
+	}
+	r.kind, r.operation, r.resource = kind, operation, resource
+	r.tally, r.over, r.refs = tally{}, false, 1
+	return r
+}
+
+// drop gives one reference up: with the last one the round is used again.
+func (r *round) drop() {
+	r.mu.Lock()
+	r.refs--
+	last := r.refs == 0
+	r.mu.Unlock()
+	if last {
+		r.l.rounds.Put(r)
+	}
+}
+
+// send submits an op to each node in the set.
+func (r *round) send(set uint32, what ask) {
+	r.mu.Lock()
+	r.pending = set
+	for i := range r.ops {
+		if set&(1<<i) != 0 {
+			r.refs++
+		}
+	}
+	r.mu.Unlock()
+	for i, n := range r.l.nodes {
+		if set&(1<<i) == 0 {
+			continue
+		}
+		one := &r.ops[i]
+		one.kind, one.node, one.resource, one.ask, one.sink = r.kind, i, r.resource, what, r
+		one.state.Store(opQueued)
+		n.submit(one)
+	}
+}
+
+// deliver counts an answer.
+func (r *round) deliver(rep reply) {
+	r.mu.Lock()
+	if !r.over {
+		r.pending &^= 1 << rep.node
+		if r.count(rep); r.decided() || r.pending == 0 {
+			r.over = true
+			r.done <- struct{}{}
+		}
+	}
+	r.refs--
+	last := r.refs == 0
+	r.mu.Unlock()
+	if last {
+		r.l.rounds.Put(r)
+	}
+}
+
+func (r *round) count(rep reply) {
+	bit := uint32(1) << rep.node
+	switch {
+	case rep.err != nil:
+		r.failed++
+		if rep.sent {
+			r.may |= bit
+		}
+		r.cause(rep.node, rep.err)
+	case rep.n > 0:
+		r.yes++
+		r.may |= bit
+		r.granted |= bit
+		r.counters[rep.node] = rep.n
+		r.top = max(r.top, rep.n)
+	case rep.n == codeMaxTTL:
+		r.failed++
+		r.maxTTL = rep.pttl
+	case rep.n == codeExhausted:
+		r.failed++
+		r.spent = true
+		r.cause(rep.node, ErrExhausted)
+	default:
+		r.no++
+		h := &r.held
+		h.floor = max(h.floor, rep.floor)
+		if !h.known || rep.pttl >= h.pttl {
+			h.pttl, h.holder, h.known = rep.pttl, rep.holder, true
+		}
+	}
+}
+
+// decided reports whether the answers that are still missing can change nothing.
+func (r *round) decided() bool {
+	minority := len(r.l.nodes) - r.l.quorum
+	switch r.kind {
+	case opAcquire:
+		return r.yes >= r.l.quorum || r.no+r.failed > minority
+	case opConfirm:
+		return r.yes >= r.l.quorum
+	default:
+		return r.yes >= r.l.quorum || r.no > minority
+	}
+}
+
+// wait blocks until the round is decided, all have answered, or the node
+// timeout is over; the nodes that are then silent are in r.pending. It returns
+// an error only when ctx ended first.
+func (r *round) wait(ctx context.Context) error {
+	r.tick.Reset(r.l.cfg.NodeTimeout)
+	defer r.tick.Stop()
+	select {
+	case <-r.done:
+		return nil
+	case <-r.tick.C:
+		if r.end() {
+			for i, n := range r.l.nodes {
+				if r.pending&(1<<i) != 0 {
+					r.l.cfg.Metrics.Slow(n.name)
+					r.cause(i, ErrNodeTimeout)
+				}
+			}
+		}
+		return nil
+	case <-ctx.Done():
+		r.end()
+		return context.Cause(ctx)
+	}
+}
+
+// end lets later answers change nothing, and reports whether it was still open.
+func (r *round) end() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	open := !r.over
+	r.over = true
+	return open
+}
+
+func (r *round) cause(node int, err error) {
+	r.causes = append(r.causes, &NodeError{Node: r.l.nodes[node].name, Err: err})
+}
+
+// noQuorum says why the round failed.
+func (r *round) noQuorum() error {
+	return &QuorumError{
+		Operation: r.operation,
+		Resource:  r.resource,
+		Nodes:     len(r.l.nodes),
+		Quorum:    r.l.quorum,
+		Causes:    r.causes,
+	}
+}
+
+// heldError is the refusal of a round that was refused: the latest expiry and
+// the highest counter that were seen.
+func (r *round) heldError() *HeldError {
+	e := &HeldError{Resource: r.resource, floor: fence.Token(r.held.floor)}
+	// Where several attempts may have collided nobody has the lock, and the
+	// first expiry says nothing.
+	if r.yes <= len(r.l.nodes)-r.l.quorum {
+		e.Holder = r.held.holder
+		e.RetryAfter = max(0, time.Duration(r.held.pttl)*time.Millisecond)
+	}
+	return e
+}
+
+// giveBack sends a compare-and-delete to the nodes in the set, behind whatever
+// is already on its way to them, and waits for nobody.
+func (l *Locker) giveBack(resource, owner string, ttl time.Duration, set uint32) {
+	if set == 0 {
+		return
+	}
+	r := l.newRound(opRelease, "release", resource)
+	defer r.drop()
+	r.over = true
+	r.send(set, ask{owner: owner, expires: time.Now().Add(ttl)}) // after that the locks are gone by themselves
+}

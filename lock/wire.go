@@ -1,0 +1,267 @@
+package lock
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// errMalformed: the node's answer is none of Redis' protocol, or not ours.
+var errMalformed = errors.New("malformed reply")
+
+// link is a connection to a node that speaks just enough of Redis' protocol
+// (RESP2) for the package's scripts. Nothing is sent twice by itself: a
+// repeated acquire would be another message.
+type link struct {
+	conn net.Conn
+	in   *bufio.Reader
+	vals []value // of the last reply
+}
+
+// value is one element of a reply; a nil bulk string is the zero value.
+type value struct {
+	n    int64
+	text string
+}
+
+// replyError is an error that the server answered with.
+type replyError string
+
+func (e replyError) Error() string { return string(e) }
+
+// dialLink connects, authenticates, refuses what is no single Redis, and
+// selects the database, all within the given time.
+func dialLink(ctx context.Context, cfg Node, within time.Duration) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, network(cfg.Addr), cfg.Addr)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.TLS != nil {
+		conn = tls.Client(conn, tlsFor(cfg))
+	}
+	k := &link{conn: conn, in: bufio.NewReaderSize(conn, 16<<10)}
+	_ = conn.SetDeadline(time.Now().Add(within))
+	if err := k.greet(cfg); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	_ = conn.SetDeadline(time.Time{})
+	return k, nil
+}
+
+func network(addr string) string {
+	if strings.HasPrefix(addr, "/") {
+		return "unix"
+	}
+	return "tcp"
+}
+
+func tlsFor(cfg Node) *tls.Config {
+	if cfg.TLS.ServerName != "" {
+		return cfg.TLS
+	}
+	own := cfg.TLS.Clone()
+	own.ServerName, _, _ = net.SplitHostPort(cfg.Addr)
+	return own
+}
+
+func (k *link) greet(cfg Node) error {
+	hello := []string{"HELLO", "2"}
+	if cfg.Password != "" {
+		user := cfg.Username
+		if user == "" {
+			user = "default"
+		}
+		hello = append(hello, "AUTH", user, cfg.Password)
+	}
+	vals, err := k.do(hello...)
+	if err != nil {
+		return err
+	}
+	if err := refuseMode(vals); err != nil {
+		return err
+	}
+	if cfg.DB != 0 {
+		_, err = k.do("SELECT", strconv.Itoa(cfg.DB))
+	}
+	return err
+}
+
+// refuseMode reads the mode from HELLO's answer.
+func refuseMode(hello []value) error {
+	for i := 0; i+1 < len(hello); i++ {
+		if hello[i].text != "mode" {
+			continue
+		}
+		switch mode := hello[i+1].text; mode {
+		case "cluster":
+			return ErrCluster
+		case "sentinel":
+			return errSentinel
+		}
+	}
+	return nil
+}
+
+// do sends one command and waits for its reply.
+func (k *link) do(args ...string) ([]value, error) {
+	out := appendHead(nil, len(args))
+	for _, a := range args {
+		out = appendBulk(out, a)
+	}
+	if _, err := k.conn.Write(out); err != nil {
+		return nil, err
+	}
+	return k.reply()
+}
+
+// reply reads one reply; the values are good until the next one. A
+// [replyError] leaves the connection usable, any other error does not.
+func (k *link) reply() ([]value, error) {
+	k.vals = k.vals[:0]
+	kind, n, err := k.element()
+	if err != nil {
+		return nil, err
+	}
+	if kind == '*' {
+		for ; n > 0; n-- {
+			kind, more, err := k.element()
+			if err != nil {
+				return nil, err
+			}
+			if kind == '*' {
+				n += max(0, more) // nested ones are read flat
+			}
+		}
+	}
+	return k.vals, nil
+}
+
+// element reads one element and keeps its value, unless it begins an array.
+func (k *link) element() (kind byte, n int64, err error) {
+	line, err := k.in.ReadSlice('\n')
+	if err != nil {
+		return 0, 0, err
+	}
+	if len(line) < 3 || line[len(line)-2] != '\r' {
+		return 0, 0, errMalformed
+	}
+	kind, line = line[0], line[1:len(line)-2]
+	switch kind {
+	case '-':
+		return 0, 0, replyError(line)
+	case '+':
+		k.vals = append(k.vals, value{text: string(line)})
+		return kind, 0, nil
+	case ':', '*', '$':
+		if n, err = parseInt(line); err != nil {
+			return 0, 0, err
+		}
+	default:
+		return 0, 0, errMalformed
+	}
+	if kind == ':' {
+		k.vals = append(k.vals, value{n: n})
+	}
+	if kind == '$' {
+		err = k.bulk(n)
+	}
+	return kind, n, err
+}
+
+// maxBulk bounds a text in a reply: a holder, a nonce, or a word of HELLO's.
+const maxBulk = 64 << 10
+
+func (k *link) bulk(n int64) error {
+	switch {
+	case n > maxBulk:
+		return errMalformed
+	case n < 0:
+		k.vals = append(k.vals, value{})
+		return nil
+	}
+	text := make([]byte, n+2)
+	if _, err := io.ReadFull(k.in, text); err != nil {
+		return err
+	}
+	k.vals = append(k.vals, value{text: string(text[:n])})
+	return nil
+}
+
+func parseInt(digits []byte) (int64, error) {
+	negative := len(digits) > 0 && digits[0] == '-'
+	if negative {
+		digits = digits[1:]
+	}
+	if len(digits) == 0 || len(digits) > 18 {
+		return 0, errMalformed
+	}
+	var n int64
+	for _, d := range digits {
+		if d < '0' || d > '9' {
+			return 0, errMalformed
+		}
+		n = 10*n + int64(d-'0')
+	}
+	if negative {
+		n = -n
+	}
+	return n, nil
+}
+
+// appendHead begins a command of n arguments.
+func appendHead(out []byte, n int) []byte {
+	out = append(out, '*')
+	out = strconv.AppendInt(out, int64(n), 10)
+	return append(out, '\r', '\n')
+}
+
+// appendBulk appends one argument, which the parts make up together.
+func appendBulk(out []byte, parts ...string) []byte {
+	size := 0
+	for _, p := range parts {
+		size += len(p)
+	}
+	out = append(out, '$')
+	out = strconv.AppendInt(out, int64(size), 10)
+	out = append(out, '\r', '\n')
+	for _, p := range parts {
+		out = append(out, p...)
+	}
+	return append(out, '\r', '\n')
+}
+
+func appendNumber(out []byte, n int64) []byte {
+	var digits [20]byte
+	d := strconv.AppendInt(digits[:0], n, 10)
+	out = append(out, '$')
+	out = strconv.AppendInt(out, int64(len(d)), 10)
+	out = append(out, '\r', '\n')
+	out = append(out, d...)
+	return append(out, '\r', '\n')
+}
+
+// serverError gives a known meaning to an error of Redis or of its connection.
+func serverError(err error) error {
+	text := err.Error()
+	var netErr net.Error
+	switch {
+	case strings.HasPrefix(text, "NOSCRIPT"):
+		// The bound scripts are gone: the node lost its run.
+		return ErrQuarantined
+	case strings.HasPrefix(text, "CROSSSLOT"), strings.HasPrefix(text, "MOVED"), strings.HasPrefix(text, "CLUSTERDOWN"):
+		return ErrCluster
+	case errors.As(err, &netErr) && netErr.Timeout():
+		return fmt.Errorf("%w: %w", ErrNodeTimeout, err)
+	}
+	return err
+}
