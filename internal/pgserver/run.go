@@ -3,6 +3,7 @@
 package pgserver
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -32,15 +33,13 @@ func (s *Server) initialize(ctx context.Context) error {
 		s.password = strings.TrimSpace(string(text))
 		return err
 	}
-	fresh := filepath.Join(s.cfg.Dir, "data.new")
-	if err := os.RemoveAll(fresh); err != nil {
-		return err
-	}
+	s.sweepAttempts()
 	s.password = rand.Text()
 	if err := os.WriteFile(passwordFile, []byte(s.password+"\n"), 0o600); err != nil {
 		return err
 	}
-	if err := os.Mkdir(fresh, 0o700); err != nil {
+	fresh, err := os.MkdirTemp(s.cfg.Dir, attemptPrefix)
+	if err != nil {
 		return err
 	}
 	if err := s.user.own(fresh); err != nil {
@@ -52,9 +51,21 @@ func (s *Server) initialize(ctx context.Context) error {
 	return os.Rename(fresh, s.data())
 }
 
+// attemptPrefix starts the names of what initdb works on: each attempt has names of its
+// own, because what a killed one left may still be written to for a moment.
+const attemptPrefix = "data.new-"
+
+// sweepAttempts is best effort: what cannot go yet goes at the next start.
+func (s *Server) sweepAttempts() {
+	left, _ := filepath.Glob(filepath.Join(s.cfg.Dir, attemptPrefix+"*"))
+	for _, path := range left {
+		_ = os.RemoveAll(path)
+	}
+}
+
 func (s *Server) initdb(ctx context.Context, dir string) error {
 	// initdb wants the password in a file that its user can read.
-	pwfile := filepath.Join(s.cfg.Dir, "password.initdb")
+	pwfile := dir + ".password"
 	defer os.Remove(pwfile)
 	if err := os.WriteFile(pwfile, []byte(s.password+"\n"), 0o600); err != nil {
 		return err
@@ -72,8 +83,24 @@ func (s *Server) initdb(ctx context.Context, dir string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(s.cfg.BinDir, "initdb"), args...)
 	cmd.Env, cmd.Dir = s.env(), "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.user.credential(), Setpgid: true}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("initdb: %w: %s", err, strings.TrimSpace(string(out)))
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("initdb: %w", err)
+	}
+	group := -cmd.Process.Pid // initdb runs postgres
+	err := child.Adopt(group, syscall.SIGKILL)
+	if err != nil {
+		_ = syscall.Kill(group, syscall.SIGKILL)
+	}
+	waitErr := cmd.Wait()
+	child.Disown(group)
+	switch {
+	case ctx.Err() != nil:
+		_ = syscall.Kill(group, syscall.SIGKILL)
+		return ctx.Err()
+	case err != nil || waitErr != nil:
+		return fmt.Errorf("initdb: %w: %s", errors.Join(err, waitErr), strings.TrimSpace(out.String()))
 	}
 	return nil
 }
