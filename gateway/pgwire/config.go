@@ -26,6 +26,10 @@ type Config struct {
 	// UpstreamTLS is used towards PostgreSQL. Defaults to nil: a plain connection.
 	UpstreamTLS *tls.Config
 
+	// MaxConnections is how many connections may be open at once; a client beyond
+	// them is refused with FATAL 53300. Defaults to 1000.
+	MaxConnections int
+
 	// LoginTimeout bounds the time from accepting a connection to its first
 	// ReadyForQuery. Defaults to 30 s.
 	LoginTimeout time.Duration
@@ -48,6 +52,9 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	if c.Network == "" {
 		c.Network = "tcp"
+	}
+	if c.MaxConnections == 0 {
+		c.MaxConnections = 1000
 	}
 	for _, d := range []struct {
 		value    *time.Duration
@@ -80,6 +87,8 @@ func (c Config) validate() error {
 		return &fence.InvalidError{Field: "Addr", Reason: "is empty; it names the upstream PostgreSQL"}
 	case c.Network != "tcp" && c.Network != "tcp4" && c.Network != "tcp6" && c.Network != "unix":
 		return &fence.InvalidError{Field: "Network", Reason: "is neither tcp nor unix"}
+	case c.MaxConnections < 0:
+		return &fence.InvalidError{Field: "MaxConnections", Reason: "is negative"}
 	case c.LoginTimeout < 0 || c.DialTimeout < 0 || c.DrainTimeout < 0 || c.KeepAlive < 0:
 		return &fence.InvalidError{Field: "timeouts", Reason: "include a negative one"}
 	}

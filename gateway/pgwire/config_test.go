@@ -18,6 +18,7 @@ func TestConfigNeedsOnlyAnAddress(t *testing.T) {
 	}{
 		"no address":      {Config{}, "Addr"},
 		"another network": {Config{Addr: "x", Network: "udp"}, "Network"},
+		"negative limit":  {Config{Addr: "x", MaxConnections: -1}, "MaxConnections"},
 		"negative time":   {Config{Addr: "x", LoginTimeout: -1}, "timeouts"},
 	} {
 		_, err := New(c.cfg)

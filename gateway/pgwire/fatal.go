@@ -15,6 +15,7 @@ const (
 	codeUnsupported          = "0A000"
 	codeInvalidAuthorization = "28000"
 	codeUnknownDatabase      = "3D000"
+	codeTooManyConnections   = "53300"
 	codeAdminShutdown        = "57P01"
 	codeCannotConnectNow     = "57P03"
 )

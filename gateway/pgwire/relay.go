@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"time"
 )
@@ -20,8 +21,15 @@ var buffers = sync.Pool{New: func() any { return new(buffer) }}
 // It returns when both directions have ended.
 func (s *session) relay(upstream net.Conn, log *slog.Logger) {
 	var fromClient sync.WaitGroup
-	fromClient.Go(func() { s.clientToServer(upstream) })
-	err := s.serverToClient(upstream)
+	fromClient.Go(func() {
+		defer s.recovered()
+		s.clientToServer(upstream)
+	})
+	var err error
+	func() {
+		defer s.recovered()
+		err = s.serverToClient(upstream)
+	}()
 	s.mu.Lock()
 	opened := s.phase == open
 	s.mu.Unlock()
@@ -58,7 +66,10 @@ func (s *session) clientToServer(upstream net.Conn) {
 			_ = closeWrite(upstream) // as the client did: PostgreSQL ends the session when it has answered
 			return
 		case isTimeout(err):
-			return // the other direction, which has a deadline of its own, says farewell
+			if s.deadlinePassed() {
+				continue
+			}
+			return // the other direction, which has the same deadline, says farewell
 		default:
 			_ = upstream.Close() // the client is lost: its transaction rolls back
 			return
@@ -106,7 +117,7 @@ func (s *session) woken(stream *serverStream, upstream net.Conn) bool {
 	}
 	deadline := time.Time{}
 	if s.phase == loggingIn {
-		deadline = time.Now().Add(s.srv.cfg.LoginTimeout)
+		deadline = s.loginEnds
 	}
 	_ = upstream.SetReadDeadline(deadline)
 	return false
@@ -130,8 +141,11 @@ func (s *session) serverToClient(upstream net.Conn) error {
 	held, err := s.login(upstream, buf, &stream)
 	if err == nil {
 		// A policy on grants belongs here: the client has logged in, and waits.
-		s.opened()
-		err = s.pump(upstream, buf, held, &stream)
+		if s.opened() {
+			err = s.pump(upstream, buf, held, &stream)
+		} else {
+			err = os.ErrDeadlineExceeded
+		}
 	}
 	return s.farewell(upstream, &stream, err)
 }

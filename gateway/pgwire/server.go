@@ -99,17 +99,23 @@ func (s *Server) accept(ctx context.Context, ln net.Listener, sessions *sync.Wai
 		}
 		sessions.Go(func() {
 			defer s.remove(ss)
+			defer ss.recovered()
 			ss.run(ctx)
 		})
 	}
 }
 
+// refusers is how many connections beyond the limit are heard out, to be told
+// that they are too many, or to have their cancel request passed on.
+const refusers = 16
+
 func (s *Server) add(ss *session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopping {
+	if s.stopping || len(s.sessions) >= s.cfg.MaxConnections+refusers {
 		return false
 	}
+	ss.surplus = len(s.sessions) >= s.cfg.MaxConnections
 	s.sessions[ss] = struct{}{}
 	return true
 }

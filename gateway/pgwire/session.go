@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -18,6 +19,9 @@ type session struct {
 	raw    net.Conn // as accepted: deadlines and closing go here
 	client net.Conn // raw, or TLS over it; owned by run's goroutine until relaying starts
 
+	loginEnds time.Time // the one deadline of both directions until the session is open
+	surplus   bool      // over the limit of connections: to be refused
+
 	mu       sync.Mutex // guards what follows; held for a few loads and stores at a time
 	upstream net.Conn
 	phase    phase
@@ -25,6 +29,7 @@ type session struct {
 	idle     bool // the last byte from PostgreSQL was a ReadyForQuery 'I' that answers the last byte from the client
 	copyIn   bool // PostgreSQL is reading COPY data
 	left     bool // the client has sent Terminate
+	expired  bool // the client's direction ran into the login's deadline
 	closing  closing
 }
 
@@ -44,17 +49,23 @@ const (
 	cutting            // ends now
 )
 
+// surplusTimeout is the patience with connections that will be refused.
+const surplusTimeout = 2 * time.Second
+
 func newSession(srv *Server, conn net.Conn) *session {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: srv.cfg.KeepAlive})
 	}
-	return &session{srv: srv, raw: conn, client: conn}
+	return &session{srv: srv, raw: conn, client: conn, loginEnds: time.Now().Add(srv.cfg.LoginTimeout)}
 }
 
 // run serves the connection to its end.
 func (s *session) run(ctx context.Context) {
 	defer func() { _ = s.raw.Close() }()
-	_ = s.raw.SetDeadline(time.Now().Add(s.srv.cfg.LoginTimeout))
+	if s.surplus {
+		s.loginEnds = time.Now().Add(min(surplusTimeout, s.srv.cfg.LoginTimeout))
+	}
+	_ = s.raw.SetDeadline(s.loginEnds)
 	opening, err := s.negotiate(ctx)
 	if err != nil {
 		s.refuse(err)
@@ -67,6 +78,9 @@ func (s *session) run(ctx context.Context) {
 		return // PostgreSQL's answer to a cancel request is the end of the connection
 	}
 	who, err := s.checkStartup(opening)
+	if err == nil && s.surplus {
+		err = errTooMany
+	}
 	if err != nil {
 		s.refuse(err)
 		return
@@ -87,6 +101,20 @@ func (s *session) run(ctx context.Context) {
 		return
 	}
 	s.relay(upstream, log)
+}
+
+// recovered, deferred, keeps a defect that shows in one session from ending all
+// the others: that session ends.
+func (s *session) recovered() {
+	if cause := recover(); cause != nil {
+		s.srv.log.Error("a PostgreSQL session panicked and is ended", "client", s.raw.RemoteAddr(), "panic", cause, "stack", string(debug.Stack()))
+		_ = s.raw.Close()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.upstream != nil {
+			_ = s.upstream.Close()
+		}
+	}
 }
 
 // negotiate answers what may come before the startup packet, and returns that
@@ -179,15 +207,19 @@ func (s *session) loggingIn(upstream net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.upstream, s.phase = upstream, loggingIn
-	_ = upstream.SetReadDeadline(time.Now().Add(s.srv.cfg.LoginTimeout))
+	_ = upstream.SetReadDeadline(s.loginEnds)
 	s.pending = 1 // the startup packet is answered by a ReadyForQuery too
 	return s.closing == notClosing
 }
 
-// opened marks the end of the login: from now on only the peers limit time.
-func (s *session) opened() {
+// opened marks the end of the login: from now on only the peers limit time. It
+// is false where the client's direction has run out of time before.
+func (s *session) opened() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.expired {
+		return false
+	}
 	s.phase = open
 	if s.closing == notClosing {
 		_ = s.raw.SetDeadline(time.Time{})
@@ -195,6 +227,17 @@ func (s *session) opened() {
 	}
 	s.srv.counters.sessions.Add(1)
 	s.srv.counters.active.Add(1)
+	return true
+}
+
+// deadlinePassed notes that the deadline has ended a read of the client, and
+// reports whether to read on: it was the login's, and the login succeeded just
+// then.
+func (s *session) deadlinePassed() (readOn bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expired = s.phase != open
+	return s.phase == open && s.closing == notClosing
 }
 
 // drain asks the session to end at its next idle moment.

@@ -72,6 +72,7 @@ func parseStartup(p packet) (startup, error) {
 			message: fmt.Sprintf("unsupported frontend protocol %d.%d: this gateway relays 3.x", major, p.code()&0xffff),
 		}
 	}
+	logical := false // once it is asked for, PostgreSQL stays with it, and with the database
 	malformed := &startupError{code: codeProtocolViolation, message: "invalid startup packet layout: expected terminator as last byte"}
 	for b := []byte(p[minPacketBytes:]); ; {
 		name, rest, ok := cutString(b)
@@ -94,10 +95,12 @@ func parseStartup(p packet) (startup, error) {
 		case "database":
 			s.database = value
 		case "replication":
+			logical = logical || value == "database"
 			s.physical = isTrue(value)
 		}
 		b = rest
 	}
+	s.physical = s.physical && !logical
 	if s.user == "" {
 		return s, &startupError{code: codeInvalidAuthorization, message: "no PostgreSQL user name specified in startup packet"}
 	}

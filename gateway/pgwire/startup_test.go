@@ -38,6 +38,8 @@ func TestStartupIsReadFromACopy(t *testing.T) {
 		"grant in options":       {"user\x00ada\x00options\x00-c fence.resource=a -c fence.token=1\x00\x00", startup{user: "ada", database: "ada"}},
 		"physical replication":   {"user\x00ada\x00replication\x00true\x00\x00", startup{user: "ada", database: "ada", physical: true}},
 		"logical replication":    {"user\x00ada\x00replication\x00database\x00database\x00shop\x00\x00", startup{user: "ada", database: "shop"}},
+		"logical stays logical":  {"user\x00ada\x00replication\x00database\x00replication\x00true\x00database\x00shop\x00\x00", startup{user: "ada", database: "shop"}},
+		"physical, then logical": {"user\x00ada\x00replication\x00true\x00replication\x00database\x00database\x00shop\x00\x00", startup{user: "ada", database: "shop"}},
 		"protocol extension":     {"_pq_.x\x001\x00user\x00ada\x00\x00", startup{user: "ada", database: "ada"}},
 		"last of two repetition": {"user\x00ada\x00user\x00bob\x00\x00", startup{user: "bob", database: "bob"}},
 	} {

@@ -142,3 +142,37 @@ func TestUpstreamTLSIsInsistedOn(t *testing.T) {
 		r.stop()
 	}
 }
+
+func TestChannelBindingThatCannotWorkIsFoundBeforehand(t *testing.T) {
+	t.Parallel()
+	own, trust := certificate(t)
+	other, _ := certificate(t)
+	addr := upstream(t, func(conn net.Conn) {
+		readStartup(conn)
+		_, _ = conn.Write([]byte{'S'})
+		secure := tls.Server(conn, own)
+		_, _ = io.Copy(io.Discard, secure)
+		_ = secure.Close()
+	})
+	for name, c := range map[string]struct {
+		upstream, client *tls.Config
+		says             string // "" for nothing
+	}{
+		"plain on both legs":         {nil, nil, ""},
+		"TLS for clients only":       {nil, other, ""},
+		"TLS upstream only":          {trust, nil, "SCRAM-SHA-256-PLUS"},
+		"two certificates":           {trust, other, "channel_binding=disable"},
+		"PostgreSQL's own for both":  {trust, own, ""},
+		"own, found by a function":   {trust, &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &own.Certificates[0], nil }}, ""},
+		"other, found by a function": {trust, &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &other.Certificates[0], nil }}, "channel_binding=disable"},
+	} {
+		srv, err := pgwire.New(pgwire.Config{Addr: addr, TLS: c.client, UpstreamTLS: c.upstream})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = srv.CheckChannelBinding(t.Context())
+		if (c.says == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %q", name, err, c.says)
+		}
+	}
+}

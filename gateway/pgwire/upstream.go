@@ -62,6 +62,12 @@ func upgrade(ctx context.Context, conn net.Conn, cfg *tls.Config) (net.Conn, err
 // errShuttingDown is what a client is told that comes too late.
 var errShuttingDown = &startupError{code: codeCannotConnectNow, message: "the gateway is shutting down"}
 
+// errTooMany is what a client is told that is over the limit of connections.
+var errTooMany = &startupError{
+	code: codeTooManyConnections, message: "sorry, too many clients already",
+	hint: "The gateway's limit of connections is reached. Try again when others have ended.",
+}
+
 // unreachable is what a client is told: that PostgreSQL is away, and which
 // one; why, only the log says.
 func (s *Server) unreachable(cause error) error {

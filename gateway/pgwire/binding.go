@@ -1,0 +1,65 @@
+package pgwire
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+)
+
+// Why SCRAM with channel binding can't pass this relay.
+var (
+	errBindingOverPlain = errors.New("PostgreSQL is reached with TLS, but clients are offered none: where it asks for SCRAM, it offers SCRAM-SHA-256-PLUS, " +
+		"and libpq refuses that over a plain connection; offer clients TLS with PostgreSQL's own certificate, or reach PostgreSQL without TLS")
+	errTwoCertificates = errors.New("clients see another certificate than PostgreSQL's own: where it asks for SCRAM, channel binding fails, " +
+		"so clients must connect with channel_binding=disable; or offer them PostgreSQL's own certificate and key")
+)
+
+// CheckChannelBinding reports why clients will not be able to log in by SCRAM
+// with channel binding, which libpq uses wherever it can: that proof covers the
+// certificate of the connection, and a relay has two connections. nil where it
+// works, or needs no TLS; also an error where PostgreSQL's certificate can't be
+// looked at.
+func (s *Server) CheckChannelBinding(ctx context.Context) error {
+	switch {
+	case s.cfg.UpstreamTLS == nil:
+		return nil
+	case s.cfg.TLS == nil:
+		return errBindingOverPlain
+	}
+	conn, err := s.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	secure, ok := conn.(*tls.Conn)
+	if !ok {
+		return errors.New("the connection to PostgreSQL is not encrypted")
+	}
+	own, err := s.certificate()
+	if err != nil {
+		return err
+	}
+	if theirs := secure.ConnectionState().PeerCertificates; len(theirs) == 0 || !bytes.Equal(own, theirs[0].Raw) {
+		return errTwoCertificates
+	}
+	return nil
+}
+
+// certificate is what clients see, DER.
+func (s *Server) certificate() ([]byte, error) {
+	cert := new(tls.Certificate)
+	switch {
+	case s.cfg.TLS.GetCertificate != nil:
+		var err error
+		if cert, err = s.cfg.TLS.GetCertificate(&tls.ClientHelloInfo{}); err != nil {
+			return nil, err
+		}
+	case len(s.cfg.TLS.Certificates) > 0:
+		cert = &s.cfg.TLS.Certificates[0]
+	}
+	if len(cert.Certificate) == 0 {
+		return nil, errors.New("there is no certificate for clients")
+	}
+	return cert.Certificate[0], nil
+}

@@ -1,0 +1,90 @@
+package pgwire
+
+import (
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// scripted is a connection whose reads are answered by a function.
+type scripted struct {
+	net.Conn
+	read func([]byte) (int, error)
+}
+
+func (c *scripted) Read(b []byte) (int, error) { return c.read(b) }
+
+func aSession(t *testing.T, client net.Conn) *session {
+	t.Helper()
+	srv, err := New(Config{Addr: "127.0.0.1:1", Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newSession(srv, client)
+}
+
+func TestClientsDirectionOutlivesTheDeadlineOfALoginThatSucceeded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		reads := 0
+		s := aSession(t, &scripted{Conn: near, read: func(b []byte) (int, error) {
+			switch reads++; reads {
+			case 1:
+				return 0, os.ErrDeadlineExceeded // the deadline ran out just when the session opened
+			case 2:
+				return copy(b, "Q\x00\x00\x00\x05\x00"), nil
+			}
+			return 0, io.EOF
+		}})
+		s.upstream, s.phase = far, open
+		passed := make(chan string, 1)
+		go func() {
+			b, _ := io.ReadAll(near)
+			passed <- string(b)
+		}()
+		s.clientToServer(far)
+		_ = far.Close()
+		if got := <-passed; got != "Q\x00\x00\x00\x05\x00" {
+			t.Errorf("passed on %q", got)
+		}
+	})
+}
+
+func TestDeadlineThatRunsOutBeforeTheSessionOpensEndsIt(t *testing.T) {
+	t.Parallel()
+	near, far := net.Pipe()
+	defer func() { _, _ = near.Close(), far.Close() }()
+	s := aSession(t, &scripted{Conn: near, read: func([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }})
+	if !s.loggingIn(far) {
+		t.Fatal("the session may not log in")
+	}
+	s.clientToServer(far)
+	if s.opened() {
+		t.Error("a session opened whose client is not read any more")
+	}
+}
+
+func TestPanicOfOneDirectionEndsBoth(t *testing.T) {
+	t.Parallel()
+	near, far := net.Pipe()
+	s := aSession(t, &scripted{Conn: near, read: func([]byte) (int, error) { panic("of the test") }})
+	if !s.loggingIn(far) {
+		t.Fatal("the session may not log in")
+	}
+	_ = near.SetDeadline(time.Now().Add(10 * time.Second))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.relay(far, s.srv.log)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("the other direction goes on")
+	}
+}

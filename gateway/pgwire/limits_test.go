@@ -1,0 +1,146 @@
+//go:build unix
+
+package pgwire_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/fencegate/fencegate/gateway/pgwire"
+)
+
+func TestConnectionsOverTheLimitAreToldSo(t *testing.T) {
+	t.Parallel()
+	w := setup(t, func(c *pgwire.Config) { c.MaxConnections = 2 })
+	first, second := w.connect(w.config(w.pg.WriterURL)), w.connect(w.config(w.pg.WriterURL))
+	_, err := pgx.ConnectConfig(t.Context(), w.config(w.pg.WriterURL))
+	if refused, ok := errors.AsType[*pgconn.PgError](err); !ok || refused.Code != "53300" || refused.Severity != "FATAL" {
+		t.Errorf("the third connection: %v, want FATAL 53300", err)
+	}
+	// What is full can still be relieved: a cancel request gets through.
+	if err := first.PgConn().CancelRequest(t.Context()); err != nil {
+		t.Errorf("cancel: %v", err)
+	}
+	until(t, "the cancel request arrives", func() bool { return w.srv.Stats().Cancels == 1 })
+	if err := second.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the place is free", func() bool { return w.srv.Stats().Active == 1 })
+	until(t, "another connection is served", func() bool {
+		conn, err := pgx.ConnectConfig(t.Context(), w.config(w.pg.WriterURL))
+		if err == nil {
+			_ = conn.Close(t.Context())
+		}
+		return err == nil
+	})
+}
+
+func TestConnectionsThatSayNothingAreLimitedToo(t *testing.T) {
+	t.Parallel()
+	r := start(t, "tcp", upstream(t, func(net.Conn) {}), "shop", func(c *pgwire.Config) { c.MaxConnections = 1 })
+	var closed int
+	var mu sync.Mutex
+	for range 100 {
+		conn := r.dial()
+		go func() {
+			_, _ = io.Copy(io.Discard, conn)
+			mu.Lock()
+			closed++
+			mu.Unlock()
+		}()
+	}
+	until(t, "those beyond the limit and what refusing needs are closed", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return closed >= 20
+	})
+}
+
+// buffer collects a log that several goroutines write.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func TestPanicEndsItsSessionOnly(t *testing.T) {
+	t.Parallel()
+	server, client := certificate(t)
+	var log buffer
+	panics := make(chan bool, 10)
+	w := setup(t, func(c *pgwire.Config) {
+		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		c.TLS = &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			if <-panics {
+				panic("of the test")
+			}
+			return &server.Certificates[0], nil
+		}}
+	})
+	cfg := w.config(w.pg.WriterURL)
+	cfg.TLSConfig = client
+	panics <- false
+	before := w.connect(cfg)
+	panics <- true
+	if _, err := pgx.ConnectConfig(t.Context(), cfg); err == nil {
+		t.Error("the session that panicked was served")
+	}
+	panics <- false
+	after := w.connect(cfg)
+	for _, conn := range []*pgx.Conn{before, after} {
+		if _, err := conn.Exec(t.Context(), "SELECT 1"); err != nil {
+			t.Errorf("another session: %v", err)
+		}
+	}
+	if text := log.String(); !bytes.Contains([]byte(text), []byte("of the test")) || !bytes.Contains([]byte(text), []byte("goroutine")) {
+		t.Errorf("the log does not show the panic and its place:\n%s", text)
+	}
+}
+
+func TestLoginHasOneDeadlineForBothDirections(t *testing.T) {
+	t.Parallel()
+	// PostgreSQL is reached late, and answers after the client's time is over, counted from accepting it.
+	const timeout = 600 * time.Millisecond
+	answered := make(chan time.Duration, 1)
+	addr := upstream(t, func(conn net.Conn) {
+		readStartup(conn)
+		_, _ = io.Copy(io.Discard, conn)
+	})
+	r := start(t, "tcp", addr, "shop", func(c *pgwire.Config) { c.LoginTimeout = timeout })
+	conn := r.dial()
+	began := time.Now()
+	late, cancel := context.WithTimeout(t.Context(), timeout*2/3)
+	defer cancel()
+	<-late.Done()
+	send(t, conn, startup)
+	go func() {
+		_, _ = pgproto3.NewFrontend(conn, conn).Receive()
+		answered <- time.Since(began)
+	}()
+	if took := <-answered; took > timeout*3/2 {
+		t.Errorf("the login was ended after %v; its limit is %v from accepting the connection", took, timeout)
+	}
+}
