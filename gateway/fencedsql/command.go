@@ -21,7 +21,15 @@ var refused = map[string]string{
 	"reset":     "would take away the settings that carry the grant",
 	"discard":   "would take away the settings that carry the grant",
 	"copy":      "needs a connection of its own; use the PostgreSQL port",
+	"grant":     administers,
+	"revoke":    administers,
+	"reassign":  administers,
 }
+
+// administered are the objects that a request may not alter, create or drop.
+var administered = []string{"role", "user", "group", "database", "system", "default"}
+
+const administers = "administers the server; do that as its administrator, not under a grant"
 
 const inTransaction = "is not allowed: a request is one transaction, which the gateway begins and ends"
 
@@ -40,8 +48,13 @@ func allowed(field, sql string) error {
 	if why, no := refused[first.text]; no {
 		return &fence.InvalidError{Field: field, Reason: "begins with " + strings.ToUpper(first.text) + ", which " + why}
 	}
-	if first.text == "set" {
+	switch first.text {
+	case "set":
 		return allowedSetting(field, &s)
+	case "alter", "create", "drop":
+		if what := s.next(); what.kind == plainWord && slices.Contains(administered, what.text) {
+			return &fence.InvalidError{Field: field, Reason: "begins with " + strings.ToUpper(first.text+" "+what.text) + ", which " + administers}
+		}
 	}
 	return nil
 }
@@ -73,6 +86,8 @@ func allowedSetting(field string, s *scanner) error {
 		return setRefused(field, strings.ToUpper(name))
 	case strings.HasPrefix(name, "fence."):
 		return setRefused(field, name)
+	case name == "client_encoding", word.is("names") && name == "names":
+		return &fence.InvalidError{Field: field, Reason: "sets the client's encoding; an answer is JSON, which is UTF-8"}
 	}
 	return nil
 }

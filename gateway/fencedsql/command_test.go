@@ -21,6 +21,10 @@ func TestCommandsThatEndOrLeaveTheTransactionAreRefused(t *testing.T) {
 		"SET SESSION AUTHORIZATION x", "SET session_authorization = x", "SET LOCAL session_authorization TO x", `SET "session_authorization" = x`,
 		"SET fence.token = '1'", "SET LOCAL fence.token = '1'", "SET SESSION fence.resource TO x", "set FENCE.Token='1'",
 		`SET "fence"."token" = '1'`, `SET "fence.token" = '1'`, `SET "FENCE".token = '1'`, "SET fence /* x */ . -- y\n token = '1'",
+		"GRANT x TO y", "grant fence_writer to public", "REVOKE x FROM y", "REASSIGN OWNED BY a TO b",
+		"ALTER ROLE CURRENT_USER SET x = 1", "alter /* x */ user CURRENT_USER PASSWORD 'x'", "ALTER GROUP a ADD USER b", "CREATE ROLE x", "CREATE USER x", "create group x",
+		"DROP ROLE x", "DROP USER x", "ALTER DATABASE d SET x = 1", "ALTER SYSTEM SET x = 1", "ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO x",
+		"SET client_encoding = 'SJIS'", "SET LOCAL client_encoding TO latin1", `SET "client_encoding" = 'x'`, "SET NAMES 'SJIS'", "set local names 'x'",
 		`SET U&"fence".token = '1'`, `SET u&"\0066ence.token" = '1'`, `SET fence.U&"token" = '1'`, `SET x.U&"token" = '1'`,
 	} {
 		err := allowed("statements[0].sql", sql)
@@ -37,6 +41,7 @@ func TestOrdinaryCommandsPass(t *testing.T) {
 		"SELECT 1", "(SELECT 1)", "UPDATE commit SET begin = 1", "INSERT INTO t VALUES ($1)", "WITH a AS (SELECT 1) SELECT * FROM a",
 		"-- COMMIT\nSELECT 1", "/* COMMIT */ SELECT 1", "/* /* */ COMMIT */ SELECT 1", "SELECT 'COMMIT'", "DO $$ BEGIN END $$", "CALL p()",
 		"committed", "commit_ed", "beginning", "SET LOCAL search_path = app", "SET statement_timeout = 1000", "SET TIME ZONE 'UTC'", "SET CONSTRAINTS ALL DEFERRED",
+		"ALTER TABLE roles ADD x int", "CREATE TABLE role (x int)", "DROP TABLE users", "CREATE TEMP TABLE t (x int)", "ALTER", "SET names.x = 1",
 		"SET fencer.token = '1'", "SET roles.x = 1", "SET TRANSACTION READ ONLY", "EXPLAIN SELECT 1", "LOCK TABLE t", "\"commit\"", "é COMMIT",
 	} {
 		if err := allowed("f", sql); err != nil {

@@ -28,7 +28,8 @@
 //
 // A request is one transaction, so commands that end it or work outside of it
 // (COMMIT, ROLLBACK, savepoints, PREPARE TRANSACTION), that change who acts (SET
-// ROLE, SET SESSION AUTHORIZATION), what it may write (SET fence.*, RESET), or
+// ROLE, SET SESSION AUTHORIZATION), what it may write (SET fence.*, RESET), who
+// may do what (GRANT, REVOKE, roles), the encoding of the answer, or
 // what the next request finds (DISCARD, PREPARE) are refused, and so is COPY. The
 // check reads a statement's first words as PostgreSQL's scanner would, behind
 // comments and empty statements; the extended protocol takes one command only.
@@ -42,9 +43,16 @@
 //   - Whatever set_config puts in their place is checked like any grant, with its
 //     seal, by the trigger on each guarded statement. A client that knows a current
 //     seal is that holder; one that does not gets ZF001 or ZF003.
-//   - The login is a member of fence_writer only, so there is no role to change
-//     to that could write around the triggers; the gateway is not ready otherwise.
+//   - The login is a member of fence_writer only and owns no guarded table, so
+//     there is no role to change to that could write around the triggers, and no
+//     guard that it could take away; the gateway is not ready otherwise.
 //   - What a session keeps beyond its transaction (settings, temporary tables,
 //     locks) is discarded before another request gets the connection; if that
 //     fails, the connection is closed.
+//
+// What all requests share is their login, and PostgreSQL lets a login act on
+// itself: a hidden command can change its password and its defaults (ALTER ROLE
+// CURRENT_USER), see the statements of the other requests in pg_stat_activity,
+// and end their sessions. That can stop these requests, and reads of what others
+// write must be kept from clients by other means; it lets no stale write through.
 package fencedsql

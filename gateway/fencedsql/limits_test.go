@@ -5,9 +5,13 @@ package fencedsql_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/api"
@@ -26,6 +30,47 @@ func TestLimitsHold(t *testing.T) {
 	var failed *api.StatementError
 	if err := w.fails(insert, st("SELECT pg_sleep(60)")); !errors.As(err, &failed) || failed.SQLState != "57014" || failed.Index != 1 {
 		t.Errorf("slow statement: %v", err)
+	}
+	if n := w.count(); n != 0 {
+		t.Errorf("%d rows committed", n)
+	}
+}
+
+func TestOneHugeRowIsNotReadIntoMemory(t *testing.T) {
+	t.Parallel()
+	w := setup(t, func(c *fencedsql.Config) { c.MaxResultBytes = 1000 })
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	var tooLarge *api.TooLargeError
+	err := w.fails(st("INSERT INTO items (id) VALUES (1)"), st("SELECT repeat('x', 200 * 1024 * 1024)"))
+	runtime.ReadMemStats(&after)
+	if !errors.As(err, &tooLarge) || tooLarge.Limit != 1000 {
+		t.Errorf("huge row: %v", err)
+	}
+	if read := after.TotalAlloc - before.TotalAlloc; read > 100<<20 {
+		t.Errorf("%d bytes were allocated for a row that is refused", read)
+	}
+	if n := w.count(); n != 0 {
+		t.Errorf("%d rows committed", n)
+	}
+	w.ok(st("SELECT 1")) // the next request finds a connection that works
+}
+
+func TestAnswerThatIsNoJSONCommitsNothing(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	insert := st("INSERT INTO items (id) VALUES (1)")
+	for _, sql := range []string{"SELECT to_json(chr(233))", "SELECT chr(233)"} {
+		var failed *api.StatementError
+		err := w.fails(insert, st("SELECT set_config('client_encoding', 'LATIN1', true)"), st(sql))
+		if !errors.As(err, &failed) || failed.Index != 2 || failed.SQLState != "22021" {
+			t.Errorf("%s: %v, want 22021 of statement 2", sql, err)
+		}
+		// Deeper than Go's encoder goes.
+		err = w.fails(insert, st("SELECT (repeat('[', 11000) || repeat(']', 11000))::json"))
+		if !errors.As(err, &failed) || failed.Index != 1 {
+			t.Errorf("deep JSON: %v", err)
+		}
 	}
 	if n := w.count(); n != 0 {
 		t.Errorf("%d rows committed", n)
@@ -83,6 +128,20 @@ func TestUnreachableDatabaseIsUnavailable(t *testing.T) {
 func TestReadinessWantsAWriterAndNoMore(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
+	admin := pg.Pool(t)
+	makers, owner := pg.As(t, "fence_writer"), pg.As(t, "fence_writer")
+	for url, sql := range map[string]string{
+		makers: "ALTER ROLE %s CREATEROLE",
+		owner:  "CREATE TABLE guarded (id int); SELECT fence.protect('guarded', resource => 'r'); ALTER TABLE guarded OWNER TO %s",
+	} {
+		login, err := pgx.ParseConfig(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := admin.Exec(t.Context(), fmt.Sprintf(sql, login.User)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, c := range map[string]struct {
 		url  string
 		says string // "" for ready
@@ -93,6 +152,12 @@ func TestReadinessWantsAWriterAndNoMore(t *testing.T) {
 		"gateway as well":   {pg.As(t, "fence_writer", "fence_gateway"), "may do more"},
 		"owner as well":     {pg.As(t, "fence_writer", "fence_owner"), "may do more"},
 		"gateway, no write": {pg.GatewayURL, "not in fence_writer"},
+		"may signal":        {pg.As(t, "fence_writer", "pg_signal_backend"), "pg_signal_backend"},
+		"may write files":   {pg.As(t, "fence_writer", "pg_write_server_files"), "pg_write_server_files"},
+		"may run programs":  {pg.As(t, "fence_writer", "pg_execute_server_program"), "pg_execute_server_program"},
+		"may write all":     {pg.As(t, "fence_writer", "pg_write_all_data"), "pg_write_all_data"},
+		"may make roles":    {makers, "may do more"},
+		"owns a guard":      {owner, "guarded"},
 	} {
 		run, err := fencedsql.New(fencedsql.Config{URL: c.url})
 		if err != nil {

@@ -3,6 +3,7 @@ package fencedsql
 import (
 	"encoding/json"
 	"strconv"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -22,17 +23,27 @@ func columns(fields []pgconn.FieldDescription, types *pgtype.Map) []api.Column {
 	return named
 }
 
-// appendRow writes one row as a JSON array.
-func appendRow(b []byte, fields []pgconn.FieldDescription, values [][]byte) []byte {
+// appendRow writes one row as a JSON array. The error is an [*api.StatementError]
+// where a value can't stand in JSON: it must be found before COMMIT.
+func appendRow(b []byte, fields []pgconn.FieldDescription, values [][]byte) ([]byte, error) {
 	b = append(b, '[')
 	for i, value := range values {
 		if i > 0 {
 			b = append(b, ',')
 		}
+		embedded := fields[i].DataTypeOID == pgtype.JSONOID || fields[i].DataTypeOID == pgtype.JSONBOID
+		if !utf8.Valid(value) || embedded && value != nil && !json.Valid(value) {
+			return nil, &api.StatementError{
+				SQLState: stateNotInRepertoire, Message: "a value in the column " + strconv.Quote(fields[i].Name) + " can't stand in JSON",
+				Hint: "An answer is UTF-8, with at most 10000 levels of JSON; leave client_encoding as it is.",
+			}
+		}
 		b = appendValue(b, fields[i].DataTypeOID, value)
 	}
-	return append(b, ']')
+	return append(b, ']'), nil
 }
+
+const stateNotInRepertoire = "22021" // character_not_in_repertoire
 
 // appendValue writes one value, given in PostgreSQL's text format. A value's
 // JSON type depends on its column's type only, but for NULL and for floats that

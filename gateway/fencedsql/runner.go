@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
@@ -67,6 +69,7 @@ const (
 	// sqlDiscard makes a session as it was after its login.
 	sqlDiscard     = "DISCARD ALL"
 	discardTimeout = 5 * time.Second
+	messageSlack   = 256 << 10
 )
 
 // New makes a runner; it does not connect yet. The error is a
@@ -83,6 +86,10 @@ func New(cfg Config) (*Runner, error) {
 	pool.MaxConns = cfg.MaxConns
 	// No statement is kept on the server: DISCARD ALL would pull it away.
 	pool.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	// A single row beyond the limit is never read into memory; the rest is for what
+	// PostgreSQL adds to a row, and for the columns' names.
+	pool.ConnConfig.MaxProtocolMessageBodyLen = int(min(cfg.MaxResultBytes, math.MaxInt32)) + messageSlack
+	pool.ConnConfig.RuntimeParams["client_encoding"] = "UTF8"
 	pool.ConnConfig.RuntimeParams["statement_timeout"] = strconv.FormatInt(cfg.StatementTimeout.Milliseconds(), 10)
 	pool.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = strconv.FormatInt(cfg.RequestTimeout.Milliseconds(), 10)
 	if pool.ConnConfig.RuntimeParams["application_name"] == "" {
@@ -152,20 +159,30 @@ func (r *Runner) statement(ctx context.Context, conn *pgx.Conn, st api.Statement
 	fields := rows.FieldDescriptions()
 	result.Columns, result.Rows = columns(fields, conn.TypeMap()), []json.RawMessage{}
 	for rows.NextRow() {
-		row := appendRow(nil, fields, rows.Values())
-		if *left -= int64(len(row)) + 1; *left < 0 {
+		row, err := appendRow(nil, fields, rows.Values())
+		if *left -= int64(len(row)) + 1; err == nil && *left < 0 {
+			err = r.tooLarge()
+		}
+		if err != nil {
 			cancel() // else Close would read the rest
 			_, _ = rows.Close()
-			return &api.TooLargeError{What: "the result", Limit: r.cfg.MaxResultBytes}
+			return err
 		}
 		result.Rows = append(result.Rows, row)
 	}
 	tag, err := rows.Close()
+	if _, over := errors.AsType[*pgproto3.ExceededMaxBodyLenErr](err); over {
+		return r.tooLarge()
+	}
 	if err != nil {
 		return err
 	}
 	result.RowsAffected, result.Command = tag.RowsAffected(), tag.String()
 	return nil
+}
+
+func (r *Runner) tooLarge() error {
+	return &api.TooLargeError{What: "the result", Limit: r.cfg.MaxResultBytes}
 }
 
 // failedStatement carries the index from inside the transaction.
@@ -187,6 +204,7 @@ func (r *Runner) explain(ctx context.Context, grant fence.Grant, err error) erro
 	var (
 		pgErr    *pgconn.PgError
 		tooLarge *api.TooLargeError
+		failed   *api.StatementError
 	)
 	isPg := errors.As(err, &pgErr)
 	refusal := pgfence.Translate(err)
@@ -194,6 +212,9 @@ func (r *Runner) explain(ctx context.Context, grant fence.Grant, err error) erro
 	switch {
 	case errors.As(err, &tooLarge):
 		return tooLarge
+	case errors.As(err, &failed):
+		failed.Index = index
+		return failed
 	case errors.Is(err, fence.ErrUnknown), errors.Is(err, fence.ErrInvalid):
 		return err
 	case refused && index < 0:
@@ -248,22 +269,33 @@ func (r *Runner) stale(ctx context.Context, grant fence.Grant) error {
 	return nil
 }
 
-// sqlRoles: the login must be able to write under a grant, and no more.
-const sqlRoles = `SELECT pg_has_role(current_user, 'fence_writer', 'USAGE'),
-       rolsuper OR rolreplication OR pg_has_role(current_user, 'fence_owner', 'MEMBER') OR pg_has_role(current_user, 'fence_gateway', 'MEMBER')
-  FROM pg_roles WHERE rolname = current_user`
+// sqlRoles: the login must be able to write under a grant, and no more; which
+// more, in words. Who owns a guarded table may take its guard away.
+const sqlRoles = `SELECT pg_has_role(current_user, 'fence_writer', 'USAGE'), concat_ws(', ',
+         CASE WHEN rolsuper THEN 'is a superuser' END,
+         CASE WHEN rolreplication THEN 'may replicate' END,
+         CASE WHEN rolcreaterole THEN 'may make roles' END,
+         (SELECT 'is in ' || string_agg(g.rolname, ' and ' ORDER BY g.rolname) FROM pg_roles g
+           WHERE NOT me.rolsuper AND pg_has_role(current_user, g.oid, 'MEMBER')
+             AND g.rolname IN ('fence_owner', 'fence_gateway', 'pg_signal_backend', 'pg_read_server_files', 'pg_write_server_files',
+                               'pg_execute_server_program', 'pg_write_all_data')),
+         (SELECT 'owns the guarded ' || min(c.oid::regclass::text) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_proc p ON p.oid = t.tgfoid
+           WHERE NOT me.rolsuper AND NOT t.tgisinternal AND p.pronamespace = to_regnamespace('fence') AND pg_has_role(current_user, c.relowner, 'MEMBER')
+          HAVING count(*) > 0))
+  FROM pg_roles me WHERE rolname = current_user`
 
 // Check reports whether requests can be served: nil, or why not.
 func (r *Runner) Check(ctx context.Context) error {
-	var writer, more bool
+	var writer bool
+	var more string
 	if err := r.pool.QueryRow(ctx, sqlRoles).Scan(&writer, &more); err != nil {
 		return fmt.Errorf("SQL login: %w", err)
 	}
 	switch {
 	case !writer:
 		return errors.New("the SQL login is not in fence_writer; grant it: GRANT fence_writer TO …")
-	case more:
-		return errors.New("the SQL login may do more than write under a grant; give /v1/sql a login that is in fence_writer only")
+	case more != "":
+		return fmt.Errorf("the SQL login may do more than write under a grant: it %s; give /v1/sql a login that is in fence_writer only and owns no guarded table", more)
 	}
 	return nil
 }
