@@ -171,7 +171,7 @@ func (n *node) state(ctx context.Context) nodeState {
 	var fields *redis.IntCmd
 	var quarantine *redis.DurationCmd
 	_, err := n.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		marker = p.HMGet(ctx, n.keys.h, "@incarnation", "@base", "@maxttl", "@pending")
+		marker = p.HMGet(ctx, n.keys.h, "@incarnation", "@base", "@maxttl", "@pending", "@note")
 		fields = p.HLen(ctx, n.keys.h)
 		quarantine = p.PTTL(ctx, n.keys.q)
 		return nil

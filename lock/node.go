@@ -337,11 +337,9 @@ func (n *node) serve() {
 			n.fail(err)
 			return
 		}
-		if len(flight) > 1 {
-			// Callers that this batch woke are about to submit again: let them,
-			// so that the next batch is a full one too.
-			runtime.Gosched()
-		}
+		// Callers that these answers woke are about to submit again: let them
+		// first, so that the next batch is a full one too.
+		runtime.Gosched()
 		n.mu.Lock()
 		switch {
 		case lost:

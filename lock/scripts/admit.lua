@@ -25,6 +25,10 @@ end
 if m[2] and tonumber(m[2]) >= tonumber(ARGV[2]) then
   return {3}
 end
-redis.call('HSET', KEYS[1], '@incarnation', ARGV[1], '@base', ARGV[2], '@maxttl', ARGV[3])
+-- The note is for people, and longer than 64 bytes for Redis: H is a hash table
+-- from the start then. As a list, which a short hash is, each counter took a
+-- walk over all of them.
+redis.call('HSET', KEYS[1], '@incarnation', ARGV[1], '@base', ARGV[2], '@maxttl', ARGV[3],
+  '@note', 'kept by fencegate: without this key the node counts as lost and grants nothing')
 redis.call('HDEL', KEYS[1], '@pending')
 return {1}

@@ -14,6 +14,7 @@
 -- values: its place in the order from 1, pttl (or maxttl), counter, holder.
 --
 -- After an error any of the acquires may have been granted.
+local sub, max = string.sub, math.max
 local n, name = #KEYS - 1, tonumber(ARGV[1]) + 1
 local values, ttls, floors = {}, {}, {}
 local fields, nf = {'@incarnation', '@base', '@maxttl'}, 3
@@ -29,7 +30,7 @@ for i = 1, n do
   ttls[i] = ttl
   if ttl > 0 then
     nf = nf + 1
-    fields[nf] = 'c:' .. string.sub(KEYS[i + 1], name)
+    fields[nf] = 'c:' .. sub(KEYS[i + 1], name)
   end
 end
 local m = redis.call('HMGET', KEYS[1], unpack(fields))
@@ -46,28 +47,28 @@ local answer, tail, nt, f = {}, {}, 0, 3
 for i = 1, n do
   local key, value, ttl = KEYS[i + 1], values[i], ttls[i]
   local held = lock[key]
-  local ours = held and string.sub(held, 1, 32) == string.sub(value, 1, 32)
   if ttl == 0 then
-    answer[i] = ours and 1 or 0
-    if ours then
-      lock[key], px[key] = false, 0
+    if held and sub(held, 1, 32) == value then
+      answer[i], lock[key], px[key] = 1, false, 0
+    else
+      answer[i] = 0
     end
   else
     f = f + 1
     if not admitted then
       answer[i] = -1
     else
-      local c = count[key] or math.max(tonumber(m[f] or '0'), base)
+      local c = count[key] or max(tonumber(m[f] or '0'), base)
       if ttl > maxttl then
         answer[i] = -3
         tail[nt + 1], tail[nt + 2], tail[nt + 3], tail[nt + 4] = i, maxttl, c, ''
         nt = nt + 4
-      elseif held and not ours then
+      elseif held and sub(held, 1, 32) ~= sub(value, 1, 32) then
         answer[i] = 0
-        tail[nt + 1], tail[nt + 2], tail[nt + 3], tail[nt + 4] = i, px[key] or redis.call('PTTL', key), c, string.sub(held, 33)
+        tail[nt + 1], tail[nt + 2], tail[nt + 3], tail[nt + 4] = i, px[key] or redis.call('PTTL', key), c, sub(held, 33)
         nt = nt + 4
       else
-        c = math.max(c, floors[i] or 0) + 1
+        c = max(c, floors[i] or 0) + 1
         if c % 4294967296 == 0 or c >= 9007199254740992 then
           answer[i] = -2
         else
