@@ -31,7 +31,7 @@ func TestASignedTokenHeaderIsAGrantToo(t *testing.T) {
 			change(&r)
 		}
 		res, text := w.send(r)
-		if strings.Contains(text, secret) && res.StatusCode != 403 || strings.Contains(text, secret) && !strings.Contains(text, "SignatureDoesNotMatch") {
+		if strings.Contains(text, secret) {
 			t.Errorf("the answer shows the seal: %s", text)
 		}
 		return res.StatusCode, text

@@ -56,18 +56,46 @@ func (r request) query(name string) string { return string(r.http.QueryArgs().Pe
 
 // signed reports whether the request's signature covers the header. The front
 // makes sure of X-Amz-* and Host; other headers may have been added on the way.
+// The list is the one that the front itself checked: a request with anything of
+// a presigned URL in its query is one, whatever its Authorization header says.
 func (r request) signed(header string) bool {
 	list := r.query("X-Amz-SignedHeaders")
-	if authorization := r.header("Authorization"); authorization != "" {
-		_, rest, _ := strings.Cut(authorization, "SignedHeaders=")
-		list, _, _ = strings.Cut(rest, ",")
+	if !r.presigned() {
+		list = signedHeaders(r.header("Authorization"))
 	}
-	for name := range strings.SplitSeq(strings.TrimSpace(list), ";") {
-		if strings.EqualFold(name, header) {
+	for name := range strings.SplitSeq(list, ";") {
+		if strings.EqualFold(strings.TrimSpace(name), header) {
 			return true
 		}
 	}
 	return false
+}
+
+func (r request) presigned() bool {
+	for _, name := range []string{
+		"X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-Signature", "X-Amz-SignedHeaders", "X-Amz-Expires", "X-Amz-Security-Token",
+		"Expires", "AWSAccessKeyId", "Signature",
+	} {
+		if r.query(name) != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// signedHeaders is the list in an Authorization header, which has exactly the
+// form "AWS4-HMAC-SHA256 Credential=…, SignedHeaders=…, Signature=…".
+func signedHeaders(authorization string) string {
+	rest, isV4 := strings.CutPrefix(authorization, "AWS4-HMAC-SHA256 ")
+	parts := strings.Split(rest, ",")
+	if !isV4 || len(parts) != 3 {
+		return ""
+	}
+	list, found := strings.CutPrefix(strings.TrimSpace(parts[1]), "SignedHeaders=")
+	if !found || !strings.HasPrefix(strings.TrimSpace(parts[0]), "Credential=") || !strings.HasPrefix(strings.TrimSpace(parts[2]), "Signature=") {
+		return ""
+	}
+	return list
 }
 
 // needGrant refuses a write that neither a lease's credentials nor a
@@ -91,7 +119,7 @@ func (b *backend) needGrant(r *request, bucket, key string) error {
 		return &fence.NoGrantError{Needed: needed}
 	case r.grant.expires != (time.Time{}):
 		return invalidToken("is presented beside a lease's credentials; one of the two must go")
-	case !r.signed(headerToken):
+	case !r.root, !r.signed(headerToken):
 		return invalidToken("is not among the signed headers")
 	}
 	g, err := fence.ParseGrant(needed, presented)

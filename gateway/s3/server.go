@@ -33,6 +33,8 @@ type Config struct {
 
 	MaxConnections  int           // default 4096
 	MaxRequests     int           // at work at the same time; more are answered 503 SlowDown. Default 1024
+	HeaderTimeout   time.Duration // of a request's headers, from their first byte or the connection's begin. Default 10s
+	UploadTimeout   time.Duration // of a request's body at the most; a small one has less, see minBodyRate. Default 12h
 	StallTimeout    time.Duration // of a connection on which nothing moves while a request or response is under way. Default 1m
 	DatabaseTimeout time.Duration // of one statement. Default 10s
 	DrainTimeout    time.Duration // of the requests under way when the server stops. Default 10s
@@ -57,6 +59,8 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	orDefault(&c.MaxConnections, 4096)
 	orDefault(&c.MaxRequests, 1024)
+	orDefault(&c.HeaderTimeout, 10*time.Second)
+	orDefault(&c.UploadTimeout, 12*time.Hour)
 	orDefault(&c.StallTimeout, time.Minute)
 	orDefault(&c.DatabaseTimeout, 10*time.Second)
 	orDefault(&c.DrainTimeout, 10*time.Second)
@@ -90,7 +94,8 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	front, err := s3api.New(be, middlewares.RootUserConfig{Access: cfg.RootAccessKey, Secret: cfg.RootSecretKey}, cfg.Region, iam{keys: cfg.Keys},
-		nil, nil, nil, nil, s3api.WithQuiet(), s3api.WithKeepAlive(), s3api.WithConcurrencyLimiter(cfg.MaxConnections, cfg.MaxRequests))
+		nil, nil, nil, nil, s3api.WithQuiet(), s3api.WithKeepAlive(), s3api.WithConcurrencyLimiter(cfg.MaxConnections, cfg.MaxRequests),
+		s3api.WithMiddleware("/", gate(cfg)))
 	if err != nil {
 		stop()
 		return nil, fmt.Errorf("s3: set up the front: %w", err)
@@ -100,6 +105,7 @@ func New(cfg Config) (*Server, error) {
 		stop()
 		return nil, err
 	}
+	guard(app.Server(), cfg)
 	return &Server{cfg: cfg, app: app, backend: be, stop: stop}, nil
 }
 
@@ -124,6 +130,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}()
 	select {
 	case err := <-ended:
+		_ = ln.Close() // where the server failed before it listened
 		return fmt.Errorf("s3: listen: %w", err)
 	case <-ctx.Done():
 	}
