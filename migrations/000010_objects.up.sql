@@ -69,6 +69,15 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
               ELSE p_bucket || '/' || array_to_string((string_to_array(p_key, '/'))[1:p_depth], '/') END
 $$;
 
+-- The first thing that each function does that changes anything. Its COMMIT will be durable, whatever the session chose: a crash
+-- that took back a condemned row after its bytes were deleted would lose an object. And the snapshots are new ones: one from
+-- before the wait for a lock does not show what that lock's holder did.
+CREATE FUNCTION objects.begin_change() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM fence.need_read_committed();
+  PERFORM fence.commit_durably();
+END $$;
+
 -- Refuses unless the bucket exists, the grant is of the resource that the key needs, and its token is the recorded one. With
 -- p_seal, the SHA-256 of the presented seal, the fence authenticates the token (0: "the one that this seal was issued with");
 -- without it the gateway has, by its own MAC. Returns the recorded token. Until the transaction ends the bucket's rule can't
@@ -106,7 +115,7 @@ END $$;
 CREATE FUNCTION objects.begin_upload(p_blob uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  PERFORM set_config('synchronous_commit', 'on', true);
+  PERFORM objects.begin_change();
   PERFORM objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
   INSERT INTO objects.blobs (id) VALUES (p_blob) ON CONFLICT DO NOTHING;   -- it may be repeated
 END $$;
@@ -115,6 +124,7 @@ END $$;
 CREATE FUNCTION objects.abandon_upload(p_blob uuid) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+  PERFORM objects.begin_change();
   UPDATE objects.blobs SET state = 'condemned', changed_at = now() WHERE id = p_blob AND state = 'pending';
   RETURN FOUND;
 END $$;
@@ -168,7 +178,7 @@ DECLARE
   old objects.pointers;
   n integer;
 BEGIN
-  PERFORM set_config('synchronous_commit', 'on', true);
+  PERFORM objects.begin_change();
   -- The blobs' rows serialise the tries of one commit: a try that is still on its way in another session ends first.
   PERFORM 1 FROM objects.blobs WHERE id = ANY (p_blobs) ORDER BY id FOR UPDATE;
   done := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
@@ -221,15 +231,18 @@ DECLARE
   done objects.versions;
   old objects.pointers;
 BEGIN
-  PERFORM set_config('synchronous_commit', 'on', true);
+  PERFORM objects.begin_change();
+  -- Serialises the tries of one deletion, as the blobs' rows do it for an upload. Nobody else knows the id beforehand.
+  PERFORM pg_advisory_xact_lock(hashtextextended(p_version::text, 0));
   done := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
   IF done.id IS NULL THEN
     p_token := objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
     INSERT INTO objects.versions (id, bucket, key, deletion, blobs, blob_sizes, size, etag, resource, token, invocation_id)
     VALUES (p_version, p_bucket, p_key, true, '{}', '{}', 0, '', p_resource, p_token, p_invocation) ON CONFLICT DO NOTHING;
     IF FOUND THEN
-      old := objects.lock_pointer(p_bucket, p_key, p_if_match, false);
-      DELETE FROM objects.pointers WHERE bucket = p_bucket AND key = p_key;
+      PERFORM objects.lock_pointer(p_bucket, p_key, p_if_match, false);
+      -- Where there was none to lock, one may have come in between.
+      DELETE FROM objects.pointers WHERE bucket = p_bucket AND key = p_key RETURNING * INTO old;
       PERFORM objects.supersede(old.version);
       RETURN;
     END IF;
@@ -244,7 +257,7 @@ END $$;
 CREATE FUNCTION objects.create_bucket(p_bucket text, p_depth integer, OUT created boolean, OUT current_depth integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  PERFORM fence.commit_durably();
+  PERFORM objects.begin_change();
   LOOP
     created := false;
     SELECT depth INTO current_depth FROM objects.buckets WHERE name = p_bucket;
@@ -280,7 +293,7 @@ END $$;
 CREATE FUNCTION objects.delete_bucket(p_bucket text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  PERFORM fence.commit_durably();
+  PERFORM objects.begin_change();
   PERFORM 1 FROM objects.buckets WHERE name = p_bucket FOR UPDATE;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'there is no bucket %', p_bucket USING ERRCODE = 'ZO001';

@@ -32,7 +32,7 @@ GRANT SELECT ON objects.uploads, objects.parts TO fence_gateway;
 CREATE FUNCTION objects.begin_multipart(p_upload uuid, p_bucket text, p_key text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  PERFORM set_config('synchronous_commit', 'on', true);
+  PERFORM objects.begin_change();
   p_token := objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
   INSERT INTO objects.uploads (id, bucket, key, attributes, resource, token)
   VALUES (p_upload, p_bucket, p_key, p_attributes, p_resource, p_token) ON CONFLICT DO NOTHING;   -- it may be repeated
@@ -44,7 +44,7 @@ CREATE FUNCTION objects.put_part(
   p_resource text, p_token bigint, p_seal bytea
 ) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  PERFORM set_config('synchronous_commit', 'on', true);
+  PERFORM objects.begin_change();
   PERFORM 1 FROM objects.uploads WHERE id = p_upload AND bucket = p_bucket AND key = p_key FOR SHARE;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'there is no such upload' USING ERRCODE = 'ZO008';
@@ -103,7 +103,7 @@ END $$;
 CREATE FUNCTION objects.abort_multipart(p_upload uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea) RETURNS uuid[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  PERFORM set_config('synchronous_commit', 'on', true);
+  PERFORM objects.begin_change();
   PERFORM 1 FROM objects.uploads WHERE id = p_upload AND bucket = p_bucket AND key = p_key FOR UPDATE;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'there is no such upload' USING ERRCODE = 'ZO008';

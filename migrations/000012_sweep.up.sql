@@ -6,6 +6,7 @@
 SET ROLE fence_owner;
 
 ALTER TABLE objects.blobs ADD COLUMN swept_at timestamptz;   -- when its bytes were last deleted
+ALTER TABLE objects.blobs ADD COLUMN tried_at timestamptz;   -- when that was last tried, also in vain
 
 -- Condemns uploads that have been pending, and blobs that have been superseded, for longer than these ages; multipart uploads
 -- are forgotten after p_pending, and their parts with them. Returns how many blobs were condemned: fewer than p_limit means
@@ -15,6 +16,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   ids uuid[];
 BEGIN
+  PERFORM objects.begin_change();
   IF NOT p_dry THEN
     DELETE FROM objects.uploads WHERE id IN (
       SELECT u.id FROM objects.uploads u WHERE u.created_at < now() - p_pending
@@ -32,18 +34,24 @@ BEGIN
   RETURN cardinality(ids);
 END $$;
 
--- Condemned blobs whose bytes were not deleted yet, or not since p_again ago.
-CREATE FUNCTION objects.condemned(p_again interval, p_limit integer) RETURNS SETOF uuid
+-- Condemned blobs whose bytes were not deleted yet, or not since p_again ago, and on which this sweep, which began at p_begun,
+-- did not try its hand; those that failed before come last.
+CREATE FUNCTION objects.condemned(p_again interval, p_begun timestamptz, p_limit integer) RETURNS SETOF uuid
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-  SELECT id FROM objects.blobs WHERE state = 'condemned' AND (swept_at IS NULL OR swept_at < now() - p_again) ORDER BY changed_at LIMIT p_limit
+  SELECT id FROM objects.blobs
+   WHERE state = 'condemned' AND (swept_at IS NULL OR swept_at < now() - p_again) AND (tried_at IS NULL OR tried_at < p_begun)
+   ORDER BY tried_at NULLS FIRST, changed_at LIMIT p_limit
 $$;
 
--- Notes that these condemned blobs' bytes were deleted, and forgets those that have been condemned for longer than p_forget.
-CREATE FUNCTION objects.swept(p_ids uuid[], p_forget interval) RETURNS void
+-- Notes that these condemned blobs' bytes were deleted, and forgets those that have been condemned for longer than p_forget;
+-- and that others' could not be deleted.
+CREATE FUNCTION objects.swept(p_deleted uuid[], p_failed uuid[], p_forget interval) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  DELETE FROM objects.blobs WHERE id = ANY (p_ids) AND state = 'condemned' AND changed_at < now() - p_forget;
-  UPDATE objects.blobs SET swept_at = now() WHERE id = ANY (p_ids) AND state = 'condemned';
+  PERFORM objects.begin_change();
+  DELETE FROM objects.blobs WHERE id = ANY (p_deleted) AND state = 'condemned' AND changed_at < now() - p_forget;
+  UPDATE objects.blobs SET tried_at = now(), swept_at = CASE WHEN id = ANY (p_deleted) THEN now() ELSE swept_at END
+   WHERE id = ANY (p_deleted || p_failed) AND state = 'condemned';
 END $$;
 
 REVOKE ALL ON FUNCTION objects.condemn, objects.condemned, objects.swept FROM PUBLIC;

@@ -122,8 +122,7 @@ func translate(err error) error {
 	case stateNoBucket:
 		return errNoBucket
 	case stateGivenUp:
-		return apiError{code: "RequestTimeout", status: http.StatusBadRequest,
-			message: "The upload took so long that it was given up. Nothing was stored. Upload again."}
+		return errGivenUp
 	case stateOtherRequest:
 		return apiError{code: "InvalidRequest", status: http.StatusBadRequest,
 			message: "This amz-sdk-invocation-id was used for another request on the same key. Nothing was changed."}
@@ -161,6 +160,8 @@ func fenceError(pgErr *pgconn.PgError) error {
 var (
 	errNoBucket = errors.New("no such bucket")
 	errNotThere = s3err.GetAPIError(s3err.ErrNotImplemented)
+	errGivenUp  = apiError{code: "RequestTimeout", status: http.StatusBadRequest,
+		message: "The upload took so long that it was given up. Nothing was stored. Upload again."}
 )
 
 func unavailable(message string) apiError {
@@ -171,5 +172,6 @@ func unavailable(message string) apiError {
 const (
 	messageDatabaseAway = "PostgreSQL, which holds the fences and the names of objects, can't be reached. Nothing was changed. Try again."
 	messageUnknown      = "PostgreSQL was lost while the request was committed, so its outcome is unknown. Try the same request again: it is applied at most once."
+	messageNotTried     = "PostgreSQL was lost before this key's turn came. Nothing was changed. Try again."
 	messageStoreFailed  = "The blob store failed. Nothing was changed. Try again."
 )

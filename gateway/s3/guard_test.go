@@ -217,7 +217,9 @@ func (w *world) trickle(head string, within time.Duration) {
 
 func TestBytesNowAndThenKeepNoConnection(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *s3.Config) { c.HeaderTimeout, c.UploadTimeout, c.StallTimeout = 300*time.Millisecond, time.Second, 10*time.Second })
+	w := setup(t, func(c *s3.Config) {
+		c.HeaderTimeout, c.UploadTimeout, c.StallTimeout = 300*time.Millisecond, time.Second, 10*time.Second
+	})
 	bucket := w.bucket()
 	w.trickle("GET / HTTP/1.1\r\nX: ", 5*time.Second)
 	w.arm("orders/1001", 5)

@@ -5,6 +5,7 @@ import (
 	"crypto/md5" //nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -98,12 +99,16 @@ func (b *backend) uploadPart(r request, bucket, key string, in *s3.UploadPartInp
 		return nil, err
 	}
 	if err := b.stream(id, body, *in.ContentLength); err != nil {
-		b.giveUp(id)
+		b.discard(id)
 		return nil, err
 	}
 	etag, sum := hex.EncodeToString(body.md5.Sum(nil)), attributes{ChecksumAlgorithm: body.algo, Checksum: body.checksum()}
 	err = b.db.settle(b.base, exec(sqlPutPart, uuid(upload.id), bucket, key, *in.PartNumber, uuid(id), *in.ContentLength, etag,
 		sum.ChecksumAlgorithm, sum.Checksum, r.grant.resource, int64(r.grant.token), r.grant.sealHash))
+	if errors.Is(err, errGivenUp) {
+		b.forget(id)
+		return nil, errGivenUp
+	}
 	if err != nil {
 		b.giveUp(id) // where it was added after all, completing the upload will miss it and say so
 		return nil, err

@@ -84,7 +84,7 @@ func (b *backend) upload(r request, t target, body *body, attributes func() attr
 		return version{}, err
 	}
 	if err := b.stream(id, body, t.size); err != nil {
-		b.giveUp(id)
+		b.discard(id)
 		return version{}, err
 	}
 	return b.commit(commit{request: r, target: t, blob: id, etag: hex.EncodeToString(body.md5.Sum(nil)), attributes: attributes()})
@@ -106,6 +106,14 @@ func (b *backend) stream(id blob.ID, body *body, size int64) error {
 		return s3err.GetAPIError(s3err.ErrIncompleteBody)
 	}
 	return fmt.Errorf("%w: %w", errStoreFailed, err)
+}
+
+// discard takes back an upload that no commit was or will be asked for, so that
+// its bytes can go whatever its row says, and whether it is still there.
+func (b *backend) discard(id blob.ID) {
+	if !b.giveUp(id) {
+		b.forget(id)
+	}
 }
 
 // giveUp takes back a pending upload: first its row, so that no commit can make
@@ -154,6 +162,10 @@ func (b *backend) commit(c commit) (version, error) {
 			b.forget(c.blob) // an earlier attempt's bytes stand for this request
 		}
 		return v, nil
+	}
+	if errors.Is(err, errGivenUp) {
+		b.forget(c.blob) // the sweep had given it up, and its row may be gone: nobody else knows these bytes
+		return version{}, errGivenUp
 	}
 	if b.giveUp(c.blob) {
 		if unknown, ok := errors.AsType[*unknownError](err); ok {

@@ -2,6 +2,7 @@ package s3
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -13,10 +14,12 @@ import (
 
 const (
 	sqlCondemn   = "SELECT objects.condemn($1, $2, $3, $4)"
-	sqlCondemned = "SELECT objects.condemned($1, $2)"
-	sqlSwept     = "SELECT objects.swept($1, $2)"
+	sqlCondemned = "SELECT objects.condemned($1, $2, $3)"
+	sqlSwept     = "SELECT objects.swept($1, $2, $3)"
+	sqlClock     = "SELECT clock_timestamp()" // the database's: what its rows are compared with
 
-	sweepBatch = 500
+	sweepBatch  = 500
+	maxFailures = 500 // about how many are reported
 )
 
 // Sweep says what a sweep takes away. No age endangers a live object: what is
@@ -36,7 +39,9 @@ type Swept struct {
 
 // Sweep deletes the bytes of uploads that were given up and of superseded
 // versions. The row is marked and committed before its bytes go, so a crash at
-// any moment loses nothing and the next sweep goes on. Several may run at once.
+// any moment loses nothing and the next sweep goes on. Bytes that the store can't
+// delete stop nothing; the error joins what was said of each. Several sweeps may
+// run at once.
 func (s *Server) Sweep(ctx context.Context, o Sweep) (Swept, error) {
 	orDefault(&o.PendingAge, 24*time.Hour)
 	orDefault(&o.SupersededAge, 24*time.Hour)
@@ -55,22 +60,34 @@ func (s *Server) Sweep(ctx context.Context, o Sweep) (Swept, error) {
 			break
 		}
 	}
-	for !o.DryRun {
-		n, err := s.sweepBatch(ctx, o)
+	if o.DryRun {
+		return total, nil
+	}
+	var begun time.Time
+	err := db.once(ctx, func(ctx context.Context, q querier) error { return q.QueryRow(ctx, sqlClock).Scan(&begun) })
+	if err != nil {
+		return total, fmt.Errorf("sweep: %w", err)
+	}
+	var failures []error
+	for {
+		n, failed, err := s.sweepBatch(ctx, o, begun)
 		total.Deleted += n
-		if err != nil || n < sweepBatch {
-			return total, err
+		if len(failures) < maxFailures {
+			failures = append(failures, failed...)
+		}
+		if err != nil || n+len(failed) < sweepBatch {
+			return total, errors.Join(append(failures, err)...)
 		}
 	}
-	return total, nil
 }
 
-// sweepBatch deletes the bytes of some condemned blobs.
-func (s *Server) sweepBatch(ctx context.Context, o Sweep) (int, error) {
+// sweepBatch deletes the bytes of some condemned blobs. Failed holds an error
+// for each that the store would not delete; err stops the sweep.
+func (s *Server) sweepBatch(ctx context.Context, o Sweep, begun time.Time) (deleted int, failed []error, err error) {
 	db := s.backend.db
 	var ids []pgtype.UUID
-	err := db.once(ctx, func(ctx context.Context, q querier) error {
-		rows, err := q.Query(ctx, sqlCondemned, interval(o.PendingAge/2), sweepBatch)
+	err = db.once(ctx, func(ctx context.Context, q querier) error {
+		rows, err := q.Query(ctx, sqlCondemned, interval(o.PendingAge/2), begun, sweepBatch)
 		if err != nil {
 			return err
 		}
@@ -78,17 +95,23 @@ func (s *Server) sweepBatch(ctx context.Context, o Sweep) (int, error) {
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("sweep: list condemned blobs: %w", err)
+		return 0, nil, fmt.Errorf("sweep: list condemned blobs: %w", err)
 	}
-	for i, id := range ids {
-		if err := s.cfg.Store.Delete(ctx, blob.ID(id.Bytes)); err != nil {
-			return i, fmt.Errorf("sweep: %w", err)
+	gone, stuck := []pgtype.UUID{}, []pgtype.UUID{}
+	for _, id := range ids {
+		if err := ctx.Err(); err != nil {
+			return 0, failed, fmt.Errorf("sweep: %w", err)
 		}
+		if err := s.cfg.Store.Delete(ctx, blob.ID(id.Bytes)); err != nil {
+			stuck, failed = append(stuck, id), append(failed, fmt.Errorf("sweep: %w", err))
+			continue
+		}
+		gone = append(gone, id)
 	}
-	if err := db.once(ctx, exec(sqlSwept, ids, interval(2*o.PendingAge))); err != nil {
-		return len(ids), fmt.Errorf("sweep: note what was deleted: %w", err)
+	if err := db.once(ctx, exec(sqlSwept, gone, stuck, interval(2*o.PendingAge))); err != nil {
+		return len(gone), failed, fmt.Errorf("sweep: note what was deleted: %w", err)
 	}
-	return len(ids), nil
+	return len(gone), failed, nil
 }
 
 func interval(d time.Duration) pgtype.Interval {
