@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
@@ -20,7 +23,11 @@ const (
 )
 
 // leases serves the API's leases from the lock, which arms the fence.
-type leases struct{ locker *lock.Locker }
+type leases struct {
+	locker *lock.Locker
+	fence  *pgfence.Fence
+	log    *slog.Logger
+}
 
 var _ api.Leases = leases{}
 
@@ -50,8 +57,32 @@ func (l leases) acquire(ctx context.Context, req api.Acquisition, opts []lock.Ac
 }
 
 func (l leases) Renew(ctx context.Context, ref api.Ref, ttl time.Duration) (time.Duration, error) {
+	overtaken := make(chan bool, 1)
+	go func() { overtaken <- l.overtaken(ctx, ref) }()
 	valid, err := l.locker.Extend(ctx, lock.Ref(ref), ttl)
-	return valid, leaseError(ctx, ref.Resource, err)
+	end := time.Now().Add(valid)
+	if <-overtaken && ctx.Err() == nil {
+		if err == nil { // nobody can use it, so nobody need wait for its end
+			if err := l.Release(ctx, ref); err != nil {
+				l.log.Warn("the lock of a lease that was revoked could not be released; it ends by itself", "resource", ref.Resource, "token", ref.Token, "error", err)
+			}
+		}
+		return 0, fmt.Errorf("%w: the fence of %q stands above its token %d", api.ErrLeaseLost, ref.Resource, ref.Token)
+	}
+	return time.Until(end), leaseError(ctx, ref.Resource, err)
+}
+
+// fenceTimeout bounds how long a renewal waits for the fence's word. It goes on
+// without it: PostgreSQL may be away, and the fence guards the writes in any case.
+const fenceTimeout = 500 * time.Millisecond
+
+// overtaken reports whether the fence is known to stand above the lease's token:
+// it was revoked, or another acquired the resource.
+func (l leases) overtaken(ctx context.Context, ref api.Ref) bool {
+	ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
+	defer cancel()
+	record, err := l.fence.Inspect(ctx, ref.Resource)
+	return err == nil && record.Token > ref.Token
 }
 
 func (l leases) Release(ctx context.Context, ref api.Ref) error {
@@ -77,7 +108,7 @@ func leaseError(ctx context.Context, resource string, err error) error {
 	case ctx.Err() != nil:
 		return errors.Join(ctx.Err(), err)
 	case errors.As(err, &held):
-		return &api.HeldError{Resource: resource, RetryAfter: held.RetryAfter}
+		return &api.HeldError{Resource: resource, Holder: held.Holder, RetryAfter: held.RetryAfter}
 	case errors.Is(err, lock.ErrHeld), errors.Is(err, fence.ErrNotRaised): // overtaken by another acquisition
 		return &api.HeldError{Resource: resource}
 	case errors.Is(err, fence.ErrInvalid), errors.Is(err, fence.ErrUndrained):
@@ -97,15 +128,43 @@ var _ api.Fences = fences{}
 
 func (f fences) Inspect(ctx context.Context, resource string) (api.FenceRecord, error) {
 	record, err := f.fence.Inspect(ctx, resource)
-	switch {
-	case err == nil:
-		return api.FenceRecord(record), nil
-	case errors.Is(err, pgfence.ErrNoFence):
-		return api.FenceRecord{}, fmt.Errorf("%w: %q has never been acquired", api.ErrNotFound, resource)
-	case ctx.Err() != nil, errors.Is(err, fence.ErrInvalid):
-		return api.FenceRecord{}, err
+	return api.FenceRecord(record), fenceError(ctx, resource, err)
+}
+
+func (f fences) List(ctx context.Context, prefix, after string, limit int) ([]api.FenceRecord, error) {
+	found, err := f.fence.List(ctx, prefix, after, limit)
+	records := make([]api.FenceRecord, len(found))
+	for i, record := range found {
+		records[i] = api.FenceRecord(record)
 	}
-	return api.FenceRecord{}, &api.UnavailableError{Part: partPostgres, Cause: err}
+	return records, fenceError(ctx, prefix, err)
+}
+
+func (f fences) Revoke(ctx context.Context, resource, by string) (fence.Token, error) {
+	token, err := f.fence.Revoke(ctx, resource, by)
+	if errors.Is(err, fence.ErrNotRaised) {
+		err = nil // raised further by another already: the holder is out all the same
+	}
+	return token, fenceError(ctx, resource, err)
+}
+
+func fenceError(ctx context.Context, resource string, err error) error {
+	switch {
+	case errors.Is(err, pgfence.ErrNoFence):
+		return fmt.Errorf("%w: %q has never been acquired", api.ErrNotFound, resource)
+	case isUnconnected(err):
+		return &api.UnavailableError{Part: partPostgres, Cause: err}
+	case err == nil, ctx.Err() != nil, errors.Is(err, fence.ErrInvalid), errors.Is(err, fence.ErrUndrained), errors.Is(err, fence.ErrUnknown):
+		return err
+	}
+	return &api.UnavailableError{Part: partPostgres, Cause: err}
+}
+
+// isUnconnected reports whether a statement was never sent, so that its outcome
+// is known: nothing was done.
+func isUnconnected(err error) bool {
+	_, unconnected := errors.AsType[*pgconn.ConnectError](err)
+	return unconnected
 }
 
 // credentials serves the API's S3 credentials from the keyring.

@@ -2,9 +2,12 @@ package gateway
 
 import (
 	"crypto/rand"
+	"crypto/tls"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 
@@ -57,6 +60,14 @@ type Config struct {
 	APIListen string
 	// PGListen is the address of the PostgreSQL port. Defaults to "": none.
 	PGListen string
+	// PGTLSCert and PGTLSKey are files, PEM, with the certificate chain and the key
+	// that the PostgreSQL port offers to clients that ask for TLS. Where the port
+	// reaches PostgreSQL by TLS too, only PostgreSQL's own pair lets clients use SCRAM
+	// with channel binding. Default to "": no TLS for clients.
+	PGTLSCert, PGTLSKey string
+	// PGMaxConnections is how many connections the PostgreSQL port takes at once.
+	// Defaults to 1000.
+	PGMaxConnections int
 	// S3Listen is the address of the S3 port. Defaults to "": none. Needs BlobDir.
 	S3Listen string
 	// AdvertiseHost is the host that clients reach the ports by. Defaults to "": the
@@ -72,8 +83,13 @@ type Config struct {
 	// no object. Default to random ones that nobody knows.
 	S3AccessKey, S3SecretKey string
 	// Buckets are made where missing when the gateway starts: name → rule, "bucket",
-	// "prefix:n" or "key". Defaults to none.
+	// "prefix:n" or "key". One that exists keeps its rule; a warning says so where
+	// that is another. Defaults to none.
 	Buckets map[string]string
+	// SweepEvery is how often the bytes of given-up uploads and superseded versions
+	// are deleted, while the gateway has an S3 port; more than 0. Several gateways may
+	// sweep the same blobs. Defaults to 1 h.
+	SweepEvery time.Duration
 
 	// StartTimeout bounds how long [Gateway.Start] waits for PostgreSQL and Redis,
 	// for what Buckets and InitNodes ask. Defaults to 30 s.
@@ -95,6 +111,7 @@ func (c Config) withDefaults() Config {
 	orDefault(&c.DefaultTTL, min(lock.DefaultTTL, c.MaxTTL))
 	orDefault(&c.StartTimeout, 30*time.Second)
 	orDefault(&c.DrainTimeout, 10*time.Second)
+	orDefault(&c.SweepEvery, time.Hour)
 	orDefault(&c.S3AccessKey, "root-"+rand.Text())
 	orDefault(&c.S3SecretKey, rand.Text())
 	if c.Logger == nil {
@@ -117,6 +134,7 @@ type parsed struct {
 	masters map[string][]byte // by id
 	keyring *s3.Keyring
 	buckets map[string]s3.Rule
+	pgTLS   *tls.Config // nil: none for clients
 }
 
 // validate returns a [*fence.InvalidError] that names the field and shows no secret.
@@ -132,10 +150,19 @@ func (c Config) validate() (p parsed, err error) {
 		return p, &fence.InvalidError{Field: "S3AccessKey", Reason: "and S3SecretKey are needed together"}
 	case len(c.Buckets) > 0 && c.S3Listen == "":
 		return p, &fence.InvalidError{Field: "Buckets", Reason: "need the S3 port"}
-	case c.MaxTTL < 0 || c.DefaultTTL < 0 || c.StartTimeout < 0 || c.DrainTimeout < 0:
+	case (c.PGTLSCert == "") != (c.PGTLSKey == ""):
+		return p, &fence.InvalidError{Field: "PGTLSCert", Reason: "and PGTLSKey are needed together"}
+	case c.PGTLSCert != "" && c.PGListen == "":
+		return p, &fence.InvalidError{Field: "PGTLSCert", Reason: "needs the PostgreSQL port"}
+	case c.PGMaxConnections < 0:
+		return p, &fence.InvalidError{Field: "PGMaxConnections", Reason: "is negative"}
+	case c.MaxTTL < 0 || c.DefaultTTL < 0 || c.StartTimeout < 0 || c.DrainTimeout < 0 || c.SweepEvery < 0:
 		return p, &fence.InvalidError{Field: "times", Reason: "include a negative one"}
 	case c.MaxTTL > 0 && c.DefaultTTL > c.MaxTTL:
 		return p, &fence.InvalidError{Field: "DefaultTTL", Reason: "is over MaxTTL"}
+	}
+	if err = validateNodes(c.RedisNodes); err != nil {
+		return p, err
 	}
 	if p.pool, err = pgxpool.ParseConfig(c.PostgresURL); err != nil {
 		return p, &fence.InvalidError{Field: "PostgresURL", Reason: "is not a PostgreSQL address"} // err may show it
@@ -152,7 +179,29 @@ func (c Config) validate() (p parsed, err error) {
 			return p, err
 		}
 	}
+	if c.PGTLSCert != "" {
+		pair, err := tls.LoadX509KeyPair(c.PGTLSCert, c.PGTLSKey)
+		if err != nil {
+			return p, &fence.InvalidError{Field: "PGTLSCert", Reason: "and PGTLSKey can't be used: " + err.Error()}
+		}
+		p.pgTLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	}
 	return p, nil
+}
+
+// validateNodes refuses addresses that no connection could be made to.
+func validateNodes(nodes []lock.Node) error {
+	for _, n := range nodes {
+		if strings.HasPrefix(n.Addr, "/") { // a Unix socket
+			continue
+		}
+		host, port, err := net.SplitHostPort(n.Addr)
+		number, numberErr := strconv.ParseUint(port, 10, 16)
+		if err != nil || host == "" || numberErr != nil || number == 0 {
+			return &fence.InvalidError{Field: "RedisNodes", Reason: fmt.Sprintf("have the address %q; host:port is needed, such as redis1:6379", n.Addr)}
+		}
+	}
+	return nil
 }
 
 // loopback reports whether an address to listen on can be reached from this

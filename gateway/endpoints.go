@@ -15,11 +15,11 @@ import (
 
 // upstream derives where the PostgreSQL port relays to from the gateway's own
 // address of the database.
-func upstream(conn *pgx.ConnConfig, cfg Config) pgwire.Config {
+func upstream(conn *pgx.ConnConfig, clients *tls.Config, cfg Config) pgwire.Config {
 	c := pgwire.Config{
 		Network: "tcp", Addr: net.JoinHostPort(conn.Host, strconv.Itoa(int(conn.Port))),
 		Database: conn.Database, DrainTimeout: cfg.DrainTimeout, Logger: cfg.Logger,
-		UpstreamTLS: insisted(conn),
+		UpstreamTLS: insisted(conn), TLS: clients, MaxConnections: cfg.PGMaxConnections,
 	}
 	if strings.HasPrefix(conn.Host, "/") {
 		c.Network, c.Addr = "unix", conn.Host+"/.s.PGSQL."+strconv.Itoa(int(conn.Port))

@@ -8,12 +8,10 @@ import (
 	"log/slog"
 	"net"
 	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/blob"
@@ -99,7 +97,7 @@ func (g *Gateway) build() (err error) {
 		}
 	}
 	if cfg.PGListen != "" {
-		if g.pg, err = pgwire.New(upstream(g.parsed.pool.ConnConfig, cfg)); err != nil {
+		if g.pg, err = pgwire.New(upstream(g.parsed.pool.ConnConfig, g.parsed.pgTLS, cfg)); err != nil {
 			return err
 		}
 	}
@@ -127,7 +125,7 @@ func (g *Gateway) buildS3() error {
 
 func (g *Gateway) buildAPI() (err error) {
 	cfg := api.Config{
-		Leases: leases{g.locker}, Fences: fences{g.fence}, Checks: g.checks(), Endpoints: g.endpoints,
+		Leases: leases{locker: g.locker, fence: g.fence, log: g.log}, Fences: fences{g.fence}, Checks: g.checks(), Endpoints: g.endpoints,
 		Handles:     api.HandleKeys{Current: g.parsed.current, Master: g.parsed.masters},
 		BearerToken: g.cfg.BearerToken, DefaultTTL: g.cfg.DefaultTTL, MaxTTL: g.cfg.MaxTTL, DrainTimeout: g.cfg.DrainTimeout,
 		Metrics: g.metrics.handler(), Observe: g.metrics.observe, Logger: g.log,
@@ -178,6 +176,7 @@ func (g *Gateway) Start(ctx context.Context) error {
 	if err := g.prepare(ctx); err != nil {
 		return errors.Join(err, g.Stop())
 	}
+	g.probe(ctx)
 	a := g.Addrs()
 	g.log.Info("the gateway serves", "api", a.API, "postgresql", a.PG, "s3", a.S3)
 	return nil
@@ -221,6 +220,9 @@ func (g *Gateway) serve(ctx context.Context) error {
 			}
 			return nil
 		})
+	}
+	if g.s3 != nil {
+		servers = append(servers, g.sweepOften)
 	}
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	g.stop, g.state = stop, started
@@ -278,43 +280,4 @@ func (g *Gateway) free() (err error) {
 		}
 	})
 	return err
-}
-
-// prepare does what the configuration asks at the start, trying again while
-// PostgreSQL or Redis come up.
-func (g *Gateway) prepare(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, g.cfg.StartTimeout)
-	defer cancel()
-	if g.cfg.InitNodes {
-		if err := g.patiently(ctx, "admit the Redis nodes", g.locker.Init); err != nil {
-			return err
-		}
-	}
-	for name, rule := range g.parsed.buckets {
-		ensure := func(ctx context.Context) error {
-			_, err := g.s3.EnsureBucket(ctx, name, rule)
-			return err
-		}
-		if err := g.patiently(ctx, "make the bucket "+name, ensure); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (g *Gateway) patiently(ctx context.Context, what string, do func(context.Context) error) error {
-	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		err := do(ctx)
-		if err == nil || errors.Is(err, fence.ErrInvalid) || errors.Is(err, s3.ErrRuleInUse) {
-			return err
-		}
-		g.log.Warn("the gateway can't start yet", "step", what, "error", err)
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s: %w", what, err)
-		case <-g.finished:
-			return fmt.Errorf("%s: %w", what, errors.Join(err, g.err))
-		case <-time.After(pause):
-		}
-	}
 }

@@ -347,7 +347,7 @@ func TestHeldResourceSaysWhenToTryAgain(t *testing.T) {
 	c := start(t, config(t, pg))
 	l := c.acquire("r", "20s", "0s")
 	a := c.want(http.StatusConflict, "POST", "/v1/leases", map[string]string{"resource": "r", "wait": "100ms"})
-	if ms, _ := a.Body["retry_after_ms"].(float64); a.text("code") != "held" || ms <= 0 || ms > 20000 {
+	if ms, _ := a.Body["retry_after_ms"].(float64); a.text("code") != "held" || ms <= 0 || ms > 20000 || a.text("holder") != "test" {
 		t.Errorf("%v", a.Body)
 	}
 	a = c.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle, "ttl": "10s"})

@@ -101,6 +101,11 @@ func badLeases() []bad {
 		leases("cut short", `{"resource":"a"`, "body"),
 		leases("no JSON", `resource=a`, "body"),
 		leases("an array", `[]`, "body"),
+		leases("half a surrogate pair", `{"resource":"a\ud800b"}`, "body"),
+		leases("the other half", `{"resource":"a\uDC00b"}`, "body"),
+		leases("two first halves", `{"resource":"\ud800\ud800\udc00"}`, "body"),
+		leases("half a pair before another escape", `{"resource":"\ud83d\n"}`, "body"),
+		leases("half a pair in a name", `{"\ud800":1}`, "body"),
 		leases("empty", ` `, "body"),
 		{name: "another content type", path: "/v1/leases", body: `{"resource":"a"}`, headers: []string{"Content-Type", "text/plain"}, status: 400, code: "invalid_input", field: "Content-Type"},
 		{name: "body over the limit", path: "/v1/leases", body: `{"resource":"` + strings.Repeat("x", 1<<20) + `"}`, status: 413, code: "too_large"},
@@ -180,7 +185,8 @@ func TestErrorsAreProblemsWithTheirFacts(t *testing.T) {
 		"never issued":   {&fence.NeverIssuedError{Resource: "a", Presented: 34}, 403, map[string]any{"code": "ZF003", "presented": "34", "recorded": nil}},
 		"wrong resource": {&api.StatementError{Index: 1, Cause: &fence.WrongResourceError{Resource: "a", Needed: "b"}}, 403, map[string]any{"code": "ZF004", "needed": "b", "statement": 1.}},
 		"undrained":      {&fence.UndrainedError{Resource: "a", Detail: "gid x"}, 503, map[string]any{"code": "ZF005"}},
-		"held":           {&api.HeldError{Resource: "a", RetryAfter: 1500 * time.Millisecond}, 409, map[string]any{"code": "held", "retry_after_ms": 1500., "resource": "a"}},
+		"held":           {&api.HeldError{Resource: "a", Holder: "worker-b", RetryAfter: 1500 * time.Millisecond}, 409, map[string]any{"code": "held", "retry_after_ms": 1500., "resource": "a", "holder": "worker-b"}},
+		"held by some":   {&api.HeldError{Resource: "a"}, 409, map[string]any{"code": "held", "holder": nil}},
 		"no PostgreSQL":  {&api.UnavailableError{Part: "postgresql", Cause: fmt.Errorf("secret: %w", fence.ErrUnknown)}, 503, map[string]any{"code": "unavailable", "part": "postgresql"}},
 		"no Redis":       {&api.UnavailableError{Part: "redis"}, 503, map[string]any{"code": "unavailable", "part": "redis"}},
 		"lost":           {fmt.Errorf("x: %w", api.ErrLeaseLost), 410, map[string]any{"code": "lease_lost"}},
@@ -314,6 +320,9 @@ func TestDocumentDescribesExactlyTheRoutes(t *testing.T) {
 	routed := map[string]bool{}
 	for _, r := range s.Handler().(*echo.Echo).Routes() {
 		path := strings.NewReplacer("/*", "/{resource}", ":bucket", "{bucket}").Replace(r.Path)
+		if r.Method == http.MethodPost && strings.HasSuffix(path, "{resource}") {
+			path += "/revoke"
+		}
 		routed[r.Method+" "+path] = true
 	}
 	if !maps.Equal(documented, routed) {

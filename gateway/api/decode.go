@@ -8,8 +8,11 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
@@ -43,6 +46,9 @@ func decode(c echo.Context, v any) error {
 		return &fence.InvalidError{Field: "body", Reason: "could not be read to its end"}
 	case !utf8.Valid(body):
 		return &fence.InvalidError{Field: "body", Reason: "is not valid UTF-8"}
+	case loneSurrogate(body):
+		// The decoder would put U+FFFD in its place: another name than was asked for.
+		return &fence.InvalidError{Field: "body", Reason: `has half of a surrogate pair (\ud800 to \udfff), which is no character`}
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
@@ -69,6 +75,8 @@ func describe(err error) string {
 		return "ends inside its JSON value"
 	case errors.As(err, &syntax):
 		return fmt.Sprintf("is not JSON: error at byte %d", syntax.Offset)
+	case errors.As(err, &kind) && kind.Field == "":
+		return fmt.Sprintf("is a JSON %s; an object is expected", kind.Value)
 	case errors.As(err, &kind):
 		return fmt.Sprintf("has a %s where %q needs another type", kind.Value, kind.Field)
 	}
@@ -76,6 +84,39 @@ func describe(err error) string {
 		return "has the unknown field " + field
 	}
 	return "is not what this path takes"
+}
+
+// loneSurrogate reports whether a string of the JSON text has an escape for
+// half of a surrogate pair without the other half.
+func loneSurrogate(text []byte) bool {
+	for {
+		at := bytes.IndexByte(text, '\\') // only in strings, where the text is JSON
+		if at < 0 {
+			return false
+		}
+		first := escapedUnit(text[at:])
+		text = text[min(len(text), at+2):]
+		if !utf16.IsSurrogate(first) {
+			continue
+		}
+		text = text[4:]
+		if utf16.DecodeRune(first, escapedUnit(text)) == unicode.ReplacementChar {
+			return true
+		}
+		text = text[6:]
+	}
+}
+
+// escapedUnit reads \uXXXX at the beginning of text; -1 where there is none.
+func escapedUnit(text []byte) rune {
+	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
+		return -1
+	}
+	unit, err := strconv.ParseUint(string(text[2:6]), 16, 16)
+	if err != nil {
+		return -1
+	}
+	return rune(unit)
 }
 
 // duration reads an optional duration such as "30s"; fallback where absent.

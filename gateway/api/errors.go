@@ -21,10 +21,16 @@ var (
 // HeldError says that another holder has the resource.
 type HeldError struct {
 	Resource   string
+	Holder     string        // its name for people; "" where it is not known
 	RetryAfter time.Duration // when it may be free at the latest; 0: not known
 }
 
-func (e *HeldError) Error() string { return fmt.Sprintf("%q is held by another", e.Resource) }
+func (e *HeldError) Error() string {
+	if e.Holder == "" {
+		return fmt.Sprintf("%q is held by another", e.Resource)
+	}
+	return fmt.Sprintf("%q is held by %q", e.Resource, e.Holder)
+}
 
 // UnavailableError says which part can't be reached. Nothing was done.
 type UnavailableError struct {

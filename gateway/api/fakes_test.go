@@ -25,6 +25,10 @@ type fakes struct {
 	record   api.FenceRecord
 	err      error // of Renew, Release, Inspect, EnsureBucket and Run
 	lockErr  error
+	free     bool // nobody holds the lock
+	listed   []any
+	listing  []api.FenceRecord
+	revoked  []string
 	ran      []api.Statement
 	grant    fence.Grant
 	results  []api.Result
@@ -56,7 +60,17 @@ func (f *fakes) Release(_ context.Context, ref api.Ref) error {
 	return f.err
 }
 
-func (f *fakes) Locked(context.Context, string) (bool, error) { return true, f.lockErr }
+func (f *fakes) Locked(context.Context, string) (bool, error) { return !f.free, f.lockErr }
+
+func (f *fakes) List(_ context.Context, prefix, after string, limit int) ([]api.FenceRecord, error) {
+	f.listed = []any{prefix, after, limit}
+	return f.listing, f.err
+}
+
+func (f *fakes) Revoke(_ context.Context, resource, by string) (fence.Token, error) {
+	f.revoked = append(f.revoked, resource, by)
+	return 35, f.err
+}
 
 func (f *fakes) Inspect(context.Context, string) (api.FenceRecord, error) { return f.record, f.err }
 

@@ -1,11 +1,13 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -217,13 +219,8 @@ func (s *Server) credentials(c echo.Context) error {
 	case time.Until(h.Until) <= 0:
 		return fmt.Errorf("%w: it was renewed for as long as it may be", ErrLeaseLost)
 	}
-	// The fence would refuse these credentials' writes; say so now.
-	record, err := s.cfg.Fences.Inspect(c.Request().Context(), h.Resource)
-	if err != nil {
+	if err := s.current(c.Request().Context(), h.Ref); err != nil {
 		return err
-	}
-	if record.Token != h.Token {
-		return &fence.StaleError{Resource: h.Resource, Presented: h.Token, Recorded: record.Token}
 	}
 	endpoint := &S3Endpoint{}
 	if e := s.endpointsFor(c); e.S3 != nil {
@@ -243,14 +240,42 @@ func (s *Server) credentials(c echo.Context) error {
 	}{creds.AccessKeyID, creds.SecretAccessKey, creds.SessionToken, creds.Expires.UTC(), endpoint.URL, endpoint.Region})
 }
 
+// current asks the fence, which would refuse the writes of a lease that is not
+// recorded any more, and at the same time the lock, which knows that a lease has
+// ended that nobody has taken over. Without a quorum of Redis the fence's word
+// is enough.
+func (s *Server) current(ctx context.Context, ref Ref) error {
+	var locked bool
+	var lockErr error
+	var asked sync.WaitGroup
+	asked.Go(func() { locked, lockErr = s.cfg.Leases.Locked(ctx, ref.Resource) })
+	record, err := s.cfg.Fences.Inspect(ctx, ref.Resource)
+	asked.Wait()
+	switch {
+	case err != nil:
+		return err
+	case record.Token != ref.Token:
+		return &fence.StaleError{Resource: ref.Resource, Presented: ref.Token, Recorded: record.Token}
+	case lockErr == nil && !locked:
+		return fmt.Errorf("%w: it was released, or has ended", ErrLeaseLost)
+	}
+	return nil
+}
+
 // respond writes v as JSON. What it carries is mostly secret: no cache keeps it.
+// The status is sent only when all of v is known to be JSON.
 func respond(c echo.Context, status int, v any) error {
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
 	header := c.Response().Header()
 	header.Set(echo.HeaderContentType, echo.MIMEApplicationJSON)
 	header.Set(echo.HeaderCacheControl, "no-store")
 	extendWrite(c)
 	c.Response().WriteHeader(status)
-	enc := json.NewEncoder(c.Response())
-	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+	_, err := c.Response().Write(body.Bytes())
+	return err
 }

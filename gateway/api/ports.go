@@ -38,7 +38,8 @@ type Leases interface {
 	// [*UnavailableError] where the lock or the fence can't be reached. When it
 	// returns an error, nothing stays locked.
 	Acquire(ctx context.Context, req Acquisition) (Lease, error)
-	// Renew returns how long the lease is valid from now, or [ErrLeaseLost].
+	// Renew returns how long the lease is valid from now, or [ErrLeaseLost], also
+	// where the fence is known to stand above the lease's token.
 	Renew(ctx context.Context, ref Ref, ttl time.Duration) (valid time.Duration, err error)
 	// Release is idempotent.
 	Release(ctx context.Context, ref Ref) error
@@ -56,10 +57,18 @@ type FenceRecord struct {
 	Undrained int // superseded grants whose writers may still be in flight
 }
 
-// Fences reads the durable record.
+// Fences reads the durable record, and takes resources from their holders.
 type Fences interface {
 	// Inspect returns [ErrNotFound] for a resource that was never armed.
 	Inspect(ctx context.Context, resource string) (FenceRecord, error)
+	// List returns at most limit records whose resource begins with prefix and comes
+	// after `after`, in the order of the names' bytes.
+	List(ctx context.Context, prefix, after string, limit int) ([]FenceRecord, error)
+	// Revoke raises the fence past the holder, to a token that nobody has, and
+	// returns it. by names who asked, for people. [ErrNotFound] as above; a
+	// [*fence.UndrainedError] where it is raised, but a write of the holder may still
+	// land.
+	Revoke(ctx context.Context, resource, by string) (fence.Token, error)
 }
 
 // S3Credentials are temporary credentials that any S3 client understands.

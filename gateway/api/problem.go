@@ -31,6 +31,7 @@ type Problem struct {
 	Needed       string       `json:"needed,omitempty"`         // resource that the write needs
 	Presented    *fence.Token `json:"presented,omitempty"`      // token
 	Recorded     *fence.Token `json:"recorded,omitempty"`       // token
+	Holder       string       `json:"holder,omitempty"`         // of a held resource; for people
 	RetryAfterMS int64        `json:"retry_after_ms,omitempty"` // when a held resource may be free
 	SQLState     string       `json:"sqlstate,omitempty"`
 	SQLDetail    string       `json:"sql_detail,omitempty"`
@@ -75,7 +76,7 @@ func problemOf(err error) (p Problem, known bool) {
 		return p, true
 	case errors.As(err, &held):
 		p = word("held", http.StatusConflict, "Held by another", held.Error(), "Try again, or ask with a wait.")
-		p.Resource, p.RetryAfterMS = held.Resource, held.RetryAfter.Milliseconds()
+		p.Resource, p.Holder, p.RetryAfterMS = held.Resource, held.Holder, held.RetryAfter.Milliseconds()
 		return p, true
 	case errors.As(err, &tooLarge):
 		return word("too_large", http.StatusRequestEntityTooLarge, "Too large", tooLarge.Error(), "Nothing was done. Split the work."), true

@@ -1,8 +1,12 @@
 package api
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,38 +17,128 @@ import (
 
 const resourcesPath = "/v1/resources/"
 
-type resourceResponse struct {
+// record is what a fence holds, in JSON.
+type record struct {
 	Resource  string      `json:"resource"`
 	Token     fence.Token `json:"token"`
 	Sealed    bool        `json:"sealed"`
 	Holder    string      `json:"holder"`
 	ArmedAt   time.Time   `json:"armed_at"`
 	Undrained int         `json:"undrained"`
-	Locked    *bool       `json:"locked"` // null: a quorum of Redis is away
+}
+
+func recordOf(r FenceRecord) record {
+	r.ArmedAt = r.ArmedAt.UTC()
+	return record(r)
 }
 
 func (s *Server) inspect(c echo.Context) error {
-	// The escaped path keeps an encoded slash apart from a plain one; both may
-	// stand in a resource's name.
-	escaped := strings.TrimPrefix(c.Request().URL.EscapedPath(), resourcesPath)
-	resource, err := fence.UnescapeResource(escaped)
+	resource, err := resourceIn(c, "")
 	if err != nil {
 		return err
 	}
 	ctx := c.Request().Context()
-	record, err := s.cfg.Fences.Inspect(ctx, resource)
+	found, err := s.cfg.Fences.Inspect(ctx, resource)
 	if err != nil {
 		return err
 	}
-	answer := resourceResponse{
-		Resource: record.Resource, Token: record.Token, Sealed: record.Sealed,
-		Holder: record.Holder, ArmedAt: record.ArmedAt.UTC(), Undrained: record.Undrained,
-	}
+	answer := struct {
+		record
+		Locked *bool `json:"locked"` // null: a quorum of Redis is away
+	}{record: recordOf(found)}
 	locked, err := s.cfg.Leases.Locked(ctx, resource)
 	if err != nil {
 		s.log.WarnContext(ctx, "whether a resource is locked is not known", "resource", resource, "error", err)
 	} else {
 		answer.Locked = &locked
+	}
+	return respond(c, http.StatusOK, answer)
+}
+
+// resourceIn reads the resource's name from the path, before the suffix.
+func resourceIn(c echo.Context, suffix string) (string, error) {
+	// The escaped path keeps an encoded slash apart from a plain one; both may
+	// stand in a resource's name.
+	escaped := strings.TrimPrefix(c.Request().URL.EscapedPath(), resourcesPath)
+	escaped, ok := strings.CutSuffix(escaped, suffix)
+	if !ok {
+		return "", echo.ErrNotFound
+	}
+	return fence.UnescapeResource(escaped)
+}
+
+// revoke takes the resource from its holder: whatever it still does is refused.
+func (s *Server) revoke(c echo.Context) error {
+	resource, err := resourceIn(c, "/revoke")
+	if err != nil {
+		return err
+	}
+	var body struct {
+		Holder string `json:"holder"`
+	}
+	if err := decode(c, &body); err != nil {
+		return err
+	}
+	if err := validateHolder(body.Holder); err != nil {
+		return err
+	}
+	// Once asked for, it is carried out, whether the client waits or not.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), revokeTimeout)
+	defer cancel()
+	token, err := s.cfg.Fences.Revoke(ctx, resource, cmp.Or(body.Holder, "revoked over HTTP"))
+	if err != nil {
+		return err
+	}
+	s.log.InfoContext(ctx, "a resource was taken from its holder", "resource", resource, "token", token, "by", body.Holder)
+	return respond(c, http.StatusOK, struct {
+		Resource string      `json:"resource"`
+		Token    fence.Token `json:"token"`
+	}{resource, token})
+}
+
+const (
+	revokeTimeout = 15 * time.Second // its draining has a limit of its own
+
+	defaultPage = 100
+	maxPage     = 1000
+)
+
+// list pages through the fences in the order of their names' bytes.
+func (s *Server) list(c echo.Context) error {
+	query := c.QueryParams()
+	for name, values := range query {
+		if !slices.Contains([]string{"prefix", "after", "limit"}, name) {
+			return &fence.InvalidError{Field: "query", Reason: "has the unknown parameter " + strconv.Quote(name)}
+		}
+		if len(values) != 1 {
+			return &fence.InvalidError{Field: name, Reason: "is given more than once"}
+		}
+	}
+	prefix, after, limit := query.Get("prefix"), query.Get("after"), defaultPage
+	for field, name := range map[string]string{"prefix": prefix, "after": after} {
+		if err := fence.ValidateResource(name); name != "" && err != nil {
+			return &fence.InvalidError{Field: field, Reason: strings.TrimPrefix(err.Error(), "resource ")}
+		}
+	}
+	if query.Has("limit") {
+		var err error
+		if limit, err = strconv.Atoi(query.Get("limit")); err != nil || limit < 1 || limit > maxPage {
+			return &fence.InvalidError{Field: "limit", Reason: fmt.Sprintf("is not a number from 1 to %d", maxPage)}
+		}
+	}
+	found, err := s.cfg.Fences.List(c.Request().Context(), prefix, after, limit)
+	if err != nil {
+		return err
+	}
+	answer := struct {
+		Resources []record `json:"resources"`
+		Next      *string  `json:"next"` // the next page's after; null: this is the last one
+	}{Resources: []record{}}
+	for _, r := range found {
+		answer.Resources = append(answer.Resources, recordOf(r))
+	}
+	if len(found) == limit {
+		answer.Next = &found[limit-1].Resource
 	}
 	return respond(c, http.StatusOK, answer)
 }

@@ -134,7 +134,9 @@ func (s *Server) routes() {
 	e.POST("/v1/leases/renew", s.renew, auth)
 	e.POST("/v1/leases/release", s.release, auth)
 	e.POST("/v1/leases/credentials", s.credentials, auth)
+	e.GET("/v1/resources", s.list, auth)
 	e.GET(resourcesPath+"*", s.inspect, auth)
+	e.POST(resourcesPath+"*", s.revoke, auth)
 	e.GET("/v1/endpoints", s.endpoints, auth)
 	e.PUT("/v1/buckets/:bucket", s.ensureBucket, auth)
 	e.POST("/v1/sql", s.sql, auth)
@@ -158,7 +160,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ln) }()
+	go func() { served <- srv.Serve(problemListener{ln}) }()
 	select {
 	case err := <-served:
 		return err

@@ -88,3 +88,18 @@ func TestPanicOfOneDirectionEndsBoth(t *testing.T) {
 		t.Error("the other direction goes on")
 	}
 }
+
+func TestConnectionsThatSayNothingAreLimitedToo(t *testing.T) {
+	t.Parallel()
+	srv, err := New(Config{Addr: "127.0.0.1:1", MaxConnections: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 3 + refusers + 2 {
+		ss := newSession(srv, nil)
+		added := srv.add(ss)
+		if added != (n < 3+refusers) || ss.surplus != (added && n >= 3) {
+			t.Errorf("connection %d: added %v, surplus %v", n, added, ss.surplus)
+		}
+	}
+}

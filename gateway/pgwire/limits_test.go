@@ -47,27 +47,6 @@ func TestConnectionsOverTheLimitAreToldSo(t *testing.T) {
 	})
 }
 
-func TestConnectionsThatSayNothingAreLimitedToo(t *testing.T) {
-	t.Parallel()
-	r := start(t, "tcp", upstream(t, func(net.Conn) {}), "shop", func(c *pgwire.Config) { c.MaxConnections = 1 })
-	var closed int
-	var mu sync.Mutex
-	for range 100 {
-		conn := r.dial()
-		go func() {
-			_, _ = io.Copy(io.Discard, conn)
-			mu.Lock()
-			closed++
-			mu.Unlock()
-		}()
-	}
-	until(t, "those beyond the limit and what refusing needs are closed", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return closed >= 20
-	})
-}
-
 // buffer collects a log that several goroutines write.
 type buffer struct {
 	mu sync.Mutex

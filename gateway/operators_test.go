@@ -1,0 +1,253 @@
+//go:build unix
+
+package gateway_test
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// logbook collects a log that several goroutines write.
+type logbook struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logbook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// warnings are the lines of the log that a person should act on.
+func (l *logbook) warnings() (lines []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.b.String()) {
+		if strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// until waits until f is true.
+func until(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	patience := time.NewTimer(30 * time.Second)
+	defer patience.Stop()
+	for !f() {
+		select {
+		case <-patience.C:
+			t.Fatalf("never: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func TestRenewalLearnsOfARevocation(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	guarded(t, pg)
+	c := start(t, config(t, pg))
+	l := c.acquire("orders/1001", "30s", "0s")
+	conn := c.connect(pg, l)
+	revoked := c.want(http.StatusOK, "POST", "/v1/resources/orders/1001/revoke", map[string]string{"holder": "ops"})
+	if revoked.text("token") <= l.token || revoked.text("resource") != "orders/1001" {
+		t.Errorf("revoked: %v after token %s", revoked.Body, l.token)
+	}
+	if _, err := conn.Exec(t.Context(), updateOrder, "after revocation"); sqlState(err) != "ZF001" {
+		t.Errorf("write of the revoked holder: %v", err)
+	}
+	if a := c.want(http.StatusGone, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle}); a.text("code") != "lease_lost" {
+		t.Errorf("renewal: %v", a.Body)
+	}
+	// The renewal that failed has freed the lock.
+	next := c.acquire("orders/1001", "30s", "0s")
+	if _, err := c.connect(pg, next).Exec(t.Context(), updateOrder, "next"); err != nil {
+		t.Errorf("write of the next holder: %v", err)
+	}
+	c.want(http.StatusNotFound, "POST", "/v1/resources/never/revoke", map[string]string{})
+	a := c.want(http.StatusOK, "GET", "/v1/resources?prefix=orders/", nil)
+	if list, _ := a.Body["resources"].([]any); len(list) != 1 || list[0].(map[string]any)["token"] != next.token || a.Body["next"] != nil {
+		t.Errorf("list: %v, want token %s", a.Body, next.token)
+	}
+}
+
+func TestRenewalDoesNotWaitForAPostgreSQLThatHangs(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	cfg := config(t, pg)
+	l := start(t, cfg).acquire("r", "30s", "0s")
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // connections wait in its queue
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	cfg.PostgresURL, cfg.SQLURL = "postgres://u:p@"+ln.Addr().String()+"/d?connect_timeout=5&sslmode=disable", ""
+	cfg.BlobDir, cfg.Buckets = t.TempDir(), nil
+	c := start(t, cfg)
+	began := time.Now()
+	a := c.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle, "ttl": "20s"})
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("the renewal took %v", took)
+	}
+	elapsed, _ := a.Body["elapsed_ms"].(float64)
+	if valid, _ := a.Body["valid_ms"].(float64); valid+elapsed > 20000 || valid < 10000 {
+		t.Errorf("%v: the wait does not count", a.Body)
+	}
+}
+
+func TestNoCredentialsAfterRelease(t *testing.T) {
+	t.Parallel()
+	c := start(t, config(t, testenv.Postgres(t)))
+	l := c.acquire("orders/1", "30s", "0s")
+	c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle})
+	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
+	c.want(http.StatusGone, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle})
+}
+
+func TestStartSaysInOneWarningWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	away := "postgres://u:hunter2@" + closedPort(t) + "/d"
+	for name, c := range map[string]struct {
+		postgres, sql string
+		says          []string // one in each warning
+	}{
+		"PostgreSQL away":   {away + "?sslmode=disable", pg.WriterURL, []string{"gateway login: "}},
+		"both away":         {away + "?sslmode=disable", away, []string{"SQL login: "}},
+		"no role":           {pg.OtherURL, "", []string{"GRANT fence_gateway"}},
+		"too much for SQL":  {pg.GatewayURL, pg.URL, []string{"may do more"}},
+		"all there":         {pg.GatewayURL, pg.WriterURL, nil},
+		"TLS on half a way": {away + "?sslmode=require", "", []string{"gateway login: ", "SCRAM-SHA-256-PLUS"}},
+	} {
+		var log logbook
+		cfg := config(t, pg)
+		cfg.PostgresURL, cfg.SQLURL, cfg.Buckets = c.postgres, c.sql, nil
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		start(t, cfg)
+		warnings := log.warnings()
+		if len(warnings) != len(c.says) || strings.Contains(fmt.Sprint(warnings), "hunter2") {
+			t.Errorf("%s: %q, want %q", name, warnings, c.says)
+			continue
+		}
+		for i, says := range c.says {
+			if !strings.Contains(warnings[i], says) {
+				t.Errorf("%s: %q, want %q", name, warnings[i], says)
+			}
+		}
+	}
+}
+
+func TestStartLeavesTheRuleOfABucketThatIsThere(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	cfg := config(t, pg)
+	start(t, cfg).want(http.StatusOK, "PUT", "/v1/buckets/orders", map[string]string{"rule": "key"})
+	var log logbook
+	again := cfg
+	again.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	start(t, again)
+	var depth int
+	if err := pg.Pool(t).QueryRow(t.Context(), "SELECT depth FROM objects.buckets WHERE name = 'orders'").Scan(&depth); err != nil || depth != -1 {
+		t.Errorf("depth %d, %v; want -1, the rule that the operator gave", depth, err)
+	}
+	if w := log.warnings(); len(w) != 1 || !strings.Contains(w[0], "bucket=orders rule=key configured=prefix:1") {
+		t.Errorf("warnings: %q", w)
+	}
+}
+
+func TestBlobsAreSweptWhileTheGatewayServes(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	cfg := config(t, pg)
+	cfg.SweepEvery = 20 * time.Millisecond
+	start(t, cfg)
+	pool := pg.Pool(t)
+	if _, err := pool.Exec(t.Context(), "INSERT INTO objects.blobs (id, changed_at) VALUES (gen_random_uuid(), now() - interval '48 hours')"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the upload that was given up is swept", func() bool {
+		var swept bool
+		err := pool.QueryRow(t.Context(), "SELECT state = 'condemned' AND swept_at IS NOT NULL FROM objects.blobs").Scan(&swept)
+		return err == nil && swept
+	})
+}
+
+// keyPair writes a certificate for 127.0.0.1 and its key into files.
+func keyPair(t *testing.T) (cert, key string, trust *x509.CertPool) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust, dir := x509.NewCertPool(), t.TempDir()
+	cert, key = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
+		text := pem.EncodeToMemory(block)
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		trust.AppendCertsFromPEM(text)
+	}
+	return cert, key, trust
+}
+
+func TestPostgreSQLPortOffersTLSFromFiles(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	cfg := config(t, pg)
+	var trust *x509.CertPool
+	cfg.PGTLSCert, cfg.PGTLSKey, trust = keyPair(t)
+	c := start(t, cfg)
+	login, err := pgx.ParseConfig(pg.WriterURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := pgx.ParseConfig(fmt.Sprintf("postgres://%s/%s?sslmode=require", c.g.Addrs().PG, pg.Database))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.User, client.Password = login.User, login.Password
+	client.TLSConfig = &tls.Config{RootCAs: trust, ServerName: "127.0.0.1"}
+	conn, err := pgx.ConnectConfig(t.Context(), client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }()
+	if _, encrypted := conn.PgConn().Conn().(*tls.Conn); !encrypted {
+		t.Error("the session is not encrypted")
+	}
+}
