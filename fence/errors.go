@@ -92,11 +92,14 @@ func (e *WrongResourceError) Is(target error) bool { return target == ErrWrongRe
 // must not start yet. Arming again with the same grant tries again.
 type UndrainedError struct {
 	Resource string
-	Token    Token
+	Token    Token  // 0: the fence could not even be raised
 	Detail   string // what holds it: a prepared transaction's gid, or a missing privilege
 }
 
 func (e *UndrainedError) Error() string {
+	if e.Token == 0 {
+		return fmt.Sprintf("fence of %q was not raised: other transactions still hold it: %s", e.Resource, e.Detail)
+	}
 	return fmt.Sprintf("fence of %q is raised to %d, but stale transactions still hold it: %s", e.Resource, e.Token, e.Detail)
 }
 

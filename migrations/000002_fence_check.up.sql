@@ -96,42 +96,60 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.commit_durably() FROM PUBLIC;
 
--- An unsealed token above the recorded one raises the fence itself, in the writer's transaction: first the lock that
--- orders changes of the row, then the old grant's key exclusively (so its writers are through, and new ones wait), both to
--- the end of the transaction; then the row. A plain UPDATE: ON CONFLICT DO UPDATE would leave xmax <> 0 in the new version.
-CREATE FUNCTION fence.raise_unsealed(p_resource text, p_token bigint) RETURNS void LANGUAGE plpgsql
+-- An unsealed token above the recorded one raises the fence itself, in the writer's transaction: first its turn among those
+-- who change the row, then the key of every grant before it, exclusively (so their writers are through, and new ones wait),
+-- all to the end of the transaction; then the row. Sorted, so that two can't wait for each other. A plain UPDATE: ON CONFLICT
+-- DO UPDATE would leave xmax <> 0 in the new version. The verdict is NULL, or ZF005 when somebody does not end in time.
+CREATE FUNCTION fence.raise_unsealed(p_resource text, p_token bigint) RETURNS fence.verdict LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   f record;
+  k bigint;
+  held_by text;
 BEGIN
   PERFORM fence.commit_durably();
-  PERFORM pg_advisory_xact_lock(fence.arm_key(p_resource));
-  SELECT token, seal INTO f FROM fence.resources WHERE resource = p_resource;
+  PERFORM FROM fence.arms a WHERE a.resource = p_resource FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND AND NOT fence.take_turn(p_resource, fence.patience()) THEN
+    held_by := fence.arming_named(p_resource);
+    RETURN fence.refusal('ZF005', format('fence of "%s" was not raised to %s: an earlier raise has not ended: %s', p_resource, p_token, held_by),
+                         p_resource, p_token, NULL, NULL, NULL, held_by);
+  END IF;
+  SELECT token, seal, undrained INTO f FROM fence.resources WHERE resource = p_resource;
   IF f.token >= p_token THEN
-    RETURN;   -- another writer was faster; the caller looks again
+    RETURN NULL;   -- another writer was faster; the caller looks again
   ELSIF f.token IS NULL THEN
     BEGIN
       INSERT INTO fence.resources (resource, token, holder, armed_at) VALUES (p_resource, p_token, session_user, now());
     EXCEPTION WHEN unique_violation THEN   -- a row that this transaction's snapshot cannot see
       RAISE EXCEPTION 'could not serialize access to the fence of "%"', p_resource USING ERRCODE = 'serialization_failure';
     END;
-    RETURN;
+    RETURN NULL;
   END IF;
-  PERFORM pg_advisory_xact_lock(fence.key(p_resource, f.token, f.seal));
-  UPDATE fence.resources SET token = p_token, seal = NULL, holder = session_user, armed_at = now()
+  FOR k IN SELECT DISTINCT u FROM unnest(f.undrained || fence.key(p_resource, f.token, f.seal)) u ORDER BY u LOOP
+    IF NOT pg_try_advisory_xact_lock(k) AND NOT fence.lock_within(k, true, fence.patience()) THEN
+      held_by := fence.holders_named(k);
+      RETURN fence.refusal('ZF005', format('fence of "%s" was not raised to %s: an older writer has not ended: %s', p_resource, p_token, held_by),
+                           p_resource, p_token, f.token, NULL, NULL, held_by);
+    END IF;
+  END LOOP;
+  UPDATE fence.resources SET token = p_token, seal = NULL, holder = session_user, armed_at = now(), undrained = '{}'
    WHERE resource = p_resource AND token < p_token;
+  RETURN NULL;
 END $$;
 REVOKE ALL ON FUNCTION fence.raise_unsealed(text, bigint) FROM PUBLIC;
 
 -- The whole decision, for a resource and a token that are well-formed. p_kind: 'sealed' (p_seal_hash given; token 0 means
 -- "the one that this seal was issued with"), 'unsealed', or 'issued' (the caller authenticated the token by other means).
--- The verdict is the recorded token, ZF001 or ZF003. Creates no row, except for unsealed tokens where they are accepted.
+-- The verdict is the recorded token, ZF001, ZF003 or ZF005. Creates no row, except for unsealed tokens where they are accepted.
 CREATE FUNCTION fence.verify(p_resource text, p_token bigint, p_seal_hash bytea, p_kind text) RETURNS fence.verdict
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   f record;
   held bigint;
   wanted bigint;
+  waited numeric := 0;
+  v fence.verdict;
+  stale boolean := false;
   open boolean := p_kind = 'unsealed' AND fence.accepts_unsealed(p_resource);
   snapshot boolean := current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted');
   never text := format('fencing token %s was never issued for "%s" with the presented seal', p_token, p_resource);
@@ -142,7 +160,16 @@ BEGIN
     SELECT token, seal, xmax = '0'::xid AS untouched INTO f FROM fence.resources WHERE resource = p_resource;
 
     IF open AND (f.token IS NULL OR f.token < p_token) THEN
-      PERFORM fence.raise_unsealed(p_resource, p_token);
+      -- Who may not use fence.use may not raise by way of a guarded table either. Tokens stay below 2^53 here, so that nobody
+      -- leaves a resource without a next one.
+      IF p_token >= 9007199254740992 OR NOT pg_has_role(session_user, 'fence_writer', 'MEMBER') THEN
+        RETURN fence.refusal('ZF003', never, p_resource, p_token, f.token, NULL,
+                             'Unsealed tokens raise a fence up to 9007199254740991, and for logins that are fence_writer.');
+      END IF;
+      v := fence.raise_unsealed(p_resource, p_token);
+      IF v.state IS NOT NULL THEN
+        RETURN v;
+      END IF;
       CONTINUE;
     ELSIF f.token IS NULL OR p_token > f.token THEN
       RETURN fence.refusal('ZF003', never, p_resource, p_token, f.token, NULL, advice);
@@ -155,14 +182,24 @@ BEGIN
       RETURN fence.refusal('ZF003', never, p_resource, p_token, f.token, NULL, advice);
     END IF;
 
-    -- It looks current. It is, once the same is read while its key is held.
+    -- It looks current. It is, once the same is read while its key is held. Whoever holds the key exclusively is about to
+    -- supersede the grant, or is a stranger: so look again, now and then, and not for ever.
     wanted := fence.key(p_resource, f.token, f.seal);
     EXIT WHEN held = wanted;
-    PERFORM pg_advisory_xact_lock_shared(wanted);
-    held := wanted;
+    IF pg_try_advisory_xact_lock_shared(wanted) OR fence.lock_within(wanted, false, 100) THEN
+      held := wanted;
+      CONTINUE;
+    END IF;
+    waited := waited + 100;
+    stale := snapshot AND NOT fence.is_newest(p_resource);
+    EXIT WHEN stale;
+    IF waited >= fence.patience() THEN
+      RETURN fence.refusal('ZF005', format('the lock of grant %s of "%s" is held by %s, which is no writer', f.token, p_resource, fence.holders_named(wanted)),
+                           p_resource, p_token, f.token, NULL, NULL, fence.holders_named(wanted));
+    END IF;
   END LOOP;
 
-  IF snapshot AND NOT f.untouched AND NOT fence.is_newest(p_resource) THEN
+  IF stale OR snapshot AND NOT f.untouched AND NOT fence.is_newest(p_resource) THEN
     RETURN fence.refusal('ZF001', format('stale fencing token %s for "%s": the fence was raised after this transaction''s snapshot',
                                          p_token, p_resource), p_resource, p_token, NULL);
   END IF;
@@ -242,7 +279,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.fast_check(text, text) FROM PUBLIC;
 
--- The guard of a table: a statement trigger with the arguments (resource) or ('', prefix).
+-- The guard of a table, see fence.protect: a statement trigger with the arguments (resource) or ('', prefix).
 CREATE FUNCTION fence.guard() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 DECLARE
   r pg_catalog.text := pg_catalog.current_setting('fence.resource', true);
@@ -259,6 +296,10 @@ BEGIN
   END IF;
   RETURN NULL;
 END $$;
+-- Needed for CREATE TRIGGER only, not to write: fence_writer covers who protects tables. On a table of its own, a login could
+-- otherwise present tokens that no right allows it to.
+REVOKE ALL ON FUNCTION fence.guard() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION fence.guard() TO fence_writer;
 
 -- Checks the settings now, instead of at the next guarded write; see verify_settings for what `needed` may be. Returns the
 -- recorded token.

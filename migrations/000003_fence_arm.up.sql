@@ -22,14 +22,17 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.need_read_committed() FROM PUBLIC;
 
--- Phase 1. Raises the fence if the recorded token is lower. Waits for another arm of the resource, and for no sealed writer.
+-- Phase 1. Raises the fence if the recorded token is lower. Waits for another raise of the resource, at most p_limit (then
+-- ZF005: a writer whose unsealed token raised the fence has not ended), and for no sealed writer.
 -- raised: the fence holds this very grant, by this call or by an earlier one whose acknowledgement was lost.
 -- Otherwise nothing was changed, and `recorded` says what stands there.
-CREATE FUNCTION fence.raise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text,
+CREATE FUNCTION fence.raise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '5 s',
                             OUT raised boolean, OUT recorded bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   f record;
+  held_by text;
+  v fence.verdict;
   fault text := coalesce(
     'resource ' || fence.resource_fault(p_resource),
     CASE WHEN coalesce(p_token, 0) <= 0 THEN 'token is not a positive number' END,
@@ -40,7 +43,13 @@ BEGIN
   END IF;
   PERFORM fence.need_read_committed();
   PERFORM fence.commit_durably();
-  PERFORM pg_advisory_xact_lock(fence.arm_key(p_resource));
+  PERFORM FROM fence.arms a WHERE a.resource = p_resource FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND AND NOT fence.take_turn(p_resource, 1000 * extract(epoch FROM p_limit)) THEN
+    held_by := fence.arming_named(p_resource);
+    v := fence.refusal('ZF005', format('fence of "%s" was not raised to %s: an earlier raise has not ended: %s', p_resource, p_token, held_by),
+                       p_resource, NULL, NULL, NULL, NULL, held_by);
+    RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+  END IF;
 
   SELECT token, seal, undrained INTO f FROM fence.resources WHERE resource = p_resource;
   IF f.token >= p_token THEN
@@ -66,23 +75,8 @@ BEGIN
   raised := true;
   recorded := p_token;
 END $$;
-REVOKE ALL ON FUNCTION fence.raise(text, bigint, bytea, text) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION fence.raise(text, bigint, bytea, text) TO fence_gateway;
-
--- Who holds one grant's key, that is, passed the check under it and has not ended. A prepared transaction has a gid and no
--- pid; it is found by the lock on its own xid (its virtual xid is that of the session that prepared it, or after a restart -1/xid).
-CREATE FUNCTION fence.holders(p_key bigint) RETURNS TABLE (pid int, gid text) LANGUAGE sql VOLATILE
-SET search_path = pg_catalog, pg_temp AS $$
-  SELECT l.pid, (SELECT p.gid FROM pg_locks x JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
-                  WHERE l.pid IS NULL AND x.pid IS NULL AND x.virtualtransaction = l.virtualtransaction
-                    AND x.locktype = 'transactionid' LIMIT 1)
-    FROM pg_locks l
-   WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND l.mode = 'ShareLock'
-     AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-     AND l.classid = ((p_key >> 32) & 4294967295)::oid AND l.objid = (p_key & 4294967295)::oid
-     AND l.pid IS DISTINCT FROM pg_backend_pid()
-$$;
-REVOKE ALL ON FUNCTION fence.holders(bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION fence.raise(text, bigint, bytea, text, interval) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION fence.raise(text, bigint, bytea, text, interval) TO fence_gateway;
 
 -- Ends the sessions that hold one superseded key. told: how many were signalled; held_by: what could not be, and why.
 CREATE FUNCTION fence.end_holders(p_key bigint, OUT told int, OUT held_by text) LANGUAGE plpgsql VOLATILE
@@ -91,7 +85,7 @@ DECLARE
   h record;
 BEGIN
   told := 0;
-  FOR h IN SELECT * FROM fence.holders(p_key) LOOP
+  FOR h IN SELECT * FROM fence.holders(p_key) x WHERE x.writer LOOP
     IF h.pid IS NULL THEN
       held_by := format('prepared transaction %L; ROLLBACK PREPARED or COMMIT PREPARED it', h.gid);
     ELSE
@@ -117,9 +111,13 @@ CREATE FUNCTION fence.drain(p_resource text, p_token bigint, p_seal_hash bytea,
                             OUT ours boolean, OUT recorded bigint, OUT ended int)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  started timestamptz := clock_timestamp();
-  before text := current_setting('lock_timeout');
-  patience numeric;   -- milliseconds
+  -- Milliseconds. They are counted by the waits, not by a clock, which may jump. The limit leaves time to answer before a
+  -- statement_timeout.
+  allowed numeric := 800 * extract(epoch FROM current_setting('statement_timeout')::interval);
+  most numeric := least(1000 * extract(epoch FROM p_limit), nullif(allowed, 0));
+  grace numeric := least(1000 * extract(epoch FROM p_grace), most / 2);
+  waited numeric := 0;
+  patience numeric;
   f record;
   k bigint;
   e record;
@@ -133,22 +131,17 @@ BEGIN
   IF NOT ours THEN
     RETURN;
   END IF;
-  FOR k IN SELECT DISTINCT u FROM unnest(f.undrained) u ORDER BY u LOOP   -- sorted: two drains can't deadlock
-    CONTINUE WHEN pg_try_advisory_xact_lock(k);
-    patience := greatest(1, ceil(1000 * extract(epoch FROM p_grace - (clock_timestamp() - started))));
-    LOOP
-      BEGIN
-        PERFORM set_config('lock_timeout', patience::text, true);
-        PERFORM pg_advisory_xact_lock(k);
-        PERFORM set_config('lock_timeout', before, true);
-        EXIT;
-      EXCEPTION WHEN lock_not_available THEN
-        e := fence.end_holders(k);
-      END;
+  FOR k IN SELECT DISTINCT u FROM unnest(f.undrained) u ORDER BY u LOOP
+    -- Nobody holds it shared: drained, as the raise is committed, so that whoever takes it later is refused. A stranger's
+    -- exclusive lock does no harm: it keeps writers out.
+    WHILE NOT pg_try_advisory_xact_lock(k) AND EXISTS (SELECT FROM fence.holders(k) h WHERE h.writer) LOOP
+      patience := greatest(1, CASE WHEN waited < grace THEN grace - waited ELSE 100 END);
+      EXIT WHEN fence.lock_within(k, true, patience);
+      waited := waited + patience;
+      e := fence.end_holders(k);
       ended := ended + e.told;
-      IF e.held_by IS NULL AND clock_timestamp() > started + p_limit THEN
-        e.held_by := CASE WHEN ended > 0 THEN format('%s session(s) were told to end and have not', ended)
-                          ELSE 'a session that is no writer holds its advisory lock; see pg_locks' END;
+      IF e.held_by IS NULL AND waited > most THEN
+        e.held_by := format('%s session(s) were told to end and have not', ended);
       END IF;
       IF e.held_by IS NOT NULL THEN
         v := fence.refusal('ZF005',
@@ -156,7 +149,6 @@ BEGIN
           p_resource, NULL, p_token, NULL, NULL, e.held_by);
         RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
       END IF;
-      patience := 100;
     END LOOP;
   END LOOP;
 END $$;
@@ -169,9 +161,16 @@ CREATE FUNCTION fence.revoke(p_resource text, p_holder text DEFAULT NULL, OUT to
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM fence.need_read_committed();
-  PERFORM pg_advisory_xact_lock(fence.arm_key(p_resource));
-  SELECT f.token + 1 INTO token FROM fence.resources f WHERE f.resource = p_resource;
-  IF token IS NOT NULL THEN
+  PERFORM FROM fence.arms a WHERE a.resource = p_resource FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND AND EXISTS (SELECT FROM fence.arms a WHERE a.resource = p_resource) THEN
+    PERFORM fence.take_turn(p_resource, fence.patience());   -- in vain: fence.raise says who is in the way
+  END IF;
+  SELECT f.token INTO token FROM fence.resources f WHERE f.resource = p_resource;
+  IF token = 9223372036854775807 THEN
+    RAISE EXCEPTION 'fence of "%" stands at the highest token there is, so it can''t be raised further', p_resource
+      USING ERRCODE = 'program_limit_exceeded';
+  ELSIF token IS NOT NULL THEN
+    token := token + 1;
     seal_hash := sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
     PERFORM fence.raise(p_resource, token, seal_hash, coalesce(p_holder, 'revoked by ' || session_user));
   END IF;

@@ -85,6 +85,11 @@ BEGIN
     RAISE EXCEPTION 'fence.protect: %', fault USING ERRCODE = 'invalid_parameter_value';
   END IF;
 
+  IF NOT has_function_privilege('fence.guard()', 'EXECUTE') THEN
+    RAISE EXCEPTION 'fence.protect: % may not use fence.guard', current_user USING ERRCODE = 'insufficient_privilege',
+      HINT = format('The owner of a protected table is fence_writer: GRANT fence_writer TO %I;', current_user);
+  END IF;
+
   -- The lock that CREATE TRIGGER takes, before the family is read: it holds off a partition that is being attached.
   EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', relation);
   PERFORM fence.unprotect(relation);

@@ -23,7 +23,8 @@ import (
 // that answers, when an answer was lost. The outcomes:
 //   - nil: the fence holds exactly this grant, and no older one can commit any more.
 //   - [*fence.NotRaisedError]: the recorded token is not lower; nothing was changed.
-//   - [*fence.UndrainedError]: raised, but the new holder must not start yet. Arming the same grant again tries again.
+//   - [*fence.UndrainedError]: raised, but the new holder must not start yet; or, where its Token is 0, not raised, because
+//     a writer that raised the fence by an unsealed token has not ended. Arming the same grant again tries again.
 //   - joined with [fence.ErrUnknown]: it may be raised; arming the same grant again finds out.
 //   - [*fence.InvalidError], or PostgreSQL's error: nothing was changed.
 func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
@@ -87,8 +88,8 @@ func (f *Fence) armOn(ctx context.Context, conn *pgxpool.Conn, a fence.Arming) (
 	defer func() { _ = p.Close() }() // a broken connection's error was returned already
 	grant := [][]byte{[]byte(a.Resource), []byte(a.Token.String()), a.SealHash}
 
-	p.SendQueryParams(sqlRaise, append(grant[:3:3], []byte(a.Holder)),
-		[]uint32{pgtype.TextOID, pgtype.Int8OID, pgtype.ByteaOID, pgtype.TextOID}, []int16{0, 0, 1, 0}, resultFormats)
+	p.SendQueryParams(sqlRaise, append(grant[:3:3], []byte(a.Holder), micros(f.limitWithin(ctx))),
+		[]uint32{pgtype.TextOID, pgtype.Int8OID, pgtype.ByteaOID, pgtype.TextOID, pgtype.Int8OID}, []int16{0, 0, 1, 0, 0}, resultFormats)
 	p.SendPipelineSync() // draining must begin after this commit
 	p.SendQueryParams(sqlDrain, append(grant[:3:3], micros(f.grace), micros(f.limitWithin(ctx))),
 		[]uint32{pgtype.TextOID, pgtype.Int8OID, pgtype.ByteaOID, pgtype.Int8OID, pgtype.Int8OID}, []int16{0, 0, 1, 0, 0}, resultFormats)
@@ -100,7 +101,7 @@ func (f *Fence) armOn(ctx context.Context, conn *pgxpool.Conn, a fence.Arming) (
 	raised, recorded, err := answer(p)
 	switch {
 	case err != nil:
-		return ended(err), fmt.Errorf("raise the fence of %q to %d: %w", a.Resource, a.Token, err)
+		return ended(err), fmt.Errorf("raise the fence of %q to %d: %w", a.Resource, a.Token, Translate(err))
 	case !raised:
 		return true, &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
 	}

@@ -295,16 +295,3 @@ func TestDrainEndsNobodyElse(t *testing.T) {
 		t.Errorf("a bystander was ended: %v", err)
 	}
 }
-
-func TestALockThatIsNoWritersIsReported(t *testing.T) {
-	t.Parallel()
-	w := setup(t, pgfence.WithGrace(10*time.Millisecond), pgfence.WithDrainLimit(50*time.Millisecond))
-	g := w.acquire(t, orders, 34)
-	if _, err := w.session(t).Exec(t.Context(), `SELECT pg_advisory_lock($1)`, value[int64](t, w, `SELECT fence.key($1, 34, $2)`, orders, g.Seal.Hash())); err != nil {
-		t.Fatal(err)
-	}
-	err := w.fence.Arm(t.Context(), fence.Arming{Resource: orders, Token: 35, SealHash: fence.NewSeal().Hash()})
-	if !errors.Is(err, fence.ErrUndrained) || !strings.Contains(err.Error(), "see pg_locks") {
-		t.Errorf("got %v", err)
-	}
-}

@@ -2,7 +2,7 @@ package pgfence
 
 // The statements of this package. Seals and their hashes are always parameters.
 const (
-	sqlRaise      = `SELECT raised, recorded FROM fence.raise($1, $2, $3, $4)`
+	sqlRaise      = `SELECT raised, recorded FROM fence.raise($1, $2, $3, $4, $5::bigint * interval '1 us')`
 	sqlDrain      = `SELECT ours, recorded FROM fence.drain($1, $2, $3, $4::bigint * interval '1 us', $5::bigint * interval '1 us')`
 	sqlRevoke     = `SELECT token, seal_hash FROM fence.revoke($1, nullif($2, ''))`
 	sqlRaiseEpoch = `SELECT fence.raise_epoch($1)`
