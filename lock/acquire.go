@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -41,17 +40,13 @@ func (l *Locker) options(resource string, opts []AcquireOption) (acquireOptions,
 	return o, cmp.Or(o.keepAlive.validate(), validateHolder(o.holder))
 }
 
-// Bounds of the wait between two tries of [Locker.Acquire].
-const (
-	firstWait = 2 * time.Millisecond
-	maxWait   = 250 * time.Millisecond
-)
-
 // Acquire takes the lease of a resource, waiting while another holds it, until
 // ctx ends: the error is then a [*HeldError] joined with the context's. Any
 // other failure returns at once; see [Locker.TryAcquire].
 //
-// Callers of this Locker get a resource in the order in which they asked.
+// Callers of this Locker get a resource in the order in which they asked. The
+// first of each Locker stands in a queue on a node (the resource's home), and a
+// release wakes the first of that queue only.
 func (l *Locker) Acquire(ctx context.Context, resource string, opts ...AcquireOption) (*Lease, error) {
 	o, err := l.options(resource, opts)
 	if err != nil {
@@ -84,9 +79,11 @@ func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fe
 	if err := w.await(ctx); err != nil {
 		return errors.Join(&HeldError{Resource: resource, Holder: "this process"}, err)
 	}
+	place := place{l: l, resource: resource, w: w}
+	defer place.leave()
 	var floor fence.Token
 	var held *HeldError // why it waits
-	for wait := firstWait; ; wait = min(2*wait, maxWait) {
+	for {
 		err := try(floor)
 		switch {
 		case err == nil:
@@ -98,24 +95,7 @@ func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fe
 			return err
 		}
 		floor = max(floor, held.floor)
-		// Jitter keeps waiters from colliding again and again. The lock's own
-		// expiry is the best hint when it comes sooner.
-		next := wait/2 + rand.N(wait/2+1)
-		if held.RetryAfter > 0 && held.RetryAfter < next {
-			next = held.RetryAfter + rand.N(firstWait)
-		}
-		timer := time.NewTimer(next)
-		select {
-		case <-timer.C:
-			continue
-		case <-w.wake:
-			wait = firstWait
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		case <-l.ctx.Done():
-			err = ErrClosed
-		}
-		if timer.Stop(); ctx.Err() != nil || l.ctx.Err() != nil {
+		if err := place.wait(ctx, held.RetryAfter); err != nil {
 			return errors.Join(held, err)
 		}
 	}

@@ -44,9 +44,13 @@ func (b *bound) request(out []byte, k *keys, ops []*op) []byte {
 
 func (b *bound) single(out []byte, k *keys, o *op) []byte {
 	args := [opKinds]int{opAcquire: 4, opConfirm: 3, opExtend: 2, opRelease: 1}[o.kind]
-	out = appendHead(out, 5+args)
+	named := 2
+	if o.wakes {
+		named, args = 3, args+2
+	}
+	out = appendHead(out, 3+named+args)
 	out = append(out, b.call[o.kind]...)
-	out = append(out, "$1\r\n2\r\n"...) // keys
+	out = appendNumber(out, int64(named))
 	out = append(out, k.hBulk...)
 	out = appendBulk(out, k.lockPrefix, o.resource)
 	switch o.kind {
@@ -63,13 +67,20 @@ func (b *bound) single(out []byte, k *keys, o *op) []byte {
 		out = appendBulk(out, o.owner)
 		out = appendNumber(out, o.ttl)
 	default:
+		if o.wakes {
+			out = appendBulk(out, k.waitPrefix, o.resource)
+		}
 		out = appendBulk(out, o.owner)
+		if o.wakes {
+			out = appendBulk(out, o.resource)
+			out = appendBulk(out, k.wakePrefix)
+		}
 	}
 	return out
 }
 
 func (b *bound) batch(out []byte, k *keys, seg []*op) []byte {
-	args := 1 + 2*len(seg)
+	args := 3 + 2*len(seg)
 	for _, o := range seg {
 		if o.kind == opAcquire && o.n > 0 {
 			args++
@@ -83,8 +94,13 @@ func (b *bound) batch(out []byte, k *keys, seg []*op) []byte {
 		out = appendBulk(out, k.lockPrefix, o.resource)
 	}
 	out = appendNumber(out, int64(len(k.lockPrefix)))
+	out = appendBulk(out, k.waitPrefix)
+	out = appendBulk(out, k.wakePrefix)
 	for _, o := range seg {
 		switch {
+		case o.wakes:
+			out = appendBulk(out, o.owner)
+			out = append(out, "$3\r\n0.5\r\n"...)
 		case o.kind == opRelease:
 			out = appendBulk(out, o.owner)
 			out = append(out, "$1\r\n0\r\n"...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // lines keeps this process's callers of one resource in the order in which they
@@ -17,6 +18,7 @@ type lines struct {
 type waiter struct {
 	turn chan struct{} // closed when it is the first
 	wake chan struct{} // holds a value when the resource may be free
+	home atomic.Bool   // it is in a queue on a node: only that one wakes it
 }
 
 // enter joins the line of a resource.
@@ -52,15 +54,30 @@ func (q *lines) leave(resource string, w *waiter) {
 	q.of[resource] = line
 }
 
-// free tells the first in the line that the resource may be free.
+// free tells the first in the line that the resource may be free. One that
+// stands in a queue on a node hears of its turn from there: other processes may
+// have come before it.
 func (q *lines) free(resource string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if line := q.of[resource]; len(line) > 0 && !line[0].home.Load() {
+		line[0].call()
+	}
+}
+
+// turn tells the first in the line that it is the first of all.
+func (q *lines) turn(resource string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if line := q.of[resource]; len(line) > 0 {
-		select {
-		case line[0].wake <- struct{}{}:
-		default:
-		}
+		line[0].call()
+	}
+}
+
+func (w *waiter) call() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
 	}
 }
 

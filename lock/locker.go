@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -18,7 +19,12 @@ type Locker struct {
 	nodes  []*node
 	quorum int
 	lines  lines
-	rounds sync.Pool
+	id     string // names this Locker among those that wait
+	places atomic.Int64
+
+	attempts atomic.Int64 // phase 1, on all nodes
+	ear      ear
+	rounds   sync.Pool
 
 	ctx        context.Context // ends with Close
 	stop       context.CancelFunc
@@ -38,6 +44,7 @@ func New(cfg Config) (*Locker, error) {
 	l := &Locker{
 		cfg:       cfg,
 		keys:      newKeys(cfg.KeyPrefix),
+		id:        newID(),
 		quorum:    len(cfg.Nodes)/2 + 1,
 		admitting: make(map[int]bool),
 	}

@@ -28,7 +28,7 @@ var losses = map[string]struct {
 		must(t, c.FlushAll(t.Context()).Err())
 	}},
 	"counters deleted": {lose: func(t *testing.T, _ *redisserver.Server, c *redis.Client) {
-		must(t, c.Del(t.Context(), lock.DefaultKeyPrefix+":h").Err())
+		must(t, c.Del(t.Context(), c.Keys(t.Context(), "*:h").Val()...).Err())
 	}},
 	"scripts flushed": {lose: func(t *testing.T, _ *redisserver.Server, c *redis.Client) {
 		must(t, c.ScriptFlush(t.Context()).Err())

@@ -29,6 +29,7 @@ type op struct {
 	kind     opKind
 	node     int
 	resource string
+	wakes    bool // release: this node may have a queue of waiters
 	ask
 	state atomic.Uint32
 	sink  sink

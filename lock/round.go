@@ -89,6 +89,7 @@ func (r *round) send(set uint32, what ask) {
 		}
 		one := &r.ops[i]
 		one.kind, one.node, one.resource, one.ask, one.sink = r.kind, i, r.resource, what, r
+		one.wakes = r.kind == opRelease && r.l.isHome(r.resource, i)
 		one.state.Store(opQueued)
 		n.submit(one)
 	}

@@ -22,6 +22,10 @@ var (
 	//go:embed scripts/batch.lua
 	batchText string
 
+	//go:embed scripts/wait.lua
+	waitText string
+	//go:embed scripts/leave.lua
+	leaveText string
 	//go:embed scripts/admit_begin.lua
 	admitBeginText string
 	//go:embed scripts/admit.lua
@@ -78,10 +82,13 @@ type keys struct {
 	h, q       string
 	hBulk      []byte // h as it is sent
 	lockPrefix string
+	waitPrefix string // of W, a resource's queue of waiters
+	wakePrefix string // of the channel on which a Locker hears of its turn
 }
 
 func newKeys(prefix string) keys {
-	return keys{h: prefix + ":h", hBulk: appendBulk(nil, prefix+":h"), q: prefix + ":q", lockPrefix: prefix + ":lock:"}
+	return keys{h: prefix + ":h", hBulk: appendBulk(nil, prefix+":h"), q: prefix + ":q", lockPrefix: prefix + ":lock:",
+		waitPrefix: prefix + ":wait:", wakePrefix: prefix + ":wake:"}
 }
 
 func (k keys) lock(resource string) string { return k.lockPrefix + resource }

@@ -3,12 +3,14 @@ package lock_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/redisserver"
@@ -44,8 +46,13 @@ func own(t *testing.T, n int, server redisserver.Config) (lock.Config, []*rediss
 	for i, s := range servers {
 		addrs[i] = s.Addr
 	}
-	return lock.Config{Nodes: nodesAt(addrs...), NodeTimeout: patient}, servers
+	// A prefix of its own: a port of a killed node may go to another test's
+	// node, and its Locker would come along.
+	prefix := fmt.Sprintf("own-%d", prefixes.Add(1))
+	return lock.Config{Nodes: nodesAt(addrs...), KeyPrefix: prefix, NodeTimeout: patient}, servers
 }
+
+var prefixes atomic.Int64
 
 // embedded is a configuration over n miniredis nodes.
 func embedded(t *testing.T, n int) (lock.Config, []*miniredis.Miniredis) {
@@ -195,3 +202,6 @@ func (e *epochs) RaiseEpoch(_ context.Context, above int64) (int64, error) {
 		}
 	}
 }
+
+// dead stands in a queue, and nobody listens for it.
+var dead = redis.Z{Score: -1, Member: strings.Repeat("0", 32) + ":1"}

@@ -4,10 +4,13 @@
 --
 -- KEYS     H, then L of each op; a lock may come more than once
 -- ARGV[1]  length of the part of L before the resource's name
+-- ARGV[2]  start of W's names, the sorted sets of waiters
+-- ARGV[3]  start of the names of the channels that wake
 -- ARGV     then for each op two or three values:
 --            value, ttl           acquire; value = owner (32 hex digits) .. holder, ttl in ms
 --            value, -ttl, floor   acquire above a floor
 --            owner, 0             release
+--            owner, 0.5           release, and wake the first who waits on this node
 --
 -- Flat: for each acquire its counter c > 0, or 0, -1, -2, -3 as acquire.lua has
 -- them; for each release 1 or 0; then for each acquire with 0 or -3 four
@@ -18,7 +21,7 @@ local sub, max = string.sub, math.max
 local n, name = #KEYS - 1, tonumber(ARGV[1]) + 1
 local values, ttls, floors = {}, {}, {}
 local fields, nf = {'@incarnation', '@base', '@maxttl'}, 3
-local at = 2
+local at = 4
 for i = 1, n do
   values[i] = ARGV[at]
   local ttl = tonumber(ARGV[at + 1])
@@ -28,7 +31,7 @@ for i = 1, n do
     at = at + 1
   end
   ttls[i] = ttl
-  if ttl > 0 then
+  if ttl >= 1 then
     nf = nf + 1
     fields[nf] = 'c:' .. sub(KEYS[i + 1], name)
   end
@@ -44,12 +47,17 @@ for i = 1, n do
   lock[KEYS[i + 1]] = found[i]
 end
 local answer, tail, nt, f = {}, {}, 0, 3
+local waits, nw = {}, 0
 for i = 1, n do
   local key, value, ttl = KEYS[i + 1], values[i], ttls[i]
   local held = lock[key]
-  if ttl == 0 then
+  if ttl < 1 then
     if held and sub(held, 1, 32) == value then
       answer[i], lock[key], px[key] = 1, false, 0
+      if ttl > 0 then
+        nw = nw + 1
+        waits[nw] = ARGV[2] .. sub(key, name)
+      end
     else
       answer[i] = 0
     end
@@ -99,6 +107,16 @@ for key, ttl in pairs(px) do
 end
 if nd > 0 then
   redis.call('DEL', unpack(dead))
+end
+if nw > 0 and redis.call('EXISTS', unpack(waits)) > 0 then
+  for _, w in ipairs(waits) do
+    for _, head in ipairs(redis.call('ZRANGE', w, 0, 15)) do
+      if redis.call('PUBLISH', ARGV[3] .. sub(head, 1, 32), sub(w, #ARGV[2] + 1)) > 0 then
+        break
+      end
+      redis.call('ZREM', w, head) -- it does not listen any more
+    end
+  end
 end
 for i = 1, nt do
   answer[n + i] = tail[i]

@@ -1,0 +1,254 @@
+package lock
+
+import (
+	"context"
+	"hash/fnv"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Bounds of the wait between two tries where no node keeps a queue.
+const (
+	firstWait = 2 * time.Millisecond
+	maxWait   = 250 * time.Millisecond
+)
+
+// recheck is how often a waiter looks whether its queue still knows it, grace
+// how long the first of a queue has before the others try too, and homeDown how
+// long a node that failed keeps no queues.
+const (
+	recheck  = 2 * time.Second
+	grace    = 50 * time.Millisecond
+	homeDown = time.Second
+)
+
+// place is a waiter's place in the queue of a resource, which its home node
+// keeps. No lock depends on it: a queue that is lost costs time only.
+type place struct {
+	l        *Locker
+	resource string
+	w        *waiter
+	id       string
+	home     *node // has the waiter in its queue, or had
+	failed   int   // tries in a row that found the resource held though its home was free
+}
+
+// homes are how many nodes may keep a resource's queue: the second does when
+// the first is down.
+const homes = 2
+
+func (l *Locker) home(resource string) int {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(resource))
+	return int(h.Sum32() % uint32(len(l.nodes)))
+}
+
+// isHome reports whether a release on the node has somebody to wake.
+func (l *Locker) isHome(resource string, node int) bool {
+	return (node-l.home(resource)+len(l.nodes))%len(l.nodes) < homes
+}
+
+// wait blocks until a try is worth it: the waiter was called, or it is the
+// first and the lock has expired, or no queue can be had and some time passed.
+func (p *place) wait(ctx context.Context, expires time.Duration) error {
+	for looks := 0; ; looks++ {
+		after, try := p.look(ctx, expires, looks)
+		timer := time.NewTimer(after)
+		var err error
+		select {
+		case <-p.w.wake:
+			timer.Stop()
+			p.failed = 0
+			return nil
+		case <-timer.C:
+			if try {
+				return nil
+			}
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-p.l.ctx.Done():
+			err = ErrClosed
+		}
+		if timer.Stop(); err != nil {
+			return err
+		}
+	}
+}
+
+// look asks the home node when to look again, and whether to try then.
+func (p *place) look(ctx context.Context, expires time.Duration, looks int) (after time.Duration, try bool) {
+	pttl, rank, ok := p.queue(ctx)
+	p.w.home.Store(ok)
+	switch {
+	case !ok:
+		p.failed++
+		backoff := p.backoff()
+		if expires > 0 && expires < backoff {
+			backoff = expires + rand.N(firstWait) // the lock's own expiry is the best hint
+		}
+		return backoff, true
+	case pttl >= 0 || pttl == -1: // held: a release calls, and else it expires
+		p.failed = 0
+		if pttl < 0 || pttl > recheck {
+			return recheck/2 + rand.N(recheck/2), false
+		}
+		return pttl + rand.N(firstWait), false
+	case rank == 0:
+		p.failed++
+		return p.backoff() / 4, true
+	}
+	// The first of the queue was called. If it does nothing, it is frozen.
+	return grace + time.Duration(rank)*grace/10, looks > 0
+}
+
+// backoff is a random time that grows with what failed in a row.
+func (p *place) backoff() time.Duration {
+	wait := min(firstWait<<min(p.failed-1, 10), maxWait)
+	return wait/2 + rand.N(wait/2+1)
+}
+
+// queue joins or asks the queue on the first home that answers.
+func (p *place) queue(ctx context.Context) (pttl time.Duration, rank int64, ok bool) {
+	l := p.l
+	if p.id == "" {
+		p.id = l.id + ":" + strconv.FormatInt(l.places.Add(1), 36)
+	}
+	for i := range min(homes, len(l.nodes)) {
+		n := l.nodes[(l.home(p.resource)+i)%len(l.nodes)]
+		if !l.ear.listen(ctx, l, n) {
+			continue
+		}
+		bounded, cancel := context.WithTimeout(ctx, l.cfg.NodeTimeout)
+		values, err := waitScript.Run(bounded, n.client, p.keys(n), p.id, p.resource, l.keys.wakePrefix).Slice()
+		cancel()
+		if err != nil {
+			l.ear.lost(n)
+			continue
+		}
+		if p.home != nil && p.home != n {
+			p.leaveHome()
+		}
+		p.home = n
+		ms := integer(values, 0)
+		if ms < 0 {
+			return time.Duration(ms), integer(values, 1), true
+		}
+		return time.Duration(ms) * time.Millisecond, integer(values, 1), true
+	}
+	return 0, 0, false
+}
+
+func (p *place) keys(n *node) []string {
+	return []string{n.keys.waitPrefix + p.resource, n.keys.lock(p.resource)}
+}
+
+// leave gives the place up, in the background.
+func (p *place) leave() {
+	if p.home != nil {
+		p.leaveHome()
+	}
+}
+
+func (p *place) leaveHome() {
+	n, l, id := p.home, p.l, p.id
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return // whoever comes next finds that nobody listens
+	}
+	l.background.Go(func() {
+		ctx, cancel := context.WithTimeout(l.ctx, stallTimeout)
+		defer cancel()
+		_ = leaveScript.Run(ctx, n.client, p.keys(n), id, p.resource, l.keys.wakePrefix).Err()
+	})
+}
+
+// The scripts of the queue: no lock depends on them, so they may be loaded
+// again at any time.
+var (
+	waitScript  = redis.NewScript(waitText)
+	leaveScript = redis.NewScript(leaveText)
+)
+
+// ear hears on which resources it is this Locker's turn: one subscription for
+// each node that keeps a queue with this Locker in it.
+type ear struct {
+	mu    sync.Mutex
+	heard map[*node]*redis.PubSub
+	down  map[*node]time.Time // not tried again until then
+}
+
+// listen makes sure that the node's calls are heard.
+func (e *ear) listen(ctx context.Context, l *Locker, n *node) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.heard[n] != nil:
+		return time.Now().After(e.down[n])
+	case time.Now().Before(e.down[n]):
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.NodeTimeout)
+	defer cancel()
+	sub := n.client.Subscribe(ctx, l.keys.wakePrefix+l.id)
+	if _, err := sub.Receive(ctx); err != nil {
+		_ = sub.Close()
+		if ctx.Err() == nil || context.Cause(ctx) == context.DeadlineExceeded { //nolint:errorlint // the cause of our own bound is bare
+			e.setDown(n)
+		}
+		return false
+	}
+	if !l.hear(sub) {
+		_ = sub.Close()
+		return false
+	}
+	if e.heard == nil {
+		e.heard = make(map[*node]*redis.PubSub)
+	}
+	e.heard[n] = sub
+	return true
+}
+
+func (e *ear) setDown(n *node) {
+	if e.down == nil {
+		e.down = make(map[*node]time.Time)
+	}
+	e.down[n] = time.Now().Add(homeDown)
+}
+
+// lost notes that a node does not answer.
+func (e *ear) lost(n *node) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.setDown(n)
+}
+
+// hear passes calls on until the Locker is closed. A subscription that breaks is
+// made again by the client.
+func (l *Locker) hear(sub *redis.PubSub) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	calls := sub.Channel()
+	l.background.Go(func() {
+		defer sub.Close()
+		for {
+			select {
+			case <-l.ctx.Done():
+				return
+			case call, ok := <-calls:
+				if !ok {
+					return
+				}
+				l.lines.turn(call.Payload)
+			}
+		}
+	})
+	return true
+}

@@ -1,0 +1,167 @@
+package lock_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// queued is how many Lockers stand in a resource's queue on a node.
+func queued(t *testing.T, cfg lock.Config, node int, resource string) int64 {
+	t.Helper()
+	prefix := cfg.KeyPrefix
+	if prefix == "" {
+		prefix = lock.DefaultKeyPrefix
+	}
+	n, err := client(t, cfg.Nodes[node].Addr).ZCard(t.Context(), prefix+":wait:"+resource).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A hundred processes wait for one resource. Each release wakes one of them: if
+// it woke all, a hundred acquisitions would take five thousand tries.
+func TestAHundredWaitersCostAFewTriesEach(t *testing.T) {
+	t.Parallel()
+	const waiters = 100
+	cfg := shared(t, 3)
+	holder := started(t, cfg)
+	lease := acquire(t, holder, "r", lock.WithTTL(time.Minute))
+	lockers := make([]*lock.Locker, waiters)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var all sync.WaitGroup
+	for i := range lockers {
+		lockers[i] = locker(t, cfg)
+		all.Go(func() {
+			lease, err := lockers[i].Acquire(ctx, "r", lock.WithTTL(time.Minute))
+			if err == nil {
+				err = lease.Release(ctx)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	home := holder.Home("r")
+	eventually(t, 30*time.Second, "all stand in the queue", func() bool { return queued(t, cfg, home, "r") == waiters })
+	var before, after int64
+	for _, l := range lockers {
+		before += l.Attempts()
+	}
+	begun := time.Now()
+	release(t, lease)
+	all.Wait()
+	took := time.Since(begun)
+	for _, l := range lockers {
+		after += l.Attempts()
+	}
+	t.Logf("%d tries to join, %d to acquire %d times one after the other in %v", before, after-before, waiters, took)
+	if after-before > 4*waiters {
+		t.Errorf("%d tries for %d acquisitions", after-before, waiters)
+	}
+	eventually(t, 10*time.Second, "the queue is empty", func() bool { return queued(t, cfg, home, "r") == 0 })
+}
+
+func TestAReleaseWakesAWaiterOfAnotherProcess(t *testing.T) {
+	t.Parallel()
+	backends(t, []int{1, 3, 5}, func(t *testing.T, cfg lock.Config) {
+		holder := started(t, cfg)
+		waiter := locker(t, cfg)
+		fastest := time.Hour
+		for range 5 {
+			lease := acquire(t, holder, "r", lock.WithTTL(time.Minute))
+			got := make(chan *lock.Lease)
+			go func() {
+				next, err := waiter.Acquire(t.Context(), "r", lock.WithTTL(time.Minute))
+				if err != nil {
+					t.Error(err)
+				}
+				got <- next
+			}()
+			eventually(t, 10*time.Second, "it waits", func() bool { return queued(t, cfg, waiter.Home("r"), "r") == 1 })
+			before, begun := waiter.Attempts(), time.Now()
+			release(t, lease)
+			release(t, <-got)
+			fastest = min(fastest, time.Since(begun))
+			if tries := waiter.Attempts() - before; tries > 10 {
+				t.Errorf("%d tries after the release", tries)
+			}
+		}
+		// It would have looked again by itself after a second, now and then a little less.
+		if fastest > 700*time.Millisecond {
+			t.Errorf("the fastest of 5 hand-offs took %v", fastest)
+		}
+	})
+}
+
+func TestAnotherNodeKeepsTheQueueWhenItsHomeIsDown(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	holder := started(t, cfg)
+	waiter := locker(t, cfg)
+	home := holder.Home("r")
+	must(t, servers[home].Kill())
+	lease := acquire(t, holder, "r", lock.WithTTL(time.Minute))
+	got := make(chan *lock.Lease)
+	go func() {
+		next, err := waiter.Acquire(t.Context(), "r")
+		if err != nil {
+			t.Error(err)
+		}
+		got <- next
+	}()
+	second := (home + 1) % 3
+	eventually(t, 10*time.Second, "it waits at the second home", func() bool { return queued(t, cfg, second, "r") == 1 })
+	before := waiter.Attempts()
+	release(t, lease)
+	release(t, <-got)
+	if tries := waiter.Attempts() - before; tries > 10 {
+		t.Errorf("%d tries after the release", tries)
+	}
+}
+
+// A waiter that gives up must not take a wake-up with it, nor may one that is
+// gone without a word hold up those behind it for long.
+func TestAWaiterThatIsGoneHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	holder := started(t, cfg)
+	lease := acquire(t, holder, "r", lock.WithTTL(time.Minute))
+	home := holder.Home("r")
+	// In front of everybody: one whose process has died.
+	must(t, client(t, cfg.Nodes[home].Addr).ZAdd(t.Context(), cfg.KeyPrefix+":wait:r", dead).Err())
+	gone := locker(t, cfg)
+	ctx, giveUp := context.WithCancel(t.Context())
+	left := make(chan error)
+	go func() {
+		_, err := gone.Acquire(ctx, "r")
+		left <- err
+	}()
+	eventually(t, 10*time.Second, "it waits", func() bool { return queued(t, cfg, home, "r") == 2 })
+	last := locker(t, cfg)
+	got := make(chan *lock.Lease)
+	go func() {
+		next, err := last.Acquire(t.Context(), "r")
+		if err != nil {
+			t.Error(err)
+		}
+		got <- next
+	}()
+	eventually(t, 10*time.Second, "both wait", func() bool { return queued(t, cfg, home, "r") == 3 })
+	giveUp()
+	if err := <-left; err == nil {
+		t.Fatal("the one that gave up has it")
+	}
+	before := last.Attempts()
+	release(t, lease)
+	release(t, <-got)
+	if tries := last.Attempts() - before; tries > 10 {
+		t.Errorf("%d tries after the release", tries)
+	}
+}
