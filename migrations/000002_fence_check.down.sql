@@ -3,6 +3,7 @@ DROP FUNCTION fence.check_issued(text, bigint);
 DROP FUNCTION fence.use(text, text);
 DROP FUNCTION fence.check(text);
 DROP FUNCTION fence.guard() CASCADE;
+DROP FUNCTION fence.replicates();
 DROP FUNCTION fence.fast_check(text, text);
 DROP FUNCTION fence.verify_settings(text);
 DROP FUNCTION fence.verify(text, bigint, bytea, text);

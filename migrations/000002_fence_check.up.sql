@@ -279,6 +279,12 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.fast_check(text, text) FROM PUBLIC;
 
+-- Whether this is a worker of logical replication, which applies what a publisher's fence has judged. No client can be one.
+CREATE FUNCTION fence.replicates() RETURNS boolean LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT EXISTS (SELECT FROM pg_stat_get_subscription(NULL) s WHERE s.pid = pg_backend_pid())
+$$;
+REVOKE ALL ON FUNCTION fence.replicates() FROM PUBLIC;
+
 -- The guard of a table, see fence.protect: a statement trigger with the arguments (resource) or ('', prefix).
 CREATE FUNCTION fence.guard() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 DECLARE
@@ -291,6 +297,9 @@ BEGIN
   END IF;
   v := fence.verify_settings(CASE WHEN tg_argv[0] OPERATOR(pg_catalog.=) ''
                                   THEN tg_argv[1] OPERATOR(pg_catalog.||) '*' ELSE tg_argv[0] END);
+  IF v.state OPERATOR(pg_catalog.=) 'ZF002' AND fence.replicates() THEN
+    RETURN NULL;
+  END IF;
   IF v.state IS NOT NULL THEN
     RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
   END IF;

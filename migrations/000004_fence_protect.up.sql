@@ -7,8 +7,10 @@
 --
 -- Facts behind it, each tested: a trigger of the root does not fire for DML on a leaf partition, so every partition and
 -- inheritance child gets its own. ORIGIN triggers are skipped under session_replication_role = replica, so they are ENABLE
--- ALWAYS; as statement triggers they don't stop a logical-replication worker. Row-level security would turn a stale
--- UPDATE into a silent no-op.
+-- ALWAYS. Row-level security would turn a stale UPDATE into a silent no-op.
+--
+-- On a subscriber: rows that logical replication applies fire no statement trigger; its TRUNCATE and its initial copy do, and
+-- the guard lets the worker pass (see fence.replicates): the publisher's fence has judged that write.
 SET ROLE fence_owner;
 
 -- The table with all its partitions and inheritance children.
@@ -22,26 +24,74 @@ SET search_path = pg_catalog, pg_temp AS $$
   SELECT relid::regclass FROM family
 $$;
 
+-- Every table above it, through which its rows can be written too.
+CREATE FUNCTION fence.ancestors(p_relation regclass) RETURNS SETOF regclass LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+  WITH RECURSIVE above(relid) AS (
+    SELECT i.inhparent FROM pg_inherits i WHERE i.inhrelid = p_relation
+    UNION
+    SELECT i.inhparent FROM pg_inherits i JOIN above ON i.inhrelid = above.relid
+  )
+  SELECT relid::regclass FROM above
+$$;
+
 -- Each guard there is: what its table's writes need, and whether it guards fully.
 -- A trigger's arguments are bytes, each ended by a zero byte: (resource), or ('', prefix).
 CREATE VIEW fence.protected AS
   SELECT t.tgrelid::regclass AS relation,
-         nullif(convert_from(substring(t.tgargs FROM 1 FOR a.first - 1), getdatabaseencoding()), '') AS resource,
-         nullif(convert_from(trim(TRAILING '\x00'::bytea FROM substring(t.tgargs FROM a.first + 1)), getdatabaseencoding()), '') AS under,
+         nullif(convert_from(substring(t.tgargs FROM 1 FOR greatest(a.first - 1, 0)), getdatabaseencoding()), '') AS resource,
+         nullif(convert_from(trim(TRAILING decode('00', 'hex') FROM substring(t.tgargs FROM a.first + 1)), getdatabaseencoding()), '') AS under,
          t.tgname AS guard,
-         t.tgenabled = 'A' AND t.tgtype = 62 AS complete   -- 62: BEFORE STATEMENT, INSERT, UPDATE, DELETE, TRUNCATE
-    FROM pg_trigger t, LATERAL (SELECT position('\x00'::bytea IN t.tgargs)) a(first)
+         -- 62: BEFORE STATEMENT, INSERT, UPDATE, DELETE, TRUNCATE; without WHEN or UPDATE OF, and told what to guard
+         t.tgenabled = 'A' AND t.tgtype = 62 AND t.tgqual IS NULL AND t.tgattr::text = '' AND t.tgnargs > 0 AS complete
+    FROM pg_trigger t, LATERAL (SELECT position(decode('00', 'hex') IN t.tgargs)) a(first)
    WHERE t.tgfoid = 'fence.guard'::regproc;
 GRANT SELECT ON fence.protected TO PUBLIC;
 
--- What could still be written without a fence although its table, or the table above it, is protected.
+-- What was protected, so that a guard that is dropped is missed.
+CREATE TABLE fence.registry (
+  relation regclass PRIMARY KEY,
+  resource text,
+  under    text,
+  CHECK (num_nonnulls(resource, under) = 1)
+);
+
+-- Puts a table's guard into the registry. It states what is so, whoever calls.
+CREATE FUNCTION fence.remember(p_relation regclass) RETURNS void LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+  INSERT INTO fence.registry AS r (relation, resource, under)
+  SELECT DISTINCT ON (p.relation) p.relation, p.resource, p.under FROM fence.protected p WHERE p.relation = p_relation AND p.complete
+  ON CONFLICT (relation) DO UPDATE SET resource = EXCLUDED.resource, under = EXCLUDED.under
+$$;
+
+-- Takes a table without a guard out of the registry, for its owner.
+CREATE FUNCTION fence.forget(p_relation regclass) RETURNS void LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+  DELETE FROM fence.registry r
+   WHERE r.relation = p_relation AND NOT EXISTS (SELECT FROM fence.protected p WHERE p.relation = p_relation)
+     AND EXISTS (SELECT FROM pg_class c WHERE c.oid = p_relation AND pg_has_role(session_user, c.relowner, 'MEMBER'))
+$$;
+
+-- What could still be written without a fence although it, or the table above it, is or was protected.
 CREATE VIEW fence.uncovered AS
   SELECT p.relation, format('guard %I is disabled or does not cover every kind of write', p.guard) AS reason
     FROM fence.protected p WHERE NOT p.complete
   UNION ALL
+  SELECT r.relation, 'its guard was dropped or changed: protect it again, or unprotect it'
+    FROM fence.registry r JOIN pg_class c ON c.oid = r.relation
+   WHERE NOT EXISTS (SELECT FROM fence.protected p WHERE p.relation = r.relation
+                        AND (p.resource, p.under) IS NOT DISTINCT FROM (r.resource, r.under))
+  UNION ALL
   SELECT DISTINCT d.relation, 'is a partition or child of a protected table and has no guard'
     FROM fence.protected p, fence.family(p.relation) d(relation)
-   WHERE NOT EXISTS (SELECT FROM fence.protected g WHERE g.relation = d.relation);
+   WHERE NOT EXISTS (SELECT FROM fence.protected g WHERE g.relation = d.relation)
+  UNION ALL
+  SELECT DISTINCT p.relation, format('is written through its parent %s, %s', a.relation,
+           CASE WHEN EXISTS (SELECT FROM fence.protected g WHERE g.relation = a.relation)
+                THEN 'whose guard needs another resource' ELSE 'which has no guard' END)
+    FROM fence.protected p, fence.ancestors(p.relation) a(relation)
+   WHERE NOT EXISTS (SELECT FROM fence.protected g WHERE g.relation = a.relation
+                        AND (g.resource, g.under) IS NOT DISTINCT FROM (p.resource, p.under));
 GRANT SELECT ON fence.uncovered TO PUBLIC;
 
 -- Removes the guards. Runs with the caller's rights: PostgreSQL lets the table's owner do it, and nobody else.
@@ -49,10 +99,14 @@ CREATE FUNCTION fence.unprotect(relation regclass) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   g record;
+  member regclass;
 BEGIN
   FOR g IN SELECT p.relation, p.guard FROM fence.protected p
             WHERE p.relation IN (SELECT fence.family(unprotect.relation)) LOOP
     EXECUTE format('DROP TRIGGER %I ON %s', g.guard, g.relation);
+  END LOOP;
+  FOR member IN SELECT fence.family(relation) LOOP
+    PERFORM fence.forget(member);
   END LOOP;
 END $$;
 
@@ -68,6 +122,7 @@ DECLARE
     WHEN mode = 'report' THEN 'the mode "report" is not implemented yet'
   END;
   member regclass;
+  parent regclass;
 BEGIN
   IF fault IS NOT NULL THEN
     RAISE EXCEPTION 'fence.protect: %', fault USING ERRCODE = 'feature_not_supported';
@@ -92,12 +147,20 @@ BEGIN
 
   -- The lock that CREATE TRIGGER takes, before the family is read: it holds off a partition that is being attached.
   EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', relation);
+  SELECT a INTO parent FROM fence.ancestors(relation) a
+   WHERE NOT EXISTS (SELECT FROM fence.protected p WHERE p.relation = a AND p.complete
+                        AND (p.resource, p.under) IS NOT DISTINCT FROM (protect.resource, protect.under)) LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'fence.protect: % is written through its parent % too, which needs no grant of the same resource', relation, parent
+      USING ERRCODE = 'object_not_in_prerequisite_state', HINT = format('Protect %s: its partitions and children come with it.', parent);
+  END IF;
   PERFORM fence.unprotect(relation);
   FOR member IN SELECT fence.family(relation) LOOP
     EXECUTE format('CREATE TRIGGER fence_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s '
                    'FOR EACH STATEMENT EXECUTE FUNCTION fence.guard(%s)', member,
                    CASE WHEN resource IS NULL THEN format('%L, %L', '', under) ELSE quote_literal(resource) END);
     EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER fence_guard', member);
+    PERFORM fence.remember(member);
   END LOOP;
 END $$;
 

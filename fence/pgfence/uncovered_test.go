@@ -1,0 +1,156 @@
+package pgfence_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// uncovered is what fence.uncovered lists, in one line.
+func uncovered(t testing.TB, w world) string {
+	t.Helper()
+	return value[string](t, w, `SELECT coalesce(string_agg(relation || ': ' || reason, '; ' ORDER BY relation::text, reason), '') FROM fence.uncovered`)
+}
+
+// A child is written through its parents too.
+func TestAChildIsNotProtectedWithoutItsParents(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.exec(t, `CREATE TABLE m (id int) PARTITION BY RANGE (id); CREATE TABLE m1 PARTITION OF m FOR VALUES FROM (0) TO (9)`)
+	w.exec(t, `CREATE TABLE par (id int); CREATE TABLE mid () INHERITS (par); CREATE TABLE leaf () INHERITS (mid)`)
+	protect := func(table, resource string) error {
+		_, err := w.admin.Exec(t.Context(), `SELECT fence.protect($1::text::regclass, resource => $2)`, table, resource)
+		return err
+	}
+	for _, c := range []struct{ table, parent string }{{"m1", "public.m"}, {"leaf", "public."}} {
+		err := protect(c.table, orders)
+		wantCode(t, err, "55000")
+		if !strings.Contains(err.Error(), "its parent "+c.parent) {
+			t.Errorf("%s: %v", c.table, err)
+		}
+	}
+	for _, table := range []string{"m", "par", "m1", "leaf"} { // the children are guarded alike by now
+		if err := protect(table, orders); err != nil {
+			t.Errorf("%s: %v", table, err)
+		}
+	}
+	wantCode(t, protect("leaf", "other"), "55000")
+	if got := uncovered(t, w); got != "" {
+		t.Errorf("uncovered: %s", got)
+	}
+
+	// Attached later, to a parent without a guard, and to one that needs another resource.
+	w.exec(t, `CREATE TABLE late (id int); SELECT fence.protect('late', resource => 'late')`)
+	w.exec(t, `CREATE TABLE open (id int) PARTITION BY RANGE (id); ALTER TABLE open ATTACH PARTITION late FOR VALUES FROM (0) TO (9)`)
+	w.exec(t, `CREATE TABLE later (id int); SELECT fence.protect('later', resource => 'later'); ALTER TABLE later INHERIT par`)
+	want := "late: is written through its parent open, which has no guard; later: is written through its parent par, whose guard needs another resource"
+	if got := uncovered(t, w); got != want {
+		t.Errorf("uncovered: %s", got)
+	}
+}
+
+func TestUncoveredMissesNoGuardThatWasDroppedOrWeakened(t *testing.T) {
+	t.Parallel()
+	const when = `CREATE TRIGGER fence_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON work EXECUTE FUNCTION fence.guard('orders/1001')`
+	for name, c := range map[string]struct{ sql, want string }{
+		"dropped":    {`DROP TRIGGER fence_guard ON work`, "was dropped"},
+		"disabled":   {`ALTER TABLE work DISABLE TRIGGER fence_guard`, "disabled"},
+		"never":      {`DROP TRIGGER fence_guard ON work; ` + strings.Replace(when, "EXECUTE", "WHEN (false) EXECUTE", 1) + `; ALTER TABLE work ENABLE ALWAYS TRIGGER fence_guard`, "does not cover"},
+		"one column": {`DROP TRIGGER fence_guard ON work; ` + strings.Replace(when, "UPDATE", "UPDATE OF note", 1) + `; ALTER TABLE work ENABLE ALWAYS TRIGGER fence_guard`, "does not cover"},
+		"another":    {`DROP TRIGGER fence_guard ON work; ` + strings.Replace(when, "1001", "x", 1) + `; ALTER TABLE work ENABLE ALWAYS TRIGGER fence_guard`, "or changed"},
+		"no needs":   {`DROP TRIGGER fence_guard ON work; ` + strings.Replace(when, "'orders/1001'", "", 1) + `; ALTER TABLE work ENABLE ALWAYS TRIGGER fence_guard`, "does not cover"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.exec(t, c.sql)
+			if got := uncovered(t, w); !strings.Contains(got, "work: ") || !strings.Contains(got, c.want) {
+				t.Errorf("uncovered: %q, want %q", got, c.want)
+			}
+			w.exec(t, `SELECT fence.protect('work', resource => $1)`, orders)
+			if got := uncovered(t, w); got != "" {
+				t.Errorf("protected again: %q", got)
+			}
+			w.exec(t, `SELECT fence.unprotect('work')`)
+			if got := uncovered(t, w); got != "" || value[int](t, w, `SELECT count(*) FROM fence.registry`) != 0 {
+				t.Errorf("unprotected: %q", got)
+			}
+		})
+	}
+}
+
+// Nobody but the owner can make the registry forget a table.
+func TestTheRegistryForgetsForTheOwnerOnly(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.exec(t, `DROP TRIGGER fence_guard ON work`)
+	stranger := connect(t, w.pg.WriterURL)
+	if _, err := stranger.Exec(t.Context(), `SELECT fence.forget('work'), fence.remember('work'), fence.unprotect('work')`); err != nil {
+		t.Fatal(err)
+	}
+	if got := uncovered(t, w); !strings.Contains(got, "was dropped") {
+		t.Errorf("uncovered: %q", got)
+	}
+	w.exec(t, `DROP TABLE work`)
+	if got := uncovered(t, w); got != "" {
+		t.Errorf("a table that is gone: %q", got)
+	}
+}
+
+// What a subscription writes was judged by the publisher's fence: the guard stops neither its copy nor its TRUNCATE.
+func TestASubscriptionPassesTheGuard(t *testing.T) {
+	t.Parallel()
+	publisher, w := setup(t), setup(t)
+	for _, w := range []world{publisher, w} {
+		w.exec(t, `CREATE TABLE shared (id int PRIMARY KEY)`)
+	}
+	slot := "s_" + publisher.pg.Database
+	publisher.exec(t, `INSERT INTO shared VALUES (1); CREATE PUBLICATION p FOR TABLE shared`)
+	publisher.exec(t, `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, slot)
+	t.Cleanup(func() { dropSlot(t, publisher, slot) })
+	w.exec(t, `SELECT fence.protect('shared', resource => 'shared')`)
+	w.exec(t, `CREATE SUBSCRIPTION s CONNECTION '`+publisher.pg.URL+`' PUBLICATION p WITH (create_slot = false, slot_name = '`+slot+`')`)
+	t.Cleanup(func() { dropSubscription(t, w) })
+	w.waitFor(t, "the copy is done", `SELECT count(*) = 1 FROM shared`)
+	w.waitFor(t, "changes are applied", `SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel`)
+	publisher.exec(t, `INSERT INTO shared VALUES (2)`)
+	w.waitFor(t, "a row is applied", `SELECT count(*) = 2 FROM shared`)
+	publisher.exec(t, `TRUNCATE shared`)
+	w.waitFor(t, "TRUNCATE is applied", `SELECT count(*) = 0 FROM shared`)
+
+	for _, options := range []string{"", "-c session_replication_role=replica"} { // nobody else passes
+		_, err := connect(t, w.pg.URL, options).Exec(t.Context(), `TRUNCATE shared`)
+		wantCode(t, err, "ZF002")
+	}
+}
+
+// asAdmin runs statements after the test's context has ended.
+func asAdmin(t testing.TB, w world, statements ...string) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	conn, err := pgx.Connect(ctx, w.pg.URL)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	for _, sql := range statements {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+	_ = conn.Close(ctx)
+}
+
+func dropSubscription(t testing.TB, w world) {
+	t.Helper()
+	asAdmin(t, w, `ALTER SUBSCRIPTION s DISABLE`, `ALTER SUBSCRIPTION s SET (slot_name = NONE)`, `DROP SUBSCRIPTION s`)
+}
+
+// dropSlot ends the sender of a subscription that is gone, and drops its slot.
+func dropSlot(t testing.TB, w world, slot string) {
+	t.Helper()
+	asAdmin(t, w, `SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '`+slot+`' AND active`,
+		`SELECT pg_drop_replication_slot('`+slot+`')`)
+}
