@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -94,7 +95,7 @@ func TestPanicEndsItsSessionOnly(t *testing.T) {
 			t.Errorf("another session: %v", err)
 		}
 	}
-	if text := log.String(); !bytes.Contains([]byte(text), []byte("of the test")) || !bytes.Contains([]byte(text), []byte("goroutine")) {
+	if text := log.String(); !strings.Contains(text, "of the test") || !strings.Contains(text, "goroutine") {
 		t.Errorf("the log does not show the panic and its place:\n%s", text)
 	}
 }
