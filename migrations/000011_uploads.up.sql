@@ -86,6 +86,24 @@ BEGIN
   RETURN v;
 END $$;
 
+-- The version that an upload became, for whoever repeats its completion: the grant that completed it, as the gateway
+-- authenticated it, or else the current one.
+CREATE FUNCTION objects.completed_multipart(p_upload uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea)
+RETURNS objects.versions
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v objects.versions;
+BEGIN
+  SELECT * INTO v FROM objects.versions WHERE id = p_upload AND bucket = p_bucket AND key = p_key;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'there is no such upload' USING ERRCODE = 'ZO008';
+  END IF;
+  IF p_seal IS NOT NULL OR v.resource <> p_resource OR v.token <> p_token THEN
+    PERFORM objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
+  END IF;
+  RETURN v;
+END $$;
+
 -- Forgets an upload and gives up its parts that are no object's; returns their blobs.
 CREATE FUNCTION objects.drop_multipart(p_upload uuid) RETURNS uuid[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -112,8 +130,9 @@ BEGIN
   RETURN objects.drop_multipart(p_upload);
 END $$;
 
-REVOKE ALL ON FUNCTION objects.begin_multipart, objects.put_part, objects.complete_multipart, objects.drop_multipart, objects.abort_multipart FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION objects.begin_multipart, objects.put_part, objects.complete_multipart, objects.abort_multipart TO fence_gateway;
+REVOKE ALL ON FUNCTION objects.begin_multipart, objects.put_part, objects.complete_multipart, objects.completed_multipart, objects.drop_multipart, objects.abort_multipart FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION objects.begin_multipart, objects.put_part, objects.complete_multipart, objects.completed_multipart,
+  objects.abort_multipart TO fence_gateway;
 
 RESET ROLE;
 COMMENT ON SCHEMA fence IS 'fencegate schema version 11';

@@ -45,11 +45,13 @@ var (
 // Errors that a Store passes on from below it (a full disk, a refused
 // connection) are wrapped and name the id.
 type Store interface {
-	// Put stores size bytes from r under id and reads no further. The id must be
-	// new: each attempt to upload has its own. Returning nil means complete and
-	// durable. On any error Open does not find the blob, but the store may hold
-	// leftovers that Delete removes. A reader with fewer or more than size bytes
-	// is ErrSize; the reader's own error is passed on.
+	// Put stores the first size bytes of r under id. Whether it reads on to find
+	// r's end is its own affair: a caller for whom something happens there, such as
+	// the comparison of a digest, reads it itself before it relies on the blob. The
+	// id must be new: each attempt to upload has its own. Returning nil means
+	// complete and durable. On any error Open does not find the blob, but the store
+	// may hold leftovers that Delete removes. A reader with fewer bytes is ErrSize,
+	// one with more may be; the reader's own error is passed on.
 	Put(ctx context.Context, id ID, r io.Reader, size int64) error
 
 	// Open reads length bytes from offset, both in bytes. ErrNotFound where there

@@ -3,9 +3,11 @@ package s3
 import (
 	"crypto/md5" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
 	"errors"
+	"fmt"
 	"hash"
 	"io"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
@@ -13,6 +15,8 @@ import (
 	"github.com/versity/versitygw/s3api/utils"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
+
+	"github.com/fencegate/fencegate/gateway/blob"
 )
 
 // body is a request's body on its way into the blob store: it computes the
@@ -24,7 +28,9 @@ type body struct {
 	trailer middlewares.ChecksumReader // of a checksum that follows the body
 	algo    string
 	err     error
-	inside  bool // it comes from our own store, not from the client
+	count   int64 // bytes read
+	ended   bool  // read to its end, where the front compares the digests
+	inside  bool  // it comes from our own store, not from the client
 }
 
 func newBody(in s3response.PutObjectInput) (*body, error) {
@@ -86,10 +92,30 @@ func (b *body) supported() error {
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p)
 	b.md5.Write(p[:n])
-	if err != nil && !errors.Is(err, io.EOF) {
+	b.count += int64(n)
+	switch {
+	case errors.Is(err, io.EOF):
+		b.ended = true
+	case err != nil:
 		b.err = err
 	}
 	return n, err
+}
+
+// finish reads the end of a body whose bytes have been stored, unless the store
+// did, and says whether it is what was announced.
+func (b *body) finish(size int64) error {
+	var more [1]byte
+	for b.count == size && !b.ended && b.err == nil {
+		_, _ = b.Read(more[:]) // remembers the error
+	}
+	switch {
+	case b.err != nil:
+		return b.err
+	case b.count != size:
+		return fmt.Errorf("%w: %d bytes, announced were %d", blob.ErrSize, b.count, size)
+	}
+	return nil
 }
 
 // checksum is the verified checksum, once the body is read.
@@ -102,6 +128,9 @@ func (b *body) checksum() string {
 	}
 	return ""
 }
+
+// noBody is for attributes without a checksum.
+var noBody = &body{}
 
 func attributesOf(in s3response.PutObjectInput, b *body) attributes {
 	text := func(s *string) string {
@@ -116,6 +145,18 @@ func attributesOf(in s3response.PutObjectInput, b *body) attributes {
 		Metadata: maps.Clone(in.Metadata), ChecksumAlgorithm: b.algo, Checksum: b.checksum(),
 	}
 	return a
+}
+
+// check refuses attributes that could not be given back as they are.
+func (a attributes) check() error {
+	texts := []string{a.ContentType, a.ContentEncoding, a.ContentDisposition, a.ContentLanguage, a.CacheControl, a.Expires}
+	for name, value := range a.Metadata {
+		texts = append(texts, name, value)
+	}
+	if slices.ContainsFunc(texts, func(s string) bool { return !validText(s) }) {
+		return invalidText("metadata")
+	}
+	return nil
 }
 
 // withoutChunking drops "aws-chunked", which describes the transfer and not the

@@ -49,6 +49,13 @@ func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectIn
 		return version{}, err
 	}
 	replace := in.MetadataDirective == types.MetadataDirectiveReplace
+	given := s3response.PutObjectInput{
+		ContentType: in.ContentType, ContentEncoding: in.ContentEncoding, ContentDisposition: in.ContentDisposition,
+		ContentLanguage: in.ContentLanguage, CacheControl: in.CacheControl, Expires: in.Expires, Metadata: in.Metadata,
+	}
+	if err := attributesOf(given, noBody).check(); err != nil {
+		return version{}, err
+	}
 	if srcBucket, srcKey, _, _ := front.ParseCopySource(*in.CopySource); srcBucket == bucket && srcKey == key && !replace {
 		return version{}, s3err.GetAPIError(s3err.ErrInvalidCopyDest)
 	}
@@ -67,10 +74,7 @@ func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectIn
 	}
 	return b.upload(r, target{bucket: bucket, key: key, conditions: cond, size: source.Size}, data, func() attributes {
 		if replace {
-			return attributesOf(s3response.PutObjectInput{
-				ContentType: in.ContentType, ContentEncoding: in.ContentEncoding, ContentDisposition: in.ContentDisposition,
-				ContentLanguage: in.ContentLanguage, CacheControl: in.CacheControl, Expires: in.Expires, Metadata: in.Metadata,
-			}, data)
+			return attributesOf(given, data)
 		}
 		a := source.Attributes
 		a.Metadata = maps.Clone(a.Metadata)

@@ -79,6 +79,9 @@ func (b *backend) remove(ctx context.Context, r request, in *s3.DeleteObjectInpu
 	if in.VersionId != nil && *in.VersionId != "" && *in.VersionId != "null" || in.IfMatchLastModifiedTime != nil || in.IfMatchSize != nil {
 		return errNotThere
 	}
+	if err := checkKey(*in.Key); err != nil { // one of a list was not seen at the gate
+		return err
+	}
 	if err := b.needGrant(&r, *in.Bucket, *in.Key); err != nil {
 		return err
 	}

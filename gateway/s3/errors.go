@@ -100,6 +100,9 @@ const (
 	stateOtherRequest   = "ZO006"
 	stateRuleInUse      = "ZO007"
 	stateNoUpload       = "ZO008"
+
+	stateNotText      = "22021" // character_not_in_repertoire
+	stateUntranslated = "22P05" // untranslatable_character, a NUL in JSON
 )
 
 // ErrRuleInUse: the bucket holds objects that were written under another rule.
@@ -128,6 +131,8 @@ func translate(err error) error {
 			message: "This amz-sdk-invocation-id was used for another request on the same key. Nothing was changed."}
 	case stateNoUpload:
 		return s3err.GetAPIError(s3err.ErrNoSuchUpload)
+	case stateNotText, stateUntranslated:
+		return invalidText("request")
 	case stateRuleInUse:
 		return ErrRuleInUse
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
@@ -114,10 +116,7 @@ func (b *backend) look(in *s3.GetObjectInput) (version, extent, error) {
 	if err != nil {
 		return v, extent{}, err
 	}
-	err = front.EvaluatePreconditions(v.ETag, v.CreatedAt, front.PreConditions{
-		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch, IfModSince: in.IfModifiedSince, IfUnmodeSince: in.IfUnmodifiedSince,
-	})
-	if err != nil {
+	if err := v.satisfies(in); err != nil {
 		return v, extent{}, err
 	}
 	if in.PartNumber != nil {
@@ -130,6 +129,36 @@ func (b *backend) look(in *s3.GetObjectInput) (version, extent, error) {
 	}
 	offset, length, partial, err := front.ParseObjectRange(v.Size, wanted)
 	return v, extent{offset: offset, length: length, partial: partial}, err
+}
+
+// satisfies evaluates a read's conditions. HTTP's dates are in seconds, and what
+// was changed in the second that If-Unmodified-Since names counts as unmodified.
+func (v version) satisfies(in *s3.GetObjectInput) error {
+	cond := front.PreConditions{IfModSince: in.IfModifiedSince, IfUnmodeSince: in.IfUnmodifiedSince,
+		IfMatch: v.matching(in.IfMatch, false), IfNoneMatch: v.matching(in.IfNoneMatch, true)}
+	if cond.IfUnmodeSince != nil {
+		until := cond.IfUnmodeSince.Add(1)
+		cond.IfUnmodeSince = &until
+	}
+	return front.EvaluatePreconditions(v.ETag, v.CreatedAt.Truncate(time.Second), cond)
+}
+
+// matching takes out of a list of ETags the one that is the version's, else the
+// list. A weak one, W/"…", is equal only in a weak comparison.
+func (v version) matching(list *string, weak bool) *string {
+	if list == nil {
+		return nil
+	}
+	for tag := range strings.SplitSeq(*list, ",") {
+		tag = strings.TrimSpace(tag)
+		if weak {
+			tag = strings.TrimPrefix(tag, "W/")
+		}
+		if strings.Trim(tag, `"`) == v.ETag {
+			return &v.ETag
+		}
+	}
+	return list
 }
 
 // part is the extent of one part, counted from 1.

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	"net/url"
 	"regexp"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gofiber/fiber/v3"
 	"github.com/valyala/fasthttp"
@@ -110,6 +112,9 @@ func admit(c fiber.Ctx) s3err.S3Error {
 			return s3err.GetNotImplementedErr("POST of a form", "")
 		}
 	}
+	if e := checkNames(c); e != nil {
+		return e
+	}
 	if isUpload(c) {
 		return nil
 	}
@@ -120,6 +125,43 @@ func admit(c fiber.Ctx) s3err.S3Error {
 		return s3err.GetEntityTooLargeErr(int64(length), maxDocument)
 	}
 	return nil
+}
+
+// checkNames refuses names that PostgreSQL can't hold, in the path and in the
+// query: a key, a prefix, a marker.
+func checkNames(c fiber.Ctx) s3err.S3Error {
+	if path, err := url.PathUnescape(c.Path()); err == nil { // else the front says what is wrong
+		_, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+		if e := checkKey(key); e != nil {
+			return e
+		}
+	}
+	for name, value := range c.Request().URI().QueryArgs().All() {
+		if !validText(string(value)) {
+			return invalidText(strings.ToValidUTF8(string(name), "?"))
+		}
+	}
+	return nil
+}
+
+// maxKey is what S3 allows, in bytes of UTF-8.
+const maxKey = 1024
+
+func checkKey(key string) s3err.S3Error {
+	switch {
+	case len(key) > maxKey:
+		return s3err.GetKeyTooLongErr(int64(len(key)), maxKey)
+	case !validText(key):
+		return invalidText("key")
+	}
+	return nil
+}
+
+// validText reports whether PostgreSQL can store the text.
+func validText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
+
+func invalidText(what string) apiError {
+	return apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "The " + what + " is not UTF-8 text without NUL."}
 }
 
 // isUpload reports whether the front streams the request's body: PutObject and

@@ -101,7 +101,7 @@ func (b *backend) ListObjectsV2(ctx context.Context, in *s3.ListObjectsV2Input) 
 	after := *in.StartAfter
 	if token := *in.ContinuationToken; token != "" {
 		raw, err := base64.RawURLEncoding.DecodeString(token)
-		if err != nil {
+		if err != nil || !validText(string(raw)) {
 			return result, apiError{code: "InvalidArgument", status: 400, message: "The continuation token provided is incorrect"}
 		}
 		after = string(raw)

@@ -2,12 +2,10 @@ package s3
 
 import (
 	"context"
-	"crypto/md5" //nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -23,6 +21,7 @@ const (
 	sqlBeginMultipart    = "SELECT objects.begin_multipart($1, $2, $3, $4, $5, $6, $7)"
 	sqlPutPart           = "SELECT objects.put_part($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 	sqlCompleteMultipart = "SELECT " + versionColumns + " FROM objects.complete_multipart($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+	sqlCompleted         = "SELECT " + versionColumns + " FROM objects.completed_multipart($1, $2, $3, $4, $5, $6)"
 	sqlAbortMultipart    = "SELECT objects.abort_multipart($1, $2, $3, $4, $5, $6)"
 
 	minPartSize = 5 << 20 // bytes, of each part but the last
@@ -54,6 +53,9 @@ func (b *backend) createMultipart(r request, in s3response.CreateMultipartUpload
 		ContentType: in.ContentType, ContentEncoding: in.ContentEncoding, ContentDisposition: in.ContentDisposition,
 		ContentLanguage: in.ContentLanguage, CacheControl: in.CacheControl, Expires: in.Expires, Metadata: in.Metadata,
 	}, &body{algo: algo})
+	if err := a.check(); err != nil {
+		return blob.ID{}, err
+	}
 	text, err := json.Marshal(a)
 	if err != nil {
 		return blob.ID{}, fmt.Errorf("encode attributes: %w", err)
@@ -145,7 +147,7 @@ func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInp
 	}
 	upload, err := b.db.upload(b.base, *in.Bucket, *in.Key, *in.UploadId)
 	if errIs(err, s3err.ErrNoSuchUpload) {
-		return b.completedBefore(in, err)
+		return b.completedBefore(r, in, err)
 	}
 	if err != nil {
 		return version{}, err
@@ -158,13 +160,10 @@ func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInp
 	if err != nil {
 		return version{}, err
 	}
-	digest := md5.New() //nolint:gosec // see the import
 	var ids []pgtype.UUID
 	var sizes []int64
 	var total int64
 	for _, p := range chosen {
-		raw, _ := hex.DecodeString(p.etag) // made by uploadPart
-		digest.Write(raw)
 		ids, sizes, total = append(ids, uuid(p.blob)), append(sizes, p.size), total+p.size
 	}
 	if in.MpuObjectSize != nil && *in.MpuObjectSize != total {
@@ -172,11 +171,14 @@ func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInp
 	}
 	a := upload.attributes
 	a.Checksum = compositeChecksum(a.ChecksumAlgorithm, chosen)
+	if err := compareChecksum(in, a); err != nil {
+		return version{}, err
+	}
 	text, err := json.Marshal(a)
 	if err != nil {
 		return version{}, fmt.Errorf("encode attributes: %w", err)
 	}
-	etag := hex.EncodeToString(digest.Sum(nil)) + "-" + strconv.Itoa(len(chosen))
+	etag := compositeETag(in.MultipartUpload.Parts) // which fit, so they are those of the stored parts
 	var v version
 	err = b.db.settle(b.base, func(ctx context.Context, q querier) error {
 		return v.scan(q.QueryRow(ctx, sqlCompleteMultipart, uuid(upload.id), *in.Bucket, *in.Key, ids, sizes, etag, string(text),
@@ -188,17 +190,21 @@ func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInp
 	return v, nil
 }
 
-// completedBefore answers a repetition of a request that was carried out.
-func (b *backend) completedBefore(in *s3.CompleteMultipartUploadInput, otherwise error) (version, error) {
+// completedBefore answers a repetition of a request that was carried out: to
+// the grant that made the version, or else to the current one.
+func (b *backend) completedBefore(r request, in *s3.CompleteMultipartUploadInput, otherwise error) (version, error) {
 	id, err := blob.ParseID(*in.UploadId)
 	if err != nil {
 		return version{}, otherwise
 	}
 	var v version
 	err = b.db.once(b.base, func(ctx context.Context, q querier) error {
-		return v.scan(q.QueryRow(ctx, sqlVersion+" AND bucket = $2 AND key = $3", uuid(id), *in.Bucket, *in.Key))
+		return v.scan(q.QueryRow(ctx, sqlCompleted, uuid(id), *in.Bucket, *in.Key, r.grant.resource, int64(r.grant.token), r.grant.sealHash))
 	})
-	return v, noRows(err, otherwise)
+	if errIs(err, s3err.ErrNoSuchUpload) || err == nil && v.ETag != compositeETag(in.MultipartUpload.Parts) {
+		return version{}, otherwise
+	}
+	return v, err
 }
 
 // AbortMultipartUpload implements the front's Backend. Only the current holder

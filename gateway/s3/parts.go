@@ -2,14 +2,17 @@ package s3
 
 import (
 	"context"
+	"crypto/md5"  //nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
 	"crypto/sha1" //nolint:gosec // one of S3's checksums
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
 	"hash/crc32"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -154,6 +157,46 @@ func compositeChecksum(algorithm string, parts []part) string {
 		h.Write(raw)
 	}
 	return base64.StdEncoding.EncodeToString(h.Sum(nil)) + "-" + strconv.Itoa(len(parts))
+}
+
+// compositeETag is the ETag of the object that the listed parts make.
+func compositeETag(listed []types.CompletedPart) string {
+	digest := md5.New() //nolint:gosec // see the import
+	for _, p := range listed {
+		if p.ETag == nil {
+			continue
+		}
+		raw, _ := hex.DecodeString(strings.Trim(*p.ETag, `"`)) // what is none fits no object
+		digest.Write(raw)
+	}
+	return hex.EncodeToString(digest.Sum(nil)) + "-" + strconv.Itoa(len(listed))
+}
+
+// compareChecksum compares the object's checksum that a completion announces, if
+// any, with that of its parts. The number of parts may be left out.
+func compareChecksum(in *s3.CompleteMultipartUploadInput, a attributes) error {
+	mismatch := func(text string) error {
+		return apiError{code: "InvalidRequest", status: http.StatusBadRequest, message: text + " Nothing was changed."}
+	}
+	if in.ChecksumType != "" && in.ChecksumType != types.ChecksumTypeComposite {
+		return mismatch("The upload's checksum type is COMPOSITE, and the completion says " + string(in.ChecksumType) + ".")
+	}
+	for algo, given := range map[string]*string{
+		"CRC32": in.ChecksumCRC32, "CRC32C": in.ChecksumCRC32C, "CRC64NVME": in.ChecksumCRC64NVME, "SHA1": in.ChecksumSHA1, "SHA256": in.ChecksumSHA256,
+		"SHA512": in.ChecksumSHA512, "MD5": in.ChecksumMD5, "XXHASH64": in.ChecksumXXHASH64, "XXHASH3": in.ChecksumXXHASH3, "XXHASH128": in.ChecksumXXHASH128,
+	} {
+		if given == nil || *given == "" {
+			continue
+		}
+		if algo != a.ChecksumAlgorithm {
+			return mismatch("The completion announces a checksum " + algo + ", with which the upload was not begun.")
+		}
+		sum, _, _ := strings.Cut(a.Checksum, "-")
+		if *given != a.Checksum && *given != sum {
+			return s3err.GetBadDigestErr(a.Checksum, strings.Clone(*given))
+		}
+	}
+	return nil
 }
 
 // ListParts implements the front's Backend.

@@ -53,6 +53,9 @@ func (b *backend) put(r request, bucket, key string, in s3response.PutObjectInpu
 		return s3response.PutObjectOutput{}, err
 	}
 	body, err := newBody(in)
+	if err == nil {
+		err = attributesOf(in, noBody).check()
+	}
 	if err != nil {
 		return s3response.PutObjectOutput{}, err
 	}
@@ -93,6 +96,9 @@ func (b *backend) upload(r request, t target, body *body, attributes func() attr
 // stream stores the body's bytes as a blob, holding no transaction.
 func (b *backend) stream(id blob.ID, body *body, size int64) error {
 	err := b.cfg.Store.Put(b.base, id, body, size)
+	if err == nil {
+		err = body.finish(size)
+	}
 	switch {
 	case err == nil:
 		return nil
