@@ -150,7 +150,10 @@ func (r *round) decided() bool {
 	minority := len(r.l.nodes) - r.l.quorum
 	switch r.kind {
 	case opAcquire:
-		return r.yes >= r.l.quorum || r.no+r.failed > minority
+		// Not granted is not enough to know: with a node down it takes one more
+		// answer to tell "held", which is worth waiting for, from "no quorum".
+		return r.yes >= r.l.quorum || r.failed > minority ||
+			r.no+r.failed > minority && r.no+r.yes >= r.l.quorum
 	case opConfirm:
 		return r.yes >= r.l.quorum
 	default:
