@@ -26,6 +26,11 @@ func TestDirConforms(t *testing.T) {
 	blobtest.Run(t, openDir)
 }
 
+func TestAStoreThatReadsNoFurtherConforms(t *testing.T) {
+	t.Parallel()
+	blobtest.Run(t, func(t *testing.T) blob.Store { t.Helper(); return blobtest.Exact{Store: openDir(t)} })
+}
+
 func TestIDsReadBackAndNothingElseIsOne(t *testing.T) {
 	t.Parallel()
 	id := blob.NewID()

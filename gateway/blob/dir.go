@@ -39,7 +39,7 @@ func OpenDir(root string) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("blob folder: %w", err)
 	}
-	if err := os.MkdirAll(abs, 0o700); err != nil {
+	if err := makeFolders(abs, syncFolder); err != nil {
 		return nil, fmt.Errorf("blob folder: %w", err)
 	}
 	for i := range 256 {
@@ -47,10 +47,8 @@ func OpenDir(root string) (*Dir, error) {
 			return nil, fmt.Errorf("blob folder: %w", err)
 		}
 	}
-	for _, folder := range []string{abs, filepath.Dir(abs)} {
-		if err := syncFolder(folder); err != nil {
-			return nil, fmt.Errorf("blob folder: %w", err)
-		}
+	if err := syncFolder(abs); err != nil {
+		return nil, fmt.Errorf("blob folder: %w", err)
 	}
 	return &Dir{root: abs}, nil
 }
@@ -202,6 +200,31 @@ func (d *Dir) All(ctx context.Context) iter.Seq2[Info, error] {
 func (d *Dir) path(id ID) (path, folder string) {
 	folder = filepath.Join(d.root, hex.EncodeToString(id[len(id)-1:]))
 	return filepath.Join(folder, id.String()), folder
+}
+
+// makeFolders makes a folder and those above it that are missing, and syncs what
+// holds each of them: a loss of power that took one away would take every blob
+// with it. One that is there may come from a start that did not get as far.
+func makeFolders(path string, sync func(folder string) error) error {
+	parent := filepath.Dir(path)
+	switch info, err := os.Stat(path); {
+	case err == nil && info.IsDir():
+		if err := sync(parent); !errors.Is(err, fs.ErrPermission) { // somebody else's folder, and made long ago
+			return err
+		}
+		return nil
+	case err == nil:
+		return fmt.Errorf("%s is not a folder", path)
+	case !errors.Is(err, fs.ErrNotExist) || parent == path:
+		return err
+	}
+	if err := makeFolders(parent, sync); err != nil {
+		return err
+	}
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return sync(parent)
 }
 
 func syncFolder(path string) error {

@@ -35,7 +35,7 @@ func newBackend(base context.Context, cfg Config) (*backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the buckets' ACL: %w", err)
 	}
-	return &backend{cfg: cfg, base: base, db: database{pool: cfg.Pool, timeout: cfg.DatabaseTimeout}, acl: acl}, nil
+	return &backend{cfg: cfg, base: base, db: newDatabase(cfg), acl: acl}, nil
 }
 
 func (*backend) String() string { return "fencegate" }

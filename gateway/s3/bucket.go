@@ -2,12 +2,15 @@ package s3
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/jackc/pgx/v5"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
+
+	"github.com/fencegate/fencegate/fence"
 )
 
 const (
@@ -81,7 +84,11 @@ func (b *backend) DeleteBucket(ctx context.Context, bucket string) error {
 	if !r.root {
 		return s3err.GetAPIError(s3err.ErrAccessDenied)
 	}
-	if err := b.db.settle(b.base, exec(sqlDeleteBucket, bucket)); err != nil {
+	err := b.db.settle(b.base, exec(sqlDeleteBucket, bucket))
+	if errors.Is(err, fence.ErrUnknown) && errors.Is(err, errNoBucket) {
+		return nil // the try whose answer was lost removed it
+	}
+	if err != nil {
 		return b.fail(r, bucket, "DeleteBucket", err)
 	}
 	return nil

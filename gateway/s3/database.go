@@ -21,6 +21,11 @@ import (
 type database struct {
 	pool    *pgxpool.Pool
 	timeout time.Duration // of one statement, waiting for a connection included
+	fresh   chan struct{} // holds one for each connection beside the pool's
+}
+
+func newDatabase(cfg Config) database {
+	return database{pool: cfg.Pool, timeout: cfg.DatabaseTimeout, fresh: make(chan struct{}, cfg.Pool.Config().MaxConns)}
 }
 
 // errDatabaseAway: PostgreSQL can't be reached, and nothing was changed.
@@ -80,6 +85,9 @@ const (
 // lost acknowledgement is followed by the same statement on a fresh connection,
 // which locks the rows that the first try may still be changing, and answers
 // with what that one did. An outcome that stays unknown is an [*unknownError].
+//
+// Connections beside the pool's are at most as many as the pool's, so that a
+// PostgreSQL in trouble is not asked for one by each request.
 func (d database) settle(ctx context.Context, f func(context.Context, querier) error) error {
 	lost := false
 	pause := settlePause
@@ -130,6 +138,12 @@ func (d database) try(ctx context.Context, fresh bool, f func(context.Context, q
 		}
 		defer conn.Release()
 		return f(ctx, conn)
+	}
+	select {
+	case d.fresh <- struct{}{}:
+		defer func() { <-d.fresh }()
+	case <-ctx.Done():
+		return notSent{ctx.Err()}
 	}
 	conn, err := pgx.ConnectConfig(ctx, d.pool.Config().ConnConfig)
 	if err != nil {

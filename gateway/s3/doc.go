@@ -7,7 +7,8 @@
 // StaleFencingToken, and what was there before is still there. Nothing in this
 // rests on a clock.
 //
-// Who may do what: the root credentials read, and manage buckets, but by
+// Who may do what: everybody with credentials, those of any lease included, reads
+// everything; there are no rules for reading. The root credentials read, and manage buckets, but by
 // themselves write no object. Writes need the temporary credentials of a lease, which [Keyring.Issue]
 // makes without keeping any state, so every SDK and tool is fenced by its ordinary
 // environment variables. They hold the resource and the token, never the seal.

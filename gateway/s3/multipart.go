@@ -14,6 +14,7 @@ import (
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
@@ -220,6 +221,9 @@ func (b *backend) AbortMultipartUpload(ctx context.Context, in *s3.AbortMultipar
 		err = b.db.settle(b.base, func(ctx context.Context, q querier) error {
 			return q.QueryRow(ctx, sqlAbortMultipart, uuid(upload.id), *in.Bucket, *in.Key, r.grant.resource, int64(r.grant.token), r.grant.sealHash).Scan(&gone)
 		})
+	}
+	if errors.Is(err, fence.ErrUnknown) && errIs(err, s3err.ErrNoSuchUpload) {
+		return nil // the try whose answer was lost aborted it; its blobs are the sweep's
 	}
 	if err != nil {
 		return b.fail(r, *in.Bucket, "AbortMultipartUpload", err)

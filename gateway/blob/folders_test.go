@@ -1,0 +1,33 @@
+package blob //nolint:testpackage // what is synced shows only inside
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+func TestEveryNewFolderIsSyncedInTheOneAboveIt(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	path := filepath.Join(root, "a", "b", "c")
+	var synced []string
+	for range 2 { // the second time all is there; a crash may have come before the syncing
+		synced = nil
+		if err := makeFolders(path, func(folder string) error { synced = append(synced, folder); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains(synced, filepath.Join(root, "a", "b")) {
+			t.Errorf("synced %q", synced)
+		}
+	}
+	again := filepath.Join(root, "x", "y", "z")
+	synced = nil
+	if err := makeFolders(again, func(folder string) error { synced = append(synced, folder); return syncFolder(folder) }); err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range []string{root, filepath.Join(root, "x"), filepath.Join(root, "x", "y")} {
+		if !slices.Contains(synced, folder) {
+			t.Errorf("%s was not synced", folder)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+//go:build unix
+
+package s3_test
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/gateway/s3"
+)
+
+// What cannot be done twice is not reported as failed when its answer was lost.
+func TestALostAnswerOfARemovalIsResolved(t *testing.T) {
+	t.Parallel()
+	f := &faulty{}
+	w := setup(t, throughFaulty(t, f))
+	bucket := w.bucket()
+	m := begin(t, w.lease("orders/1001", 5), bucket, "")
+	f.strike("abort_multipart", false, loseReply)
+	_, err := m.c.AbortMultipartUpload(t.Context(), &awss3.AbortMultipartUploadInput{Bucket: &bucket, Key: aws.String(invoice), UploadId: m.id})
+	if err != nil {
+		t.Errorf("abort: %v", err)
+	}
+	_, err = m.c.AbortMultipartUpload(t.Context(), &awss3.AbortMultipartUploadInput{Bucket: &bucket, Key: aws.String(invoice), UploadId: m.id})
+	wantRefused(t, err, 404, "NoSuchUpload")
+	f.strike("delete_bucket", false, loseReply)
+	if _, err := w.root().DeleteBucket(t.Context(), &awss3.DeleteBucketInput{Bucket: &bucket}); err != nil {
+		t.Errorf("delete: %v", err)
+	}
+	_, err = w.root().DeleteBucket(t.Context(), &awss3.DeleteBucketInput{Bucket: &bucket})
+	wantRefused(t, err, 404, "NoSuchBucket")
+	f.strike("create_bucket", false, loseReply)
+	if _, err := w.root().CreateBucket(t.Context(), &awss3.CreateBucketInput{Bucket: &bucket}); err != nil {
+		t.Errorf("create: %v", err)
+	}
+}
+
+// counted counts the connections that are open.
+type counted struct {
+	net.Conn
+
+	open   *atomic.Int32
+	closed atomic.Bool
+}
+
+func (c *counted) Close() error {
+	if c.closed.CompareAndSwap(false, true) {
+		c.open.Add(-1)
+	}
+	return c.Conn.Close()
+}
+
+func TestAStuckDatabaseIsNotFloodedWithConnections(t *testing.T) {
+	t.Parallel()
+	const requests = 40
+	var open, most atomic.Int32
+	w := setup(t, func(cfg *s3.Config) {
+		config := cfg.Pool.Config()
+		config.MaxConns = 2
+		config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			var d net.Dialer
+			c, err := d.DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			now := open.Add(1)
+			for seen := most.Load(); now > seen && !most.CompareAndSwap(seen, now); seen = most.Load() {
+			}
+			return &counted{Conn: c, open: &open}, nil
+		}
+		pool, err := pgxpool.NewWithConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		cfg.Pool, cfg.DatabaseTimeout = pool, 500*time.Millisecond
+	})
+	w.bucket()
+	w.arm("orders/1001", 5)
+	tx, err := w.admin.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), "LOCK TABLE objects.blobs"); err != nil {
+		t.Fatal(err)
+	}
+	done := make([]<-chan answer, requests)
+	for i := range done {
+		done[i] = w.async(w.putRaw(5, "", "data"))
+	}
+	for _, d := range done {
+		if a := <-d; a.status != 503 {
+			t.Errorf("got %+v", a)
+		}
+	}
+	if n := most.Load(); n > 12 { // two of the pool, two beside it, and those that cancel what the others wait for
+		t.Errorf("%d connections were open at a time", n)
+	}
+}
