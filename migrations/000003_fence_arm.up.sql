@@ -194,3 +194,6 @@ REVOKE ALL ON FUNCTION fence.raise_epoch(bigint) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION fence.raise_epoch(bigint) TO fence_gateway;
 
 RESET ROLE;
+
+-- Says what is applied, in the same transaction: migrating again after an interruption goes by it.
+COMMENT ON SCHEMA fence IS 'fencegate schema version 3';

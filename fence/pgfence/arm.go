@@ -108,11 +108,22 @@ func (f *Fence) armOn(ctx context.Context, conn *pgxpool.Conn, a fence.Arming) (
 	ours, recorded, err := answer(p)
 	switch {
 	case err != nil:
-		return ended(err), fmt.Errorf("drain %q for %d: %w", a.Resource, a.Token, Translate(err))
+		return ended(err), undrained(a, err)
 	case !ours: // somebody raised it further in between
 		return true, &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
 	}
 	return true, nil
+}
+
+// undrained says that the fence is raised, whatever stopped the drain.
+func undrained(a fence.Arming, err error) error {
+	if translated := Translate(err); errors.Is(translated, fence.ErrUndrained) || !ended(err) {
+		return fmt.Errorf("drain %q for %d: %w", a.Resource, a.Token, translated)
+	}
+	return &refused{
+		facts: &fence.UndrainedError{Resource: a.Resource, Token: a.Token, Detail: err.Error()},
+		err:   fmt.Errorf("fence of %q is raised to %d, but draining it failed: %w", a.Resource, a.Token, err),
+	}
 }
 
 // limitWithin is the drain's limit, cut so that the answer arrives before ctx ends.

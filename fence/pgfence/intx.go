@@ -39,8 +39,9 @@ var (
 // that says so.
 //
 // The outcomes: nil, committed. An error that is [fence.ErrUnknown]: the
-// connection was lost during COMMIT. Any other error, fn's included: nothing
-// was written; fence.ErrStale and the other refusals say so for the fence. A
+// connection was lost during COMMIT. [ErrTxEnded]: fn ended the transaction, so
+// what it wrote may be committed. Any other error, fn's included: nothing was
+// written; fence.ErrStale and the other refusals say so for the fence. A
 // panic of fn rolls back and goes on.
 func InTx(ctx context.Context, db Beginner, grant fence.Grant, fn func(pgx.Tx) error) error {
 	return InTxWith(ctx, db, pgx.TxOptions{}, grant, fn)
@@ -66,6 +67,9 @@ func InTxWith(ctx context.Context, db Beginner, opts pgx.TxOptions, grant fence.
 
 	lent := &lentTx{Tx: tx}
 	if err := fn(lent); err != nil {
+		if conn := tx.Conn().PgConn(); !lent.ended && !conn.IsClosed() && conn.TxStatus() == 'I' {
+			return fmt.Errorf("transaction under %s: %w: %w", grant, ErrTxEnded, Translate(err)) // by SQL, and perhaps committed
+		}
 		return Translate(err)
 	}
 	if lent.ended {
