@@ -188,3 +188,6 @@ $$;
 
 
 RESET ROLE;
+
+-- Says what is applied, in the same transaction: migrating again after an interruption goes by it.
+COMMENT ON SCHEMA fence IS 'fencegate schema version 1';

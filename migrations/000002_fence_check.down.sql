@@ -14,3 +14,4 @@ DROP FUNCTION fence.accepts_unsealed(text);
 DROP FUNCTION fence.refusal(text, text, text, bigint, bigint, text, text, text);
 DROP TYPE fence.verdict;
 DROP FUNCTION fence.unescape(text);
+COMMENT ON SCHEMA fence IS 'fencegate schema version 1';

@@ -25,6 +25,9 @@ DECLARE
   part text;
   first boolean := true;
 BEGIN
+  IF octet_length(p_escaped) > 1536 THEN   -- a name has at most 512 bytes
+    RETURN NULL;
+  END IF;
   FOREACH part IN ARRAY string_to_array(p_escaped, '%') LOOP
     IF first THEN
       bytes := convert_to(part, 'UTF8');
@@ -65,8 +68,8 @@ REVOKE ALL ON FUNCTION fence.refusal(text, text, text, bigint, bigint, text, tex
 -- Whether unsealed tokens are accepted for a resource.
 CREATE FUNCTION fence.accepts_unsealed(p_resource text) RETURNS boolean LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
-  SELECT EXISTS (SELECT FROM fence.unsealed u WHERE p_resource LIKE
-    replace(replace(replace(replace(u.pattern, '\', '\\'), '%', '\%'), '_', '\_'), '*', '%'))
+  SELECT EXISTS (SELECT FROM fence.unsealed u WHERE p_resource LIKE   -- chr(92) is \, whatever standard_conforming_strings says
+    replace(replace(replace(replace(u.pattern, chr(92), repeat(chr(92), 2)), '%', chr(92) || '%'), '_', chr(92) || '_'), '*', '%'))
 $$;
 REVOKE ALL ON FUNCTION fence.accepts_unsealed(text) FROM PUBLIC;
 
@@ -82,7 +85,7 @@ BEGIN
 EXCEPTION
   WHEN SQLSTATE 'ZF000' OR lock_not_available THEN RETURN true;
   WHEN serialization_failure THEN RETURN false;
-  WHEN read_only_sql_transaction THEN RETURN true;   -- it can't write, so it can't write stale
+  WHEN read_only_sql_transaction THEN RETURN false;   -- it can't tell
 END $$;
 REVOKE ALL ON FUNCTION fence.is_newest(text) FROM PUBLIC;
 
@@ -201,7 +204,9 @@ BEGIN
 
   IF stale OR snapshot AND NOT f.untouched AND NOT fence.is_newest(p_resource) THEN
     RETURN fence.refusal('ZF001', format('stale fencing token %s for "%s": the fence was raised after this transaction''s snapshot',
-                                         p_token, p_resource), p_resource, p_token, NULL);
+                                         p_token, p_resource), p_resource, p_token, NULL, NULL,
+      CASE WHEN current_setting('transaction_read_only')::boolean THEN
+        'If the raise was rolled back, a read-only transaction can tell at READ COMMITTED only.' END);
   END IF;
   RETURN ROW(f.token, NULL, NULL, NULL, NULL)::fence.verdict;
 END $$;
@@ -364,3 +369,6 @@ REVOKE ALL ON FUNCTION fence.check_issued(text, bigint) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION fence.check_issued(text, bigint) TO fence_gateway;
 
 RESET ROLE;
+
+-- Says what is applied, in the same transaction: migrating again after an interruption goes by it.
+COMMENT ON SCHEMA fence IS 'fencegate schema version 2';

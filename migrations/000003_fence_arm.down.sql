@@ -4,3 +4,4 @@ DROP FUNCTION fence.drain(text, bigint, bytea, interval, interval);
 DROP FUNCTION fence.end_holders(bigint);
 DROP FUNCTION fence.raise(text, bigint, bytea, text, interval);
 DROP FUNCTION fence.need_read_committed();
+COMMENT ON SCHEMA fence IS 'fencegate schema version 2';

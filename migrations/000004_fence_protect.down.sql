@@ -7,3 +7,4 @@ DROP TABLE fence.registry;
 DROP VIEW fence.protected;
 DROP FUNCTION fence.ancestors(regclass);
 DROP FUNCTION fence.family(regclass);
+COMMENT ON SCHEMA fence IS 'fencegate schema version 3';

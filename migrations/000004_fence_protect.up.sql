@@ -165,3 +165,6 @@ BEGIN
 END $$;
 
 RESET ROLE;
+
+-- Says what is applied, in the same transaction: migrating again after an interruption goes by it.
+COMMENT ON SCHEMA fence IS 'fencegate schema version 4';

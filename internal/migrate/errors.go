@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// DirtyError says that a migration was interrupted, so that it is not known
-// whether it was applied.
+// DirtyError says that a migration was interrupted, and that the schema's note of
+// its version, by which that is made good, is missing or was changed.
 type DirtyError struct{ Version int }
 
 func (e *DirtyError) Error() string {

@@ -39,6 +39,10 @@ const (
 	sqlHasTable     = `SELECT to_regclass('` + schema + `.` + table + `') IS NOT NULL`
 	sqlVersion      = `SELECT version, dirty FROM ` + schema + `.` + table
 
+	// What the last migration notes, in its transaction.
+	sqlApplied = `SELECT pg_catalog.obj_description(oid, 'pg_namespace') FROM pg_catalog.pg_namespace WHERE nspname = 'fence'`
+	notePrefix = "fencegate schema version "
+
 	// Asks for what a removal would destroy. The schema may be there in part.
 	sqlHasFences    = `SELECT to_regclass('fence.resources') IS NOT NULL`
 	sqlCountFences  = `SELECT count(*) FROM fence.resources`
@@ -47,13 +51,17 @@ const (
 )
 
 // Up applies every migration that the database has not. A database that is up
-// to date is success. A migration that was interrupted gives a [*DirtyError].
+// to date is success, and a migration that was interrupted is made good; see
+// [DirtyError] for the exception.
+//
+// Where PostgreSQL can't be reached the error is a *pgconn.ConnectError, and
+// where the url is malformed a *pgconn.ParseConfigError; so with Down and Status.
 func Up(ctx context.Context, url string) error {
 	return withLock(ctx, url, func(conn *pgx.Conn) error {
 		if _, err := conn.Exec(ctx, sqlCreateSchema); err != nil {
 			return fmt.Errorf("migrate up: create the schema %s: %w", schema, err)
 		}
-		if err := run(ctx, url, up); err != nil {
+		if err := run(ctx, conn, url, up); err != nil {
 			return err
 		}
 		_, err := conn.Exec(ctx, sqlPublish) // a gateway's login may ask for the status
@@ -75,7 +83,7 @@ func Down(ctx context.Context, url string, force bool) error {
 				return err
 			}
 		}
-		if err := run(ctx, url, down); err != nil {
+		if err := run(ctx, conn, url, down); err != nil {
 			return err
 		}
 		_, err := conn.Exec(ctx, sqlDropSchema)
@@ -87,7 +95,29 @@ func Down(ctx context.Context, url string, force bool) error {
 type State struct {
 	Version uint // of the database; 0: none
 	Latest  uint // of this program
-	Dirty   bool // a migration to Version was interrupted; see [DirtyError]
+	Dirty   bool // a migration to Version was interrupted; migrating again makes it good
+}
+
+// UpToDate reports whether the database is at this program's version.
+func (s State) UpToDate() bool { return s.Version == s.Latest && !s.Dirty }
+
+// Newer reports whether a newer program migrated the database, which this one
+// leaves alone.
+func (s State) Newer() bool { return s.Version > s.Latest }
+
+// String says it for people, in one line.
+func (s State) String() string {
+	switch {
+	case s.Newer():
+		return fmt.Sprintf("version %d, newer than this program's %d: use a newer program", s.Version, s.Latest)
+	case s.Dirty:
+		return fmt.Sprintf("a migration to or from version %d was interrupted: migrate up again (this program has version %d)", s.Version, s.Latest)
+	case s.Version == 0:
+		return fmt.Sprintf("not migrated (this program has version %d)", s.Latest)
+	case s.Version < s.Latest:
+		return fmt.Sprintf("version %d of %d: migrate up", s.Version, s.Latest)
+	}
+	return fmt.Sprintf("version %d, up to date", s.Version)
 }
 
 // Status reports how far the database is migrated. Any login may ask; it changes

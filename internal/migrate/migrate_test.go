@@ -187,11 +187,11 @@ func TestARefusedMigrationCanBeRepeated(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedMigrationSaysWhatToDo(t *testing.T) {
+func TestAnInterruptedMigrationWithoutANoteSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
 	up(t, pg.URL)
-	exec1(t, pg, `UPDATE fencegate.migrations SET dirty = true`)
+	exec1(t, pg, `COMMENT ON SCHEMA fence IS 'mine'; UPDATE fencegate.migrations SET dirty = true`)
 	wantStatus(t, pg.URL, true, true)
 	for _, err := range []error{migrate.Up(t.Context(), pg.URL), migrate.Down(t.Context(), pg.URL, false)} {
 		var dirty *migrate.DirtyError

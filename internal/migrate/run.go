@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/golang-migrate/migrate/v4"
 	"github.com/golang-migrate/migrate/v4/database"
@@ -32,7 +34,9 @@ var (
 // run gives golang-migrate a connection of its own, and one migration at a time:
 // a context that ends stops it between two. (Its own loop reads ahead, and leaves
 // a goroutine behind for each migration that it read and did not run.)
-func run(ctx context.Context, url string, dir direction) (err error) {
+//
+// conn is the connection that holds the lock.
+func run(ctx context.Context, conn *pgx.Conn, url string, dir direction) (err error) {
 	defer func() { err = wrap("migrate "+dir.name, err) }()
 	newest, err := latest()
 	if err != nil {
@@ -64,10 +68,13 @@ func run(ctx context.Context, url string, dir direction) (err error) {
 		switch {
 		case err != nil:
 			return err
-		case dirty:
-			return &DirtyError{Version: version}
 		case version > int(newest):
 			return fmt.Errorf("the database is at version %d, which this program, at %d, does not know: use a newer program", version, newest)
+		case dirty:
+			if err := settle(ctx, conn, m, version); err != nil {
+				return err
+			}
+			continue
 		case version == dir.end(int(newest)):
 			return nil
 		case ctx.Err() != nil:
@@ -77,6 +84,27 @@ func run(ctx context.Context, url string, dir direction) (err error) {
 			return explain(m, version, err)
 		}
 	}
+}
+
+// settle ends the doubt that an interrupted migration to a version left. Each is
+// one transaction that ends with a note of its version, so the note tells
+// whether it was applied.
+func settle(ctx context.Context, conn *pgx.Conn, m *migrate.Migrate, version int) error {
+	var note *string
+	err := conn.QueryRow(ctx, sqlApplied).Scan(&note)
+	applied := database.NilVersion
+	switch {
+	case errors.Is(err, pgx.ErrNoRows): // no schema: nothing is applied
+	case err != nil:
+		return fmt.Errorf("look what is applied: %w", err)
+	case note == nil:
+		return &DirtyError{Version: version}
+	default:
+		if applied, err = strconv.Atoi(strings.TrimPrefix(*note, notePrefix)); err != nil || applied < 1 {
+			return &DirtyError{Version: version}
+		}
+	}
+	return wrap("settle an interrupted migration", m.Force(applied))
 }
 
 func openTarget(ctx context.Context, db *sql.DB) (database.Driver, error) {
