@@ -224,6 +224,10 @@ DECLARE
   number text := split_part(presented, '.', 1);
   seal text := CASE WHEN strpos(presented, '.') > 0 THEN substr(presented, strpos(presented, '.') + 1) END;
 BEGIN
+  IF pg_is_in_recovery() THEN
+    RETURN fence.refusal('55000', 'a standby may be behind the fence, so a grant can''t be checked here', NULL, NULL, NULL, NULL,
+                         'Present the grant to the primary.');
+  END IF;
   IF coalesce(setting, '') = '' OR coalesce(presented, '') = '' THEN
     RETURN fence.refusal('ZF002', concat('write without a fencing token', ': it needs a grant of "' || p_needed || '"'),
                          NULL, NULL, NULL, p_needed);
@@ -335,7 +339,7 @@ CREATE FUNCTION fence.use(resource text, token text) RETURNS bigint LANGUAGE plp
 DECLARE
   setting pg_catalog.text := pg_catalog.set_config('fence.resource', pg_catalog.replace(resource, '%', '%25'), true);
   presented pg_catalog.text := pg_catalog.set_config('fence.token', token, true);
-  recorded pg_catalog.int8 := fence.fast_check(setting, presented);
+  recorded pg_catalog.int8 := CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN fence.fast_check(setting, presented) END;
   v fence.verdict;
 BEGIN
   IF recorded IS NULL THEN

@@ -135,3 +135,19 @@ func TestInTxSaysThatItsFunctionCommittedAlsoWhenItFails(t *testing.T) {
 		t.Errorf("rolled back: %v", err)
 	}
 }
+
+// A standby may lag behind an arm, so it can't say that a grant is current.
+func TestAStandbyChecksNothing(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	g := w.acquire(t, orders, 1)
+	for _, function := range []string{"fence.verify_settings", "fence.use"} { // as they see it there
+		definition := value[string](t, w, `SELECT pg_get_functiondef($1::text::regproc)`, function)
+		w.exec(t, strings.NewReplacer("pg_catalog.pg_is_in_recovery()", "true", "pg_is_in_recovery()", "true").Replace(definition))
+	}
+	tx := begin(t, w.session(t), pgx.ReadCommitted, g)
+	wantCode(t, pgfence.Check(t.Context(), tx), "55000")
+	_ = tx.Rollback(t.Context())
+	err := pgfence.InTx(t.Context(), w.writer, g, func(pgx.Tx) error { return nil })
+	wantCode(t, err, "55000")
+}
