@@ -37,8 +37,10 @@ func TestIDsReadBackAndNothingElseIsOne(t *testing.T) {
 	if got, err := blob.ParseID(id.String()); err != nil || got != id {
 		t.Errorf("ParseID(%s) = %s, %v", id, got, err)
 	}
-	for _, s := range []string{"", "..", "../../etc/passwd", strings.Repeat("a", 31), strings.Repeat("a", 33), strings.Repeat("A", 32),
-		strings.Repeat("../", 10) + "ab", strings.Repeat("\x00", 32), "/" + strings.Repeat("a", 31)} {
+	for _, s := range []string{
+		"", "..", "../../etc/passwd", strings.Repeat("a", 31), strings.Repeat("a", 33), strings.Repeat("A", 32),
+		strings.Repeat("../", 10) + "ab", strings.Repeat("\x00", 32), "/" + strings.Repeat("a", 31),
+	} {
 		if _, err := blob.ParseID(s); !errors.Is(err, blob.ErrID) {
 			t.Errorf("ParseID(%q): got %v, want ErrID", s, err)
 		}

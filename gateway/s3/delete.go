@@ -49,8 +49,10 @@ func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) 
 			result.Error = append(result.Error, deleteError(o.Key, unavailable(messageNotTried)))
 			continue
 		}
-		err := b.remove(within, r, &s3.DeleteObjectInput{Bucket: in.Bucket, Key: o.Key, VersionId: o.VersionId, IfMatch: o.ETag,
-			IfMatchLastModifiedTime: o.LastModifiedTime, IfMatchSize: o.Size})
+		err := b.remove(within, r, &s3.DeleteObjectInput{
+			Bucket: in.Bucket, Key: o.Key, VersionId: o.VersionId, IfMatch: o.ETag,
+			IfMatchLastModifiedTime: o.LastModifiedTime, IfMatchSize: o.Size,
+		})
 		if err == nil {
 			result.Deleted = append(result.Deleted, types.DeletedObject{Key: o.Key})
 			continue

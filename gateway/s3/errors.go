@@ -127,8 +127,10 @@ func translate(err error) error {
 	case stateGivenUp:
 		return errGivenUp
 	case stateOtherRequest:
-		return apiError{code: "InvalidRequest", status: http.StatusBadRequest,
-			message: "This amz-sdk-invocation-id was used for another request on the same key. Nothing was changed."}
+		return apiError{
+			code: "InvalidRequest", status: http.StatusBadRequest,
+			message: "This amz-sdk-invocation-id was used for another request on the same key. Nothing was changed.",
+		}
 	case stateNoUpload:
 		return s3err.GetAPIError(s3err.ErrNoSuchUpload)
 	case stateNotText, stateUntranslated:
@@ -165,8 +167,10 @@ func fenceError(pgErr *pgconn.PgError) error {
 var (
 	errNoBucket = errors.New("no such bucket")
 	errNotThere = s3err.GetAPIError(s3err.ErrNotImplemented)
-	errGivenUp  = apiError{code: "RequestTimeout", status: http.StatusBadRequest,
-		message: "The upload took so long that it was given up. Nothing was stored. Upload again."}
+	errGivenUp  = apiError{
+		code: "RequestTimeout", status: http.StatusBadRequest,
+		message: "The upload took so long that it was given up. Nothing was stored. Upload again.",
+	}
 )
 
 func unavailable(message string) apiError {

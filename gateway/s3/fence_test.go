@@ -80,8 +80,10 @@ func TestARefusalNamesItsFactsInXMLAndHeaders(t *testing.T) {
 		res.Header.Get("Fencing-Resource") != "orders/%C3%BC" {
 		t.Errorf("got %d %v", res.StatusCode, res.Header)
 	}
-	for _, want := range []string{"<Code>StaleFencingToken</Code>", "<FencingTokenPresented>8</FencingTokenPresented>",
-		"<FencingTokenRecorded>9</FencingTokenRecorded>", "<FencingResource>orders/ü</FencingResource>", "<FencingCode>ZF001</FencingCode>", "<RequestId>"} {
+	for _, want := range []string{
+		"<Code>StaleFencingToken</Code>", "<FencingTokenPresented>8</FencingTokenPresented>",
+		"<FencingTokenRecorded>9</FencingTokenRecorded>", "<FencingResource>orders/ü</FencingResource>", "<FencingCode>ZF001</FencingCode>", "<RequestId>",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the XML lacks %s:\n%s", want, text)
 		}
@@ -180,15 +182,19 @@ func TestUnsignedHeadersAreNotTrusted(t *testing.T) {
 	w.bucket()
 	w.arm("orders/1001", 5)
 	creds := w.issue("orders/1001", 5)
-	res, text := w.send(raw{creds: creds, method: "PUT", path: "/orders/" + invoice, body: body("x"), size: 1,
-		unsigned: map[string]string{"X-Amz-Meta-Colour": "red"}})
+	res, text := w.send(raw{
+		creds: creds, method: "PUT", path: "/orders/" + invoice, body: body("x"), size: 1,
+		unsigned: map[string]string{"X-Amz-Meta-Colour": "red"},
+	})
 	if res.StatusCode != http.StatusForbidden {
 		t.Errorf("unsigned metadata: got %d %s", res.StatusCode, text)
 	}
 	// An invocation id that was put in on the way must not make a write look like a repetition.
 	for _, data := range []string{"first", "second"} {
-		res, text = w.send(raw{creds: creds, method: "PUT", path: "/orders/" + invoice, body: body(data), size: int64(len(data)),
-			invocation: none, unsigned: map[string]string{"Amz-Sdk-Invocation-Id": "the same"}})
+		res, text = w.send(raw{
+			creds: creds, method: "PUT", path: "/orders/" + invoice, body: body(data), size: int64(len(data)),
+			invocation: none, unsigned: map[string]string{"Amz-Sdk-Invocation-Id": "the same"},
+		})
 		if res.StatusCode != http.StatusOK {
 			t.Errorf("got %d %s", res.StatusCode, text)
 		}

@@ -134,8 +134,10 @@ func (b *backend) look(in *s3.GetObjectInput) (version, extent, error) {
 // satisfies evaluates a read's conditions. HTTP's dates are in seconds, and what
 // was changed in the second that If-Unmodified-Since names counts as unmodified.
 func (v version) satisfies(in *s3.GetObjectInput) error {
-	cond := front.PreConditions{IfModSince: in.IfModifiedSince, IfUnmodeSince: in.IfUnmodifiedSince,
-		IfMatch: v.matching(in.IfMatch, false), IfNoneMatch: v.matching(in.IfNoneMatch, true)}
+	cond := front.PreConditions{
+		IfModSince: in.IfModifiedSince, IfUnmodeSince: in.IfUnmodifiedSince,
+		IfMatch: v.matching(in.IfMatch, false), IfNoneMatch: v.matching(in.IfNoneMatch, true),
+	}
 	if cond.IfUnmodeSince != nil {
 		until := cond.IfUnmodeSince.Add(1)
 		cond.IfUnmodeSince = &until
@@ -163,7 +165,7 @@ func (v version) matching(list *string, weak bool) *string {
 
 // part is the extent of one part, counted from 1.
 func (v version) part(number int32) (extent, error) {
-	count := int32(len(v.Blobs)) //nolint:gosec // at most 10,000
+	count := int32(len(v.Blobs))
 	if number > count {
 		return extent{}, s3err.GetInvalidPartNumberRangeErr(count, number)
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -168,10 +169,8 @@ func invalidText(what string) apiError {
 // UploadPart, on a path with a bucket and a key.
 func isUpload(c fiber.Ctx) bool {
 	query := c.Request().URI().QueryArgs()
-	for _, other := range []string{"tagging", "retention", "legal-hold", "acl"} {
-		if query.Has(other) {
-			return false
-		}
+	if slices.ContainsFunc([]string{"tagging", "retention", "legal-hold", "acl"}, query.Has) {
+		return false
 	}
 	_, key, _ := strings.Cut(strings.TrimPrefix(c.Path(), "/"), "/")
 	return c.Method() == fiber.MethodPut && key != "" && c.Get("X-Amz-Copy-Source") == ""

@@ -95,12 +95,12 @@ func TestAFormIsNotImplementedAndAnObjectMayLookLikeOne(t *testing.T) {
 	header := map[string]string{"Content-Type": "multipart/form-data; boundary=b"}
 	creds := w.issue("orders/1001", 5)
 	res, text := w.send(raw{creds: creds, method: "POST", path: "/orders", body: body(form), size: int64(len(form)), header: header})
-	if res.StatusCode != 501 || !strings.Contains(text, "NotImplemented") {
+	if res.StatusCode != http.StatusNotImplemented || !strings.Contains(text, "NotImplemented") {
 		t.Errorf("form: got %d %s", res.StatusCode, text)
 	}
 	for _, data := range []string{form, "no form at all"} {
 		res, text = w.send(raw{creds: creds, method: "PUT", path: "/orders/" + invoice, body: body(data), size: int64(len(data)), header: header})
-		if res.StatusCode != 200 {
+		if res.StatusCode != http.StatusOK {
 			t.Fatalf("put: got %d %s", res.StatusCode, text)
 		}
 		if got := get(t, w.root(), bucket, invoice); got != data {
@@ -117,8 +117,12 @@ func TestOnlyUploadsHaveALongBody(t *testing.T) {
 	creds := w.issue("orders/1001", 5)
 	const size = 3 * mib
 	for _, c := range []struct{ method, path string }{
-		{"POST", "/orders?delete="}, {"POST", "/orders/" + invoice + "?uploadId=0190"}, {"PUT", "/orders/" + invoice + "?tagging="},
-		{"PUT", "/orders/" + invoice + "?acl="}, {"PUT", "/more"}, {"POST", "/orders/" + invoice + "?uploads="},
+		{"POST", "/orders?delete="},
+		{"POST", "/orders/" + invoice + "?uploadId=0190"},
+		{"PUT", "/orders/" + invoice + "?tagging="},
+		{"PUT", "/orders/" + invoice + "?acl="},
+		{"PUT", "/more"},
+		{"POST", "/orders/" + invoice + "?uploads="},
 	} {
 		r := raw{creds: creds, method: c.method, path: c.path, size: size, header: map[string]string{"x-amz-checksum-crc32": "AAAAAA=="}}
 		r.body = io.LimitReader(&zeros{left: size}, size)
@@ -126,12 +130,12 @@ func TestOnlyUploadsHaveALongBody(t *testing.T) {
 		if err != nil {
 			continue // closed before the body was through
 		}
-		if text := readAll(t, res.Body); res.StatusCode != 400 || !strings.Contains(text, "EntityTooLarge") {
+		if text := readAll(t, res.Body); res.StatusCode != http.StatusBadRequest || !strings.Contains(text, "EntityTooLarge") {
 			t.Errorf("%s %s: got %d %s", c.method, c.path, res.StatusCode, text)
 		}
 		r.body, r.size = io.LimitReader(&zeros{left: 10}, 10), -1 // chunked
 		res, text := w.send(r)
-		if res.StatusCode != 411 || !strings.Contains(text, "MissingContentLength") {
+		if res.StatusCode != http.StatusLengthRequired || !strings.Contains(text, "MissingContentLength") {
 			t.Errorf("chunked %s %s: got %d %s", c.method, c.path, res.StatusCode, text)
 		}
 	}
@@ -149,7 +153,7 @@ func TestATokenHeaderNeedsTheSignatureThatTheFrontChecked(t *testing.T) {
 	for _, authorization := range []string{
 		"", "x SignedHeaders=fencing-token", "AWS4-HMAC-SHA256 Credential=root/20260101/us-east-1/s3/aws4_request, SignedHeaders=fencing-token, Signature=00",
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), "PUT", signed.URL, body("x"))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, signed.URL, body("x"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,9 +177,11 @@ func TestNoAnswerRepeatsASeal(t *testing.T) {
 	w := setup(t)
 	w.bucket()
 	presented := w.seal("orders/1001", 5)
-	res, text := w.send(raw{creds: s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: "wrong"}, method: "PUT", path: "/orders/" + invoice,
-		body: body("x"), size: 1, header: map[string]string{"Fencing-Token": presented}})
-	if res.StatusCode != 403 || !strings.Contains(text, "SignatureDoesNotMatch") || strings.Contains(text, "CanonicalRequest") || strings.Contains(text, presented) {
+	res, text := w.send(raw{
+		creds: s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: "wrong"}, method: "PUT", path: "/orders/" + invoice,
+		body: body("x"), size: 1, header: map[string]string{"Fencing-Token": presented},
+	})
+	if res.StatusCode != http.StatusForbidden || !strings.Contains(text, "SignatureDoesNotMatch") || strings.Contains(text, "CanonicalRequest") || strings.Contains(text, presented) {
 		t.Errorf("got %d %s", res.StatusCode, text)
 	}
 	if got := res.Header.Get("Server"); got != "fencegate" {

@@ -54,7 +54,6 @@ type world struct {
 	keys  *s3.Keyring
 	srv   *s3.Server
 	addr  string
-	log   *bytes.Buffer
 }
 
 type option func(*s3.Config)

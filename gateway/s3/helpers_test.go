@@ -128,7 +128,7 @@ func errText(err error) string {
 }
 
 // fault is what happens to a statement's connection to PostgreSQL.
-type fault int
+type fault int32
 
 const (
 	loseReply    fault = iota + 1 // executed, and the reply is lost
@@ -225,9 +225,9 @@ type faultyConn struct {
 	net.Conn
 
 	f    *faulty
-	hit  fault
-	held []byte      // of a delayed statement
-	lost atomic.Bool // its sender knows by now
+	hit  atomic.Int32 // the fault; zero: none yet
+	held []byte       // of a delayed statement
+	lost atomic.Bool  // its sender knows by now
 }
 
 // deliver brings a delayed statement to PostgreSQL and waits until it was executed.
@@ -238,10 +238,10 @@ func (c *faultyConn) deliver() {
 }
 
 func (c *faultyConn) Write(p []byte) (int, error) {
-	if c.hit == 0 {
-		c.hit = c.f.next(p)
+	if c.hit.Load() == 0 {
+		c.hit.Store(int32(c.f.next(p)))
 	}
-	switch c.hit {
+	switch fault(c.hit.Load()) {
 	case loseRequest:
 		return 0, errors.Join(errCut, c.Conn.Close())
 	case delayRequest:
@@ -258,7 +258,7 @@ func (c *faultyConn) Write(p []byte) (int, error) {
 }
 
 func (c *faultyConn) Read(p []byte) (int, error) {
-	switch c.hit {
+	switch fault(c.hit.Load()) {
 	case loseReply:
 		_, err := c.Conn.Read(make([]byte, 4096)) // executed
 		return 0, errors.Join(errCut, err, c.Conn.Close())
@@ -270,7 +270,7 @@ func (c *faultyConn) Read(p []byte) (int, error) {
 }
 
 func (c *faultyConn) Close() error {
-	if c.hit == delayRequest {
+	if fault(c.hit.Load()) == delayRequest {
 		return nil // the test's to close
 	}
 	return c.Conn.Close()

@@ -31,8 +31,10 @@ func (i iam) DeriveSigningKey(access, sessionToken, date, region, service string
 	_, secret, err := i.keys.verify(access, sessionToken, time.Now())
 	switch {
 	case errors.Is(err, errSessionExpired):
-		return nil, auth.Account{}, apiError{code: "ExpiredToken", status: http.StatusBadRequest,
-			message: "The provided token has expired. Acquire the resource again and ask for new credentials."}
+		return nil, auth.Account{}, apiError{
+			code: "ExpiredToken", status: http.StatusBadRequest,
+			message: "The provided token has expired. Acquire the resource again and ask for new credentials.",
+		}
 	case err != nil:
 		return nil, auth.Account{}, auth.ErrInvalidSessionToken
 	}

@@ -42,7 +42,7 @@ func TestDigestsAreComparedWhateverTheStoreReads(t *testing.T) {
 		creds := w.issue("orders/1001", 5)
 		for header, value := range map[string]string{"x-amz-checksum-crc32": "AAAAAA==", "Content-MD5": "1B2M2Y8AsgTpgAmY7PhCfg=="} {
 			res, text := w.send(raw{creds: creds, method: "PUT", path: "/orders/" + invoice, body: body("tampered"), size: 8, header: map[string]string{header: value}})
-			if res.StatusCode != 400 || !strings.Contains(text, "BadDigest") {
+			if res.StatusCode != http.StatusBadRequest || !strings.Contains(text, "BadDigest") {
 				t.Errorf("%s store, %s: got %d %s", name, header, res.StatusCode, text)
 			}
 		}
@@ -72,9 +72,19 @@ func TestDatesOfConditionsAreInSeconds(t *testing.T) {
 		header, value string
 		want          int
 	}{
-		{"If-Modified-Since", at, 304}, {"If-Modified-Since", before, 200}, {"If-Unmodified-Since", at, 200}, {"If-Unmodified-Since", before, 412},
-		{"If-None-Match", `"x", ` + etag, 304}, {"If-None-Match", "W/" + etag + `, "x"`, 304}, {"If-None-Match", `"x", "y"`, 200}, {"If-None-Match", etag, 304},
-		{"If-Match", `"x", ` + etag, 200}, {"If-Match", `"x", "y"`, 412}, {"If-Match", "W/" + etag, 412}, {"If-Match", "*", 200}, {"If-None-Match", "*", 304},
+		{"If-Modified-Since", at, 304},
+		{"If-Modified-Since", before, 200},
+		{"If-Unmodified-Since", at, 200},
+		{"If-Unmodified-Since", before, 412},
+		{"If-None-Match", `"x", ` + etag, 304},
+		{"If-None-Match", "W/" + etag + `, "x"`, 304},
+		{"If-None-Match", `"x", "y"`, 200},
+		{"If-None-Match", etag, 304},
+		{"If-Match", `"x", ` + etag, 200},
+		{"If-Match", `"x", "y"`, 412},
+		{"If-Match", "W/" + etag, 412},
+		{"If-Match", "*", 200},
+		{"If-None-Match", "*", 304},
 	} {
 		for _, method := range []string{"GET", "HEAD"} {
 			res, text := w.send(raw{creds: w.issue("orders/1001", 5), method: method, path: "/orders/" + invoice, header: map[string]string{test.header: test.value}})
@@ -83,8 +93,10 @@ func TestDatesOfConditionsAreInSeconds(t *testing.T) {
 			}
 		}
 	}
-	_, err := c.CopyObject(t.Context(), &awss3.CopyObjectInput{Bucket: &bucket, Key: aws.String("1001/copy"), CopySource: aws.String(bucket + "/" + invoice),
-		CopySourceIfUnmodifiedSince: aws.Time(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))})
+	_, err := c.CopyObject(t.Context(), &awss3.CopyObjectInput{
+		Bucket: &bucket, Key: aws.String("1001/copy"), CopySource: aws.String(bucket + "/" + invoice),
+		CopySourceIfUnmodifiedSince: aws.Time(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)),
+	})
 	if err != nil {
 		t.Errorf("copy: %v", err)
 	}
@@ -96,15 +108,19 @@ func TestCompletingComparesTheObjectsChecksum(t *testing.T) {
 	bucket := w.bucket()
 	c := w.lease("orders/1001", 5)
 	m := begin(t, c, bucket, types.ChecksumAlgorithmSha256)
-	part, err := c.UploadPart(t.Context(), &awss3.UploadPartInput{Bucket: &bucket, Key: aws.String(invoice), UploadId: m.id, PartNumber: aws.Int32(1),
-		Body: strings.NewReader("data"), ChecksumAlgorithm: types.ChecksumAlgorithmSha256})
+	part, err := c.UploadPart(t.Context(), &awss3.UploadPartInput{
+		Bucket: &bucket, Key: aws.String(invoice), UploadId: m.id, PartNumber: aws.Int32(1),
+		Body: strings.NewReader("data"), ChecksumAlgorithm: types.ChecksumAlgorithmSha256,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	parts := []types.CompletedPart{{PartNumber: aws.Int32(1), ETag: part.ETag}}
 	complete := func(sum, crc string, kind types.ChecksumType) error {
-		in := &awss3.CompleteMultipartUploadInput{Bucket: &bucket, Key: aws.String(invoice), UploadId: m.id, ChecksumType: kind,
-			MultipartUpload: &types.CompletedMultipartUpload{Parts: parts}}
+		in := &awss3.CompleteMultipartUploadInput{
+			Bucket: &bucket, Key: aws.String(invoice), UploadId: m.id, ChecksumType: kind,
+			MultipartUpload: &types.CompletedMultipartUpload{Parts: parts},
+		}
 		if sum != "" {
 			in.ChecksumSHA256 = &sum
 		}
@@ -177,14 +193,17 @@ func TestNamesThatCannotBeStoredAreRefused(t *testing.T) {
 		long: "KeyTooLongError", "1001/" + strings.Repeat("%C3%A9", 510): "KeyTooLongError", "1001/a%00b": "InvalidArgument", "1001/a%FFb": "InvalidArgument",
 	} {
 		for _, r := range []raw{
-			{method: "PUT", body: body("x"), size: 1}, {method: "GET"}, {method: "DELETE"}, {method: "POST", path: "?uploads="},
+			{method: "PUT", body: body("x"), size: 1},
+			{method: "GET"},
+			{method: "DELETE"},
+			{method: "POST", path: "?uploads="},
 			{method: "GET", path: "?uploadId=0123456789abcdef0123456789abcdef"},
 			{method: "PUT", path: "?partNumber=1&uploadId=0123456789abcdef0123456789abcdef", body: body("x"), size: 1},
 			{method: "DELETE", path: "?uploadId=0123456789abcdef0123456789abcdef"},
 			{method: "PUT", header: map[string]string{"X-Amz-Copy-Source": bucket + "/" + invoice}},
 		} {
 			r.creds, r.path = creds, "/orders/"+key+r.path
-			if res, text := w.send(r); res.StatusCode != 400 || !strings.Contains(text, want) {
+			if res, text := w.send(r); res.StatusCode != http.StatusBadRequest || !strings.Contains(text, want) {
 				t.Errorf("%s %.60s: got %d %s, want 400 %s", r.method, r.path, res.StatusCode, text, want)
 			}
 		}
@@ -193,11 +212,11 @@ func TestNamesThatCannotBeStoredAreRefused(t *testing.T) {
 		}
 		text := strings.TrimPrefix(key, "1001/")
 		for _, query := range []string{"list-type=2&prefix=", "list-type=2&start-after=", "list-type=2&delimiter=", "marker=", "prefix=", "delimiter=", "uploads=&key-marker=", "uploads=&prefix="} {
-			if res, answer := w.send(raw{creds: creds, method: "GET", path: "/orders?" + query + text}); res.StatusCode != 400 || !strings.Contains(answer, "InvalidArgument") {
+			if res, answer := w.send(raw{creds: creds, method: "GET", path: "/orders?" + query + text}); res.StatusCode != http.StatusBadRequest || !strings.Contains(answer, "InvalidArgument") {
 				t.Errorf("%s%s: got %d %s", query, text, res.StatusCode, answer)
 			}
 		}
-		if res, answer := w.send(raw{creds: creds, method: "GET", path: "/?prefix=" + text}); res.StatusCode != 400 {
+		if res, answer := w.send(raw{creds: creds, method: "GET", path: "/?prefix=" + text}); res.StatusCode != http.StatusBadRequest {
 			t.Errorf("buckets: got %d %s", res.StatusCode, answer)
 		}
 	}
@@ -206,7 +225,7 @@ func TestNamesThatCannotBeStoredAreRefused(t *testing.T) {
 		t.Errorf("delete: got %+v, %v", out, err)
 	}
 	token := base64.RawURLEncoding.EncodeToString([]byte("\xff"))
-	if res, text := w.send(raw{creds: creds, method: "GET", path: "/orders?list-type=2&continuation-token=" + token}); res.StatusCode != 400 {
+	if res, text := w.send(raw{creds: creds, method: "GET", path: "/orders?list-type=2&continuation-token=" + token}); res.StatusCode != http.StatusBadRequest {
 		t.Errorf("token: got %d %s", res.StatusCode, text)
 	}
 	w.nothingLeft(2, 2)
@@ -231,7 +250,7 @@ func TestMetadataIsStoredAsItIsOrNotAtAll(t *testing.T) {
 			if err != nil {
 				continue // not even sent
 			}
-			if text := readAll(t, res.Body); res.StatusCode != 400 {
+			if text := readAll(t, res.Body); res.StatusCode != http.StatusBadRequest {
 				t.Errorf("%s: %q: got %d %s", name, value, res.StatusCode, text)
 			}
 		}

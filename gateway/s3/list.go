@@ -92,8 +92,10 @@ func (r request) encoding() (types.EncodingType, error) {
 func (b *backend) ListObjectsV2(ctx context.Context, in *s3.ListObjectsV2Input) (s3response.ListObjectsV2Result, error) {
 	r := b.requestOf(ctx)
 	limit := min(int(*in.MaxKeys), maxList)
-	result := s3response.ListObjectsV2Result{Name: in.Bucket, Prefix: in.Prefix, Delimiter: in.Delimiter, StartAfter: in.StartAfter,
-		ContinuationToken: in.ContinuationToken, MaxKeys: in.MaxKeys}
+	result := s3response.ListObjectsV2Result{
+		Name: in.Bucket, Prefix: in.Prefix, Delimiter: in.Delimiter, StartAfter: in.StartAfter,
+		ContinuationToken: in.ContinuationToken, MaxKeys: in.MaxKeys,
+	}
 	encoding, err := r.encoding()
 	if err != nil {
 		return result, err

@@ -98,8 +98,10 @@ func TestTheFirstListingAndTheURLEncoding(t *testing.T) {
 	if !*first.IsTruncated || len(first.CommonPrefixes) != 1 || *first.NextMarker != "a b/" {
 		t.Errorf("got %+v", first)
 	}
-	second, err := w.root().ListObjects(t.Context(), &awss3.ListObjectsInput{Bucket: &bucket, Delimiter: aws.String("/"), Marker: first.NextMarker,
-		EncodingType: types.EncodingTypeUrl})
+	second, err := w.root().ListObjects(t.Context(), &awss3.ListObjectsInput{
+		Bucket: &bucket, Delimiter: aws.String("/"), Marker: first.NextMarker,
+		EncodingType: types.EncodingTypeUrl,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -117,8 +117,10 @@ func (b *backend) uploadPart(r request, bucket, key string, in *s3.UploadPartInp
 		return nil, err
 	}
 	quotedETag, sums := quoted(etag), checksumsOf(sum)
-	return &s3.UploadPartOutput{ETag: &quotedETag, ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
-		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256}, nil
+	return &s3.UploadPartOutput{
+		ETag: &quotedETag, ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
+		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256,
+	}, nil
 }
 
 // CompleteMultipartUpload implements the front's Backend: one commit that lists
@@ -130,8 +132,10 @@ func (b *backend) CompleteMultipartUpload(ctx context.Context, in *s3.CompleteMu
 		return s3response.CompleteMultipartUploadResult{}, "", b.fail(r, *in.Bucket, "CompleteMultipartUpload", err)
 	}
 	etag, sums := quoted(v.ETag), checksumsOf(v.Attributes)
-	result := s3response.CompleteMultipartUploadResult{Bucket: in.Bucket, Key: in.Key, ETag: &etag,
-		ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256}
+	result := s3response.CompleteMultipartUploadResult{
+		Bucket: in.Bucket, Key: in.Key, ETag: &etag,
+		ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256,
+	}
 	if sums.kind != "" {
 		result.ChecksumType = &sums.kind
 	}

@@ -25,8 +25,10 @@ type multi struct {
 
 func begin(t *testing.T, c *awss3.Client, bucket string, algorithm types.ChecksumAlgorithm) *multi {
 	t.Helper()
-	out, err := c.CreateMultipartUpload(t.Context(), &awss3.CreateMultipartUploadInput{Bucket: &bucket, Key: aws.String(invoice),
-		ChecksumAlgorithm: algorithm, ContentType: aws.String("text/plain"), Metadata: map[string]string{"colour": "blue"}})
+	out, err := c.CreateMultipartUpload(t.Context(), &awss3.CreateMultipartUploadInput{
+		Bucket: &bucket, Key: aws.String(invoice),
+		ChecksumAlgorithm: algorithm, ContentType: aws.String("text/plain"), Metadata: map[string]string{"colour": "blue"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,8 +49,10 @@ func (m *multi) part(number int32, data []byte) {
 }
 
 func (m *multi) complete(c *awss3.Client, parts []types.CompletedPart) (*awss3.CompleteMultipartUploadOutput, error) {
-	return c.CompleteMultipartUpload(m.t.Context(), &awss3.CompleteMultipartUploadInput{Bucket: &m.bucket, Key: aws.String(invoice), UploadId: m.id,
-		MultipartUpload: &types.CompletedMultipartUpload{Parts: parts}})
+	return c.CompleteMultipartUpload(m.t.Context(), &awss3.CompleteMultipartUploadInput{
+		Bucket: &m.bucket, Key: aws.String(invoice), UploadId: m.id,
+		MultipartUpload: &types.CompletedMultipartUpload{Parts: parts},
+	})
 }
 
 // checkReads reads across the border between two parts, and one part.
@@ -176,8 +180,10 @@ func TestCompletingChecksTheListedParts(t *testing.T) {
 	wantRefused(t, err, 400, "InvalidPart")
 	_, err = m.complete(holder, []types.CompletedPart{{PartNumber: aws.Int32(3), ETag: two.ETag}})
 	wantRefused(t, err, 400, "InvalidPart")
-	_, err = holder.CompleteMultipartUpload(t.Context(), &awss3.CompleteMultipartUploadInput{Bucket: &bucket, Key: aws.String(invoice), UploadId: m.id,
-		MultipartUpload: &types.CompletedMultipartUpload{Parts: []types.CompletedPart{two}}, IfMatch: aws.String(etagOf("x"))})
+	_, err = holder.CompleteMultipartUpload(t.Context(), &awss3.CompleteMultipartUploadInput{
+		Bucket: &bucket, Key: aws.String(invoice), UploadId: m.id,
+		MultipartUpload: &types.CompletedMultipartUpload{Parts: []types.CompletedPart{two}}, IfMatch: aws.String(etagOf("x")),
+	})
 	wantRefused(t, err, 404, "NoSuchKey")
 	if _, err := m.complete(holder, []types.CompletedPart{two}); err != nil { // what was refused can be mended
 		t.Fatal(err)

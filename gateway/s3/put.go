@@ -106,8 +106,10 @@ func (b *backend) stream(id blob.ID, body *body, size int64) error {
 		if e, ok := errors.AsType[s3err.S3Error](body.err); ok {
 			return e // a digest that does not fit, a malformed chunk
 		}
-		return apiError{code: "RequestTimeout", status: http.StatusBadRequest,
-			message: "The connection was lost or stalled before the whole body was read. Nothing was stored."}
+		return apiError{
+			code: "RequestTimeout", status: http.StatusBadRequest,
+			message: "The connection was lost or stalled before the whole body was read. Nothing was stored.",
+		}
 	case errors.Is(err, blob.ErrSize):
 		return s3err.GetAPIError(s3err.ErrIncompleteBody)
 	}
@@ -157,8 +159,13 @@ func (b *backend) commit(c commit) (version, error) {
 		return version{}, fmt.Errorf("encode attributes: %w", err)
 	}
 	id := uuid(blob.NewID())
-	args := []any{id, c.bucket, c.key, []pgtype.UUID{uuid(c.blob)}, []int64{c.size}, c.etag, string(text), c.grant.resource, int64(c.grant.token), c.grant.sealHash,
-		nullable(c.invocation), c.ifMatch, c.ifNoneMatch}
+	args := []any{
+		id, c.bucket, c.key,
+		[]pgtype.UUID{uuid(c.blob)},
+		[]int64{c.size},
+		c.etag, string(text), c.grant.resource, int64(c.grant.token), c.grant.sealHash,
+		nullable(c.invocation), c.ifMatch, c.ifNoneMatch,
+	}
 	var v version
 	err = b.db.settle(b.base, func(ctx context.Context, q querier) error {
 		return v.scan(q.QueryRow(ctx, sqlCommitUpload, args...))

@@ -120,7 +120,7 @@ func TestPostgreSQLLostBetweenUploadAndCommit(t *testing.T) {
 	if n := w.count("SELECT count(*) FROM objects.blobs WHERE state = 'pending'"); n != 1 {
 		t.Errorf("%d blobs are pending, want 1", n)
 	}
-	if res, text := w.send(w.putRaw(5, "one", "after")); res.StatusCode != 200 {
+	if res, text := w.send(w.putRaw(5, "one", "after")); res.StatusCode != http.StatusOK {
 		t.Errorf("the retry: got %d %s", res.StatusCode, text)
 	}
 }
@@ -163,7 +163,7 @@ func TestACommitWhoseAcknowledgementIsLostIsResolved(t *testing.T) {
 			}
 			w.nothingLeft(c.versions, c.versions)
 			// The client's own retry of the same request gets the first answer and changes nothing.
-			if res, text := w.send(w.putRaw(5, "id", "new")); res.StatusCode != 200 || res.Header.Get("Etag") != etagOf("new") {
+			if res, text := w.send(w.putRaw(5, "id", "new")); res.StatusCode != http.StatusOK || res.Header.Get("Etag") != etagOf("new") {
 				t.Errorf("retry: got %d %s", res.StatusCode, text)
 			}
 			w.nothingLeft(c.versions, c.versions)
@@ -181,7 +181,7 @@ func TestADelayedCommitOfARefusedUploadNeverTakesEffect(t *testing.T) {
 	f.strike(commitSQL, false, delayRequest)
 	r := w.putRaw(5, "late", "new")
 	r.header = map[string]string{"If-Match": etagOf("two")}
-	if res, text := w.send(r); res.StatusCode != 412 {
+	if res, text := w.send(r); res.StatusCode != http.StatusPreconditionFailed {
 		t.Errorf("got %d %s", res.StatusCode, text)
 	}
 	put(t, holder, bucket, invoice, "two") // now the condition would hold
@@ -202,7 +202,7 @@ func TestADeletionWhoseAcknowledgementIsLostIsResolved(t *testing.T) {
 			holder := w.lease("orders/1001", 5)
 			put(t, holder, bucket, invoice, "old")
 			f.strike("objects.commit_deletion", false, first)
-			if res, text := w.send(raw{creds: w.issue("orders/1001", 5), method: "DELETE", path: "/orders/" + invoice}); res.StatusCode != 204 {
+			if res, text := w.send(raw{creds: w.issue("orders/1001", 5), method: "DELETE", path: "/orders/" + invoice}); res.StatusCode != http.StatusNoContent {
 				t.Errorf("got %d %s", res.StatusCode, text)
 			}
 			put(t, holder, bucket, invoice, "new")
@@ -226,10 +226,10 @@ func TestALateFirstAttemptNeverOverwritesALaterWrite(t *testing.T) {
 	stalled := w.async(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: first, size: size, invocation: "one request"})
 	w.underWay(first)
 	retry := w.putRaw(5, "one request", strings.Repeat("x", size))
-	if res, text := w.send(retry); res.StatusCode != 200 {
+	if res, text := w.send(retry); res.StatusCode != http.StatusOK {
 		t.Fatalf("the retry: got %d %s", res.StatusCode, text)
 	}
-	if res, text := w.send(w.putRaw(5, "another", "the later write")); res.StatusCode != 200 {
+	if res, text := w.send(w.putRaw(5, "another", "the later write")); res.StatusCode != http.StatusOK {
 		t.Fatalf("the later write: got %d %s", res.StatusCode, text)
 	}
 	close(first.resume)
@@ -240,7 +240,7 @@ func TestALateFirstAttemptNeverOverwritesALaterWrite(t *testing.T) {
 		t.Errorf("the object holds %d bytes", len(got))
 	}
 	w.nothingLeft(2, 2)
-	if res, text := w.send(w.putRaw(5, "another", "other bytes")); res.StatusCode != 400 || !strings.Contains(text, "invocation") {
+	if res, text := w.send(w.putRaw(5, "another", "other bytes")); res.StatusCode != http.StatusBadRequest || !strings.Contains(text, "invocation") {
 		t.Errorf("an invocation id for another request: got %d %s", res.StatusCode, text)
 	}
 	w.nothingLeft(2, 2)
@@ -254,7 +254,7 @@ func TestALateDeletionNeverRemovesALaterWrite(t *testing.T) {
 	put(t, holder, bucket, invoice, "old")
 	deletion := raw{creds: w.issue("orders/1001", 5), method: "DELETE", path: "/orders/" + invoice, invocation: "deletion"}
 	for range 2 {
-		if res, text := w.send(deletion); res.StatusCode != 204 {
+		if res, text := w.send(deletion); res.StatusCode != http.StatusNoContent {
 			t.Errorf("got %d %s", res.StatusCode, text)
 		}
 		put(t, holder, bucket, invoice, "new")
@@ -340,7 +340,7 @@ func TestMemoryStaysFlatForALargeUpload(t *testing.T) { //nolint:paralleltest //
 	const size = 256 << 20
 	z := &zeros{left: size, next: size}
 	res, text := w.send(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: z, size: size})
-	if res.StatusCode != 200 {
+	if res.StatusCode != http.StatusOK {
 		t.Fatalf("got %d %s", res.StatusCode, text)
 	}
 	grown := int64(z.peak) - int64(before.HeapInuse)

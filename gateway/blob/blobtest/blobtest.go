@@ -225,7 +225,10 @@ func listing(t *testing.T, s blob.Store) {
 	if len(want) > 0 {
 		t.Errorf("All: left out %v", want)
 	}
-	for range s.All(t.Context()) {
+	for _, err := range s.All(t.Context()) {
+		if err != nil {
+			t.Errorf("All: %v", err)
+		}
 		break // stopping early is allowed
 	}
 }
