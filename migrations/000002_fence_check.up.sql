@@ -235,7 +235,7 @@ BEGIN
   IF strpos(setting, '%') > 0 THEN
     resource := fence.unescape(setting);
     IF resource IS NULL THEN
-      RETURN fence.refusal('ZF003', 'the setting fence.resource is not a percent-encoded name', left(setting, 512), NULL, NULL);
+      RETURN fence.refusal('ZF003', 'the setting fence.resource is not a percent-encoded name of at most 512 bytes', left(setting, 512), NULL, NULL);
     END IF;
   END IF;
   fault := fence.resource_fault(resource);

@@ -127,7 +127,8 @@ func TestMalformedSettingsAreRefusedAndNotRepeated(t *testing.T) {
 		{"C1 control character", "orders%C2%85", "34." + sealA, "control character"},
 		{"pattern", "orders/*", "34." + sealA, "kept for patterns"},
 		{"too long", strings.Repeat("x", 513), "34." + sealA, "513 bytes"},
-		{"too long when decoded", strings.Repeat("%C3%A4", 257), "34." + sealA, "514 bytes"},
+		{"too long when decoded", "x%41" + strings.Repeat("x", 512), "34." + sealA, "514 bytes"},
+		{"too long to be decoded", strings.Repeat("%C3%A4", 257), "34." + sealA, "percent-encoded name of at most 512 bytes"},
 	}
 	for _, c := range cases {
 		pg := refusalOf(t, attempt(t, conn, pgx.ReadCommitted, c.resource, c.token))
