@@ -122,7 +122,10 @@ func leaseError(ctx context.Context, resource string, err error) error {
 }
 
 // fences serves the API's fences from PostgreSQL.
-type fences struct{ fence *pgfence.Fence }
+type fences struct {
+	fence *pgfence.Fence
+	tell  func(resource string, token fence.Token)
+}
 
 var _ api.Fences = fences{}
 
@@ -142,6 +145,9 @@ func (f fences) List(ctx context.Context, prefix, after string, limit int) ([]ap
 
 func (f fences) Revoke(ctx context.Context, resource, by string) (fence.Token, error) {
 	token, err := f.fence.Revoke(ctx, resource, by)
+	if token > 0 {
+		f.tell(resource, token)
+	}
 	if errors.Is(err, fence.ErrNotRaised) {
 		err = nil // raised further by another already: the holder is out all the same
 	}

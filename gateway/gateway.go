@@ -85,7 +85,7 @@ func (g *Gateway) build() (err error) {
 	}
 	g.fence = pgfence.New(g.pool)
 	g.locker, err = lock.New(lock.Config{
-		Nodes: cfg.RedisNodes, Armer: g.fence, Epochs: g.fence, MaxTTL: cfg.MaxTTL, DefaultTTL: cfg.DefaultTTL,
+		Nodes: cfg.RedisNodes, Armer: announcer{g.fence, g.superseded}, Epochs: g.fence, MaxTTL: cfg.MaxTTL, DefaultTTL: cfg.DefaultTTL,
 		NodeTimeout: cfg.NodeTimeout, KeyPrefix: cfg.KeyPrefix, Embedded: cfg.EmbeddedNodes, Logger: g.log,
 	})
 	if err != nil {
@@ -97,7 +97,9 @@ func (g *Gateway) build() (err error) {
 		}
 	}
 	if cfg.PGListen != "" {
-		if g.pg, err = pgwire.New(upstream(g.parsed.pool.ConnConfig, g.parsed.pgTLS, cfg)); err != nil {
+		relay := upstream(g.parsed.pool.ConnConfig, g.parsed.pgTLS, cfg)
+		relay.Fences = g.tokens
+		if g.pg, err = pgwire.New(relay); err != nil {
 			return err
 		}
 	}
@@ -125,7 +127,7 @@ func (g *Gateway) buildS3() error {
 
 func (g *Gateway) buildAPI() (err error) {
 	cfg := api.Config{
-		Leases: leases{locker: g.locker, fence: g.fence, log: g.log}, Fences: fences{g.fence}, Checks: g.checks(), Endpoints: g.endpoints,
+		Leases: leases{locker: g.locker, fence: g.fence, log: g.log}, Fences: fences{fence: g.fence, tell: g.superseded}, Checks: g.checks(), Endpoints: g.endpoints,
 		Handles:     api.HandleKeys{Current: g.parsed.current, Master: g.parsed.masters},
 		BearerToken: g.cfg.BearerToken, DefaultTTL: g.cfg.DefaultTTL, MaxTTL: g.cfg.MaxTTL, DrainTimeout: g.cfg.DrainTimeout,
 		Metrics: g.metrics.handler(), Observe: g.metrics.observe, Logger: g.log,

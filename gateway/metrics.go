@@ -31,6 +31,7 @@ func newMetrics(g *Gateway) *metrics {
 		m.count("fencegate_pg_connections_total", "Connections accepted on the PostgreSQL port.", func() int64 { return g.pg.Stats().Connections })
 		m.count("fencegate_pg_sessions_total", "Connections on the PostgreSQL port that logged in.", func() int64 { return g.pg.Stats().Sessions })
 		m.count("fencegate_pg_refused_total", "Connections that the PostgreSQL port itself refused.", func() int64 { return g.pg.Stats().Refused })
+		m.count("fencegate_pg_superseded_total", "Sessions on the PostgreSQL port that were ended because their grant was superseded.", func() int64 { return g.pg.Stats().Superseded })
 		m.count("fencegate_pg_cancels_total", "Cancel requests passed on by the PostgreSQL port.", func() int64 { return g.pg.Stats().Cancels })
 		m.gauge("fencegate_pg_sessions", "Sessions open on the PostgreSQL port.", func() int64 { return g.pg.Stats().Active })
 	}

@@ -4,6 +4,7 @@ package gateway_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -117,6 +118,34 @@ func TestRenewalDoesNotWaitForAPostgreSQLThatHangs(t *testing.T) {
 	elapsed, _ := a.Body["elapsed_ms"].(float64)
 	if valid, _ := a.Body["valid_ms"].(float64); valid+elapsed > 20000 || valid < 10000 {
 		t.Errorf("%v: the wait does not count", a.Body)
+	}
+}
+
+func TestLocksOfASupersededSessionAreLetGo(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	guarded(t, pg)
+	cfg := config(t, pg)
+	here := start(t, cfg)
+	cfg.BlobDir = t.TempDir()
+	there := start(t, cfg) // another gateway of the group
+	for name, c := range map[string]*client{"on the gateway that arms": here, "on another gateway": there} {
+		old := here.acquire("orders/1001", "30s", "0s")
+		conn := c.connect(pg, old)
+		if _, err := conn.Exec(t.Context(), "BEGIN; SELECT * FROM orders FOR UPDATE"); err != nil { // no check: it writes nothing
+			t.Fatal(err)
+		}
+		here.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": old.handle})
+		next := here.acquire("orders/1001", "30s", "5s")
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		if _, err := here.connect(pg, next).Exec(ctx, updateOrder, "next"); err != nil {
+			t.Errorf("%s: the next holder waits for the lock of the one before: %v", name, err)
+		}
+		cancel()
+		if _, err := conn.Exec(t.Context(), "COMMIT"); sqlState(err) != "ZF001" {
+			t.Errorf("%s: the superseded session: %v", name, err)
+		}
+		here.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": next.handle})
 	}
 }
 

@@ -1,6 +1,7 @@
 package pgwire
 
 import (
+	"context"
 	"crypto/tls"
 	"log/slog"
 	"slices"
@@ -25,6 +26,16 @@ type Config struct {
 
 	// UpstreamTLS is used towards PostgreSQL. Defaults to nil: a plain connection.
 	UpstreamTLS *tls.Config
+
+	// Fences reports the tokens that the fence records for these resources; one that
+	// it does not know is absent. With it, sessions whose startup options carried a
+	// grant are ended, FATAL ZF001, once a newer one is recorded. Defaults to nil:
+	// the fence refuses their writes, but what they have locked stays locked.
+	Fences func(ctx context.Context, resources []string) (map[string]fence.Token, error)
+
+	// FencesEvery is how often Fences is asked while sessions carry grants. Defaults
+	// to 1 s.
+	FencesEvery time.Duration
 
 	// MaxConnections is how many connections may be open at once; a client beyond
 	// them is refused with FATAL 53300. Defaults to 1000.
@@ -64,6 +75,7 @@ func (c Config) withDefaults() Config {
 		{&c.DialTimeout, 10 * time.Second},
 		{&c.DrainTimeout, 10 * time.Second},
 		{&c.KeepAlive, 30 * time.Second},
+		{&c.FencesEvery, time.Second},
 	} {
 		if *d.value == 0 {
 			*d.value = d.fallback
@@ -89,7 +101,7 @@ func (c Config) validate() error {
 		return &fence.InvalidError{Field: "Network", Reason: "is neither tcp nor unix"}
 	case c.MaxConnections < 0:
 		return &fence.InvalidError{Field: "MaxConnections", Reason: "is negative"}
-	case c.LoginTimeout < 0 || c.DialTimeout < 0 || c.DrainTimeout < 0 || c.KeepAlive < 0:
+	case c.LoginTimeout < 0 || c.DialTimeout < 0 || c.DrainTimeout < 0 || c.KeepAlive < 0 || c.FencesEvery < 0:
 		return &fence.InvalidError{Field: "timeouts", Reason: "include a negative one"}
 	}
 	return nil

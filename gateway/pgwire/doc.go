@@ -22,6 +22,15 @@
 //
 //	PGOPTIONS='-c fence.resource=orders/1001 -c fence.token=34.<seal>' psql -h 127.0.0.1 -p 6432 shop
 //
+// A session is bound to the grant in its startup options. Where the relay is told
+// what the fence records, it ends a session, FATAL ZF001, once a newer grant is
+// recorded: at once for grants that this gateway arms, within a second for others.
+// Then PostgreSQL rolls back, and what the session had locked without a check
+// (SELECT FOR UPDATE, LOCK TABLE) is free for the next holder. A statement that
+// is running then ends first. A client that takes several grants, one after the
+// other, in one session leaves them out of the startup options and calls
+// fence.use in each transaction.
+//
 // The messages' formats are those of the PostgreSQL manual, chapter
 // "Frontend/Backend Protocol", versions 3.0 and 3.2.
 package pgwire

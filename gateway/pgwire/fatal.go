@@ -29,10 +29,10 @@ const (
 
 // sendFatal tells a client why its session ends. The caller makes sure that
 // the stream stands between two messages, and closes the connection after it.
-func sendFatal(client net.Conn, code, message, hint string) {
+func sendFatal(client net.Conn, code, message, detail, hint string) {
 	e := pgproto3.ErrorResponse{
 		Severity: "FATAL", SeverityUnlocalized: "FATAL",
-		Code: code, Message: message, Hint: hint,
+		Code: code, Message: message, Detail: detail, Hint: hint,
 	}
 	b, err := e.Encode(nil)
 	if err != nil {

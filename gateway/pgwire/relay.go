@@ -217,7 +217,7 @@ var (
 // is why the pump ended. What it returns is worth a line in the log.
 func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error) error {
 	s.mu.Lock()
-	left, idle := s.left, s.idle
+	left, idle, stale := s.left, s.idle, s.stale
 	s.mu.Unlock()
 	switch {
 	case errors.Is(cause, errClientGone):
@@ -227,15 +227,21 @@ func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error)
 			_ = upstream.SetWriteDeadline(time.Now().Add(farewellTimeout))
 			_, _ = upstream.Write(terminate) // never behind a piece of a client's message
 		}
-		if stream.boundary() {
-			sendFatal(s.client, codeAdminShutdown, "terminating connection due to shutdown of the gateway",
+		switch {
+		case !stream.boundary(): // nothing can be said inside of a message
+		case stale != nil:
+			_ = upstream.Close() // its locks are waited for
+			s.sendStale(stale)
+			linger(s.client, shortLinger)
+		default:
+			sendFatal(s.client, codeAdminShutdown, "terminating connection due to shutdown of the gateway", "",
 				"Connect again: another gateway, or this one after its restart, will serve you.")
 			linger(s.client, shortLinger)
 		}
 		return nil
 	case isTimeout(cause):
 		if stream.boundary() {
-			sendFatal(s.client, codeConnectionFailure, "the login took too long", "")
+			sendFatal(s.client, codeConnectionFailure, "the login took too long", "", "")
 			linger(s.client, shortLinger)
 		}
 		return nil
@@ -246,7 +252,7 @@ func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error)
 		return nil
 	}
 	if stream.boundary() {
-		sendFatal(s.client, codeConnectionFailure, "the gateway has lost its connection to PostgreSQL at "+s.srv.cfg.Addr,
+		sendFatal(s.client, codeConnectionFailure, "the gateway has lost its connection to PostgreSQL at "+s.srv.cfg.Addr, "",
 			"A COMMIT that was not acknowledged may or may not have taken effect.")
 		linger(s.client, shortLinger)
 	}

@@ -21,7 +21,7 @@ type Server struct {
 
 	counters struct {
 		connections, sessions, refused, cancels atomic.Int64
-		active                                  atomic.Int64
+		active, superseded                      atomic.Int64
 	}
 }
 
@@ -32,6 +32,7 @@ type Stats struct {
 	Active      int64 // sessions that are open now
 	Refused     int64 // connections that this relay refused with an error of its own
 	Cancels     int64 // cancel requests passed on
+	Superseded  int64 // sessions that were ended because their grant was superseded
 }
 
 // New makes a server. The error is a [*fence.InvalidError] that names a field of cfg.
@@ -51,6 +52,7 @@ func (s *Server) Stats() Stats {
 		Active:      s.counters.active.Load(),
 		Refused:     s.counters.refused.Load(),
 		Cancels:     s.counters.cancels.Load(),
+		Superseded:  s.counters.superseded.Load(),
 	}
 }
 
@@ -61,7 +63,13 @@ func (s *Server) Stats() Stats {
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
-	var sessions sync.WaitGroup
+	var sessions, watching sync.WaitGroup
+	watched, stopWatching := context.WithCancel(ctx)
+	defer watching.Wait()
+	defer stopWatching()
+	if s.cfg.Fences != nil {
+		watching.Go(func() { s.watch(watched) })
+	}
 	err := s.accept(ctx, ln, &sessions)
 	_ = ln.Close()
 	s.drain(&sessions)

@@ -11,6 +11,8 @@ import (
 	"runtime/debug"
 	"sync"
 	"time"
+
+	"github.com/fencegate/fencegate/fence"
 )
 
 // session is one client's connection and the one upstream that it gets.
@@ -31,6 +33,8 @@ type session struct {
 	left     bool // the client has sent Terminate
 	expired  bool // the client's direction ran into the login's deadline
 	closing  closing
+	claim    claim             // what the startup options carried
+	stale    *fence.StaleError // why it is cut; nil: the gateway stops
 }
 
 type phase int
@@ -92,7 +96,7 @@ func (s *session) run(ctx context.Context) {
 		return
 	}
 	defer func() { _ = upstream.Close() }()
-	if !s.loggingIn(upstream) {
+	if !s.loggingIn(upstream, who.claim) {
 		s.refuse(errShuttingDown)
 		return
 	}
@@ -198,15 +202,15 @@ func (s *session) refuse(err error) {
 	}
 	s.srv.counters.refused.Add(1)
 	log.Warn("a connection was refused", "sqlstate", refusal.code, "error", refusal)
-	sendFatal(s.client, refusal.code, refusal.message, refusal.hint)
+	sendFatal(s.client, refusal.code, refusal.message, "", refusal.hint)
 	linger(s.client, longLinger)
 }
 
 // loggingIn notes the upstream. It is false where the server is stopping.
-func (s *session) loggingIn(upstream net.Conn) bool {
+func (s *session) loggingIn(upstream net.Conn, carried claim) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.upstream, s.phase = upstream, loggingIn
+	s.upstream, s.phase, s.claim = upstream, loggingIn, carried
 	_ = upstream.SetReadDeadline(s.loginEnds)
 	s.pending = 1 // the startup packet is answered by a ReadyForQuery too
 	return s.closing == notClosing
@@ -249,6 +253,11 @@ func (s *session) cut() { s.end(cutting) }
 func (s *session) end(how closing) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.endLocked(how)
+}
+
+// endLocked needs s.mu.
+func (s *session) endLocked(how closing) {
 	if s.closing >= how {
 		return
 	}

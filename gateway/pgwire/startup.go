@@ -61,6 +61,7 @@ func readPacket(r io.Reader, first byte) (packet, error) {
 type startup struct {
 	user, database string
 	physical       bool // physical replication: belongs to no database
+	claim          claim
 }
 
 // parseStartup reads a StartupMessage. The packet itself goes on verbatim.
@@ -73,6 +74,7 @@ func parseStartup(p packet) (startup, error) {
 		}
 	}
 	logical := false // once it is asked for, PostgreSQL stays with it, and with the database
+	var settings grantSettings
 	malformed := &startupError{code: codeProtocolViolation, message: "invalid startup packet layout: expected terminator as last byte"}
 	for b := []byte(p[minPacketBytes:]); ; {
 		name, rest, ok := cutString(b)
@@ -97,10 +99,15 @@ func parseStartup(p packet) (startup, error) {
 		case "replication":
 			logical = logical || value == "database"
 			s.physical = isTrue(value)
+		case "options":
+			settings.options(value)
+		default:
+			settings.direct(name, value)
 		}
 		b = rest
 	}
 	s.physical = s.physical && !logical
+	s.claim = settings.claim()
 	if s.user == "" {
 		return s, &startupError{code: codeInvalidAuthorization, message: "no PostgreSQL user name specified in startup packet"}
 	}

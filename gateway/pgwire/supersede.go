@@ -1,0 +1,107 @@
+package pgwire
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Superseded ends the sessions that carry an older grant of the resource than
+// token: for whoever has just armed it, so that nobody waits for what a stale
+// holder has locked. A session that is logging in is found by the next look.
+func (s *Server) Superseded(resource string, token fence.Token) {
+	s.each(func(ss *session) { ss.superseded(resource, token) })
+}
+
+// watch looks at the fence of each grant that a session carries, until ctx ends:
+// other gateways arm, too.
+func (s *Server) watch(ctx context.Context) {
+	tick := time.NewTicker(s.cfg.FencesEvery)
+	defer tick.Stop()
+	for failing := false; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		err := s.look(ctx)
+		if err != nil && !failing && ctx.Err() == nil { // once, until it works again
+			s.log.Warn("sessions whose grants are superseded can't be found; their writes are refused all the same", "error", err)
+		}
+		failing = err != nil
+	}
+}
+
+func (s *Server) look(ctx context.Context) error {
+	seen := make(map[string]bool)
+	var resources []string
+	s.each(func(ss *session) {
+		if resource := ss.watched(); resource != "" && !seen[resource] {
+			seen[resource] = true
+			resources = append(resources, resource)
+		}
+	})
+	if len(resources) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.DialTimeout)
+	defer cancel()
+	recorded, err := s.cfg.Fences(ctx, resources)
+	if err != nil {
+		return err
+	}
+	for resource, token := range recorded {
+		s.Superseded(resource, token)
+	}
+	return nil
+}
+
+// watched is the resource whose fence decides whether the session goes on.
+func (s *session) watched() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.phase != open || s.closing == cutting {
+		return ""
+	}
+	return s.claim.resource
+}
+
+// superseded ends the session if token supersedes the one that it carries. Only
+// once it is open: who has not logged in learns nothing of fences.
+func (s *session) superseded(resource string, token fence.Token) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.phase != open || s.closing == cutting || s.claim.resource != resource {
+		return
+	}
+	switch {
+	case s.claim.token == 0: // a seal without its token: from now on, what is higher is newer
+		s.claim.token = token
+	case s.claim.token < token:
+		s.stale = &fence.StaleError{Resource: resource, Presented: s.claim.token, Recorded: token}
+		s.endLocked(cutting)
+	}
+}
+
+// staleDetail is DETAIL as PostgreSQL's fence writes it.
+func staleDetail(e *fence.StaleError) string {
+	b, err := json.Marshal(struct {
+		Resource  string      `json:"resource"`
+		Presented fence.Token `json:"presented"`
+		Recorded  fence.Token `json:"recorded"`
+	}{e.Resource, e.Presented, e.Recorded})
+	if err != nil {
+		return "" // strings and numbers can't fail
+	}
+	return string(b)
+}
+
+func (s *session) sendStale(stale *fence.StaleError) {
+	code, _ := fence.CodeOf(stale)
+	s.srv.counters.superseded.Add(1)
+	s.srv.log.Info("a PostgreSQL session was ended: its grant is superseded",
+		"client", s.raw.RemoteAddr(), "resource", stale.Resource, "presented", stale.Presented, "recorded", stale.Recorded)
+	sendFatal(s.client, code.SQLState, stale.Error(), staleDetail(stale), code.Hint)
+}

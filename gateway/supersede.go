@@ -1,0 +1,51 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// announcer arms, and then ends the sessions on this gateway's PostgreSQL port
+// that carry an older grant. Those on other gateways find out by looking.
+type announcer struct {
+	fence *pgfence.Fence
+	tell  func(resource string, token fence.Token)
+}
+
+var _ lock.Armer = announcer{}
+
+func (a announcer) Arm(ctx context.Context, arming fence.Arming) error {
+	err := a.fence.Arm(ctx, arming)
+	if err == nil || errors.Is(err, fence.ErrUndrained) { // raised, in both cases
+		a.tell(arming.Resource, arming.Token)
+	}
+	return err
+}
+
+// superseded ends sessions with grants older than token.
+func (g *Gateway) superseded(resource string, token fence.Token) {
+	if g.pg != nil {
+		g.pg.Superseded(resource, token)
+	}
+}
+
+const sqlTokens = `SELECT resource, token FROM fence.fences WHERE resource = ANY ($1)`
+
+// tokens reads what the fence records for these resources.
+func (g *Gateway) tokens(ctx context.Context, resources []string) (map[string]fence.Token, error) {
+	rows, _ := g.pool.Query(ctx, sqlTokens, resources) // the error comes again from rows
+	recorded := make(map[string]fence.Token, len(resources))
+	var resource string
+	var token int64
+	_, err := pgx.ForEachRow(rows, []any{&resource, &token}, func() error {
+		recorded[resource] = fence.Token(token)
+		return nil
+	})
+	return recorded, err
+}
