@@ -82,7 +82,9 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 	l := a.l
 	a.start = now() // before the first send: the TTL runs from some moment after it
 	a.deadline = a.start.add(l.validity(a.o.ttl))
-	l.attempts.Add(1)
+	if l.attempts.Add(1)%sweepEvery == 0 {
+		l.sweepSometimes()
+	}
 	r := l.newRound(opAcquire, "acquire", a.resource)
 	defer r.drop()
 	r.send(l.all(), ask{

@@ -31,6 +31,7 @@ type Locker struct {
 	background sync.WaitGroup
 	mu         sync.Mutex
 	closed     bool
+	sweeping   bool
 	admitting  map[int]bool // nodes that a background admission looks after
 }
 

@@ -22,6 +22,10 @@ var (
 	//go:embed scripts/batch.lua
 	batchText string
 
+	//go:embed scripts/raise.lua
+	raiseText string
+	//go:embed scripts/sweep.lua
+	sweepText string
 	//go:embed scripts/wait.lua
 	waitText string
 	//go:embed scripts/leave.lua

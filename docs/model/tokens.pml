@@ -15,6 +15,7 @@
  *   SHAREDOWNER attempts share one owner id
  *   NOMARKER    a node that lost its data goes on granting
  *   MARKERONLY  a lost node is admitted again without a new epoch
+ *   SWEEPALL    a sweep deletes counters above the base
  *   NOFENCE     (with ARMED) arming succeeds without looking (GREATEST)
  *
  * ARMED: the fence decides by compare-and-set; no confirm and no marker needed.
@@ -265,6 +266,30 @@ end:	do
 	od
 }
 
+#ifndef SWEEPS
+#define SWEEPS 0
+#endif
+byte sweeps = 0;
+
+/* raises the base to the counter and deletes it, as a sweep does: another
+   resource's counter may be the highest, so the base may go beyond by one */
+inline sweep(n) {
+	sweeps++;
+#ifndef SWEEPALL
+	base[n] = MAX(C[n], base[n]);
+	if :: base[n] = base[n] + 1 :: skip fi;
+#endif
+	C[n] = 0
+}
+
+proctype Sweeper() {
+end:	do
+	:: atomic { sweeps < SWEEPS && admitted[0] -> sweep(0) }
+	:: atomic { sweeps < SWEEPS && admitted[1] -> sweep(1) }
+	:: atomic { sweeps < SWEEPS && admitted[2] -> sweep(2) }
+	od
+}
+
 init {
 	byte k = 1;
 	atomic {
@@ -275,6 +300,9 @@ init {
 		run Expiry();
 #if LOSSES
 		run Disaster();
+#endif
+#if SWEEPS
+		run Sweeper();
 #endif
 		do
 		:: k <= ATTEMPTS -> run Attempt(k); k++

@@ -1,0 +1,134 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// sweepEvery is after how many tries for a lock a Locker looks whether the
+// counters have to be swept; maxCounters is how many may stay on a node then.
+const (
+	sweepEvery  = 1 << 15
+	maxCounters = 100_000
+)
+
+var (
+	raiseScript = redis.NewScript(raiseText)
+	sweepScript = redis.NewScript(sweepText)
+)
+
+// Sweep deletes the counters of resources on all nodes and returns how many:
+// they cost memory, about 100 bytes for each resource that was ever used. A
+// Locker does it by itself when it finds a node with more than 100,000 of them.
+//
+// It raises every node's base to the highest counter and deletes what is at or
+// below it, page by page, so that no node stops answering. Tokens stay unique
+// and rising: those of all resources are higher from then on, so a sweep is
+// a jump in a resource's tokens. An acquisition that is on its way meanwhile
+// may find its token overtaken, and is tried again.
+//
+// The error names the nodes that could not be swept.
+func (l *Locker) Sweep(ctx context.Context) (int, error) {
+	states := l.states(ctx)
+	errs := make([]error, len(l.nodes))
+	tops := make([]int64, len(l.nodes))
+	l.each(func(i int, n *node) {
+		switch st := states[i]; {
+		case st.err != nil:
+			errs[i] = st.err
+		case !st.admitted:
+			errs[i] = ErrQuarantined
+		default:
+			tops[i], _, errs[i] = n.pages(ctx, "look")
+		}
+	})
+	// The same base everywhere keeps the counters level, which saves the second
+	// phase of the acquisitions to come.
+	var base int64
+	for _, top := range tops {
+		base = max(base, top)
+	}
+	swept := make([]int, len(l.nodes))
+	l.each(func(i int, n *node) {
+		if errs[i] == nil && base > 0 {
+			swept[i], errs[i] = n.sweep(ctx, states[i].incarnation, base)
+		}
+	})
+	total := 0
+	for i, n := range l.nodes {
+		total += swept[i]
+		if errs[i] != nil {
+			errs[i] = &NodeError{Node: n.name, Err: serverError(errs[i])}
+		}
+	}
+	return total, errors.Join(errs...)
+}
+
+func (l *Locker) each(do func(i int, n *node)) {
+	var all sync.WaitGroup
+	for i, n := range l.nodes {
+		all.Go(func() { do(i, n) })
+	}
+	all.Wait()
+}
+
+// pages goes through a node's counters, page by page on the node itself, so that
+// no page keeps it from answering for long and nothing travels.
+func (n *node) pages(ctx context.Context, what string) (top int64, deleted int, err error) {
+	for cursor := "0"; ; {
+		values, err := sweepScript.Run(ctx, n.client, []string{n.keys.h}, cursor, what).Slice()
+		if err != nil {
+			return top, deleted, err
+		}
+		if len(values) != 3 {
+			return top, deleted, errMalformed
+		}
+		highest, _ := values[1].(string)
+		top = max(top, number(highest))
+		deleted += int(integer(values, 2))
+		if cursor, _ = values[0].(string); cursor == "0" || cursor == "" {
+			return top, deleted, nil
+		}
+	}
+}
+
+func (n *node) sweep(ctx context.Context, incarnation string, base int64) (int, error) {
+	raised, err := raiseScript.Run(ctx, n.client, []string{n.keys.h}, incarnation, strconv.FormatInt(base, 10)).Slice()
+	if err != nil {
+		return 0, err
+	}
+	if integer(raised, 0) != 1 {
+		return 0, ErrQuarantined
+	}
+	_, deleted, err := n.pages(ctx, "delete")
+	return deleted, err
+}
+
+// sweepSometimes looks in the background, and sweeps where it is worth it.
+func (l *Locker) sweepSometimes() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || l.sweeping {
+		return
+	}
+	l.sweeping = true
+	l.background.Go(func() {
+		defer func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.sweeping = false
+		}()
+		for _, st := range l.states(l.ctx) {
+			if st.err == nil && st.admitted && st.counters > maxCounters {
+				if _, err := l.Sweep(l.ctx); err != nil && l.ctx.Err() == nil {
+					l.cfg.Logger.Warn("not all counters could be swept", "error", err)
+				}
+				return
+			}
+		}
+	})
+}

@@ -1,0 +1,140 @@
+package lock_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/lock"
+)
+
+func fields(t *testing.T, c *redis.Client, prefix string) int64 {
+	t.Helper()
+	n, err := c.HLen(t.Context(), prefix+":h").Result()
+	must(t, err)
+	return n
+}
+
+// used is the memory of a node, in bytes.
+func used(t *testing.T, c *redis.Client) int64 {
+	t.Helper()
+	info, err := c.Info(t.Context(), "memory").Result()
+	must(t, err)
+	var n int64
+	_, rest, _ := strings.Cut(info, "used_memory:")
+	_, err = fmt.Sscan(rest, &n)
+	must(t, err)
+	return n
+}
+
+func TestSweepingDeletesCountersAndTokensStillRise(t *testing.T) {
+	t.Parallel()
+	backends(t, []int{1, 3}, func(t *testing.T, cfg lock.Config) {
+		l := started(t, cfg)
+		tokens := make(map[string]fence.Token)
+		for i := range 40 {
+			name := fmt.Sprint("r", i)
+			for range 1 + i%4 {
+				lease := acquire(t, l, name)
+				tokens[name] = token(t, lease)
+				release(t, lease)
+			}
+		}
+		held := acquire(t, l, "held")
+		n, err := l.Sweep(t.Context())
+		must(t, err)
+		if want := 41 * len(cfg.Nodes); n < want-2*len(cfg.Nodes) {
+			t.Errorf("swept %d counters; want about %d", n, want)
+		}
+		for _, node := range cfg.Nodes {
+			prefix := cfg.KeyPrefix
+			if prefix == "" {
+				prefix = lock.DefaultKeyPrefix
+			}
+			if left := fields(t, client(t, node.Addr), prefix); left > 8 {
+				t.Errorf("%s: %d fields are left", node.Name, left)
+			}
+		}
+		must(t, held.Extend(t.Context(), time.Minute)) // a lease outlives it
+		for name, before := range tokens {
+			lease := acquire(t, l, name)
+			if got := token(t, lease); got <= before {
+				t.Errorf("%s: token %d after %d", name, got, before)
+			}
+			release(t, lease)
+		}
+		release(t, held)
+	})
+}
+
+// Sweeps come at any moment of an acquisition. A sweep that deleted a counter
+// above the base would show here as a token given twice.
+func TestTokensStayUniqueAndRiseWhileCountersAreSwept(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	l := started(t, cfg)
+	var mu sync.Mutex
+	var entries []acquisition
+	var workers sync.WaitGroup
+	stop := time.Now().Add(1500 * time.Millisecond)
+	for range 3 {
+		other := locker(t, cfg)
+		workers.Go(func() {
+			for time.Now().Before(stop) {
+				begun := time.Now()
+				lease, err := other.Acquire(t.Context(), "r")
+				if err != nil {
+					continue
+				}
+				mu.Lock()
+				entries = append(entries, acquisition{begun, time.Now(), lease.Ref().Token})
+				mu.Unlock()
+				_ = lease.Release(t.Context())
+			}
+		})
+	}
+	sweeps := 0
+	for time.Now().Before(stop) {
+		_, err := l.Sweep(t.Context())
+		must(t, err)
+		sweeps++
+	}
+	workers.Wait()
+	duplicates, inversions := verify(entries)
+	t.Logf("%d acquisitions, %d sweeps", len(entries), sweeps)
+	if duplicates != 0 || inversions != 0 || len(entries) < 20 || sweeps < 5 {
+		t.Errorf("%d duplicates, %d inversions", duplicates, inversions)
+	}
+}
+
+// A million resources that were used once leave a bounded amount of memory.
+func TestAMillionResourcesUsedOnceLeaveAlmostNothing(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{})
+	l := started(t, cfg)
+	c := client(t, servers[0].Addr)
+	empty := used(t, c)
+	// What a million acquisitions leave behind, written in a second.
+	for i := range 20 {
+		must(t, c.Eval(t.Context(), `for i = 1, 50000 do
+			redis.call('HSET', KEYS[1], 'c:jobs/' .. string.format('%d', ARGV[1] * 50000 + i), '1')
+		end return 1`, []string{cfg.KeyPrefix + ":h"}, i).Err())
+	}
+	full := used(t, c)
+	begun := time.Now()
+	n, err := l.Sweep(t.Context())
+	must(t, err)
+	took := time.Since(begun)
+	// Redis gives the table's buckets (8 MB) back little by little as the hash is used.
+	eventually(t, 20*time.Second, "the memory is free", func() bool { return used(t, c)-empty < 12<<20 })
+	t.Logf("swept %d counters in %v: %.1f MB before, %.1f MB after", n, took, float64(full-empty)/(1<<20), float64(used(t, c)-empty)/(1<<20))
+	if n < 1_000_000 {
+		t.Errorf("swept %d", n)
+	}
+}
