@@ -23,6 +23,9 @@ const (
 	demoWait      = 20 * time.Second
 	watchPause    = 2 * time.Second
 	workerCommand = "demo-worker"
+
+	// directVariable tells a worker PostgreSQL's own address; it holds a password.
+	directVariable = "DEMO_DIRECT_URL"
 )
 
 func newDemo(e env) *cobra.Command {
@@ -141,6 +144,7 @@ func workers(cfg *demo.Config, gatewayURL, token, login string) error {
 		envPrefix+"TOKEN="+token,
 		"PGUSER="+cfg.Login, "PGPASSWORD="+password, "PGDATABASE="+strings.TrimPrefix(u.Path, "/"), "PGSSLMODE=prefer",
 		"AWS_EC2_METADATA_DISABLED=true",
+		directVariable+"="+login,
 	)
 	return nil
 }
@@ -159,7 +163,8 @@ func newDemoWorker(e env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			w := demo.Worker{Client: c, Bucket: bucket, Name: args[0], TTL: ttl, Wait: demoWait, In: cmd.InOrStdin(), Out: cmd.OutOrStdout()}
+			direct, _ := e.lookup(directVariable)
+			w := demo.Worker{Client: c, Bucket: bucket, Name: args[0], TTL: ttl, Direct: direct, Wait: demoWait, In: cmd.InOrStdin(), Out: cmd.OutOrStdout()}
 			return w.Run(cmd.Context())
 		},
 	}

@@ -59,7 +59,7 @@ func TestTheDemoGoesAsToldAndLeavesNothing(t *testing.T) {
 	}
 	for _, want := range []string{
 		`acquired orders/1001: token 1,`, `SIGSTOP`, `acquired orders/1001: token 2`, `SIGCONT`,
-		`UPDATE refused by PostgreSQL: ZF001`, `upload refused by the S3 gateway: 412 StaleFencingToken`, `still hold B's work`,
+		`UPDATE refused: ZF001`, `upload refused: 412 StaleFencingToken`, `by the table's own guard: ZF001`, `still hold B's work`,
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, out.String())

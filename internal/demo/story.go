@@ -108,12 +108,27 @@ func (s *story) wakesA(ctx context.Context) error {
 	if sql.OK || sql.Code != stale.SQLState {
 		return mismatch("A's UPDATE should have been refused with %s; it got: ok=%t %s %s", stale.SQLState, sql.OK, sql.Code, sql.Message)
 	}
-	s.say.Bad("worker A", fmt.Sprintf("UPDATE refused by PostgreSQL: %s %s", sql.Code, sql.Message))
+	s.say.Bad("worker A", fmt.Sprintf("UPDATE refused: %s %s", sql.Code, sql.Message))
 	if upload.OK || upload.Code != stale.S3Code || upload.Status != stale.S3Status {
 		return mismatch("A's upload should have been refused with %d %s; it got: ok=%t %d %s %s",
 			stale.S3Status, stale.S3Code, upload.OK, upload.Status, upload.Code, upload.Message)
 	}
-	s.say.Bad("worker A", fmt.Sprintf("upload refused by the S3 gateway: %d %s", upload.Status, upload.Code))
+	s.say.Bad("worker A", fmt.Sprintf("upload refused: %d %s", upload.Status, upload.Code))
+	return s.triesPastTheGateway(ctx, stale.SQLState)
+}
+
+// triesPastTheGateway shows that the table itself refuses, whoever is in front.
+func (s *story) triesPastTheGateway(ctx context.Context, stale string) error {
+	s.say.Explain(ctx, "Perhaps past the gateway? A connects straight to PostgreSQL.")
+	s.a.command("bypass " + textA)
+	sql, err := s.a.await(ctx, "bypass")
+	if err != nil {
+		return err
+	}
+	if sql.OK || sql.Code != stale {
+		return mismatch("A's UPDATE past the gateway should have been refused with %s; it got: ok=%t %s %s", stale, sql.OK, sql.Code, sql.Message)
+	}
+	s.say.Bad("worker A", "UPDATE past the gateway refused too, by the table's own guard: "+sql.Code)
 	return nil
 }
 

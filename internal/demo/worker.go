@@ -35,11 +35,12 @@ type Event struct {
 }
 
 // Worker is what one of the demo's processes does: acquire, read, then obey the
-// commands "write TEXT", "download" and "delete" on its input. It looks neither at its
+// commands "write TEXT", "bypass TEXT", "download" and "delete" on its input. It looks neither at its
 // lease's deadline nor at a clock, as most code does.
 type Worker struct {
 	Client *client.Client
 	Bucket string
+	Direct string // PostgreSQL's own address, past the gateway
 	Name   string
 	TTL    time.Duration
 	Wait   time.Duration
@@ -76,6 +77,8 @@ func (w *Worker) Run(ctx context.Context) error {
 			_, err := w.sql.Exec(ctx, writeStatus, text)
 			w.report(withSQLError(Event{Name: "sql"}, err))
 			w.report(w.upload(ctx, text))
+		case "bypass":
+			w.report(withSQLError(Event{Name: "bypass"}, w.bypass(ctx, text)))
 		case "download":
 			w.report(w.download(ctx))
 		case "delete":
@@ -108,6 +111,18 @@ func (w *Worker) connect(ctx context.Context, lease client.Lease) error {
 	}
 	w.s3 = s3.NewFromConfig(cfg, func(o *s3.Options) { o.UsePathStyle = true })
 	return nil
+}
+
+// bypass writes past the gateway, on a connection straight to PostgreSQL. Driver
+// and grant are the same: PGOPTIONS carries it.
+func (w *Worker) bypass(ctx context.Context, text string) error {
+	conn, err := pgx.Connect(ctx, w.Direct)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	_, err = conn.Exec(ctx, writeStatus, text)
+	return err
 }
 
 func (w *Worker) upload(ctx context.Context, text string) Event {

@@ -213,9 +213,6 @@ func cacheDir() string {
 	if os.Geteuid() == 0 { // see dataDir
 		return "/var/cache/fencegate"
 	}
-	if os.Geteuid() == 0 {
-		return "/var/cache/fencegate" // root's home is closed to the user that PostgreSQL runs as
-	}
 	if dir, err := os.UserCacheDir(); err == nil {
 		return filepath.Join(dir, "fencegate")
 	}
