@@ -1,0 +1,75 @@
+package lock_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// told is a Metrics that remembers.
+type told struct {
+	mu   sync.Mutex
+	news []string
+}
+
+func (m *told) add(what ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.news = append(m.news, strings.Join(what, " "))
+}
+
+func (m *told) has(what string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Contains(m.news, what)
+}
+
+func (m *told) Acquired(time.Duration, int)    { m.add("acquired") }
+func (m *told) Failed(operation, cause string) { m.add("failed", operation, cause) }
+func (m *told) Ended(_ time.Duration, lost bool) {
+	m.add(map[bool]string{true: "lost", false: "released"}[lost])
+}
+func (m *told) Renewed()         { m.add("renewed") }
+func (m *told) Slow(node string) { m.add("slow", node) }
+
+func TestMetricsHearWhatHappens(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{})
+	m := &told{}
+	cfg.Metrics, cfg.NodeTimeout = m, 100*time.Millisecond
+	l := started(t, cfg)
+	lease := acquire(t, l, "r")
+	must(t, lease.Extend(t.Context(), time.Minute))
+	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
+		t.Fatal(err)
+	}
+	release(t, lease)
+	acquire(t, l, "short", lock.WithTTL(20*time.Millisecond))
+	must(t, servers[0].Freeze())
+	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrNoQuorum) {
+		t.Fatal(err)
+	}
+	must(t, servers[0].Thaw())
+	for _, want := range []string{"acquired", "renewed", "failed acquire held", "released", "lost", "slow node-1", "failed acquire no_quorum"} {
+		eventually(t, 5*time.Second, want, func() bool { return m.has(want) })
+	}
+}
+
+// The counters of a resource and its lock would lie in different slots.
+func TestARedisClusterIsRefusedAtFirstContactWithTheReason(t *testing.T) {
+	t.Parallel()
+	cfg, _ := own(t, 1, redisserver.Config{Args: []string{"--cluster-enabled", "yes"}})
+	l := locker(t, cfg)
+	if err := l.Init(t.Context()); !errors.Is(err, lock.ErrCluster) {
+		t.Errorf("init: %v", err)
+	}
+	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrCluster) {
+		t.Errorf("acquire: %v", err)
+	}
+}
