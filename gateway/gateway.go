@@ -31,6 +31,7 @@ type Gateway struct {
 	pool    *pgxpool.Pool
 	fence   *pgfence.Fence
 	locker  *lock.Locker
+	leasing *lockMetrics
 	sql     *fencedsql.Runner // nil without SQLURL
 	pg      *pgwire.Server    // nil without PGListen
 	s3      *s3.Server        // nil without S3Listen
@@ -84,8 +85,10 @@ func (g *Gateway) build() (err error) {
 		return fmt.Errorf("pool of the gateway's login: %w", err)
 	}
 	g.fence = pgfence.New(g.pool)
+	g.leasing = newLockMetrics()
 	g.locker, err = lock.New(lock.Config{
-		Nodes: cfg.RedisNodes, Armer: announcer{g.fence, g.superseded}, Epochs: g.fence, MaxTTL: cfg.MaxTTL, DefaultTTL: cfg.DefaultTTL,
+		Metrics: g.leasing,
+		Nodes:   cfg.RedisNodes, Armer: announcer{g.fence, g.superseded}, Epochs: g.fence, MaxTTL: cfg.MaxTTL, DefaultTTL: cfg.DefaultTTL,
 		NodeTimeout: cfg.NodeTimeout, KeyPrefix: cfg.KeyPrefix, Embedded: cfg.EmbeddedNodes, Logger: g.log,
 	})
 	if err != nil {

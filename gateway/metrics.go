@@ -27,6 +27,9 @@ func newMetrics(g *Gateway) *metrics {
 		}, []string{"method", "route", "status"}),
 	}
 	m.registry.MustRegister(m.requests, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if g.leasing != nil {
+		m.registry.MustRegister(g.leasing.collectors()...)
+	}
 	if g.pg != nil {
 		m.count("fencegate_pg_connections_total", "Connections accepted on the PostgreSQL port.", func() int64 { return g.pg.Stats().Connections })
 		m.count("fencegate_pg_sessions_total", "Connections on the PostgreSQL port that logged in.", func() int64 { return g.pg.Stats().Sessions })

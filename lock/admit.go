@@ -131,11 +131,10 @@ func (l *Locker) Readmit(ctx context.Context, node string) error {
 				break
 			}
 			err = l.Admit(ctx, a)
-			var quarantine *quarantineError
 			if err == nil {
 				return nil
 			}
-			if errors.As(err, &quarantine) {
+			if quarantine, ok := errors.AsType[*quarantineError](err); ok {
 				wait, err = quarantine.left+time.Millisecond, nil
 			}
 		}

@@ -29,9 +29,8 @@ func (q *lines) enter(resource string) *waiter {
 	if q.of == nil {
 		q.of = make(map[string][]*waiter)
 	}
-	line := append(q.of[resource], w)
-	q.of[resource] = line
-	if len(line) == 1 {
+	q.of[resource] = append(q.of[resource], w)
+	if len(q.of[resource]) == 1 {
 		close(w.turn)
 	}
 	return w

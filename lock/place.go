@@ -237,7 +237,7 @@ func (l *Locker) hear(sub *redis.PubSub) bool {
 	}
 	calls := sub.Channel()
 	l.background.Go(func() {
-		defer sub.Close()
+		defer func() { _ = sub.Close() }()
 		for {
 			select {
 			case <-l.ctx.Done():

@@ -91,8 +91,10 @@ type keys struct {
 }
 
 func newKeys(prefix string) keys {
-	return keys{h: prefix + ":h", hBulk: appendBulk(nil, prefix+":h"), q: prefix + ":q", lockPrefix: prefix + ":lock:",
-		waitPrefix: prefix + ":wait:", wakePrefix: prefix + ":wake:"}
+	return keys{
+		h: prefix + ":h", hBulk: appendBulk(nil, prefix+":h"), q: prefix + ":q", lockPrefix: prefix + ":lock:",
+		waitPrefix: prefix + ":wait:", wakePrefix: prefix + ":wake:",
+	}
 }
 
 func (k keys) lock(resource string) string { return k.lockPrefix + resource }
