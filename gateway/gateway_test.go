@@ -53,7 +53,8 @@ func config(t *testing.T, pg testenv.PG) gateway.Config {
 		PostgresURL: pg.GatewayURL, SQLURL: pg.WriterURL, KeyPrefix: redis.Prefix, InitNodes: true,
 		MasterKey: masterKey, APIListen: "127.0.0.1:0", PGListen: "127.0.0.1:0", S3Listen: "127.0.0.1:0",
 		BlobDir: t.TempDir(), Buckets: map[string]string{"orders": "prefix:1"}, MaxTTL: time.Minute,
-		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		NodeTimeout: time.Second, // the machine may be busy with other tests
+		Logger:      slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	for _, addr := range redis.Addrs {
 		cfg.RedisNodes = append(cfg.RedisNodes, lock.Node{Addr: addr})

@@ -259,14 +259,16 @@ func (c *faultyConn) Write(p []byte) (int, error) {
 
 func (c *faultyConn) Read(p []byte) (int, error) {
 	switch fault(c.hit.Load()) {
-	case loseReply:
-		_, err := c.Conn.Read(make([]byte, 4096)) // executed
-		return 0, errors.Join(errCut, err, c.Conn.Close())
 	case delayRequest, loseRequest:
 		c.lost.Store(true)
 		return 0, errCut
 	}
-	return c.Conn.Read(p)
+	n, err := c.Conn.Read(p)
+	// A busy machine lets pgconn read while it still writes: the fault may hit meanwhile.
+	if fault(c.hit.Load()) == loseReply { // executed
+		return 0, errors.Join(errCut, err, c.Conn.Close())
+	}
+	return n, err
 }
 
 func (c *faultyConn) Close() error {
