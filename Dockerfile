@@ -1,11 +1,11 @@
-# The gateway: one static binary on a small base. Both images can be replaced:
+# The gateway: one static binary on a small base. Both images can be replaced, and an empty argument means Go's default:
 #   docker build --build-arg BUILDER=… --build-arg BASE=… .
 ARG BUILDER=golang:1.26
 ARG BASE=gcr.io/distroless/static-debian12:latest
 
 FROM ${BUILDER} AS build
-ARG GOPROXY=https://proxy.golang.org,direct
-ARG GOSUMDB=sum.golang.org
+ARG GOPROXY=
+ARG GOSUMDB=
 ARG GONOSUMDB=
 ARG GOFLAGS=
 WORKDIR /src

@@ -111,7 +111,7 @@ func (slowArmer) Arm(ctx context.Context, _ fence.Arming) error {
 func TestArmedTokensRiseThroughTheLossOfEveryNode(t *testing.T) {
 	t.Parallel()
 	cfg, minis := embedded(t, 3)
-	cfg.Armer, cfg.Epochs, cfg.MaxTTL = &register{}, &epochs{}, 100*time.Millisecond
+	cfg.Armer, cfg.Epochs, cfg.MaxTTL = &register{}, &epochs{}, time.Second
 	l := started(t, cfg)
 	var last fence.Token
 	for range 5 {
