@@ -229,9 +229,8 @@ func TestBytesNowAndThenKeepNoConnection(t *testing.T) {
 	bucket := w.bucket()
 	w.trickle("GET / HTTP/1.1\r\nX: ", 5*time.Second)
 	w.arm("orders/1001", 5)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	done := w.async(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: io.MultiReader(&zeros{left: 64 << 10}, slowly{tick.C}), size: 1 << 20})
+	slow := slowly{t.Context().Done()}
+	done := w.async(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: io.MultiReader(&zeros{left: 64 << 10}, slow), size: 1 << 20})
 	select {
 	case a := <-done:
 		if a.status != 400 && a.status != 0 { // 0: the connection was cut before the answer was read
@@ -244,10 +243,14 @@ func TestBytesNowAndThenKeepNoConnection(t *testing.T) {
 	put(t, w.holder("orders/1001", 5), bucket, invoice, "and the next one goes through")
 }
 
-// slowly is one byte with each tick.
-type slowly struct{ tick <-chan time.Time }
+// slowly is one byte now and then, until the test ends.
+type slowly struct{ end <-chan struct{} }
 
 func (s slowly) Read(p []byte) (int, error) {
-	<-s.tick
-	return copy(p, "x"), nil
+	select {
+	case <-time.After(20 * time.Millisecond):
+		return copy(p, "x"), nil
+	case <-s.end:
+		return 0, io.ErrUnexpectedEOF
+	}
 }
