@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math/bits"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -48,27 +49,45 @@ func (l *Locker) options(resource string, opts []AcquireOption) (acquireOptions,
 // first of each Locker stands in a queue on a node (the resource's home), and a
 // release wakes the first of that queue only.
 func (l *Locker) Acquire(ctx context.Context, resource string, opts ...AcquireOption) (*Lease, error) {
+	return l.leased(ctx, resource, opts, l.acquire)
+}
+
+func (l *Locker) acquire(ctx context.Context, resource string, o acquireOptions) (*attempt, error) {
+	var a *attempt
+	begun := time.Now()
+	ctx, end := l.begin(ctx, "acquire", resource)
+	err := l.waiting(ctx, resource, func(floor fence.Token) error {
+		var err error
+		a, err = l.attempt(ctx, resource, o, floor, (*attempt).complete)
+		return err
+	})
+	end(err)
+	return l.measured(a, err, begun)
+}
+
+// leased makes a lease of what acquire gets.
+func (l *Locker) leased(
+	ctx context.Context, resource string, opts []AcquireOption, acquire func(context.Context, string, acquireOptions) (*attempt, error),
+) (*Lease, error) {
 	o, err := l.options(resource, opts)
 	if err != nil {
 		return nil, err
 	}
-	var lease *Lease
-	begun := time.Now()
-	err = l.waiting(ctx, resource, func(floor fence.Token) error {
-		lease, err = l.try(ctx, resource, o, floor)
-		return err
-	})
-	return l.measured(lease, err, begun)
+	a, err := acquire(ctx, resource, o)
+	if err != nil {
+		return nil, err
+	}
+	return a.lease(ctx), nil
 }
 
 // measured reports the end of an acquisition.
-func (l *Locker) measured(lease *Lease, err error, begun time.Time) (*Lease, error) {
+func (l *Locker) measured(a *attempt, err error, begun time.Time) (*attempt, error) {
 	if err != nil {
 		l.cfg.Metrics.Failed("acquire", cause(err))
 		return nil, err
 	}
-	l.cfg.Metrics.Acquired(time.Since(begun), lease.s.granted)
-	return lease, nil
+	l.cfg.Metrics.Acquired(time.Since(begun), bits.OnesCount32(a.granted))
+	return a, nil
 }
 
 // waiting calls try until it says something else than that the resource is
@@ -76,7 +95,9 @@ func (l *Locker) measured(lease *Lease, err error, begun time.Time) (*Lease, err
 func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fence.Token) error) error {
 	w := l.lines.enter(resource)
 	defer l.lines.leave(resource, w)
-	if err := w.await(ctx); err != nil {
+	_, end := l.begin(ctx, "wait", resource)
+	err := w.await(ctx)
+	if end(err); err != nil {
 		return errors.Join(&HeldError{Resource: resource, Holder: "this process"}, err)
 	}
 	place := place{l: l, resource: resource, w: w}
@@ -95,7 +116,9 @@ func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fe
 			return err
 		}
 		floor = max(floor, held.floor)
-		if err := place.wait(ctx, held.RetryAfter); err != nil {
+		_, end := l.begin(ctx, "wait", resource)
+		err = place.wait(ctx, held.RetryAfter)
+		if end(err); err != nil {
 			return errors.Join(held, err)
 		}
 	}
@@ -109,21 +132,15 @@ func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fe
 // error joined with [fence.ErrUnknown] may have raised the fence, which only
 // makes older grants stale.
 func (l *Locker) TryAcquire(ctx context.Context, resource string, opts ...AcquireOption) (*Lease, error) {
-	o, err := l.options(resource, opts)
-	if err != nil {
-		return nil, err
-	}
-	begun := time.Now()
-	lease, err := l.try(ctx, resource, o, 0)
-	return l.measured(lease, err, begun)
+	return l.leased(ctx, resource, opts, l.tryAcquire)
 }
 
-func (l *Locker) try(ctx context.Context, resource string, o acquireOptions, floor fence.Token) (*Lease, error) {
-	a, err := l.attempt(ctx, resource, o, floor, (*attempt).complete)
-	if err != nil {
-		return nil, err
-	}
-	return a.lease(ctx), nil
+func (l *Locker) tryAcquire(ctx context.Context, resource string, o acquireOptions) (*attempt, error) {
+	begun := time.Now()
+	ctx, end := l.begin(ctx, "acquire", resource)
+	a, err := l.attempt(ctx, resource, o, 0, (*attempt).complete)
+	end(err)
+	return l.measured(a, err, begun)
 }
 
 // attempt makes one acquisition, as far as step goes.
@@ -136,11 +153,18 @@ func (l *Locker) attempt(
 			return nil, context.Cause(ctx)
 		}
 		a := &attempt{l: l, resource: resource, o: o, owner: newID(), seal: fence.NewSeal()}
-		err := step(a, ctx, floor)
+		inside, end := l.begin(ctx, "attempt", resource)
+		err := step(a, inside, floor)
+		end(err)
 		if err == nil {
 			return a, nil
 		}
 		a.giveBack()
+		if !again && errors.Is(err, ErrExhausted) {
+			if raiseErr := l.nextEpoch(ctx, a.start.mono); raiseErr != nil {
+				return nil, errors.Join(err, raiseErr)
+			}
+		}
 		if again || !errors.Is(err, ErrNoQuorum) || errors.Is(err, ErrNodeTimeout) {
 			return nil, err
 		}

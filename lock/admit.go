@@ -134,8 +134,12 @@ func (l *Locker) Readmit(ctx context.Context, node string) error {
 			if err == nil {
 				return nil
 			}
-			if quarantine, ok := errors.AsType[*quarantineError](err); ok {
+			quarantine, ok := errors.AsType[*quarantineError](err)
+			switch {
+			case ok && quarantine.left <= a.Quarantine:
 				wait, err = quarantine.left+time.Millisecond, nil
+			case ok: // the node's clock was set back: begin again
+				err = errRace
 			}
 		}
 		var quarantine *quarantineError
@@ -143,7 +147,7 @@ func (l *Locker) Readmit(ctx context.Context, node string) error {
 		case errors.Is(err, errAdmitted):
 			return nil
 		case errors.As(err, &quarantine): // somebody else's: see what becomes of it
-			err = pause(ctx, quarantine.left+jitter())
+			err = pause(ctx, min(quarantine.left, l.cfg.MaxTTL)+jitter())
 		case errors.Is(err, errRace), errors.Is(err, errStaleBase):
 			err = pause(ctx, jitter())
 		}
@@ -244,9 +248,13 @@ func (n *node) admitBegin(ctx context.Context, nonce string, quarantine time.Dur
 // MULTI/EXEC, so that no restart can come between.
 func (n *node) admit(ctx context.Context, nonce string, base int64, maxTTL time.Duration) error {
 	var result *redis.Cmd
+	reign := ""
+	if n.cfg.watched() {
+		reign = "reign"
+	}
 	_, err := n.client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
 		result = tx.Eval(ctx, admitText, []string{n.keys.h, n.keys.q},
-			nonce, strconv.FormatInt(base, 10), maxTTL.Milliseconds())
+			nonce, strconv.FormatInt(base, 10), maxTTL.Milliseconds(), reign)
 		for _, text := range boundTexts {
 			tx.ScriptLoad(ctx, bindText(*text, nonce))
 		}

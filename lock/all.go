@@ -136,7 +136,10 @@ func (l *Locker) armEach(ctx context.Context, order []string, taken map[string]*
 			deadline = deadline.earlier(taken[resource].deadline)
 		}
 		bounded, cancel := context.WithDeadline(ctx, deadline.mono)
-		err := taken[order[0]].armed(bounded, all.ArmAll(bounded, armings))
+		inside, end := l.begin(bounded, "arm", order[0])
+		err := all.ArmAll(inside, armings)
+		end(err)
+		err = taken[order[0]].armed(bounded, err)
 		cancel()
 		var low *fence.NotRaisedError
 		if !errors.As(err, &low) || tries == maxArms+len(order) || taken[low.Resource] == nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -32,7 +31,6 @@ type attempt struct {
 func (a *attempt) lease(ctx context.Context) *Lease {
 	grant := fence.Grant{Resource: a.resource, Token: a.token, Seal: a.seal}
 	s := newSession(ctx, a.l, grant, a.owner, a.o.ttl, a.deadline)
-	s.granted = bits.OnesCount32(a.granted)
 	if a.o.keepAlive != nil {
 		s.keepAlive(*a.o.keepAlive)
 	}
@@ -71,7 +69,9 @@ func (a *attempt) armOrRaise(ctx context.Context) error {
 // confirm.
 func (a *attempt) take(ctx context.Context, floor fence.Token) error {
 	var err error
-	if a.token, err = a.phase1(ctx, floor); err != nil || a.l.cfg.Armer != nil {
+	inside, end := a.l.begin(ctx, "take", a.resource)
+	a.token, err = a.phase1(inside, floor)
+	if end(err); err != nil || a.l.cfg.Armer != nil {
 		return err
 	}
 	return a.confirm(ctx, a.token)
@@ -87,6 +87,7 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 	}
 	r := l.newRound(opAcquire, "acquire", a.resource)
 	defer r.drop()
+	r.traced(ctx)
 	r.send(l.all(), ask{
 		owner: a.owner, holder: a.o.holder, ttl: a.o.ttl.Milliseconds(), n: int64(floor),
 		expires: a.start.mono.Add(l.cfg.NodeTimeout),
@@ -122,7 +123,7 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 //
 // Quorums intersect, but the node in the intersection need not hold the
 // maximum: without this step 17 % of serial tokens did not rise.
-func (a *attempt) confirm(ctx context.Context, token fence.Token) error {
+func (a *attempt) confirm(ctx context.Context, token fence.Token) (failure error) {
 	l := a.l
 	var set uint32
 	confirmed := 0
@@ -138,8 +139,11 @@ func (a *attempt) confirm(ctx context.Context, token fence.Token) error {
 	if confirmed >= l.quorum {
 		return nil // the fast path: one round trip
 	}
+	ctx, end := l.begin(ctx, "confirm", a.resource)
+	defer func() { end(failure) }()
 	r := l.newRound(opConfirm, "confirm", a.resource)
 	defer r.drop()
+	r.traced(ctx)
 	r.yes = confirmed
 	r.send(set, ask{owner: a.owner, n: int64(token), expires: time.Now().Add(l.cfg.NodeTimeout)})
 	err := r.wait(ctx)
@@ -160,7 +164,10 @@ func (a *attempt) confirm(ctx context.Context, token fence.Token) error {
 func (a *attempt) arm(ctx context.Context) error {
 	ctx, cancel := context.WithDeadline(ctx, a.deadline.mono)
 	defer cancel()
-	return a.armed(ctx, a.l.cfg.Armer.Arm(ctx, a.arming()))
+	inside, end := a.l.begin(ctx, "arm", a.resource)
+	err := a.l.cfg.Armer.Arm(inside, a.arming())
+	end(err)
+	return a.armed(ctx, err)
 }
 
 func (a *attempt) arming() fence.Arming {

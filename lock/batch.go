@@ -6,32 +6,89 @@ import "errors"
 // clients of the node wait while a script runs.
 const maxSegment = 256
 
-// segment is how many of the first ops one script call does: several acquires
-// and releases, or a single op.
+// plan puts what gathered for a node into script calls: many acquires and
+// releases into one, as long as each is of a resource of its own, and every
+// other op into one of its own.
 //
-// The batch script does its ops in their order and each sees what the one
-// before it did, so a resource may come in it more than once. (A batch that
-// did its acquires before its releases left ghost locks: a straggling acquire
-// and its own release were in one batch. And cutting it at each repeated
-// resource made batches of one or two where callers release without waiting.)
-func segment(ops []*op) int {
-	for i, o := range ops {
-		if !batchable(o) {
-			return max(i, 1)
-		}
-		if i == maxSegment {
-			return i
-		}
-	}
-	return len(ops)
+// Ops on one resource keep their order: a resource's second op is sent behind
+// the call that has its first one, its third behind that. Ops on different
+// resources have no order to keep. (Acquires and releases of one resource in
+// one call, acquires first, left ghost locks: a straggling acquire and its own
+// release were in one batch. And cutting the ops where a resource came again
+// made batches of one or two where callers release without waiting.)
+type plan struct {
+	seen   map[string]int // how often a resource came so far
+	layers []layer        // of the first op of each resource, of the second, …
+	sizes  []int          // how many ops each call does, in the order of the calls
 }
 
-func batchable(o *op) bool { return o.kind == opAcquire || o.kind == opRelease }
+// layer holds ops of different resources, by what they have to be for the batch
+// script: acquires, releases, releases that wake, and others.
+type layer [4][]*op
 
-// request appends the script calls for ops, in their order.
-func (b *bound) request(out []byte, k *keys, ops []*op) []byte {
-	for len(ops) > 0 {
-		size := segment(ops)
+const othersPart = 3
+
+func (o *op) part() int {
+	switch {
+	case o.kind == opAcquire:
+		return 0
+	case o.kind == opRelease && !o.wakes:
+		return 1
+	case o.kind == opRelease:
+		return 2
+	}
+	return othersPart
+}
+
+// arrange puts ops into the order in which they are sent, and sizes the calls.
+func (p *plan) arrange(ops []*op) {
+	p.sizes = p.sizes[:0]
+	if len(ops) == 1 {
+		p.sizes = append(p.sizes, 1)
+		return
+	}
+	if p.seen == nil {
+		p.seen = make(map[string]int)
+	}
+	clear(p.seen)
+	used := 0
+	for _, o := range ops {
+		depth := p.seen[o.resource]
+		p.seen[o.resource] = depth + 1
+		if depth == len(p.layers) {
+			p.layers = append(p.layers, layer{})
+		}
+		used = max(used, depth+1)
+		part := &p.layers[depth][o.part()]
+		*part = append(*part, o)
+	}
+	at := 0
+	for i := range used {
+		begin := at
+		for j, part := range p.layers[i] {
+			if j == othersPart {
+				p.cut(at - begin)
+				for range part {
+					p.sizes = append(p.sizes, 1)
+				}
+			}
+			at += copy(ops[at:], part)
+			p.layers[i][j] = part[:0]
+		}
+	}
+}
+
+// cut sizes calls that do n ops together.
+func (p *plan) cut(n int) {
+	for ; n > 0; n -= min(n, maxSegment) {
+		p.sizes = append(p.sizes, min(n, maxSegment))
+	}
+}
+
+// request arranges ops, and appends their script calls.
+func (b *bound) request(out []byte, k *keys, p *plan, ops []*op) []byte {
+	p.arrange(ops)
+	for _, size := range p.sizes {
 		if size == 1 {
 			out = b.single(out, k, ops[0])
 		} else {
@@ -46,7 +103,7 @@ func (b *bound) single(out []byte, k *keys, o *op) []byte {
 	args := [opKinds]int{opAcquire: 4, opConfirm: 3, opExtend: 2, opRelease: 1}[o.kind]
 	named := 2
 	if o.wakes {
-		named, args = 3, args+2
+		named, args = 4, args+2
 	}
 	out = appendHead(out, 3+named+args)
 	out = append(out, b.call[o.kind]...)
@@ -69,6 +126,7 @@ func (b *bound) single(out []byte, k *keys, o *op) []byte {
 	default:
 		if o.wakes {
 			out = appendBulk(out, k.waitPrefix, o.resource)
+			out = appendBulk(out, k.waiting)
 		}
 		out = appendBulk(out, o.owner)
 		if o.wakes {
@@ -79,38 +137,55 @@ func (b *bound) single(out []byte, k *keys, o *op) []byte {
 	return out
 }
 
+// batch appends one call for acquires, then releases, then releases that wake.
 func (b *bound) batch(out []byte, k *keys, seg []*op) []byte {
-	args := 3 + 2*len(seg)
-	for _, o := range seg {
-		if o.kind == opAcquire && o.n > 0 {
-			args++
-		}
-	}
-	out = appendHead(out, 4+len(seg)+args)
-	out = append(out, b.call[opKinds]...)
-	out = appendNumber(out, int64(1+len(seg)))
-	out = append(out, k.hBulk...)
-	for _, o := range seg {
-		out = appendBulk(out, k.lockPrefix, o.resource)
-	}
-	out = appendNumber(out, int64(len(k.lockPrefix)))
-	out = appendBulk(out, k.waitPrefix)
-	out = appendBulk(out, k.wakePrefix)
+	acquires, wakes, floors := 0, 0, 0
+	ttl := seg[0].ttl
 	for _, o := range seg {
 		switch {
 		case o.wakes:
-			out = appendBulk(out, o.owner)
-			out = append(out, "$3\r\n0.5\r\n"...)
-		case o.kind == opRelease:
-			out = appendBulk(out, o.owner)
-			out = append(out, "$1\r\n0\r\n"...)
-		case o.n > 0:
-			out = appendBulk(out, o.owner, o.holder)
-			out = appendNumber(out, -o.ttl)
-			out = appendNumber(out, o.n)
-		default:
-			out = appendBulk(out, o.owner, o.holder)
+			wakes++
+		case o.kind == opAcquire:
+			acquires++
+			if o.ttl != ttl {
+				ttl = 0 // each has its own
+			}
+			if o.n > 0 {
+				floors = 1
+			}
+		}
+	}
+	args := 7 + len(seg) + floors*acquires
+	if ttl == 0 {
+		args += acquires
+	}
+	out = appendHead(out, 5+len(seg)+args)
+	out = append(out, b.call[opKinds]...)
+	out = appendNumber(out, int64(2+len(seg)))
+	out = append(out, k.hBulk...)
+	out = appendBulk(out, k.waiting)
+	for _, o := range seg {
+		out = appendBulk(out, k.lockPrefix, o.resource)
+	}
+	for _, n := range [...]int64{int64(acquires), int64(wakes), ttl, int64(floors), int64(len(k.lockPrefix))} {
+		out = appendNumber(out, n)
+	}
+	out = appendBulk(out, k.waitPrefix)
+	out = appendBulk(out, k.wakePrefix)
+	for _, o := range seg[:acquires] {
+		out = appendBulk(out, o.owner, o.holder)
+	}
+	for _, o := range seg[acquires:] {
+		out = appendBulk(out, o.owner)
+	}
+	for _, o := range seg[:acquires] {
+		if ttl == 0 {
 			out = appendNumber(out, o.ttl)
+		}
+	}
+	for _, o := range seg[:acquires] {
+		if floors == 1 {
+			out = appendNumber(out, o.n)
 		}
 	}
 	return out
@@ -121,7 +196,7 @@ func parseReply(vals []value, err error) reply {
 	switch {
 	case err != nil:
 		return failed(err)
-	case len(vals) == 0:
+	case len(vals) == 0, !vals[0].number:
 		return reply{err: errMalformed, sent: true}
 	case vals[0].n == codeUnknown:
 		return reply{err: ErrQuarantined}
@@ -142,7 +217,7 @@ func parseReply(vals []value, err error) reply {
 
 // parseBatch reads the batch script's flat array: a reply for each op.
 func parseBatch(into []reply, ops int, vals []value, err error) []reply {
-	if err == nil && (len(vals) < ops || (len(vals)-ops)%4 != 0) {
+	if err == nil && (len(vals) < ops || (len(vals)-ops)%4 != 0 || !allNumbers(vals[:ops])) {
 		err = errMalformed
 	}
 	if err != nil {
@@ -167,6 +242,15 @@ func parseBatch(into []reply, ops int, vals []value, err error) []reply {
 		}
 	}
 	return into
+}
+
+func allNumbers(vals []value) bool {
+	for i := range vals {
+		if !vals[i].number {
+			return false
+		}
+	}
+	return true
 }
 
 func failed(err error) reply {

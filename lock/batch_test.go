@@ -1,6 +1,8 @@
 package lock
 
 import (
+	"math/rand/v2"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -101,7 +103,7 @@ func TestABatchKeepsTheOrderOfARepeatedResource(t *testing.T) {
 				t.Errorf("answer %d: %+v; want %d", i, got[i], want)
 			}
 		}
-		if held := got[8]; held.holder != "h-x" || held.floor != 2 || held.pttl != 60_000 {
+		if held := got[8]; held.holder != "h-x" || held.floor != 2 || held.pttl <= 0 || held.pttl > 60_000 {
 			t.Errorf("held by one of the same batch: %+v", held)
 		}
 		for resource, owner := range map[string]string{"1": b, "x": b, "2": "", "3": ""} {
@@ -113,27 +115,42 @@ func TestABatchKeepsTheOrderOfARepeatedResource(t *testing.T) {
 	})
 }
 
-func TestSegmentsKeepTheOrderAndTheCap(t *testing.T) {
+// Whatever gathered is sent: each resource's ops in their order, in calls that
+// name no resource twice and are not too long.
+func TestAnArrangementKeepsEachResourcesOrder(t *testing.T) {
 	t.Parallel()
-	ops := make([]*op, 3*maxSegment+5)
-	for i := range ops {
-		ops[i] = &op{kind: opAcquire}
-	}
-	ops[0].kind, ops[7].kind, ops[8].kind = opConfirm, opExtend, opExtend
-	total := 0
-	for rest := ops; len(rest) > 0; {
-		size := segment(rest)
-		if size < 1 || size > maxSegment || size > 1 && !batchable(rest[0]) {
-			t.Fatalf("segment of %d, kind %d", size, rest[0].kind)
+	var p plan
+	for _, resources := range []int{1, 2, 7, 100, 3 * maxSegment} {
+		random := rand.New(rand.NewPCG(uint64(resources), 0))
+		ops, order := make([]*op, 4*maxSegment), make(map[*op]int)
+		for i := range ops {
+			ops[i] = &op{kind: opKind(random.IntN(int(opKinds))), resource: strconv.Itoa(random.IntN(resources))}
+			ops[i].wakes = ops[i].kind == opRelease && random.IntN(2) == 0
+			order[ops[i]] = i
 		}
-		for _, o := range rest[1:size] {
-			if !batchable(o) {
-				t.Errorf("op %d in a batch", o.kind)
+		p.arrange(ops)
+		last, rest := make(map[string]int), ops
+		for _, size := range p.sizes {
+			call := make(map[string]bool)
+			for i, o := range rest[:size] {
+				if before, ok := last[o.resource]; ok && before > order[o] || call[o.resource] {
+					t.Fatalf("%d resources: %q came too early, or twice in one call", resources, o.resource)
+				}
+				last[o.resource], call[o.resource] = order[o], true
+				if size > maxSegment || size > 1 && (o.part() == othersPart || i > 0 && rest[i-1].part() > o.part()) {
+					t.Fatalf("%d resources: op %d, kind %d, is at the wrong place of a call of %d", resources, i, o.kind, size)
+				}
 			}
+			rest = rest[size:]
 		}
-		total, rest = total+size, rest[size:]
-	}
-	if total != len(ops) {
-		t.Errorf("%d ops of %d", total, len(ops))
+		if len(rest) > 0 {
+			t.Errorf("%d resources: %d ops are in no call", resources, len(rest))
+		}
+		for _, o := range ops {
+			delete(order, o)
+		}
+		if len(order) > 0 {
+			t.Errorf("%d resources: %d ops are lost", resources, len(order))
+		}
 	}
 }

@@ -9,20 +9,22 @@ type instant struct {
 	boot time.Duration
 }
 
-func now() instant { return instant{mono: time.Now(), boot: sinceBoot()} }
+func now() instant {
+	t := time.Now()
+	return instant{mono: t, boot: sinceBootAt(t)}
+}
 
 func (i instant) add(d time.Duration) instant {
 	return instant{mono: i.mono.Add(d), boot: i.boot + d}
 }
 
 // passed reports whether the moment is reached on either clock.
-func (i instant) passed() bool {
-	return !time.Now().Before(i.mono) || sinceBoot() >= i.boot
-}
+func (i instant) passed() bool { return i.left() <= 0 }
 
 // left is the time until then, on whichever clock says less; not positive when it is over.
 func (i instant) left() time.Duration {
-	return min(time.Until(i.mono), i.boot-sinceBoot())
+	t := time.Now()
+	return min(i.mono.Sub(t), i.boot-sinceBootAt(t))
 }
 
 // earlier is the earlier of two moments.

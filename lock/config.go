@@ -52,12 +52,22 @@ type EpochStore interface {
 // Node is one independent Redis (or Valkey) server. A replica that a failover
 // would promote is not independent of its primary.
 type Node struct {
-	Name     string // for errors and Status; default: Addr
+	Name     string // for errors and Status; default: Addr, or MasterName
 	Addr     string // host:port, or the path of a Unix socket
 	Username string
 	Password string
-	TLS      *tls.Config
+	TLS      *tls.Config // nil: none; of the Sentinels too
 	DB       int
+
+	// Sentinels, host:port each, instead of Addr: the node is the primary that they
+	// call MasterName. A failover counts as the loss of the node: it grants nothing
+	// until it is admitted again. The Sentinels' failover must not leave two
+	// primaries that grant: set min-replicas-to-write to 1 or more, and
+	// min-replicas-max-lag to no more than the Sentinels' down-after-milliseconds.
+	Sentinels        []string
+	MasterName       string
+	SentinelUsername string
+	SentinelPassword string // "": the Sentinels ask for none
 }
 
 // Config says how a [Locker] works. Only Nodes is required.
@@ -79,7 +89,7 @@ type Config struct {
 	DefaultTTL time.Duration
 	// NodeTimeout bounds how long one step waits for a node, whatever the TTL. Default 50 ms.
 	NodeTimeout time.Duration
-	// DriftFactor is the share of the TTL that clocks may drift apart. The
+	// DriftFactor is the share of the TTL that clocks may drift apart, 0 to 0.5. The
 	// margin is TTL × DriftFactor + 2 ms. Default 0.01.
 	DriftFactor float64
 	// KeyPrefix starts the name of each key. Default "fencegate".
@@ -93,6 +103,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics hears what happens. Default: nobody.
 	Metrics Metrics
+	// Tracer hears of each step of an operation. Default: nobody.
+	Tracer Tracer
 }
 
 // withDefaults fills in defaults and validates.
@@ -142,10 +154,14 @@ func (c *Config) nameNodes() error {
 	named := make([]Node, len(c.Nodes))
 	names, places := map[string]bool{}, map[string]bool{}
 	for i, n := range c.Nodes {
-		n.Name = cmp.Or(n.Name, n.Addr)
-		place := fmt.Sprintf("%s/%d", n.Addr, n.DB)
+		n.Name = cmp.Or(n.Name, n.Addr, n.MasterName)
+		place := fmt.Sprintf("%s/%s/%d", n.Addr, n.MasterName, n.DB)
 		switch {
-		case n.Addr == "":
+		case n.watched() && (n.Addr != "" || n.MasterName == ""):
+			return &fence.InvalidError{Field: "nodes", Reason: fmt.Sprintf("at position %d need Sentinels with MasterName, or Addr", i+1)}
+		case !n.watched() && n.MasterName != "":
+			return &fence.InvalidError{Field: "nodes", Reason: fmt.Sprintf("at position %d have a MasterName without Sentinels", i+1)}
+		case n.Addr == "" && !n.watched():
 			return &fence.InvalidError{Field: "nodes", Reason: fmt.Sprintf("hold no address at position %d", i+1)}
 		case places[place] || names[n.Name]:
 			return &fence.InvalidError{Field: "nodes", Reason: fmt.Sprintf("name %s twice; each must be a server of its own", n.Name)}

@@ -23,7 +23,9 @@ var (
 	// ErrQuarantined: a node is not admitted: it is new, or lost its data or
 	// its run, and grants nothing until it is admitted again.
 	ErrQuarantined = errors.New("node is not admitted")
-	// ErrExhausted: a resource has used up the tokens of this epoch.
+	// ErrExhausted: a resource has used up the tokens of this epoch. Every
+	// acquisition that finds that raises the epoch, so it is seen only where
+	// that fails.
 	ErrExhausted = errors.New("tokens of this epoch are used up")
 	// ErrClosed: the Locker is closed.
 	ErrClosed = errors.New("locker is closed")

@@ -1,6 +1,7 @@
 package lock_test
 
 import (
+	"cmp"
 	"slices"
 	"testing"
 	"time"
@@ -35,6 +36,28 @@ func verify(entries []acquisition) (duplicates, inversions int) {
 	return duplicates, inversions
 }
 
+// span is how long a holder believed that a lease was its own.
+type span struct{ from, to time.Duration }
+
+// overlaps counts the spans that begin before an earlier one ends, and says for
+// how long two lasted side by side at most.
+func overlaps(spans []span) (count int, longest time.Duration) {
+	spans = slices.Clone(spans)
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	var end time.Duration // of all before
+	for _, s := range spans {
+		if s.to <= s.from {
+			continue // over before its holder knew of it
+		}
+		if both := min(end, s.to) - s.from; both > 0 {
+			count++
+			longest = max(longest, both)
+		}
+		end = max(end, s.to)
+	}
+	return count, longest
+}
+
 func TestVerifySeesDuplicatesAndInversions(t *testing.T) {
 	t.Parallel()
 	at := func(ms int) time.Time { return time.UnixMilli(int64(ms)) }
@@ -49,6 +72,24 @@ func TestVerifySeesDuplicatesAndInversions(t *testing.T) {
 	} {
 		if d, i := verify(c.entries); d != c.duplicates || i != c.inversions {
 			t.Errorf("%s: %d duplicates, %d inversions", name, d, i)
+		}
+	}
+}
+
+func TestOverlapsAreSeen(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		spans   []span
+		count   int
+		longest time.Duration
+	}{
+		"one after the other":     {[]span{{0, 10}, {10, 20}, {25, 30}}, 0, 0},
+		"side by side":            {[]span{{5, 20}, {0, 10}}, 1, 5},
+		"one in the other":        {[]span{{0, 30}, {10, 20}, {21, 25}}, 2, 10},
+		"over before it was used": {[]span{{0, 30}, {20, 10}}, 0, 0},
+	} {
+		if count, longest := overlaps(c.spans); count != c.count || longest != c.longest {
+			t.Errorf("%s: %d, at most %d", name, count, longest)
 		}
 	}
 }

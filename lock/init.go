@@ -114,6 +114,7 @@ type nodeState struct {
 	base        int64
 	maxTTL      time.Duration
 	counters    int64
+	unguarded   bool          // a primary with Sentinels that accepts writes while no replica is near
 	locks       bool          // only looked for where there is no incarnation
 	quarantine  time.Duration // 0: none
 	rtt         time.Duration
@@ -124,6 +125,8 @@ func fresh(states []nodeState) bool {
 	for _, st := range states {
 		switch {
 		case st.err != nil, st.counters > 0, st.locks, st.quarantine > 0:
+			return false
+		case st.base%(1<<epochShift) > 0: // a sweep left no counters, only how far they were
 			return false
 		case st.incarnation == "" && st.hasBase, st.incarnation != "" && !st.admitted:
 			return false
@@ -170,10 +173,14 @@ func (n *node) state(ctx context.Context) nodeState {
 	var marker *redis.SliceCmd
 	var fields *redis.IntCmd
 	var quarantine *redis.DurationCmd
+	var replication *redis.StringCmd
 	_, err := n.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		marker = p.HMGet(ctx, n.keys.h, "@incarnation", "@base", "@maxttl", "@pending", "@note")
+		marker = p.HMGet(ctx, n.keys.h, "@incarnation", "@base", "@maxttl", "@pending", "@note", "@reign")
 		fields = p.HLen(ctx, n.keys.h)
 		quarantine = p.PTTL(ctx, n.keys.q)
+		if n.cfg.watched() {
+			replication = p.Info(ctx, "replication")
+		}
 		return nil
 	})
 	if err != nil {
@@ -199,6 +206,11 @@ func (n *node) state(ctx context.Context) nodeState {
 		st.locks, err = n.hasLocks(ctx)
 	} else {
 		st.admitted, err = n.hasScripts(ctx, st.incarnation)
+	}
+	if replication != nil {
+		id, guarded := reign(replication.Val())
+		admitted, _ := marker.Val()[5].(string)
+		st.admitted, st.unguarded = st.admitted && id == admitted, !guarded
 	}
 	if err != nil {
 		return nodeState{err: serverError(err)}

@@ -21,8 +21,11 @@ type NodeStatus struct {
 	MaxTTL     time.Duration // the longest TTL that it grants
 	Epoch      int64
 	RTT        time.Duration
-	Err        error // nil: it answered
+	Warning    string // what an operator should change; "": nothing
+	Err        error  // nil: it answered
 }
+
+const unguarded = "its primary accepts writes while no replica is near: cut off from its Sentinels it would go on granting beside its successor; set min-replicas-to-write"
 
 // Status asks all nodes. The group can grant leases while a quorum (more than
 // half) is admitted.
@@ -33,6 +36,9 @@ func (l *Locker) Status(ctx context.Context) []NodeStatus {
 			Name: l.nodes[i].name, Addr: l.cfg.Nodes[i].Addr,
 			Admitted: st.admitted, Quarantine: st.quarantine, MaxTTL: st.maxTTL,
 			Epoch: st.base >> epochShift, RTT: st.rtt, Err: st.err,
+		}
+		if st.unguarded {
+			status[i].Warning = unguarded
 		}
 		if st.err == nil && !st.admitted {
 			l.nodeLost(l.nodes[i])
@@ -66,7 +72,9 @@ type Inspection struct {
 	Holder   string        // its name for people
 	TTL      time.Duration // when the quorum ends unless it is extended
 	Token    fence.Token   // the highest counter; 0: never acquired as far as Redis knows
+	Waiters  int           // Lockers that stand in the resource's queue; each may have several callers behind it
 	Nodes    []NodeLock
+	owner    string
 }
 
 // NodeLock is one node's view of a resource.
@@ -76,6 +84,7 @@ type NodeLock struct {
 	Holder  string
 	TTL     time.Duration // -1: the lock never expires, which is a leak
 	Counter fence.Token
+	Waiters int // Lockers in the queue on this node: its home has it, or the next node while that is down
 	Err     error
 	owner   string
 }
@@ -104,10 +113,11 @@ func (l *Locker) Inspect(ctx context.Context, resource string) (Inspection, erro
 			votes[nl.owner] = append(votes[nl.owner], nl)
 		}
 		ins.Token = max(ins.Token, nl.Counter)
+		ins.Waiters += nl.Waiters
 	}
-	for _, locks := range votes {
+	for owner, locks := range votes {
 		if len(locks) >= l.quorum {
-			ins.Locked, ins.Holder, ins.TTL = true, locks[0].Holder, quorumTTL(locks, l.quorum)
+			ins.Locked, ins.owner, ins.Holder, ins.TTL = true, owner, locks[0].Holder, quorumTTL(locks, l.quorum)
 		}
 	}
 	if len(l.nodes)-len(failed.Causes) < l.quorum {
@@ -143,10 +153,12 @@ func (n *node) inspect(ctx context.Context, resource string) NodeLock {
 	var value *redis.StringCmd
 	var ttl *redis.DurationCmd
 	var counter *redis.SliceCmd
+	var waiters *redis.IntCmd
 	_, err := n.client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
 		value = tx.Get(ctx, n.keys.lock(resource))
 		ttl = tx.PTTL(ctx, n.keys.lock(resource))
 		counter = tx.HMGet(ctx, n.keys.h, counterField(resource), "@base")
+		waiters = tx.ZCard(ctx, n.keys.waitPrefix+resource)
 		return nil
 	})
 	if err != nil && err != redis.Nil { //nolint:errorlint // redis.Nil is returned bare
@@ -158,6 +170,7 @@ func (n *node) inspect(ctx context.Context, resource string) NodeLock {
 		nl.owner, nl.Holder = text[:ownerLength], text[ownerLength:]
 		nl.TTL = ttl.Val()
 	}
+	nl.Waiters = int(waiters.Val())
 	if text, ok := counter.Val()[0].(string); ok {
 		nl.Counter = fence.Token(number(text))
 	}

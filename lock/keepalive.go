@@ -48,7 +48,7 @@ func (s *session) keepAlive(k KeepAlive) {
 	if !l.closed {
 		l.background.Go(func() {
 			err := s.renew(k)
-			if k.Ended != nil && !errors.Is(context.Cause(s.ctx), ErrReleased) {
+			if k.Ended != nil && !errors.Is(context.Cause(s.context()), ErrReleased) {
 				k.Ended(err)
 			}
 		})
@@ -57,7 +57,7 @@ func (s *session) keepAlive(k KeepAlive) {
 
 // renew returns why renewing ended.
 func (s *session) renew(k KeepAlive) error {
-	ctx, cancel := context.WithCancelCause(s.ctx)
+	ctx, cancel := context.WithCancelCause(s.context())
 	defer cancel(nil)
 	defer context.AfterFunc(s.l.ctx, func() { cancel(ErrClosed) })()
 	begun := time.Now()

@@ -44,11 +44,13 @@ func (h *Lease) Deadline() time.Time {
 
 // Context ends when the lease does, with [ErrLost] or [ErrReleased] as its
 // cause. It carries the values of the context that the lease was acquired with,
-// but not its end.
-func (h *Lease) Context() context.Context { return h.s.ctx }
+// but not its end. Asking it looks at the clock: a process that was suspended
+// finds it ended, whether or not its timers have run.
+func (h *Lease) Context() context.Context { return leaseContext{h.s.context(), h.s} }
 
-// Done is closed when the lease is over.
-func (h *Lease) Done() <-chan struct{} { return h.s.ctx.Done() }
+// Done is closed when the lease is over. It looks at the clock as
+// [Lease.Context] does.
+func (h *Lease) Done() <-chan struct{} { return h.Context().Done() }
 
 // Ref names the acquisition for [Locker.Extend] and [Locker.Release] in any process.
 func (h *Lease) Ref() Ref { return h.s.ref() }

@@ -32,6 +32,7 @@ type Locker struct {
 	mu         sync.Mutex
 	closed     bool
 	sweeping   bool
+	raise      raise
 	admitting  map[int]bool // nodes that a background admission looks after
 }
 
@@ -125,7 +126,9 @@ func (l *Locker) Extend(ctx context.Context, ref Ref, ttl time.Duration) (time.D
 }
 
 func (l *Locker) extend(ctx context.Context, ref Ref, ttl time.Duration) (instant, error) {
+	ctx, end := l.begin(ctx, "extend", ref.Resource)
 	deadline, err := l.extendOnce(ctx, ref, ttl)
+	end(err)
 	if err != nil {
 		l.cfg.Metrics.Failed("extend", cause(err))
 		return instant{}, err
@@ -146,6 +149,7 @@ func (l *Locker) extendOnce(ctx context.Context, ref Ref, ttl time.Duration) (in
 	deadline := start.add(l.validity(ttl))
 	r := l.newRound(opExtend, "extend", ref.Resource)
 	defer r.drop()
+	r.traced(ctx)
 	r.send(l.all(), ask{owner: ref.Owner, ttl: ttl.Milliseconds(), expires: start.mono.Add(l.cfg.NodeTimeout)})
 	err := r.wait(ctx)
 	switch {
@@ -171,7 +175,9 @@ func overNodeMax(ttl time.Duration, maxMS int64) error {
 // holds the lock, and it was held until now. [ErrLost]: it was already gone.
 // [ErrNoQuorum]: it expires by itself at the latest.
 func (l *Locker) Release(ctx context.Context, ref Ref) error {
+	ctx, end := l.begin(ctx, "release", ref.Resource)
 	err := l.release(ctx, ref)
+	end(err)
 	if err != nil {
 		l.cfg.Metrics.Failed("release", cause(err))
 	}
@@ -184,6 +190,7 @@ func (l *Locker) release(ctx context.Context, ref Ref) error {
 	}
 	r := l.newRound(opRelease, "release", ref.Resource)
 	defer r.drop()
+	r.traced(ctx)
 	r.send(l.all(), ask{owner: ref.Owner, expires: time.Now().Add(l.cfg.MaxTTL)})
 	_ = r.wait(context.WithoutCancel(ctx)) // the node timeout bounds it
 	switch {

@@ -9,18 +9,21 @@ import (
 )
 
 // Metrics hears what happens, for histograms and counters. Its methods are
-// called from many goroutines and must not block.
+// called from many goroutines and must not block. See [Tracer] for single steps.
 type Metrics interface {
-	// Acquired: after how long, with a quorum of how many granting nodes.
+	// Acquired: after how long from the call, waiting and arming included, and how
+	// many nodes had granted when it was decided: a quorum at least.
 	Acquired(waited time.Duration, granted int)
 	// Failed: an operation ("acquire", "extend", "release") ended with a cause:
 	// "held", "no_quorum", "lost", "invalid", "arm", "context", "other".
 	Failed(operation, cause string)
-	// Ended: a lease is over after how long; lost, or released.
+	// Ended: a [Lease] is over, so long after it was acquired: lost (at its deadline,
+	// or found gone before), or released.
 	Ended(held time.Duration, lost bool)
-	// Renewed: a lease was extended.
+	// Renewed: a lease was extended, by a keep-alive, by hand or by its reference.
 	Renewed()
-	// Slow: a node did not answer within the node timeout.
+	// Slow: a step ended without the answer of this node, at the node timeout. A
+	// node that is slower than the quorum delays nothing and is not told of.
 	Slow(node string)
 }
 

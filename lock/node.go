@@ -1,10 +1,9 @@
 package lock
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"net"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -116,8 +115,9 @@ type node struct {
 	wake    chan struct{}
 	done    chan struct{}
 
-	writing sync.Mutex // of out and of the link's sending side; locked before mu is unlocked
+	writing sync.Mutex // of out, plan, the flight's order, and the link's sending side; locked before mu is unlocked
 	out     []byte
+	plan    plan
 
 	replies []reply // of the goroutine only
 }
@@ -126,32 +126,47 @@ func newNode(cfg Node, index int, k keys, nodeTimeout time.Duration, onLost func
 	stall := max(stallTimeout, 4*nodeTimeout)
 	n := &node{
 		cfg: cfg, name: cfg.Name, index: index, keys: k, stall: stall, onLost: onLost,
-		wake: make(chan struct{}, 1),
-		done: make(chan struct{}),
-		client: redis.NewClient(&redis.Options{
-			Network:               network(cfg.Addr),
-			Addr:                  cfg.Addr,
-			Username:              cfg.Username,
-			Password:              cfg.Password,
-			DB:                    cfg.DB,
-			TLSConfig:             cfg.TLS,
-			Protocol:              2,
-			MaxRetries:            -1,
-			DialerRetries:         1,
-			ContextTimeoutEnabled: true,
-			DialTimeout:           stall,
-			ReadTimeout:           stall,
-			WriteTimeout:          stall,
-			PoolSize:              4,
-			PipelinePoolSize:      -1,
-			DisableIdentity:       true,
-			MaintNotificationsConfig: &maintnotifications.Config{
-				Mode: maintnotifications.ModeDisabled,
-			},
-		}),
+		wake:   make(chan struct{}, 1),
+		done:   make(chan struct{}),
+		client: newClient(cfg, stall),
 	}
 	go n.run()
 	return n
+}
+
+// newClient makes the Redis client for everything that is not an op.
+func newClient(cfg Node, stall time.Duration) *redis.Client {
+	options := &redis.Options{
+		Addr:                  cmp.Or(cfg.Addr, cfg.Name), // for errors: the dialer knows better
+		Dialer:                func(ctx context.Context, _, _ string) (net.Conn, error) { return cfg.Dial(ctx) },
+		Username:              cfg.Username,
+		Password:              cfg.Password,
+		DB:                    cfg.DB,
+		Protocol:              2,
+		MaxRetries:            -1,
+		DialerRetries:         1,
+		ContextTimeoutEnabled: true,
+		DialTimeout:           stall,
+		ReadTimeout:           stall,
+		WriteTimeout:          stall,
+		PoolSize:              4,
+		PipelinePoolSize:      -1,
+		DisableIdentity:       true,
+		MaintNotificationsConfig: &maintnotifications.Config{
+			Mode: maintnotifications.ModeDisabled,
+		},
+	}
+	if cfg.watched() {
+		options.ConnMaxIdleTime = time.Second
+		options.OnConnect = func(ctx context.Context, c *redis.Conn) error {
+			role, err := c.Do(ctx, "ROLE").Slice()
+			if err == nil && (len(role) == 0 || role[0] != "master") {
+				err = errNotPrimary
+			}
+			return err
+		}
+	}
+	return redis.NewClient(options)
 }
 
 // submit queues ops, and sends them where nothing is in flight. It never waits
@@ -221,7 +236,7 @@ func (n *node) send() {
 	k, b := n.link, n.bound
 	n.mu.Unlock()
 	defer n.writing.Unlock()
-	n.out = b.request(n.out[:0], &n.keys, live)
+	n.out = b.request(n.out[:0], &n.keys, &n.plan, live)
 	limit := n.sentAt.Add(n.stall)
 	_ = k.conn.SetReadDeadline(limit)
 	if len(live) > 1 {
@@ -246,191 +261,6 @@ func (n *node) close() {
 	n.signal()
 	<-n.done
 	_ = n.client.Close()
-}
-
-func (n *node) run() {
-	defer close(n.done)
-	defer n.hangUp()
-	for range n.wake {
-		if n.open() {
-			n.serve()
-		}
-		n.mu.Lock()
-		again, closed := len(n.queue) > 0, n.closed
-		n.mu.Unlock()
-		switch {
-		case again:
-			n.signal()
-		case closed:
-			return
-		}
-	}
-}
-
-// open connects and learns the incarnation where that is needed, and sends what
-// is queued. Where it fails, it answers what is queued.
-func (n *node) open() bool {
-	n.mu.Lock()
-	idle := len(n.queue) == 0
-	n.mu.Unlock()
-	if idle {
-		return false
-	}
-	if err := n.connect(); err != nil {
-		n.mu.Lock()
-		queue := n.queue
-		n.queue = nil
-		n.mu.Unlock()
-		for _, o := range queue {
-			n.deliver(o, reply{err: err}) // nothing was sent
-		}
-		return false
-	}
-	n.mu.Lock()
-	n.serving = true
-	n.send()
-	return true
-}
-
-func (n *node) connect() error {
-	if n.link == nil {
-		k, err := dialLink(context.Background(), n.cfg, n.stall)
-		if err != nil {
-			return serverError(err)
-		}
-		n.link = k
-	}
-	if n.bound != nil {
-		return nil
-	}
-	_ = n.link.conn.SetDeadline(time.Now().Add(n.stall))
-	vals, err := n.link.do("HGET", n.keys.h, "@incarnation")
-	_ = n.link.conn.SetDeadline(time.Time{})
-	switch {
-	case err != nil:
-		n.hangUp()
-		return serverError(err)
-	case len(vals) != 1 || vals[0].text == "":
-		n.onLost(n)
-		return ErrQuarantined
-	}
-	n.bound = bindScripts(vals[0].text)
-	return nil
-}
-
-// serve reads the answers to what is in flight and sends what gathered
-// meanwhile, until the link fails, the node is lost, or the Locker closed.
-func (n *node) serve() {
-	for {
-		if _, err := n.link.in.Peek(1); err != nil {
-			var netErr net.Error
-			if errors.As(err, &netErr) && netErr.Timeout() && n.patient() {
-				continue
-			}
-			n.fail(err)
-			return
-		}
-		n.mu.Lock()
-		flight := n.flight
-		n.mu.Unlock()
-		lost, err := n.answer(flight)
-		if err != nil {
-			n.fail(err)
-			return
-		}
-		// Callers that these answers woke are about to submit again: let them
-		// first, so that the next batch is a full one too.
-		runtime.Gosched()
-		n.mu.Lock()
-		switch {
-		case lost:
-			// It may have been admitted again meanwhile: look before the next call.
-			n.serving, n.busy, n.bound = false, false, nil
-			n.mu.Unlock()
-			n.onLost(n)
-			return
-		case len(n.queue) > 0:
-			n.send()
-		default:
-			n.busy = false
-			if n.closed {
-				n.serving = false
-				n.mu.Unlock()
-				return
-			}
-			n.mu.Unlock()
-		}
-	}
-}
-
-// patient reports whether to go on waiting after the link's deadline passed.
-func (n *node) patient() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.busy {
-		return time.Since(n.sentAt) < n.stall // the deadline of an earlier batch
-	}
-	n.writing.Lock()
-	defer n.writing.Unlock()
-	_ = n.link.conn.SetReadDeadline(time.Time{})
-	return !n.closed
-}
-
-// answer reads the replies to a flight and delivers them. It reports whether
-// the node turned out not to be admitted. With an error all that were not
-// answered are left.
-func (n *node) answer(flight []*op) (lost bool, err error) {
-	if len(flight) == 0 {
-		return false, errMalformed // an answer that nobody asked for
-	}
-	n.replies = n.replies[:0]
-	for at := 0; at < len(flight); {
-		size := segment(flight[at:])
-		vals, err := n.link.reply()
-		var fromServer replyError
-		if err != nil && !errors.As(err, &fromServer) {
-			return lost, err
-		}
-		if size == 1 {
-			n.replies = append(n.replies, parseReply(vals, err))
-		} else {
-			n.replies = parseBatch(n.replies, size, vals, err)
-		}
-		at += size
-	}
-	for i, o := range flight {
-		lost = lost || errors.Is(n.replies[i].err, ErrQuarantined)
-		n.deliver(o, n.replies[i]) // from here on the op may be another's
-	}
-	return lost, nil
-}
-
-// fail answers for what was in flight on a link that is gone. What is queued
-// goes over the next one.
-func (n *node) fail(err error) {
-	n.mu.Lock()
-	n.writing.Lock() // whoever is sending has seen its ops
-	flight := n.flight
-	n.flight = nil
-	if !n.busy {
-		flight = nil
-	}
-	n.serving, n.busy = false, false
-	n.writing.Unlock()
-	n.mu.Unlock()
-	n.hangUp()
-	for _, o := range flight {
-		n.deliver(o, failed(err))
-	}
-}
-
-// hangUp drops the link, and with it what is known of the incarnation.
-func (n *node) hangUp() {
-	if n.link != nil {
-		_ = n.link.conn.Close()
-		n.link = nil
-	}
-	n.bound = nil
 }
 
 func (n *node) deliver(o *op, r reply) {

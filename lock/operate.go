@@ -21,8 +21,9 @@ type Leak struct {
 }
 
 // Leaks scans all nodes for locks without a time to live. It takes one pass
-// over each node's keys. The error names the nodes that could not be scanned;
-// the leaks of the others are returned all the same.
+// over each node's keys, in pages, and changes nothing. The error joins a
+// [*NodeError] for each node that could not be scanned; the leaks of the others
+// are returned all the same.
 func (l *Locker) Leaks(ctx context.Context) ([]Leak, error) {
 	found := make([][]Leak, len(l.nodes))
 	errs := make([]error, len(l.nodes))
@@ -82,6 +83,10 @@ func (n *node) leaks(ctx context.Context) ([]Leak, error) {
 // Armer it then acquires the resource once and raises the fence past the
 // holder, whose writes are refused from then on, and returns that token.
 // Without one nothing stops a holder that still runs, and the token is 0.
+//
+// The errors are those of [Locker.Inspect], [Locker.Release] and
+// [Locker.TryAcquire]. Where it is [ErrHeld], another has acquired the resource
+// in between, which fences the holder off as well.
 func (l *Locker) ForceRelease(ctx context.Context, resource string) (fence.Token, error) {
 	ins, err := l.Inspect(ctx, resource)
 	if err != nil {

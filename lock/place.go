@@ -2,7 +2,6 @@ package lock
 
 import (
 	"context"
-	"hash/fnv"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -41,15 +40,20 @@ type place struct {
 // the first is down.
 const homes = 2
 
+// home is the node that keeps the queue of a resource: its name's FNV-1a hash
+// says which. All Lockers of a group have to agree on it.
 func (l *Locker) home(resource string) int {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(resource))
-	return int(h.Sum32() % uint32(len(l.nodes)))
+	h := uint32(2166136261)
+	for i := range len(resource) {
+		h = (h ^ uint32(resource[i])) * 16777619
+	}
+	return int(h % uint32(len(l.nodes)))
 }
 
-// isHome reports whether a release on the node has somebody to wake.
-func (l *Locker) isHome(resource string, node int) bool {
-	return (node-l.home(resource)+len(l.nodes))%len(l.nodes) < homes
+// wakes reports whether a release on the node has somebody to wake, where home
+// is the resource's home.
+func (l *Locker) wakes(home, node int) bool {
+	return (node-home+len(l.nodes))%len(l.nodes) < homes
 }
 
 // wait blocks until a try is worth it: the waiter was called, or it is the
@@ -143,7 +147,7 @@ func (p *place) queue(ctx context.Context) (pttl time.Duration, rank int64, ok b
 }
 
 func (p *place) keys(n *node) []string {
-	return []string{n.keys.waitPrefix + p.resource, n.keys.lock(p.resource)}
+	return []string{n.keys.waitPrefix + p.resource, n.keys.lock(p.resource), n.keys.waiting}
 }
 
 // leave gives the place up, in the background.

@@ -17,6 +17,9 @@ type round struct {
 	resource  string
 	tally
 
+	trace context.Context // of the steps on the nodes; see traced
+	ends  []func(error)
+
 	mu   sync.Mutex
 	over bool // later answers change nothing
 	refs int  // the caller, and each op that was not answered
@@ -59,6 +62,7 @@ func (l *Locker) newRound(kind opKind, operation, resource string) *round {
 	}
 	r.kind, r.operation, r.resource = kind, operation, resource
 	r.tally, r.over, r.refs = tally{}, false, 1
+	r.trace, r.ends = nil, nil
 	return r
 }
 
@@ -83,20 +87,27 @@ func (r *round) send(set uint32, what ask) {
 		}
 	}
 	r.mu.Unlock()
+	home := r.l.home(r.resource)
 	for i, n := range r.l.nodes {
 		if set&(1<<i) == 0 {
 			continue
 		}
 		one := &r.ops[i]
 		one.kind, one.node, one.resource, one.ask, one.sink = r.kind, i, r.resource, what, r
-		one.wakes = r.kind == opRelease && r.l.isHome(r.resource, i)
+		one.wakes = r.kind == opRelease && r.l.wakes(home, i)
 		one.state.Store(opQueued)
+		if r.ends != nil {
+			r.beginNode(i)
+		}
 		n.submit(one)
 	}
 }
 
 // deliver counts an answer.
 func (r *round) deliver(rep reply) {
+	if r.ends != nil {
+		r.endNode(rep)
+	}
 	r.mu.Lock()
 	if !r.over {
 		r.pending &^= 1 << rep.node

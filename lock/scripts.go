@@ -86,13 +86,14 @@ type keys struct {
 	h, q       string
 	hBulk      []byte // h as it is sent
 	lockPrefix string
+	waiting    string // exists while any resource has a queue of waiters
 	waitPrefix string // of W, a resource's queue of waiters
 	wakePrefix string // of the channel on which a Locker hears of its turn
 }
 
 func newKeys(prefix string) keys {
 	return keys{
-		h: prefix + ":h", hBulk: appendBulk(nil, prefix+":h"), q: prefix + ":q", lockPrefix: prefix + ":lock:",
+		h: prefix + ":h", hBulk: appendBulk(nil, prefix+":h"), q: prefix + ":q", lockPrefix: prefix + ":lock:", waiting: prefix + ":waiting",
 		waitPrefix: prefix + ":wait:", wakePrefix: prefix + ":wake:",
 	}
 }

@@ -12,18 +12,18 @@ import (
 
 // session is what all handles of one acquisition share.
 type session struct {
-	l       *Locker
-	grant   fence.Grant
-	owner   string
-	ttl     time.Duration // that it was acquired with
-	begun   time.Time
-	granted int // nodes that had granted when it was acquired
+	l     *Locker
+	grant fence.Grant
+	owner string
+	ttl   time.Duration // that it was acquired with
+	begun time.Time
 
-	ctx       context.Context
-	cancel    context.CancelCauseFunc
-	extending chan struct{} // holds one value while an extension or the release is on its way
+	parent    context.Context // values only
+	extending chan struct{}   // holds one value while an extension or the release is on its way
 
 	mu       sync.Mutex
+	ctx      context.Context // made when somebody asks for it
+	cancel   context.CancelCauseFunc
 	deadline instant
 	timer    *time.Timer
 	over     error // ErrLost or ErrReleased
@@ -32,10 +32,9 @@ type session struct {
 
 func newSession(ctx context.Context, l *Locker, grant fence.Grant, owner string, ttl time.Duration, deadline instant) *session {
 	s := &session{
-		l: l, grant: grant, owner: owner, ttl: ttl, deadline: deadline,
+		l: l, parent: ctx, grant: grant, owner: owner, ttl: ttl, deadline: deadline,
 		extending: make(chan struct{}, 1), handles: 1, begun: time.Now(),
 	}
-	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.timer = time.AfterFunc(deadline.left(), s.expire)
@@ -44,6 +43,35 @@ func newSession(ctx context.Context, l *Locker, grant fence.Grant, owner string,
 
 func (s *session) ref() Ref {
 	return Ref{Resource: s.grant.Resource, Owner: s.owner, Token: s.grant.Token}
+}
+
+// context ends with the lease. It is the same one each time.
+func (s *session) context() context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx == nil {
+		s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(s.parent))
+		if s.over != nil {
+			s.cancel(s.over)
+		}
+	}
+	return s.ctx
+}
+
+// leaseContext is a session's context that does not wait for its timer.
+type leaseContext struct {
+	context.Context
+	s *session
+}
+
+func (c leaseContext) Err() error {
+	c.s.expire()
+	return c.Context.Err()
+}
+
+func (c leaseContext) Done() <-chan struct{} {
+	c.s.expire()
+	return c.Context.Done()
 }
 
 // expire ends the lease if its deadline has passed.
@@ -71,7 +99,9 @@ func (s *session) endLocked(why error) {
 	s.over = why
 	s.l.cfg.Metrics.Ended(time.Since(s.begun), why != ErrReleased) //nolint:errorlint // one of two sentinels, never wrapped
 	s.timer.Stop()
-	s.cancel(why)
+	if s.cancel != nil {
+		s.cancel(why)
+	}
 }
 
 func (s *session) current() (fence.Grant, error) {

@@ -3,8 +3,10 @@ package lock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -52,6 +54,14 @@ func (l *Locker) Sweep(ctx context.Context) (int, error) {
 	for _, top := range tops {
 		base = max(base, top)
 	}
+	if base%(1<<epochShift) > 1<<(epochShift-1) {
+		// All resources are lifted to the one that was used most: before that
+		// uses them up, a new epoch.
+		var err error
+		if base, err = l.newBase(ctx, states); err != nil {
+			return 0, err
+		}
+	}
 	swept := make([]int, len(l.nodes))
 	l.each(func(i int, n *node) {
 		if errs[i] == nil && base > 0 {
@@ -97,15 +107,61 @@ func (n *node) pages(ctx context.Context, what string) (top int64, deleted int, 
 }
 
 func (n *node) sweep(ctx context.Context, incarnation string, base int64) (int, error) {
-	raised, err := raiseScript.Run(ctx, n.client, []string{n.keys.h}, incarnation, strconv.FormatInt(base, 10)).Slice()
-	if err != nil {
+	if err := n.raise(ctx, incarnation, base); err != nil {
 		return 0, err
-	}
-	if integer(raised, 0) != 1 {
-		return 0, ErrQuarantined
 	}
 	_, deleted, err := n.pages(ctx, "delete")
 	return deleted, err
+}
+
+// raise runs raise.lua.
+func (n *node) raise(ctx context.Context, incarnation string, base int64) error {
+	raised, err := raiseScript.Run(ctx, n.client, []string{n.keys.h}, incarnation, strconv.FormatInt(base, 10)).Slice()
+	if err == nil && integer(raised, 0) != 1 {
+		err = ErrQuarantined
+	}
+	return err
+}
+
+// raise is the last time that this Locker raised the epoch.
+type raise struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+// nextEpoch has the nodes count on in a new epoch, for a resource that used up
+// the tokens of this one, unless that was done since the caller began. A base
+// may be raised at any time and on any nodes: it is as if all counters had been
+// counted up to it. Nodes that cannot be reached follow when they are the ones
+// that say that nothing is left.
+func (l *Locker) nextEpoch(ctx context.Context, since time.Time) error {
+	l.raise.mu.Lock()
+	defer l.raise.mu.Unlock()
+	if l.raise.at.After(since) {
+		return nil
+	}
+	states := l.states(ctx)
+	base, err := l.newBase(ctx, states)
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(l.nodes))
+	raised := 0
+	l.each(func(i int, n *node) {
+		if errs[i] = states[i].err; errs[i] == nil && states[i].admitted {
+			errs[i] = n.raise(ctx, states[i].incarnation, base)
+		}
+	})
+	for i := range errs {
+		if errs[i] == nil && states[i].admitted {
+			raised++
+		}
+	}
+	if raised < l.quorum {
+		return fmt.Errorf("raise the epoch: %w", errors.Join(errs...))
+	}
+	l.raise.at = time.Now()
+	return nil
 }
 
 // sweepSometimes looks in the background, and sweeps where it is worth it.

@@ -138,3 +138,23 @@ func TestAMillionResourcesUsedOnceLeaveAlmostNothing(t *testing.T) {
 		t.Errorf("swept %d", n)
 	}
 }
+
+// Nobody need remember to sweep.
+func TestALockerSweepsByItself(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{})
+	l := started(t, cfg)
+	first := token(t, acquire(t, l, "r", lock.WithTTL(50*time.Millisecond)))
+	c := client(t, servers[0].Addr)
+	for i := range 3 {
+		must(t, c.Eval(t.Context(), `for i = 1, 40000 do
+			redis.call('HSET', KEYS[1], 'c:jobs/' .. string.format('%d', ARGV[1] * 40000 + i), '1')
+		end return 1`, []string{cfg.KeyPrefix + ":h"}, i).Err())
+	}
+	l.SweepSoon()
+	lease := acquire(t, l, "r")
+	if got := token(t, lease); got <= first {
+		t.Errorf("token %d after %d", got, first)
+	}
+	eventually(t, 30*time.Second, "the counters are swept", func() bool { return fields(t, c, cfg.KeyPrefix) < 20 })
+}

@@ -3,7 +3,6 @@ package lock
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -27,8 +26,9 @@ type link struct {
 
 // value is one element of a reply; a nil bulk string is the zero value.
 type value struct {
-	n    int64
-	text string
+	n      int64
+	text   string
+	number bool // it is n
 }
 
 // replyError is an error that the server answered with.
@@ -36,17 +36,22 @@ type replyError string
 
 func (e replyError) Error() string { return string(e) }
 
+func isReplyError(err error) bool {
+	if err == nil {
+		return false
+	}
+	var fromServer replyError
+	return errors.As(err, &fromServer)
+}
+
 // dialLink connects, authenticates, refuses what is no single Redis, and
 // selects the database, all within the given time.
 func dialLink(ctx context.Context, cfg Node, within time.Duration) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	conn, err := (&net.Dialer{}).DialContext(ctx, network(cfg.Addr), cfg.Addr)
+	conn, err := cfg.Dial(ctx)
 	if err != nil {
 		return nil, err
-	}
-	if cfg.TLS != nil {
-		conn = tls.Client(conn, tlsFor(cfg))
 	}
 	k := &link{conn: conn, in: bufio.NewReaderSize(conn, 16<<10)}
 	_ = conn.SetDeadline(time.Now().Add(within))
@@ -65,15 +70,6 @@ func network(addr string) string {
 	return "tcp"
 }
 
-func tlsFor(cfg Node) *tls.Config {
-	if cfg.TLS.ServerName != "" {
-		return cfg.TLS
-	}
-	own := cfg.TLS.Clone()
-	own.ServerName, _, _ = net.SplitHostPort(cfg.Addr)
-	return own
-}
-
 func (k *link) greet(cfg Node) error {
 	hello := []string{"HELLO", "2"}
 	if cfg.Password != "" {
@@ -89,6 +85,9 @@ func (k *link) greet(cfg Node) error {
 	}
 	if err := refuseMode(vals); err != nil {
 		return err
+	}
+	if cfg.watched() && !primary(vals) {
+		return errNotPrimary
 	}
 	if cfg.DB != 0 {
 		_, err = k.do("SELECT", strconv.Itoa(cfg.DB))
@@ -112,6 +111,16 @@ func refuseMode(hello []value) error {
 	return nil
 }
 
+// primary reads the role from HELLO's answer.
+func primary(hello []value) bool {
+	for i := 0; i+1 < len(hello); i++ {
+		if hello[i].text == "role" {
+			return hello[i+1].text == "master"
+		}
+	}
+	return false
+}
+
 // do sends one command and waits for its reply.
 func (k *link) do(args ...string) ([]value, error) {
 	out := appendHead(nil, len(args))
@@ -124,6 +133,9 @@ func (k *link) do(args ...string) ([]value, error) {
 	return k.reply()
 }
 
+// maxElements bounds a reply: no batch asks for that many.
+const maxElements = 1 << 14
+
 // reply reads one reply; the values are good until the next one. A
 // [replyError] leaves the connection usable, any other error does not.
 func (k *link) reply() ([]value, error) {
@@ -134,11 +146,16 @@ func (k *link) reply() ([]value, error) {
 	}
 	if kind == '*' {
 		for ; n > 0; n-- {
-			kind, more, err := k.element()
-			if err != nil {
-				return nil, err
+			if n > maxElements {
+				return nil, errMalformed
 			}
-			if kind == '*' {
+			kind, more, err := k.element()
+			switch {
+			case isReplyError(err):
+				return nil, errMalformed // the rest of the array is still to come
+			case err != nil:
+				return nil, err
+			case kind == '*':
 				n += max(0, more) // nested ones are read flat
 			}
 		}
@@ -170,7 +187,7 @@ func (k *link) element() (kind byte, n int64, err error) {
 		return 0, 0, errMalformed
 	}
 	if kind == ':' {
-		k.vals = append(k.vals, value{n: n})
+		k.vals = append(k.vals, value{n: n, number: true})
 	}
 	if kind == '$' {
 		err = k.bulk(n)
@@ -192,6 +209,9 @@ func (k *link) bulk(n int64) error {
 	text := make([]byte, n+2)
 	if _, err := io.ReadFull(k.in, text); err != nil {
 		return err
+	}
+	if text[n] != '\r' || text[n+1] != '\n' {
+		return errMalformed
 	}
 	k.vals = append(k.vals, value{text: string(text[:n])})
 	return nil
@@ -258,6 +278,8 @@ func serverError(err error) error {
 	case strings.HasPrefix(text, "NOSCRIPT"):
 		// The bound scripts are gone: the node lost its run.
 		return ErrQuarantined
+	case strings.HasPrefix(text, "READONLY"):
+		return fmt.Errorf("%w: its server is a replica now", ErrQuarantined) // nothing was written
 	case strings.HasPrefix(text, "CROSSSLOT"), strings.HasPrefix(text, "MOVED"), strings.HasPrefix(text, "CLUSTERDOWN"):
 		return ErrCluster
 	case errors.As(err, &netErr) && netErr.Timeout():

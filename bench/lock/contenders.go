@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/bsm/redislock"
@@ -18,59 +21,48 @@ import (
 
 const ttl = 30 * time.Second
 
-// contender acquires and releases a resource that nobody else wants.
+// contender takes leases with one of the libraries.
 type contender struct {
-	name  string
+	name string
+	// cycle acquires and releases a resource that nobody else wants.
 	cycle func(ctx context.Context, resource string) error
-	close func()
+	// wait acquires a resource, waiting while another holds it.
+	wait func(ctx context.Context, resource string) (release func(context.Context) error, err error)
 }
 
-func contend(ctx context.Context, servers []*redisserver.Server) ([]contender, error) {
+// contend makes the contenders for a group of nodes; done ends them.
+func contend(ctx context.Context, servers []*redisserver.Server) (all []contender, done func(), err error) {
+	var closers []func()
+	done = func() {
+		for _, f := range closers {
+			f()
+		}
+	}
 	l, err := ours(ctx, servers)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	closers = append(closers, func() { _ = l.Close() })
+	all = append(all, fencegate("fencegate", l), contender{name: "fencegate-async", cycle: func(ctx context.Context, resource string) error {
+		lease, err := l.TryAcquire(ctx, resource, lock.WithTTL(ttl))
+		if err != nil {
+			return err
+		}
+		lease.ReleaseAsync()
+		return nil
+	}})
 	clients := make([]*goredis9.Client, len(servers))
 	pools := make([]redis.Pool, len(servers))
 	for i, s := range servers {
 		clients[i] = goredis9.NewClient(&goredis9.Options{Addr: s.Addr, PoolSize: 128})
+		closers = append(closers, func() { _ = clients[i].Close() })
 		pools[i] = goredis.NewPool(clients[i])
 	}
 	rs := redsync.New(pools...)
-	all := []contender{
-		{"fencegate", func(ctx context.Context, resource string) error {
-			lease, err := l.TryAcquire(ctx, resource, lock.WithTTL(ttl))
-			if err != nil {
-				return err
-			}
-			return lease.Release(ctx)
-		}, func() { _ = l.Close() }},
-		{"fencegate-async", func(ctx context.Context, resource string) error {
-			lease, err := l.TryAcquire(ctx, resource, lock.WithTTL(ttl))
-			if err != nil {
-				return err
-			}
-			lease.ReleaseAsync()
-			return nil
-		}, func() {}},
-		{"redsync", redsyncCycle(rs), func() {
-			for _, c := range clients {
-				_ = c.Close()
-			}
-		}},
-		{"redsync-failfast", redsyncCycle(rs, redsync.WithFailFast(true)), func() {}},
-	}
+	all = append(all, redsyncs("redsync", rs), redsyncs("redsync-failfast", rs, redsync.WithFailFast(true)))
 	if len(servers) > 1 {
-		return all, nil
+		return all, done, nil
 	}
-	rl := redislock.New(clients[0])
-	all = append(all, contender{"redislock", func(ctx context.Context, resource string) error {
-		held, err := rl.Obtain(ctx, resource, ttl, nil)
-		if err != nil {
-			return err
-		}
-		return held.Release(ctx)
-	}, func() {}})
 	rueidisLocker, err := rueidislock.NewLocker(rueidislock.LockerOption{
 		ClientOption:   rueidis.ClientOption{InitAddress: []string{servers[0].Addr}},
 		KeyMajority:    1,
@@ -78,32 +70,95 @@ func contend(ctx context.Context, servers []*redisserver.Server) ([]contender, e
 		NoLoopTracking: true,
 	})
 	if err != nil {
-		return nil, err
+		done()
+		return nil, nil, err
 	}
-	return append(all, contender{"rueidislock", func(ctx context.Context, resource string) error {
-		_, cancel, err := rueidisLocker.WithContext(ctx, resource)
+	closers = append(closers, rueidisLocker.Close)
+	return append(all, redislocks(redislock.New(clients[0])), rueidislocks(rueidisLocker)), done, nil
+}
+
+func fencegate(name string, l *lock.Locker) contender {
+	return contender{name: name, cycle: func(ctx context.Context, resource string) error {
+		lease, err := l.TryAcquire(ctx, resource, lock.WithTTL(ttl))
 		if err != nil {
 			return err
 		}
-		cancel()
-		return nil
-	}, rueidisLocker.Close}), nil
+		return lease.Release(ctx)
+	}, wait: func(ctx context.Context, resource string) (func(context.Context) error, error) {
+		lease, err := l.Acquire(ctx, resource, lock.WithTTL(ttl))
+		if err != nil {
+			return nil, err
+		}
+		return lease.Release, nil
+	}}
 }
 
-func redsyncCycle(rs *redsync.Redsync, opts ...redsync.Option) func(context.Context, string) error {
-	return func(ctx context.Context, resource string) error {
-		m := rs.NewMutex(resource, append(opts[:len(opts):len(opts)], redsync.WithExpiry(ttl), redsync.WithTries(1))...)
+// apart is a Locker of its own for each that waits, as in as many processes.
+func apart(lockers []*lock.Locker) contender {
+	var next atomic.Int64
+	return contender{name: "fencegate-apart", wait: func(ctx context.Context, resource string) (func(context.Context) error, error) {
+		return fencegate("", lockers[next.Add(1)%int64(len(lockers))]).wait(ctx, resource)
+	}}
+}
+
+func redsyncs(name string, rs *redsync.Redsync, opts ...redsync.Option) contender {
+	acquire := func(ctx context.Context, resource string, tries int) (func(context.Context) error, error) {
+		m := rs.NewMutex(resource, append(opts[:len(opts):len(opts)], redsync.WithExpiry(ttl), redsync.WithTries(tries))...)
 		if err := m.LockContext(ctx); err != nil {
+			return nil, err
+		}
+		return func(ctx context.Context) error {
+			_, err := m.UnlockContext(ctx)
+			return err
+		}, nil
+	}
+	return contender{name: name, cycle: func(ctx context.Context, resource string) error {
+		release, err := acquire(ctx, resource, 1)
+		if err != nil {
 			return err
 		}
-		_, err := m.UnlockContext(ctx)
-		return err
+		return release(ctx)
+	}, wait: func(ctx context.Context, resource string) (func(context.Context) error, error) {
+		return acquire(ctx, resource, 1<<20)
+	}}
+}
+
+func redislocks(c *redislock.Client) contender {
+	acquire := func(ctx context.Context, resource string, o *redislock.Options) (func(context.Context) error, error) {
+		held, err := c.Obtain(ctx, resource, ttl, o)
+		if err != nil {
+			return nil, err
+		}
+		return held.Release, nil
 	}
+	return contender{name: "redislock", cycle: func(ctx context.Context, resource string) error {
+		release, err := acquire(ctx, resource, nil)
+		if err != nil {
+			return err
+		}
+		return release(ctx)
+	}, wait: func(ctx context.Context, resource string) (func(context.Context) error, error) {
+		return acquire(ctx, resource, &redislock.Options{RetryStrategy: redislock.LinearBackoff(10 * time.Millisecond)})
+	}}
+}
+
+func rueidislocks(l rueidislock.Locker) contender {
+	acquire := func(ctx context.Context, resource string) (func(context.Context) error, error) {
+		_, cancel, err := l.WithContext(ctx, resource)
+		return func(context.Context) error { cancel(); return nil }, err
+	}
+	return contender{name: "rueidislock", cycle: func(ctx context.Context, resource string) error {
+		release, err := acquire(ctx, resource)
+		if err != nil {
+			return err
+		}
+		return release(ctx)
+	}, wait: acquire}
 }
 
 // ours is a Locker on a key space of its own for each size of the group.
 func ours(ctx context.Context, servers []*redisserver.Server) (*lock.Locker, error) {
-	cfg := lock.Config{KeyPrefix: "bench-" + string(rune('0'+len(servers)))}
+	cfg := lock.Config{KeyPrefix: fmt.Sprintf("bench-%d", len(servers))}
 	for _, s := range servers {
 		cfg.Nodes = append(cfg.Nodes, lock.Node{Addr: s.Addr})
 	}
@@ -113,5 +168,8 @@ func ours(ctx context.Context, servers []*redisserver.Server) (*lock.Locker, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	return l, l.Init(ctx)
+	if err := l.Init(ctx); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
 }

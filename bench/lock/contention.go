@@ -4,102 +4,168 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
 )
 
-// handOffGoal measures from one process's release to the acquisition of a
-// waiter that uses a Locker of its own, as another process would.
-func handOffGoal(ctx context.Context, servers []*redisserver.Server) (bool, error) {
-	holder, err := ours(ctx, servers)
-	if err != nil {
-		return false, err
-	}
-	defer holder.Close()
-	waiter, err := ours(ctx, servers)
-	if err != nil {
-		return false, err
-	}
-	defer waiter.Close()
-	p50 := func(other *lock.Locker) (time.Duration, error) {
-		var times []time.Duration
-		for range 40 {
-			lease, err := holder.Acquire(ctx, "hand-off", lock.WithTTL(ttl))
-			if err != nil {
-				return 0, err
-			}
-			got := make(chan time.Time, 1)
-			failed := make(chan error, 1)
-			go func() {
-				next, err := other.Acquire(ctx, "hand-off", lock.WithTTL(ttl))
-				if err != nil {
-					failed <- err
-					return
-				}
-				got <- time.Now()
-				next.ReleaseAsync()
-			}()
-			time.Sleep(20 * time.Millisecond) // long enough to be waiting
-			begun := time.Now()
-			if err := lease.Release(ctx); err != nil {
-				return 0, err
-			}
-			select {
-			case at := <-got:
-				times = append(times, at.Sub(begun))
-			case err := <-failed:
-				return 0, err
-			}
-		}
-		slices.Sort(times)
-		return times[len(times)/2], nil
-	}
-	met := true
-	for name, other := range map[string]*lock.Locker{"within": holder, "across": waiter} {
-		took, err := p50(other)
-		if err != nil {
-			return false, err
-		}
-		met = goal("lock.handoff.p50.n5."+name, took.Round(time.Microsecond).String(), "want:800µs",
-			took.Seconds()/0.0008, 1, true) && met
-	}
-	return met, nil
-}
+// A crowd is that many who want one resource, each to hold it for that long.
+const (
+	crowdSize = 100
+	crowdHold = 5 * time.Millisecond
+	crowdTime = 4 * time.Second
+)
 
-// frozenGoal freezes one node of five and looks for the longest operation.
-func frozenGoal(ctx context.Context, servers []*redisserver.Server) (bool, error) {
-	l, err := ours(ctx, servers)
-	if err != nil {
-		return false, err
-	}
-	defer l.Close()
-	if err := servers[2].Freeze(); err != nil {
-		return false, err
-	}
-	defer func() { _ = servers[2].Thaw() }()
-	var longest time.Duration
-	var failed int
-	timed := func(f func() error) {
-		begun := time.Now()
-		if f() != nil {
-			failed++
-		}
-		longest = max(longest, time.Since(begun))
-	}
-	for i := range 300 {
-		var lease *lock.Lease
-		timed(func() (err error) {
-			lease, err = l.TryAcquire(ctx, fmt.Sprintf("frozen/%d", i%7), lock.WithTTL(ttl))
-			return err
-		})
-		if lease == nil {
+// crowds measures how fast one resource goes round, and how long anybody waits.
+func crowds(ctx context.Context, s settings, servers []*redisserver.Server, _ *board) error {
+	fmt.Printf("\n%d want one resource, %v each: at most %v/s\n", crowdSize, crowdHold, int(time.Second/crowdHold))
+	fmt.Printf("%-5s %-22s %10s %10s %10s %14s\n", "nodes", "contender", "grants/s", "p50 wait", "max wait", "never got it")
+	for _, n := range []int{1, 5} {
+		if s.nodes != 0 && s.nodes != n {
 			continue
 		}
-		timed(func() error { return lease.Extend(ctx, ttl) })
-		timed(func() error { return lease.Release(ctx) })
+		contenders, done, err := contend(ctx, servers[:n])
+		if err != nil {
+			return err
+		}
+		var lockers []*lock.Locker
+		for range crowdSize {
+			l, err := ours(ctx, servers[:n])
+			if err != nil {
+				return err
+			}
+			lockers = append(lockers, l)
+			if err := fencegate("", l).cycle(ctx, "warm"); err != nil { // connects
+				return err
+			}
+		}
+		for _, c := range slices.Insert(contenders, 1, apart(lockers)) {
+			if c.wait != nil && listed(s.contenders, c.name) {
+				c.crowd(ctx, n)
+			}
+		}
+		for _, l := range lockers {
+			_ = l.Close()
+		}
+		done()
 	}
-	met := goal("lock.frozen.max.n5", longest.Round(time.Microsecond).String(), "want:60ms", longest.Seconds()/0.06, 1, true)
-	return met && failed == 0, nil
+	return nil
+}
+
+func (c contender) crowd(ctx context.Context, nodes int) {
+	ctx, cancel := context.WithTimeout(ctx, crowdTime)
+	defer cancel()
+	var mu sync.Mutex
+	var waits []time.Duration
+	var longest time.Duration
+	never, failed := 0, 0
+	var all sync.WaitGroup
+	for range crowdSize {
+		all.Go(func() {
+			got := 0
+			for ctx.Err() == nil {
+				begun := time.Now()
+				release, err := c.wait(ctx, "crowd/"+c.name)
+				waited := time.Since(begun)
+				mu.Lock()
+				longest = max(longest, waited) // who waits in vain waits too
+				switch {
+				case err == nil:
+					got++
+					waits = append(waits, waited)
+				case ctx.Err() == nil:
+					failed++
+				case got == 0:
+					never++
+				}
+				mu.Unlock()
+				if err != nil {
+					continue
+				}
+				time.Sleep(crowdHold)
+				_ = release(context.WithoutCancel(ctx))
+			}
+		})
+	}
+	all.Wait()
+	fmt.Printf("%-5d %-22s %10.0f %10v %10v %14d", nodes, c.name, float64(len(waits))/crowdTime.Seconds(),
+		quantile(waits, 0.5).Round(time.Millisecond), longest.Round(time.Millisecond), never)
+	if failed > 0 {
+		fmt.Printf("  %d failed", failed)
+	}
+	fmt.Println()
+}
+
+// handOffs measures from one process's release to the acquisition of a waiter
+// that uses a client of its own, as another process would.
+func handOffs(ctx context.Context, s settings, servers []*redisserver.Server, b *board) error {
+	fmt.Printf("\n%-5s %-22s %10s %10s   from a release to the next one's lease\n", "nodes", "contender", "p50", "p99")
+	for _, n := range []int{1, 5} {
+		if s.nodes != 0 && s.nodes != n {
+			continue
+		}
+		holders, done, err := contend(ctx, servers[:n])
+		if err != nil {
+			return err
+		}
+		waiters, doneToo, err := contend(ctx, servers[:n])
+		if err != nil {
+			return err
+		}
+		for i, c := range holders {
+			if c.wait == nil || !listed(s.contenders, c.name) {
+				continue
+			}
+			times, err := handOff(ctx, c, waiters[i])
+			if err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+			p50 := quantile(times, 0.5)
+			fmt.Printf("%-5d %-22s %10v %10v\n", n, c.name, p50.Round(time.Microsecond), quantile(times, 0.99).Round(time.Microsecond))
+			if c.name == "fencegate" {
+				b.goal(fmt.Sprintf("lock.handoff.p50.n%d", n), p50.Round(time.Microsecond).String(), "want:800µs", p50.Seconds()/0.0008, 1, true)
+			}
+		}
+		doneToo()
+		done()
+	}
+	return nil
+}
+
+func handOff(ctx context.Context, holder, waiter contender) ([]time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	var times []time.Duration
+	for len(times) < 60 && (len(times) < 10 || ctx.Err() == nil) {
+		release, err := holder.wait(ctx, "hand-off/"+holder.name)
+		if err != nil {
+			return nil, err
+		}
+		type taken struct {
+			at      time.Time
+			release func(context.Context) error
+			err     error
+		}
+		next := make(chan taken, 1)
+		go func() {
+			release, err := waiter.wait(ctx, "hand-off/"+holder.name)
+			next <- taken{time.Now(), release, err}
+		}()
+		time.Sleep(20 * time.Millisecond) // long enough to be waiting
+		begun := time.Now()
+		if err := release(ctx); err != nil {
+			return nil, err
+		}
+		got := <-next
+		if got.err != nil {
+			return nil, got.err
+		}
+		times = append(times, got.at.Sub(begun))
+		if err := got.release(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return times, nil
 }

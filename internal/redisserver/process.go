@@ -94,7 +94,7 @@ func (p *process) startOnce(ctx context.Context) error {
 	}
 	defer log.Close()
 	p.proc, err = child.Start(child.Spec{
-		Path: p.cfg.Binary, Args: append(args, p.cfg.Args...), Dir: p.cfg.Dir, Log: log,
+		Path: p.cfg.Binary, Args: append(args, p.cfg.Args...), Env: append(os.Environ(), p.cfg.Env...), Dir: p.cfg.Dir, Log: log,
 		DeathSignal: syscall.SIGKILL, // a frozen node would not hear another
 	})
 	if err != nil {

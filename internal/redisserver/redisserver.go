@@ -47,6 +47,7 @@ type Config struct {
 	Addr       string        // host:port on loopback; default: 127.0.0.1 and a free port
 	AppendOnly Persistence   // default None
 	Args       []string      // further options, such as "--maxmemory", "10mb"; never secrets
+	Env        []string      // beside this process's environment, as "NAME=value"
 	Patience   time.Duration // for starting; default 15s
 }
 

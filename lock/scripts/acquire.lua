@@ -14,27 +14,32 @@
 -- {-3, maxttl}                  ttl is over the node's maximum
 --
 -- The nonce binds the script to one admission: see admit.lua.
-local m = redis.call('HMGET', KEYS[1], '@incarnation', '@base', '@maxttl', ARGV[1])
+local m = redis.call('HMGET', KEYS[1], '@incarnation', '@base', '@maxttl')
 if m[1] ~= '@NONCE@' then
   return {-1}
 end
-local ttl = tonumber(ARGV[3])
-if ttl > tonumber(m[3]) then
+if tonumber(ARGV[3]) > tonumber(m[3]) then
   return {-3, tonumber(m[3])}
 end
-local c = math.max(tonumber(m[4] or '0'), tonumber(m[2]))
+local least = math.max(tonumber(m[2]), tonumber(ARGV[4]))
 local held = redis.call('GET', KEYS[2])
 if held and string.sub(held, 1, 32) ~= string.sub(ARGV[2], 1, 32) then
-  return {0, redis.call('PTTL', KEYS[2]), c, string.sub(held, 33)}
+  local c = tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or '0')
+  return {0, redis.call('PTTL', KEYS[2]), math.max(c, tonumber(m[2])), string.sub(held, 33)}
 end
 -- The own lock may be there already (a repeated message): counting up all the
 -- same keeps tokens unique; "return the existing one" did not.
-c = math.max(c, tonumber(ARGV[4])) + 1
+--
+-- The counter is written before the lock, so that no lock exists without its
+-- count.
+local c = redis.call('HINCRBY', KEYS[1], ARGV[1], '1')
+if c <= least then
+  c = redis.call('HINCRBY', KEYS[1], ARGV[1], least + 1 - c)
+end
 if c % 4294967296 == 0 or c >= 9007199254740992 then
+  redis.call('HINCRBY', KEYS[1], ARGV[1], '-1')
   return {-2}
 end
--- The counter is written before the lock, so that no lock exists without its
--- count. '..' and tostring would turn 1e14 into "1e+14"; '%.0f' does not.
-redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', c))
-redis.call('SET', KEYS[2], ARGV[2], 'PX', ttl)
+-- With GET the answer is the old value, mostly nothing; without, a table.
+redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3], 'GET')
 return {c}

@@ -10,6 +10,8 @@
 -- ARGV[2]  base = epoch * 2^32; the epoch was raised AFTER the nonce was
 --          written (a slow admission with an older epoch made tokens fall)
 -- ARGV[3]  the node's maximum ttl, ms
+-- ARGV[4]  'reign': note this server's replication id, for a node that Sentinels
+--          look after; '' for any other
 --
 -- {1}        admitted
 -- {0}        race: another admission has begun, or the data is gone again
@@ -31,4 +33,7 @@ end
 redis.call('HSET', KEYS[1], '@incarnation', ARGV[1], '@base', ARGV[2], '@maxttl', ARGV[3],
   '@note', 'kept by fencegate: without this key the node counts as lost and grants nothing')
 redis.call('HDEL', KEYS[1], '@pending')
+if ARGV[4] == 'reign' then
+  redis.call('HSET', KEYS[1], '@reign', string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)'))
+end
 return {1}

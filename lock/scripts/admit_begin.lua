@@ -14,11 +14,17 @@ local m = redis.call('HMGET', KEYS[1], '@incarnation', '@pending')
 if (m[1] or '') ~= ARGV[3] then
   return {0}
 end
-if m[2] and m[2] ~= ARGV[1] and redis.call('EXISTS', KEYS[2]) == 1 then
-  return {2, redis.call('PTTL', KEYS[2])}
+local q = redis.call('GET', KEYS[2])
+if m[2] and m[2] ~= ARGV[1] and q then
+  local left = redis.call('PTTL', KEYS[2])
+  -- More left than there was at first: the clock was set back, perhaps by
+  -- hours. A whole quarantine from now on is safe and ends.
+  if left <= (tonumber(string.match(q, ':(%d+)$')) or left) then
+    return {2, left}
+  end
 end
 redis.call('HSET', KEYS[1], '@pending', ARGV[1])
 if tonumber(ARGV[2]) > 0 then
-  redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
+  redis.call('SET', KEYS[2], ARGV[1] .. ':' .. ARGV[2], 'PX', ARGV[2])
 end
 return {1}

@@ -1,124 +1,102 @@
--- Several acquires (phase 1) and releases in one step: the same as acquire.lua
--- and release.lua for each of them, one after the other, in their order. What
--- one does to a lock or a counter the next one sees.
+-- Several acquires (phase 1) and releases in one step, each of a resource of
+-- its own: the same as acquire.lua and release.lua for each of them. What
+-- concerns different resources may be done in any order, so all counters come
+-- before all locks, and the releases last.
 --
--- KEYS     H, then L of each op; a lock may come more than once
--- ARGV[1]  length of the part of L before the resource's name
--- ARGV[2]  start of W's names, the sorted sets of waiters
--- ARGV[3]  start of the names of the channels that wake
--- ARGV     then for each op two or three values:
---            value, ttl           acquire; value = owner (32 hex digits) .. holder, ttl in ms
---            value, -ttl, floor   acquire above a floor
---            owner, 0             release
---            owner, 0.5           release, and wake the first who waits on this node
+-- KEYS[1]  H: hash of this node's marker, base and counters
+-- KEYS[2]  exists while anybody waits on this node; see wait.lua
+-- KEYS     then L of each acquire, then L of each release, no lock twice
+-- ARGV[1]  how many acquires
+-- ARGV[2]  how many of the releases, the last ones, wake who waits on this node
+-- ARGV[3]  ttl of each acquire, ms; 0: each has its own
+-- ARGV[4]  1: each acquire has a floor
+-- ARGV[5]  length of the part of L before the resource's name
+-- ARGV[6]  start of W's names, the sorted sets of waiters
+-- ARGV[7]  start of the names of the channels that wake
+-- ARGV     then of each acquire: owner (32 hex digits) .. holder
+--          then of each release: owner
+--          then of each acquire: ttl, where ARGV[3] is 0
+--          then of each acquire: floor, where ARGV[4] is 1
 --
 -- Flat: for each acquire its counter c > 0, or 0, -1, -2, -3 as acquire.lua has
 -- them; for each release 1 or 0; then for each acquire with 0 or -3 four
 -- values: its place in the order from 1, pttl (or maxttl), counter, holder.
 --
 -- After an error any of the acquires may have been granted.
-local sub, max = string.sub, math.max
-local n, name = #KEYS - 1, tonumber(ARGV[1]) + 1
-local values, ttls, floors = {}, {}, {}
-local fields, nf = {'@incarnation', '@base', '@maxttl'}, 3
-local at = 4
-for i = 1, n do
-  values[i] = ARGV[at]
-  local ttl = tonumber(ARGV[at + 1])
-  at = at + 2
-  if ttl < 0 then
-    ttl, floors[i] = -ttl, tonumber(ARGV[at])
-    at = at + 1
-  end
-  ttls[i] = ttl
-  if ttl >= 1 then
-    nf = nf + 1
-    fields[nf] = 'c:' .. sub(KEYS[i + 1], name)
-  end
-end
-local m = redis.call('HMGET', KEYS[1], unpack(fields))
+local call, sub, max = redis.call, string.sub, math.max
+local H, first, all = KEYS[1], 7, #KEYS - 2
+local acquires, wakes, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local name = tonumber(ARGV[5]) + 1
+local m = call('HMGET', H, '@incarnation', '@base', '@maxttl')
+local found = call('MGET', unpack(KEYS, 2)) -- found[i + 1] belongs to KEYS[i + 2]
 local admitted = m[1] == '@NONCE@'
 local base, maxttl = tonumber(m[2] or '0'), tonumber(m[3] or '0')
-local found = redis.call('MGET', unpack(KEYS, 2))
--- What has become of locks and counters so far, by L: px is the time to live
--- that a lock gets in the end, 0 where it goes.
-local lock, count, px, counted = {}, {}, {}, {}
-for i = 1, n do
-  lock[KEYS[i + 1]] = found[i]
-end
-local answer, tail, nt, f = {}, {}, 0, 3
-local waits, nw = {}, 0
-for i = 1, n do
-  local key, value, ttl = KEYS[i + 1], values[i], ttls[i]
-  local held = lock[key]
-  if ttl < 1 then
-    if held and sub(held, 1, 32) == value then
-      answer[i], lock[key], px[key] = 1, false, 0
-      if ttl > 0 then
-        nw = nw + 1
-        waits[nw] = ARGV[2] .. sub(key, name)
-      end
-    else
-      answer[i] = 0
-    end
-  else
-    f = f + 1
-    if not admitted then
-      answer[i] = -1
-    else
-      local c = count[key] or max(tonumber(m[f] or '0'), base)
-      if ttl > maxttl then
-        answer[i] = -3
-        tail[nt + 1], tail[nt + 2], tail[nt + 3], tail[nt + 4] = i, maxttl, c, ''
-        nt = nt + 4
-      elseif held and sub(held, 1, 32) ~= sub(value, 1, 32) then
-        answer[i] = 0
-        tail[nt + 1], tail[nt + 2], tail[nt + 3], tail[nt + 4] = i, px[key] or redis.call('PTTL', key), c, sub(held, 33)
-        nt = nt + 4
-      else
-        c = max(c, floors[i] or 0) + 1
-        if c % 4294967296 == 0 or c >= 9007199254740992 then
-          answer[i] = -2
-        else
-          answer[i], count[key], counted[key] = c, c, fields[f]
-          lock[key], px[key] = value, ttl
-        end
-      end
-    end
+local ttls, floors = ttl == 0 and first + all, ARGV[4] == '1' and #ARGV - acquires
+local answer, tail = {}, {}
+local function refuse(i, code, left, holder)
+  local c = tonumber(call('HGET', H, 'c:' .. sub(KEYS[i + 2], name)) or '0')
+  answer[i] = code
+  for _, v in ipairs({i, left, max(c, base), holder}) do
+    tail[#tail + 1] = v
   end
 end
+
 -- All counters before all locks: no lock exists without its count.
-local counters, nc = {}, 0
-for key, field in pairs(counted) do
-  counters[nc + 1], counters[nc + 2] = field, string.format('%.0f', count[key])
-  nc = nc + 2
-end
-if nc > 0 then
-  redis.call('HSET', KEYS[1], unpack(counters))
-end
-local dead, nd = {}, 0
-for key, ttl in pairs(px) do
-  if ttl > 0 then
-    redis.call('SET', key, lock[key], 'PX', ttl)
+for i = 1, acquires do
+  local held = found[i + 1]
+  if not admitted then
+    answer[i] = -1
+  elseif (ttls and tonumber(ARGV[ttls + i]) or ttl) > maxttl then
+    refuse(i, -3, maxttl, '')
+  elseif held and sub(held, 1, 32) ~= sub(ARGV[first + i], 1, 32) then
+    refuse(i, 0, call('PTTL', KEYS[i + 2]), sub(held, 33))
   else
+    local field = 'c:' .. sub(KEYS[i + 2], name)
+    local c = call('HINCRBY', H, field, '1') -- a number would be printed with 17 digits first
+    local least = floors and max(base, tonumber(ARGV[floors + i])) or base
+    if c <= least then
+      c = call('HINCRBY', H, field, least + 1 - c)
+    end
+    if c % 4294967296 == 0 or c >= 9007199254740992 then
+      call('HINCRBY', H, field, '-1')
+      c = -2
+    end
+    answer[i] = c
+  end
+end
+for i = 1, acquires do
+  if answer[i] > 0 then
+    -- With GET the answer is the old value, mostly nothing; without, a table.
+    call('SET', KEYS[i + 2], ARGV[first + i], 'PX', ttls and ARGV[ttls + i] or ARGV[3], 'GET')
+  end
+end
+
+local dead, nd = {}, 0
+for i = acquires + 1, all do
+  local held = found[i + 1]
+  if held and sub(held, 1, 32) == ARGV[first + i] then
     nd = nd + 1
-    dead[nd] = key
+    dead[nd], answer[i] = KEYS[i + 2], 1
+  else
+    answer[i] = 0
   end
 end
 if nd > 0 then
-  redis.call('DEL', unpack(dead))
+  call('DEL', unpack(dead))
 end
-if nw > 0 and redis.call('EXISTS', unpack(waits)) > 0 then
-  for _, w in ipairs(waits) do
-    for _, head in ipairs(redis.call('ZRANGE', w, 0, 15)) do
-      if redis.call('PUBLISH', ARGV[3] .. sub(head, 1, 32), sub(w, #ARGV[2] + 1)) > 0 then
+for i = found[1] and all - wakes + 1 or all + 1, all do
+  if answer[i] == 1 then
+    local resource = sub(KEYS[i + 2], name)
+    local w = ARGV[6] .. resource
+    for _, head in ipairs(call('ZRANGE', w, 0, 15)) do
+      if call('PUBLISH', ARGV[7] .. sub(head, 1, 32), resource) > 0 then
         break
       end
-      redis.call('ZREM', w, head) -- it does not listen any more
+      call('ZREM', w, head) -- it does not listen any more
     end
   end
 end
-for i = 1, nt do
-  answer[n + i] = tail[i]
+for i = 1, #tail do
+  answer[all + i] = tail[i]
 end
 return answer

@@ -3,6 +3,8 @@
 --
 -- KEYS[1]  W: sorted set of waiters, in the order in which they came
 -- KEYS[2]  L: lock of the resource
+-- KEYS[3]  exists at least as long as W does: where it is not there, batches of
+--          releases look for no queue
 -- ARGV[1]  waiter: id of its Locker (32 hex digits) .. ":" .. number
 -- ARGV[2]  resource, the message that wakes
 -- ARGV[3]  start of the channels' names
@@ -14,6 +16,7 @@ if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then
   redis.call('ZADD', KEYS[1], tonumber(last[2] or '0') + 1, ARGV[1])
 end
 redis.call('PEXPIRE', KEYS[1], 600000)
+redis.call('SET', KEYS[3], '', 'PX', 600000)
 local pttl = redis.call('PTTL', KEYS[2])
 if pttl == -2 then
   -- Nobody else wakes the first one then; whoever does not listen is gone.

@@ -1,0 +1,101 @@
+package leasingtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+)
+
+// register is a fence in memory.
+type register struct {
+	mu      sync.Mutex
+	tokens  map[string]fence.Token
+	last    fence.Arming
+	failure error // of the next ones
+}
+
+func (r *register) Arm(_ context.Context, a fence.Arming) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch recorded := r.tokens[a.Resource]; {
+	case r.failure != nil:
+		return r.failure
+	case recorded >= a.Token:
+		return &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
+	}
+	if r.tokens == nil {
+		r.tokens = make(map[string]fence.Token)
+	}
+	r.tokens[a.Resource], r.last = a.Token, a
+	return nil
+}
+
+func (r *register) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failure = err
+}
+
+func arms(t testing.TB, open Open) {
+	fences := &register{}
+	s := source(t, open, fences)
+	for name, acquire := range map[string]func(context.Context, leasing.Request) (leasing.Lease, error){"try": s.TryAcquire, "acquire": s.Acquire} {
+		lease, err := acquire(t.Context(), request(TTL))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		fences.mu.Lock()
+		armed := fences.last
+		fences.mu.Unlock()
+		if armed.Resource != lease.Grant.Resource || armed.Token != lease.Grant.Token ||
+			armed.Holder != "worker-a" || !bytes.Equal(armed.SealHash, lease.Grant.Seal.Hash()) {
+			t.Errorf("%s: armed %+v for %v", name, armed, lease.Grant)
+		}
+		release(t, s, lease)
+	}
+}
+
+// exceeds is what makes a source trustworthy that has forgotten its tokens.
+func exceeds(t testing.TB, open Open) {
+	const recorded = fence.Token(1 << 40)
+	fences := &register{tokens: map[string]fence.Token{request(TTL).Resource: recorded}}
+	s := source(t, open, fences)
+	lease := take(t, s, request(TTL))
+	higher(t, lease.Grant.Token, recorded)
+	release(t, s, lease)
+	next := take(t, s, request(TTL))
+	higher(t, next.Grant.Token, lease.Grant.Token)
+	release(t, s, next)
+}
+
+func failedArm(t testing.TB, open Open) {
+	fences := &register{}
+	s := source(t, open, fences)
+	var last fence.Token
+	for name, failure := range map[string]error{
+		"away":      errors.New("database is away"),
+		"unknown":   errors.Join(errors.New("connection broke"), fence.ErrUnknown),
+		"undrained": &fence.UndrainedError{Resource: request(TTL).Resource, Token: 1, Detail: "a prepared transaction"},
+	} {
+		fences.fail(failure)
+		if _, err := s.TryAcquire(t.Context(), request(TTL)); !errors.Is(err, failure) {
+			t.Errorf("%s: %v; want the Armer's error", name, err)
+		}
+		fences.fail(nil)
+		eventually(t, "the resource is free again", func() bool {
+			lease, err := s.TryAcquire(t.Context(), request(TTL))
+			if err != nil {
+				return false
+			}
+			higher(t, lease.Grant.Token, last)
+			last = lease.Grant.Token
+			release(t, s, lease)
+			return true
+		})
+	}
+}

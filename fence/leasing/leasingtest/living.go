@@ -1,0 +1,159 @@
+package leasingtest
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+)
+
+func deadline(t testing.TB, open Open) {
+	s := source(t, open, nil)
+	begun := time.Now()
+	lease := take(t, s, request(TTL))
+	if lives := lease.Deadline.Sub(begun); lives > TTL+time.Since(begun) || lives < TTL/2 {
+		t.Errorf("the deadline is %v after the call began; the TTL is %v", lives, TTL)
+	}
+	release(t, s, lease)
+}
+
+func extendMoves(t testing.TB, open Open) {
+	a, b := source(t, open, nil), source(t, open, nil)
+	lease := take(t, a, request(2*short))
+	begun := time.Now()
+	valid, err := a.Extend(t.Context(), lease.Ref(), TTL)
+	if err != nil {
+		t.Fatalf("extend: %v", err)
+	}
+	if end := time.Since(begun) + valid; valid <= 2*short || valid > TTL || end > TTL+time.Since(begun) {
+		t.Errorf("extended by %v; valid for %v", TTL, valid)
+	}
+	for time.Until(lease.Deadline.Add(short/4)) > 0 { // the old end passes
+		<-time.After(short / 8)
+	}
+	if _, err := b.TryAcquire(t.Context(), request(TTL)); !errors.Is(err, leasing.ErrHeld) {
+		t.Errorf("after the old deadline: %v; want ErrHeld", err)
+	}
+	release(t, a, lease)
+}
+
+func anyProcess(t testing.TB, open Open) {
+	a, b := source(t, open, nil), source(t, open, nil)
+	lease := take(t, a, request(TTL))
+	if _, err := b.Extend(t.Context(), lease.Ref(), TTL); err != nil {
+		t.Errorf("extend: %v", err)
+	}
+	release(t, b, lease)
+	release(t, a, take(t, a, request(TTL)))
+}
+
+func neverRevived(t testing.TB, open Open) {
+	a, b := source(t, open, nil), source(t, open, nil)
+	released := take(t, a, request(TTL))
+	release(t, a, released)
+	expired := take(t, a, request(short))
+	eventually(t, "the lease runs out", func() bool {
+		ins, err := b.Inspect(t.Context(), expired.Grant.Resource)
+		return err == nil && !ins.Locked
+	})
+	for name, lease := range map[string]leasing.Lease{"released": released, "expired": expired} {
+		if _, err := a.Extend(t.Context(), lease.Ref(), TTL); !errors.Is(err, leasing.ErrLost) {
+			t.Errorf("%s: %v; want ErrLost", name, err)
+		}
+	}
+	next := take(t, b, request(TTL)) // nothing came back to life
+	higher(t, next.Grant.Token, expired.Grant.Token)
+	release(t, b, next)
+}
+
+func staleRef(t testing.TB, open Open) {
+	a, b := source(t, open, nil), source(t, open, nil)
+	old := take(t, a, request(TTL))
+	release(t, a, old)
+	current := take(t, b, request(TTL))
+	if err := a.Release(t.Context(), old.Ref()); !errors.Is(err, leasing.ErrLost) {
+		t.Errorf("release: %v; want ErrLost", err)
+	}
+	if _, err := a.Extend(t.Context(), old.Ref(), TTL); !errors.Is(err, leasing.ErrLost) {
+		t.Errorf("extend: %v; want ErrLost", err)
+	}
+	if _, err := a.TryAcquire(t.Context(), request(TTL)); !errors.Is(err, leasing.ErrHeld) {
+		t.Errorf("the current holder's lease is gone: %v", err)
+	}
+	release(t, b, current)
+}
+
+func badInput(t testing.TB, open Open) {
+	s := source(t, open, nil)
+	good := request(TTL)
+	for name, r := range map[string]leasing.Request{
+		"no resource":       {TTL: TTL},
+		"long resource":     {Resource: strings.Repeat("r", 513), TTL: TTL},
+		"control character": {Resource: "a\nb", TTL: TTL},
+		"pattern":           {Resource: "a*", TTL: TTL},
+		"no TTL":            {Resource: good.Resource},
+		"negative TTL":      {Resource: good.Resource, TTL: -time.Second},
+		"endless TTL":       {Resource: good.Resource, TTL: 1 << 60},
+	} {
+		if _, err := s.TryAcquire(t.Context(), r); !errors.Is(err, fence.ErrInvalid) {
+			t.Errorf("%s: %v; want ErrInvalid", name, err)
+		}
+	}
+	lease := take(t, s, good)
+	if _, err := s.Extend(t.Context(), lease.Ref(), 0); !errors.Is(err, fence.ErrInvalid) {
+		t.Errorf("extension by nothing: %v; want ErrInvalid", err)
+	}
+	for _, ref := range []leasing.Ref{{}, {Resource: good.Resource}, {Owner: lease.Owner}} {
+		if err := s.Release(t.Context(), ref); !errors.Is(err, fence.ErrInvalid) {
+			t.Errorf("release of %+v: %v; want ErrInvalid", ref, err)
+		}
+	}
+	if _, err := s.Inspect(t.Context(), ""); !errors.Is(err, fence.ErrInvalid) {
+		t.Errorf("inspect: %v; want ErrInvalid", err)
+	}
+	release(t, s, lease)
+}
+
+func inspects(t testing.TB, open Open) {
+	a, b := source(t, open, nil), source(t, open, nil)
+	if err := b.Ready(t.Context()); err != nil {
+		t.Errorf("not ready: %v", err)
+	}
+	lease := take(t, a, request(TTL))
+	var ins leasing.Inspection
+	eventually(t, "the holder is seen", func() bool { // an acquisition may still be spreading
+		var err error
+		ins, err = b.Inspect(t.Context(), lease.Grant.Resource)
+		return err == nil && ins.Locked
+	})
+	if ins.Resource != lease.Grant.Resource || ins.Holder != "worker-a" || ins.Token < lease.Grant.Token || ins.TTL <= 0 || ins.TTL > TTL {
+		t.Errorf("%+v", ins)
+	}
+	// An operator can take it from the holder.
+	if err := b.Release(t.Context(), leasing.Ref{Resource: ins.Resource, Owner: ins.Owner, Token: ins.Token}); err != nil {
+		t.Errorf("release by what was seen: %v", err)
+	}
+	if ins, err := b.Inspect(t.Context(), lease.Grant.Resource); err != nil || ins.Locked || ins.Owner != "" {
+		t.Errorf("after the release: %+v, %v", ins, err)
+	}
+}
+
+func closes(t testing.TB, open Open) {
+	a, b := open(nil), source(t, open, nil)
+	lease := take(t, a, request(TTL))
+	for range 2 {
+		if err := a.Close(); err != nil {
+			t.Fatalf("close: %v", err)
+		}
+	}
+	if _, err := a.TryAcquire(t.Context(), request(TTL)); !errors.Is(err, leasing.ErrClosed) {
+		t.Errorf("acquire: %v; want ErrClosed", err)
+	}
+	if _, err := b.TryAcquire(t.Context(), request(TTL)); !errors.Is(err, leasing.ErrHeld) {
+		t.Errorf("the lease ended with its source: %v", err)
+	}
+	release(t, b, lease)
+}

@@ -1,0 +1,293 @@
+package leasingtest_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+)
+
+// board keeps leases in memory, for the sources of several make-believe
+// processes: the smallest thing that follows the rules.
+type board struct {
+	broken string // the rule that it breaks, for the tests of the tests
+
+	mu     sync.Mutex
+	tokens map[string]fence.Token
+	held   map[string]entry
+	queues map[string][]chan struct{}
+	seal   fence.Seal // the only one, where broken says so
+}
+
+type entry struct {
+	owner, holder string
+	token         fence.Token
+	until         time.Time
+}
+
+func newBoard(broken string) *board {
+	return &board{
+		broken: broken, seal: fence.NewSeal(), tokens: make(map[string]fence.Token), held: make(map[string]entry),
+		queues: make(map[string][]chan struct{}),
+	}
+}
+
+// current is who holds a resource; the caller has locked mu.
+func (b *board) current(resource string) (entry, bool) {
+	e, ok := b.held[resource]
+	if ok && !time.Now().Before(e.until) && b.broken != "leases never end" {
+		delete(b.held, resource)
+		return entry{}, false
+	}
+	return e, ok
+}
+
+// wake calls the first who waits; the caller has locked mu.
+func (b *board) wake(resource string) {
+	queue := b.queues[resource]
+	if len(queue) == 0 || b.broken == "release wakes nobody" {
+		return
+	}
+	first := queue[0]
+	if b.broken == "last come, first served" {
+		first = queue[len(queue)-1]
+	}
+	select {
+	case first <- struct{}{}:
+	default:
+	}
+}
+
+type toy struct {
+	b      *board
+	armer  leasing.Armer
+	mu     *sync.Mutex
+	closed *bool
+}
+
+var _ leasing.Source = toy{}
+
+func (b *board) open(armer leasing.Armer) leasing.Source {
+	return toy{b: b, armer: armer, mu: new(sync.Mutex), closed: new(bool)}
+}
+
+func (s toy) check(ctx context.Context, resource string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if *s.closed && s.b.broken != "open after close" {
+		return leasing.ErrClosed
+	}
+	if err := ctx.Err(); err != nil && s.b.broken != "deaf to an ended context" {
+		return err
+	}
+	return fence.ValidateResource(resource)
+}
+
+func checkTTL(ttl time.Duration) error {
+	if ttl <= 0 || ttl > time.Hour {
+		return &fence.InvalidError{Field: "ttl", Reason: "is out of bounds"}
+	}
+	return nil
+}
+
+func (s toy) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+	if err := s.check(ctx, r.Resource); err != nil {
+		return leasing.Lease{}, err
+	}
+	if err := checkTTL(r.TTL); err != nil && s.b.broken != "any input" {
+		return leasing.Lease{}, err
+	}
+	return s.take(ctx, r, 0)
+}
+
+func (s toy) take(ctx context.Context, r leasing.Request, floor fence.Token) (leasing.Lease, error) {
+	lease, err := s.grant(r, floor)
+	if err != nil || s.armer == nil || s.b.broken == "gives what is not armed" {
+		return lease, err
+	}
+	err = s.armer.Arm(ctx, fence.Arming{Resource: r.Resource, Token: lease.Grant.Token, SealHash: lease.Grant.Seal.Hash(), Holder: r.Holder})
+	if err == nil {
+		return lease, nil
+	}
+	if s.b.broken != "keeps what could not be armed" {
+		_ = s.Release(ctx, lease.Ref())
+	}
+	var low *fence.NotRaisedError
+	if errors.As(err, &low) && floor == 0 && s.b.broken != "stays below the fence" {
+		return s.take(ctx, r, low.Recorded)
+	}
+	return leasing.Lease{}, err
+}
+
+func (s toy) grant(r leasing.Request, floor fence.Token) (leasing.Lease, error) {
+	b := s.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e, ok := b.current(r.Resource); ok && b.broken != "two holders" {
+		held := &leasing.HeldError{Resource: r.Resource, Holder: e.holder, RetryAfter: time.Until(e.until)}
+		if b.broken == "held by nobody in particular" {
+			held.Holder = ""
+		}
+		return leasing.Lease{}, held
+	}
+	token := max(b.tokens[r.Resource], floor) + 1
+	if b.broken == "the same token again" {
+		token = max(1, floor)
+	}
+	b.tokens[r.Resource] = token
+	e := entry{owner: rand.Text(), holder: r.Holder, token: token, until: time.Now().Add(r.TTL)}
+	b.held[r.Resource] = e
+	lease := leasing.Lease{Grant: fence.Grant{Resource: r.Resource, Token: token, Seal: fence.NewSeal()}, Owner: e.owner, Deadline: e.until}
+	switch b.broken {
+	case "one seal for all":
+		lease.Grant.Seal = b.seal
+	case "a deadline beyond the TTL":
+		lease.Deadline = e.until.Add(time.Second)
+	case "ends before its deadline":
+		e.until = e.until.Add(-r.TTL / 2)
+		b.held[r.Resource] = e
+	}
+	return lease, nil
+}
+
+func (s toy) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+	call := make(chan struct{}, 1)
+	b := s.b
+	b.mu.Lock()
+	b.queues[r.Resource] = append(b.queues[r.Resource], call)
+	first := len(b.queues[r.Resource]) == 1
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		at := slices.Index(b.queues[r.Resource], call)
+		b.queues[r.Resource] = slices.Delete(b.queues[r.Resource], at, at+1)
+		if _, held := b.current(r.Resource); !held {
+			b.wake(r.Resource)
+		}
+	}()
+	if first {
+		call <- struct{}{}
+	}
+	var why error = &leasing.HeldError{Resource: r.Resource}
+	for {
+		expiry := time.NewTimer(10 * time.Minute)
+		b.mu.Lock()
+		if e, held := b.current(r.Resource); held && b.queues[r.Resource][0] == call && b.broken != "waits for releases only" {
+			expiry.Reset(time.Until(e.until))
+		}
+		b.mu.Unlock()
+		ended := ctx.Done()
+		if b.broken == "waits for ever" {
+			ended = nil
+		}
+		select {
+		case <-call:
+		case <-expiry.C:
+		case <-ended:
+			expiry.Stop()
+			if b.broken == "does not say why it waited" {
+				return leasing.Lease{}, ctx.Err()
+			}
+			return leasing.Lease{}, errors.Join(why, ctx.Err())
+		case <-time.After(200 * time.Millisecond): // the first may have come to the front meanwhile
+			expiry.Stop()
+			continue
+		}
+		expiry.Stop()
+		lease, err := s.TryAcquire(ctx, r)
+		if !errors.Is(err, leasing.ErrHeld) {
+			return lease, err
+		}
+		why = err
+	}
+}
+
+func (s toy) valid(ctx context.Context, ref leasing.Ref) error {
+	if err := s.check(context.WithoutCancel(ctx), ref.Resource); err != nil {
+		return err
+	}
+	if ref.Owner == "" {
+		return &fence.InvalidError{Field: "owner", Reason: "is missing"}
+	}
+	return nil
+}
+
+func (s toy) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
+	if err := s.valid(ctx, ref); err != nil {
+		return 0, err
+	}
+	if err := checkTTL(ttl); err != nil {
+		return 0, err
+	}
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	e, ok := s.b.current(ref.Resource)
+	switch {
+	case s.b.broken == "extends nothing":
+		return ttl, nil
+	case !ok && s.b.broken == "revives leases":
+		e = entry{owner: ref.Owner, token: ref.Token}
+	case !ok || e.owner != ref.Owner:
+		return 0, leasing.ErrLost
+	}
+	e.until = time.Now().Add(ttl)
+	s.b.held[ref.Resource] = e
+	return ttl, nil
+}
+
+func (s toy) Release(ctx context.Context, ref leasing.Ref) error {
+	if err := s.valid(ctx, ref); err != nil {
+		return err
+	}
+	if s.b.broken == "a release that an ended context stops" && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	e, ok := s.b.current(ref.Resource)
+	if !ok || e.owner != ref.Owner && s.b.broken != "anybody's release" {
+		return leasing.ErrLost
+	}
+	delete(s.b.held, ref.Resource)
+	s.b.wake(ref.Resource)
+	return nil
+}
+
+func (s toy) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
+	ins := leasing.Inspection{Resource: resource}
+	if err := s.check(ctx, resource); err != nil {
+		return ins, err
+	}
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	e, ok := s.b.current(resource)
+	if ok {
+		ins.Locked, ins.Holder, ins.Owner, ins.TTL = true, e.holder, e.owner, time.Until(e.until)
+	}
+	ins.Token, ins.Waiters = s.b.tokens[resource], len(s.b.queues[resource])
+	if s.b.broken == "sees no token" {
+		ins.Token = math.MinInt
+	}
+	return ins, nil
+}
+
+func (s toy) Ready(context.Context) error { return nil }
+
+func (s toy) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*s.closed = true
+	if s.b.broken == "leases end with their source" {
+		s.b.mu.Lock()
+		defer s.b.mu.Unlock()
+		clear(s.b.held)
+	}
+	return nil
+}

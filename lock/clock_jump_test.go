@@ -1,0 +1,87 @@
+//go:build linux
+
+package lock_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv/clockshim"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// clocked is a configuration over one real node whose clock the test sets.
+func clocked(t *testing.T) (lock.Config, *redisserver.Server, *clockshim.Clock) {
+	t.Helper()
+	clock := clockshim.New(t)
+	server, err := redisserver.Start(t.Context(), redisserver.Config{Env: clock.Env()})
+	must(t, err)
+	t.Cleanup(func() { check(t, server.Close()) })
+	return lock.Config{Nodes: nodesAt(server.Addr), NodeTimeout: patient, Epochs: &epochs{}}, server, clock
+}
+
+// Exclusion is a matter of clocks; tokens are not. This is the documented limit,
+// and shows that the jumps of TestTorture are real ones.
+func TestAClockThatJumpsForwardEndsLocksEarlyAndTokensStillRise(t *testing.T) {
+	t.Parallel()
+	cfg, _, clock := clocked(t)
+	l, other := started(t, cfg), locker(t, cfg)
+	first := acquire(t, l, "r", lock.WithTTL(time.Minute))
+	if _, err := other.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
+		t.Fatalf("before the jump: %v", err)
+	}
+	must(t, clock.Set(2*time.Minute))
+	second := acquire(t, other, "r", lock.WithTTL(time.Minute))
+	if a, b := token(t, first), token(t, second); b <= a {
+		t.Errorf("token %d after %d", b, a)
+	}
+	if err := first.Extend(t.Context(), time.Minute); !errors.Is(err, lock.ErrLost) {
+		t.Errorf("extending the first: %v", err)
+	}
+}
+
+// A clock that was set back by hours keeps no node in quarantine for hours.
+func TestAQuarantineEndsThoughTheClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	cfg, server, clock := clocked(t)
+	cfg.MaxTTL = 300 * time.Millisecond
+	must(t, clock.Set(5*time.Hour))
+	l := started(t, cfg)
+	before := token(t, acquire(t, l, "r"))
+	must(t, client(t, server.Addr).FlushAll(t.Context()).Err())
+	begun, err := l.AdmitBegin(t.Context(), "node-1")
+	must(t, err)
+	must(t, clock.Set(0))
+	if err := l.Admit(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
+		t.Fatalf("admit: %v", err)
+	}
+	again := time.Now()
+	readmit(t, locker(t, cfg), "node-1")
+	if took := time.Since(again); took < cfg.MaxTTL {
+		t.Errorf("admitted after %v, without a whole quarantine", took)
+	}
+	if after := token(t, acquire(t, l, "r")); after <= before {
+		t.Errorf("token %d after %d", after, before)
+	}
+}
+
+// One that jumps forward ends a quarantine on the node; who admits waits by a
+// clock of its own as well.
+func TestAQuarantineIsWaitedForThoughTheClockJumpsForward(t *testing.T) {
+	t.Parallel()
+	cfg, server, clock := clocked(t)
+	cfg.MaxTTL = 600 * time.Millisecond
+	l := started(t, cfg)
+	must(t, client(t, server.Addr).FlushAll(t.Context()).Err())
+	lost := time.Now()
+	done := make(chan error)
+	go func() { done <- l.Readmit(t.Context(), "node-1") }()
+	eventually(t, 10*time.Second, "the quarantine runs", func() bool { return l.Status(t.Context())[0].Quarantine > 0 })
+	must(t, clock.Set(time.Hour))
+	must(t, <-done)
+	if took := time.Since(lost); took < cfg.MaxTTL {
+		t.Errorf("admitted after %v, without a whole quarantine", took)
+	}
+}

@@ -1,0 +1,244 @@
+package lock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"runtime"
+	"time"
+)
+
+func (n *node) run() {
+	defer close(n.done)
+	defer n.hangUp()
+	for range n.wake {
+		if n.open() {
+			n.serve()
+		}
+		n.mu.Lock()
+		again, closed := len(n.queue) > 0, n.closed
+		n.mu.Unlock()
+		switch {
+		case again:
+			n.signal()
+		case closed:
+			return
+		}
+	}
+}
+
+// open connects and learns the incarnation where that is needed, and sends what
+// is queued. Where it fails, it answers what is queued.
+func (n *node) open() bool {
+	n.mu.Lock()
+	idle := len(n.queue) == 0
+	n.mu.Unlock()
+	if idle {
+		return false
+	}
+	if err := n.connect(); err != nil {
+		n.mu.Lock()
+		queue := n.queue
+		n.queue = nil
+		n.mu.Unlock()
+		for _, o := range queue {
+			n.deliver(o, reply{err: err}) // nothing was sent
+		}
+		return false
+	}
+	n.mu.Lock()
+	n.serving = true
+	n.send()
+	return true
+}
+
+func (n *node) connect() error {
+	if n.link == nil {
+		k, err := dialLink(context.Background(), n.cfg, n.stall)
+		if err != nil {
+			return serverError(err)
+		}
+		n.link = k
+	}
+	if n.bound != nil {
+		return nil
+	}
+	_ = n.link.conn.SetDeadline(time.Now().Add(n.stall))
+	nonce, err := n.incarnation()
+	_ = n.link.conn.SetDeadline(time.Time{})
+	switch {
+	case err != nil:
+		n.hangUp()
+		return serverError(err)
+	case nonce == "":
+		if n.cfg.watched() {
+			n.hangUp() // its successor may be the one that is admitted
+		}
+		n.onLost(n)
+		return ErrQuarantined
+	}
+	n.bound = bindScripts(nonce)
+	return nil
+}
+
+// incarnation asks which one was admitted: "" for none.
+func (n *node) incarnation() (string, error) {
+	nonce, err := n.field("@incarnation")
+	if err != nil || nonce == "" || !n.cfg.watched() {
+		return nonce, err
+	}
+	reign, err := n.field("@reign")
+	if err != nil {
+		return "", err
+	}
+	if ok, err := n.link.reigns(reign); err != nil || !ok {
+		return "", err
+	}
+	return nonce, nil
+}
+
+// field reads one field of H; "" where there is none.
+func (n *node) field(name string) (string, error) {
+	vals, err := n.link.do("HGET", n.keys.h, name)
+	if err != nil || len(vals) != 1 {
+		return "", cmp.Or(err, errMalformed)
+	}
+	return vals[0].text, nil
+}
+
+// serve reads the answers to what is in flight and sends what gathered
+// meanwhile, until the link fails, the node is lost, or the Locker closed.
+func (n *node) serve() {
+	for !n.finished() {
+		if _, err := n.link.in.Peek(1); err != nil {
+			var netErr net.Error
+			if errors.As(err, &netErr) && netErr.Timeout() && n.patient() {
+				continue
+			}
+			n.fail(err)
+			return
+		}
+		n.mu.Lock()
+		flight := n.flight
+		n.mu.Unlock()
+		lost, err := n.answer(flight)
+		if err != nil {
+			n.fail(err)
+			return
+		}
+		if len(flight) > 1 {
+			// Callers that these answers woke are about to submit again: let them
+			// first, so that the next batch is a full one too.
+			runtime.Gosched()
+		}
+		n.mu.Lock()
+		n.flight = n.flight[:0] // what comes from here on was not asked for by these
+		switch {
+		case n.link.in.Buffered() > 0:
+			n.mu.Unlock()
+			n.fail(errMalformed) // more answers than questions: the next one would be taken for another's
+			return
+		case lost:
+			// It may have been admitted again meanwhile: look before the next call.
+			n.serving, n.busy, n.bound = false, false, nil
+			n.mu.Unlock()
+			if n.cfg.watched() {
+				n.hangUp()
+			}
+			n.onLost(n)
+			return
+		case len(n.queue) > 0:
+			n.send()
+		default:
+			n.busy = false
+			n.mu.Unlock()
+		}
+	}
+}
+
+// finished reports whether the node is closed and owes no answer. Whoever
+// closes it later than this looked wakes the reader.
+func (n *node) finished() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed && !n.busy {
+		n.serving = false
+		return true
+	}
+	return false
+}
+
+// patient reports whether to go on waiting after the link's deadline passed.
+func (n *node) patient() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.busy {
+		return time.Since(n.sentAt) < n.stall // the deadline of an earlier batch
+	}
+	n.writing.Lock()
+	defer n.writing.Unlock()
+	_ = n.link.conn.SetReadDeadline(time.Time{})
+	return !n.closed
+}
+
+// answer reads the replies to a flight and delivers them. It reports whether
+// the node turned out not to be admitted. With an error all that were not
+// answered are left.
+func (n *node) answer(flight []*op) (lost bool, err error) {
+	if len(flight) == 0 {
+		return false, errMalformed // an answer that nobody asked for
+	}
+	n.replies = n.replies[:0]
+	n.writing.Lock() // whoever was sending has arranged the flight
+	sizes := n.plan.sizes
+	n.writing.Unlock()
+	for _, size := range sizes {
+		at := len(n.replies)
+		vals, err := n.link.reply()
+		if err != nil && !isReplyError(err) {
+			return lost, err
+		}
+		if size == 1 {
+			n.replies = append(n.replies, parseReply(vals, err))
+		} else {
+			n.replies = parseBatch(n.replies, size, vals, err)
+		}
+		if errors.Is(n.replies[at].err, errMalformed) {
+			return lost, errMalformed
+		}
+	}
+	for i, o := range flight {
+		lost = lost || errors.Is(n.replies[i].err, ErrQuarantined)
+		n.deliver(o, n.replies[i]) // from here on the op may be another's
+	}
+	return lost, nil
+}
+
+// fail answers for what was in flight on a link that is gone. What is queued
+// goes over the next one.
+func (n *node) fail(err error) {
+	n.mu.Lock()
+	n.writing.Lock() // whoever is sending has seen its ops
+	flight := n.flight
+	n.flight = nil
+	if !n.busy {
+		flight = nil
+	}
+	n.serving, n.busy = false, false
+	n.writing.Unlock()
+	n.mu.Unlock()
+	n.hangUp()
+	for _, o := range flight {
+		n.deliver(o, failed(err))
+	}
+}
+
+// hangUp drops the link, and with it what is known of the incarnation.
+func (n *node) hangUp() {
+	if n.link != nil {
+		_ = n.link.conn.Close()
+		n.link = nil
+	}
+	n.bound = nil
+}

@@ -1,0 +1,81 @@
+package lock_test
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// lastOfEpoch is the highest token of the first epoch.
+const lastOfEpoch fence.Token = 1<<32 - 1
+
+// use sets how far a resource's counter is on every node.
+func use(t *testing.T, cfg lock.Config, resource string, token fence.Token) {
+	t.Helper()
+	for _, node := range cfg.Nodes {
+		must(t, client(t, node.Addr).HSet(t.Context(), cfg.KeyPrefix+":h", "c:"+resource, strconv.FormatInt(int64(token), 10)).Err())
+	}
+}
+
+func TestAResourceThatUsedUpItsTokensGoesOnInTheNextEpoch(t *testing.T) {
+	t.Parallel()
+	for name, store := range map[string]lock.EpochStore{"with an epoch store": &epochs{}, "without": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := shared(t, 3)
+			started(t, cfg)
+			use(t, cfg, "r", lastOfEpoch-1)
+			cfg.Epochs = store
+			l := locker(t, cfg)
+			lease := acquire(t, l, "r")
+			if got := token(t, lease); got != lastOfEpoch {
+				t.Fatalf("token %d", got)
+			}
+			release(t, lease)
+			lease = acquire(t, l, "r")
+			if got := token(t, lease); got <= lastOfEpoch {
+				t.Fatalf("token %d", got)
+			}
+			release(t, lease)
+		})
+	}
+}
+
+// A sweep lifts every resource to the one that was used most: near the end of
+// an epoch that would use all of them up.
+func TestASweepNearTheEndOfAnEpochLeavesTokensForAll(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	l := started(t, cfg)
+	use(t, cfg, "r", lastOfEpoch)
+	_, err := l.Sweep(t.Context())
+	must(t, err)
+	for range 3 {
+		lease := acquire(t, l, "other")
+		if got := token(t, lease); got <= lastOfEpoch {
+			t.Fatalf("token %d", got)
+		}
+		release(t, lease)
+	}
+}
+
+// A sweep leaves no counters. A group that was swept has been used all the
+// same, and a node of it that comes back empty may have held a lease.
+func TestInitLeavesASweptGroupsEmptyNodeAlone(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	l := started(t, cfg)
+	lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
+	_, err := l.Sweep(t.Context())
+	must(t, err)
+	must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
+	initialise(t, locker(t, cfg))
+	if l.Status(t.Context())[0].Admitted {
+		t.Error("admitted without quarantine")
+	}
+	release(t, lease)
+}

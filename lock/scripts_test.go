@@ -1,0 +1,134 @@
+package lock
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// scriptCall is one call of a script and what it has to answer; ~ stands for
+// the number of milliseconds that something has left.
+type scriptCall struct {
+	script string
+	keys   []string
+	args   []any
+	want   string
+}
+
+// conversation is what each script has to answer on every kind of node. h, q, l,
+// w are the names in the scripts' own headers.
+func conversation(k keys) []scriptCall {
+	const nonce, name = "nonce", "ann"
+	a, b, waiter := strings.Repeat("a", 32), strings.Repeat("b", 32), strings.Repeat("c", 32)+":1"
+	h, q, l, w, waits := k.h, k.q, k.lock("r"), k.waitPrefix+"r", k.waiting
+	call := func(script, want string, keys []string, args ...any) scriptCall {
+		return scriptCall{script, keys, args, want}
+	}
+	hl := []string{h, l}
+	return []scriptCall{
+		call("admit_begin", "[1]", []string{h, q}, nonce, 0, ""),
+		call("admit", "[1]", []string{h, q}, nonce, int64(1)<<32, 60_000, ""),
+		call("admit", "[0]", []string{h, q}, nonce, int64(1)<<32, 60_000, ""),
+		call("acquire", "[4294967297]", hl, "c:r", a+name, 30_000, 0),
+		call("acquire", "[0 ~ 4294967297 ann]", hl, "c:r", b+name, 30_000, 0),
+		call("acquire", "[-3 60000]", hl, "c:r", b+name, 60_001, 0),
+		call("confirm", "[1]", hl, "c:r", a, int64(1)<<32+7),
+		call("confirm", "[0]", hl, "c:r", a, int64(1)<<32+6),
+		call("confirm", "[0]", hl, "c:r", b, int64(1)<<32+8),
+		call("extend", "[1]", hl, a, 40_000),
+		call("extend", "[0]", hl, b, 40_000),
+		call("extend", "[-3 60000]", hl, a, 60_001),
+		call("wait", "[~ 0]", []string{w, l, waits}, waiter, "r", k.wakePrefix),
+		call("wait", "[~ 0]", []string{w, l, waits}, waiter, "r", k.wakePrefix),
+		call("release", "[0]", []string{h, l, w}, b, "r", k.wakePrefix),
+		call("release", "[1]", []string{h, l, w}, a, "r", k.wakePrefix), // the waiter does not listen: it is out
+		call("wait", "[-2 0]", []string{w, l, waits}, waiter, "r", k.wakePrefix),
+		call("leave", "[1]", []string{w, l}, waiter, "r", k.wakePrefix),
+		call("leave", "[0]", []string{w, l}, waiter, "r", k.wakePrefix),
+		call("batch", "[4294967304 9007199254740991 0]", []string{h, waits, l, k.lock("s"), k.lock("t")},
+			2, 1, 0, 1, len(k.lockPrefix), k.waitPrefix, k.wakePrefix, a+name, b+name, a, 30_000, 20_000, 0, int64(1)<<53-2),
+		call("batch", "[0 1 1 ~ 4294967304 ann]", []string{h, waits, l, k.lock("s")},
+			1, 0, 30_000, 0, len(k.lockPrefix), k.waitPrefix, k.wakePrefix, b+name, b),
+		call("batch", "[-2]", []string{h, waits, k.lock("s")},
+			1, 0, 30_000, 0, len(k.lockPrefix), k.waitPrefix, k.wakePrefix, b+name),
+		call("raise", "[0]", []string{h}, "another", int64(2)<<32),
+		call("raise", "[1]", []string{h}, nonce, int64(2)<<32),
+		call("sweep", "[0 9007199254740991 0]", []string{h}, "0", "look"),
+		call("sweep", "[0 9007199254740991 1]", []string{h}, "0", "delete"),
+		call("admit_begin", "[0]", []string{h, q}, "next", 50_000, "another"),
+		call("admit_begin", "[1]", []string{h, q}, "next", 50_000, nonce),
+		call("admit_begin", "[2 ~]", []string{h, q}, "third", 50_000, nonce),
+		call("admit", "[2 ~]", []string{h, q}, "next", int64(3)<<32, 60_000, ""),
+		call("admit", "[0]", []string{h, q}, "third", int64(3)<<32, 60_000, ""),
+	}
+}
+
+// Each script answers the same on real Redis and on the nodes that
+// `fencegate dev` embeds, behind a password there too.
+func TestEveryScriptAnswersAlikeOnTheEmbeddedRedis(t *testing.T) {
+	t.Parallel()
+	files, err := os.ReadDir("scripts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := testenv.Redis(t, 1)
+	mini := miniredis.RunT(t)
+	mini.ClockTTL(true)
+	mini.RequireAuth("secret")
+	for name, o := range map[string]*redis.Options{
+		"redis":    {Addr: r.Addrs[0]},
+		"embedded": {Addr: mini.Addr(), Password: "secret"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o.Protocol = 2
+			node := redis.NewClient(o)
+			t.Cleanup(func() { _ = node.Close() })
+			asked := make(map[string]bool)
+			for i, c := range conversation(newKeys(r.Prefix)) {
+				asked[c.script+".lua"] = true
+				if got := answerOf(t, node, c); got != c.want {
+					t.Fatalf("call %d, %s%v: %s; want %s", i+1, c.script, c.args, got, c.want)
+				}
+			}
+			for _, f := range files {
+				if !asked[f.Name()] {
+					t.Errorf("nothing was asked of %s", f.Name())
+				}
+			}
+		})
+	}
+}
+
+// answerOf makes the call as the package does: bound scripts by their name,
+// after they were loaded.
+func answerOf(t *testing.T, node *redis.Client, c scriptCall) string {
+	t.Helper()
+	text, err := os.ReadFile("scripts/" + c.script + ".lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, err := node.ScriptLoad(context.Background(), bindText(string(text), "nonce")).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values, err := node.EvalSha(t.Context(), name, c.keys, c.args...).Slice()
+	if err != nil {
+		t.Fatalf("%s: %v", c.script, err)
+	}
+	words := make([]string, len(values))
+	for i, v := range values {
+		words[i] = fmt.Sprint(v)
+		if ms, ok := v.(int64); ok && ms > 10_000 && ms < 60_000 {
+			words[i] = "~"
+		}
+	}
+	return "[" + strings.Join(words, " ") + "]"
+}

@@ -1,0 +1,133 @@
+package lock
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+)
+
+// A node that Sentinels look after is whichever server is its primary. A
+// failover puts another run, and perhaps older data, in its place, and so counts
+// as the loss of the node. It is seen by two things:
+//
+//   - a promoted replica has the marker and the counters, as far as they came
+//     through, but not the scripts: those are in the memory of the one run that
+//     loaded them (NOSCRIPT);
+//   - a former primary that comes back without having been restarted still has
+//     the scripts. But each promotion makes a new replication id, and admission
+//     notes the id of the server that it admits, as the node's reign.
+//
+// Sentinels end all connections to a server that they make a replica, so each
+// reign begins with a new connection, and the looks at it are made then.
+
+var (
+	errNotPrimary = errors.New("the server that the Sentinels name is a replica")
+	errNoMaster   = errors.New("no Sentinel knows a primary of that name")
+)
+
+func (n Node) watched() bool { return len(n.Sentinels) > 0 }
+
+// Dial connects to the node's server, which where there are Sentinels is the
+// primary that the first of them to answer names. It does not log in. ctx bounds
+// it. It is for clients that keep something beside the locks; package lock's own
+// are connected by it too.
+func (n Node) Dial(ctx context.Context) (net.Conn, error) {
+	addr := n.Addr
+	if n.watched() {
+		var err error
+		if addr, err = n.primary(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return n.dial(ctx, addr)
+}
+
+func (n Node) dial(ctx context.Context, addr string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network(addr), addr)
+	if err == nil && n.TLS != nil {
+		conn = tls.Client(conn, tlsFor(n.TLS, addr))
+	}
+	return conn, err
+}
+
+func tlsFor(cfg *tls.Config, addr string) *tls.Config {
+	if cfg.ServerName != "" {
+		return cfg
+	}
+	own := cfg.Clone()
+	own.ServerName, _, _ = net.SplitHostPort(addr)
+	return own
+}
+
+// primary asks the Sentinels one after the other.
+func (n Node) primary(ctx context.Context) (string, error) {
+	errs := make([]error, 0, len(n.Sentinels))
+	for i, sentinel := range n.Sentinels {
+		left := DefaultNodeTimeout * 4
+		if end, ok := ctx.Deadline(); ok {
+			left = time.Until(end) / time.Duration(len(n.Sentinels)-i+1) // what is left is for the primary
+		}
+		addr, err := n.ask(ctx, sentinel, left)
+		if err == nil {
+			return addr, nil
+		}
+		errs = append(errs, fmt.Errorf("sentinel %s: %w", sentinel, err))
+	}
+	return "", errors.Join(errs...)
+}
+
+func (n Node) ask(ctx context.Context, sentinel string, within time.Duration) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	conn, err := n.dial(ctx, sentinel)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(within))
+	k := &link{conn: conn, in: bufio.NewReader(conn)}
+	if n.SentinelPassword != "" {
+		if _, err := k.do("AUTH", cmp.Or(n.SentinelUsername, "default"), n.SentinelPassword); err != nil {
+			return "", err
+		}
+	}
+	vals, err := k.do("SENTINEL", "get-master-addr-by-name", n.MasterName)
+	switch {
+	case err != nil:
+		return "", err
+	case len(vals) != 2 || vals[0].text == "":
+		return "", errNoMaster
+	}
+	return net.JoinHostPort(vals[0].text, vals[1].text), nil
+}
+
+// reign is the replication id in what INFO replication says, and guarded whether
+// that primary accepts no writes while no replica is near.
+func reign(info string) (id string, guarded bool) {
+	for line := range strings.Lines(info) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		switch name {
+		case "master_replid":
+			id = value
+		case "min_slaves_good_slaves": // only there where min-replicas-to-write is set
+			guarded = true
+		}
+	}
+	return id, guarded
+}
+
+// reigns reports whether the server at the other end is the one that was admitted.
+func (k *link) reigns(admitted string) (bool, error) {
+	vals, err := k.do("INFO", "replication")
+	if err != nil || len(vals) != 1 {
+		return false, cmp.Or(err, errMalformed)
+	}
+	id, _ := reign(vals[0].text)
+	return id != "" && id == admitted, nil
+}

@@ -1,0 +1,250 @@
+//go:build unix
+
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/child"
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// watchedNode is a node with a primary, a replica and a Sentinel, all of them
+// real processes.
+type watchedNode struct {
+	node     lock.Node
+	servers  map[string]*redisserver.Server // by address
+	sentinel *redis.Client
+}
+
+func newWatchedNode(t *testing.T, args ...string) *watchedNode {
+	t.Helper()
+	_, primary := own(t, 1, redisserver.Config{Args: args})
+	host, port, err := net.SplitHostPort(primary[0].Addr)
+	must(t, err)
+	_, replica := own(t, 1, redisserver.Config{Args: append([]string{"--replicaof", host + " " + port}, args...)})
+	w := &watchedNode{servers: map[string]*redisserver.Server{primary[0].Addr: primary[0], replica[0].Addr: replica[0]}}
+	c := client(t, replica[0].Addr)
+	eventually(t, 20*time.Second, "the replica has caught up", func() bool {
+		return strings.Contains(c.Info(t.Context(), "replication").Val(), "master_link_status:up")
+	})
+	addr := startSentinel(t, fmt.Sprintf(`sentinel monitor main %s %s 1
+sentinel down-after-milliseconds main 1000
+sentinel failover-timeout main 4000
+`, host, port))
+	w.sentinel = client(t, addr)
+	eventually(t, 20*time.Second, "the Sentinel knows the replica", func() bool {
+		replicas, err := w.sentinel.Do(t.Context(), "SENTINEL", "replicas", "main").Slice()
+		return err == nil && len(replicas) == 1
+	})
+	dead, err := redisserver.FreeAddr()
+	must(t, err)
+	w.node = lock.Node{Name: "watched", Sentinels: []string{dead, addr}, MasterName: "main"}
+	return w
+}
+
+func startSentinel(t *testing.T, config string) (addr string) {
+	t.Helper()
+	binary, err := redisserver.Find()
+	must(t, err)
+	addr, err = redisserver.FreeAddr()
+	must(t, err)
+	_, port, err := net.SplitHostPort(addr)
+	must(t, err)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "sentinel.conf") // which it rewrites
+	must(t, os.WriteFile(file, []byte("port "+port+"\nbind 127.0.0.1\ndir "+dir+"\n"+config), 0o600))
+	p, err := child.Start(child.Spec{Path: binary, Args: []string{file, "--sentinel"}, Dir: dir, DeathSignal: syscall.SIGKILL})
+	must(t, err)
+	t.Cleanup(p.Kill)
+	c := client(t, addr)
+	eventually(t, 20*time.Second, "the Sentinel answers", func() bool { return c.Ping(t.Context()).Err() == nil })
+	return addr
+}
+
+// primary is what the Sentinel says.
+func (w *watchedNode) primary(t *testing.T) string {
+	t.Helper()
+	addr, err := w.sentinel.Do(t.Context(), "SENTINEL", "get-master-addr-by-name", "main").StringSlice()
+	must(t, err)
+	return net.JoinHostPort(addr[0], addr[1])
+}
+
+// moved waits until another server is the primary, and says so itself.
+func (w *watchedNode) moved(t *testing.T, from string) string {
+	t.Helper()
+	now := from
+	clients := make(map[string]*redis.Client)
+	for addr := range w.servers {
+		clients[addr] = client(t, addr)
+	}
+	eventually(t, 60*time.Second, "a failover", func() bool {
+		now = w.primary(t)
+		if now == from {
+			return false
+		}
+		role, err := clients[now].Do(t.Context(), "ROLE").Slice()
+		return err == nil && role[0] == "master"
+	})
+	return now
+}
+
+// refused tries until the node says that it is not admitted; whatever it says
+// meanwhile, it grants nothing.
+func refused(t *testing.T, l *lock.Locker) {
+	t.Helper()
+	eventually(t, 60*time.Second, "the node is found lost", func() bool {
+		_, err := l.TryAcquire(t.Context(), "other")
+		if err == nil {
+			t.Fatal("granted after a failover")
+		}
+		return errors.Is(err, lock.ErrQuarantined)
+	})
+	if st := l.Status(t.Context())[0]; st.Admitted {
+		t.Errorf("status %+v", st)
+	}
+}
+
+func watchedConfig(w *watchedNode) lock.Config {
+	return lock.Config{
+		Nodes: []lock.Node{w.node}, KeyPrefix: fmt.Sprintf("watched-%d", prefixes.Add(1)),
+		NodeTimeout: patient, MaxTTL: time.Second, Epochs: &epochs{},
+	}
+}
+
+// counted acquires a few times and returns the last token.
+func counted(t *testing.T, l *lock.Locker) fence.Token {
+	t.Helper()
+	var last fence.Token
+	for range 5 {
+		lease := acquire(t, l, "r")
+		if got := token(t, lease); got <= last {
+			t.Fatalf("token %d after %d", got, last)
+		} else {
+			last = got
+		}
+		release(t, lease)
+	}
+	return last
+}
+
+func TestAFailoverCountsAsLossOfTheNode(t *testing.T) {
+	t.Parallel()
+	w := newWatchedNode(t)
+	cfg := watchedConfig(w)
+	l := started(t, cfg)
+	last := counted(t, l)
+	first := w.primary(t)
+	must(t, w.servers[first].Kill())
+	w.moved(t, first)
+	refused(t, l)
+	refused(t, locker(t, cfg)) // one that never saw the node before
+	lost := time.Now()
+	readmit(t, l, "watched")
+	if took := time.Since(lost); took < cfg.MaxTTL-time.Second/10 {
+		t.Errorf("admitted again after %v; the quarantine is %v", took, cfg.MaxTTL)
+	}
+	if got := token(t, acquire(t, l, "r")); got <= last {
+		t.Errorf("token %d after %d", got, last)
+	}
+}
+
+// A primary that comes back still has the scripts of its first reign in memory,
+// and its successor's data. Between the two anything may have been lost.
+func TestAFormerPrimaryThatComesBackIsLostToo(t *testing.T) {
+	t.Parallel()
+	w := newWatchedNode(t)
+	l := started(t, watchedConfig(w))
+	last := counted(t, l)
+	first := w.primary(t)
+	at := first
+	for range 2 { // there and back, without a crash
+		eventually(t, 60*time.Second, "the Sentinel begins a failover", func() bool {
+			return w.sentinel.Do(t.Context(), "SENTINEL", "failover", "main").Err() == nil
+		})
+		former := client(t, at)
+		at = w.moved(t, at)
+		// Only now has it taken its successor's data.
+		eventually(t, 60*time.Second, "the former primary is a replica", func() bool {
+			return strings.Contains(former.Info(t.Context(), "replication").Val(), "master_link_status:up")
+		})
+	}
+	if at != first {
+		t.Fatalf("%s is the primary; want %s", at, first)
+	}
+	refused(t, l)
+	readmit(t, l, "watched")
+	if got := token(t, acquire(t, l, "r")); got <= last {
+		t.Errorf("token %d after %d", got, last)
+	}
+}
+
+func TestAWatchedNodeIsOneOfThree(t *testing.T) {
+	t.Parallel()
+	w := newWatchedNode(t, "--min-replicas-to-write", "1")
+	cfg, _ := own(t, 2, redisserver.Config{})
+	cfg.Nodes = append(cfg.Nodes, w.node)
+	cfg.MaxTTL, cfg.Armer, cfg.Epochs = time.Second, &register{}, &epochs{}
+	l := started(t, cfg)
+	last := counted(t, l)
+	if st := l.Status(t.Context())[2]; !st.Admitted || st.Warning != "" {
+		t.Errorf("status %+v", st)
+	}
+	first := w.primary(t)
+	must(t, w.servers[first].Kill())
+	if got := counted(t, l); got <= last { // the other two go on
+		t.Errorf("token %d after %d", got, last)
+	}
+	w.moved(t, first)
+	must(t, w.servers[first].Restart(t.Context())) // the new primary wants a replica near
+	eventually(t, 60*time.Second, "the node is admitted again", func() bool { return l.Status(t.Context())[2].Admitted })
+}
+
+func TestAPrimaryThatWritesWithoutReplicasIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	w := newWatchedNode(t)
+	l := started(t, watchedConfig(w))
+	if st := l.Status(t.Context())[0]; !strings.Contains(st.Warning, "min-replicas-to-write") {
+		t.Errorf("status %+v", st)
+	}
+}
+
+func TestSentinelsMustKnowTheName(t *testing.T) {
+	t.Parallel()
+	addr := startSentinel(t, "")
+	for name, node := range map[string]lock.Node{
+		"unknown name": {Sentinels: []string{addr}, MasterName: "main"},
+		"its address":  {Addr: addr}, // a Sentinel is no server
+	} {
+		l := locker(t, lock.Config{Nodes: []lock.Node{node}, NodeTimeout: patient})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		_, err := l.TryAcquire(ctx, "r")
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), "Sentinel") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, node := range map[string]lock.Node{
+		"no name":        {Sentinels: []string{addr}},
+		"both":           {Sentinels: []string{addr}, MasterName: "main", Addr: addr},
+		"only the name":  {MasterName: "main"},
+		"nothing at all": {},
+	} {
+		if _, err := lock.New(lock.Config{Nodes: []lock.Node{node}}); !errors.Is(err, fence.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

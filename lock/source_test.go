@@ -1,0 +1,46 @@
+package lock_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/fence/leasing/leasingtest"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock"
+)
+
+func TestALockerFollowsTheRulesOfASource(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("redis-%d", n), func(t *testing.T) {
+			t.Parallel()
+			leasingtest.Run(t, func(tb testing.TB) leasingtest.Open {
+				r := testenv.Redis(tb, n)
+				return openOn(tb, lock.Config{Nodes: nodesAt(r.Addrs...), KeyPrefix: r.Prefix, NodeTimeout: patient})
+			})
+		})
+	}
+}
+
+func openOn(tb testing.TB, cfg lock.Config) leasingtest.Open {
+	tb.Helper()
+	first, err := lock.New(cfg)
+	if err == nil {
+		err = first.Init(tb.Context())
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = first.Close() })
+	return func(armer leasing.Armer) leasing.Source {
+		one := cfg
+		one.Armer = armer
+		l, err := lock.New(one)
+		if err != nil {
+			tb.Error(err)
+			return nil
+		}
+		return l.Source()
+	}
+}

@@ -1,0 +1,215 @@
+//go:build linux
+
+package lock_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+var (
+	tortureFor  = flag.Duration("torture.for", 0, "how long TestTorture torments each of its groups of nodes; 0: a short form")
+	tortureWant = flag.Int("torture.want", 0, "how many acquisitions TestTorture has to see in all")
+	tortureSeed = flag.Uint64("torture.seed", 0, "seed of TestTorture's faults; 0: a new one")
+)
+
+// scenario is one group of nodes, its clients, and what is done to them.
+type scenario struct {
+	nodes     int
+	armed     bool
+	jumps     bool   // clocks of nodes jump
+	broken    string // a safeguard that is removed: violations have to be found
+	lasting   time.Duration
+	maxTTL    time.Duration
+	resources int
+	clients   int
+	odds      odds
+}
+
+func (s scenario) String() string {
+	text := fmt.Sprintf("%d nodes", s.nodes)
+	if s.armed {
+		text += ", armed"
+	}
+	if s.jumps {
+		text += ", clocks jump"
+	}
+	if s.broken != "" {
+		text += ", without " + s.broken
+	}
+	return text
+}
+
+// Tokens are unique and rise whatever happens to nodes, messages, clients and
+// clocks; and while clocks stand still no two holders believe at one time that
+// a lease is theirs.
+//
+// The short form is part of the tests; `make torture` runs the long one. A seed
+// gives the same faults again, though not at the same instants of the protocol.
+func TestTorture(t *testing.T) { //nolint:tparallel // one group after the other: each is to have the machine
+	t.Parallel()
+	seed := *tortureSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("seed %d", seed)
+	short := *tortureFor == 0
+	groups := []scenario{
+		{nodes: 3},
+		{nodes: 5, armed: true, jumps: true},
+		{nodes: 5},
+		{nodes: 3, armed: true},
+		{nodes: 5, armed: true},
+		{nodes: 3, jumps: true},
+		{nodes: 5, jumps: true},
+		{nodes: 3, armed: true, jumps: true},
+	}
+	if short {
+		groups = groups[:2]
+	}
+	total := 0
+	for i := 0; i < len(groups) || total < *tortureWant && i < 3*len(groups); i++ {
+		s := groups[i%len(groups)]
+		s.maxTTL, s.resources, s.clients, s.lasting, s.odds = 80*time.Millisecond, 40, 3, *tortureFor, everything
+		if short {
+			s.lasting, s.resources, s.clients = 4*time.Second, 6, 2
+		}
+		t.Run(s.String(), func(t *testing.T) {
+			found := s.run(t, seed+uint64(i))
+			total += found.acquisitions
+			t.Log(found)
+			if found.duplicates+found.inversions > 0 {
+				t.Errorf("%d duplicate tokens, %d inversions", found.duplicates, found.inversions)
+			}
+			if found.late > 0 {
+				t.Errorf("%d times a lease looked good after its deadline", found.late)
+			}
+			if !s.jumps && found.overlaps > 0 {
+				t.Errorf("%d times two holders at one time, for up to %v", found.overlaps, found.longest)
+			}
+			if found.acquisitions < 50 {
+				t.Errorf("only %d acquisitions", found.acquisitions)
+			}
+		})
+	}
+	t.Logf("%d acquisitions", total)
+	if total < *tortureWant {
+		t.Errorf("%d acquisitions; %d are wanted", total, *tortureWant)
+	}
+}
+
+// Each safeguard is there for a reason: without it the same torment finds what
+// must not happen.
+func TestTortureFindsWhatASafeguardPrevents(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		broken  string
+		odds    odds
+		violate func(findings) bool
+	}{
+		{"confirm", odds{lose: 4, late: 2, flush: 0}, func(f findings) bool { return f.duplicates > 0 && f.inversions > 0 }},
+		{"marker", odds{flush: 1, lose: 1}, func(f findings) bool { return f.duplicates > 0 && f.inversions > 0 }},
+		{"quarantine", odds{flush: 1, lose: 1}, func(f findings) bool { return f.overlaps > 0 }},
+	} {
+		t.Run(c.broken, func(t *testing.T) {
+			t.Parallel()
+			s := scenario{
+				nodes: 3, broken: c.broken, lasting: 60 * time.Second, maxTTL: 100 * time.Millisecond,
+				resources: 3, clients: 2, odds: c.odds,
+			}
+			ctx, found := context.WithCancel(t.Context())
+			defer found()
+			result := s.runUntil(ctx, t, rand.Uint64(), func(f findings) {
+				if c.violate(f) {
+					found()
+				}
+			})
+			t.Log(result)
+			if !c.violate(result) {
+				t.Error("nothing was found")
+			}
+			if c.broken == "quarantine" && result.duplicates+result.inversions > 0 {
+				t.Error("tokens need no quarantine")
+			}
+		})
+	}
+}
+
+func (s scenario) run(t *testing.T, seed uint64) findings {
+	t.Helper()
+	return s.runUntil(t.Context(), t, seed, nil)
+}
+
+// runUntil torments until the time is over or ctx ends; look, if set, sees now
+// and then what has been found so far.
+func (s scenario) runUntil(ctx context.Context, t *testing.T, seed uint64, look func(findings)) findings {
+	t.Helper()
+	random := rand.New(rand.NewPCG(seed, 0))
+	g := newTortureGroup(t, s)
+	c := clientConfig{
+		Broken: s.broken, Addrs: g.addrs(), Prefix: "torture", Authority: newAuthority(t).path, Armed: s.armed,
+		Lasting: !s.jumps, MaxTTL: s.maxTTL, Resources: s.resources,
+	}
+	dir := t.TempDir()
+	c.Admin = true
+	admin := startTortureClient(t, c)
+	c.Admin = false
+	admin.await(t, "ready")
+	var clients []*tortureProcess
+	for i := range s.clients {
+		c.Seed, c.History = random.Uint64(), filepath.Join(dir, fmt.Sprint("history-", i))
+		clients = append(clients, startTortureClient(t, c))
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.lasting)
+	defer cancel()
+	begun := time.Now()
+	var tormentors sync.WaitGroup
+	for _, n := range g.nodes {
+		own := rand.New(rand.NewPCG(random.Uint64(), 3))
+		tormentors.Go(func() { g.torment(ctx, t, n, own) })
+	}
+	for _, p := range append(clients, admin) {
+		own := rand.New(rand.NewPCG(random.Uint64(), 4))
+		tormentors.Go(func() { g.stopAndGo(ctx, t, p, own) })
+	}
+	for look != nil && ctx.Err() == nil {
+		rest(ctx, 300*time.Millisecond)
+		look(examine(t, dir))
+	}
+	tormentors.Wait()
+	lasted := time.Since(begun)
+	for _, p := range append(clients, admin) {
+		p.end(t)
+	}
+	found := examine(t, dir)
+	found.scenario, found.lasted, found.counts = s, lasted, &g.counts
+	for _, p := range clients {
+		found.failed += p.report.Failed
+		found.late += p.report.Late
+	}
+	for _, n := range g.nodes {
+		g.counts.lost.Add(n.relay.lost.Load())
+	}
+	return found
+}
+
+// examine reads the histories of all clients.
+func examine(t *testing.T, dir string) findings {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "history-*"))
+	must(t, err)
+	var text []byte
+	for _, file := range files {
+		one, err := os.ReadFile(file)
+		must(t, err)
+		text = append(text, one[:len(one)/recordSize*recordSize]...)
+	}
+	return judge(readRecords(text))
+}
