@@ -10,6 +10,16 @@
 //	000010_objects        buckets, versions and pointers of the S3 gateway
 //	000011_uploads        multipart uploads of the S3 gateway
 //	000012_sweep          finds the bytes of blobs that nobody will ask for
+//	000013_fence_report   judging without refusing: report mode
+//	000014_fence_rows     a resource for each row, and the stamp
+//	000015_fence_protect  protect, enforce, unprotect with all of that, also for views
+//	000016_fence_schemas  whole schemas, and what is uncovered
+//	000017_fence_events   event triggers, on demand, that keep protected what is
+//	000018_fence_many     several grants in one transaction, several fences raised in one
+//	000019_fence_outcome  what became of a COMMIT that was not answered
+//	000020_identity       which server this is, invalidating all grants, waiting for a standby
+//	000021_upgradable     no column that pg_upgrade refuses
+//	000025_fence_arm      raise and drain in one transaction, where nobody is in the way
 package migrations
 
 import "embed"

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -25,7 +26,8 @@ import (
 //   - [*fence.NotRaisedError]: the recorded token is not lower; nothing was changed.
 //   - [*fence.UndrainedError]: raised, but the new holder must not start yet; or, where its Token is 0, not raised, because
 //     a writer that raised the fence by an unsealed token has not ended. Arming the same grant again tries again.
-//   - joined with [fence.ErrUnknown]: it may be raised; arming the same grant again finds out.
+//   - joined with [fence.ErrUnknown]: it may be raised; or, with [ErrUnreplicated], it is, and a failover may undo that. Arming
+//     the same grant again finds out.
 //   - [*fence.InvalidError], or PostgreSQL's error: nothing was changed.
 func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 	if err := validate(a); err != nil {
@@ -35,7 +37,7 @@ func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 	if err != nil {
 		return fmt.Errorf("arm %q: %w", a.Resource, err)
 	}
-	answered, err := f.armOn(ctx, conn, a)
+	answered, err := f.armHearing(ctx, conn, a)
 	conn.Release()
 	if answered {
 		return err
@@ -43,7 +45,7 @@ func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 
 	if conn, acquireErr := f.acquireAnswering(ctx); acquireErr == nil {
 		defer conn.Release()
-		if answered, err = f.armOn(ctx, conn, a); answered {
+		if answered, err = f.armHearing(ctx, conn, a); answered {
 			return err
 		}
 	}
@@ -81,9 +83,40 @@ func (f *Fence) acquireAnswering(ctx context.Context) (*pgxpool.Conn, error) {
 	return nil, errors.New("no connection answers")
 }
 
-// armOn raises and drains on one connection. answered = false: the connection
-// was lost, so err says why and not what became of it.
+// armHearing is armOn where a standby may be synchronous. Arming again waits for
+// it again, because every raise writes, also one that changes nothing.
+func (f *Fence) armHearing(ctx context.Context, conn *pgxpool.Conn, a fence.Arming) (answered bool, err error) {
+	heard, err := listen(ctx, conn.Conn())
+	if err != nil {
+		return ended(err) || errors.Is(err, ErrDeaf), fmt.Errorf("arm %q: %w", a.Resource, err)
+	}
+	if answered, err = f.armOn(ctx, conn, a); err != nil {
+		return answered, err
+	}
+	return answered, heard.orUnknown(fmt.Sprintf("arm %q to %d", a.Resource, a.Token))
+}
+
+// armOn arms in one transaction, where no writer of the superseded grant is in
+// flight; else it raises first and drains after that commit. answered = false:
+// the connection was lost, so err says why and not what became of it.
 func (f *Fence) armOn(ctx context.Context, conn *pgxpool.Conn, a fence.Arming) (answered bool, err error) {
+	mode := conn.Conn().Config().DefaultQueryExecMode
+	if mode == pgx.QueryExecModeSimpleProtocol {
+		mode = pgx.QueryExecModeExec // which keeps the hash out of the statement's text
+	}
+	var armed bool
+	if err := conn.QueryRow(ctx, sqlArm, mode, a.Resource, int64(a.Token), a.SealHash, a.Holder, f.limitWithin(ctx).Microseconds()).Scan(&armed); err != nil {
+		return ended(err), fmt.Errorf("arm %q to %d: %w", a.Resource, a.Token, Translate(err))
+	}
+	if armed {
+		return true, nil
+	}
+	return f.raiseAndDrainOn(ctx, conn, a)
+}
+
+// raiseAndDrainOn raises and drains on one connection, in one round trip of two
+// transactions.
+func (f *Fence) raiseAndDrainOn(ctx context.Context, conn *pgxpool.Conn, a fence.Arming) (answered bool, err error) {
 	p := conn.Conn().PgConn().StartPipeline(ctx)
 	defer func() { _ = p.Close() }() // a broken connection's error was returned already
 	grant := [][]byte{[]byte(a.Resource), []byte(a.Token.String()), a.SealHash}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -101,4 +102,73 @@ func ExampleFence_Inspect() {
 		return
 	}
 	fmt.Println(record.Holder, "holds token", record.Token)
+}
+
+// Several grants: each guarded table picks the one that it needs.
+func ExampleInTxAll() {
+	customer := fence.Grant{Resource: "users/7", Token: 2, Seal: fence.NewSeal()}
+	opts := pgfence.TxOptions{Resolve: 10 * time.Second} // a lost COMMIT is looked up
+	err := pgfence.InTxAll(ctx, pool, opts, []fence.Grant{grant, customer}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `UPDATE orders SET status = 'paid' WHERE id = 1001`); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `UPDATE users SET balance = balance - 10 WHERE id = 7`)
+		return err
+	})
+	if err != nil {
+		log.Print(err)
+	}
+}
+
+// A whole transaction in one round trip.
+func ExampleExecBatch() {
+	batch := &pgx.Batch{}
+	batch.Queue(`UPDATE orders SET status = 'paid' WHERE id = $1`, 1001)
+	batch.Queue(`INSERT INTO log (order_id) VALUES ($1)`, 1001)
+	tags, err := pgfence.ExecBatch(ctx, pool, pgx.TxOptions{}, []fence.Grant{grant}, batch)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(tags)
+}
+
+func ExampleOutcome() {
+	err := pgfence.InTx(ctx, pool, grant, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `UPDATE orders SET status = 'paid' WHERE id = 1001`)
+		return err
+	})
+	if errors.Is(err, fence.ErrUnknown) {
+		err = pgfence.Outcome(ctx, pool, err)
+	}
+	switch {
+	case err == nil:
+		fmt.Println("committed")
+	case errors.Is(err, fence.ErrUnknown):
+		fmt.Println("look at the data before acting")
+	default:
+		fmt.Println("nothing was written:", err)
+	}
+}
+
+// Where a standby is synchronous.
+func ExampleConfigure() {
+	config, err := pgxpool.ParseConfig("postgres:///app")
+	if err != nil {
+		log.Fatal(err)
+	}
+	pgfence.Configure(config)
+	if pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func ExampleFence_ArmAll() {
+	first, second := fence.NewSeal(), fence.NewSeal()
+	err := pgfence.New(pool).ArmAll(ctx, []fence.Arming{
+		{Resource: "orders/1001", Token: 35, SealHash: first.Hash(), Holder: "worker-b"},
+		{Resource: "users/7", Token: 3, SealHash: second.Hash(), Holder: "worker-b"},
+	})
+	if not, overtaken := errors.AsType[*fence.NotRaisedError](err); overtaken {
+		fmt.Printf("nothing was raised: take a token of %q above %d\n", not.Resource, not.Recorded)
+	}
 }

@@ -44,7 +44,8 @@ func WithDrainLimit(d time.Duration) Option { return func(f *Fence) { f.limit = 
 
 // New makes a Fence over a pool whose login is a member of fence_gateway. The
 // pool stays the caller's: closing it is too. Its sessions must run at the
-// default isolation level, READ COMMITTED.
+// default isolation level, READ COMMITTED. Where a standby is synchronous, the
+// pool's configuration must have been through [Configure].
 func New(pool *pgxpool.Pool, opts ...Option) *Fence {
 	f := &Fence{pool: pool, grace: defaultGrace, limit: defaultLimit}
 	for _, opt := range opts {
@@ -96,8 +97,20 @@ func (f *Fence) List(ctx context.Context, prefix, after string, limit int) ([]Re
 // RaiseEpoch allocates a durable epoch above `above` and above every one before
 // it. An epoch whose answer was lost is skipped, which does no harm.
 func (f *Fence) RaiseEpoch(ctx context.Context, above int64) (int64, error) {
+	conn, err := f.pool.Acquire(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("raise epoch above %d: %w", above, err)
+	}
+	defer conn.Release()
 	var epoch int64
-	if err := f.pool.QueryRow(ctx, sqlRaiseEpoch, above).Scan(&epoch); err != nil {
+	heard, err := listen(ctx, conn.Conn())
+	if err == nil {
+		err = conn.QueryRow(ctx, sqlRaiseEpoch, above).Scan(&epoch)
+	}
+	if err == nil {
+		err = heard.orUnknown("wait for the standby")
+	}
+	if err != nil {
 		return 0, fmt.Errorf("raise epoch above %d: %w", above, err)
 	}
 	return epoch, nil

@@ -33,30 +33,58 @@ var (
 	_ Beginner = (*pgx.Conn)(nil)
 )
 
+// TxOptions are choices for [InTxAll].
+type TxOptions struct {
+	pgx.TxOptions // modes, such as the isolation level; CommitQuery is not used
+
+	// Resolve is how long to ask what became of a COMMIT that was not answered, as
+	// [Outcome] does, also when the caller's context has ended. Default: not at all.
+	// It needs a db that gives another connection: a *pgxpool.Pool.
+	Resolve time.Duration
+}
+
 // InTx runs fn in a transaction under a grant and commits it. Beginning and
-// presenting the grant take one round trip. fn must use the transaction that it
-// is given, must not end it, and may be run again by the caller after an error
-// that says so.
+// presenting the grant take one round trip, and committing another one, as they
+// do without a grant; [ExecBatch] does all in one. fn must use the transaction that
+// it is given, must not end it, and may be run again by the caller after an
+// error that says so.
 //
-// The outcomes: nil, committed. An error that is [fence.ErrUnknown]: the
-// connection was lost during COMMIT. [ErrTxEnded]: fn ended the transaction, so
-// what it wrote may be committed. Any other error, fn's included: nothing was
-// written; fence.ErrStale and the other refusals say so for the fence. A
-// panic of fn rolls back and goes on.
+// The outcomes: nil, committed. An [*UnknownError], which is
+// [fence.ErrUnknown]: the connection was lost during COMMIT, or it did not reach
+// the synchronous standby; [Outcome] resolves it. [ErrTxEnded]: fn ended the
+// transaction, so what it wrote may be committed. Any other error, fn's
+// included: nothing was written; fence.ErrStale and the other refusals say so
+// for the fence. A panic of fn rolls back and goes on.
 func InTx(ctx context.Context, db Beginner, grant fence.Grant, fn func(pgx.Tx) error) error {
-	return InTxWith(ctx, db, pgx.TxOptions{}, grant, fn)
+	return InTxAll(ctx, db, TxOptions{}, []fence.Grant{grant}, fn)
 }
 
 // InTxWith is [InTx] with the transaction's modes, such as its isolation level.
 // opts.CommitQuery is not used.
 func InTxWith(ctx context.Context, db Beginner, opts pgx.TxOptions, grant fence.Grant, fn func(pgx.Tx) error) error {
-	if err := grant.Validate(); err != nil {
+	return InTxAll(ctx, db, TxOptions{TxOptions: opts}, []fence.Grant{grant}, fn)
+}
+
+// InTxAll is [InTx] under several grants. A guarded table picks the one that it
+// needs; each must be current. Their order makes no difference.
+func InTxAll(ctx context.Context, db Beginner, opts TxOptions, grants []fence.Grant, fn func(pgx.Tx) error) error {
+	err := inTx(ctx, db, opts.TxOptions, grants, fn)
+	if pool, ok := db.(*pgxpool.Pool); ok && opts.Resolve > 0 && errors.Is(err, fence.ErrUnknown) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), opts.Resolve)
+		defer cancel()
+		return Outcome(ctx, pool, err)
+	}
+	return err
+}
+
+func inTx(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fence.Grant, fn func(pgx.Tx) error) error {
+	if err := validateAll(grants); err != nil {
 		return err
 	}
 	opts.CommitQuery = sqlCommit
-	tx, err := begin(ctx, db, opts, grant)
+	tx, mark, err := begin(ctx, db, opts, grants)
 	if err != nil {
-		return fmt.Errorf("begin under %s: %w", grant, Translate(err))
+		return fmt.Errorf("begin under %s: %w", naming(grants), Translate(err))
 	}
 	done := false
 	defer func() {
@@ -68,56 +96,85 @@ func InTxWith(ctx context.Context, db Beginner, opts pgx.TxOptions, grant fence.
 	lent := &lentTx{Tx: tx}
 	if err := fn(lent); err != nil {
 		if conn := tx.Conn().PgConn(); !lent.ended && !conn.IsClosed() && conn.TxStatus() == 'I' {
-			return fmt.Errorf("transaction under %s: %w: %w", grant, ErrTxEnded, Translate(err)) // by SQL, and perhaps committed
+			return fmt.Errorf("transaction under %s: %w: %w", naming(grants), ErrTxEnded, Translate(err)) // by SQL, and perhaps committed
 		}
 		return Translate(err)
 	}
-	if lent.ended {
-		return fmt.Errorf("transaction under %s: %w", grant, ErrTxEnded)
+	if err := committable(ctx, lent); err != nil {
+		return fmt.Errorf("transaction under %s: %w", naming(grants), err)
+	}
+	done = true
+	return commit(ctx, tx, mark, grants)
+}
+
+// committable says why a transaction can't be committed after fn's success.
+func committable(ctx context.Context, tx *lentTx) error {
+	if tx.ended {
+		return ErrTxEnded
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("transaction under %s: %w", grant, err)
+		return err
 	}
 	switch conn := tx.Conn().PgConn(); {
 	case conn.IsClosed():
-		return fmt.Errorf("transaction under %s: %w", grant, pgconn.ErrConnClosed)
+		return pgconn.ErrConnClosed
 	case conn.IsBusy():
-		return fmt.Errorf("transaction under %s: the function given to InTx left rows open", grant)
+		return errors.New("the function given to InTx left rows open")
 	case conn.TxStatus() == 'I':
-		return fmt.Errorf("transaction under %s: %w", grant, ErrTxEnded)
+		return ErrTxEnded
 	case conn.TxStatus() == 'E':
-		return fmt.Errorf("transaction under %s: a statement in it had failed: %w", grant, pgx.ErrTxCommitRollback)
+		return fmt.Errorf("a statement in it had failed: %w", pgx.ErrTxCommitRollback)
 	}
-	done = true
-	return commit(ctx, tx, grant)
+	return nil
 }
 
-// begin sends BEGIN and the grant together. Where the driver was told to put
-// arguments into the statement's text, the grant goes by itself, as a parameter.
-func begin(ctx context.Context, db Beginner, opts pgx.TxOptions, grant fence.Grant) (pgx.Tx, error) {
+// mark is what names a transaction when its COMMIT is not answered.
+type mark struct {
+	waits    bool // for a synchronous standby
+	xid, run *string
+}
+
+func (m *mark) scan(row pgx.Row) error { return row.Scan(nil, nil, &m.waits, &m.xid, &m.run) }
+
+// unknown is the error where this transaction's COMMIT was not answered.
+func (m *mark) unknown(err error) error {
+	e := &UnknownError{Err: err}
+	if m.xid != nil && m.run != nil {
+		e.XID, e.Run = *m.xid, *m.run
+	}
+	return e
+}
+
+// begin sends BEGIN and the grants together. Where the driver was told to put
+// arguments into the statement's text, the grants go by themselves, as parameters.
+func begin(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fence.Grant) (tx pgx.Tx, m mark, err error) {
 	alone := sendsLiterals(db)
+	sql, args := using(grants, sqlUseMarked, sqlUseManyMarked)
 	batch := &pgx.Batch{}
 	batch.BeginTx(opts)
 	if !alone {
-		batch.Queue(sqlUseMarked, grant.Resource, grant.Presented())
+		batch.Queue(sql, args...).QueryRow(m.scan)
 	}
 	results := db.SendBatch(ctx, batch)
-	err := results.Close()
-	tx := results.Tx()
+	err = results.Close()
+	tx = results.Tx()
 	switch {
 	case err != nil:
 	case tx == nil:
-		return nil, errors.New("pgfence: this Beginner can't begin a transaction in a batch")
+		return nil, m, errors.New("pgfence: this Beginner can't begin a transaction in a batch")
 	case alone:
-		_, err = tx.Exec(ctx, sqlUseMarked, pgx.QueryExecModeExec, grant.Resource, grant.Presented())
+		err = m.scan(tx.QueryRow(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...))
+	}
+	if err == nil && m.waits && hear(tx.Conn().PgConn()).ear == nil {
+		err = ErrDeaf
 	}
 	if err != nil {
 		if tx != nil {
 			rollback(ctx, tx)
 		}
-		return nil, err
+		return nil, m, err
 	}
-	return tx, nil
+	return tx, m, nil
 }
 
 func sendsLiterals(db Beginner) bool {
@@ -136,18 +193,22 @@ func sendsLiterals(db Beginner) bool {
 // commit asks PostgreSQL to commit and says what became of it. pgconn.SafeToRetry
 // is of no use here: the driver may report a connection that it lost while it
 // read the answer as "conn closed", which it calls safe to retry.
-func commit(ctx context.Context, tx pgx.Tx, grant fence.Grant) error {
+func commit(ctx context.Context, tx pgx.Tx, m mark, grants []fence.Grant) error {
+	heard := hear(tx.Conn().PgConn())
 	err := tx.Commit(ctx)
 	var pg *pgconn.PgError
 	switch {
 	case err == nil:
-		return nil
+		if !heard.warned() {
+			return nil
+		}
+		err = ErrUnreplicated
 	case ended(err) && errors.As(err, &pg) && strings.Contains(pg.Message, txEnded):
-		return fmt.Errorf("transaction under %s: %w", grant, ErrTxEnded)
+		return fmt.Errorf("transaction under %s: %w", naming(grants), ErrTxEnded)
 	case ended(err), errors.Is(err, pgx.ErrTxCommitRollback):
-		return fmt.Errorf("commit under %s: %w", grant, Translate(err))
+		return fmt.Errorf("commit under %s: %w", naming(grants), Translate(err))
 	}
-	return fmt.Errorf("commit under %s: %w: %w", grant, fence.ErrUnknown, err)
+	return fmt.Errorf("commit under %s: %w", naming(grants), m.unknown(err))
 }
 
 // rollback works on after the caller's context has ended.

@@ -227,9 +227,10 @@ func TestInTxCoversUnguardedTables(t *testing.T) {
 
 // wire is what a pool's connections share: a record of what was sent, and the
 // number of answers still to be lost. Such a request arrives, its answer comes,
-// and the caller never sees it.
+// and the caller never sees it. A request that is dropped never arrives.
 type wire struct {
-	lose atomic.Int32
+	lose, drop atomic.Int32
+	trips      atomic.Int32 // how often somebody waited for an answer to what was sent
 
 	mu   sync.Mutex
 	sent bytes.Buffer
@@ -238,9 +239,16 @@ type wire struct {
 type wireConn struct {
 	net.Conn
 	*wire
+	asked atomic.Bool
 }
 
 func (c *wireConn) Write(b []byte) (int, error) {
+	c.asked.Store(true)
+	if c.drop.Load() > 0 {
+		c.drop.Add(-1)
+		_ = c.Close()
+		return len(b), nil
+	}
 	c.mu.Lock()
 	c.sent.Write(b)
 	c.mu.Unlock()
@@ -249,6 +257,9 @@ func (c *wireConn) Write(b []byte) (int, error) {
 
 func (c *wireConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
+	if err == nil && c.asked.Swap(false) {
+		c.trips.Add(1)
+	}
 	if err == nil && c.lose.Load() > 0 {
 		c.lose.Add(-1)
 		_ = c.Close()
@@ -263,7 +274,7 @@ func (w *wire) pool(t testing.TB, address string, mode pgx.QueryExecMode) *pgxpo
 		c.ConnConfig.DefaultQueryExecMode = mode
 		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-			return &wireConn{conn, w}, err
+			return &wireConn{Conn: conn, wire: w}, err
 		}
 	})
 }

@@ -141,8 +141,8 @@ func TestAStandbyChecksNothing(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	g := w.acquire(t, orders, 1)
-	for _, function := range []string{"fence.verify_settings", "fence.use"} { // as they see it there
-		definition := value[string](t, w, `SELECT pg_get_functiondef($1::text::regproc)`, function)
+	for _, function := range []string{"fence.verify_settings(text)", "fence.use(text,text)"} { // as they see it there
+		definition := value[string](t, w, `SELECT pg_get_functiondef($1::text::regprocedure)`, function)
 		w.exec(t, strings.NewReplacer("pg_catalog.pg_is_in_recovery()", "true", "pg_is_in_recovery()", "true").Replace(definition))
 	}
 	tx := begin(t, w.session(t), pgx.ReadCommitted, g)

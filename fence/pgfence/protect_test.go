@@ -173,11 +173,13 @@ func TestProtectTakesAnyName(t *testing.T) {
 func TestProtectRefuses(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	w.exec(t, `CREATE VIEW v AS SELECT 1; CREATE SEQUENCE s`)
+	w.exec(t, `CREATE VIEW v AS SELECT 1; CREATE VIEW auto AS SELECT * FROM work; CREATE SEQUENCE s`)
+	w.exec(t, `CREATE VIEW ruled AS SELECT 1 AS id; CREATE RULE r AS ON INSERT TO ruled DO INSTEAD INSERT INTO work (id) VALUES (new.id)`)
 	for args, want := range map[string]string{
-		`'work', per_row => '1'`:                           "0A000 not implemented",
-		`'work', resource => 'r', mode => 'report'`:        "0A000 not implemented",
-		`'work', resource => 'r', mode => 'x'`:             "22023 mode",
+		`'work', resource => 'r', mode => 'x'`:        "22023 mode",
+		`'work', resource => 'r', per_row => 'note'`:  "22023 either",
+		`'work', resource => 'r', stamp => 'nowhere'`: "22023 no ordinary column",
+		`'work', resource => 'r', stamp => 'note'`:    "22023 no ordinary column",
 		`'work'`:                                           "22023 either",
 		`'work', resource => 'r', under => 'u/'`:           "22023 either",
 		`'work', resource => ''`:                           "22023 empty",
@@ -186,7 +188,9 @@ func TestProtectRefuses(t *testing.T) {
 		`'work', resource => repeat('x', 513)`:             "22023 513 bytes",
 		`'work', under => 'orders'`:                        "22023 '/'",
 		`'work', under => ''`:                              "22023 '/'",
-		`'v', resource => 'r'`:                             "22023 not a table",
+		`'v', resource => 'r'`:                             "22023 nobody can write to",
+		`'auto', resource => 'r'`:                          "22023 protect that one",
+		`'ruled', resource => 'r'`:                         "22023 protect that one",
 		`'s', resource => 'r'`:                             "22023 not a table",
 		`'nowhere', resource => 'r'`:                       "42P01 nowhere",
 		`0::regclass, resource => 'r'`:                     "22023 no such table",

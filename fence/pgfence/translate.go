@@ -1,9 +1,7 @@
 package pgfence
 
 import (
-	"encoding/json"
 	"errors"
-	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -21,7 +19,7 @@ func Translate(err error) error {
 	if _, done := fence.CodeOf(err); done || !errors.As(err, &pg) {
 		return err
 	}
-	if facts := factsOf(pg); facts != nil {
+	if facts := fence.Refusal(pg.Code, pg.Detail); facts != nil {
 		return &refused{facts: facts, err: err}
 	}
 	return err
@@ -32,37 +30,6 @@ type refused struct{ facts, err error }
 
 func (r *refused) Error() string   { return r.err.Error() }
 func (r *refused) Unwrap() []error { return []error{r.facts, r.err} }
-
-func factsOf(pg *pgconn.PgError) error {
-	if !strings.HasPrefix(pg.Code, "ZF") {
-		return nil
-	}
-	var d struct {
-		Resource  string `json:"resource"`
-		Presented string `json:"presented"`
-		Recorded  string `json:"recorded"`
-		Needed    string `json:"needed"`
-		HeldBy    string `json:"held_by"`
-	}
-	// A DETAIL that can't be read, as behind a server that hides it, leaves the facts empty; the code still counts.
-	_ = json.Unmarshal([]byte(pg.Detail), &d)
-	presented, _ := fence.ParseToken(d.Presented) // "0", a seal without its token, is 0
-	recorded, _ := fence.ParseToken(d.Recorded)
-
-	switch pg.Code {
-	case "ZF001":
-		return &fence.StaleError{Resource: d.Resource, Presented: presented, Recorded: recorded}
-	case "ZF002":
-		return &fence.NoGrantError{Needed: d.Needed}
-	case "ZF003":
-		return &fence.NeverIssuedError{Resource: d.Resource, Presented: presented, Recorded: recorded}
-	case "ZF004":
-		return &fence.WrongResourceError{Resource: d.Resource, Needed: d.Needed}
-	case "ZF005":
-		return &fence.UndrainedError{Resource: d.Resource, Token: recorded, Detail: d.HeldBy}
-	}
-	return nil
-}
 
 // ended reports whether the server itself ended the statement with an error, so
 // that its transaction is rolled back. FATAL and PANIC end the session, which

@@ -3,35 +3,83 @@ package pgfence
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Use presents a grant for the rest of a transaction and checks it at once: for
-// programs that begin and commit themselves. An error is one of the fence's
-// refusals, see [Translate], and fails the transaction. From here to the end of
-// the transaction, whatever it writes is covered by the grant.
+// Use presents grants for the rest of a transaction and checks them at once: for
+// programs that begin and commit themselves. They replace whatever was presented
+// before. An error is one of the fence's refusals, see [Translate], and fails
+// the transaction. From here to the end of the transaction, whatever it writes
+// is covered by the grants; a guarded table picks the one that it needs.
 //
-// After ROLLBACK TO a savepoint from before Use, present the grant again.
-func Use(ctx context.Context, tx pgx.Tx, grant fence.Grant) error {
-	if err := grant.Validate(); err != nil {
+// After ROLLBACK TO a savepoint from before Use, present them again.
+func Use(ctx context.Context, tx pgx.Tx, grants ...fence.Grant) error {
+	if err := validateAll(grants); err != nil {
 		return err
 	}
-	// Never the simple protocol: it would put the seal into the statement's text.
-	if _, err := tx.Exec(ctx, sqlUse, pgx.QueryExecModeExec, grant.Resource, grant.Presented()); err != nil {
-		return fmt.Errorf("use %s: %w", grant, Translate(err))
+	sql, args := using(grants, sqlUse, sqlUseMany)
+	// Never the simple protocol: it would put the seals into the statement's text.
+	if _, err := tx.Exec(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...); err != nil {
+		return fmt.Errorf("use %s: %w", naming(grants), Translate(err))
 	}
 	return nil
 }
 
-// Check asks now whether the grant that the transaction presents is still the
-// recorded one, instead of at its next guarded write. An error is one of the
+// Check asks now whether the grants that the transaction presents are still the
+// recorded ones, instead of at its next guarded write. An error is one of the
 // fence's refusals, and fails the transaction.
 func Check(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, sqlCheck); err != nil {
 		return fmt.Errorf("check the grant: %w", Translate(err))
 	}
 	return nil
+}
+
+// validateAll reports whether these grants can be presented together.
+func validateAll(grants []fence.Grant) error {
+	if len(grants) == 0 {
+		return &fence.NoGrantError{}
+	}
+	seen := make(map[string]bool, len(grants))
+	for _, g := range grants {
+		if err := g.Validate(); err != nil {
+			return err
+		}
+		if seen[g.Resource] {
+			return &fence.InvalidError{Field: "grants", Reason: fmt.Sprintf("name %q twice", g.Resource)}
+		}
+		seen[g.Resource] = true
+	}
+	return nil
+}
+
+// using chooses the statement that presents the grants, and its arguments. One
+// grant goes by itself, because it is checked faster that way.
+func using(grants []fence.Grant, one, many string) (sql string, args []any) {
+	if len(grants) == 1 {
+		return one, []any{grants[0].Resource, grants[0].Presented()}
+	}
+	resources, tokens := make([]string, len(grants)), make([]string, len(grants))
+	for i, g := range grants {
+		resources[i], tokens[i] = g.Resource, g.Presented()
+	}
+	return many, []any{resources, tokens}
+}
+
+// naming names grants for people, without their seals.
+func naming(grants []fence.Grant) string {
+	const most = 3
+	names := make([]string, 0, most+1)
+	for i, g := range grants {
+		if i == most {
+			names = append(names, fmt.Sprintf("%d more", len(grants)-most))
+			break
+		}
+		names = append(names, g.String())
+	}
+	return strings.Join(names, ", ")
 }

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
+)
+
+// sqlUpsert records as much as arming does, by the plain statement for it.
+const sqlUpsert = `INSERT INTO plain AS p (resource, token, seal, holder, armed_at) VALUES ($1, $2, $3, $4, now())
+	ON CONFLICT (resource) DO UPDATE SET token = excluded.token, seal = excluded.seal, holder = excluded.holder, armed_at = excluded.armed_at
+	WHERE p.token < excluded.token`
+
+// armPart: raise and drain, against a plain upsert; each client a resource of
+// its own, as leases of different resources are.
+func (p plan) armPart(ctx context.Context, w *world, in cell) ([]goal, error) {
+	config, err := pgxpool.ParseConfig(w.gateway.String())
+	if err != nil {
+		return nil, err
+	}
+	config.MinConns, config.MaxConns = int32(in.clients), int32(in.clients)
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close()
+	f := pgfence.New(pool)
+	clients := make([]*client, in.clients)
+	last := make([]fence.Token, in.clients) // of each client, over both contenders
+	for i := range clients {
+		clients[i] = &client{id: i}
+	}
+	begun := time.Now().UnixMicro() // above what an earlier cell has left
+	next := func(c *client) (resource string, token fence.Token) {
+		last[c.id]++
+		return fmt.Sprintf("arms/%d", c.id), fence.Token(begun) + last[c.id]
+	}
+	contenders := []contender{
+		{name: "upsert", op: func(ctx context.Context, c *client) error {
+			resource, token := next(c)
+			_, err := pool.Exec(ctx, sqlUpsert, resource, int64(token), fence.NewSeal().Hash(), "bench")
+			return err
+		}},
+		{name: "arm", op: func(ctx context.Context, c *client) error {
+			resource, token := next(c)
+			return f.Arm(ctx, fence.Arming{Resource: resource, Token: token, SealHash: fence.NewSeal().Hash(), Holder: "bench"})
+		}},
+	}
+	before, err := w.updates(ctx)
+	if err != nil {
+		return nil, err
+	}
+	results, err := p.measure(ctx, clients, in, contenders, 0, nil)
+	if err != nil {
+		return nil, err
+	}
+	goals := compare(results, in, "arm", "upsert", 0.8)
+	if in.clients != 16 {
+		return goals, nil
+	}
+	pool.Close() // sessions that end report their statistics
+	after, err := w.updatesAfter(ctx, before.all+results["arm"].ops)
+	if err != nil {
+		return nil, err
+	}
+	all, hot := after.all-before.all, after.hot-before.hot
+	return append(goals, goal{fmt.Sprintf("fence.hot.c16.%s", in.commit), fmt.Sprintf("%d", hot), fmt.Sprintf("updates:%d", all),
+		float64(hot) / float64(all), 0.99}), nil
+}
+
+// updates counts the updates of the fences, and those that were HOT.
+type updates struct{ all, hot int }
+
+func (w *world) updates(ctx context.Context) (u updates, err error) {
+	err = w.admin.QueryRow(ctx, `SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = 'fence.resources'::regclass`).Scan(&u.all, &u.hot)
+	return u, err
+}
+
+// updatesAfter waits until as many as these are reported.
+func (w *world) updatesAfter(ctx context.Context, least int) (u updates, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for err == nil && u.all < least {
+		if u, err = w.updates(ctx); err == nil {
+			_, err = w.admin.Exec(ctx, `SELECT pg_sleep(0.02)`)
+		}
+	}
+	return u, err
+}

@@ -1,0 +1,252 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/fence/pgfence"
+)
+
+// What the contenders that need no trigger put before a write, all on the same
+// resource. The hand-written ones are the pattern at its best: one row each,
+// found by its key, in the same round trip as the write.
+const (
+	sqlByHand    = `UPDATE hand SET last_fencing_token = $1 WHERE resource = '` + shared + `' AND last_fencing_token <= $1`
+	sqlForUpdate = `SELECT FROM hand WHERE resource = '` + shared + `' AND last_fencing_token <= $1 FOR UPDATE`
+	sqlAdvisory  = `SELECT pg_advisory_xact_lock($1)`
+)
+
+var byHand = map[string]string{"hand-written": sqlByHand, "for-update": sqlForUpdate, "advisory": sqlAdvisory}
+
+// protections are the arguments of fence.protect of the contenders with a trigger.
+func protections() map[string]string {
+	return map[string]string{
+		"constant": "resource => '" + shared + "'",
+		"under":    "under => '" + own + "'",
+		"per-row":  "per_row => $$'" + own + "' || client$$",
+	}
+}
+
+var errNoRow = errors.New("the write was refused")
+
+// tables makes a table for each contender of a part and returns their names.
+// Where fence.protect takes no expression yet, there is no table per-row.
+func (w *world) tables(ctx context.Context, part string) (map[string]string, error) {
+	tables := make(map[string]string)
+	guards := protections()
+	for _, name := range []string{"unfenced", "hand-written", "for-update", "advisory", "constant", "under", "per-row", "unfenced-tx", "in-tx"} {
+		table := part + "_" + strings.ReplaceAll(name, "-", "_")
+		if err := w.table(ctx, table, guards[name]); err != nil {
+			if name == "per-row" {
+				fmt.Println("per-row is not measured:", err)
+				continue
+			}
+			return nil, err
+		}
+		tables[name] = table
+	}
+	return tables, nil
+}
+
+func insertInto(table string) string {
+	return `INSERT INTO ` + table + ` (client, note) VALUES ($1, 'what a worker has to say')`
+}
+
+// insertPart: one row, one round trip, one commit.
+func (p plan) insertPart(ctx context.Context, w *world, in cell) ([]goal, error) {
+	tables, err := w.tables(ctx, in.part)
+	if err != nil {
+		return nil, err
+	}
+	clients, end, err := w.clients(ctx, in.clients)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+
+	contenders := []contender{{name: "unfenced", op: func(ctx context.Context, c *client) error { return insert(ctx, c, c.plain, tables["unfenced"]) }}}
+	for _, name := range []string{"hand-written", "for-update", "advisory"} {
+		guard := byHand[name]
+		if name == "hand-written" {
+			guard += " RETURNING resource"
+		}
+		sql := `WITH current AS MATERIALIZED (` + guard + `) INSERT INTO ` + tables[name] +
+			` (client, note) SELECT $2, 'what a worker has to say' FROM current`
+		contenders = append(contenders, contender{name: name, op: func(ctx context.Context, c *client) error {
+			tag, err := c.plain.Exec(ctx, sql, 1, c.id)
+			if err == nil && tag.RowsAffected() != 1 {
+				err = errNoRow
+			}
+			return err
+		}})
+	}
+	contenders = append(contenders,
+		contender{name: "constant", op: func(ctx context.Context, c *client) error { return insert(ctx, c, c.shared, tables["constant"]) }},
+		contender{name: "under", op: func(ctx context.Context, c *client) error { return insert(ctx, c, c.own, tables["under"]) }},
+	)
+	if tables["per-row"] != "" {
+		contenders = append(contenders, contender{name: "per-row", op: func(ctx context.Context, c *client) error { return insert(ctx, c, c.own, tables["per-row"]) }})
+	}
+	contenders = append(contenders,
+		contender{name: "unfenced-tx", op: func(ctx context.Context, c *client) error {
+			return pgx.BeginFunc(ctx, c.plain, func(pgx.Tx) error { return insert(ctx, c, c.plain, tables["unfenced-tx"]) })
+		}},
+		contender{name: "in-tx", peer: "unfenced-tx", op: func(ctx context.Context, c *client) error {
+			return pgfence.InTx(ctx, c.plain, w.grant, func(pgx.Tx) error { return insert(ctx, c, c.plain, tables["in-tx"]) })
+		}},
+	)
+	results, err := p.measure(ctx, clients, in, contenders, 0, nil)
+	if err != nil {
+		return nil, err
+	}
+	constant, others := 0.88, 0.80
+	if in.commit == "slow" {
+		constant, others = 0.92, 0.92
+	}
+	return append(p.relative(results, in, constant, others), atLeastThrice(results, in)...), nil
+}
+
+func insert(ctx context.Context, c *client, conn *pgx.Conn, table string) error {
+	_, err := conn.Exec(ctx, insertInto(table), c.id)
+	return err
+}
+
+// relative are the goals over unfenced.
+func (plan) relative(results map[string]*result, in cell, constant, others float64) (goals []goal) {
+	goals = append(goals, compare(results, in, "constant", "unfenced", constant)...)
+	goals = append(goals, compare(results, in, "under", "unfenced", others)...)
+	goals = append(goals, compare(results, in, "per-row", "unfenced", others)...)
+	if results["unfenced-tx"] != nil {
+		return append(goals, compare(results, in, "in-tx", "unfenced-tx", constant)...)
+	}
+	return append(goals, compare(results, in, "in-tx", "unfenced", constant)...)
+}
+
+// atLeastThrice are the goals over what is written by hand, where several
+// connections share one grant.
+func atLeastThrice(results map[string]*result, in cell) (goals []goal) {
+	for _, peer := range []string{"for-update", "hand-written"} {
+		for _, g := range compare(results, in, "constant", peer, 3) {
+			g.name += ".over." + peer
+			goals = append(goals, g)
+		}
+	}
+	return goals
+}
+
+// txPart: BEGIN, ten statements with a round trip each, COMMIT. Five rows are
+// written, and written again.
+func (p plan) txPart(ctx context.Context, w *world, in cell) ([]goal, error) {
+	tables, err := w.tables(ctx, in.part)
+	if err != nil {
+		return nil, err
+	}
+	clients, end, err := w.clients(ctx, in.clients)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	ten := func(ctx context.Context, c *client, conn *pgx.Conn, table string) error {
+		for range 5 {
+			var id int64
+			if err := conn.QueryRow(ctx, insertInto(table)+` RETURNING id`, c.id).Scan(&id); err != nil {
+				return err
+			}
+			if _, err := conn.Exec(ctx, `UPDATE `+table+` SET note = 'and what it says now' WHERE id = $1`, id); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	plainly := func(name string, pick func(*client) *pgx.Conn) contender {
+		return contender{name: name, op: func(ctx context.Context, c *client) error {
+			return pgx.BeginFunc(ctx, pick(c), func(pgx.Tx) error { return ten(ctx, c, pick(c), tables[name]) })
+		}}
+	}
+	contenders := []contender{plainly("unfenced", func(c *client) *pgx.Conn { return c.plain })}
+	for _, name := range []string{"hand-written", "for-update", "advisory"} {
+		contenders = append(contenders, contender{name: name, op: func(ctx context.Context, c *client) error {
+			batch := &pgx.Batch{} // as InTx does: BEGIN brings it along
+			batch.Queue(`BEGIN`)
+			batch.Queue(byHand[name], 1)
+			if err := c.plain.SendBatch(ctx, batch).Close(); err != nil {
+				return err
+			}
+			if err := ten(ctx, c, c.plain, tables[name]); err != nil {
+				return err
+			}
+			_, err := c.plain.Exec(ctx, `COMMIT`)
+			return err
+		}})
+	}
+	contenders = append(contenders,
+		plainly("constant", func(c *client) *pgx.Conn { return c.shared }),
+		plainly("under", func(c *client) *pgx.Conn { return c.own }))
+	if tables["per-row"] != "" {
+		contenders = append(contenders, plainly("per-row", func(c *client) *pgx.Conn { return c.own }))
+	}
+	contenders = append(contenders, contender{name: "in-tx", op: func(ctx context.Context, c *client) error {
+		return pgfence.InTx(ctx, c.plain, w.grant, func(pgx.Tx) error { return ten(ctx, c, c.plain, tables["in-tx"]) })
+	}})
+	results, err := p.measure(ctx, clients, in, contenders, 0, nil)
+	if err != nil {
+		return nil, err
+	}
+	return append(p.relative(results, in, 0.92, 0.80), atLeastThrice(results, in)...), nil
+}
+
+// copyPart: COPY of 100,000 rows into an empty table; with 64 clients as with 16.
+func (p plan) copyPart(ctx context.Context, w *world, in cell) ([]goal, error) {
+	if in.clients > 16 {
+		return nil, nil
+	}
+	tables, err := w.tables(ctx, in.part)
+	if err != nil {
+		return nil, err
+	}
+	clients, end, err := w.clients(ctx, in.clients)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	data := make([][]byte, in.clients)
+	for i := range data {
+		data[i] = bytes.Repeat(fmt.Appendf(nil, "%d\twhat a worker has to say\n", i), 100_000)
+	}
+	copying := func(name string, pick func(*client) *pgx.Conn) contender {
+		return contender{name: name, op: func(ctx context.Context, c *client) error {
+			_, err := pick(c).PgConn().CopyFrom(ctx, bytes.NewReader(data[c.id]), `COPY `+tables[name]+` (client, note) FROM STDIN`)
+			return err
+		}}
+	}
+	contenders := []contender{copying("unfenced", func(c *client) *pgx.Conn { return c.plain })}
+	for _, one := range []contender{
+		copying("constant", func(c *client) *pgx.Conn { return c.shared }),
+		copying("under", func(c *client) *pgx.Conn { return c.own }),
+		copying("per-row", func(c *client) *pgx.Conn { return c.own }),
+	} {
+		if tables[one.name] != "" {
+			contenders = append(contenders, one)
+		}
+	}
+	inTx := copying("in-tx", func(c *client) *pgx.Conn { return c.plain })
+	contenders = append(contenders, contender{name: inTx.name, op: func(ctx context.Context, c *client) error {
+		return pgfence.InTx(ctx, c.plain, w.grant, func(pgx.Tx) error { return inTx.op(ctx, c) })
+	}})
+	each := max(1, 4/in.clients)
+	results, err := p.measure(ctx, clients, in, contenders, each, func(next contender) error {
+		if err := w.table(ctx, tables[next.name], protections()[next.name]); err != nil {
+			return err
+		}
+		return w.exec(ctx, "CHECKPOINT") // what the one before has left to write is not the next one's
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p.relative(results, in, 0.97, 0.97), nil
+}

@@ -1,0 +1,148 @@
+// Command orm puts an object mapper (GORM) under a fencing token: a lease from
+// Redis, a fence in PostgreSQL, and transactions of database/sql that the fence
+// guards.
+//
+// Two workers save the same order. The first one loses its lease without
+// noticing; its save is refused, and the second one's work stands.
+//
+//	go run ./cmd/fencegate dev --ephemeral -- go run -C examples/orm .
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"strings"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver; lib/pq works too
+	"gorm.io/driver/postgres"
+	"gorm.io/gorm"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/sqlfence"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// Order is a row of the guarded table orders.
+type Order struct {
+	ID     int64
+	Status string
+}
+
+func main() {
+	if err := run(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+
+	// Arming needs a login in the role fence_gateway; writing, one in fence_writer.
+	arming, err := sql.Open("pgx", os.Getenv("ARMING_DATABASE_URL"))
+	if err != nil {
+		return err
+	}
+	defer arming.Close()
+	db, err := sql.Open("pgx", os.Getenv("DATABASE_URL"))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	orm, err := gorm.Open(postgres.New(postgres.Config{Conn: db}), &gorm.Config{})
+	if err != nil {
+		return err
+	}
+	if err := createTable(ctx, db); err != nil {
+		return err
+	}
+
+	locker, err := lock.New(lock.Config{
+		Nodes: nodes(), Armer: sqlfence.New(arming),
+		NodeTimeout: time.Second, // generous: these nodes share a busy machine with everything else
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = locker.Close() }()
+
+	// Worker 1 acquires, and then pauses: it never looks at its lease again.
+	first, err := locker.Acquire(ctx, "orders/1001", lock.WithTTL(300*time.Millisecond))
+	if err != nil {
+		return err
+	}
+	paused, err := first.Grant()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("worker 1 acquired %s, and pauses\n", paused)
+
+	// Worker 2 waits until that lease is over, and does the work.
+	second, err := locker.Acquire(ctx, "orders/1001")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = second.Release(ctx) }() // goes on if ctx has ended
+	current, err := second.Grant()
+	if err != nil {
+		return err
+	}
+	if err := save(ctx, db, orm, current, Order{ID: 1001, Status: "paid by worker 2"}); err != nil {
+		return err
+	}
+	fmt.Printf("worker 2 acquired %s and saved\n", current)
+
+	// Worker 1 wakes up and saves with the token that it was given.
+	err = save(ctx, db, orm, paused, Order{ID: 1001, Status: "paid by worker 1"})
+	if !errors.Is(err, fence.ErrStale) {
+		return fmt.Errorf("worker 1 should have been refused as stale; got: %w", err)
+	}
+	fmt.Printf("worker 1 was refused: %v\n", err)
+
+	var order Order
+	if err := orm.WithContext(ctx).First(&order, 1001).Error; err != nil {
+		return err
+	}
+	fmt.Printf("the order is %q\n", order.Status)
+	if order.Status != "paid by worker 2" {
+		return errors.New("a stale save landed")
+	}
+	return nil
+}
+
+// save saves the order under a grant: the mapper works in InTx's transaction,
+// which commits only while the grant is the newest one of its resource.
+func save(ctx context.Context, db *sql.DB, orm *gorm.DB, grant fence.Grant, order Order) error {
+	return sqlfence.InTx(ctx, db, grant, func(tx *sql.Tx) error {
+		in := orm.Session(&gorm.Session{NewDB: true, Context: ctx, SkipDefaultTransaction: true})
+		in.Statement.ConnPool = tx
+		return in.Save(&order).Error
+	})
+}
+
+func createTable(ctx context.Context, db *sql.DB) error {
+	for _, query := range []string{
+		"CREATE TABLE IF NOT EXISTS orders (id bigint PRIMARY KEY, status text NOT NULL)",
+		"SELECT fence.unprotect('orders')",
+		"INSERT INTO orders VALUES (1001, 'new') ON CONFLICT (id) DO UPDATE SET status = 'new'",
+		"SELECT fence.protect('orders', under => 'orders/')",
+	} {
+		if _, err := db.ExecContext(ctx, query); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func nodes() []lock.Node {
+	var nodes []lock.Node
+	for addr := range strings.SplitSeq(os.Getenv("FENCEGATE_REDIS"), ",") {
+		nodes = append(nodes, lock.Node{Addr: addr, Password: os.Getenv("FENCEGATE_REDIS_PASSWORD")})
+	}
+	return nodes
+}

@@ -1,0 +1,128 @@
+package pgfence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// ArmAll raises the fences of several resources in one transaction, all or none,
+// and drains the transactions under the superseded grants: in two round trips,
+// unless there are such transactions. They share one grace. The order in which
+// the resources are given makes no difference, so two calls with common
+// resources can't block each other for ever.
+//
+// It is idempotent, as [Fence.Arm] is, and has the same outcomes, for all
+// resources together. [*fence.NotRaisedError] names the first resource, in the
+// order of the names' bytes, that stood in the way; then nothing was changed.
+// [*fence.UndrainedError]: all are raised, unless its Token is 0.
+func (f *Fence) ArmAll(ctx context.Context, all []fence.Arming) error {
+	all = slices.SortedFunc(slices.Values(all), func(a, b fence.Arming) int { return strings.Compare(a.Resource, b.Resource) })
+	if len(all) == 0 {
+		return &fence.InvalidError{Field: "resources", Reason: "are missing"}
+	}
+	for i, a := range all {
+		if err := validate(a); err != nil {
+			return err
+		}
+		if i > 0 && all[i-1].Resource == a.Resource {
+			return &fence.InvalidError{Field: "resources", Reason: "name one resource twice"}
+		}
+	}
+	conn, err := f.pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("arm %s: %w", named(all), err)
+	}
+	answered, err := f.armAllOn(ctx, conn, all)
+	conn.Release()
+	if answered {
+		return err
+	}
+
+	if conn, acquireErr := f.acquireAnswering(ctx); acquireErr == nil {
+		defer conn.Release()
+		if answered, err = f.armAllOn(ctx, conn, all); answered {
+			return err
+		}
+	}
+	return fmt.Errorf("arm %s: %w: %w", named(all), fence.ErrUnknown, err)
+}
+
+// named names resources and tokens for people.
+func named(all []fence.Arming) string {
+	const most = 3
+	names := make([]string, 0, most+1)
+	for i, a := range all {
+		if i == most {
+			names = append(names, fmt.Sprintf("%d more", len(all)-most))
+			break
+		}
+		names = append(names, fmt.Sprintf("%q to %d", a.Resource, a.Token))
+	}
+	return strings.Join(names, ", ")
+}
+
+// armAllOn raises and drains on one connection. answered = false: the connection
+// was lost, so err says why and not what became of it.
+func (f *Fence) armAllOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Arming) (answered bool, err error) {
+	heard, err := listen(ctx, conn.Conn())
+	if err != nil {
+		return ended(err) || errors.Is(err, ErrDeaf), fmt.Errorf("arm %s: %w", named(all), err)
+	}
+	resources, holders := make([]string, len(all)), make([]string, len(all))
+	tokens, hashes := make([]int64, len(all)), make([][]byte, len(all))
+	for i, a := range all {
+		resources[i], tokens[i], hashes[i], holders[i] = a.Resource, int64(a.Token), a.SealHash, a.Holder
+	}
+	none := func(err error) error { return fmt.Errorf("raise the fences of %s: %w", named(all), Translate(err)) }
+	ask := func(sql string, args ...any) (yes bool, resource string, recorded fence.Token, err error) {
+		var r *string
+		var n *int64
+		// Never the simple protocol: it would put the hashes into the statement's text.
+		err = conn.QueryRow(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...).Scan(&yes, &r, &n)
+		if r != nil && n != nil {
+			resource, recorded = *r, fence.Token(*n)
+		}
+		return yes, resource, recorded, err
+	}
+	overtaken := func(resource string, recorded fence.Token) error {
+		i := slices.Index(resources, resource)
+		if i < 0 {
+			return fmt.Errorf("arm %s: %w", named(all), fence.ErrNotRaised)
+		}
+		return &fence.NotRaisedError{Resource: resource, Offered: all[i].Token, Recorded: recorded}
+	}
+
+	raised, resource, recorded, err := ask(sqlRaiseAll, resources, tokens, hashes, holders, f.limitWithin(ctx).Microseconds())
+	switch {
+	case err != nil:
+		return ended(err), none(err)
+	case !raised:
+		return true, overtaken(resource, recorded)
+	}
+	// Draining must begin after this commit.
+	ours, resource, recorded, err := ask(sqlDrainAll, resources, tokens, hashes, f.grace.Microseconds(), f.limitWithin(ctx).Microseconds())
+	switch {
+	case err != nil:
+		return ended(err), undrainedAll(all, err)
+	case !ours: // somebody raised it further in between
+		return true, overtaken(resource, recorded)
+	}
+	return true, heard.orUnknown(fmt.Sprintf("arm %s", named(all)))
+}
+
+// undrainedAll says that all fences are raised, whatever stopped the drain.
+func undrainedAll(all []fence.Arming, err error) error {
+	translated := Translate(err)
+	if errors.Is(translated, fence.ErrUndrained) || !ended(err) {
+		return fmt.Errorf("drain %s: %w", named(all), translated)
+	}
+	return undrained(all[0], err)
+}

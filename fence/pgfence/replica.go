@@ -1,0 +1,73 @@
+package pgfence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	sqlPosition = `SELECT fence.position()::text`
+
+	// A statement, and so a snapshot, of its own at each look: one that is kept can hold up the replay.
+	sqlReplayed = `SELECT pg_is_in_recovery(), CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END >= $1::text::pg_lsn`
+)
+
+// ErrPromoted says that a server is no replica any more, and was promoted before
+// it had everything that was to be waited for.
+var ErrPromoted = errors.New("the replica was promoted before it had replayed what was written")
+
+// Position is a point in the primary's write-ahead log, as PostgreSQL writes it.
+type Position string
+
+// Position returns the point up to which a read replica has to have replayed
+// before a new holder may read there: ask after [Fence.Arm] has returned. By
+// then every write under an older grant has ended, and lies before it.
+//
+//	position, err := f.Position(ctx)                 // the primary
+//	err = pgfence.WaitReplica(ctx, conn, position)   // a connection to the replica
+//	… read there …
+func (f *Fence) Position(ctx context.Context) (Position, error) {
+	var p Position
+	if err := f.pool.QueryRow(ctx, sqlPosition).Scan(&p); err != nil {
+		return "", fmt.Errorf("ask for the primary's position: %w", err)
+	}
+	return p, nil
+}
+
+// Replica is a connection to one read replica, outside of a transaction: a
+// *pgx.Conn or a *pgxpool.Conn. A pool would do only if all of its connections
+// led to the same server.
+type Replica interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// WaitReplica returns nil once the replica has replayed p. What begins to read
+// there afterwards sees every write before p. Give it a deadline: a replica whose
+// replication stands still never comes that far. The errors: the context's,
+// joined with what the replica answered last; [ErrPromoted]; or PostgreSQL's. On
+// the primary itself it returns at once.
+func WaitReplica(ctx context.Context, replica Replica, p Position) error {
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		var standby, there bool
+		err := replica.QueryRow(ctx, sqlReplayed, string(p)).Scan(&standby, &there)
+		switch {
+		case err != nil:
+			return fmt.Errorf("wait until the replica has replayed %s: %w", p, err)
+		case there:
+			return nil
+		case !standby:
+			return fmt.Errorf("wait until the replica has replayed %s: %w", p, ErrPromoted)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return fmt.Errorf("the replica has not replayed %s: %w", p, ctx.Err())
+		}
+	}
+}

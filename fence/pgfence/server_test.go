@@ -1,0 +1,221 @@
+package pgfence_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/migrate"
+	"github.com/fencegate/fencegate/internal/pgserver"
+)
+
+// testServer is a PostgreSQL that the test may configure and crash.
+type testServer struct {
+	*pgserver.Server
+	dir string
+}
+
+func startServer(t *testing.T) *testServer {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "fencegate-pg-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil { // PostgreSQL's user enters it
+		t.Fatal(err)
+	}
+	s := &testServer{dir: dir}
+	s.start(t)
+	t.Cleanup(func() { _ = s.Stop() })
+	if err := migrate.Up(t.Context(), s.URL("postgres")); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *testServer) start(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var err error
+	if s.Server, err = pgserver.Start(ctx, pgserver.Config{Dir: s.dir, Fast: true}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// world is the database of the server, with the table `work`.
+func (s *testServer) world(t *testing.T) world {
+	t.Helper()
+	w := world{admin: poolWith(t, s.URL("postgres"), func(*pgxpool.Config) {})}
+	w.fence = pgfence.New(poolWith(t, s.URL("postgres"), pgfence.Configure))
+	w.writer = poolWith(t, s.URL("postgres"), pgfence.Configure)
+	w.exec(t, `CREATE TABLE IF NOT EXISTS work (id bigserial PRIMARY KEY, token bigint, note text)`)
+	w.exec(t, `SELECT fence.protect('work', resource => $1)`, orders)
+	return w
+}
+
+// loseCommit runs a transaction whose COMMIT is not answered, on a connection of its own.
+func loseCommit(t *testing.T, address string, g fence.Grant, arrives bool) error {
+	t.Helper()
+	var line wire
+	pool := line.pool(t, address, pgx.QueryExecModeCacheStatement)
+	err := pgfence.InTx(t.Context(), pool, g, func(tx pgx.Tx) error {
+		err := write(t.Context(), tx, g.Token)
+		if arrives {
+			line.lose.Store(1)
+		} else {
+			line.drop.Store(1)
+		}
+		return err
+	})
+	if !errors.Is(err, fence.ErrUnknown) {
+		t.Fatalf("got %v", err)
+	}
+	return err
+}
+
+func outcome(t *testing.T, db pgfence.Beginner, err error) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	return pgfence.Outcome(ctx, db, err)
+}
+
+func TestTheOutcomeOfALostCommitCanBeFound(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	g := w.acquire(t, orders, 34)
+	if err := outcome(t, w.writer, loseCommit(t, w.pg.WriterURL, g, true)); err != nil || rows(t, w) != 1 {
+		t.Errorf("committed: %v, %d rows", err, rows(t, w))
+	}
+	err := outcome(t, w.session(t), loseCommit(t, w.pg.WriterURL, g, false))
+	if !errors.Is(err, pgfence.ErrNotCommitted) || errors.Is(err, fence.ErrUnknown) || rows(t, w) != 1 {
+		t.Errorf("not committed: %v, %d rows", err, rows(t, w))
+	}
+	for _, other := range []error{nil, errors.New("another"), fence.ErrStale} {
+		if err := outcome(t, w.writer, other); !errors.Is(err, other) {
+			t.Errorf("%v became %v", other, err)
+		}
+	}
+}
+
+func TestInTxResolvesALostCommitByItself(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	g := w.acquire(t, orders, 34)
+	for _, arrives := range []bool{true, false} {
+		var line wire
+		pool := line.pool(t, w.pg.WriterURL, pgx.QueryExecModeCacheStatement)
+		ctx, cancel := context.WithCancel(t.Context())
+		opts := pgfence.TxOptions{Resolve: time.Minute}
+		before := rows(t, w)
+		err := pgfence.InTxAll(ctx, pool, opts, []fence.Grant{g}, func(tx pgx.Tx) error {
+			err := write(ctx, tx, g.Token)
+			if arrives {
+				line.lose.Store(1)
+			} else {
+				line.drop.Store(1)
+			}
+			return err
+		})
+		cancel()
+		if (err == nil) != arrives || !arrives && !errors.Is(err, pgfence.ErrNotCommitted) || (rows(t, w) == before+1) != arrives {
+			t.Errorf("arrives %v: %v", arrives, err)
+		}
+	}
+}
+
+// While the transaction still runs, nobody knows.
+func TestTheOutcomeWaitsForATransactionThatStillRuns(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	conn := w.session(t)
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var unknown pgfence.UnknownError
+	unknown.Err = errors.New("lost")
+	if err := tx.QueryRow(t.Context(), `SELECT pg_current_xact_id()::text, fence.server_run()`).Scan(&unknown.XID, &unknown.Run); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := pgfence.Outcome(ctx, w.writer, &unknown); !errors.Is(err, fence.ErrUnknown) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("while it runs: %v", err)
+	}
+	found := make(chan error, 1)
+	go func() { found <- outcome(t, w.writer, &unknown) }()
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-found; err != nil {
+		t.Errorf("committed meanwhile: %v", err)
+	}
+	for name, run := range map[string]string{
+		"another system": "1" + unknown.Run, "another timeline": strings.Replace(unknown.Run, "/00000001/", "/00000002/", 1),
+		"another run": unknown.Run + "1",
+	} {
+		if err := outcome(t, w.writer, &pgfence.UnknownError{XID: unknown.XID, Run: run, Err: unknown.Err}); !errors.Is(err, fence.ErrUnknown) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// After a crash the number of a transaction that was lost is given out again: what is committed under it is another one.
+func TestTheOutcomeAfterACrashOrARestart(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	w := s.world(t)
+	g := w.acquire(t, orders, 34)
+	done := loseCommit(t, s.URL("postgres"), g, true)
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	s.start(t)
+	w = s.world(t)
+	if err := outcome(t, w.writer, done); err != nil {
+		t.Errorf("committed, then a clean restart: %v", err)
+	}
+
+	// Lost in a crash: it wrote nothing that reached the disk.
+	conn := connect(t, s.URL("postgres"))
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.exec(t, `CHECKPOINT`)
+	lost := &pgfence.UnknownError{Err: errors.New("lost")}
+	if err := tx.QueryRow(t.Context(), `SELECT pg_current_xact_id()::text, fence.server_run()`).Scan(&lost.XID, &lost.Run); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	s.start(t)
+	w = s.world(t)
+	if err := outcome(t, w.writer, lost); !errors.Is(err, pgfence.ErrNotCommitted) && !errors.Is(err, fence.ErrUnknown) {
+		t.Errorf("lost in a crash: %v", err)
+	}
+	for range 20 { // somebody else gets its number
+		w.exec(t, `SELECT pg_current_xact_id()`)
+	}
+	if got := value[string](t, w, `SELECT pg_xact_status($1::text::xid8)`, lost.XID); got != "committed" {
+		t.Fatalf("the test proves nothing: the number's status is %q", got)
+	}
+	if err := outcome(t, w.writer, lost); !errors.Is(err, fence.ErrUnknown) {
+		t.Errorf("another one committed under its number: %v", err)
+	}
+	if err := outcome(t, w.writer, done); !errors.Is(err, fence.ErrUnknown) {
+		t.Errorf("committed, then a crash: %v", err)
+	}
+}

@@ -1,0 +1,167 @@
+package sqlfence
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+const (
+	defaultGrace = 200 * time.Millisecond
+	defaultLimit = 5 * time.Second
+)
+
+// ErrNoFence says that a resource has never been armed.
+var ErrNoFence = errors.New("resource has no fence yet")
+
+// Fence arms and inspects the fences of one database. It is safe for concurrent
+// use and keeps no state.
+type Fence struct {
+	db    *sql.DB
+	grace time.Duration
+	limit time.Duration
+}
+
+// Option is a choice for [New].
+type Option func(*Fence)
+
+// WithGrace sets how long arming waits for transactions under a superseded
+// grant to end by themselves before it ends their sessions. Default 200 ms.
+func WithGrace(d time.Duration) Option { return func(f *Fence) { f.grace = d } }
+
+// WithDrainLimit bounds draining, together with the context's deadline:
+// afterwards arming fails with a [*fence.UndrainedError]. Default 5 s.
+func WithDrainLimit(d time.Duration) Option { return func(f *Fence) { f.limit = d } }
+
+// New makes a Fence over a database whose login is a member of fence_gateway.
+// Its sessions must run at the default isolation level, READ COMMITTED.
+func New(db *sql.DB, opts ...Option) *Fence {
+	f := &Fence{db: db, grace: defaultGrace, limit: defaultLimit}
+	for _, opt := range opts {
+		opt(f)
+	}
+	return f
+}
+
+// Arm raises the fence of a resource to a new token and drains the transactions
+// that passed the check under an older one, in two round trips. It is idempotent
+// by token and seal hash, so it asks once more when an answer was lost. The
+// outcomes are those of pgfence's:
+//   - nil: the fence holds exactly this grant, and no older one can commit any more.
+//   - [*fence.NotRaisedError]: the recorded token is not lower; nothing was changed.
+//   - [*fence.UndrainedError]: raised, but the new holder must not start yet; or, where its Token is 0, not raised.
+//   - joined with [fence.ErrUnknown]: it may be raised; arming the same grant again finds out.
+//   - [*fence.InvalidError], or PostgreSQL's error: nothing was changed.
+func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
+	if err := fence.ValidateResource(a.Resource); err != nil {
+		return err
+	}
+	if a.Token <= 0 {
+		return &fence.InvalidError{Field: "token", Reason: "is not positive"}
+	}
+	answered, err := f.arm(ctx, a)
+	if !answered && ctx.Err() == nil {
+		answered, err = f.arm(ctx, a)
+	}
+	if !answered {
+		return fmt.Errorf("arm %q to %d: %w: %w", a.Resource, a.Token, fence.ErrUnknown, err)
+	}
+	return err
+}
+
+// arm raises and drains. answered = false: the connection was lost, so err says
+// why and not what became of it.
+func (f *Fence) arm(ctx context.Context, a fence.Arming) (answered bool, err error) {
+	raised, recorded, err := f.ask(ctx, sqlRaise, a.Resource, int64(a.Token), a.SealHash, a.Holder, f.limitWithin(ctx))
+	switch {
+	case err != nil:
+		return ended(err), fmt.Errorf("raise the fence of %q to %d: %w", a.Resource, a.Token, Translate(err))
+	case !raised:
+		return true, &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
+	}
+	ours, recorded, err := f.ask(ctx, sqlDrain, a.Resource, int64(a.Token), a.SealHash, f.grace.Microseconds(), f.limitWithin(ctx))
+	switch translated := Translate(err); {
+	case err != nil && ended(err) && !errors.Is(translated, fence.ErrUndrained): // raised, whatever stopped the drain
+		facts := &fence.UndrainedError{Resource: a.Resource, Token: a.Token, Detail: err.Error()}
+		return true, &refused{facts: facts, err: fmt.Errorf("fence of %q is raised to %d, but draining it failed: %w", a.Resource, a.Token, err)}
+	case err != nil:
+		return ended(err), fmt.Errorf("drain %q for %d: %w", a.Resource, a.Token, translated)
+	case !ours: // somebody raised it further in between
+		return true, &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
+	}
+	return true, nil
+}
+
+func (f *Fence) ask(ctx context.Context, query string, args ...any) (yes bool, recorded fence.Token, err error) {
+	var token sql.NullInt64
+	err = f.db.QueryRowContext(ctx, query, args...).Scan(&yes, &token)
+	return yes, fence.Token(token.Int64), err
+}
+
+// limitWithin is the limit in microseconds, cut so that the answer arrives before ctx ends.
+func (f *Fence) limitWithin(ctx context.Context) int64 {
+	limit := f.limit
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)*9/10)
+	}
+	return max(limit, 0).Microseconds()
+}
+
+// Revoke raises the fence past whoever holds the resource, to a seal that nobody
+// knows, and drains the transactions of that holder. The next acquisition needs
+// a higher token. holder is for people: who revoked. It returns the new token, or
+// [ErrNoFence]. A [*fence.UndrainedError] comes with the token: the fence is
+// raised, but a transaction of the old holder may still commit.
+func (f *Fence) Revoke(ctx context.Context, resource, holder string) (fence.Token, error) {
+	if err := fence.ValidateResource(resource); err != nil {
+		return 0, err
+	}
+	var token sql.NullInt64
+	var sealHash []byte
+	if err := f.db.QueryRowContext(ctx, sqlRevoke, resource, holder).Scan(&token, &sealHash); err != nil {
+		if ended(err) {
+			return 0, fmt.Errorf("revoke %q: %w", resource, Translate(err))
+		}
+		return 0, fmt.Errorf("revoke %q: %w: %w", resource, fence.ErrUnknown, err)
+	}
+	if !token.Valid {
+		return 0, fmt.Errorf("revoke %q: %w", resource, ErrNoFence)
+	}
+	raised := fence.Token(token.Int64)
+	// Arming what is recorded already raises nothing and drains.
+	return raised, f.Arm(ctx, fence.Arming{Resource: resource, Token: raised, SealHash: sealHash, Holder: holder})
+}
+
+// Record is what the fence of a resource holds.
+type Record struct {
+	Resource string
+	Token    fence.Token
+	Sealed   bool
+	Holder   string
+	ArmedAt  time.Time // PostgreSQL's clock; for people
+	// Undrained counts superseded grants that were not yet seen without a writer
+	// when the fence was last raised. Draining does not lower it.
+	Undrained int
+}
+
+// Inspect returns what the fence of a resource holds, or [ErrNoFence].
+func (f *Fence) Inspect(ctx context.Context, resource string) (Record, error) {
+	if err := fence.ValidateResource(resource); err != nil {
+		return Record{}, err
+	}
+	var r Record
+	var token int64
+	err := f.db.QueryRowContext(ctx, sqlInspect, resource).Scan(&r.Resource, &token, &r.Sealed, &r.Holder, &r.ArmedAt, &r.Undrained)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = ErrNoFence
+	}
+	if err != nil {
+		return Record{}, fmt.Errorf("inspect %q: %w", resource, err)
+	}
+	r.Token = fence.Token(token)
+	return r, nil
+}

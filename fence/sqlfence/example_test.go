@@ -1,0 +1,71 @@
+//nolint:testableexamples // they need a database
+package sqlfence_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/sqlfence"
+)
+
+var (
+	ctx   = context.Background()
+	db    *sql.DB     // connected to a database with fencegate's migrations
+	grant fence.Grant // from the gateway, or from FENCE_RESOURCE and FENCE_TOKEN
+)
+
+func ExampleInTx() {
+	err := sqlfence.InTx(ctx, db, grant, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `UPDATE orders SET status = 'paid' WHERE id = 1001`)
+		return err
+	})
+	switch {
+	case errors.Is(err, fence.ErrStale):
+		fmt.Println("a newer holder took over; nothing was written")
+	case errors.Is(err, fence.ErrUnknown):
+		fmt.Println("the connection was lost during COMMIT; see Outcome")
+	case err != nil:
+		fmt.Println("nothing was written:", err)
+	}
+}
+
+func ExampleInTxAll() {
+	opts := sqlfence.TxOptions{
+		TxOptions: sql.TxOptions{Isolation: sql.LevelSerializable},
+		Resolve:   10 * time.Second, // a lost COMMIT is looked up
+	}
+	err := sqlfence.InTxAll(ctx, db, opts, []fence.Grant{grant}, func(tx *sql.Tx) error {
+		return sqlfence.Savepoint(ctx, tx, func() error {
+			_, err := tx.ExecContext(ctx, `DELETE FROM drafts WHERE order_id = 1001`)
+			return err
+		})
+	})
+	if err != nil {
+		log.Print(err)
+	}
+}
+
+// For a program, or an object mapper, that begins and commits itself.
+func ExampleUse() {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if err := sqlfence.Use(ctx, tx, grant); errors.Is(err, fence.ErrStale) {
+		fmt.Println("a newer holder took over")
+	}
+}
+
+func ExampleOutcome() {
+	err := sqlfence.InTx(ctx, db, grant, func(*sql.Tx) error { return nil })
+	if errors.Is(err, fence.ErrUnknown) {
+		err = sqlfence.Outcome(ctx, db, err)
+	}
+	fmt.Println(err)
+}

@@ -1,0 +1,124 @@
+package sqlfence
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// ErrTxEnded says that the function given to [InTx] ended the transaction
+// itself, so InTx can't answer for it: what was written before may be committed.
+var ErrTxEnded = errors.New("the function given to InTx ended its transaction; InTx does that")
+
+// Beginner is where [InTx] begins: a *sql.DB or *sql.Conn.
+type Beginner interface {
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+}
+
+var (
+	_ Beginner = (*sql.DB)(nil)
+	_ Beginner = (*sql.Conn)(nil)
+)
+
+// TxOptions are choices for [InTxAll].
+type TxOptions struct {
+	sql.TxOptions // modes, such as the isolation level
+
+	// Resolve is how long to ask what became of a COMMIT that was not answered, as
+	// [Outcome] does, also when the caller's context has ended. Default: not at all.
+	// It needs a db that gives another connection: a *sql.DB.
+	Resolve time.Duration
+}
+
+// InTx runs fn in a transaction under a grant and commits it. fn must use the
+// transaction that it is given, must not end it, and may be run again by the
+// caller after an error that says so.
+//
+// The outcomes: nil, committed. A [*fence.UnknownError], which is
+// [fence.ErrUnknown]: the connection was lost during COMMIT; [Outcome] resolves
+// it. [ErrTxEnded]: fn ended the transaction, so what it wrote may be committed.
+// Any other error, fn's included: nothing was written; fence.ErrStale and the
+// other refusals say so for the fence. A panic of fn rolls back and goes on.
+func InTx(ctx context.Context, db Beginner, grant fence.Grant, fn func(*sql.Tx) error) error {
+	return InTxAll(ctx, db, TxOptions{}, []fence.Grant{grant}, fn)
+}
+
+// InTxAll is [InTx] with options and under several grants. A guarded table picks
+// the one that it needs; each must be current. Their order makes no difference.
+func InTxAll(ctx context.Context, db Beginner, opts TxOptions, grants []fence.Grant, fn func(*sql.Tx) error) error {
+	err := inTx(ctx, db, &opts.TxOptions, grants, fn)
+	if pool, ok := db.(*sql.DB); ok && opts.Resolve > 0 && errors.Is(err, fence.ErrUnknown) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), opts.Resolve)
+		defer cancel()
+		return Outcome(ctx, pool, err)
+	}
+	return err
+}
+
+func inTx(ctx context.Context, db Beginner, opts *sql.TxOptions, grants []fence.Grant, fn func(*sql.Tx) error) error {
+	if err := validateAll(grants); err != nil {
+		return err
+	}
+	tx, err := db.BeginTx(ctx, opts)
+	if err != nil {
+		return fmt.Errorf("begin under %s: %w", naming(grants), err)
+	}
+	done := false
+	defer func() {
+		if !done { // something failed, or fn panicked or ended the goroutine
+			_ = tx.Rollback() // on failure the driver closes the connection, which rolls back too
+		}
+	}()
+	if err := Use(ctx, tx, grants...); err != nil {
+		return err
+	}
+	fnErr := fn(tx)
+	unknown, err := mark(ctx, tx)
+	switch {
+	case errors.Is(err, ErrTxEnded):
+		return fmt.Errorf("transaction under %s: %w", naming(grants), errors.Join(err, Translate(fnErr)))
+	case fnErr != nil:
+		return Translate(fnErr)
+	case err != nil:
+		return fmt.Errorf("transaction under %s: %w", naming(grants), Translate(err))
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("transaction under %s: %w", naming(grants), err)
+	}
+	done = true
+	if err := tx.Commit(); ended(err) {
+		return fmt.Errorf("commit under %s: %w", naming(grants), Translate(err))
+	} else if err != nil {
+		unknown.Err = err
+		return fmt.Errorf("commit under %s: %w", naming(grants), unknown)
+	}
+	return nil
+}
+
+// mark asks, before COMMIT, what names the transaction when that is not answered.
+// It fails where the transaction has failed, or has ended: then by [ErrTxEnded].
+func mark(ctx context.Context, tx *sql.Tx) (*fence.UnknownError, error) {
+	var same bool
+	var unknown fence.UnknownError
+	err := ctx.Err()
+	if err == nil {
+		err = tx.QueryRowContext(ctx, sqlMark).Scan(&same, &unknown.XID, &unknown.Run)
+	}
+	if err != nil && ctx.Err() != nil { // which hides whether fn ended the transaction
+		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), markPatience)
+		defer cancel()
+		err = errors.Join(ctx.Err(), tx.QueryRowContext(detached, sqlMark).Scan(&same, &unknown.XID, &unknown.Run))
+	}
+	if errors.Is(err, sql.ErrTxDone) || err != nil && strings.Contains(err.Error(), txEnded) {
+		return nil, errors.Join(ErrTxEnded, ctx.Err())
+	}
+	return &unknown, err
+}
+
+// markPatience bounds looking after a transaction whose context has ended.
+const markPatience = 5 * time.Second
