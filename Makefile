@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint fmt build examples compose-up compose-demo compose-down model bench-lock clean
+.PHONY: help demo test test-ops lint fmt build examples compose-up compose-demo compose-down model bench bench-lock bench-fence clean
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -16,6 +16,12 @@ demo: ## Watch a paused writer being refused, on real processes
 test: ## Run every test, with -race, against real PostgreSQL and real Redis
 	@scripts/need cc postgres redis
 	$(GO) test -race -timeout 10m ./...
+
+test-ops: ## Test dump, restore, pg_upgrade, failover, crash and uninstalling, with real servers
+	@scripts/need cc postgres redis
+	$(GO) test -race -timeout 10m -count 1 ./internal/ops
+	$(GO) test -race -timeout 10m -count 1 -run 'TestAPromoted|TestAServerThat' ./gateway
+	$(GO) test -race -timeout 10m -count 1 -run 'TestAHolderThatWaits|TestACrashRight|TestArmIsFair' ./fence/pgfence
 
 lint: ## Check formatting, modules, vet and all linters
 	@scripts/lint
@@ -41,9 +47,19 @@ compose-down: ## Stop what compose-up started, and remove its data
 model: ## Check the token protocol with spin, and that each safeguard removed breaks it
 	@docs/model/run
 
+torture: ## Torment leases on real Redis for about ten minutes: faults of nodes, messages, clients and clocks
+	@scripts/need --local cc redis
+	$(GO) test -count=1 -run 'TestTorture$$' -v -timeout 40m ./lock -args -torture.for=60s -torture.want=200000 $(TORTURE)
+
 bench-lock: ## Measure leases against redsync, redislock and rueidislock
 	@scripts/need redis
 	cd bench && $(GO) run ./lock
+
+bench-fence: ## Measure the fence in PostgreSQL against no fence and what is written by hand
+	@scripts/need --local postgres
+	cd bench && $(GO) run ./fence
+
+bench: bench-lock bench-fence ## Run every benchmark
 
 clean: ## Remove what was built
 	rm -rf bin dist

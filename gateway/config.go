@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -28,8 +29,11 @@ type Config struct {
 	// Defaults to "": that path answers 501.
 	SQLURL string
 
-	// RedisNodes are the independent nodes of the lock: 1, 3, 5, … Required.
+	// RedisNodes are the independent nodes of the lock: 1, 3, 5, … Required without Leases.
 	RedisNodes []lock.Node
+	// Leases opens another source of leases than Redis nodes, which arms with the
+	// given Armer; [Gateway.Stop] closes it. Defaults to nil: RedisNodes are it.
+	Leases func(leasing.Armer) (leasing.Source, error)
 	// InitNodes admits nodes that are proven empty when the gateway starts: for the
 	// first start of a group, and harmless later. Defaults to false.
 	InitNodes bool
@@ -142,7 +146,7 @@ func (c Config) validate() (p parsed, err error) {
 	switch {
 	case c.PostgresURL == "":
 		return p, &fence.InvalidError{Field: "PostgresURL", Reason: "is missing"}
-	case len(c.RedisNodes) == 0:
+	case len(c.RedisNodes) == 0 && c.Leases == nil:
 		return p, &fence.InvalidError{Field: "RedisNodes", Reason: "are missing"}
 	case c.S3Listen != "" && c.BlobDir == "":
 		return p, &fence.InvalidError{Field: "BlobDir", Reason: "is missing; the S3 port needs it"}
@@ -191,14 +195,19 @@ func (c Config) validate() (p parsed, err error) {
 
 // validateNodes refuses addresses that no connection could be made to.
 func validateNodes(nodes []lock.Node) error {
+	var addrs []string
 	for _, n := range nodes {
-		if strings.HasPrefix(n.Addr, "/") { // a Unix socket
-			continue
+		if len(n.Sentinels) > 0 {
+			addrs = append(addrs, n.Sentinels...)
+		} else if !strings.HasPrefix(n.Addr, "/") { // no Unix socket
+			addrs = append(addrs, n.Addr)
 		}
-		host, port, err := net.SplitHostPort(n.Addr)
+	}
+	for _, addr := range addrs {
+		host, port, err := net.SplitHostPort(addr)
 		number, numberErr := strconv.ParseUint(port, 10, 16)
 		if err != nil || host == "" || numberErr != nil || number == 0 {
-			return &fence.InvalidError{Field: "RedisNodes", Reason: fmt.Sprintf("have the address %q; host:port is needed, such as redis1:6379", n.Addr)}
+			return &fence.InvalidError{Field: "RedisNodes", Reason: fmt.Sprintf("have the address %q; host:port is needed, such as redis1:6379", addr)}
 		}
 	}
 	return nil

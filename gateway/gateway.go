@@ -12,13 +12,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/fencedsql"
 	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/gateway/s3"
-	"github.com/fencegate/fencegate/lock"
 )
 
 // Gateway is one gateway. Its methods are safe for concurrent use.
@@ -30,7 +30,9 @@ type Gateway struct {
 
 	pool    *pgxpool.Pool
 	fence   *pgfence.Fence
-	locker  *lock.Locker
+	remains *continuity // whether PostgreSQL is the one that it was
+	source  leasing.Source
+	admit   func(context.Context) error // of the Redis nodes; nil where the source is another
 	leasing *lockMetrics
 	sql     *fencedsql.Runner // nil without SQLURL
 	pg      *pgwire.Server    // nil without PGListen
@@ -81,17 +83,17 @@ func New(cfg Config) (*Gateway, error) {
 
 func (g *Gateway) build() (err error) {
 	cfg := g.cfg
+	pgfence.Configure(g.parsed.pool)
+	if err = g.openContinuity(); err != nil {
+		return err
+	}
 	if g.pool, err = pgxpool.NewWithConfig(context.Background(), g.parsed.pool); err != nil {
 		return fmt.Errorf("pool of the gateway's login: %w", err)
 	}
+	g.remains.pool = g.pool
 	g.fence = pgfence.New(g.pool)
 	g.leasing = newLockMetrics()
-	g.locker, err = lock.New(lock.Config{
-		Metrics: g.leasing,
-		Nodes:   cfg.RedisNodes, Armer: announcer{g.fence, g.superseded}, Epochs: g.fence, MaxTTL: cfg.MaxTTL, DefaultTTL: cfg.DefaultTTL,
-		NodeTimeout: cfg.NodeTimeout, KeyPrefix: cfg.KeyPrefix, Embedded: cfg.EmbeddedNodes, Logger: g.log,
-	})
-	if err != nil {
+	if err = g.openSource(); err != nil {
 		return err
 	}
 	if cfg.SQLURL != "" {
@@ -130,7 +132,8 @@ func (g *Gateway) buildS3() error {
 
 func (g *Gateway) buildAPI() (err error) {
 	cfg := api.Config{
-		Leases: leases{locker: g.locker, fence: g.fence, log: g.log}, Fences: fences{fence: g.fence, tell: g.superseded}, Checks: g.checks(), Endpoints: g.endpoints,
+		Leases: leases{source: g.source, fence: g.fence, metrics: g.leasing, log: g.log},
+		Fences: fences{fence: g.fence, source: g.source, tell: g.superseded, log: g.log}, Checks: g.checks(), Endpoints: g.endpoints,
 		Handles:     api.HandleKeys{Current: g.parsed.current, Master: g.parsed.masters},
 		BearerToken: g.cfg.BearerToken, DefaultTTL: g.cfg.DefaultTTL, MaxTTL: g.cfg.MaxTTL, DrainTimeout: g.cfg.DrainTimeout,
 		Metrics: g.metrics.handler(), Observe: g.metrics.observe, Logger: g.log,
@@ -226,6 +229,7 @@ func (g *Gateway) serve(ctx context.Context) error {
 			return nil
 		})
 	}
+	servers = append(servers, g.watchContinuity)
 	if g.s3 != nil {
 		servers = append(servers, g.sweepOften)
 	}
@@ -277,12 +281,13 @@ func (g *Gateway) free() (err error) {
 		if g.sql != nil {
 			g.sql.Close()
 		}
-		if g.locker != nil {
-			err = g.locker.Close()
+		if g.source != nil {
+			err = g.source.Close()
 		}
 		if g.pool != nil {
 			g.pool.Close()
 		}
+		err = errors.Join(err, g.remains.close())
 	})
 	return err
 }

@@ -16,7 +16,7 @@ const sqlReady = `SELECT to_regclass('fence.resources') IS NOT NULL,
 
 // checks are what readiness means.
 func (g *Gateway) checks() []api.Check {
-	checks := []api.Check{{Part: partPostgres, Run: g.checkPostgres}, {Part: partRedis, Run: g.locker.Ping}}
+	checks := []api.Check{{Part: partPostgres, Run: g.checkPostgres}, {Part: partRedis, Run: g.source.Ready}, {Part: partPostgres, Run: g.checkContinuity}}
 	if g.sql != nil {
 		checks = append(checks, api.Check{Part: partPostgres, Run: g.sql.Check})
 	}
@@ -38,3 +38,6 @@ func (g *Gateway) checkPostgres(ctx context.Context) error {
 	}
 	return nil
 }
+
+// checkContinuity: whether PostgreSQL may have forgotten fences.
+func (g *Gateway) checkContinuity(ctx context.Context) error { return g.remains.check(ctx) }

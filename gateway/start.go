@@ -13,6 +13,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/witness"
 )
 
 // prepare does what the configuration asks at the start, trying again while
@@ -20,8 +21,8 @@ import (
 func (g *Gateway) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, g.cfg.StartTimeout)
 	defer cancel()
-	if g.cfg.InitNodes {
-		if err := g.patiently(ctx, "admit the Redis nodes", g.locker.Init); err != nil {
+	if g.cfg.InitNodes && g.admit != nil {
+		if err := g.patiently(ctx, "admit the Redis nodes", g.admit); err != nil {
 			return err
 		}
 	}
@@ -128,4 +129,21 @@ func (g *Gateway) sweepOften(ctx context.Context) error {
 			g.log.Info("the blobs were swept", "condemned", swept.Condemned, "deleted", swept.Deleted)
 		}
 	}
+}
+
+// watchContinuity says in the log, once, that PostgreSQL may have forgotten
+// fences, and that it is trusted again.
+func (g *Gateway) watchContinuity(ctx context.Context) error {
+	var why string
+	return g.remains.watch(ctx, func(err error) {
+		_, forgotten := errors.AsType[*witness.ForgottenError](err)
+		switch {
+		case forgotten && why != err.Error():
+			why = err.Error()
+			g.log.Error("no leases are granted", "why", why)
+		case err == nil && why != "":
+			why = ""
+			g.log.Info("PostgreSQL is trusted again; leases are granted")
+		}
+	})
 }

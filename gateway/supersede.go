@@ -18,12 +18,23 @@ type announcer struct {
 	tell  func(resource string, token fence.Token)
 }
 
-var _ lock.Armer = announcer{}
+var _ lock.AllArmer = announcer{}
 
 func (a announcer) Arm(ctx context.Context, arming fence.Arming) error {
 	err := a.fence.Arm(ctx, arming)
 	if err == nil || errors.Is(err, fence.ErrUndrained) { // raised, in both cases
 		a.tell(arming.Resource, arming.Token)
+	}
+	return err
+}
+
+// ArmAll arms several resources in one transaction.
+func (a announcer) ArmAll(ctx context.Context, all []fence.Arming) error {
+	err := a.fence.ArmAll(ctx, all)
+	if err == nil || errors.Is(err, fence.ErrUndrained) {
+		for _, arming := range all {
+			a.tell(arming.Resource, arming.Token)
+		}
 	}
 	return err
 }

@@ -77,6 +77,16 @@ func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 		{"lease", "renew"},
 		{"lease", "release"},
 		{"resources", "show"},
+		{"doctor"},
+		{"fence", "ls"},
+		{"fence", "show"},
+		{"fence", "revoke"},
+		{"fence", "protect"},
+		{"fence", "unprotect"},
+		{"fence", "enforce"},
+		{"fence", "uncovered"},
+		{"fence", "events"},
+		{"fence", "invalidate-all"},
 	} {
 		code, stdout, _ := cli(t, nil, append(args, "--help")...)
 		if code != exitOK || !strings.Contains(stdout, "Examples:") {

@@ -150,7 +150,34 @@ func newResources(e env) *cobra.Command {
 		},
 	}
 	g.register(show)
-	cmd.AddCommand(show)
+	cmd.AddCommand(show, newResourcesRevoke(e))
+	return cmd
+}
+
+func newResourcesRevoke(e env) *cobra.Command {
+	var g gatewayFlags
+	var by string
+	cmd := &cobra.Command{
+		Use:   "revoke RESOURCE",
+		Short: "Take a resource from its holder, whose writes are refused from then on",
+		Long: `Take a resource from its holder: the fence is raised past it, to a token that nobody has, so
+that its writes are refused from then on, and its lock is freed. Prints that token as JSON.`,
+		Example: `  fencegate resources revoke orders/1001 --by "ops: stuck since noon"`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := g.client(e)
+			if err != nil {
+				return err
+			}
+			revoked, err := c.Revoke(cmd.Context(), args[0], by)
+			if err != nil {
+				return err
+			}
+			return printJSON(cmd.OutOrStdout(), revoked)
+		},
+	}
+	g.register(cmd)
+	cmd.Flags().StringVar(&by, "by", "", "who asks and why, shown to people who inspect the resource")
 	return cmd
 }
 

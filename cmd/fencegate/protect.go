@@ -1,57 +1,143 @@
 package main
 
 import (
-	"context"
 	"errors"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 )
 
-// protectTable and unprotectTable take the table's name as PostgreSQL reads it.
+// They take the name of a table or a schema as PostgreSQL reads it.
 const (
-	protectTable   = `SELECT fence.protect($1::regclass, resource => $2, under => $3)`
-	unprotectTable = `SELECT fence.unprotect($1::regclass)`
+	protectTable    = `SELECT fence.protect($1::regclass, resource => $2, under => $3, per_row => $4, mode => $5, stamp => $6)`
+	protectSchema   = `SELECT fence.protect_schema($1::regnamespace, resource => $2, under => $3, per_row => $4, mode => $5, stamp => $6)`
+	unprotectTable  = `SELECT fence.unprotect($1::regclass)`
+	unprotectSchema = `SELECT fence.unprotect_schema($1::regnamespace)`
+	enforceTable    = `SELECT fence.enforce($1::regclass)`
+
+	installEventTriggers   = `SELECT fence.install_event_triggers()`
+	uninstallEventTriggers = `SELECT fence.uninstall_event_triggers()`
 )
 
 func newProtect() *cobra.Command {
-	var url, resource, under string
+	var d database
+	var resource, under, perRow, stamp string
+	var report, schema bool
 	cmd := &cobra.Command{
-		Use:   "protect TABLE (--resource RESOURCE | --under PREFIX)",
+		Use:   "protect TABLE (--resource RESOURCE | --under PREFIX | --per-row EXPRESSION)",
 		Short: "Make PostgreSQL refuse writes to a table without a current grant",
+		Long: `Make PostgreSQL refuse writes to a table without a current grant: to the table itself, its
+partitions and its inheritance children. Protecting again replaces what the writes need.
+
+With --schema the name is that of a schema, and every table in it is protected alike; later ones
+too, where the event triggers are installed (fencegate fence events install).`,
 		Example: `  fencegate protect public.orders --under orders/
-  fencegate protect reports --resource reports/all`,
+  fencegate protect reports --resource reports/all
+  fencegate protect public.orders --per-row "'orders/' || id" --stamp token
+  fencegate protect app --schema --under app/ --report`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if (resource == "") == (under == "") {
-				return usage(errors.New("give exactly one of --resource and --under"))
+			given := 0
+			for _, s := range []string{resource, under, perRow} {
+				if s != "" {
+					given++
+				}
 			}
-			return onTable(cmd.Context(), url, protectTable, args[0], orNull(resource), orNull(under))
+			if given != 1 {
+				return usage(errors.New("give exactly one of --resource, --under and --per-row"))
+			}
+			sql, mode := protectTable, "enforce"
+			if schema {
+				sql = protectSchema
+			}
+			if report {
+				mode = "report"
+			}
+			return d.change(cmd, "protected", sql, args[0], orNull(resource), orNull(under), orNull(perRow), mode, orNull(stamp))
 		},
 	}
-	cmd.Flags().StringVar(&resource, "resource", "", "the one resource whose grant a write needs")
-	cmd.Flags().StringVar(&under, "under", "", "prefix: a write needs a grant of some resource below it")
-	tableFlags(cmd, &url)
+	f := cmd.Flags()
+	f.StringVar(&resource, "resource", "", "the one resource whose grant a write needs")
+	f.StringVar(&under, "under", "", "prefix: a write needs a grant of some resource below it")
+	f.StringVar(&perRow, "per-row", "", "SQL expression on the table's columns: each row needs the grant of the resource that it names")
+	f.StringVar(&stamp, "stamp", "", "column, bigint: filled with the token that wrote the row")
+	f.BoolVar(&report, "report", false, "refuse nothing, and log what would be refused")
+	f.BoolVar(&schema, "schema", false, "the name is that of a schema: protect every table in it")
+	d.register(cmd, asOwner)
 	return cmd
 }
 
 func newUnprotect() *cobra.Command {
-	var url string
+	var d database
+	var schema bool
 	cmd := &cobra.Command{
 		Use:     "unprotect TABLE",
 		Short:   "Let everybody with rights on a table write to it again",
 		Example: `  fencegate unprotect public.orders`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return onTable(cmd.Context(), url, unprotectTable, args[0])
+			sql := unprotectTable
+			if schema {
+				sql = unprotectSchema
+			}
+			return d.change(cmd, "not protected any more", sql, args[0])
 		},
 	}
-	tableFlags(cmd, &url)
+	cmd.Flags().BoolVar(&schema, "schema", false, "the name is that of a schema")
+	d.register(cmd, asOwner)
 	return cmd
 }
 
-func tableFlags(cmd *cobra.Command, url *string) {
-	cmd.Flags().StringVar(url, "postgres-url", "", "the database, as the table's owner (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
+func newEnforce() *cobra.Command {
+	var d database
+	cmd := &cobra.Command{
+		Use:     "enforce TABLE",
+		Short:   "Refuse from now on what --report has only reported",
+		Example: `  fencegate fence enforce public.orders`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return d.change(cmd, "protected", enforceTable, args[0])
+		},
+	}
+	d.register(cmd, asOwner)
+	return cmd
+}
+
+func newEvents() *cobra.Command {
+	var d database
+	cmd := &cobra.Command{
+		Use:       "events install|uninstall",
+		Short:     "Install the event triggers that keep guards on, also on new partitions and tables",
+		Example:   `  fencegate fence events install --postgres-url postgres://postgres@db/app`,
+		ValidArgs: []string{"install", "uninstall"},
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			sql := installEventTriggers
+			if args[0] == "uninstall" {
+				sql = uninstallEventTriggers
+			}
+			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
+				_, err := pool.Exec(cmd.Context(), sql)
+				return err
+			})
+		},
+	}
+	d.register(cmd, "a superuser, or what a managed service gives for one")
+	return cmd
+}
+
+// change runs a statement about one table or schema, which args begin with. For
+// people its success is silent, as ever.
+func (d *database) change(cmd *cobra.Command, now, sql string, args ...any) error {
+	return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
+		if _, err := pool.Exec(cmd.Context(), sql, args...); err != nil {
+			return err
+		}
+		if d.json {
+			return printJSON(cmd.OutOrStdout(), map[string]any{"name": args[0], "state": now})
+		}
+		return nil
+	})
 }
 
 func orNull(s string) *string {
@@ -59,17 +145,4 @@ func orNull(s string) *string {
 		return nil
 	}
 	return &s
-}
-
-func onTable(ctx context.Context, url, sql string, args ...any) error {
-	if url == "" {
-		return usage(errors.New("--postgres-url is missing (or FENCEGATE_POSTGRES_URL)"))
-	}
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	_, err = conn.Exec(ctx, sql, args...)
-	return err
 }

@@ -59,7 +59,12 @@ func TestLeaseTravelsThroughItsHandle(t *testing.T) {
 	if a := request(t, s, "POST", "/v1/leases/release", fmt.Sprintf(`{"handle":%q}`, handle)); a.status != http.StatusNoContent || a.text != "" {
 		t.Errorf("release: %d %s", a.status, a.text)
 	}
-	if got, want := <-f.released, (api.Ref{Resource: "orders/1001", Owner: "0123456789abcdef", Token: 34}); got != want {
+	got := <-f.released
+	if since := time.Since(got.Since); since < -time.Second || since > time.Minute {
+		t.Errorf("the lease was acquired %v ago, says its handle", since)
+	}
+	got.Since = time.Time{}
+	if want := (api.Ref{Resource: "orders/1001", Owner: "0123456789abcdef", Token: 34}); got != want {
 		t.Errorf("released %+v, want %+v", got, want)
 	}
 }
@@ -247,6 +252,13 @@ func TestResourceNamesSurviveThePath(t *testing.T) {
 		}
 	}
 	f := newFakes()
+	a := request(t, newServer(t, f), "GET", "/v1/resources/a", "")
+	want := `"lock":{"holder":"worker-a","token":"34","ttl_ms":1500,"waiters":2,"servers":[` +
+		`{"name":"node-1","locked":true,"holder":"worker-a","token":"34","ttl_ms":null,"waiters":2,"error":null},` +
+		`{"name":"node-2","locked":false,"holder":"","token":"0","ttl_ms":null,"waiters":0,"error":"away"}]}`
+	if !strings.Contains(a.text, want) {
+		t.Errorf("answer %s, want %s in it", a.text, want)
+	}
 	f.lockErr = errors.New("no quorum")
 	if a := request(t, newServer(t, f), "GET", "/v1/resources/a", ""); a.status != http.StatusOK || a.body["locked"] != nil {
 		t.Errorf("without Redis: %d %s; want the fence's record with locked null", a.status, a.text)

@@ -45,8 +45,13 @@ func (e *UnavailableError) Error() string {
 	return fmt.Sprintf("%s is unavailable: %v", e.Part, e.Cause)
 }
 
-// detail is what a client reads: no address, no cause.
+// detail is what a client reads: no address, and no cause but one that has words
+// for clients.
 func (e *UnavailableError) detail() string {
+	var told interface{ Tell() string }
+	if errors.As(e.Cause, &told) {
+		return told.Tell()
+	}
 	switch e.Part {
 	case "postgresql":
 		return "PostgreSQL can't serve the gateway now."

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -60,7 +61,12 @@ func (f *fakes) Release(_ context.Context, ref api.Ref) error {
 	return f.err
 }
 
-func (f *fakes) Locked(context.Context, string) (bool, error) { return !f.free, f.lockErr }
+func (f *fakes) Lock(context.Context, string) (api.LockState, error) {
+	return api.LockState{
+		Locked: !f.free, Holder: "worker-a", Token: 34, TTL: 1500 * time.Millisecond, Waiters: 2,
+		Members: []api.LockMember{{Name: "node-1", Locked: true, Holder: "worker-a", Token: 34, TTL: -1, Waiters: 2}, {Name: "node-2", Err: errors.New("away")}},
+	}, f.lockErr
+}
 
 func (f *fakes) List(_ context.Context, prefix, after string, limit int) ([]api.FenceRecord, error) {
 	f.listed = []any{prefix, after, limit}

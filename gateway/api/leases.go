@@ -148,7 +148,9 @@ func (s *Server) open(text string) (handle, error) {
 	if text == "" {
 		return handle{}, &fence.InvalidError{Field: "handle", Reason: "is missing"}
 	}
-	return s.handles.open(text)
+	h, err := s.handles.open(text)
+	h.Since = h.Until.Add(-s.cfg.MaxLease)
+	return h, err
 }
 
 func (s *Server) renew(c echo.Context) error {
@@ -245,10 +247,10 @@ func (s *Server) credentials(c echo.Context) error {
 // ended that nobody has taken over. Without a quorum of Redis the fence's word
 // is enough.
 func (s *Server) current(ctx context.Context, ref Ref) error {
-	var locked bool
+	var state LockState
 	var lockErr error
 	var asked sync.WaitGroup
-	asked.Go(func() { locked, lockErr = s.cfg.Leases.Locked(ctx, ref.Resource) })
+	asked.Go(func() { state, lockErr = s.cfg.Leases.Lock(ctx, ref.Resource) })
 	record, err := s.cfg.Fences.Inspect(ctx, ref.Resource)
 	asked.Wait()
 	switch {
@@ -256,7 +258,7 @@ func (s *Server) current(ctx context.Context, ref Ref) error {
 		return err
 	case record.Token != ref.Token:
 		return &fence.StaleError{Resource: ref.Resource, Presented: ref.Token, Recorded: record.Token}
-	case lockErr == nil && !locked:
+	case lockErr == nil && !state.Locked:
 		return fmt.Errorf("%w: it was released, or has ended", ErrLeaseLost)
 	}
 	return nil

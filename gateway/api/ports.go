@@ -29,6 +29,28 @@ type Ref struct {
 	Resource string
 	Owner    string
 	Token    fence.Token
+	Since    time.Time // when it was acquired, by the clock of the replica that did; for metrics only
+}
+
+// LockState is who holds a resource's lock, for people.
+type LockState struct {
+	Locked  bool
+	Holder  string
+	Token   fence.Token   // the highest that the lock knows; 0: none
+	TTL     time.Duration // until the lock ends unless it is renewed; -1: never
+	Waiters int           // processes that stand in its queue
+	Members []LockMember  // what each server of the lock says; nil where there are none to tell apart
+}
+
+// LockMember is what one server of the lock says of a resource.
+type LockMember struct {
+	Name    string
+	Locked  bool
+	Holder  string
+	Token   fence.Token
+	TTL     time.Duration // -1: never ends
+	Waiters int
+	Err     error // nil: it answered
 }
 
 // Leases acquires, renews and releases. Implementations are safe for
@@ -43,8 +65,9 @@ type Leases interface {
 	Renew(ctx context.Context, ref Ref, ttl time.Duration) (valid time.Duration, err error)
 	// Release is idempotent.
 	Release(ctx context.Context, ref Ref) error
-	// Locked reports whether somebody holds the resource's lock now.
-	Locked(ctx context.Context, resource string) (bool, error)
+	// Lock says who holds the resource's lock now. With an error the state still has
+	// what could be learned.
+	Lock(ctx context.Context, resource string) (LockState, error)
 }
 
 // FenceRecord is what the fence holds about a resource.

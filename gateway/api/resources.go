@@ -44,13 +44,15 @@ func (s *Server) inspect(c echo.Context) error {
 	}
 	answer := struct {
 		record
-		Locked *bool `json:"locked"` // null: a quorum of Redis is away
+		Locked *bool      `json:"locked"` // null: a quorum of the lock's servers is away
+		Lock   *lockState `json:"lock"`
 	}{record: recordOf(found)}
-	locked, err := s.cfg.Leases.Locked(ctx, resource)
+	state, err := s.cfg.Leases.Lock(ctx, resource)
+	answer.Lock = lockStateOf(state)
 	if err != nil {
 		s.log.WarnContext(ctx, "whether a resource is locked is not known", "resource", resource, "error", err)
 	} else {
-		answer.Locked = &locked
+		answer.Locked = &state.Locked
 	}
 	return respond(c, http.StatusOK, answer)
 }

@@ -104,6 +104,7 @@ func New(cfg Config) (*Runner, error) {
 		}
 		return err == nil
 	}
+	pgfence.Configure(pool)
 	r := &Runner{cfg: cfg}
 	if r.pool, err = pgxpool.NewWithConfig(context.Background(), pool); err != nil {
 		return nil, fmt.Errorf("pool of the SQL login: %w", err)

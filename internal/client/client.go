@@ -208,6 +208,19 @@ func (c *Client) Resource(ctx context.Context, resource string) (json.RawMessage
 	return raw, err
 }
 
+// Revoke takes a resource from its holder and returns what the gateway answers,
+// as JSON: the token that the fence was raised to. by says who asks, for people.
+func (c *Client) Revoke(ctx context.Context, resource, by string) (json.RawMessage, error) {
+	if err := fence.ValidateResource(resource); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout) // draining the holder's writes takes its time
+	defer cancel()
+	var raw json.RawMessage
+	err := c.call(ctx, http.MethodPost, "/v1/resources/"+fence.EscapeResource(resource)+"/revoke", map[string]string{"holder": by}, &raw)
+	return raw, err
+}
+
 // EnsureBucket creates a bucket, or sets the rule that says which resource a
 // write of one of its keys needs: "bucket", "prefix:n" or "key".
 func (c *Client) EnsureBucket(ctx context.Context, bucket, rule string) error {

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/fencegate/fencegate/internal/doctor"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// redisFlags are the flags of commands that talk to the Redis nodes.
+type redisFlags struct {
+	addrs        []string
+	user         string
+	passwordFile string
+}
+
+func (r *redisFlags) register(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringSliceVar(&r.addrs, "redis", nil, "addresses of the independent Redis nodes, "+nodeForms)
+	f.StringVar(&r.user, "redis-user", "", "user name on the Redis nodes")
+	f.StringVar(&r.passwordFile, "redis-password-file", "", "file with the Redis nodes' password (or the password itself in FENCEGATE_REDIS_PASSWORD)")
+}
+
+func (r *redisFlags) nodes(e env) ([]lock.Node, error) {
+	password, _ := e.lookup(envPrefix + "REDIS_PASSWORD")
+	if r.passwordFile != "" {
+		var err error
+		if password, err = readSecret("--redis-password-file", r.passwordFile); err != nil {
+			return nil, err
+		}
+	}
+	nodes := make([]lock.Node, len(r.addrs))
+	for i, addr := range r.addrs {
+		nodes[i] = nodeAt(addr, r.user, password)
+	}
+	return nodes, nil
+}
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+func newDoctor(e env) *cobra.Command {
+	var cfg doctor.Config
+	var nodes redisFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check PostgreSQL, Redis, the gateway and the blob folder, and say what to do",
+		Long: `Check what an installation rests on: PostgreSQL (version, schema, roles, privileges, guards,
+event triggers, timeouts, durability, poolers in between), the Redis nodes (admission,
+persistence, eviction, replicas, clocks), a gateway, and the blob folder. Only what is named is
+examined. It changes nothing and prints no password.
+
+Each line is OK, WARN (works, but not as well or as safely as it could) or FAIL, with what to do.
+The exit code is 1 where something is FAIL.`,
+		Example: `  FENCEGATE_POSTGRES_URL=postgres://fencegate_gateway:…@db/app fencegate doctor --redis r1:6379,r2:6379,r3:6379
+  fencegate doctor --postgres-url postgres://admin@db/app --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if cfg.RedisNodes, err = nodes.nodes(e); err != nil {
+				return err
+			}
+			if cfg.PostgresURL == "" && len(cfg.RedisNodes) == 0 && cfg.GatewayURL == "" && cfg.BlobDir == "" {
+				return usage(errors.New("nothing to examine: name at least one of --postgres-url, --redis, --gateway and --blobs"))
+			}
+			redis.SetLogger(silent{}) // what it would say is a finding
+			findings := doctor.Examine(cmd.Context(), cfg)
+			show := doctor.Print
+			if asJSON {
+				show = doctor.PrintJSON
+			}
+			if err := show(cmd.OutOrStdout(), findings); err != nil {
+				return err
+			}
+			if doctor.Worst(findings) == doctor.Fail {
+				return errors.New("doctor found what does not work; see FAIL")
+			}
+			return nil
+		},
+	}
+	nodes.register(cmd)
+	f := cmd.Flags()
+	f.StringVar(&cfg.PostgresURL, "postgres-url", "", "the guarded database, as the gateway's login or the one that migrates (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
+	f.StringVar(&cfg.GatewayURL, "gateway", "", "base URL of a gateway's HTTP API")
+	f.StringVar(&cfg.BlobDir, "blobs", "", "the gateway's folder for blobs")
+	f.DurationVar(&cfg.Patience, "patience", 10*time.Second, "how long to wait for each part")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
+)
+
+const sqlUncovered = `SELECT relation::text, reason FROM fence.uncovered ORDER BY 1, 2`
+
+func newFence(_ env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "fence",
+		Short: "Look at, raise and set up the fences in PostgreSQL, without a gateway",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newFenceList(), newFenceShow(), newFenceRevoke(), newProtect(), newUnprotect(), newEnforce(),
+		newFenceUncovered(), newEvents(), newInvalidateAll())
+	return cmd
+}
+
+// database is how the commands below `fence` reach PostgreSQL and answer.
+type database struct {
+	url  string
+	json bool
+}
+
+func (d *database) register(cmd *cobra.Command, login string) {
+	cmd.Flags().StringVar(&d.url, "postgres-url", "", "the database, as "+login+" (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
+	cmd.Flags().BoolVar(&d.json, "json", false, "print JSON")
+}
+
+const (
+	asGateway  = "a login in the role fence_gateway"
+	asOwner    = "the table's owner"
+	asMigrator = "the login that migrates, or a superuser"
+)
+
+// with runs f with a pool on the database.
+func (d *database) with(ctx context.Context, f func(*pgxpool.Pool) error) error {
+	if d.url == "" {
+		return usage(errors.New("--postgres-url is missing (or FENCEGATE_POSTGRES_URL)"))
+	}
+	config, err := pgxpool.ParseConfig(d.url)
+	if err != nil {
+		return err
+	}
+	pgfence.Configure(config)
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return f(pool)
+}
+
+// shownFence is a fence in JSON. Tokens are text: they may exceed what a double
+// holds exactly.
+type shownFence struct {
+	Resource  string    `json:"resource"`
+	Token     string    `json:"token"`
+	Sealed    bool      `json:"sealed"`
+	Holder    string    `json:"holder"`
+	ArmedAt   time.Time `json:"armed_at"`
+	Undrained int       `json:"undrained"`
+}
+
+func shown(r pgfence.Record) shownFence {
+	return shownFence{Resource: r.Resource, Token: r.Token.String(), Sealed: r.Sealed, Holder: r.Holder, ArmedAt: r.ArmedAt.UTC(), Undrained: r.Undrained}
+}
+
+func (d *database) printFences(cmd *cobra.Command, records []pgfence.Record) error {
+	if d.json {
+		list := make([]shownFence, len(records))
+		for i, r := range records {
+			list[i] = shown(r)
+		}
+		return printJSON(cmd.OutOrStdout(), list)
+	}
+	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "RESOURCE\tTOKEN\tHOLDER\tARMED AT\tSEALED")
+	for _, r := range records {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%t\n", r.Resource, r.Token, oneLine(r.Holder), r.ArmedAt.UTC().Format(time.RFC3339), r.Sealed)
+	}
+	return w.Flush()
+}
+
+func newFenceList() *cobra.Command {
+	var d database
+	var after string
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "ls [PREFIX]",
+		Short: "List fences, in the order of their resources",
+		Example: `  fencegate fence ls orders/
+  fencegate fence ls orders/ --after orders/1999 --limit 100 --json`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			prefix := ""
+			if len(args) == 1 {
+				prefix = args[0]
+			}
+			if limit < 1 {
+				return usage(fmt.Errorf("--limit %d: it must be 1 or more", limit))
+			}
+			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
+				records, err := pgfence.New(pool).List(cmd.Context(), prefix, after, limit)
+				if err != nil {
+					return err
+				}
+				return d.printFences(cmd, records)
+			})
+		},
+	}
+	d.register(cmd, asGateway)
+	cmd.Flags().StringVar(&after, "after", "", "begin after this resource: the last one of the page before")
+	cmd.Flags().IntVar(&limit, "limit", 1000, "list at most that many")
+	return cmd
+}
+
+func newFenceShow() *cobra.Command {
+	var d database
+	cmd := &cobra.Command{
+		Use:     "show RESOURCE",
+		Short:   "Show the fence of one resource",
+		Example: `  fencegate fence show orders/1001 --json`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
+				record, err := pgfence.New(pool).Inspect(cmd.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				if d.json {
+					return printJSON(cmd.OutOrStdout(), shown(record))
+				}
+				return d.printFences(cmd, []pgfence.Record{record})
+			})
+		},
+	}
+	d.register(cmd, asGateway)
+	return cmd
+}
+
+func newFenceRevoke() *cobra.Command {
+	var d database
+	var by string
+	cmd := &cobra.Command{
+		Use:   "revoke RESOURCE",
+		Short: "Raise a fence past its holder, whose writes are refused from then on",
+		Long: `Raise a fence past its holder, whose writes are refused from then on, and end the transactions
+that already passed the check. The lock in Redis stays until it is released or ends; a running
+gateway's "revoke" (POST /v1/resources/RESOURCE/revoke) also ends the holder's sessions on its ports.`,
+		Example: `  fencegate fence revoke orders/1001 --by alice`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
+				token, err := pgfence.New(pool).Revoke(cmd.Context(), args[0], by)
+				if errors.Is(err, fence.ErrNotRaised) {
+					err = nil // raised further by another already: the holder is out all the same
+				}
+				if err != nil {
+					return err
+				}
+				if d.json {
+					return printJSON(cmd.OutOrStdout(), map[string]string{"resource": args[0], "token": token.String()})
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: the fence stands at %s; whoever held it is refused\n", args[0], token)
+				return nil
+			})
+		},
+	}
+	d.register(cmd, asGateway)
+	cmd.Flags().StringVar(&by, "by", "", "who revokes, for people (default: the login)")
+	return cmd
+}
+
+type uncovered struct {
+	Relation string `json:"relation"`
+	Reason   string `json:"reason"`
+}
+
+func newFenceUncovered() *cobra.Command {
+	var d database
+	cmd := &cobra.Command{
+		Use:     "uncovered",
+		Short:   "List what could still be written without a grant; the exit code is 1 where there is something",
+		Example: `  fencegate fence uncovered || echo "somebody took a guard off"`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
+				rows, _ := pool.Query(cmd.Context(), sqlUncovered) // the error comes again from rows
+				list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[uncovered])
+				if err != nil {
+					return err
+				}
+				if d.json {
+					err = printJSON(cmd.OutOrStdout(), list)
+				} else {
+					for _, u := range list {
+						fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", u.Relation, u.Reason)
+					}
+				}
+				if err == nil && len(list) > 0 {
+					err = withHint(fmt.Errorf("%d finding(s): what they name can be written without a grant", len(list)), exitFailed,
+						"fencegate fence protect TABLE …, or unprotect it where that is meant")
+				}
+				return err
+			})
+		},
+	}
+	d.register(cmd, "any login")
+	return cmd
+}

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// ok runs a command line that must succeed, and returns what it prints.
+func ok(t *testing.T, vars map[string]string, args ...string) string {
+	t.Helper()
+	code, stdout, stderr := cli(t, vars, args...)
+	if code != exitOK {
+		t.Fatalf("%v: exit code %d, %s", args, code, stderr)
+	}
+	return stdout
+}
+
+func runSQL(t *testing.T, url string, statements ...string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }()
+	for _, sql := range statements {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+}
+
+func grant(t *testing.T, url, resource string, token fence.Token) fence.Grant {
+	t.Helper()
+	g := fence.Grant{Resource: resource, Token: token, Seal: fence.NewSeal()}
+	arming := fence.Arming{Resource: resource, Token: token, SealHash: g.Seal.Hash(), Holder: "worker-a"}
+	if err := pgfence.New(testenv.PoolOf(t, url)).Arm(t.Context(), arming); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func TestFencesAreListedShownAndRevokedWithoutAGateway(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	vars := map[string]string{"FENCEGATE_POSTGRES_URL": pg.GatewayURL}
+	for i, resource := range []string{"orders/1", "orders/2", "reports/q3"} {
+		grant(t, pg.GatewayURL, resource, fence.Token(i+5))
+	}
+	if out := ok(t, vars, "fence", "ls", "orders/"); !strings.Contains(out, "orders/1") || !strings.Contains(out, "worker-a") || strings.Contains(out, "reports") {
+		t.Errorf("ls orders/:\n%s", out)
+	}
+	var listed []shownFence
+	if err := json.Unmarshal([]byte(ok(t, vars, "fence", "ls", "--after", "orders/1", "--limit", "1", "--json")), &listed); err != nil || len(listed) != 1 || listed[0].Resource != "orders/2" {
+		t.Errorf("one page: %v %+v", err, listed)
+	}
+	ok(t, vars, "fence", "revoke", "orders/1", "--by", "alice")
+	var one shownFence
+	if err := json.Unmarshal([]byte(ok(t, vars, "fence", "show", "orders/1", "--json")), &one); err != nil || one.Token != "6" || one.Holder != "alice" || !one.Sealed {
+		t.Errorf("shown: %v %+v", err, one)
+	}
+	if code, _, stderr := cli(t, vars, "fence", "show", "nobody's"); code == exitOK || !strings.Contains(stderr, "no fence") {
+		t.Errorf("a resource without a fence: %d %s", code, stderr)
+	}
+	if code, _, _ := cli(t, map[string]string{"FENCEGATE_POSTGRES_URL": pg.WriterURL}, "fence", "revoke", "orders/1"); code == exitOK {
+		t.Error("a writer's login may revoke")
+	}
+}
+
+func TestTablesAndSchemasAreProtectedFromTheCommandLine(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	vars := map[string]string{"FENCEGATE_POSTGRES_URL": pg.URL}
+	runSQL(t, pg.URL, `CREATE TABLE orders (id bigint, token bigint)`, `CREATE SCHEMA app`, `CREATE TABLE app.a (id bigint)`)
+	refused := func(state string) {
+		t.Helper()
+		conn, err := pgx.Connect(t.Context(), pg.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close(t.Context()) }()
+		_, err = conn.Exec(t.Context(), `INSERT INTO orders VALUES (1)`)
+		if (err == nil) != (state == "") || err != nil && !strings.Contains(err.Error(), state) {
+			t.Errorf("an unfenced write: %v; want %q", err, state)
+		}
+	}
+	for _, step := range []struct {
+		args  []string
+		state string
+	}{
+		{[]string{"protect", "orders", "--under", "orders/"}, "ZF002"},
+		{[]string{"unprotect", "orders"}, ""},
+		{[]string{"fence", "protect", "orders", "--resource", "all"}, "ZF002"},
+		{[]string{"fence", "protect", "orders", "--per-row", "'orders/' || id", "--stamp", "token"}, "ZF002"},
+		{[]string{"fence", "protect", "orders", "--under", "orders/", "--report"}, ""},
+		{[]string{"fence", "enforce", "orders"}, "ZF002"},
+		{[]string{"fence", "unprotect", "orders"}, ""},
+		{[]string{"fence", "protect", "app", "--schema", "--under", "app/"}, ""},
+	} {
+		ok(t, vars, step.args...)
+		refused(step.state)
+	}
+	ok(t, vars, "fence", "uncovered")
+	runSQL(t, pg.URL, `CREATE TABLE app.b (id bigint)`)
+	code, stdout, _ := cli(t, vars, "fence", "uncovered")
+	if code != exitFailed || !strings.Contains(stdout, "app.b: ") {
+		t.Errorf("a table without a guard in a protected schema: %d %q", code, stdout)
+	}
+	ok(t, vars, "fence", "events", "install")
+	ok(t, vars, "fence", "protect", "app", "--schema", "--under", "app/")
+	runSQL(t, pg.URL, `CREATE TABLE app.c (id bigint)`)
+	if out := ok(t, vars, "fence", "uncovered", "--json"); strings.TrimSpace(out) != "[]" {
+		t.Errorf("with event triggers: %s", out)
+	}
+	ok(t, vars, "fence", "events", "uninstall")
+	ok(t, vars, "fence", "unprotect", "app", "--schema")
+}
+
+func TestInvalidateAllRefusesEveryGrantFromBefore(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	vars := map[string]string{"FENCEGATE_POSTGRES_URL": pg.URL, "FENCEGATE_YES": "true"}
+	runSQL(t, pg.URL, `CREATE TABLE orders (id bigint)`, `SELECT fence.protect('orders', under => 'orders/')`, `INSERT INTO fence.unsealed VALUES ('elsewhere/*')`,
+		`SELECT fence.raise('elsewhere/1', 70, NULL, '')`, `SELECT fence.raise('highest', 9223372036854775807, NULL, '')`)
+	g := grant(t, pg.GatewayURL, "orders/1", 5)
+	lost := fence.Grant{Resource: "orders/1", Token: 7, Seal: fence.NewSeal()} // issued, and forgotten by the server
+
+	if code, _, stderr := cli(t, vars, "fence", "invalidate-all"); code != exitUsage || !strings.Contains(stderr, "--yes") {
+		t.Errorf("without a confirmation that was typed: %d %s", code, stderr)
+	}
+	// A writer under the old grant, in the middle of its transaction.
+	conn, err := pgx.Connect(t.Context(), pg.WriterURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT fence.use($1, $2)`, g.Resource, g.Presented()); err != nil {
+		t.Fatal(err)
+	}
+
+	var done invalidation
+	if err := json.Unmarshal([]byte(ok(t, vars, "fence", "invalidate-all", "--yes", "--json")), &done); err != nil || done.Raised != 3 || done.Unsealed != 2 || done.Already || len(done.Undrained) != 0 {
+		t.Errorf("%v %+v", err, done)
+	}
+	if err := tx.Commit(t.Context()); err == nil {
+		t.Error("a writer that passed the check before committed after")
+	}
+	_ = conn.Close(t.Context())
+	for _, old := range []fence.Grant{g, lost} {
+		err := pgfence.InTx(t.Context(), testenv.PoolOf(t, pg.URL), old, func(pgx.Tx) error { return nil })
+		if code, ok := fence.CodeOf(err); !ok || code.SQLState != "ZF001" {
+			t.Errorf("grant %s: %v", old, err)
+		}
+	}
+	for resource, want := range map[string]string{"orders/1": "4294967301", "elsewhere/1": "71", "highest": "9223372036854775807"} {
+		var f shownFence
+		if err := json.Unmarshal([]byte(ok(t, vars, "fence", "show", resource, "--json")), &f); err != nil || f.Token != want || !f.Sealed {
+			t.Errorf("%s: %v %+v; want token %s", resource, err, f, want)
+		}
+	}
+
+	if out := ok(t, vars, "fence", "invalidate-all", "--yes"); !strings.Contains(out, "nothing to raise") {
+		t.Errorf("a second time under the same identity: %s", out)
+	}
+	if out := ok(t, vars, "fence", "invalidate-all", "--yes", "--again"); !strings.Contains(out, "3 fence(s) raised") {
+		t.Errorf("again: %s", out)
+	}
+	code, _, _ := cli(t, map[string]string{"FENCEGATE_POSTGRES_URL": pg.GatewayURL}, "fence", "invalidate-all", "--yes")
+	if code == exitOK {
+		t.Error("a gateway's login may invalidate everything")
+	}
+}
+
+func TestInvalidateAllNamesWhatItCannotDrainAndWhoIsInItsWay(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	vars := map[string]string{"FENCEGATE_POSTGRES_URL": pg.URL}
+	g := grant(t, pg.GatewayURL, "orders/1", 5)
+	conn, err := pgx.Connect(t.Context(), pg.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }()
+	run := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	gid := "stale-" + pg.Database
+	run(`BEGIN`)
+	run(`SELECT fence.use($1, $2)`, g.Resource, g.Presented())
+	run(`PREPARE TRANSACTION '` + gid + `'`)
+	code, stdout, stderr := cli(t, vars, "fence", "invalidate-all", "--yes")
+	if code != exitUnavailable || !strings.Contains(stdout, gid) || !strings.Contains(stderr, "hint: ") {
+		t.Errorf("a prepared transaction: %d %q %q", code, stdout, stderr)
+	}
+	run(`ROLLBACK PREPARED '` + gid + `'`)
+	if out := ok(t, vars, "fence", "invalidate-all", "--yes"); !strings.Contains(out, "nothing to raise") {
+		t.Errorf("afterwards: %s", out)
+	}
+
+	run(`BEGIN`)
+	run(`SELECT fence.raise('orders/1', 9000000000, NULL, '')`) // holds its turn until it ends
+	code, _, stderr = cli(t, vars, "fence", "invalidate-all", "--yes", "--again")
+	if code != exitUnavailable || !strings.Contains(stderr, "process ") {
+		t.Errorf("behind a raise that does not end: %d %q", code, stderr)
+	}
+	run(`ROLLBACK`)
+}
+
+func TestDoctorFromTheCommandLine(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	vars := map[string]string{"FENCEGATE_POSTGRES_URL": pg.GatewayURL}
+	code, stdout, stderr := cli(t, vars, "doctor", "--blobs", t.TempDir()) // the tests' server runs without fsync
+	if code != exitFailed || !strings.Contains(stdout, "FAIL  postgresql.durability: fsync is off") || !strings.Contains(stdout, "OK    blobs.writable") || !strings.Contains(stdout, "→ ") {
+		t.Errorf("%d\n%s%s", code, stdout, stderr)
+	}
+	code, stdout, _ = cli(t, vars, "doctor", "--json")
+	var report struct {
+		Status   string
+		Findings []struct{ Check, Status, Found, Do string }
+	}
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil || code != exitFailed || report.Status != "FAIL" || len(report.Findings) < 10 {
+		t.Errorf("%d %v %+v", code, err, report)
+	}
+	config, err := pgx.ParseConfig(pg.GatewayURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(stdout, config.Password) {
+		t.Error("the password was printed")
+	}
+	if code, _, _ := cli(t, vars, "doctor", "--postgres-url", "", "--blobs", t.TempDir()); code != exitOK {
+		t.Errorf("a blob folder alone: %d", code)
+	}
+	if code, _, _ := cli(t, nil, "doctor"); code != exitUsage {
+		t.Errorf("nothing to examine: %d", code)
+	}
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/fencegate/fencegate/fence/pgfence"
+)
+
+const (
+	sqlInvalidate = `SELECT id::text, identity, raised, unsealed, already FROM fence.invalidate_all($1)`
+
+	// In a transaction of its own: what it looks for are the writers that passed a check before the raise was committed.
+	sqlDrainInvalidated = `SELECT resource, held_by FROM fence.drain_invalidated()`
+)
+
+// invalidation is what invalidate-all did.
+type invalidation struct {
+	ID        string      `json:"id"`
+	Identity  string      `json:"identity"`
+	Raised    int64       `json:"raised"`
+	Unsealed  int64       `json:"unsealed"`
+	Already   bool        `json:"already"`
+	Undrained []undrained `json:"undrained"`
+}
+
+type undrained struct {
+	Resource string `json:"resource"`
+	HeldBy   string `json:"held_by"`
+}
+
+func newInvalidateAll() *cobra.Command {
+	var d database
+	var yes, again bool
+	cmd := &cobra.Command{
+		Use:   "invalidate-all --yes",
+		Short: "After a failover or a restore: raise every fence, so that every grant from before is refused",
+		Long: `Raise every fence by a large step, to seals that nobody knows, so that every grant from before
+is refused: for a PostgreSQL that may have forgotten fences, because an asynchronous standby was
+promoted or a backup was restored. Gateways notice that by themselves, grant no leases, and say
+so in /readyz until this has run. Every holder has to acquire again.
+
+It runs once for each identity of the server (system id, timeline, schema). Where the very same
+server was set back, which leaves its identity as it was, --again makes it run once more.`,
+		Example: `  fencegate fence invalidate-all --yes --postgres-url postgres://admin@db/app`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !yes {
+				return usage(errors.New("it ends every lease there is: confirm it with --yes"))
+			}
+			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
+				done, err := invalidate(cmd.Context(), pool, again)
+				if err != nil {
+					return err
+				}
+				if d.json {
+					err = printJSON(cmd.OutOrStdout(), done)
+				} else {
+					_, err = fmt.Fprint(cmd.OutOrStdout(), done.text())
+				}
+				if err == nil && len(done.Undrained) > 0 {
+					err = withHint(fmt.Errorf("%d resource(s) still have writers from before", len(done.Undrained)), exitUnavailable,
+						"end what holds them, then run it again: it goes on draining")
+				}
+				return err
+			})
+		},
+	}
+	d.register(cmd, asMigrator)
+	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: every lease there is ends")
+	cmd.Flags().BoolVar(&again, "again", false, "raise although it ran for this identity before")
+	markTypedOnly(cmd, "yes") // no variable may end all leases
+	markTypedOnly(cmd, "again")
+	return cmd
+}
+
+func invalidate(ctx context.Context, pool *pgxpool.Pool, again bool) (invalidation, error) {
+	done := invalidation{Undrained: []undrained{}}
+	err := pool.QueryRow(ctx, sqlInvalidate, again).Scan(&done.ID, &done.Identity, &done.Raised, &done.Unsealed, &done.Already)
+	if err != nil {
+		return done, pgfence.Translate(err)
+	}
+	rows, _ := pool.Query(ctx, sqlDrainInvalidated) // the error comes again from rows
+	left, err := pgx.CollectRows(rows, pgx.RowToStructByPos[undrained])
+	done.Undrained = append(done.Undrained, left...)
+	return done, err
+}
+
+func (i invalidation) text() string {
+	var b strings.Builder
+	if i.Already {
+		fmt.Fprintf(&b, "every fence was raised before for %s; nothing to raise (--again does it once more)\n", i.Identity)
+	} else {
+		fmt.Fprintf(&b, "%d fence(s) raised for %s: every grant from before is refused\n", i.Raised, i.Identity)
+	}
+	if i.Unsealed > 0 {
+		fmt.Fprintf(&b, "%d of them take unsealed tokens and were raised by one only: make sure that whoever mints them goes above\n", i.Unsealed)
+	}
+	for _, u := range i.Undrained {
+		fmt.Fprintf(&b, "%s is still held by %s\n", u.Resource, u.HeldBy)
+	}
+	return b.String()
+}

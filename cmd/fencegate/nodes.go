@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/lock"
+)
+
+func newNodes(e env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "nodes",
+		Short: "Look after the Redis nodes of the lock",
+		Long: `Look after the Redis nodes of the lock. They are asked directly: run this where the nodes can
+be reached, with the same --redis (or FENCEGATE_REDIS) as the gateways.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newNodesStatus(e), newNodesAdmit(e), newNodesLeaks(e), newNodesSweep(e))
+	return cmd
+}
+
+const nodeForms = "host:port each; NAME@host:port+host:port for the primary that Sentinels at these addresses call NAME"
+
+// nodeAt reads what a flag says of a node.
+func nodeAt(text, user, password string) lock.Node {
+	n := lock.Node{Addr: text, Username: user, Password: password}
+	if name, sentinels, ok := strings.Cut(text, "@"); ok {
+		n.Addr, n.MasterName, n.Sentinels = "", name, strings.Split(sentinels, "+")
+	}
+	return n
+}
+
+// group are the flags that say which nodes.
+type group struct {
+	redis  redisFlags
+	prefix string
+}
+
+func (g *group) register(cmd *cobra.Command) {
+	g.redis.register(cmd)
+	cmd.Flags().StringVar(&g.prefix, "key-prefix", lock.DefaultKeyPrefix, "start of the names of all keys")
+}
+
+// with runs f with a Locker on the nodes.
+func (g *group) with(e env, cfg lock.Config, f func(*lock.Locker) error) error {
+	var err error
+	if cfg.Nodes, err = g.redis.nodes(e); err != nil {
+		return err
+	}
+	if len(cfg.Nodes) == 0 {
+		return usage(errors.New("--redis is missing (or FENCEGATE_REDIS)"))
+	}
+	cfg.KeyPrefix, cfg.NodeTimeout = g.prefix, time.Second
+	l, err := lock.New(cfg)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(l), l.Close())
+}
+
+// shownNode is a node's state in JSON.
+type shownNode struct {
+	Name         string  `json:"name"`
+	Admitted     bool    `json:"admitted"`
+	QuarantineMS int64   `json:"quarantine_ms"` // how long its quarantine still runs
+	MaxTTLMS     int64   `json:"max_ttl_ms"`
+	Epoch        int64   `json:"epoch"`
+	RTTMicros    int64   `json:"rtt_us"`
+	Warning      string  `json:"warning,omitempty"`
+	Error        *string `json:"error"` // null: it answered
+}
+
+func newNodesStatus(e env) *cobra.Command {
+	var g group
+	cmd := &cobra.Command{
+		Use:     "status",
+		Short:   "Print each node's state as JSON; exit code 69 where leases can't be had",
+		Example: `  fencegate nodes status --redis r1:6379,r2:6379,r3:6379`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return g.with(e, lock.Config{}, func(l *lock.Locker) error {
+				shown, admitted := []shownNode{}, 0
+				for _, st := range l.Status(cmd.Context()) {
+					one := shownNode{
+						Name: st.Name, Admitted: st.Admitted, QuarantineMS: st.Quarantine.Milliseconds(), MaxTTLMS: st.MaxTTL.Milliseconds(),
+						Epoch: st.Epoch, RTTMicros: st.RTT.Microseconds(), Warning: st.Warning,
+					}
+					if st.Err != nil {
+						why := st.Err.Error()
+						one.Error = &why
+					}
+					if st.Admitted {
+						admitted++
+					}
+					shown = append(shown, one)
+				}
+				if err := printJSON(cmd.OutOrStdout(), shown); err != nil {
+					return err
+				}
+				if quorum := len(shown)/2 + 1; admitted < quorum {
+					return withHint(fmt.Errorf("%d of %d nodes are admitted, and %d are needed", admitted, len(shown), quorum), exitUnavailable,
+						"a first start is `fencegate serve --init`; a node that lost its data comes back by itself, or by `fencegate nodes admit`")
+				}
+				return nil
+			})
+		},
+	}
+	g.register(cmd)
+	return cmd
+}
+
+func newNodesAdmit(e env) *cobra.Command {
+	var g group
+	var d database
+	var maxTTL time.Duration
+	cmd := &cobra.Command{
+		Use:   "admit NODE",
+		Short: "Admit a node that lost its data or its run, after its quarantine",
+		Long: `Admit a node that lost its data or its run, after its quarantine. Gateways do it by themselves;
+this is for when none of them runs, or to watch it.
+
+It takes as long as the quarantine: the longest time for which a lease may still be held that
+the node has forgotten. Its tokens continue above everything that was lost, by an epoch that
+PostgreSQL keeps.`,
+		Example: `  fencegate nodes admit r2:6379 --redis r1:6379,r2:6379,r3:6379`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
+				cfg := lock.Config{Epochs: pgfence.New(pool), MaxTTL: maxTTL}
+				return g.with(e, cfg, func(l *lock.Locker) error { return admitNode(cmd, l, args[0]) })
+			})
+		},
+	}
+	g.register(cmd)
+	d.register(cmd, asGateway)
+	cmd.Flags().DurationVar(&maxTTL, "max-ttl", lock.DefaultMaxTTL, "longest lease that the gateways grant: the same as theirs")
+	return cmd
+}
+
+func admitNode(cmd *cobra.Command, l *lock.Locker, name string) error {
+	for _, st := range l.Status(cmd.Context()) {
+		if st.Name == name && st.Admitted {
+			_, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s is admitted already\n", name)
+			return err
+		}
+	}
+	begun := time.Now()
+	if err := l.Readmit(cmd.Context(), name); err != nil {
+		if errors.Is(err, context.Canceled) {
+			return err
+		}
+		return withHint(err, exitUnavailable, "see `fencegate nodes status`")
+	}
+	_, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s is admitted, after %v\n", name, time.Since(begun).Round(time.Millisecond))
+	return err
+}
+
+func newNodesLeaks(e env) *cobra.Command {
+	var g group
+	cmd := &cobra.Command{
+		Use:   "leaks",
+		Short: "Print locks that never end as JSON; exit code 1 where there are any",
+		Long: `Print locks that never end as JSON. fencegate leaves none, but a PERSIST, a restore or a script
+of somebody else can. Take such a resource from its holder with
+"fencegate resources revoke RESOURCE".`,
+		Example: `  fencegate nodes leaks --redis r1:6379,r2:6379,r3:6379`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return g.with(e, lock.Config{}, func(l *lock.Locker) error {
+				leaks, failed := l.Leaks(cmd.Context())
+				shown := make([]map[string]string, 0, len(leaks))
+				for _, leak := range leaks {
+					shown = append(shown, map[string]string{"node": leak.Node, "resource": leak.Resource, "holder": leak.Holder})
+				}
+				if err := printJSON(cmd.OutOrStdout(), shown); err != nil {
+					return err
+				}
+				switch {
+				case failed != nil:
+					return withHint(failed, exitUnavailable, "these nodes were not looked at")
+				case len(leaks) > 0:
+					return fmt.Errorf("%d locks never end", len(leaks))
+				}
+				return nil
+			})
+		},
+	}
+	g.register(cmd)
+	return cmd
+}
+
+func newNodesSweep(e env) *cobra.Command {
+	var g group
+	cmd := &cobra.Command{
+		Use:   "sweep",
+		Short: "Delete the counters of resources from the nodes' memory; tokens go on rising",
+		Long: `Delete the counters of resources from the nodes' memory, about 100 bytes for each resource that
+was ever used. Gateways do it by themselves when there are over 100,000; tokens go on rising.`,
+		Example: `  fencegate nodes sweep --redis r1:6379,r2:6379,r3:6379`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return g.with(e, lock.Config{}, func(l *lock.Locker) error {
+				n, failed := l.Sweep(cmd.Context())
+				if err := printJSON(cmd.OutOrStdout(), map[string]int{"deleted": n}); err != nil {
+					return err
+				}
+				if failed != nil {
+					return withHint(failed, exitUnavailable, "these nodes were not swept")
+				}
+				return nil
+			})
+		},
+	}
+	g.register(cmd)
+	return cmd
+}

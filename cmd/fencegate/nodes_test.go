@@ -1,0 +1,120 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock"
+)
+
+func TestALostNodeIsSeenAndAdmittedFromTheCommandLine(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	server := testenv.OwnRedis(t, 1)[0]
+	l, err := lock.New(lock.Config{Nodes: []lock.Node{{Addr: server.Addr}}, NodeTimeout: 2 * time.Second, MaxTTL: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	if err := l.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	vars := map[string]string{"FENCEGATE_REDIS": server.Addr, "FENCEGATE_POSTGRES_URL": pg.GatewayURL}
+	status := func(want int) shownNode {
+		t.Helper()
+		code, out, stderr := cli(t, vars, "nodes", "status")
+		var nodes []shownNode
+		if err := json.Unmarshal([]byte(out), &nodes); err != nil || code != want || len(nodes) != 1 || nodes[0].Name != server.Addr {
+			t.Fatalf("code %d, %q, %q; want %d and one node", code, out, stderr, want)
+		}
+		return nodes[0]
+	}
+	if st := status(exitOK); !st.Admitted || st.Error != nil || st.MaxTTLMS != 1000 {
+		t.Errorf("%+v", st)
+	}
+	lease, err := l.TryAcquire(t.Context(), "r")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if st := status(exitUnavailable); st.Admitted || st.Error != nil {
+		t.Errorf("%+v", st)
+	}
+	if code, _, stderr := cli(t, vars, "nodes", "admit", "elsewhere:6379", "--max-ttl", "1s"); code == exitOK || !strings.Contains(stderr, "not in this group") {
+		t.Errorf("a stranger: %d %q", code, stderr)
+	}
+	for _, want := range []string{"is admitted, after", "is admitted already"} {
+		code, _, stderr := cli(t, vars, "nodes", "admit", server.Addr, "--max-ttl", "1s")
+		if code != exitOK || !strings.Contains(stderr, want) {
+			t.Fatalf("admit: %d %q; want %q", code, stderr, want)
+		}
+	}
+	if st := status(exitOK); !st.Admitted || st.Epoch == 0 {
+		t.Errorf("%+v", st)
+	}
+	after, err := l.TryAcquire(t.Context(), "r")
+	if err != nil || after.Ref().Token <= lease.Ref().Token {
+		t.Errorf("%v, token after %d", err, lease.Ref().Token)
+	}
+}
+
+func TestLocksThatNeverEndAreListed(t *testing.T) {
+	t.Parallel()
+	nodes := testenv.Redis(t, 1)
+	cfg := lock.Config{Nodes: []lock.Node{{Addr: nodes.Addrs[0]}}, KeyPrefix: nodes.Prefix, NodeTimeout: 2 * time.Second}
+	l, err := lock.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	if err := l.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.TryAcquire(t.Context(), "leaky", lock.WithHolder("worker-a")); err != nil {
+		t.Fatal(err)
+	}
+	flags := []string{"--redis", nodes.Addrs[0], "--key-prefix", nodes.Prefix}
+	if code, out, _ := cli(t, nil, append([]string{"nodes", "leaks"}, flags...)...); code != exitOK || strings.TrimSpace(out) != "[]" {
+		t.Errorf("none: %d %q", code, out)
+	}
+	c := redis.NewClient(&redis.Options{Addr: nodes.Addrs[0]})
+	t.Cleanup(func() { _ = c.Close() })
+	if err := c.Persist(t.Context(), nodes.Prefix+":lock:leaky").Err(); err != nil {
+		t.Fatal(err)
+	}
+	code, out, _ := cli(t, nil, append([]string{"nodes", "leaks"}, flags...)...)
+	if code != exitFailed || !strings.Contains(out, `"resource": "leaky"`) || !strings.Contains(out, `"holder": "worker-a"`) {
+		t.Errorf("one: %d %q", code, out)
+	}
+	code, out, _ = cli(t, nil, append([]string{"nodes", "sweep"}, flags...)...)
+	if code != exitOK || !strings.Contains(out, `"deleted": 1`) {
+		t.Errorf("sweep: %d %q", code, out)
+	}
+}
+
+// The Redis client writes to standard error by itself, in a form of its own.
+func TestANodeThatIsAwayIsToldOnce(t *testing.T) {
+	t.Parallel()
+	away, err := redisserver.FreeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, errs strings.Builder
+	cmd := command(t, openTempDir(t), "nodes", "status", "--redis", away)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	_ = cmd.Run()
+	if code := cmd.ProcessState.ExitCode(); code != exitUnavailable || !strings.Contains(out.String(), "connection refused") {
+		t.Errorf("exit code %d, %q", code, out.String())
+	}
+	if strings.Contains(errs.String(), "redis:") || strings.Count(errs.String(), "\n") > 2 {
+		t.Errorf("standard error: %q", errs.String())
+	}
+}

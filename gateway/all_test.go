@@ -1,0 +1,115 @@
+//go:build unix
+
+package gateway_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// counted counts the transactions in which a fence arms.
+type counted struct {
+	*pgfence.Fence
+
+	one, all int
+}
+
+func (c *counted) Arm(ctx context.Context, a fence.Arming) error {
+	c.one++
+	return c.Fence.Arm(ctx, a)
+}
+
+func (c *counted) ArmAll(ctx context.Context, all []fence.Arming) error {
+	c.all++
+	return c.Fence.ArmAll(ctx, all)
+}
+
+// The locks of several resources, and then one transaction in PostgreSQL: all
+// or none.
+func TestSeveralResourcesAreArmedInOneTransaction(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	redis := testenv.Redis(t, 3)
+	fences := &counted{Fence: pgfence.New(testenv.PoolOf(t, pg.GatewayURL))}
+	cfg := lock.Config{KeyPrefix: redis.Prefix, Armer: fences, Epochs: fences, NodeTimeout: 2 * time.Second}
+	for _, addr := range redis.Addrs {
+		cfg.Nodes = append(cfg.Nodes, lock.Node{Addr: addr})
+	}
+	l, err := lock.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	if err := l.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	recorded := func(resource string) fence.Token {
+		record, err := fences.Inspect(t.Context(), resource)
+		if err != nil && !errors.Is(err, pgfence.ErrNoFence) {
+			t.Fatal(err)
+		}
+		return record.Token
+	}
+	names := []string{"orders/2", "orders/1", "stock/7"}
+	acquire := func(within time.Duration) ([]*lock.Lease, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		defer cancel()
+		return l.AcquireAll(ctx, names, lock.WithTTL(time.Minute))
+	}
+	leases, err := acquire(30 * time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, lease := range leases {
+		grant, err := lease.Grant()
+		if err != nil || grant.Resource != names[i] || recorded(names[i]) != grant.Token {
+			t.Errorf("%s: %v, %v; the fence has %d", names[i], grant, err, recorded(names[i]))
+		}
+		if err := lease.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if fences.all != 1 || fences.one != 0 {
+		t.Errorf("%d transactions for all, %d for single ones; want one for all", fences.all, fences.one)
+	}
+
+	// Redis is behind for one of them: all tokens come out above their fences.
+	revoked, err := fences.Revoke(t.Context(), "orders/1", "ops")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if leases, err = acquire(30 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if got := leases[1].Ref().Token; got <= revoked || recorded("orders/1") != got {
+		t.Errorf("token %d, recorded %d, after a revocation with %d", got, recorded("orders/1"), revoked)
+	}
+	for _, lease := range leases {
+		if err := lease.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+
+	// One is held: no fence moves.
+	held, err := l.TryAcquire(t.Context(), "stock/7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := []fence.Token{recorded("orders/1"), recorded("orders/2")}
+	if _, err := acquire(200 * time.Millisecond); !errors.Is(err, lock.ErrHeld) {
+		t.Errorf("got %v", err)
+	}
+	if after := []fence.Token{recorded("orders/1"), recorded("orders/2")}; after[0] != before[0] || after[1] != before[1] {
+		t.Errorf("fences moved from %v to %v though nothing was acquired", before, after)
+	}
+	if err := held.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

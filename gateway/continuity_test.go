@@ -1,0 +1,393 @@
+//go:build unix
+
+package gateway_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/internal/migrate"
+	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// address forwards to whichever server is the primary, as a virtual IP does.
+type address struct {
+	ln net.Listener
+
+	mu     sync.Mutex
+	target string
+	open   []net.Conn
+}
+
+func newAddress(t *testing.T, target string) *address {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &address{ln: ln, target: target}
+	var conns sync.WaitGroup
+	conns.Go(func() {
+		for {
+			client, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			conns.Go(func() { a.forward(client) })
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); a.moveTo(""); conns.Wait() })
+	return a
+}
+
+func (a *address) forward(client net.Conn) {
+	defer func() { _ = client.Close() }()
+	a.mu.Lock()
+	target := a.target
+	a.mu.Unlock()
+	server, err := net.Dial("tcp", target)
+	if err != nil {
+		return
+	}
+	defer func() { _ = server.Close() }()
+	a.mu.Lock()
+	a.open = append(a.open, client, server)
+	a.mu.Unlock()
+	go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
+	_, _ = io.Copy(client, server)
+}
+
+// moveTo sends everybody elsewhere, and cuts what is open.
+func (a *address) moveTo(target string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.target = target
+	for _, c := range a.open {
+		_ = c.Close()
+	}
+	a.open = nil
+}
+
+// cluster is a PostgreSQL of the test's own with a guarded table, behind an
+// address that can move.
+type cluster struct {
+	*pgserver.Server
+	at *address
+}
+
+var clusterSettings = map[string]string{"wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on", "shared_buffers": "16MB", "max_wal_size": "64MB"}
+
+// clusterFolder is a new folder that PostgreSQL's user may enter.
+func clusterFolder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "fencegate-test-continuity-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "cluster")
+}
+
+func run(t *testing.T, cfg pgserver.Config) *pgserver.Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cfg.Fast, cfg.Ephemeral, cfg.Settings = true, true, clusterSettings
+	s, err := pgserver.Start(ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Stop() })
+	return s
+}
+
+func startCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{Server: run(t, pgserver.Config{Dir: clusterFolder(t)})}
+	c.at = newAddress(t, c.Addr())
+	if err := migrate.Up(t.Context(), c.URL("postgres")); err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{
+		`CREATE ROLE gate LOGIN PASSWORD 'gate' IN ROLE fence_gateway`,
+		`CREATE ROLE writer LOGIN PASSWORD 'writer' IN ROLE fence_writer`,
+		`CREATE TABLE orders (id bigint PRIMARY KEY, status text)`,
+		`INSERT INTO orders VALUES (1001, 'new')`,
+		`GRANT ALL ON orders TO PUBLIC`,
+		`SELECT fence.protect('orders', under => 'orders/')`,
+	} {
+		execOn(t, c.Server, sql)
+	}
+	return c
+}
+
+// execOn runs a statement as the superuser and returns its only value as text.
+func execOn(t *testing.T, s *pgserver.Server, sql string, args ...any) string {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	rows, _ := conn.Query(t.Context(), sql, args...)
+	values, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
+		all, err := row.Values()
+		return fmt.Sprint(all...), err
+	})
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return strings.Join(values, "\n")
+}
+
+// untilSays polls one value of a server.
+func untilSays(t *testing.T, s *pgserver.Server, sql, want string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for tick := time.NewTicker(20 * time.Millisecond); ; {
+		if execOn(t, s, sql) == want {
+			tick.Stop()
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("waited in vain until %s is %s", sql, want)
+		}
+	}
+}
+
+// as is an address of the moving server for a login.
+func (c *cluster) as(login string) string {
+	u := url.URL{Scheme: "postgres", User: url.UserPassword(login, login), Host: c.at.ln.Addr().String(), Path: "/postgres", RawQuery: "sslmode=disable"}
+	return u.String()
+}
+
+// write presents a grant to PostgreSQL itself; the SQLSTATE of its refusal, or "".
+func (c *cluster) write(t *testing.T, g string) string {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), c.as("writer"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	if _, err := conn.Exec(t.Context(), `SELECT set_config('fence.resource', 'orders/1001', false), set_config('fence.token', $1, false)`, g); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), updateOrder, "written"); err != nil {
+		return sqlState(err)
+	}
+	return ""
+}
+
+func (c *cluster) gateway(t *testing.T) gateway.Config {
+	t.Helper()
+	cfg := config(t, testenv.PG{GatewayURL: c.as("gate"), WriterURL: c.as("writer")})
+	cfg.PGListen, cfg.S3Listen, cfg.Buckets, cfg.BlobDir = "", "", nil, ""
+	return cfg
+}
+
+// wantForgotten: no readiness and no lease, for a reason that says what to do.
+func wantForgotten(c *client, command string) {
+	c.t.Helper()
+	// The pool may still hold connections to the server that is gone.
+	untilAnswered(c, func(a answer) bool {
+		return a.Status == http.StatusServiceUnavailable && strings.HasSuffix(a.text("detail"), command)
+	})
+	for _, call := range []struct {
+		method, path string
+		body         any
+	}{
+		{"POST", "/v1/leases", map[string]string{"resource": "orders/1001", "ttl": "30s"}},
+		{"POST", "/v1/leases", map[string]string{"resource": "orders/2", "ttl": "30s"}},
+	} {
+		a := c.want(http.StatusServiceUnavailable, call.method, call.path, call.body)
+		if a.text("part") != "postgresql" || !strings.HasSuffix(a.text("detail"), command) {
+			c.t.Errorf("%s %s: %v; want a reason that ends in %q", call.method, call.path, a.Body, command)
+		}
+	}
+}
+
+func untilReady(c *client) {
+	c.t.Helper()
+	untilAnswered(c, func(a answer) bool { return a.Status == http.StatusOK })
+}
+
+// untilAnswered polls the readiness.
+func untilAnswered(c *client, want func(answer) bool) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	defer cancel()
+	for tick := time.NewTicker(50 * time.Millisecond); ; {
+		a := c.do("GET", "/readyz", nil)
+		if want(a) {
+			tick.Stop()
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			c.t.Fatalf("waited in vain for another readiness than %d %v", a.Status, a.Body)
+		}
+	}
+}
+
+func number(t *testing.T, text string) fence.Token {
+	t.Helper()
+	token, err := fence.ParseToken(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+func TestAPromotedStandbyThatLaggedGetsNoLeasesUntilItsFencesAreInvalidated(t *testing.T) {
+	t.Parallel()
+	primary := startCluster(t)
+	dir := clusterFolder(t)
+	if err := primary.CopyTo(t.Context(), dir, true); err != nil {
+		t.Fatal(err)
+	}
+	standby := run(t, pgserver.Config{Dir: dir})
+	cfg := primary.gateway(t)
+	c := start(t, cfg)
+
+	// A's grant reaches the standby. B's does not.
+	a := c.acquire("orders/1001", "30s", "0s")
+	untilSays(t, standby, `SELECT token::text FROM fence.resources WHERE resource = 'orders/1001'`, a.token)
+	execOn(t, standby, `ALTER SYSTEM SET primary_conninfo = ''`)
+	execOn(t, standby, `SELECT pg_reload_conf()`)
+	untilSays(t, primary.Server, `SELECT count(*) FROM pg_stat_replication`, "0")
+	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": a.handle})
+	b := c.acquire("orders/1001", "30s", "10s")
+	if refused := primary.write(t, a.grant); refused != "ZF001" {
+		t.Fatalf("A's write on the primary: %q; want ZF001", refused)
+	}
+	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": b.handle})
+
+	// The failover.
+	if err := primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	execOn(t, standby, `SELECT pg_promote()`)
+	untilSays(t, standby, `SELECT pg_is_in_recovery()`, "false")
+	primary.at.moveTo(standby.Addr())
+	if refused := primary.write(t, a.grant); refused != "" {
+		t.Fatalf("the promoted standby should have forgotten B's fence, but refuses A by %s: this test shows nothing", refused)
+	}
+	wantForgotten(c, "fencegate fence invalidate-all --yes")
+
+	execOn(t, standby, `SELECT raised FROM fence.invalidate_all()`)
+	for name, grant := range map[string]string{"A": a.grant, "B": b.grant} {
+		if refused := primary.write(t, grant); refused != "ZF001" {
+			t.Errorf("%s's write after the invalidation: %q; want ZF001", name, refused)
+		}
+	}
+	// Redis' counters are far below the raised fence; the next acquisition learns of it.
+	untilReady(c)
+	next := c.acquire("orders/1001", "30s", "10s")
+	raised := execOn(t, standby, `SELECT count(*)::text FROM fence.resources WHERE resource = 'orders/1001' AND token = $1::text::bigint`, next.token)
+	if number(t, next.token) <= number(t, b.token)+1<<32-1 || raised != "1" {
+		t.Errorf("the next token is %s after the lost %s", next.token, b.token)
+	}
+	if refused := primary.write(t, next.grant); refused != "" {
+		t.Errorf("the next holder's write: %s", refused)
+	}
+	// Another gateway, which never saw the old primary, is told by the nodes.
+	start(t, cfg).acquire("orders/3", "30s", "0s")
+}
+
+func TestAServerThatWasSetBackGetsNoLeasesUntilItsFencesAreInvalidatedAgain(t *testing.T) {
+	t.Parallel()
+	server := startCluster(t)
+	c := start(t, server.gateway(t))
+	a := c.acquire("orders/1001", "30s", "0s")
+	execOn(t, server.Server, `SELECT raised FROM fence.invalidate_all()`) // part of the backup
+	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": a.handle})
+	untilReady(c)
+	a = c.acquire("orders/1001", "30s", "10s")
+	backup := clusterFolder(t)
+	if err := server.CopyTo(t.Context(), backup, false); err != nil {
+		t.Fatal(err)
+	}
+	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": a.handle})
+	b := c.acquire("orders/1001", "30s", "10s")
+	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": b.handle})
+	c.want(http.StatusOK, "GET", "/readyz", nil) // what was written by now is remembered
+
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	restored := run(t, pgserver.Config{Dir: backup})
+	server.at.moveTo(restored.Addr())
+	if refused := server.write(t, a.grant); refused != "" {
+		t.Fatalf("the restored server should have forgotten B's fence, but refuses A by %s: this test shows nothing", refused)
+	}
+	// Same system, same timeline, and an invalidation that the backup brought along.
+	wantForgotten(c, "fencegate fence invalidate-all --yes --again")
+	execOn(t, restored, `SELECT raised FROM fence.invalidate_all()`)
+	wantForgotten(c, "fencegate fence invalidate-all --yes --again")
+	execOn(t, restored, `SELECT raised FROM fence.invalidate_all(true)`)
+	for name, grant := range map[string]string{"A": a.grant, "B": b.grant} {
+		if refused := server.write(t, grant); refused != "ZF001" {
+			t.Errorf("%s's write after the invalidation: %q; want ZF001", name, refused)
+		}
+	}
+	untilReady(c)
+	next := c.acquire("orders/1001", "30s", "10s")
+	if number(t, next.token) <= number(t, b.token) {
+		t.Errorf("the next token is %s after the lost %s", next.token, b.token)
+	}
+}
+
+func TestAServerThatRestartsIsTrustedAtOnce(t *testing.T) {
+	t.Parallel()
+	server := startCluster(t)
+	kept := clusterFolder(t)
+	if err := server.CopyTo(t.Context(), kept, false); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	again := func() *pgserver.Server { // not ephemeral: it comes back with what it had
+		s, err := pgserver.Start(ctx, pgserver.Config{Dir: kept, Fast: true, Settings: clusterSettings})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	before := again()
+	server.at.moveTo(before.Addr())
+	c := start(t, server.gateway(t))
+	l := c.acquire("orders/1001", "30s", "0s")
+	if err := before.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	after := again()
+	t.Cleanup(func() { _ = after.Stop() })
+	server.at.moveTo(after.Addr())
+	untilReady(c)
+	c.acquire("orders/2", "30s", "10s")
+	if refused := server.write(t, l.grant); refused != "" {
+		t.Errorf("the holder's write after a crash of PostgreSQL: %s", refused)
+	}
+}

@@ -1,0 +1,257 @@
+// Package witness lets the Redis nodes remember which PostgreSQL they serve, so
+// that one that may have forgotten fences is noticed: a standby that was
+// promoted while it lagged, or a restored backup.
+//
+// The guarantee: once a quorum of nodes has witnessed a history of PostgreSQL,
+// [Witness.Look] fails with a [*ForgottenError] for any other one (another
+// server, timeline or schema, or the same set back to an earlier point), until
+// all fences have been invalidated there. What it can't notice is a loss of
+// only what came after the last look, where system, timeline and schema stay and
+// the server has by then written as much again; and the loss of the nodes' data
+// at the same time.
+//
+//	w, err := witness.New(nodes, "fencegate")
+//	err = w.Look(ctx, func(ctx context.Context) (witness.Seen, error) { … ask PostgreSQL … })
+//
+// On each node it is one plain key, PREFIX:postgresql, that holds JSON.
+package witness
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// Seen is what PostgreSQL says about itself: fence.identity().
+type Seen struct {
+	Identity      string   `json:"identity"`      // system identifier/timeline/oid
+	Written       uint64   `json:"written"`       // how far the server has come, as an LSN
+	Beats         int64    `json:"beats"`         // how often gateways that raised fences have looked
+	Invalidations []string `json:"invalidations"` // ids: in a record all that are known, from PostgreSQL those of this identity
+}
+
+// ForgottenError says that PostgreSQL may have forgotten fences.
+type ForgottenError struct {
+	Was, Is Seen
+}
+
+func (e *ForgottenError) Error() string {
+	command := "fencegate fence invalidate-all --yes"
+	if len(e.Is.Invalidations) > 0 {
+		command += " --again"
+	}
+	what := fmt.Sprintf("it is %s now and was %s", e.Is.Identity, e.Was.Identity)
+	if e.Is.Identity == e.Was.Identity {
+		what = fmt.Sprintf("it was set back: it stands at %X/%X (beat %d) and was at %X/%X (beat %d)",
+			e.Is.Written>>32, uint32(e.Is.Written), e.Is.Beats, e.Was.Written>>32, uint32(e.Was.Written), e.Was.Beats)
+	}
+	return "PostgreSQL may have forgotten fences: " + what + "; to go on, run: " + command
+}
+
+// Tell is what clients may read.
+func (e *ForgottenError) Tell() string { return e.Error() }
+
+// Witness asks and tells the nodes. It is safe for concurrent use.
+type Witness struct {
+	key     string
+	names   []string
+	clients []*redis.Client
+}
+
+const stallTimeout = time.Second
+
+// New makes a Witness of a group's nodes and the prefix of its keys. It connects
+// when it is used.
+func New(nodes []lock.Node, prefix string) (*Witness, error) {
+	if len(nodes) == 0 {
+		return nil, &fence.InvalidError{Field: "nodes", Reason: "are missing"}
+	}
+	if prefix == "" {
+		prefix = lock.DefaultKeyPrefix
+	}
+	w := &Witness{key: prefix + ":postgresql"}
+	for _, n := range nodes {
+		w.names = append(w.names, cmp.Or(n.Addr, n.MasterName))
+		w.clients = append(w.clients, redis.NewClient(&redis.Options{
+			Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) { return n.Dial(ctx) },
+			Addr:   cmp.Or(n.Addr, n.MasterName), Username: n.Username, Password: n.Password, DB: n.DB,
+			Protocol: 2, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, PoolSize: 2,
+			DialTimeout: stallTimeout, ReadTimeout: stallTimeout, WriteTimeout: stallTimeout, DisableIdentity: true,
+			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		}))
+	}
+	return w, nil
+}
+
+// Close ends the connections.
+func (w *Witness) Close() error {
+	errs := make([]error, len(w.clients))
+	for i, c := range w.clients {
+		errs[i] = c.Close()
+	}
+	return errors.Join(errs...)
+}
+
+// attempts bounds how often a look begins again because another gateway told
+// the nodes something in between.
+const attempts = 5
+
+// Look compares what PostgreSQL says with what the nodes remember, and lets them
+// remember it. The nodes are asked before PostgreSQL, so that what another
+// gateway saw later is never taken for the past. It returns nil, a
+// [*ForgottenError], seen's error, or what kept a quorum from answering.
+func (w *Witness) Look(ctx context.Context, seen func(context.Context) (Seen, error)) error {
+	var err error
+	for range attempts {
+		var again bool
+		if again, err = w.look(ctx, seen); !again {
+			return err
+		}
+	}
+	return err
+}
+
+func (w *Witness) look(ctx context.Context, ask func(context.Context) (Seen, error)) (again bool, err error) {
+	told, err := w.recall(ctx)
+	if err != nil {
+		return false, err
+	}
+	seen, err := ask(ctx)
+	if err != nil {
+		return false, err
+	}
+	next := seen
+	next.Invalidations = slices.Clone(seen.Invalidations)
+	var news bool // more than that PostgreSQL has gone on
+	for _, t := range told {
+		switch {
+		case t.err != nil:
+			continue
+		case t.text == "":
+			news = true
+			continue
+		}
+		if forgotten(t.seen, seen) {
+			return false, &ForgottenError{Was: t.seen, Is: seen}
+		}
+		news = news || t.seen.Identity != seen.Identity || t.seen.Beats != seen.Beats || missing(t.seen.Invalidations, seen.Invalidations)
+		for _, id := range t.seen.Invalidations {
+			if !slices.Contains(next.Invalidations, id) {
+				next.Invalidations = append(next.Invalidations, id)
+			}
+		}
+	}
+	slices.Sort(next.Invalidations)
+	kept, failed := w.remember(ctx, told, next)
+	if kept < w.quorum() && news {
+		return true, fmt.Errorf("%d of %d Redis nodes could be told which PostgreSQL this is: %w", kept, len(w.clients), failed)
+	}
+	return false, nil
+}
+
+// forgotten is the rule. What is recorded must be this history's past, or all
+// fences were raised since: under this very identity, by an invalidation that
+// nobody had seen when the record was made.
+func forgotten(was, is Seen) bool {
+	if was.Identity == is.Identity && was.Written <= is.Written && was.Beats <= is.Beats {
+		return false
+	}
+	return !missing(was.Invalidations, is.Invalidations)
+}
+
+// missing reports whether `all` has an id that `known` has not.
+func missing(known, all []string) bool {
+	return slices.ContainsFunc(all, func(id string) bool { return !slices.Contains(known, id) })
+}
+
+// record is what one node remembers; text is "" where that is nothing.
+type record struct {
+	text string
+	seen Seen
+	err  error
+}
+
+func (w *Witness) quorum() int { return len(w.clients)/2 + 1 }
+
+// recall asks all nodes; an error says that fewer than a quorum answered.
+func (w *Witness) recall(ctx context.Context) ([]record, error) {
+	records := make([]record, len(w.clients))
+	w.each(func(i int, c *redis.Client) {
+		r := &records[i]
+		r.text, r.err = c.Get(ctx, w.key).Result()
+		if errors.Is(r.err, redis.Nil) {
+			r.err = nil
+			return
+		}
+		if r.err == nil {
+			r.err = json.Unmarshal([]byte(r.text), &r.seen)
+		}
+	})
+	answered := 0
+	var errs []error
+	for i, r := range records {
+		if r.err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", w.names[i], r.err))
+			continue
+		}
+		answered++
+	}
+	if answered < w.quorum() {
+		return nil, fmt.Errorf("%d of %d Redis nodes tell which PostgreSQL they served: %w", answered, len(w.clients), errors.Join(errs...))
+	}
+	return records, nil
+}
+
+// replace sets the key where nothing has changed it since it was read.
+//
+// KEYS[1] the key; ARGV[1] what was read, "" for nothing; ARGV[2] the new value.
+const replace = `if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2])
+return 1`
+
+var errChanged = errors.New("another gateway told it something in between")
+
+// remember tells the nodes that answered, and counts those that took it.
+func (w *Witness) remember(ctx context.Context, told []record, next Seen) (kept int, err error) {
+	text, err := json.Marshal(next)
+	if err != nil {
+		return 0, err
+	}
+	errs := make([]error, len(w.clients))
+	w.each(func(i int, c *redis.Client) {
+		if errs[i] = told[i].err; errs[i] != nil {
+			return
+		}
+		done, err := c.Eval(ctx, replace, []string{w.key}, told[i].text, text).Int()
+		if err == nil && done == 0 {
+			err = errChanged
+		}
+		errs[i] = err
+	})
+	for _, err := range errs {
+		if err == nil {
+			kept++
+		}
+	}
+	return kept, errors.Join(errs...)
+}
+
+func (w *Witness) each(do func(int, *redis.Client)) {
+	var calls sync.WaitGroup
+	for i, c := range w.clients {
+		calls.Go(func() { do(i, c) })
+	}
+	calls.Wait()
+}

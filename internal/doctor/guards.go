@@ -1,0 +1,71 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	sqlUncovered = `SELECT relation::text, reason FROM fence.uncovered ORDER BY 1, 2`
+
+	sqlGuarded = `SELECT count(DISTINCT p.relation) FROM fence.protected p`
+
+	// A published table without a replica identity: its UPDATEs and DELETEs fail.
+	sqlNoIdentity = `SELECT DISTINCT c.oid::regclass::text, t.pubname::text
+  FROM fence.protected p JOIN pg_class c ON c.oid = p.relation JOIN pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_publication_tables t ON t.schemaname = n.nspname AND t.tablename = c.relname
+ WHERE c.relreplident = 'n'
+    OR c.relreplident = 'd' AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)
+    OR c.relreplident = 'i' AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident)
+ ORDER BY 1, 2`
+
+	sqlUnsealed = `SELECT count(*) FROM fence.unsealed`
+)
+
+func checkGuards(ctx context.Context, conn *pgx.Conn) []Finding {
+	const check = "postgresql.guards"
+	uncovered, err := collect[fault](ctx, conn, sqlUncovered)
+	if err != nil {
+		return []Finding{unseen(check, err)}
+	}
+	var found []Finding
+	for _, u := range uncovered {
+		if strings.HasPrefix(u.Do, "is in report mode") {
+			found = append(found, warn(check, u.Found+" "+u.Do, "fencegate fence enforce "+u.Found+", once the log shows no refusal that is none of yours."))
+			continue
+		}
+		found = append(found, fail(check, u.Found+" can be written without a grant: "+u.Do,
+			fmt.Sprintf("fencegate fence protect %s --resource … (or --under …), or fencegate fence unprotect %s where that is meant.", u.Found, u.Found)))
+	}
+	var guarded int
+	switch err := conn.QueryRow(ctx, sqlGuarded).Scan(&guarded); {
+	case err != nil:
+		found = append(found, unseen(check, err))
+	case guarded == 0 && len(uncovered) == 0:
+		found = append(found, warn(check, "no table is protected", "fencegate fence protect TABLE --under PREFIX/"))
+	case len(uncovered) == 0:
+		found = append(found, ok(check, "%d table(s), partitions included, all guarded fully", guarded))
+	}
+	var patterns int
+	if conn.QueryRow(ctx, sqlUnsealed).Scan(&patterns) == nil && patterns > 0 {
+		found = append(found, warn("postgresql.unsealed", fmt.Sprintf("%d pattern(s) in fence.unsealed: a writer can invent tokens of these resources", patterns),
+			"Remove those whose tokens fencegate issues."))
+	}
+	return found
+}
+
+func checkReplicaIdentity(ctx context.Context, conn *pgx.Conn) Finding {
+	const check = "postgresql.replica-identity"
+	tables, err := collect[fault](ctx, conn, sqlNoIdentity)
+	if err != nil {
+		return unseen(check, err)
+	}
+	if len(tables) > 0 {
+		return warn(check, fmt.Sprintf("%s is published (by %s) without a replica identity: its UPDATEs and DELETEs fail", tables[0].Found, tables[0].Do),
+			fmt.Sprintf("Give it a primary key, or: ALTER TABLE %s REPLICA IDENTITY FULL;", tables[0].Found))
+	}
+	return ok(check, "every protected table that is published has one")
+}

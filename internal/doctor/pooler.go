@@ -1,0 +1,81 @@
+package doctor
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	sqlBackend = `SELECT pg_backend_pid()::bigint, coalesce(current_setting('fencegate.doctor', true), '')`
+	sqlMark    = `SELECT pg_backend_pid()::bigint, set_config('fencegate.doctor', $1, false)`
+	sqlUnmark  = `SELECT set_config('fencegate.doctor', '', false)`
+)
+
+// session is what a statement sees of the server session that it runs in.
+type session struct {
+	pid  int64
+	mark string
+}
+
+// checkPooler finds a pooler in transaction mode: it lends a server connection for
+// one transaction only, so a session's settings, a grant among them, get lost or
+// reach somebody else. While a second connection's transaction keeps the first one's
+// server connection busy, the first gets another one, or waits.
+func checkPooler(ctx context.Context, config *pgx.ConnConfig) Finding {
+	const check = "postgresql.pooler"
+	inTransactionMode := fail(check, "statements of one session run in different server sessions, or wait for other sessions: a pooler in transaction mode is in between",
+		"Name PostgreSQL itself, or a pooler in session mode. Through this one only grants per transaction work (fence.use, pgfence.InTx), and no gateway.")
+	bounded, cancel := context.WithTimeout(ctx, 4*time.Second)
+	defer cancel()
+	mixed, relayed, err := mixesSessions(bounded, config)
+	switch {
+	case mixed, errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+		return inTransactionMode
+	case err != nil:
+		return unseen(check, err)
+	case relayed:
+		return ok(check, "something relays to PostgreSQL, and keeps sessions apart")
+	}
+	return ok(check, "none seen: each session has a server process of its own")
+}
+
+func mixesSessions(ctx context.Context, config *pgx.ConnConfig) (mixed, relayed bool, err error) {
+	first, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return false, false, err
+	}
+	defer func() { _ = first.Close(context.WithoutCancel(ctx)) }()
+	second, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return false, false, err
+	}
+	defer func() { _ = second.Close(context.WithoutCancel(ctx)) }()
+	marked := session{mark: rand.Text()}
+	if err := first.QueryRow(ctx, sqlMark, marked.mark).Scan(&marked.pid, &marked.mark); err != nil {
+		return false, false, err
+	}
+	defer func() { _, _ = first.Exec(ctx, sqlUnmark) }() // the server session may be lent to others
+	for range 5 {                                        // a pooler with several to spare may lend the right one
+		tx, err := second.Begin(ctx)
+		if err != nil {
+			return false, false, err
+		}
+		var other, later session
+		err = tx.QueryRow(ctx, sqlBackend).Scan(&other.pid, &other.mark)
+		if err == nil {
+			err = first.QueryRow(ctx, sqlBackend).Scan(&later.pid, &later.mark)
+		}
+		_ = tx.Rollback(ctx)
+		switch {
+		case err != nil:
+			return false, false, err
+		case later != marked, other.pid == marked.pid, other.mark == marked.mark:
+			return true, true, nil
+		}
+	}
+	return false, int64(first.PgConn().PID()) != marked.pid, nil
+}

@@ -1,0 +1,235 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/internal/migrate"
+)
+
+// oldestServer is the oldest server_version_num that the migrations run on.
+const oldestServer = 140000
+
+// examinePostgres stops early where what follows could tell nothing.
+func examinePostgres(ctx context.Context, url string) []Finding {
+	const check = "postgresql.reachable"
+	config, err := pgx.ParseConfig(url)
+	if err != nil { // its text may show the address, which holds a password
+		return []Finding{fail(check, "the address is no PostgreSQL address", "Write it as postgres://user@host:port/database; keep the password in FENCEGATE_POSTGRES_URL or PGPASSWORD.")}
+	}
+	config.DefaultQueryExecMode = pgx.QueryExecModeExec // nothing prepared, so that a pooler in between is seen and not stumbled over
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return []Finding{fail(check, err.Error(), "Start PostgreSQL, or correct the address, the login or pg_hba.conf.")}
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	found := []Finding{ok(check, "%s as %s", place(config), config.User)}
+
+	found = append(found, checkPooler(ctx, config), checkVersion(ctx, conn), checkPrimary(ctx, conn), checkClock(ctx, conn))
+	found = append(found, checkDurability(ctx, conn)...)
+	found = append(found, checkTimeouts(ctx, conn)...)
+	found = append(found, checkPrepared(ctx, conn), checkStandbys(ctx, conn))
+	schema, migrated := checkSchema(ctx, conn, url)
+	found = append(found, schema)
+	if !migrated {
+		return found
+	}
+	found = append(found, checkRoles(ctx, conn)...)
+	found = append(found, checkEventTriggers(ctx, conn))
+	found = append(found, checkGuards(ctx, conn)...)
+	return append(found, checkReplicaIdentity(ctx, conn))
+}
+
+func place(config *pgx.ConnConfig) string {
+	return fmt.Sprintf("%s:%d/%s", config.Host, config.Port, config.Database)
+}
+
+func checkVersion(ctx context.Context, conn *pgx.Conn) Finding {
+	const check = "postgresql.version"
+	var number int
+	var text string
+	if err := conn.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, current_setting('server_version')`).Scan(&number, &text); err != nil {
+		return unseen(check, err)
+	}
+	if number < oldestServer {
+		return fail(check, "PostgreSQL "+text, "Use PostgreSQL 14 or newer.")
+	}
+	return ok(check, "PostgreSQL %s", text)
+}
+
+func checkPrimary(ctx context.Context, conn *pgx.Conn) Finding {
+	const check = "postgresql.primary"
+	var standby, readOnly bool
+	if err := conn.QueryRow(ctx, `SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean`).Scan(&standby, &readOnly); err != nil {
+		return unseen(check, err)
+	}
+	switch {
+	case standby:
+		return fail(check, "the server is a standby (in recovery), where no fence can be raised or checked", "Name the primary; or promote this server, then run: fencegate fence invalidate-all --yes")
+	case readOnly:
+		return fail(check, "default_transaction_read_only is on: no fence can be raised", "Turn it off for this login, or name the primary.")
+	}
+	return ok(check, "takes writes")
+}
+
+// maxSkew is how far clocks may be apart before people are confused by times.
+// Nothing that is promised depends on it.
+const maxSkew = 2 * time.Second
+
+func checkClock(ctx context.Context, conn *pgx.Conn) Finding {
+	const check = "postgresql.clock"
+	var there time.Time
+	begun := time.Now()
+	if err := conn.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&there); err != nil {
+		return unseen(check, err)
+	}
+	return judgeClock(check, there, begun)
+}
+
+// judgeClock compares a clock that was read between begun and now.
+func judgeClock(check string, there, begun time.Time) Finding {
+	took := time.Since(begun)
+	skew := there.Sub(begun.Add(took / 2)).Abs()
+	if skew > maxSkew+took/2 {
+		return warn(check, fmt.Sprintf("its clock and this machine's are %s apart", skew.Round(time.Millisecond)),
+			"Synchronize the clocks (NTP). The fence does not depend on them; people who read times do.")
+	}
+	return ok(check, "within %s of this machine's", (skew + took/2).Round(time.Millisecond))
+}
+
+const sqlDurability = `SELECT current_setting('fsync')::boolean, current_setting('full_page_writes')::boolean, current_setting('synchronous_commit')`
+
+func checkDurability(ctx context.Context, conn *pgx.Conn) []Finding {
+	const check = "postgresql.durability"
+	var fsync, fullPages bool
+	var commit string
+	if err := conn.QueryRow(ctx, sqlDurability).Scan(&fsync, &fullPages, &commit); err != nil {
+		return []Finding{unseen(check, err)}
+	}
+	var found []Finding
+	if !fsync {
+		found = append(found, fail(check, "fsync is off: a crash of the machine can lose acknowledged raises, and stale writers get in", "Set fsync = on."))
+	}
+	if !fullPages {
+		found = append(found, warn(check, "full_page_writes is off: a crash can tear pages, those of fences too", "Set full_page_writes = on, unless the file system never tears a page (ZFS)."))
+	}
+	if commit == "off" {
+		found = append(found, warn("postgresql.synchronous-commit", "synchronous_commit is off for this login: raises are durable all the same, but other writes can be lost in a crash", "Set synchronous_commit = on where work must not be lost."))
+	}
+	if len(found) == 0 {
+		found = []Finding{ok(check, "fsync and full_page_writes are on, synchronous_commit is %s", commit)}
+	}
+	return found
+}
+
+const sqlTimeouts = `SELECT (extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000)::bigint,
+       (extract(epoch FROM current_setting('lock_timeout')::interval) * 1000)::bigint,
+       (extract(epoch FROM current_setting('statement_timeout')::interval) * 1000)::bigint,
+       current_setting('default_transaction_isolation')`
+
+// shortStatement leaves draining too little time to end stale writers, ms.
+const shortStatement = 1000
+
+func checkTimeouts(ctx context.Context, conn *pgx.Conn) []Finding {
+	const check = "postgresql.timeouts"
+	var idle, lock, statement int64
+	var isolation string
+	if err := conn.QueryRow(ctx, sqlTimeouts).Scan(&idle, &lock, &statement, &isolation); err != nil {
+		return []Finding{unseen(check, err)}
+	}
+	var found []Finding
+	if isolation != "read committed" && isolation != "read uncommitted" {
+		found = append(found, fail("postgresql.isolation", "default_transaction_isolation is "+isolation+" for this login: arming needs READ COMMITTED",
+			"ALTER ROLE … SET default_transaction_isolation = 'read committed'; for the gateway's login."))
+	}
+	if idle == 0 {
+		found = append(found, warn(check, "idle_in_transaction_session_timeout is 0: a writer that stops within a transaction keeps its row locks for ever",
+			"ALTER DATABASE … SET idle_in_transaction_session_timeout = '60s'; or for each writer's login."))
+	}
+	if lock != 0 && lock < shortStatement {
+		found = append(found, warn("postgresql.lock-timeout", fmt.Sprintf("lock_timeout is %d ms for this login: protecting a busy table may give up", lock), "ALTER ROLE … SET lock_timeout = 0; for the login that protects tables."))
+	}
+	if statement != 0 && statement < shortStatement {
+		found = append(found, warn("postgresql.statement-timeout", fmt.Sprintf("statement_timeout is %d ms for this login: arming may give up before stale writers have ended (ZF005)", statement),
+			"ALTER ROLE … SET statement_timeout = '10s'; or longer, for the gateway's login."))
+	}
+	if len(found) == 0 {
+		found = []Finding{ok(check, "idle_in_transaction_session_timeout %d ms, lock_timeout %d ms, statement_timeout %d ms", idle, lock, statement)}
+	}
+	return found
+}
+
+const sqlPrepared = `SELECT current_setting('max_prepared_transactions')::int,
+       ARRAY(SELECT gid::text FROM pg_prepared_xacts WHERE database = current_database() ORDER BY prepared)`
+
+func checkPrepared(ctx context.Context, conn *pgx.Conn) Finding {
+	const check = "postgresql.prepared-transactions"
+	var limit int
+	var gids []string
+	if err := conn.QueryRow(ctx, sqlPrepared).Scan(&limit, &gids); err != nil {
+		return unseen(check, err)
+	}
+	switch {
+	case len(gids) > 0:
+		return warn(check, fmt.Sprintf("%d prepared transaction(s) are open, which draining can't end: %s", len(gids), strings.Join(gids[:min(5, len(gids))], ", ")),
+			"COMMIT PREPARED or ROLLBACK PREPARED each; arming over one fails with ZF005, which names it.")
+	case limit > 0:
+		return ok(check, "allowed (max_prepared_transactions is %d), none is open", limit)
+	}
+	return ok(check, "not allowed (max_prepared_transactions is 0)")
+}
+
+const sqlStandbys = `SELECT count(*) FILTER (WHERE r.sync_state NOT IN ('sync', 'quorum')), count(*) FROM pg_stat_replication r
+ WHERE r.state = 'streaming' AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical')`
+
+func checkStandbys(ctx context.Context, conn *pgx.Conn) Finding {
+	const check = "postgresql.standbys"
+	var lagging, all int
+	if err := conn.QueryRow(ctx, sqlStandbys).Scan(&lagging, &all); err != nil {
+		return unseen(check, err)
+	}
+	if lagging > 0 {
+		return warn(check, fmt.Sprintf("%d of %d standby server(s) replicate asynchronously: one that is promoted may have forgotten fences", lagging, all),
+			"Set synchronous_standby_names; or run after each failover: fencegate fence invalidate-all --yes")
+	}
+	return ok(check, "%d, all synchronous as far as this login sees", all)
+}
+
+func checkSchema(ctx context.Context, conn *pgx.Conn, url string) (f Finding, migrated bool) {
+	const check = "postgresql.schema"
+	const up = "Run: fencegate migrate up"
+	state, err := migrate.Status(ctx, url)
+	if err != nil {
+		return unseen(check, err), hasFence(ctx, conn)
+	}
+	switch {
+	case state.Version == 0 && !hasFence(ctx, conn):
+		return fail(check, "the database has no fence", up), false
+	case state.Newer():
+		return fail(check, state.String(), "Use a program as new as the schema."), true
+	case !state.UpToDate():
+		return fail(check, state.String(), up), true
+	}
+	return ok(check, "%s", state), true
+}
+
+func hasFence(ctx context.Context, conn *pgx.Conn) bool {
+	var has bool
+	err := conn.QueryRow(ctx, `SELECT to_regclass('fence.resources') IS NOT NULL`).Scan(&has)
+	return err == nil && has
+}
+
+// collect reads rows of one struct each.
+func collect[T any](ctx context.Context, conn *pgx.Conn, sql string, args ...any) ([]T, error) {
+	rows, _ := conn.Query(ctx, sql, args...) // the error comes again from rows
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = nil
+	}
+	return list, err
+}

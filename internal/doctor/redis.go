@@ -1,0 +1,180 @@
+package doctor
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fencegate/fencegate/lock"
+)
+
+// oldestRedis is the oldest major version: from it on the script cache is memory
+// only, by which a restart is noticed.
+const oldestRedis = "7."
+
+func examineRedis(ctx context.Context, cfg Config) []Finding {
+	var found []Finding
+	if len(cfg.RedisNodes)%2 == 0 {
+		found = append(found, warn("redis.nodes", fmt.Sprintf("%d nodes: an even number tolerates no more failures than one node less", len(cfg.RedisNodes)), "Use 1, 3 or 5 independent nodes."))
+	}
+	locker, err := lock.New(lock.Config{Nodes: cfg.RedisNodes, KeyPrefix: cfg.KeyPrefix, NodeTimeout: time.Second}) // without an Armer it admits nothing
+	if err != nil {
+		return append(found, fail("redis.nodes", err.Error(), "Correct the list of nodes."))
+	}
+	states := locker.Status(ctx)
+	_ = locker.Close()
+
+	admitted := 0
+	runs := map[string]string{}
+	for i, node := range cfg.RedisNodes {
+		node.Addr = cmp.Or(node.Addr, node.MasterName) // for people
+		node.Addr = nameOf(node)
+		info, nodeFindings := examineNode(ctx, cfg.RedisNodes[i], node.Addr)
+		found = append(found, nodeFindings...)
+		if info == nil {
+			continue
+		}
+		if twin, seen := runs[info["run_id"]]; seen {
+			found = append(found, fail("redis.independent", node.Addr+" and "+twin+" are one server: it counts double in a quorum", "Name each node once."))
+		}
+		runs[info["run_id"]] = node.Addr
+		f := admission(node.Addr, states[i])
+		if f.Status == OK {
+			admitted++
+		}
+		found = append(found, f)
+	}
+	quorum := len(cfg.RedisNodes)/2 + 1
+	if admitted < quorum {
+		return append(found, fail("redis.quorum", fmt.Sprintf("%d of %d nodes grant leases; %d are needed", admitted, len(cfg.RedisNodes), quorum),
+			"Start the missing nodes. A gateway readmits nodes by itself after their quarantine; for a group's first start: fencegate serve --init"))
+	}
+	return append(found, ok("redis.quorum", "%d of %d nodes grant leases; %d are needed", admitted, len(cfg.RedisNodes), quorum))
+}
+
+func admission(addr string, st lock.NodeStatus) Finding {
+	const check = "redis.admitted"
+	switch {
+	case st.Err != nil:
+		return fail(check, addr+": "+st.Err.Error(), "See what the node's log says.")
+	case st.Quarantine > 0:
+		return warn(check, fmt.Sprintf("%s lost its data or was restarted, and is in quarantine for another %s", addr, st.Quarantine.Round(time.Second)),
+			"Nothing: a running gateway admits it afterwards.")
+	case !st.Admitted:
+		return warn(check, addr+" grants nothing: it is new, or lost its data or its run", "Keep a gateway running, which admits it after the quarantine; for a group's first start: fencegate serve --init")
+	}
+	if st.Warning != "" {
+		return warn(check, addr+": "+st.Warning, "min-replicas-to-write 1, and min-replicas-max-lag no more than the Sentinels' down-after-milliseconds.")
+	}
+	return ok(check, "%s grants leases of up to %s, epoch %d", addr, st.MaxTTL, st.Epoch)
+}
+
+func nameOf(n lock.Node) string { return cmp.Or(n.Name, n.Addr, n.MasterName) }
+
+// examineNode returns what INFO says, nil where the node does not answer.
+func examineNode(ctx context.Context, node lock.Node, addr string) (map[string]string, []Finding) {
+	client := redis.NewClient(&redis.Options{
+		Addr: addr, Username: node.Username, Password: node.Password, DB: node.DB,
+		Dialer:     func(ctx context.Context, _, _ string) (net.Conn, error) { return node.Dial(ctx) },
+		MaxRetries: -1, DialerRetries: 1, DialTimeout: 3 * time.Second, ReadTimeout: 3 * time.Second, DisableIdentity: true,
+	})
+	defer func() { _ = client.Close() }()
+	text, err := client.Info(ctx).Result()
+	if err != nil {
+		return nil, []Finding{fail("redis.reachable", addr+": "+err.Error(), "Start the node, or correct its address, user or password (--redis-password-file).")}
+	}
+	info := parseInfo(text)
+	name := cmp.Or(info["redis_version"], "?")
+	found := []Finding{ok("redis.reachable", "%s, version %s", addr, name)}
+	if !strings.HasPrefix(name, oldestRedis) && info["server_name"] != "valkey" && !newer(name) {
+		found = append(found, fail("redis.version", addr+" is version "+name+": its scripts outlive a restart, so a loss of data would go unnoticed", "Use Redis 7 or newer, or Valkey."))
+	}
+	if info["cluster_enabled"] == "1" {
+		found = append(found, fail("redis.cluster", addr+" runs in cluster mode", "Use independent nodes; the keys of one resource lie in different slots."))
+	}
+	switch {
+	case info["role"] != "master":
+		found = append(found, fail("redis.replica", addr+" is a replica", "Name independent primaries only."))
+	case len(node.Sentinels) > 0:
+		found = append(found, checkSentinels(ctx, addr, client))
+	case info["connected_slaves"] != "0":
+		found = append(found, warn("redis.replica", addr+" has "+info["connected_slaves"]+" replica(s): one that a failover promotes may have forgotten locks", "Let no failover promote them (no Sentinel), or do without."))
+	default:
+		found = append(found, ok("redis.replica", "%s is a primary without replicas", addr))
+	}
+	found = append(found, checkPersistence(ctx, addr, client), checkEviction(ctx, addr, client), checkNodeClock(ctx, addr, client))
+	return info, found
+}
+
+// newer reports whether a version's major number has more than one digit or is above 7.
+func newer(version string) bool {
+	major, _, _ := strings.Cut(version, ".")
+	return len(major) > 1 || major > "7" && major <= "9"
+}
+
+func parseInfo(text string) map[string]string {
+	info := map[string]string{}
+	for lines := bufio.NewScanner(strings.NewReader(text)); lines.Scan(); {
+		if name, value, ok := strings.Cut(strings.TrimSpace(lines.Text()), ":"); ok {
+			info[name] = value
+		}
+	}
+	return info
+}
+
+// checkSentinels looks at what keeps a former primary from granting beside the new one.
+func checkSentinels(ctx context.Context, addr string, client *redis.Client) Finding {
+	const check = "redis.replica"
+	values, err := client.ConfigGet(ctx, "min-replicas-to-write").Result()
+	if err != nil || values["min-replicas-to-write"] == "0" {
+		return warn(check, addr+" goes on alone when it is cut off from its replicas, while Sentinels promote one of them", "min-replicas-to-write 1, and min-replicas-max-lag no more than the Sentinels' down-after-milliseconds.")
+	}
+	return ok(check, "%s is the primary that its Sentinels name; a failover counts as loss of the node", addr)
+}
+
+func checkPersistence(ctx context.Context, addr string, client *redis.Client) Finding {
+	const check = "redis.persistence"
+	values, err := client.ConfigGet(ctx, "append*").Result()
+	switch {
+	case err != nil:
+		return warn(check, addr+": could not be looked at: "+err.Error(), "Look at appendonly and appendfsync yourself: doctor may not read the node's configuration.")
+	case values["appendonly"] != "yes":
+		return warn(check, addr+" keeps nothing over a restart (appendonly no)", "appendonly yes, appendfsync always; or accept that lock counters start from PostgreSQL's fences after a restart.")
+	case values["appendfsync"] != "always":
+		return warn(check, addr+" can lose the last writes in a crash (appendfsync "+values["appendfsync"]+")", "appendfsync always; or accept that a crash of the machine can lose the last locks.")
+	}
+	return ok(check, "%s writes through (appendfsync always)", addr)
+}
+
+func checkEviction(ctx context.Context, addr string, client *redis.Client) Finding {
+	const check = "redis.eviction"
+	values, err := client.ConfigGet(ctx, "maxmemory*").Result()
+	policy := values["maxmemory-policy"]
+	switch {
+	case err != nil:
+		return warn(check, addr+": could not be looked at: "+err.Error(), "Set maxmemory-policy noeviction.")
+	case policy == "noeviction":
+		return ok(check, "%s evicts nothing", addr)
+	case values["maxmemory"] == "0":
+		return warn(check, addr+" would evict keys ("+policy+") if it had a memory limit", "maxmemory-policy noeviction")
+	}
+	return fail(check, addr+" evicts keys when memory is short ("+policy+"): locks vanish before their time", "maxmemory-policy noeviction")
+}
+
+func checkNodeClock(ctx context.Context, addr string, client *redis.Client) Finding {
+	const check = "redis.clock"
+	begun := time.Now()
+	there, err := client.Time(ctx).Result()
+	if err != nil {
+		return warn(check, addr+": could not be looked at: "+err.Error(), "Allow the command TIME.")
+	}
+	f := judgeClock(check, there, begun)
+	f.Found = addr + ": " + f.Found
+	return f
+}
