@@ -32,12 +32,12 @@ type watchedNode struct {
 
 func newWatchedNode(t *testing.T, args ...string) *watchedNode {
 	t.Helper()
-	_, primary := own(t, 1, redisserver.Config{Args: args})
-	host, port, err := net.SplitHostPort(primary[0].Addr)
+	primary := startBare(t, args...)
+	host, port, err := net.SplitHostPort(primary.Addr)
 	must(t, err)
-	_, replica := own(t, 1, redisserver.Config{Args: append([]string{"--replicaof", host + " " + port}, args...)})
-	w := &watchedNode{servers: map[string]*redisserver.Server{primary[0].Addr: primary[0], replica[0].Addr: replica[0]}}
-	c := client(t, replica[0].Addr)
+	replica := startBare(t, append([]string{"--replicaof", host + " " + port}, args...)...)
+	w := &watchedNode{servers: map[string]*redisserver.Server{primary.Addr: primary, replica.Addr: replica}}
+	c := client(t, replica.Addr)
 	eventually(t, 20*time.Second, "the replica has caught up", func() bool {
 		return strings.Contains(c.Info(t.Context(), "replication").Val(), "master_link_status:up")
 	})
@@ -54,6 +54,16 @@ sentinel failover-timeout main 4000
 	must(t, err)
 	w.node = lock.Node{Name: "watched", Sentinels: []string{dead, addr}, MasterName: "main"}
 	return w
+}
+
+// startBare starts a server on this machine's own loopback, also where other
+// tests use containers: these servers and the Sentinel have to reach each other.
+func startBare(t *testing.T, args ...string) *redisserver.Server {
+	t.Helper()
+	s, err := redisserver.Start(t.Context(), redisserver.Config{Args: args})
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	return s
 }
 
 func startSentinel(t *testing.T, config string) (addr string) {
