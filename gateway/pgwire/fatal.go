@@ -1,7 +1,9 @@
 package pgwire
 
 import (
+	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"time"
 
@@ -27,12 +29,38 @@ const (
 	lingerBytes     = 256 << 10
 )
 
+// fatalError is why a connection is refused or a session ended, as its client is
+// told, FATAL.
+type fatalError struct {
+	code    string
+	message string
+	detail  string
+	hint    string
+	cause   error // for the log; may name addresses
+}
+
+func (e *fatalError) Error() string {
+	if e.cause != nil {
+		return e.message + ": " + e.cause.Error()
+	}
+	return e.message
+}
+
+func (e *fatalError) Unwrap() error { return e.cause }
+
+var _ slog.LogValuer = (*fatalError)(nil)
+
+// LogValue keeps the text, with its cause, in one attribute.
+func (e *fatalError) LogValue() slog.Value { return slog.StringValue(e.Error()) }
+
+func asFatalError(err error) (*fatalError, bool) { return errors.AsType[*fatalError](err) }
+
 // sendFatal tells a client why its session ends. The caller makes sure that
 // the stream stands between two messages, and closes the connection after it.
-func sendFatal(client net.Conn, code, message, detail, hint string) {
+func sendFatal(client net.Conn, why *fatalError) {
 	e := pgproto3.ErrorResponse{
 		Severity: "FATAL", SeverityUnlocalized: "FATAL",
-		Code: code, Message: message, Detail: detail, Hint: hint,
+		Code: why.code, Message: why.message, Detail: why.detail, Hint: why.hint,
 	}
 	b, err := e.Encode(nil)
 	if err != nil {

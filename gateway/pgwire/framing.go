@@ -64,18 +64,21 @@ const (
 	typeCopyDone     = 'c'
 	typeCopyFail     = 'f'
 	typeTerminate    = 'X'
+	typePassword     = 'p' // and whatever else answers a request for authentication
 )
 
 // serverStream follows what PostgreSQL sends.
 type serverStream struct {
 	framer
-	status byte // of the last ReadyForQuery: 'I' idle, 'T' in a transaction, 'E' in a failed one
-	ready  int  // ReadyForQuery messages completed in the last scan
-	copyIn bool // a CopyInResponse came after the last ReadyForQuery
-	cut    bool // a read ended between a ReadyForQuery's header and its status
+	bytes  int64 // in the last scan
+	status byte  // of the last ReadyForQuery: 'I' idle, 'T' in a transaction, 'E' in a failed one
+	ready  int   // ReadyForQuery messages completed in the last scan
+	copyIn bool  // a CopyInResponse came after the last ReadyForQuery
+	cut    bool  // a read ended between a ReadyForQuery's header and its status
 }
 
 func (s *serverStream) scan(b []byte) {
+	s.bytes = int64(len(b))
 	s.ready = 0
 	if s.cut && len(b) > 0 {
 		s.cut = false
@@ -134,12 +137,14 @@ func (s *serverStream) boundaryAfter(b []byte) bool {
 // messages it may expect.
 type clientStream struct {
 	framer
-	syncs      int  // messages in the last scan that a ReadyForQuery answers
-	copyEnded  bool // CopyDone or CopyFail in the last scan; then syncs counts from there
+	bytes      int64 // in the last scan
+	syncs      int   // messages in the last scan that a ReadyForQuery answers
+	copyEnded  bool  // CopyDone or CopyFail in the last scan; then syncs counts from there
 	terminated bool
 }
 
 func (c *clientStream) scan(b []byte) {
+	c.bytes = int64(len(b))
 	c.syncs, c.copyEnded = 0, false
 	for {
 		var typ byte

@@ -42,6 +42,7 @@ func TestClientsDirectionOutlivesTheDeadlineOfALoginThatSucceeded(t *testing.T) 
 			return 0, io.EOF
 		}})
 		s.upstream, s.phase = far, open
+		s.endLogin()
 		passed := make(chan string, 1)
 		go func() {
 			b, _ := io.ReadAll(near)
@@ -81,7 +82,7 @@ func TestPanicOfOneDirectionEndsBoth(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		s.relay(upstream, s.srv.log)
+		s.relay(upstream)
 	}()
 	select {
 	case <-ended:

@@ -3,7 +3,6 @@ package pgwire
 import (
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"sync"
@@ -19,7 +18,7 @@ var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
 // relay carries the session: one goroutine per direction, one write per read.
 // It returns when both directions have ended.
-func (s *session) relay(upstream net.Conn, log *slog.Logger) {
+func (s *session) relay(upstream net.Conn) {
 	var fromClient sync.WaitGroup
 	fromClient.Go(func() {
 		defer s.recovered()
@@ -37,11 +36,13 @@ func (s *session) relay(upstream net.Conn, log *slog.Logger) {
 		s.srv.counters.active.Add(-1)
 	}
 	if err != nil {
-		log.Warn("a PostgreSQL session ended early", "error", err)
+		s.log().Warn("a PostgreSQL session ended early", "error", err)
 	}
 	_ = s.raw.Close()
 	_ = upstream.Close()
+	s.endLogin()
 	fromClient.Wait()
+	s.over()
 }
 
 // clientToServer ends when the client does, or when s.raw or upstream is closed.
@@ -49,8 +50,8 @@ func (s *session) clientToServer(upstream net.Conn) {
 	buf := buffers.Get().(*buffer)
 	defer buffers.Put(buf)
 	var stream clientStream
-	for {
-		n, err := s.client.Read(buf[:])
+	n, err := s.clientLogin(upstream, buf, &stream)
+	for ; ; n, err = s.client.Read(buf[:]) {
 		if n > 0 {
 			stream.scan(buf[:n])
 			if !s.forwarding(&stream) {
@@ -85,6 +86,9 @@ func (s *session) forwarding(stream *clientStream) bool {
 	if s.closing == cutting {
 		return false
 	}
+	s.fromClient += stream.bytes
+	s.moves++
+	s.quiet = 0
 	if stream.copyEnded && s.copyIn {
 		s.pending = 0 // PostgreSQL ignores a Sync that comes while it reads COPY data
 	}
@@ -99,10 +103,15 @@ func (s *session) forwarding(stream *clientStream) bool {
 func (s *session) delivered(stream *serverStream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.toClient += stream.bytes
+	s.moves++
 	s.copyIn = stream.copyIn
 	if stream.ready > 0 {
 		s.pending = max(0, s.pending-stream.ready)
 		s.idle = s.pending == 0 && stream.status == 'I'
+		if s.pending == 0 {
+			s.quiet = stream.status
+		}
 	}
 	return s.endsNow(stream)
 }
@@ -140,7 +149,9 @@ func (s *session) serverToClient(upstream net.Conn) error {
 	var stream serverStream
 	held, err := s.login(upstream, buf, &stream)
 	if err == nil {
-		// A policy on grants belongs here: the client has logged in, and waits.
+		held, err = s.admit(upstream, held)
+	}
+	if err == nil {
 		if s.opened() {
 			err = s.pump(upstream, buf, held, &stream)
 		} else {
@@ -217,7 +228,7 @@ var (
 // is why the pump ended. What it returns is worth a line in the log.
 func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error) error {
 	s.mu.Lock()
-	left, idle, stale := s.left, s.idle, s.stale
+	left, idle, why := s.left, s.idle, s.why
 	s.mu.Unlock()
 	switch {
 	case errors.Is(cause, errClientGone):
@@ -227,21 +238,12 @@ func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error)
 			_ = upstream.SetWriteDeadline(time.Now().Add(farewellTimeout))
 			_, _ = upstream.Write(terminate) // never behind a piece of a client's message
 		}
-		switch {
-		case !stream.boundary(): // nothing can be said inside of a message
-		case stale != nil:
-			_ = upstream.Close() // its locks are waited for
-			s.sendStale(stale)
-			linger(s.client, shortLinger)
-		default:
-			sendFatal(s.client, codeAdminShutdown, "terminating connection due to shutdown of the gateway", "",
-				"Connect again: another gateway, or this one after its restart, will serve you.")
-			linger(s.client, shortLinger)
-		}
+		_ = upstream.Close() // its locks are waited for
+		s.tell(why, stream.boundary())
 		return nil
 	case isTimeout(cause):
 		if stream.boundary() {
-			sendFatal(s.client, codeConnectionFailure, "the login took too long", "", "")
+			sendFatal(s.client, errLoginTooLong)
 			linger(s.client, shortLinger)
 		}
 		return nil
@@ -252,8 +254,10 @@ func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error)
 		return nil
 	}
 	if stream.boundary() {
-		sendFatal(s.client, codeConnectionFailure, "the gateway has lost its connection to PostgreSQL at "+s.srv.cfg.Addr, "",
-			"A COMMIT that was not acknowledged may or may not have taken effect.")
+		sendFatal(s.client, &fatalError{
+			code: codeConnectionFailure, message: "the gateway has lost its connection to PostgreSQL at " + s.srv.cfg.Addr,
+			hint: "A COMMIT that was not acknowledged may or may not have taken effect.",
+		})
 		linger(s.client, shortLinger)
 	}
 	if errors.Is(cause, io.EOF) {

@@ -2,6 +2,7 @@ package pgwire
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -11,8 +12,6 @@ import (
 	"runtime/debug"
 	"sync"
 	"time"
-
-	"github.com/fencegate/fencegate/fence"
 )
 
 // session is one client's connection and the one upstream that it gets.
@@ -24,6 +23,12 @@ type session struct {
 	loginEnds time.Time // the one deadline of both directions until the session is open
 	surplus   bool      // over the limit of connections: to be refused
 
+	id       string
+	began    time.Time
+	who      startup         // once the startup packet is read
+	opening  context.Context // ends when the session opens, or is given up before
+	endLogin context.CancelFunc
+
 	mu       sync.Mutex // guards what follows; held for a few loads and stores at a time
 	upstream net.Conn
 	phase    phase
@@ -33,8 +38,13 @@ type session struct {
 	left     bool // the client has sent Terminate
 	expired  bool // the client's direction ran into the login's deadline
 	closing  closing
-	claim    claim             // what the startup options carried
-	stale    *fence.StaleError // why it is cut; nil: the gateway stops
+	claim    claim       // what the startup options carried
+	why      *fatalError // why it is cut; nil: the gateway stops
+	patient  bool        // it waits for its lease: the login's deadline is over
+	quiet    byte        // status of the ReadyForQuery that was the last word of both sides; 0: there was more
+	moves    uint64      // how often bytes passed, in either direction
+
+	fromClient, toClient int64 // bytes since it opened
 }
 
 type phase int
@@ -60,12 +70,16 @@ func newSession(srv *Server, conn net.Conn) *session {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: srv.cfg.KeepAlive})
 	}
-	return &session{srv: srv, raw: conn, client: conn, loginEnds: time.Now().Add(srv.cfg.LoginTimeout)}
+	s := &session{srv: srv, raw: conn, client: conn, id: rand.Text(), began: time.Now()}
+	s.loginEnds = s.began.Add(srv.cfg.LoginTimeout)
+	s.opening, s.endLogin = context.WithCancel(context.Background())
+	return s
 }
 
 // run serves the connection to its end.
 func (s *session) run(ctx context.Context) {
 	defer func() { _ = s.raw.Close() }()
+	defer s.endLogin()
 	if s.surplus {
 		s.loginEnds = time.Now().Add(min(surplusTimeout, s.srv.cfg.LoginTimeout))
 	}
@@ -89,7 +103,7 @@ func (s *session) run(ctx context.Context) {
 		s.refuse(err)
 		return
 	}
-	log := s.srv.log.With("client", s.raw.RemoteAddr(), "user", who.user, "database", who.database)
+	s.who = who
 	upstream, err := s.srv.dial(ctx)
 	if err != nil {
 		s.refuse(err)
@@ -104,7 +118,12 @@ func (s *session) run(ctx context.Context) {
 		s.refuse(s.srv.unreachable(err))
 		return
 	}
-	s.relay(upstream, log)
+	s.relay(upstream)
+}
+
+// log is for what happens to the session: never SQL, and no startup option.
+func (s *session) log() *slog.Logger {
+	return s.srv.log.With("session", s.id, "client", s.raw.RemoteAddr(), "user", s.who.user, "database", s.who.database)
 }
 
 // recovered, deferred, keeps a defect that shows in one session from ending all
@@ -179,7 +198,7 @@ func (s *session) checkStartup(opening packet) (startup, error) {
 		return who, err
 	}
 	if want := s.srv.cfg.Database; want != "" && who.database != want && !who.physical {
-		return who, &startupError{
+		return who, &fatalError{
 			code:    codeUnknownDatabase,
 			message: "database " + quote(who.database) + " is not served here",
 			hint:    "This gateway serves the database " + quote(want) + ".",
@@ -190,7 +209,7 @@ func (s *session) checkStartup(opening packet) (startup, error) {
 
 // refuse ends a connection that has not become a session.
 func (s *session) refuse(err error) {
-	refusal, ok := asStartupError(err)
+	refusal, ok := asFatalError(err)
 	log := s.srv.log.With("client", s.raw.RemoteAddr())
 	switch {
 	case !ok && isTimeout(err):
@@ -202,7 +221,7 @@ func (s *session) refuse(err error) {
 	}
 	s.srv.counters.refused.Add(1)
 	log.Warn("a connection was refused", "sqlstate", refusal.code, "error", refusal)
-	sendFatal(s.client, refusal.code, refusal.message, "", refusal.hint)
+	sendFatal(s.client, refusal)
 	linger(s.client, longLinger)
 }
 
@@ -225,6 +244,7 @@ func (s *session) opened() bool {
 		return false
 	}
 	s.phase = open
+	s.endLogin()
 	if s.closing == notClosing {
 		_ = s.raw.SetDeadline(time.Time{})
 		_ = s.upstream.SetReadDeadline(time.Time{})
@@ -240,8 +260,8 @@ func (s *session) opened() bool {
 func (s *session) deadlinePassed() (readOn bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.expired = s.phase != open
-	return s.phase == open && s.closing == notClosing
+	s.expired = s.phase != open && !s.patient
+	return !s.expired && s.closing == notClosing
 }
 
 // drain asks the session to end at its next idle moment.
@@ -262,6 +282,9 @@ func (s *session) endLocked(how closing) {
 		return
 	}
 	s.closing = how
+	if s.phase != open {
+		s.endLogin()
+	}
 	switch {
 	case how == cutting, s.phase == negotiating:
 		_ = s.raw.SetDeadline(time.Now()) // ends the goroutine that reads the client, and a write to a client that does not read
@@ -290,7 +313,24 @@ func (c *prefixConn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-var _ slog.LogValuer = (*startupError)(nil)
+// cutLocked ends the session now and tells its client why. It needs s.mu.
+func (s *session) cutLocked(why *fatalError) {
+	if s.closing < cutting {
+		s.why = why
+		s.endLocked(cutting)
+	}
+}
 
-// LogValue keeps the refusal's text, with its cause, in one attribute.
-func (e *startupError) LogValue() slog.Value { return slog.StringValue(e.Error()) }
+// tell ends a session with a word to its client, unless the stream stands inside
+// of a message. nil: the gateway stops.
+func (s *session) tell(why *fatalError, boundary bool) {
+	if why == nil {
+		why = errStopping
+	} else {
+		s.log().Info("a PostgreSQL session was ended", "sqlstate", why.code, "error", why, "detail", why.detail)
+	}
+	if boundary {
+		sendFatal(s.client, why)
+		linger(s.client, shortLinger)
+	}
+}

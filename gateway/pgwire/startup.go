@@ -3,7 +3,6 @@ package pgwire
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 )
@@ -44,7 +43,7 @@ func readPacket(r io.Reader, first byte) (packet, error) {
 	}
 	n := binary.BigEndian.Uint32(head[:4])
 	if n < minPacketBytes || n > maxStartupBytes {
-		return nil, &startupError{
+		return nil, &fatalError{
 			code:    codeProtocolViolation,
 			message: fmt.Sprintf("invalid length of startup packet: %d bytes; %d to %d are allowed", n, minPacketBytes, maxStartupBytes),
 		}
@@ -68,14 +67,14 @@ type startup struct {
 func parseStartup(p packet) (startup, error) {
 	var s startup
 	if major := p.code() >> 16; major != majorProtocol {
-		return s, &startupError{
+		return s, &fatalError{
 			code:    codeUnsupported,
 			message: fmt.Sprintf("unsupported frontend protocol %d.%d: this gateway relays 3.x", major, p.code()&0xffff),
 		}
 	}
 	logical := false // once it is asked for, PostgreSQL stays with it, and with the database
 	var settings grantSettings
-	malformed := &startupError{code: codeProtocolViolation, message: "invalid startup packet layout: expected terminator as last byte"}
+	malformed := &fatalError{code: codeProtocolViolation, message: "invalid startup packet layout: expected terminator as last byte"}
 	for b := []byte(p[minPacketBytes:]); ; {
 		name, rest, ok := cutString(b)
 		if !ok {
@@ -109,7 +108,7 @@ func parseStartup(p packet) (startup, error) {
 	s.physical = s.physical && !logical
 	s.claim = settings.claim()
 	if s.user == "" {
-		return s, &startupError{code: codeInvalidAuthorization, message: "no PostgreSQL user name specified in startup packet"}
+		return s, &fatalError{code: codeInvalidAuthorization, message: "no PostgreSQL user name specified in startup packet"}
 	}
 	if s.database == "" {
 		s.database = s.user
@@ -137,27 +136,4 @@ func isTrue(value string) bool {
 func validCancel(p packet) bool {
 	const beforeKey = minPacketBytes + 4
 	return len(p) >= beforeKey+4 && len(p) <= beforeKey+maxCancelKeyBytes
-}
-
-// startupError is a refusal that is told to the client, FATAL.
-type startupError struct {
-	code    string
-	message string
-	hint    string
-	cause   error // for the log; may name addresses
-}
-
-func (e *startupError) Error() string {
-	if e.cause != nil {
-		return e.message + ": " + e.cause.Error()
-	}
-	return e.message
-}
-
-func (e *startupError) Unwrap() error { return e.cause }
-
-func asStartupError(err error) (*startupError, bool) {
-	var refusal *startupError
-	ok := errors.As(err, &refusal)
-	return refusal, ok
 }

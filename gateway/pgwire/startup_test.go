@@ -77,7 +77,7 @@ func TestMalformedStartupIsRefusedWithItsReason(t *testing.T) {
 		if err == nil {
 			_, err = parseStartup(p)
 		}
-		refusal, ok := asStartupError(err)
+		refusal, ok := asFatalError(err)
 		if !ok || refusal.code != c.code || !strings.Contains(refusal.message, c.says) {
 			t.Errorf("%s: got %v, want %s … %q", name, err, c.code, c.says)
 		}

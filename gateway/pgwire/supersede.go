@@ -80,9 +80,14 @@ func (s *session) superseded(resource string, token fence.Token) {
 	case s.claim.token == 0: // a seal without its token: from now on, what is higher is newer
 		s.claim.token = token
 	case s.claim.token < token:
-		s.stale = &fence.StaleError{Resource: resource, Presented: s.claim.token, Recorded: token}
-		s.endLocked(cutting)
+		s.srv.counters.superseded.Add(1)
+		s.cutLocked(staleError(&fence.StaleError{Resource: resource, Presented: s.claim.token, Recorded: token}))
 	}
+}
+
+func staleError(stale *fence.StaleError) *fatalError {
+	code, _ := fence.CodeOf(stale)
+	return &fatalError{code: code.SQLState, message: stale.Error(), detail: staleDetail(stale), hint: code.Hint}
 }
 
 // staleDetail is DETAIL as PostgreSQL's fence writes it.
@@ -96,12 +101,4 @@ func staleDetail(e *fence.StaleError) string {
 		return "" // strings and numbers can't fail
 	}
 	return string(b)
-}
-
-func (s *session) sendStale(stale *fence.StaleError) {
-	code, _ := fence.CodeOf(stale)
-	s.srv.counters.superseded.Add(1)
-	s.srv.log.Info("a PostgreSQL session was ended: its grant is superseded",
-		"client", s.raw.RemoteAddr(), "resource", stale.Resource, "presented", stale.Presented, "recorded", stale.Recorded)
-	sendFatal(s.client, code.SQLState, stale.Error(), staleDetail(stale), code.Hint)
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// dial connects to PostgreSQL. The error is a [*startupError].
+// dial connects to PostgreSQL. The error is a [*fatalError].
 func (s *Server) dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.DialTimeout)
 	defer cancel()
@@ -60,18 +60,26 @@ func upgrade(ctx context.Context, conn net.Conn, cfg *tls.Config) (net.Conn, err
 }
 
 // errShuttingDown is what a client is told that comes too late.
-var errShuttingDown = &startupError{code: codeCannotConnectNow, message: "the gateway is shutting down"}
+var errShuttingDown = &fatalError{code: codeCannotConnectNow, message: "the gateway is shutting down"}
 
 // errTooMany is what a client is told that is over the limit of connections.
-var errTooMany = &startupError{
+var errTooMany = &fatalError{
 	code: codeTooManyConnections, message: "sorry, too many clients already",
 	hint: "The gateway's limit of connections is reached. Try again when others have ended.",
 }
 
+var (
+	errLoginTooLong = &fatalError{code: codeConnectionFailure, message: "the login took too long"}
+	errStopping     = &fatalError{
+		code: codeAdminShutdown, message: "terminating connection due to shutdown of the gateway",
+		hint: "Connect again: another gateway, or this one after its restart, will serve you.",
+	}
+)
+
 // unreachable is what a client is told: that PostgreSQL is away, and which
 // one; why, only the log says.
 func (s *Server) unreachable(cause error) error {
-	return &startupError{
+	return &fatalError{
 		code:    codeConnectionFailure,
 		message: fmt.Sprintf("the gateway cannot reach PostgreSQL at %s", s.cfg.Addr),
 		hint:    "Nothing was done. Try again when PostgreSQL is back.", cause: cause,
