@@ -35,9 +35,14 @@ var mutants = map[string]struct {
 // mutate replaces the guard's check in this database by one in which old reads as replacement.
 func mutate(t testing.TB, w world, old, replacement string) {
 	t.Helper()
-	definition := value[string](t, w, `SELECT pg_get_functiondef('fence.fast_check'::regproc)`)
+	mutateFunction(t, w, "fence.fast_check", old, replacement)
+}
+
+func mutateFunction(t testing.TB, w world, name, old, replacement string) {
+	t.Helper()
+	definition := value[string](t, w, `SELECT pg_get_functiondef($1::regproc)`, name)
 	if strings.Count(definition, old) != 1 {
-		t.Fatalf("fence.fast_check has %q %d times", old, strings.Count(definition, old))
+		t.Fatalf("%s has %q %d times", name, old, strings.Count(definition, old))
 	}
 	w.exec(t, strings.Replace(definition, old, replacement, 1))
 }
@@ -76,6 +81,19 @@ func stoppedBeforeCommit(t *testing.T, w world, level pgx.TxIsoLevel) bool {
 	return tx.Commit(t.Context()) == nil
 }
 
+// stoppedInsideCommit: its COMMIT is under way, and not done, when it stops.
+func stoppedInsideCommit(t *testing.T, w world, level pgx.TxIsoLevel) bool {
+	w.exec(t, fmt.Sprintf(`CREATE FUNCTION at_gate() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(%d); RETURN NULL; END'`, gate))
+	w.exec(t, `CREATE CONSTRAINT TRIGGER at_gate AFTER INSERT ON work DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION at_gate()`)
+	tx := paused(t, w, level, w.acquire(t, orders, 34))
+	open := closeGate(t, w)
+	committed := later(func() error { return tx.Commit(t.Context()) })
+	w.waitFor(t, "the writer stands at the gate", waitsForLock)
+	w.acquire(t, orders, 35)
+	open()
+	return <-committed == nil
+}
+
 // stoppedAfterSnapshot: the writer has taken its snapshot and not written yet.
 func stoppedAfterSnapshot(t *testing.T, w world, level pgx.TxIsoLevel) bool {
 	g := w.acquire(t, orders, 34)
@@ -111,13 +129,14 @@ func TestNoWriteLandsAfterArmReturned(t *testing.T) {
 		run  schedule
 	}{
 		{"stopped before COMMIT", "", stoppedBeforeCommit},
+		{"stopped inside COMMIT", "", stoppedInsideCommit},
 		{"stopped after the snapshot", "", stoppedAfterSnapshot},
 		{"stopped before the lock", beforeLock, stoppedInTheGuard},
 		{"stopped between lock and read", beforeRead, stoppedInTheGuard},
 		{"stopped after the read", afterRead, stoppedInTheGuard},
 	}
 	caughtBy := map[string][]string{
-		"without the lock":      {"stopped before COMMIT", "stopped after the read"},
+		"without the lock":      {"stopped before COMMIT", "stopped inside COMMIT", "stopped after the read"},
 		"without the xmax test": {"stopped after the snapshot"},
 	}
 	for _, level := range levels {

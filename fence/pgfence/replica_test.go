@@ -156,15 +156,16 @@ func TestAHolderThatWaitsForTheReplicaReadsWhatTheLastOneWrote(t *testing.T) {
 
 // A session's synchronous_commit = off must not cost an acknowledged arm. The row
 // that is written after it, in the same session, shows that the crash does lose
-// what was not flushed.
+// what was not flushed; and without what makes arms durable one is lost.
 func TestACrashRightAfterArmLosesNothingThoughTheSessionCommitsAsynchronously(t *testing.T) {
 	t.Parallel()
+	const rounds = 3
 	dir := serverFolder(t)
 	settings := map[string]string{"synchronous_commit": "off", "wal_writer_delay": "10s", "shared_buffers": "16MB", "bgwriter_lru_maxpages": "0"}
 	server := replicaServer(t, dir, settings, false)
 	w := on(t, server)
 	w.exec(t, `CREATE TABLE unfenced (v int)`)
-	for token := fence.Token(1); token <= 3; token++ {
+	armAndCrash := func(token fence.Token) (kept bool) {
 		w.acquire(t, orders, token)
 		w.exec(t, `INSERT INTO unfenced VALUES ($1)`, int(token))
 		if err := server.Kill(); err != nil {
@@ -173,70 +174,105 @@ func TestACrashRightAfterArmLosesNothingThoughTheSessionCommitsAsynchronously(t 
 		server = replicaServer(t, dir, settings, false)
 		pool := testenv.PoolOf(t, server.URL("postgres"))
 		w.admin, w.fence = pool, pgfence.New(pool)
-		if got := value[int64](t, w, `SELECT token FROM fence.fences WHERE resource = $1`, orders); got != int64(token) {
-			t.Errorf("after the crash the fence stands at %d; arm had returned for %d", got, token)
-		}
-		if kept := value[bool](t, w, `SELECT EXISTS (SELECT FROM unfenced WHERE v = $1)`, int(token)); kept {
-			t.Log("what was not flushed is there all the same: this round shows nothing")
+		return value[bool](t, w, `SELECT EXISTS (SELECT FROM fence.fences WHERE resource = $1 AND token = $2)`, orders, token)
+	}
+	for token := fence.Token(1); token <= rounds; token++ {
+		if !armAndCrash(token) {
+			t.Errorf("arm had returned for %d, and the crash undid it", token)
 		}
 	}
-	if kept := value[int64](t, w, `SELECT count(*) FROM unfenced`); kept == 3 {
+	if kept := value[int64](t, w, `SELECT count(*) FROM unfenced`); kept == rounds {
 		t.Error("no crash lost anything, so this test shows nothing")
 	}
+
+	mutateFunction(t, w, "fence.commit_durably", `NOT IN ('on', 'remote_apply')`, `IN ('never')`)
+	w.exec(t, `CHECKPOINT`)
+	lost := false
+	for token := fence.Token(rounds + 1); token <= 2*rounds && !lost; token++ {
+		lost = !armAndCrash(token)
+	}
+	if !lost {
+		t.Error("arms that commit asynchronously were not lost either, so this test shows nothing")
+	}
 }
+
+// armsAmong arms again and again while writers come and go under the current
+// grant without a pause, and returns how long each arm took, sorted.
+func armsAmong(t *testing.T, w world, writers, arms int) (took []time.Duration) {
+	t.Helper()
+	const tooLong = 3 * time.Second
+	pool := poolWith(t, w.pg.WriterURL, func(c *pgxpool.Config) { c.MaxConns = int32(writers) }) //nolint:gosec // a few
+	first := fence.Grant{Resource: orders, Token: value[fence.Token](t, w, `SELECT coalesce(max(token), 0) + 1 FROM fence.resources`), Seal: fence.NewSeal()}
+	if err := w.fence.Arm(t.Context(), arming(first)); err != nil {
+		t.Fatal(err)
+	}
+	var current atomic.Pointer[fence.Grant]
+	current.Store(&first)
+	ctx, stop := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	var written atomic.Int64
+	for range writers {
+		busy.Go(func() {
+			for ctx.Err() == nil {
+				g := current.Load()
+				if pgfence.InTx(ctx, pool, *g, func(tx pgx.Tx) error { return write(ctx, tx, g.Token) }) == nil {
+					written.Add(1)
+				}
+			}
+		})
+	}
+	for i := range arms {
+		// Until they are busy under this grant.
+		for enough, tick := written.Load()+int64(writers/2), time.NewTicker(time.Millisecond); written.Load() < enough; <-tick.C {
+		}
+		g := fence.Grant{Resource: orders, Token: first.Token + fence.Token(i) + 1, Seal: fence.NewSeal()}
+		bounded, cancel := context.WithTimeout(ctx, tooLong)
+		begun := time.Now()
+		err := w.fence.Arm(bounded, arming(g))
+		took = append(took, time.Since(begun))
+		cancel()
+		if err != nil {
+			t.Logf("arm %d: %v", i, err)
+			took = append(took, tooLong)
+			break
+		}
+		current.Store(&g)
+	}
+	stop()
+	busy.Wait()
+	slices.Sort(took)
+	return took
+}
+
+const (
+	grace    = 200 * time.Millisecond // pgfence's default
+	armLimit = grace + 100*time.Millisecond
+)
 
 // Arming must not starve behind writers that come and go without a pause, nor wait
 // for each of them.
 func TestArmIsFairAgainst32BusyWriters(t *testing.T) {
 	t.Parallel()
-	const writers, arms = 32, 50
+	const writers, arms, tries = 32, 100, 3
 	w := setup(t)
-	pool := poolWith(t, w.pg.WriterURL, func(c *pgxpool.Config) { c.MaxConns = writers })
-	var current atomic.Pointer[fence.Grant]
-	first := w.acquire(t, orders, 1)
-	current.Store(&first)
-	ctx, stop := context.WithCancel(t.Context())
-	var busy sync.WaitGroup
-	var written, refused atomic.Int64
-	for range writers {
-		busy.Go(func() {
-			for ctx.Err() == nil {
-				err := pgfence.InTx(ctx, pool, *current.Load(), func(tx pgx.Tx) error { return write(ctx, tx, current.Load().Token) })
-				switch {
-				case err == nil:
-					written.Add(1)
-				case errors.Is(err, fence.ErrStale), errors.Is(err, fence.ErrNeverIssued):
-					refused.Add(1)
-				case ctx.Err() == nil && !errors.Is(err, fence.ErrUnknown):
-					t.Logf("a writer was ended: %v", err)
-				}
-			}
-		})
-	}
-	took := make([]time.Duration, 0, arms)
-	for token := fence.Token(2); token < 2+arms; token++ {
-		g := fence.Grant{Resource: orders, Token: token, Seal: fence.NewSeal()}
-		begun := time.Now()
-		if err := w.fence.Arm(ctx, arming(g)); err != nil {
-			t.Errorf("arm %d among busy writers: %v", token, err)
-			break
+	for try := range tries { // what else runs on the machine is in the figure too
+		took := armsAmong(t, w, writers, arms)
+		p99 := took[len(took)-1-len(took)/100]
+		t.Logf("%d arms among %d busy writers: p50 %s, p99 %s, max %s", len(took), writers, took[len(took)/2], p99, took[len(took)-1])
+		if p99 <= armLimit {
+			return
 		}
-		took = append(took, time.Since(begun))
-		current.Store(&g)
-		// Until they are busy under this grant, too.
-		for enough, tick := written.Load()+writers/2, time.NewTicker(time.Millisecond); written.Load() < enough && ctx.Err() == nil; <-tick.C {
+		if try == tries-1 {
+			t.Errorf("p99 of arm is %s, over %s", p99, armLimit)
 		}
 	}
-	stop()
-	busy.Wait()
-	if len(took) < arms {
-		return
-	}
-	slices.Sort(took)
-	p99 := took[arms-1-arms/100]
-	t.Logf("%d arms among %d busy writers: p50 %s, p99 %s, max %s; %d written, %d refused", arms, writers, took[arms/2], p99, took[arms-1], written.Load(), refused.Load())
-	// The contract is grace + 100 ms; a busy machine that runs everything 8 × slower gets 8 × the 100 ms.
-	if limit := 200*time.Millisecond + 8*100*time.Millisecond; p99 > limit {
-		t.Errorf("p99 of arm is %s, over %s", p99, limit)
+}
+
+func TestTheFairnessOfArmsCatchesRowLocks(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	mutate(t, w, `IF pg_catalog.strpos(r`, "PERFORM FROM fence.resources x WHERE x.resource OPERATOR(pg_catalog.=) r FOR SHARE;\n  IF pg_catalog.strpos(r")
+	if took := armsAmong(t, w, 32, 5); took[len(took)-1] <= armLimit {
+		t.Errorf("guards that lock the fence's row do not delay arms: %v", took)
 	}
 }

@@ -28,6 +28,7 @@ func TestNoRowLandsAfterArmReturned(t *testing.T) {
 		bad  []string // mutants that land a write in this schedule
 	}{
 		{"stopped before COMMIT", "", stoppedBeforeCommit, []string{"without the lock"}},
+		{"stopped inside COMMIT", "", stoppedInsideCommit, []string{"without the lock"}},
 		{"stopped after the snapshot", "", stoppedAfterSnapshot, []string{"without the xmax test"}},
 		{"stopped behind its write, before the lock", `IF pg_catalog.strpos(r`, stoppedInTheGuard, nil},
 		{"stopped between lock and read", `SELECT f.token`, stoppedInTheGuard, nil},
