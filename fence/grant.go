@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Token is a fencing token: a positive number that strictly rises, per
@@ -197,4 +198,27 @@ type Arming struct {
 	Token    Token
 	SealHash []byte // SHA-256 of the new grant's seal; nil arms unsealed
 	Holder   string // for people: who holds the lease
+}
+
+// MaxHolderBytes bounds [Arming.Holder], which keeps a fence's row small: HOT
+// updates need its versions to share a page.
+const MaxHolderBytes = 512
+
+// Validate reports whether the fence could be armed so. The error is an
+// [*InvalidError].
+func (a Arming) Validate() error {
+	if err := ValidateResource(a.Resource); err != nil {
+		return err
+	}
+	switch {
+	case a.Token <= 0:
+		return &InvalidError{Field: "token", Reason: "is not positive"}
+	case a.SealHash != nil && len(a.SealHash) != sha256.Size:
+		return &InvalidError{Field: "seal hash", Reason: fmt.Sprintf("is %d bytes long; a SHA-256 has %d", len(a.SealHash), sha256.Size)}
+	case len(a.Holder) > MaxHolderBytes:
+		return &InvalidError{Field: "holder", Reason: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(a.Holder), MaxHolderBytes)}
+	case !utf8.ValidString(a.Holder) || strings.IndexByte(a.Holder, 0) >= 0:
+		return &InvalidError{Field: "holder", Reason: "is not valid UTF-8 without zero bytes"}
+	}
+	return nil
 }

@@ -30,7 +30,7 @@ import (
 //     the same grant again finds out.
 //   - [*fence.InvalidError], or PostgreSQL's error: nothing was changed.
 func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
-	if err := validate(a); err != nil {
+	if err := a.Validate(); err != nil {
 		return err
 	}
 	conn, err := f.pool.Acquire(ctx)
@@ -50,21 +50,6 @@ func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 		}
 	}
 	return fmt.Errorf("arm %q to %d: %w: %w", a.Resource, a.Token, fence.ErrUnknown, err)
-}
-
-func validate(a fence.Arming) error {
-	if err := fence.ValidateResource(a.Resource); err != nil {
-		return err
-	}
-	switch {
-	case a.Token <= 0:
-		return &fence.InvalidError{Field: "token", Reason: "is not positive"}
-	case a.SealHash != nil && len(a.SealHash) != 32:
-		return &fence.InvalidError{Field: "seal hash", Reason: fmt.Sprintf("is %d bytes long; a SHA-256 has 32", len(a.SealHash))}
-	case len(a.Holder) > maxHolderBytes:
-		return &fence.InvalidError{Field: "holder", Reason: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(a.Holder), maxHolderBytes)}
-	}
-	return nil
 }
 
 // acquireAnswering returns a connection that answers, passing over those of the

@@ -29,7 +29,7 @@ func (f *Fence) ArmAll(ctx context.Context, all []fence.Arming) error {
 		return &fence.InvalidError{Field: "resources", Reason: "are missing"}
 	}
 	for i, a := range all {
-		if err := validate(a); err != nil {
+		if err := a.Validate(); err != nil {
 			return err
 		}
 		if i > 0 && all[i-1].Resource == a.Resource {

@@ -27,6 +27,9 @@ func ExecBatch(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fe
 	if err := validateAll(grants); err != nil {
 		return nil, err
 	}
+	if db == nil || batch == nil {
+		return nil, &fence.InvalidError{Field: "database or batch", Reason: "is nil"}
+	}
 	for _, q := range batch.QueuedQueries {
 		if q.Fn != nil {
 			return nil, &fence.InvalidError{Field: "batch", Reason: "has a query with a callback"}

@@ -15,9 +15,6 @@ import (
 const (
 	defaultGrace = 200 * time.Millisecond
 	defaultLimit = 5 * time.Second
-
-	// maxHolderBytes keeps a fence's row small: HOT updates need its versions to share a page.
-	maxHolderBytes = 512
 )
 
 // ErrNoFence says that a resource has never been armed.
@@ -45,8 +42,12 @@ func WithDrainLimit(d time.Duration) Option { return func(f *Fence) { f.limit = 
 // New makes a Fence over a pool whose login is a member of fence_gateway. The
 // pool stays the caller's: closing it is too. Its sessions must run at the
 // default isolation level, READ COMMITTED. Where a standby is synchronous, the
-// pool's configuration must have been through [Configure].
+// pool's configuration must have been through [Configure]. It panics where pool
+// is nil.
 func New(pool *pgxpool.Pool, opts ...Option) *Fence {
+	if pool == nil {
+		panic("pgfence.New: the pool is nil")
+	}
 	f := &Fence{pool: pool, grace: defaultGrace, limit: defaultLimit}
 	for _, opt := range opts {
 		opt(f)

@@ -81,6 +81,9 @@ func inTx(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fence.G
 	if err := validateAll(grants); err != nil {
 		return err
 	}
+	if db == nil || fn == nil {
+		return &fence.InvalidError{Field: "database or function", Reason: "is nil"}
+	}
 	opts.CommitQuery = sqlCommit
 	tx, mark, err := begin(ctx, db, opts, grants)
 	if err != nil {

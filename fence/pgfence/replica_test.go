@@ -201,7 +201,7 @@ func TestACrashRightAfterArmLosesNothingThoughTheSessionCommitsAsynchronously(t 
 func armsAmong(t *testing.T, w world, writers, arms int) (took []time.Duration) {
 	t.Helper()
 	const tooLong = 3 * time.Second
-	pool := poolWith(t, w.pg.WriterURL, func(c *pgxpool.Config) { c.MaxConns = int32(writers) }) //nolint:gosec // a few
+	pool := poolWith(t, w.pg.WriterURL, func(c *pgxpool.Config) { c.MaxConns = int32(writers) })
 	first := fence.Grant{Resource: orders, Token: value[fence.Token](t, w, `SELECT coalesce(max(token), 0) + 1 FROM fence.resources`), Seal: fence.NewSeal()}
 	if err := w.fence.Arm(t.Context(), arming(first)); err != nil {
 		t.Fatal(err)

@@ -13,14 +13,20 @@ import (
 // [ErrNoFence]. A [*fence.UndrainedError] comes with the token: the fence is
 // raised, but a transaction of the old holder may still commit.
 func (f *Fence) Revoke(ctx context.Context, resource, holder string) (fence.Token, error) {
-	if err := fence.ValidateResource(resource); err != nil {
-		return 0, err
+	if err := (fence.Arming{Resource: resource, Token: 1, Holder: holder}).Validate(); err != nil {
+		return 0, err // before anything is raised
+	}
+	conn, err := f.pool.Acquire(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("revoke %q: %w", resource, err)
 	}
 	var token *int64
 	var sealHash []byte
-	if err := f.pool.QueryRow(ctx, sqlRevoke, resource, holder).Scan(&token, &sealHash); err != nil {
+	err = conn.QueryRow(ctx, sqlRevoke, resource, holder).Scan(&token, &sealHash)
+	conn.Release()
+	if err != nil {
 		if ended(err) {
-			return 0, fmt.Errorf("revoke %q: %w", resource, err)
+			return 0, fmt.Errorf("revoke %q: %w", resource, Translate(err))
 		}
 		return 0, fmt.Errorf("revoke %q: %w: %w", resource, fence.ErrUnknown, err)
 	}

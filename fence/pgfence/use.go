@@ -21,6 +21,9 @@ func Use(ctx context.Context, tx pgx.Tx, grants ...fence.Grant) error {
 	if err := validateAll(grants); err != nil {
 		return err
 	}
+	if tx == nil {
+		return errNoTx
+	}
 	sql, args := using(grants, sqlUse, sqlUseMany)
 	// Never the simple protocol: it would put the seals into the statement's text.
 	if _, err := tx.Exec(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...); err != nil {
@@ -33,11 +36,16 @@ func Use(ctx context.Context, tx pgx.Tx, grants ...fence.Grant) error {
 // recorded ones, instead of at its next guarded write. An error is one of the
 // fence's refusals, and fails the transaction.
 func Check(ctx context.Context, tx pgx.Tx) error {
+	if tx == nil {
+		return errNoTx
+	}
 	if _, err := tx.Exec(ctx, sqlCheck); err != nil {
 		return fmt.Errorf("check the grant: %w", Translate(err))
 	}
 	return nil
 }
+
+var errNoTx = &fence.InvalidError{Field: "transaction", Reason: "is nil"}
 
 // validateAll reports whether these grants can be presented together.
 func validateAll(grants []fence.Grant) error {

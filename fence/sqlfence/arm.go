@@ -38,8 +38,12 @@ func WithGrace(d time.Duration) Option { return func(f *Fence) { f.grace = d } }
 func WithDrainLimit(d time.Duration) Option { return func(f *Fence) { f.limit = d } }
 
 // New makes a Fence over a database whose login is a member of fence_gateway.
-// Its sessions must run at the default isolation level, READ COMMITTED.
+// Its sessions must run at the default isolation level, READ COMMITTED. It panics
+// where db is nil.
 func New(db *sql.DB, opts ...Option) *Fence {
+	if db == nil {
+		panic("sqlfence.New: the database is nil")
+	}
 	f := &Fence{db: db, grace: defaultGrace, limit: defaultLimit}
 	for _, opt := range opts {
 		opt(f)
@@ -57,15 +61,17 @@ func New(db *sql.DB, opts ...Option) *Fence {
 //   - joined with [fence.ErrUnknown]: it may be raised; arming the same grant again finds out.
 //   - [*fence.InvalidError], or PostgreSQL's error: nothing was changed.
 func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
-	if err := fence.ValidateResource(a.Resource); err != nil {
+	if err := a.Validate(); err != nil {
 		return err
 	}
-	if a.Token <= 0 {
-		return &fence.InvalidError{Field: "token", Reason: "is not positive"}
+	conn, err := f.db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("arm %q: %w", a.Resource, err)
 	}
-	answered, err := f.arm(ctx, a)
+	answered, err := f.arm(ctx, conn, a)
+	_ = conn.Close() // which gives it back
 	if !answered && ctx.Err() == nil {
-		answered, err = f.arm(ctx, a)
+		answered, err = f.arm(ctx, f.db, a)
 	}
 	if !answered {
 		return fmt.Errorf("arm %q to %d: %w: %w", a.Resource, a.Token, fence.ErrUnknown, err)
@@ -75,15 +81,15 @@ func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 
 // arm raises and drains. answered = false: the connection was lost, so err says
 // why and not what became of it.
-func (f *Fence) arm(ctx context.Context, a fence.Arming) (answered bool, err error) {
-	raised, recorded, err := f.ask(ctx, sqlRaise, a.Resource, int64(a.Token), a.SealHash, a.Holder, f.limitWithin(ctx))
+func (f *Fence) arm(ctx context.Context, db querier, a fence.Arming) (answered bool, err error) {
+	raised, recorded, err := ask(ctx, db, sqlRaise, a.Resource, int64(a.Token), a.SealHash, a.Holder, f.limitWithin(ctx))
 	switch {
 	case err != nil:
 		return ended(err), fmt.Errorf("raise the fence of %q to %d: %w", a.Resource, a.Token, Translate(err))
 	case !raised:
 		return true, &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
 	}
-	ours, recorded, err := f.ask(ctx, sqlDrain, a.Resource, int64(a.Token), a.SealHash, f.grace.Microseconds(), f.limitWithin(ctx))
+	ours, recorded, err := ask(ctx, db, sqlDrain, a.Resource, int64(a.Token), a.SealHash, f.grace.Microseconds(), f.limitWithin(ctx))
 	switch translated := Translate(err); {
 	case err != nil && ended(err) && !errors.Is(translated, fence.ErrUndrained): // raised, whatever stopped the drain
 		facts := &fence.UndrainedError{Resource: a.Resource, Token: a.Token, Detail: err.Error()}
@@ -96,9 +102,14 @@ func (f *Fence) arm(ctx context.Context, a fence.Arming) (answered bool, err err
 	return true, nil
 }
 
-func (f *Fence) ask(ctx context.Context, query string, args ...any) (yes bool, recorded fence.Token, err error) {
+// querier is a *sql.DB or *sql.Conn.
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+func ask(ctx context.Context, db querier, query string, args ...any) (yes bool, recorded fence.Token, err error) {
 	var token sql.NullInt64
-	err = f.db.QueryRowContext(ctx, query, args...).Scan(&yes, &token)
+	err = db.QueryRowContext(ctx, query, args...).Scan(&yes, &token)
 	return yes, fence.Token(token.Int64), err
 }
 
@@ -117,12 +128,18 @@ func (f *Fence) limitWithin(ctx context.Context) int64 {
 // [ErrNoFence]. A [*fence.UndrainedError] comes with the token: the fence is
 // raised, but a transaction of the old holder may still commit.
 func (f *Fence) Revoke(ctx context.Context, resource, holder string) (fence.Token, error) {
-	if err := fence.ValidateResource(resource); err != nil {
-		return 0, err
+	if err := (fence.Arming{Resource: resource, Token: 1, Holder: holder}).Validate(); err != nil {
+		return 0, err // before anything is raised
+	}
+	conn, err := f.db.Conn(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("revoke %q: %w", resource, err)
 	}
 	var token sql.NullInt64
 	var sealHash []byte
-	if err := f.db.QueryRowContext(ctx, sqlRevoke, resource, holder).Scan(&token, &sealHash); err != nil {
+	err = conn.QueryRowContext(ctx, sqlRevoke, resource, holder).Scan(&token, &sealHash)
+	_ = conn.Close() // which gives it back
+	if err != nil {
 		if ended(err) {
 			return 0, fmt.Errorf("revoke %q: %w", resource, Translate(err))
 		}

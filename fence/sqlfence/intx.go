@@ -64,6 +64,9 @@ func inTx(ctx context.Context, db Beginner, opts *sql.TxOptions, grants []fence.
 	if err := validateAll(grants); err != nil {
 		return err
 	}
+	if db == nil || fn == nil {
+		return &fence.InvalidError{Field: "database or function", Reason: "is nil"}
+	}
 	tx, err := db.BeginTx(ctx, opts)
 	if err != nil {
 		return fmt.Errorf("begin under %s: %w", naming(grants), err)

@@ -31,7 +31,7 @@ func Outcome(ctx context.Context, db Beginner, err error) error {
 			return fmt.Errorf("%w (its outcome was not found: %w)", err, ctx.Err())
 		case <-wait.C:
 		}
-		status, askErr := ask(ctx, db, unknown)
+		status, askErr := askOutcome(ctx, db, unknown)
 		switch {
 		case ended(askErr):
 			return fmt.Errorf("%w (its outcome was not found: %w)", err, askErr)
@@ -47,8 +47,8 @@ func Outcome(ctx context.Context, db Beginner, err error) error {
 	}
 }
 
-// ask asks once, in a transaction whose COMMIT waits for the standbys too.
-func ask(ctx context.Context, db Beginner, unknown *fence.UnknownError) (status string, err error) {
+// askOutcome asks once, in a transaction whose COMMIT waits for the standbys too.
+func askOutcome(ctx context.Context, db Beginner, unknown *fence.UnknownError) (status string, err error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return "", err

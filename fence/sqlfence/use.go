@@ -35,6 +35,9 @@ func Use(ctx context.Context, tx Tx, grants ...fence.Grant) (err error) {
 	if err := validateAll(grants); err != nil {
 		return err
 	}
+	if tx == nil {
+		return errNoTx
+	}
 	query, args := sqlUse, []any{grants[0].Resource, grants[0].Presented()}
 	if len(grants) > 1 {
 		query, args = sqlUseMany, []any{listOf(grants)}
@@ -69,6 +72,9 @@ func listOf(grants []fence.Grant) string {
 // recorded ones, instead of at its next guarded write. An error is one of the
 // fence's refusals, and fails the transaction.
 func Check(ctx context.Context, tx Tx) error {
+	if tx == nil {
+		return errNoTx
+	}
 	if _, err := tx.ExecContext(ctx, sqlCheck); err != nil {
 		return fmt.Errorf("check the grant: %w", Translate(err))
 	}
@@ -79,6 +85,9 @@ func Check(ctx context.Context, tx Tx) error {
 // panics, what it did is rolled back and the transaction can go on; its error
 // comes back. Savepoints nest.
 func Savepoint(ctx context.Context, tx Tx, fn func() error) error {
+	if tx == nil || fn == nil {
+		return errNoTx
+	}
 	const name = "fencegate" // the latest one of a name is meant, so they nest
 	if _, err := tx.ExecContext(ctx, "SAVEPOINT "+name); err != nil {
 		return fmt.Errorf("savepoint: %w", Translate(err))
@@ -103,6 +112,8 @@ func Savepoint(ctx context.Context, tx Tx, fn func() error) error {
 	}
 	return nil
 }
+
+var errNoTx = &fence.InvalidError{Field: "transaction or function", Reason: "is nil"}
 
 // validateAll reports whether these grants can be presented together.
 func validateAll(grants []fence.Grant) error {
