@@ -132,24 +132,26 @@ func (b *body) checksum() string {
 // noBody is for attributes without a checksum.
 var noBody = &body{}
 
-func attributesOf(in s3response.PutObjectInput, b *body) attributes {
+func attributesOf(in s3response.PutObjectInput, b *body, tags map[string]string) attributes {
 	text := func(s *string) string {
 		if s == nil {
 			return ""
 		}
 		return strings.Clone(*s)
 	}
-	a := attributes{
+	return attributes{
 		ContentType: text(in.ContentType), ContentEncoding: withoutChunking(text(in.ContentEncoding)), ContentDisposition: text(in.ContentDisposition),
 		ContentLanguage: text(in.ContentLanguage), CacheControl: text(in.CacheControl), Expires: text(in.Expires),
-		Metadata: maps.Clone(in.Metadata), ChecksumAlgorithm: b.algo, Checksum: b.checksum(),
+		Metadata: maps.Clone(in.Metadata), ChecksumAlgorithm: b.algo, Checksum: b.checksum(), Tags: tags,
 	}
-	return a
 }
 
 // check refuses attributes that could not be given back as they are.
 func (a attributes) check() error {
 	texts := []string{a.ContentType, a.ContentEncoding, a.ContentDisposition, a.ContentLanguage, a.CacheControl, a.Expires}
+	for name, value := range a.Tags {
+		texts = append(texts, name, value)
+	}
 	for name, value := range a.Metadata {
 		texts = append(texts, name, value)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/md5" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
 	"errors"
-	"maps"
 	"net/http"
 	"strings"
 
@@ -44,19 +43,26 @@ func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectIn
 	if err != nil {
 		return version{}, err
 	}
-	source, err := b.copySource(in)
+	tags, err := tagsOf(in.Tagging)
 	if err != nil {
 		return version{}, err
+	}
+	source, err := b.copySource(copySourceOf(in))
+	if err != nil {
+		return version{}, err
+	}
+	if source.Size > maxCopySize {
+		return version{}, s3err.GetEntityTooLargeErr(source.Size, maxCopySize)
 	}
 	replace := in.MetadataDirective == types.MetadataDirectiveReplace
 	given := s3response.PutObjectInput{
 		ContentType: in.ContentType, ContentEncoding: in.ContentEncoding, ContentDisposition: in.ContentDisposition,
 		ContentLanguage: in.ContentLanguage, CacheControl: in.CacheControl, Expires: in.Expires, Metadata: in.Metadata,
 	}
-	if err := attributesOf(given, noBody).check(); err != nil {
+	if err := attributesOf(given, noBody, tags).check(); err != nil {
 		return version{}, err
 	}
-	if srcBucket, srcKey, _, _ := front.ParseCopySource(*in.CopySource); srcBucket == bucket && srcKey == key && !replace {
+	if srcBucket, srcKey, _, _ := front.ParseCopySource(*in.CopySource); srcBucket == bucket && srcKey == key && !replace && in.TaggingDirective != types.TaggingDirectiveReplace {
 		return version{}, s3err.GetAPIError(s3err.ErrInvalidCopyDest)
 	}
 	bytes, err := b.read(source, 0, source.Size)
@@ -66,44 +72,48 @@ func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectIn
 	defer func() { _ = bytes.Close() }()
 	data := &body{r: bytes, md5: md5.New(), inside: true} //nolint:gosec // see the import
 	algo := strings.ToUpper(strings.Clone(string(in.ChecksumAlgorithm)))
-	if algo == "" && compositeHash(source.Attributes.ChecksumAlgorithm) != nil {
+	if algo == "" {
 		algo = source.Attributes.ChecksumAlgorithm
 	}
 	if err := data.compute(algo); err != nil {
 		return version{}, err
 	}
 	return b.upload(r, target{bucket: bucket, key: key, conditions: cond, size: source.Size}, data, func() attributes {
-		if replace {
-			return attributesOf(given, data)
-		}
 		a := source.Attributes
-		a.Metadata = maps.Clone(a.Metadata)
+		if replace {
+			a = attributesOf(given, data, a.Tags)
+		}
+		if in.TaggingDirective == types.TaggingDirectiveReplace {
+			a.Tags = tags
+		}
 		a.ChecksumAlgorithm, a.Checksum = data.algo, data.checksum()
 		return a
 	})
 }
 
+// copySourceOf is the source that a request names, and the conditions on it.
+func copySourceOf(in s3response.CopyObjectInput) (string, s3.GetObjectInput) {
+	return *in.CopySource, s3.GetObjectInput{
+		IfMatch: in.CopySourceIfMatch, IfNoneMatch: in.CopySourceIfNoneMatch,
+		IfModifiedSince: in.CopySourceIfModifiedSince, IfUnmodifiedSince: in.CopySourceIfUnmodifiedSince,
+	}
+}
+
 // copySource finds the version that is copied and evaluates the conditions on it.
-func (b *backend) copySource(in s3response.CopyObjectInput) (version, error) {
-	bucket, key, versionID, err := front.ParseCopySource(*in.CopySource)
+func (b *backend) copySource(source string, conditions s3.GetObjectInput) (version, error) {
+	bucket, key, versionID, err := front.ParseCopySource(source)
 	if err != nil {
 		return version{}, err
 	}
-	v, _, err := b.look(&s3.GetObjectInput{
-		Bucket: &bucket, Key: &key, VersionId: &versionID, IfMatch: in.CopySourceIfMatch, IfNoneMatch: in.CopySourceIfNoneMatch,
-		IfModifiedSince: in.CopySourceIfModifiedSince, IfUnmodifiedSince: in.CopySourceIfUnmodifiedSince,
-	})
+	conditions.Bucket, conditions.Key, conditions.VersionId = &bucket, &key, &versionID
+	v, _, err := b.look(&conditions)
 	switch e, isAPI := errors.AsType[s3err.S3Error](err); {
 	case isAPI && e.StatusCode() == http.StatusNotModified:
 		return v, s3err.GetAPIError(s3err.ErrPreconditionFailed)
 	case errors.Is(err, errNoBucket):
 		return v, s3err.GetBucketErr(s3err.ErrNoSuchBucket, bucket)
-	case err != nil:
-		return v, err
-	case v.Size > maxCopySize:
-		return v, s3err.GetEntityTooLargeErr(v.Size, maxCopySize)
 	}
-	return v, nil
+	return v, err
 }
 
 // condition reads a condition on the target, which the front does not pass on.

@@ -192,7 +192,10 @@ type attributes struct {
 	Expires            string            `json:"expires,omitempty"`
 	Metadata           map[string]string `json:"metadata,omitempty"`
 	ChecksumAlgorithm  string            `json:"checksum_algorithm,omitempty"`
-	Checksum           string            `json:"checksum,omitempty"` // base64
+	Checksum           string            `json:"checksum,omitempty"`       // base64
+	ChecksumType       string            `json:"checksum_type,omitempty"`  // of an upload under way; a checksum shows it by itself
+	PartChecksums      []string          `json:"part_checksums,omitempty"` // base64; read only where they are asked for
+	Tags               map[string]string `json:"tags,omitempty"`
 }
 
 func (v *version) scan(row pgx.Row) error {
@@ -209,4 +212,4 @@ func (v *version) scan(row pgx.Row) error {
 // uuid is an id as a statement's argument, in any of pgx's modes.
 func uuid(id [16]byte) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
-const versionColumns = "id, blobs, blob_sizes, size, etag, attributes, created_at"
+const versionColumns = "id, blobs, blob_sizes, size, etag, attributes - 'part_checksums', created_at"

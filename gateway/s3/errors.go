@@ -100,6 +100,7 @@ const (
 	stateOtherRequest   = "ZO006"
 	stateRuleInUse      = "ZO007"
 	stateNoUpload       = "ZO008"
+	stateNoVersion      = "ZO009"
 
 	stateNotText      = "22021" // character_not_in_repertoire
 	stateUntranslated = "22P05" // untranslatable_character, a NUL in JSON
@@ -131,6 +132,8 @@ func translate(err error) error {
 			code: "InvalidRequest", status: http.StatusBadRequest,
 			message: "This amz-sdk-invocation-id was used for another request on the same key. Nothing was changed.",
 		}
+	case stateNoVersion:
+		return s3err.GetAPIError(s3err.ErrNoSuchVersion)
 	case stateNoUpload:
 		return s3err.GetAPIError(s3err.ErrNoSuchUpload)
 	case stateNotText, stateUntranslated:

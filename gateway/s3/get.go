@@ -10,6 +10,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/jackc/pgx/v5/pgtype"
 	front "github.com/versity/versitygw/backend"
 	"github.com/versity/versitygw/s3err"
 
@@ -19,7 +20,7 @@ import (
 const (
 	// One row where the bucket exists; its version is NULL where the key does not.
 	sqlCurrent = `SELECT p.version IS NOT NULL, coalesce(v.id, p.version, '00000000-0000-0000-0000-000000000000'), coalesce(v.blobs, '{}'),
-	coalesce(v.blob_sizes, '{}'), coalesce(v.size, 0), coalesce(v.etag, ''), coalesce(v.attributes, '{}'), coalesce(v.created_at, b.created_at)
+	coalesce(v.blob_sizes, '{}'), coalesce(v.size, 0), coalesce(v.etag, ''), coalesce(v.attributes - 'part_checksums', '{}'), coalesce(v.created_at, b.created_at)
 	FROM objects.buckets b
 	LEFT JOIN objects.pointers p ON p.bucket = b.name AND p.key = $2
 	LEFT JOIN objects.versions v ON v.id = p.version
@@ -41,6 +42,31 @@ func (d database) current(ctx context.Context, bucket, key string) (version, err
 		err = s3err.GetAPIError(s3err.ErrNoSuchKey)
 	}
 	return v, err
+}
+
+// find is the version that a read asks for.
+func (b *backend) find(bucket, key, versionID string) (version, error) {
+	wanted, err := versionOf(key, versionID)
+	if err != nil {
+		return version{}, err
+	}
+	v, err := b.db.current(b.base, bucket, key)
+	if err == nil && wanted.Valid && wanted.Bytes != v.ID {
+		err = s3err.GetNoSuchVersionErr(strings.Clone(key), strings.Clone(versionID))
+	}
+	return v, err
+}
+
+// versionOf reads a version's id; one that is not valid stands for the current version.
+func versionOf(key, versionID string) (pgtype.UUID, error) {
+	if versionID == "" || versionID == "null" {
+		return pgtype.UUID{}, nil
+	}
+	id, err := blob.ParseID(versionID)
+	if err != nil {
+		return pgtype.UUID{}, s3err.GetNoSuchVersionErr(strings.Clone(key), strings.Clone(versionID))
+	}
+	return uuid(id), nil
 }
 
 // behind scans a row's first column beside the others.
@@ -95,7 +121,7 @@ func (b *backend) HeadObject(ctx context.Context, in *s3.HeadObjectInput) (*s3.H
 		ContentLanguage: o.ContentLanguage, ContentLength: o.ContentLength, ContentRange: o.ContentRange, ContentType: o.ContentType,
 		ETag: o.ETag, ExpiresString: o.ExpiresString, LastModified: o.LastModified, Metadata: o.Metadata, PartsCount: o.PartsCount,
 		ChecksumCRC32: o.ChecksumCRC32, ChecksumCRC32C: o.ChecksumCRC32C, ChecksumCRC64NVME: o.ChecksumCRC64NVME,
-		ChecksumSHA1: o.ChecksumSHA1, ChecksumSHA256: o.ChecksumSHA256, ChecksumType: o.ChecksumType,
+		ChecksumSHA1: o.ChecksumSHA1, ChecksumSHA256: o.ChecksumSHA256, ChecksumType: o.ChecksumType, TagCount: o.TagCount,
 	}, nil
 }
 
@@ -109,10 +135,11 @@ type extent struct {
 // look finds the version and the part of it that a read wants, and evaluates
 // the read's conditions.
 func (b *backend) look(in *s3.GetObjectInput) (version, extent, error) {
-	if in.VersionId != nil && *in.VersionId != "" && *in.VersionId != "null" {
-		return version{}, extent{}, errNotThere
+	versionID := ""
+	if in.VersionId != nil {
+		versionID = *in.VersionId
 	}
-	v, err := b.db.current(b.base, *in.Bucket, *in.Key)
+	v, err := b.find(*in.Bucket, *in.Key, versionID)
 	if err != nil {
 		return v, extent{}, err
 	}
@@ -182,6 +209,9 @@ func output(v version, part extent, withChecksum bool, body io.ReadCloser) *s3.G
 		AcceptRanges: &bytes, Body: body, ContentLength: &part.length, ETag: &etag, LastModified: &v.CreatedAt, Metadata: a.Metadata,
 		ContentType: &a.ContentType, ContentEncoding: &a.ContentEncoding, ContentDisposition: &a.ContentDisposition,
 		ContentLanguage: &a.ContentLanguage, CacheControl: &a.CacheControl, ExpiresString: &a.Expires,
+	}
+	if tags := int32(len(a.Tags)); tags > 0 {
+		o.TagCount = &tags
 	}
 	if part.parts > 1 {
 		o.PartsCount = &part.parts

@@ -94,6 +94,7 @@ func gate(cfg Config) fiber.Handler {
 			return answer(c, e)
 		}
 		hideSeal(c)
+		tellPartsCount(c)
 		return nil
 	}
 }

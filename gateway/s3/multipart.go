@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
@@ -43,9 +42,13 @@ func (b *backend) createMultipart(r request, in s3response.CreateMultipartUpload
 	if err := refuseUnsupported(r); err != nil {
 		return blob.ID{}, err
 	}
-	algo := strings.ToUpper(strings.Clone(string(in.ChecksumAlgorithm)))
-	if in.ChecksumType == types.ChecksumTypeFullObject || algo != "" && compositeHash(algo) == nil {
-		return blob.ID{}, s3err.GetNotImplementedErr("x-amz-checksum-type: FULL_OBJECT", "")
+	tags, err := tagsOf(in.Tagging)
+	if err != nil {
+		return blob.ID{}, err
+	}
+	sums := &body{algo: strings.ToUpper(strings.Clone(string(in.ChecksumAlgorithm)))}
+	if err := sums.supported(); sums.algo != "" && err != nil {
+		return blob.ID{}, err
 	}
 	if err := b.needGrant(&r, *in.Bucket, *in.Key); err != nil {
 		return blob.ID{}, err
@@ -53,7 +56,8 @@ func (b *backend) createMultipart(r request, in s3response.CreateMultipartUpload
 	a := attributesOf(s3response.PutObjectInput{
 		ContentType: in.ContentType, ContentEncoding: in.ContentEncoding, ContentDisposition: in.ContentDisposition,
 		ContentLanguage: in.ContentLanguage, CacheControl: in.CacheControl, Expires: in.Expires, Metadata: in.Metadata,
-	}, &body{algo: algo})
+	}, sums, tags)
+	a.ChecksumType = strings.Clone(string(in.ChecksumType))
 	if err := a.check(); err != nil {
 		return blob.ID{}, err
 	}
@@ -94,33 +98,50 @@ func (b *backend) uploadPart(r request, bucket, key string, in *s3.UploadPartInp
 	if err != nil {
 		return nil, err
 	}
-	if err := body.compute(upload.attributes.ChecksumAlgorithm); err != nil {
+	stored, err := b.storePart(r, newPart{upload: upload, bucket: bucket, key: key, number: *in.PartNumber, size: *in.ContentLength}, body)
+	if err != nil {
 		return nil, err
+	}
+	etag, sums := quoted(stored.etag), checksumsOf(attributes{ChecksumAlgorithm: stored.algorithm, Checksum: stored.checksum})
+	return &s3.UploadPartOutput{
+		ETag: &etag, ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
+		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256,
+	}, nil
+}
+
+// newPart says which part of an upload is stored.
+type newPart struct {
+	upload      upload
+	bucket, key string
+	number      int32
+	size        int64 // announced, in bytes
+}
+
+// storePart stores a part's bytes as a pending blob and adds it to its upload.
+func (b *backend) storePart(r request, p newPart, body *body) (part, error) {
+	if err := body.compute(p.upload.attributes.ChecksumAlgorithm); err != nil {
+		return part{}, err
 	}
 	id := blob.NewID()
-	if err := b.db.settle(b.base, exec(sqlBeginUpload, uuid(id), bucket, key, r.grant.resource, int64(r.grant.token), r.grant.sealHash)); err != nil {
-		return nil, err
+	if err := b.db.settle(b.base, exec(sqlBeginUpload, uuid(id), p.bucket, p.key, r.grant.resource, int64(r.grant.token), r.grant.sealHash)); err != nil {
+		return part{}, err
 	}
-	if err := b.stream(id, body, *in.ContentLength); err != nil {
+	if err := b.stream(id, body, p.size); err != nil {
 		b.discard(id)
-		return nil, err
+		return part{}, err
 	}
-	etag, sum := hex.EncodeToString(body.md5.Sum(nil)), attributes{ChecksumAlgorithm: body.algo, Checksum: body.checksum()}
-	err = b.db.settle(b.base, exec(sqlPutPart, uuid(upload.id), bucket, key, *in.PartNumber, uuid(id), *in.ContentLength, etag,
-		sum.ChecksumAlgorithm, sum.Checksum, r.grant.resource, int64(r.grant.token), r.grant.sealHash))
+	stored := part{number: p.number, blob: id, size: p.size, etag: hex.EncodeToString(body.md5.Sum(nil)), algorithm: body.algo, checksum: body.checksum()}
+	err := b.db.settle(b.base, exec(sqlPutPart, uuid(p.upload.id), p.bucket, p.key, p.number, uuid(id), p.size, stored.etag,
+		stored.algorithm, stored.checksum, r.grant.resource, int64(r.grant.token), r.grant.sealHash))
 	if errors.Is(err, errGivenUp) {
 		b.forget(id)
-		return nil, errGivenUp
+		return part{}, errGivenUp
 	}
 	if err != nil {
 		b.giveUp(id) // where it was added after all, completing the upload will miss it and say so
-		return nil, err
+		return part{}, err
 	}
-	quotedETag, sums := quoted(etag), checksumsOf(sum)
-	return &s3.UploadPartOutput{
-		ETag: &quotedETag, ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
-		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256,
-	}, nil
+	return stored, nil
 }
 
 // CompleteMultipartUpload implements the front's Backend: one commit that lists
@@ -134,7 +155,7 @@ func (b *backend) CompleteMultipartUpload(ctx context.Context, in *s3.CompleteMu
 	etag, sums := quoted(v.ETag), checksumsOf(v.Attributes)
 	result := s3response.CompleteMultipartUploadResult{
 		Bucket: in.Bucket, Key: in.Key, ETag: &etag,
-		ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256,
+		ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme, ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256,
 	}
 	if sums.kind != "" {
 		result.ChecksumType = &sums.kind
@@ -175,10 +196,13 @@ func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInp
 		return version{}, s3err.GetIncorrectMpObjectSizeErr(total, *in.MpuObjectSize)
 	}
 	a := upload.attributes
-	a.Checksum = compositeChecksum(a.ChecksumAlgorithm, chosen)
+	if err := a.sumUp(chosen); err != nil {
+		return version{}, err
+	}
 	if err := compareChecksum(in, a); err != nil {
 		return version{}, err
 	}
+	a.ChecksumType = ""
 	text, err := json.Marshal(a)
 	if err != nil {
 		return version{}, fmt.Errorf("encode attributes: %w", err)

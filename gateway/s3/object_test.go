@@ -137,7 +137,6 @@ func TestWhatIsNotThereSaysSoAndIsNotIgnored(t *testing.T) {
 	holder := w.lease("orders/1001", 5)
 	for name, in := range map[string]*awss3.PutObjectInput{
 		"encryption":    {ServerSideEncryption: types.ServerSideEncryptionAes256},
-		"tags":          {Tagging: aws.String("a=b")},
 		"ACL":           {ACL: types.ObjectCannedACLPublicRead},
 		"storage class": {StorageClass: types.StorageClassGlacier},
 		"MD5 checksum":  {ChecksumSHA256: nil, ContentLanguage: aws.String("en"), GrantRead: aws.String("id=x")},
@@ -151,7 +150,7 @@ func TestWhatIsNotThereSaysSoAndIsNotIgnored(t *testing.T) {
 	wantRefused(t, err, 501, "NotImplemented")
 	_, err = w.root().PutBucketVersioning(t.Context(), &awss3.PutBucketVersioningInput{
 		Bucket:                  &bucket,
-		VersioningConfiguration: &types.VersioningConfiguration{Status: types.BucketVersioningStatusEnabled},
+		VersioningConfiguration: &types.VersioningConfiguration{Status: types.BucketVersioningStatusSuspended},
 	})
 	wantRefused(t, err, 501, "NotImplemented")
 	w.nothingLeft(0, 0)

@@ -2,17 +2,9 @@ package s3
 
 import (
 	"context"
-	"crypto/md5"  //nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
-	"crypto/sha1" //nolint:gosec // one of S3's checksums
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
-	"hash/crc32"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -30,8 +22,6 @@ const (
 	sqlUpload = "SELECT attributes FROM objects.uploads WHERE id = $1 AND bucket = $2 AND key = $3"
 	sqlParts  = `SELECT number, blob, size, etag, checksum_algorithm, checksum, changed_at FROM objects.parts
 	WHERE upload = $1 AND number > $2 ORDER BY number LIMIT $3`
-	sqlUploads = `SELECT key, id, created_at FROM objects.uploads
-	WHERE bucket = $1 AND (key, id) > ($2, $3) AND starts_with(key, $4) ORDER BY key, id LIMIT $5`
 
 	maxParts = 10_000
 )
@@ -40,6 +30,15 @@ const (
 type upload struct {
 	id         blob.ID
 	attributes attributes
+}
+
+// checksumType is what the object's checksum will be. Uploads that were begun
+// before there was a choice do not say it.
+func (u upload) checksumType() types.ChecksumType {
+	if u.attributes.ChecksumType == "" {
+		return types.ChecksumTypeComposite
+	}
+	return types.ChecksumType(u.attributes.ChecksumType)
 }
 
 // part is a stored part of one.
@@ -131,74 +130,6 @@ func choose(uploadID string, stored []part, listed []types.CompletedPart) ([]par
 	return chosen, nil
 }
 
-// compositeHash is the hash of a checksum that can be made of the parts'
-// checksums; nil for one that can't.
-func compositeHash(algorithm string) hash.Hash {
-	switch algorithm {
-	case "CRC32":
-		return crc32.NewIEEE()
-	case "CRC32C":
-		return crc32.New(crc32.MakeTable(crc32.Castagnoli))
-	case "SHA1":
-		return sha1.New() //nolint:gosec // see the import
-	case "SHA256":
-		return sha256.New()
-	}
-	return nil
-}
-
-func compositeChecksum(algorithm string, parts []part) string {
-	h := compositeHash(algorithm)
-	if h == nil {
-		return ""
-	}
-	for _, p := range parts {
-		raw, _ := base64.StdEncoding.DecodeString(p.checksum) // made by body.checksum
-		h.Write(raw)
-	}
-	return base64.StdEncoding.EncodeToString(h.Sum(nil)) + "-" + strconv.Itoa(len(parts))
-}
-
-// compositeETag is the ETag of the object that the listed parts make.
-func compositeETag(listed []types.CompletedPart) string {
-	digest := md5.New() //nolint:gosec // see the import
-	for _, p := range listed {
-		if p.ETag == nil {
-			continue
-		}
-		raw, _ := hex.DecodeString(strings.Trim(*p.ETag, `"`)) // what is none fits no object
-		digest.Write(raw)
-	}
-	return hex.EncodeToString(digest.Sum(nil)) + "-" + strconv.Itoa(len(listed))
-}
-
-// compareChecksum compares the object's checksum that a completion announces, if
-// any, with that of its parts. The number of parts may be left out.
-func compareChecksum(in *s3.CompleteMultipartUploadInput, a attributes) error {
-	mismatch := func(text string) error {
-		return apiError{code: "InvalidRequest", status: http.StatusBadRequest, message: text + " Nothing was changed."}
-	}
-	if in.ChecksumType != "" && in.ChecksumType != types.ChecksumTypeComposite {
-		return mismatch("The upload's checksum type is COMPOSITE, and the completion says " + string(in.ChecksumType) + ".")
-	}
-	for algo, given := range map[string]*string{
-		"CRC32": in.ChecksumCRC32, "CRC32C": in.ChecksumCRC32C, "CRC64NVME": in.ChecksumCRC64NVME, "SHA1": in.ChecksumSHA1, "SHA256": in.ChecksumSHA256,
-		"SHA512": in.ChecksumSHA512, "MD5": in.ChecksumMD5, "XXHASH64": in.ChecksumXXHASH64, "XXHASH3": in.ChecksumXXHASH3, "XXHASH128": in.ChecksumXXHASH128,
-	} {
-		if given == nil || *given == "" {
-			continue
-		}
-		if algo != a.ChecksumAlgorithm {
-			return mismatch("The completion announces a checksum " + algo + ", with which the upload was not begun.")
-		}
-		sum, _, _ := strings.Cut(a.Checksum, "-")
-		if *given != a.Checksum && *given != sum {
-			return s3err.GetBadDigestErr(a.Checksum, strings.Clone(*given))
-		}
-	}
-	return nil
-}
-
 // ListParts implements the front's Backend.
 func (b *backend) ListParts(ctx context.Context, in *s3.ListPartsInput) (s3response.ListPartsResult, error) {
 	r := b.requestOf(ctx)
@@ -229,57 +160,7 @@ func (b *backend) ListParts(ctx context.Context, in *s3.ListPartsInput) (s3respo
 		result.NextPartNumberMarker = int(p.number)
 	}
 	if u.attributes.ChecksumAlgorithm != "" {
-		result.ChecksumAlgorithm, result.ChecksumType = types.ChecksumAlgorithm(u.attributes.ChecksumAlgorithm), types.ChecksumTypeComposite
+		result.ChecksumAlgorithm, result.ChecksumType = types.ChecksumAlgorithm(u.attributes.ChecksumAlgorithm), u.checksumType()
 	}
-	return result, nil
-}
-
-// ListMultipartUploads implements the front's Backend. Delimiters are not there.
-func (b *backend) ListMultipartUploads(ctx context.Context, in *s3.ListMultipartUploadsInput) (s3response.ListMultipartUploadsResult, error) {
-	r := b.requestOf(ctx)
-	text := func(s *string) string {
-		if s == nil {
-			return ""
-		}
-		return *s
-	}
-	result := s3response.ListMultipartUploadsResult{Bucket: *in.Bucket, Prefix: text(in.Prefix), KeyMarker: text(in.KeyMarker), UploadIDMarker: text(in.UploadIdMarker)}
-	if text(in.Delimiter) != "" {
-		return result, errNotThere
-	}
-	marker := blob.ID{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff} // all uploads of the key
-	if result.UploadIDMarker != "" && result.KeyMarker != "" {
-		var err error
-		if marker, err = blob.ParseID(result.UploadIDMarker); err != nil {
-			return result, apiError{code: "InvalidArgument", status: 400, message: "Invalid uploadId marker"}
-		}
-	}
-	limit := min(int(*in.MaxUploads), maxList)
-	result.MaxUploads = limit
-	_, err := b.db.rule(b.base, *in.Bucket)
-	if err == nil {
-		err = b.db.once(b.base, func(ctx context.Context, q querier) error {
-			rows, err := q.Query(ctx, sqlUploads, *in.Bucket, result.KeyMarker, uuid(marker), result.Prefix, limit+1)
-			if err != nil {
-				return err
-			}
-			var u s3response.Upload
-			var id [16]byte
-			_, err = pgx.ForEachRow(rows, []any{&u.Key, &id, &u.Initiated}, func() error {
-				u.UploadID, u.StorageClass = blob.ID(id).String(), types.StorageClassStandard
-				result.Uploads = append(result.Uploads, u)
-				return nil
-			})
-			return err
-		})
-	}
-	if err != nil {
-		return result, b.fail(r, *in.Bucket, "ListMultipartUploads", err)
-	}
-	if result.IsTruncated = len(result.Uploads) > limit && limit > 0; result.IsTruncated {
-		last := result.Uploads[limit-1]
-		result.NextKeyMarker, result.NextUploadIDMarker = last.Key, last.UploadID
-	}
-	result.Uploads = result.Uploads[:min(limit, len(result.Uploads))]
 	return result, nil
 }

@@ -52,15 +52,19 @@ func (b *backend) put(r request, bucket, key string, in s3response.PutObjectInpu
 	if err != nil {
 		return s3response.PutObjectOutput{}, err
 	}
+	tags, err := tagsOf(in.Tagging)
+	if err != nil {
+		return s3response.PutObjectOutput{}, err
+	}
 	body, err := newBody(in)
 	if err == nil {
-		err = attributesOf(in, noBody).check()
+		err = attributesOf(in, noBody, tags).check()
 	}
 	if err != nil {
 		return s3response.PutObjectOutput{}, err
 	}
 	v, err := b.upload(r, target{bucket: bucket, key: key, conditions: cond, size: *in.ContentLength}, body,
-		func() attributes { return attributesOf(in, body) })
+		func() attributes { return attributesOf(in, body, tags) })
 	if err != nil {
 		return s3response.PutObjectOutput{}, err
 	}
@@ -224,7 +228,7 @@ func putConditions(ifMatch, ifNoneMatch *string) (conditions, error) {
 // refuseUnsupported refuses what would otherwise be silently ignored.
 func refuseUnsupported(r request) error {
 	for _, header := range []string{
-		"X-Amz-Server-Side-Encryption", "X-Amz-Server-Side-Encryption-Customer-Algorithm", "X-Amz-Tagging", "X-Amz-Grant-Read", "X-Amz-Grant-Full-Control",
+		"X-Amz-Server-Side-Encryption", "X-Amz-Server-Side-Encryption-Customer-Algorithm", "X-Amz-Grant-Read", "X-Amz-Grant-Full-Control",
 		"X-Amz-Grant-Read-Acp", "X-Amz-Grant-Write-Acp", "X-Amz-Object-Lock-Mode", "X-Amz-Object-Lock-Legal-Hold",
 		"X-Amz-Object-Lock-Retain-Until-Date", "X-Amz-Website-Redirect-Location", "X-Amz-Write-Offset-Bytes",
 	} {
