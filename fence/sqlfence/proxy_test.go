@@ -11,7 +11,10 @@ import (
 
 // proxy relays to PostgreSQL, until it meets the next COMMIT after atCommit: then it cuts that connection, after the server's
 // answer came, or before the request went on.
-type proxy struct{ armed, arrives atomic.Bool }
+type proxy struct {
+	armed, arrives atomic.Bool
+	requests       atomic.Int64 // until one more is met, whatever it is
+}
 
 func (p *proxy) atCommit(arrives bool) {
 	p.arrives.Store(arrives)
@@ -71,7 +74,7 @@ func (p *proxy) relay(client net.Conn, target string) {
 		if err != nil {
 			return
 		}
-		if bytes.Contains(bytes.ToLower(b[:n]), []byte("commit")) && p.armed.CompareAndSwap(true, false) {
+		if p.requests.Add(-1) == 0 || bytes.Contains(bytes.ToLower(b[:n]), []byte("commit")) && p.armed.CompareAndSwap(true, false) {
 			if !p.arrives.Load() {
 				return
 			}

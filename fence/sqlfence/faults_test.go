@@ -1,0 +1,165 @@
+package sqlfence_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/sqlfence"
+)
+
+// Whichever request is the last that arrives, or the first that does not: what the call says is what came of it, and the database/sql pool
+// has its connection back.
+func TestWhateverBreaksTheOutcomeIsTrue(t *testing.T) {
+	each(t, func(t *testing.T, w world) {
+		const requests = 14 // more than the calls take
+		g := w.acquire(t, orders, 1)
+		openAs := drivers[strings.TrimPrefix(t.Name(), "TestWhateverBreaksTheOutcomeIsTrue/")]
+		if openAs == nil {
+			openAs = drivers["pgx simple"] // whose name has a space, which a test's has not
+		}
+		calls := map[string]func(context.Context, *sql.DB) error{
+			"InTx": func(ctx context.Context, db *sql.DB) error {
+				return sqlfence.InTx(ctx, db, g, func(tx *sql.Tx) error { return write(t, tx, "work") })
+			},
+			"Arm": func(ctx context.Context, db *sql.DB) error {
+				g = fence.Grant{Resource: orders, Token: g.Token + 1, Seal: fence.NewSeal()}
+				return sqlfence.New(db).Arm(ctx, fence.Arming{Resource: g.Resource, Token: g.Token, SealHash: g.Seal.Hash()})
+			},
+		}
+		for _, name := range []string{"InTx", "Arm"} {
+			effects, address := `SELECT count(*) FROM work`, w.pg.WriterURL
+			if name == "Arm" {
+				effects, address = `SELECT token FROM fence.resources`, w.pg.GatewayURL
+			}
+			count := func() (n int) {
+				if err := w.admin.QueryRow(t.Context(), effects).Scan(&n); err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+			seen := map[string]int{}
+			for request := int64(1); request <= requests; request++ {
+				for _, arrives := range []bool{true, false} {
+					var p proxy
+					db := openAs(t, through(t, &p, address)+"&application_name=breaks")
+					db.SetMaxOpenConns(1)
+					if err := db.PingContext(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					before := count()
+					p.arrives.Store(arrives)
+					p.requests.Store(request)
+					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+					err := calls[name](ctx, db)
+					p.requests.Store(0)
+					if conn, poolErr := db.Conn(ctx); poolErr != nil {
+						t.Errorf("%s, request %d: the pool has lost its connection: %v", name, request, poolErr)
+					} else {
+						_ = conn.Close()
+					}
+					cancel()
+					_ = db.Close()
+					w.untilNobodyIs(t, "breaks")
+					done := count() > before
+					switch {
+					case err == nil && !done:
+						t.Errorf("%s, request %d (arrives: %t): said done, and it is not", name, request, arrives)
+					case err != nil && !errors.Is(err, fence.ErrUnknown) && done:
+						t.Errorf("%s, request %d (arrives: %t): said not done, and it is: %v", name, request, arrives, err)
+					case err == nil:
+						seen["done"]++
+					case errors.Is(err, fence.ErrUnknown):
+						seen["unknown"]++
+					default:
+						seen["not done"]++
+					}
+				}
+			}
+			t.Log(name, seen)
+			if seen["done"] == 0 || name == "InTx" && (seen["not done"] == 0 || seen["unknown"] == 0) {
+				t.Errorf("%s: the requests end too early or too late: %v", name, seen)
+			}
+		}
+	})
+}
+
+// untilNobodyIs waits until the server has noticed that an application's connections are gone.
+func (w world) untilNobodyIs(t *testing.T, application string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for tick := time.NewTicker(2 * time.Millisecond); ; <-tick.C {
+		var gone bool
+		err := w.admin.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database())`, application).Scan(&gone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if gone {
+			tick.Stop()
+			return
+		}
+	}
+}
+
+// Neither a grant nor its lock outlives its transaction, whatever became of that: the connection goes to somebody else.
+func TestNothingOfAGrantStaysOnItsConnection(t *testing.T) {
+	each(t, func(t *testing.T, w world) {
+		a, b := w.acquire(t, orders, 1), w.acquire(t, users, 1)
+		w.db.SetMaxOpenConns(1)
+		for name, fn := range map[string]func(*sql.Tx) error{
+			"done":   func(tx *sql.Tx) error { return write(t, tx, "work") },
+			"failed": func(*sql.Tx) error { return errors.New("boom") },
+			"panics": func(*sql.Tx) error { panic("boom") },
+		} {
+			for _, grants := range [][]fence.Grant{{a}, {a, b}} {
+				func() {
+					defer func() { _ = recover() }()
+					_ = sqlfence.InTxAll(t.Context(), w.db, sqlfence.TxOptions{}, grants, fn)
+				}()
+				var left string
+				err := w.db.QueryRowContext(t.Context(), `SELECT concat(current_setting('fence.resource', true), current_setting('fence.token', true), current_setting('fence.grants', true),
+					current_setting('fence.in_tx', true), (SELECT string_agg(mode, ' ') FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()))`).Scan(&left)
+				if err != nil || left != "" {
+					t.Errorf("%s with %d: %q stays; %v", name, len(grants), left, err)
+				}
+			}
+		}
+	})
+}
+
+// What is missing is said before anything is begun.
+func TestMissingArgumentsAreInvalid(t *testing.T) {
+	each(t, func(t *testing.T, w world) {
+		g := w.acquire(t, orders, 34)
+		nothing := func(*sql.Tx) error { return nil }
+		_, longHolder := w.fence.Revoke(t.Context(), orders, strings.Repeat("h", fence.MaxHolderBytes+1))
+		for name, err := range map[string]error{
+			"InTx without fn":    sqlfence.InTx(t.Context(), w.db, g, nil),
+			"InTx nowhere":       sqlfence.InTx(t.Context(), nil, g, nothing),
+			"Use of a nil tx":    sqlfence.Use(t.Context(), nil, g),
+			"Check of a nil tx":  sqlfence.Check(t.Context(), nil),
+			"Savepoint":          sqlfence.Savepoint(t.Context(), nil, func() error { return nil }),
+			"an overlong holder": longHolder,
+			"a short hash":       w.fence.Arm(t.Context(), fence.Arming{Resource: orders, Token: 35, SealHash: []byte("short")}),
+		} {
+			if !errors.Is(err, fence.ErrInvalid) || errors.Is(err, fence.ErrUnknown) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if r, err := w.fence.Inspect(t.Context(), orders); err != nil || r.Token != 34 {
+			t.Errorf("%+v, %v", r, err)
+		}
+		gone := sqlfence.New(open(t, "postgres", "postgres://nobody@127.0.0.1:1/none?connect_timeout=2&sslmode=disable"))
+		_, revoked := gone.Revoke(t.Context(), orders, "")
+		for _, err := range []error{revoked, gone.Arm(t.Context(), fence.Arming{Resource: orders, Token: 1})} {
+			if err == nil || errors.Is(err, fence.ErrUnknown) {
+				t.Errorf("nothing was sent: %v", err)
+			}
+		}
+	})
+}
