@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/tls"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -65,10 +67,15 @@ type Config struct {
 	// PGListen is the address of the PostgreSQL port. Defaults to "": none.
 	PGListen string
 	// PGTLSCert and PGTLSKey are files, PEM, with the certificate chain and the key
-	// that the PostgreSQL port offers to clients that ask for TLS. Where the port
-	// reaches PostgreSQL by TLS too, only PostgreSQL's own pair lets clients use SCRAM
+	// that the PostgreSQL port offers to clients that ask for TLS. They may be
+	// replaced at any time: new ones count from the next connection on, and ones
+	// that can't be used are reported and change nothing. Where the port reaches PostgreSQL by TLS too, only PostgreSQL's own pair lets clients use SCRAM
 	// with channel binding. Default to "": no TLS for clients.
 	PGTLSCert, PGTLSKey string
+	// PGTLSClientCA is a file, PEM, with the authorities of clients' certificates.
+	// With it the PostgreSQL port refuses clients that show none of theirs, and plain
+	// connections. Defaults to "": none is asked for.
+	PGTLSClientCA string
 	// PGMaxConnections is how many connections the PostgreSQL port takes at once.
 	// Defaults to 1000.
 	PGMaxConnections int
@@ -156,6 +163,8 @@ func (c Config) validate() (p parsed, err error) {
 		return p, &fence.InvalidError{Field: "Buckets", Reason: "need the S3 port"}
 	case (c.PGTLSCert == "") != (c.PGTLSKey == ""):
 		return p, &fence.InvalidError{Field: "PGTLSCert", Reason: "and PGTLSKey are needed together"}
+	case c.PGTLSClientCA != "" && c.PGTLSCert == "":
+		return p, &fence.InvalidError{Field: "PGTLSClientCA", Reason: "needs PGTLSCert and PGTLSKey"}
 	case c.PGTLSCert != "" && c.PGListen == "":
 		return p, &fence.InvalidError{Field: "PGTLSCert", Reason: "needs the PostgreSQL port"}
 	case c.PGMaxConnections < 0:
@@ -184,11 +193,10 @@ func (c Config) validate() (p parsed, err error) {
 		}
 	}
 	if c.PGTLSCert != "" {
-		pair, err := tls.LoadX509KeyPair(c.PGTLSCert, c.PGTLSKey)
-		if err != nil {
-			return p, &fence.InvalidError{Field: "PGTLSCert", Reason: "and PGTLSKey can't be used: " + err.Error()}
+		files := pgwire.TLSFiles{Cert: c.PGTLSCert, Key: c.PGTLSKey, ClientCA: c.PGTLSClientCA}
+		if p.pgTLS, err = files.Load(cmp.Or(c.Logger, slog.Default())); err != nil {
+			return p, &fence.InvalidError{Field: "PGTLSCert", Reason: "and what belongs to it can't be used: " + err.Error()}
 		}
-		p.pgTLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	}
 	return p, nil
 }

@@ -1,44 +1,12 @@
 package gateway
 
 import (
-	"crypto/tls"
 	"net"
 	"net/netip"
 	"strconv"
-	"strings"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/gateway/api"
-	"github.com/fencegate/fencegate/gateway/pgwire"
 )
-
-// upstream derives where the PostgreSQL port relays to from the gateway's own
-// address of the database.
-func upstream(conn *pgx.ConnConfig, clients *tls.Config, cfg Config) pgwire.Config {
-	c := pgwire.Config{
-		Network: "tcp", Addr: net.JoinHostPort(conn.Host, strconv.Itoa(int(conn.Port))),
-		Database: conn.Database, DrainTimeout: cfg.DrainTimeout, Logger: cfg.Logger,
-		UpstreamTLS: insisted(conn), TLS: clients, MaxConnections: cfg.PGMaxConnections,
-	}
-	if strings.HasPrefix(conn.Host, "/") {
-		c.Network, c.Addr = "unix", conn.Host+"/.s.PGSQL."+strconv.Itoa(int(conn.Port))
-	}
-	return c
-}
-
-// insisted is the TLS configuration where the address insists on TLS
-// (sslmode=require and stricter). With a mode that also allows a plain
-// connection (the default, prefer) the relay is plain: clients log in through
-// it, and SCRAM with channel binding can't pass two different TLS connections.
-func insisted(conn *pgx.ConnConfig) *tls.Config {
-	for _, f := range conn.Fallbacks {
-		if f.TLSConfig == nil && f.Host == conn.Host && f.Port == conn.Port {
-			return nil
-		}
-	}
-	return conn.TLSConfig
-}
 
 // endpoints tells a client that reached the API by host where the other ports are.
 func (g *Gateway) endpoints(host string) api.Endpoints {

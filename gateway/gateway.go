@@ -102,7 +102,7 @@ func (g *Gateway) build() (err error) {
 		}
 	}
 	if cfg.PGListen != "" {
-		relay := upstream(g.parsed.pool.ConnConfig, g.parsed.pgTLS, cfg)
+		relay := relayed(&g.parsed.pool.ConnConfig.Config, g.parsed.pgTLS, cfg)
 		relay.Fences = g.tokens
 		if g.pg, err = pgwire.New(relay); err != nil {
 			return err

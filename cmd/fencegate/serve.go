@@ -21,6 +21,7 @@ type serveFlags struct {
 	redisUser, redisPasswordFile string
 	apiListen, pgListen          string
 	pgTLSCert, pgTLSKey          string
+	pgTLSClientCA                string
 	s3Listen, advertise          string
 	blobs, region                string
 	masterKeyFile, tokenFile     string
@@ -95,6 +96,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringVar(&o.pgListen, "pg-listen", "127.0.0.1:7432", "address of the PostgreSQL port")
 	f.StringVar(&o.pgTLSCert, "pg-tls-cert", "", "file with the certificate chain that the PostgreSQL port offers to clients (default: no TLS for clients)")
 	f.StringVar(&o.pgTLSKey, "pg-tls-key", "", "file with its key")
+	f.StringVar(&o.pgTLSClientCA, "pg-tls-client-ca", "", "file with the authorities of clients' certificates: clients of the PostgreSQL port must show one (default: none is asked for)")
 	f.StringVar(&o.s3Listen, "s3-listen", "127.0.0.1:7480", "address of the S3 port")
 	f.StringVar(&o.advertise, "advertise-host", "", "host name that clients reach the ports by (default: the one that they reached the HTTP API by)")
 	f.StringVar(&o.blobs, "blobs", "", "folder for blobs (default: no S3 port)")
@@ -122,7 +124,7 @@ func (o *serveFlags) config(e env) (gateway.Config, error) {
 	cfg := gateway.Config{
 		PostgresURL: o.postgresURL, SQLURL: o.sqlURL, BlobDir: o.blobs, Region: o.region,
 		APIListen: o.apiListen, PGListen: o.pgListen, S3Listen: o.s3Listen, AdvertiseHost: o.advertise,
-		PGTLSCert: o.pgTLSCert, PGTLSKey: o.pgTLSKey, S3AccessKey: o.s3AccessKey, MaxTTL: o.maxTTL, NodeTimeout: o.nodeTimeout, InitNodes: o.initNodes, Version: version(),
+		PGTLSCert: o.pgTLSCert, PGTLSKey: o.pgTLSKey, PGTLSClientCA: o.pgTLSClientCA, S3AccessKey: o.s3AccessKey, MaxTTL: o.maxTTL, NodeTimeout: o.nodeTimeout, InitNodes: o.initNodes, Version: version(),
 	}
 	if o.blobs == "" {
 		cfg.S3Listen = ""

@@ -35,6 +35,10 @@ func (s *Server) CheckChannelBinding(ctx context.Context) error {
 	if !ok {
 		return errors.New("the connection to PostgreSQL is not encrypted")
 	}
+	return s.compareCertificates(secure)
+}
+
+func (s *Server) compareCertificates(secure *tls.Conn) error {
 	own, err := s.certificate()
 	if err != nil {
 		return err
@@ -43,6 +47,24 @@ func (s *Server) CheckChannelBinding(ctx context.Context) error {
 		return errTwoCertificates
 	}
 	return nil
+}
+
+// explain says in the log why a login that PostgreSQL refused may have had no
+// chance, where the relay itself is the reason.
+func (s *session) explain() {
+	if s.refusal != codeInvalidAuthorization {
+		return
+	}
+	_, encrypted := s.client.(*tls.Conn)
+	secure, encryptedUpstream := s.upstream.(*tls.Conn)
+	switch {
+	case s.srv.askedForCertificate.Load():
+		s.srv.log.Warn("PostgreSQL refused a login", "client", s.raw.RemoteAddr(), "sqlstate", s.refusal, "possibly", errClientCertificate)
+	case encrypted && encryptedUpstream:
+		if err := s.srv.compareCertificates(secure); err != nil {
+			s.srv.log.Warn("PostgreSQL refused a login", "client", s.raw.RemoteAddr(), "sqlstate", s.refusal, "possibly", err)
+		}
+	}
 }
 
 // certificate is what clients see, DER.

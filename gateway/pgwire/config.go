@@ -12,7 +12,7 @@ import (
 
 // Config says what a [Server] relays to. It is validated once, by [New].
 type Config struct {
-	// Network and Addr name the one upstream PostgreSQL, as net.Dial takes them:
+	// Network and Addr name the upstream PostgreSQL, as net.Dial takes them:
 	// "tcp" and "host:port", or "unix" and the path of the socket.
 	// Network defaults to "tcp". Addr is required.
 	Network, Addr string
@@ -21,11 +21,23 @@ type Config struct {
 	// is refused. Defaults to "", which serves every name.
 	Database string
 
-	// TLS is offered to clients that ask for it. Defaults to nil: none is offered.
+	// TLS is offered to clients that ask for it. Where its ClientAuth asks for
+	// certificates, clients without one are refused. [TLSFiles] makes one of files.
+	// Defaults to nil: none is offered.
 	TLS *tls.Config
 
-	// UpstreamTLS is used towards PostgreSQL. Defaults to nil: a plain connection.
-	UpstreamTLS *tls.Config
+	// UpstreamTLS and UpstreamDirectTLS are used towards Addr, as in [Upstream].
+	// Default to nil and false: a plain connection.
+	UpstreamTLS       *tls.Config
+	UpstreamDirectTLS bool
+
+	// Fallbacks are other ways to PostgreSQL, tried in this order while the ones
+	// before can't be reached. Defaults to none.
+	Fallbacks []Upstream
+
+	// Suitable says before each login which of the upstreams may be used, the best
+	// one first: the primary of several servers, say. Defaults to nil: all.
+	Suitable func(context.Context) ([]Upstream, error)
 
 	// Fences reports the tokens that the fence records for these resources; one that
 	// it does not know is absent. With it, sessions whose startup options carried a
@@ -64,6 +76,12 @@ func (c Config) withDefaults() Config {
 	if c.Network == "" {
 		c.Network = "tcp"
 	}
+	c.Fallbacks = slices.Clone(c.Fallbacks)
+	for i := range c.Fallbacks {
+		if c.Fallbacks[i].Network == "" {
+			c.Fallbacks[i].Network = "tcp"
+		}
+	}
 	if c.MaxConnections == 0 {
 		c.MaxConnections = 1000
 	}
@@ -94,11 +112,15 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) validate() error {
+	for _, u := range c.upstreams() {
+		switch {
+		case u.Addr == "":
+			return &fence.InvalidError{Field: "Addr", Reason: "is empty; it names the upstream PostgreSQL"}
+		case u.Network != "tcp" && u.Network != "tcp4" && u.Network != "tcp6" && u.Network != "unix":
+			return &fence.InvalidError{Field: "Network", Reason: "is neither tcp nor unix"}
+		}
+	}
 	switch {
-	case c.Addr == "":
-		return &fence.InvalidError{Field: "Addr", Reason: "is empty; it names the upstream PostgreSQL"}
-	case c.Network != "tcp" && c.Network != "tcp4" && c.Network != "tcp6" && c.Network != "unix":
-		return &fence.InvalidError{Field: "Network", Reason: "is neither tcp nor unix"}
 	case c.MaxConnections < 0:
 		return &fence.InvalidError{Field: "MaxConnections", Reason: "is negative"}
 	case c.LoginTimeout < 0 || c.DialTimeout < 0 || c.DrainTimeout < 0 || c.KeepAlive < 0 || c.FencesEvery < 0:

@@ -1,6 +1,9 @@
 package pgwire
 
-import "encoding/binary"
+import (
+	"bytes"
+	"encoding/binary"
+)
 
 const headerBytes = 5 // type, length
 
@@ -131,6 +134,16 @@ func (s *serverStream) untilReady(b []byte) int {
 // the type of a ReadyForQuery.
 func (s *serverStream) boundaryAfter(b []byte) bool {
 	return !s.lost && s.have == 0 && uint32(len(b)) > s.skip && b[s.skip] == typeReadyForQuery
+}
+
+// sqlstate reads the code of an ErrorResponse that ends b; "" where it has none.
+func sqlstate(b []byte) string {
+	const codeBytes = 5
+	_, code, found := bytes.Cut(b, []byte("\x00C"))
+	if !found || len(code) < codeBytes {
+		return ""
+	}
+	return string(code[:codeBytes])
 }
 
 // clientStream follows what a client sends, to know how many ReadyForQuery

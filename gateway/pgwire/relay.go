@@ -255,7 +255,7 @@ func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error)
 	}
 	if stream.boundary() {
 		sendFatal(s.client, &fatalError{
-			code: codeConnectionFailure, message: "the gateway has lost its connection to PostgreSQL at " + s.srv.cfg.Addr,
+			code: codeConnectionFailure, message: "the gateway has lost its connection to PostgreSQL at " + upstream.RemoteAddr().String(),
 			hint: "A COMMIT that was not acknowledged may or may not have taken effect.",
 		})
 		linger(s.client, shortLinger)

@@ -19,6 +19,8 @@ type Server struct {
 	sessions map[*session]struct{}
 	stopping bool
 
+	askedForCertificate atomic.Bool // PostgreSQL has asked for one of a client's
+
 	counters struct {
 		connections, sessions, refused, cancels atomic.Int64
 		active, superseded                      atomic.Int64

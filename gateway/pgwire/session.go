@@ -22,6 +22,7 @@ type session struct {
 
 	loginEnds time.Time // the one deadline of both directions until the session is open
 	surplus   bool      // over the limit of connections: to be refused
+	refusal   string    // SQLSTATE by which PostgreSQL refused the login; belongs to the goroutine that reads PostgreSQL
 
 	id       string
 	began    time.Time
@@ -115,7 +116,7 @@ func (s *session) run(ctx context.Context) {
 		return
 	}
 	if _, err := upstream.Write(opening); err != nil {
-		s.refuse(s.srv.unreachable(err))
+		s.refuse(s.srv.unreachable(s.srv.cfg.upstreams(), err))
 		return
 	}
 	s.relay(upstream)
@@ -194,6 +195,9 @@ func (s *session) startTLS(ctx context.Context, conn net.Conn, direct bool) erro
 
 func (s *session) checkStartup(opening packet) (startup, error) {
 	who, err := parseStartup(opening)
+	if err == nil {
+		err = s.checkCertificate()
+	}
 	if err != nil {
 		return who, err
 	}

@@ -8,55 +8,104 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 )
 
-// dial connects to PostgreSQL. The error is a [*fatalError].
+// Upstream is one way to reach PostgreSQL.
+type Upstream struct {
+	// Network and Addr are as in [Config].
+	Network, Addr string
+	// TLS is nil for a plain connection. Its own certificates are never shown: they
+	// would let every client in as whom they name.
+	TLS *tls.Config
+	// DirectTLS begins with the handshake, as sslnegotiation=direct: PostgreSQL 17.
+	DirectTLS bool
+}
+
+// upstreams are all the ways to PostgreSQL, the first one first.
+func (c *Config) upstreams() []Upstream {
+	first := Upstream{Network: c.Network, Addr: c.Addr, TLS: c.UpstreamTLS, DirectTLS: c.UpstreamDirectTLS}
+	return append([]Upstream{first}, c.Fallbacks...)
+}
+
+// dial connects to PostgreSQL: to the first upstream that answers, of those that
+// suit. The error is a [*fatalError].
 func (s *Server) dial(ctx context.Context) (net.Conn, error) {
+	ways := s.cfg.upstreams()
+	if s.cfg.Suitable != nil {
+		bounded, cancel := context.WithTimeout(ctx, s.cfg.DialTimeout)
+		suitable, err := s.cfg.Suitable(bounded)
+		cancel()
+		if err != nil {
+			return nil, s.unreachable(ways, err)
+		}
+		ways = suitable
+	}
+	var failures []error
+	for _, u := range ways {
+		conn, err := s.dialOne(ctx, u)
+		switch {
+		case err == nil:
+			return conn, nil
+		case errors.Is(err, context.Canceled):
+			return nil, errShuttingDown
+		}
+		failures = append(failures, err)
+	}
+	return nil, s.unreachable(ways, errors.Join(failures...))
+}
+
+func (s *Server) dialOne(ctx context.Context, u Upstream) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.DialTimeout)
 	defer cancel()
 	dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: s.cfg.KeepAlive}}
-	conn, err := dialer.DialContext(ctx, s.cfg.Network, s.cfg.Addr)
-	if errors.Is(err, context.Canceled) {
-		return nil, errShuttingDown
+	conn, err := dialer.DialContext(ctx, u.Network, u.Addr)
+	if err != nil || u.TLS == nil {
+		return conn, err
 	}
-	if err != nil {
-		return nil, s.unreachable(err)
-	}
-	if s.cfg.UpstreamTLS == nil {
-		return conn, nil
-	}
-	secure, err := upgrade(ctx, conn, s.cfg.UpstreamTLS)
+	secure, err := upgrade(ctx, conn, notOurs(u.TLS, func() { s.askedForCertificate.Store(true) }), u.DirectTLS)
 	if err != nil {
 		_ = conn.Close()
-		return nil, s.unreachable(err)
+		return nil, fmt.Errorf("TLS with %s: %w", u.Addr, err)
 	}
 	return secure, nil
 }
 
-// upgrade asks PostgreSQL for TLS and insists on it.
-func upgrade(ctx context.Context, conn net.Conn, cfg *tls.Config) (net.Conn, error) {
+// upgrade asks PostgreSQL for TLS, unless directly, and insists on it.
+func upgrade(ctx context.Context, conn net.Conn, cfg *tls.Config, directly bool) (net.Conn, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(deadline)
 	}
-	ask := binary.BigEndian.AppendUint32(nil, minPacketBytes)
-	ask = binary.BigEndian.AppendUint32(ask, codeSSL)
-	if _, err := conn.Write(ask); err != nil {
+	if directly {
+		cfg.NextProtos = []string{alpn}
+	} else if err := askForTLS(conn); err != nil {
 		return nil, err
-	}
-	var answer [1]byte
-	if _, err := io.ReadFull(conn, answer[:]); err != nil {
-		return nil, err
-	}
-	if answer[0] != 'S' {
-		return nil, errors.New("the server does not offer TLS")
 	}
 	secure := tls.Client(conn, cfg)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return nil, err
 	}
 	return secure, conn.SetDeadline(time.Time{})
+}
+
+func askForTLS(conn net.Conn) error {
+	ask := binary.BigEndian.AppendUint32(nil, minPacketBytes)
+	ask = binary.BigEndian.AppendUint32(ask, codeSSL)
+	if _, err := conn.Write(ask); err != nil {
+		return err
+	}
+	var answer [1]byte
+	if _, err := io.ReadFull(conn, answer[:]); err != nil {
+		return err
+	}
+	if answer[0] != 'S' {
+		return errors.New("the server does not offer TLS")
+	}
+	return nil
 }
 
 // errShuttingDown is what a client is told that comes too late.
@@ -78,22 +127,48 @@ var (
 
 // unreachable is what a client is told: that PostgreSQL is away, and which
 // one; why, only the log says.
-func (s *Server) unreachable(cause error) error {
+func (s *Server) unreachable(ways []Upstream, cause error) error {
 	return &fatalError{
 		code:    codeConnectionFailure,
-		message: fmt.Sprintf("the gateway cannot reach PostgreSQL at %s", s.cfg.Addr),
+		message: "the gateway cannot reach PostgreSQL at " + addresses(ways),
 		hint:    "Nothing was done. Try again when PostgreSQL is back.", cause: cause,
 	}
 }
 
+// addresses names each address once.
+func addresses(ways []Upstream) string {
+	var names []string
+	for _, u := range ways {
+		if !slices.Contains(names, u.Addr) {
+			names = append(names, u.Addr)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
 // cancel passes a cancel request on and waits until PostgreSQL has taken it,
 // which it shows by closing the connection. PostgreSQL's own keys identify the
-// session, so that any replica of the gateway can carry the request.
+// session, so that any replica of the gateway can carry the request, and every
+// upstream may get it: one that does not know the key ignores it.
 func (s *Server) cancel(ctx context.Context, p packet) error {
 	if !validCancel(p) {
 		return errors.New("malformed cancel request")
 	}
-	conn, err := s.dial(ctx)
+	var sent sync.WaitGroup
+	ways := s.cfg.upstreams()
+	failures := make([]error, len(ways))
+	for i, u := range ways {
+		if slices.ContainsFunc(ways[:i], func(before Upstream) bool { return before.Addr == u.Addr }) {
+			continue
+		}
+		sent.Go(func() { failures[i] = s.cancelAt(ctx, u, p) })
+	}
+	sent.Wait()
+	return errors.Join(failures...)
+}
+
+func (s *Server) cancelAt(ctx context.Context, u Upstream, p packet) error {
+	conn, err := s.dialOne(ctx, u)
 	if err != nil {
 		return err
 	}

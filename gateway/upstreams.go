@@ -1,0 +1,110 @@
+package gateway
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencegate/fencegate/gateway/pgwire"
+)
+
+// relayed derives where the PostgreSQL port relays to from the gateway's own
+// address of the database: to all of its hosts, in its order.
+func relayed(conn *pgconn.Config, clients *tls.Config, cfg Config) pgwire.Config {
+	ways := upstreams(conn)
+	c := pgwire.Config{
+		Network: ways[0].Network, Addr: ways[0].Addr, UpstreamTLS: ways[0].TLS, UpstreamDirectTLS: ways[0].DirectTLS, Fallbacks: ways[1:],
+		Database: conn.Database, DrainTimeout: cfg.DrainTimeout, Logger: cfg.Logger, TLS: clients, MaxConnections: cfg.PGMaxConnections,
+	}
+	if conn.ValidateConnect != nil {
+		c.Suitable = (&hosts{config: conn, ways: ways}).suitable
+	}
+	return c
+}
+
+// upstreams is one way to each host. Where the address also allows a plain
+// connection (sslmode prefer, the default, and allow) it is plain: clients log
+// in through it, and SCRAM with channel binding can't pass two different TLS
+// connections.
+func upstreams(conn *pgconn.Config) []pgwire.Upstream {
+	var ways []pgwire.Upstream
+	all := append([]*pgconn.FallbackConfig{{Host: conn.Host, Port: conn.Port, TLSConfig: conn.TLSConfig}}, conn.Fallbacks...)
+	for i, f := range all {
+		network, addr := pgconn.NetworkAddress(f.Host, f.Port)
+		way := pgwire.Upstream{Network: network, Addr: addr, TLS: f.TLSConfig, DirectTLS: f.TLSConfig != nil && conn.SSLNegotiation == "direct"}
+		switch {
+		case i == 0 || ways[len(ways)-1].Addr != addr: // the ways to one host stand side by side
+			ways = append(ways, way)
+		case way.TLS == nil:
+			ways[len(ways)-1] = way
+		}
+	}
+	return ways
+}
+
+// hosts finds those that target_session_attrs asks for, by logging in as the gateway.
+type hosts struct {
+	config *pgconn.Config
+	ways   []pgwire.Upstream
+
+	mu    sync.Mutex
+	found []pgwire.Upstream
+	when  time.Time
+}
+
+// foundFor is how long an answer counts: many sessions may begin at a time.
+const foundFor = time.Second
+
+func (h *hosts) suitable(ctx context.Context) ([]pgwire.Upstream, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.found) > 0 && time.Since(h.when) < foundFor {
+		return h.found, nil
+	}
+	errs := make([]error, len(h.ways))
+	var looks sync.WaitGroup
+	for i, way := range h.ways {
+		looks.Go(func() { errs[i] = h.look(ctx, way) })
+	}
+	looks.Wait()
+	h.found, h.when = nil, time.Now()
+	var second []pgwire.Upstream // such as the primary, for prefer-standby
+	for i, way := range h.ways {
+		_, notPreferred := errors.AsType[*pgconn.NotPreferredError](errs[i])
+		switch {
+		case errs[i] == nil:
+			h.found = append(h.found, way)
+		case notPreferred:
+			second = append(second, way)
+		}
+	}
+	h.found = append(h.found, second...)
+	if len(h.found) == 0 {
+		return nil, fmt.Errorf("no host is as target_session_attrs asks: %w", errors.Join(errs...))
+	}
+	return h.found, nil
+}
+
+func (h *hosts) look(ctx context.Context, way pgwire.Upstream) error {
+	config := h.config.Copy()
+	all := append([]*pgconn.FallbackConfig{{Host: config.Host, Port: config.Port, TLSConfig: config.TLSConfig}}, config.Fallbacks...)
+	config.Fallbacks = nil
+	for _, f := range all {
+		if _, addr := pgconn.NetworkAddress(f.Host, f.Port); addr == way.Addr && (f.TLSConfig == nil) == (way.TLS == nil) {
+			config.Host, config.Port, config.TLSConfig = f.Host, f.Port, f.TLSConfig
+		}
+	}
+	check := config.ValidateConnect
+	config.ValidateConnect = nil // its answer is wanted here, whatever it is
+	conn, err := pgconn.ConnectConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	return check(ctx, conn)
+}
