@@ -4,27 +4,27 @@ import "net"
 
 // clientLogin passes on what belongs to the login and nothing else, until the
 // session is open: a statement that a client sends ahead waits. It returns what
-// the client sent then, in buf, as a read would.
-func (s *session) clientLogin(upstream net.Conn, buf *buffer, stream *clientStream) (n int, err error) {
+// the client sent then, as a read would.
+func (s *session) clientLogin(upstream net.Conn, from *source, stream *clientStream) ([]byte, error) {
 	for {
-		n, err = s.client.Read(buf[:])
-		at := stream.untilStatement(buf[:n])
+		b, err := from.read()
+		at := stream.untilStatement(b)
 		if stream.terminated {
 			s.leaves()
 		}
 		if at > 0 {
-			if _, werr := upstream.Write(buf[:at]); werr != nil {
-				return 0, nil //nolint:nilerr // the next write fails as well
+			if _, werr := upstream.Write(b[:at]); werr != nil {
+				return nil, nil //nolint:nilerr // the next write fails as well
 			}
 		}
 		switch {
-		case at < n:
+		case at < len(b):
 			<-s.opening.Done()
-			return copy(buf[:], buf[at:n]), err
+			return b[at:], err
 		case err == nil, isTimeout(err) && s.deadlinePassed():
 		default:
 			s.endLogin()
-			return 0, err
+			return nil, err
 		}
 	}
 }

@@ -9,13 +9,6 @@ import (
 	"time"
 )
 
-// bufferBytes is what one read takes at most. Larger messages pass in pieces.
-const bufferBytes = 32 << 10
-
-type buffer [bufferBytes]byte
-
-var buffers = sync.Pool{New: func() any { return new(buffer) }}
-
 // relay carries the session: one goroutine per direction, one write per read.
 // It returns when both directions have ended.
 func (s *session) relay(upstream net.Conn) {
@@ -47,17 +40,17 @@ func (s *session) relay(upstream net.Conn) {
 
 // clientToServer ends when the client does, or when s.raw or upstream is closed.
 func (s *session) clientToServer(upstream net.Conn) {
-	buf := buffers.Get().(*buffer)
-	defer buffers.Put(buf)
+	from := newSource(s.client)
+	defer from.free()
 	var stream clientStream
-	n, err := s.clientLogin(upstream, buf, &stream)
-	for ; ; n, err = s.client.Read(buf[:]) {
-		if n > 0 {
-			stream.scan(buf[:n])
+	b, err := s.clientLogin(upstream, from, &stream)
+	for ; ; b, err = from.read() {
+		if len(b) > 0 {
+			stream.scan(b)
 			if !s.forwarding(&stream) {
 				return
 			}
-			if _, werr := upstream.Write(buf[:n]); werr != nil {
+			if _, werr := upstream.Write(b); werr != nil {
 				return // PostgreSQL has gone; what it said last is still read by the other direction
 			}
 		}
@@ -144,16 +137,16 @@ func (s *session) endsNow(stream *serverStream) bool {
 // serverToClient owns all writes to the client, so that a farewell never falls
 // into a message. It returns an error where PostgreSQL broke off.
 func (s *session) serverToClient(upstream net.Conn) error {
-	buf := buffers.Get().(*buffer)
-	defer buffers.Put(buf)
+	from := newSource(upstream)
+	defer from.free()
 	var stream serverStream
-	held, err := s.login(upstream, buf, &stream)
+	held, err := s.login(from, &stream)
 	if err == nil {
 		held, err = s.admit(upstream, held)
 	}
 	if err == nil {
 		if s.opened() {
-			err = s.pump(upstream, buf, held, &stream)
+			err = s.pump(from, held, &stream)
 		} else {
 			err = os.ErrDeadlineExceeded
 		}
@@ -162,19 +155,22 @@ func (s *session) serverToClient(upstream net.Conn) error {
 }
 
 // login relays the server's side of the login, whatever its method, up to the
-// first ReadyForQuery. It returns that message's first bytes, withheld in buf.
-func (s *session) login(upstream net.Conn, buf *buffer, stream *serverStream) (held []byte, err error) {
+// first ReadyForQuery. It returns that message's first bytes, withheld.
+func (s *session) login(from *source, stream *serverStream) (held []byte, err error) {
 	for {
-		n, err := upstream.Read(buf[:])
-		at := stream.untilReady(buf[:n])
+		b, err := from.read()
+		at := stream.untilReady(b)
 		if at > 0 {
-			if _, werr := s.client.Write(buf[:at]); werr != nil {
+			if stream.typ == typeError {
+				s.refusal = sqlstate(b[:at])
+			}
+			if _, werr := s.client.Write(b[:at]); werr != nil {
 				return nil, errClientGone
 			}
 		}
 		switch {
-		case at < n:
-			return buf[at:n], nil
+		case at < len(b):
+			return b[at:], nil
 		case err == nil:
 		case isTimeout(err):
 			if s.endedInLogin() {
@@ -194,7 +190,7 @@ func (s *session) endedInLogin() bool {
 }
 
 // pump is the data path: no allocation, no copy, one write per read.
-func (s *session) pump(upstream net.Conn, buf *buffer, held []byte, stream *serverStream) error {
+func (s *session) pump(from *source, held []byte, stream *serverStream) error {
 	for {
 		if len(held) > 0 {
 			stream.scan(held)
@@ -204,13 +200,16 @@ func (s *session) pump(upstream net.Conn, buf *buffer, held []byte, stream *serv
 			if s.delivered(stream) {
 				return errEnded
 			}
+			if stream.ready > 0 && stream.boundary() {
+				from.rests()
+			}
 		}
-		n, err := upstream.Read(buf[:])
-		held = buf[:n]
+		var err error
+		held, err = from.read()
 		switch {
-		case err == nil || n > 0: // an error that came with bytes comes again
+		case err == nil || len(held) > 0: // an error that came with bytes comes again
 		case isTimeout(err):
-			if s.woken(stream, upstream) {
+			if s.woken(stream, from.conn) {
 				return errEnded
 			}
 		default:
@@ -250,6 +249,7 @@ func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error)
 	case left:
 		return nil
 	case stream.typ == typeError && stream.boundary(): // PostgreSQL has said why itself
+		s.explain()
 		linger(s.client, shortLinger)
 		return nil
 	}

@@ -1,0 +1,47 @@
+//go:build unix
+
+package pgwire
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+)
+
+func rawConn(conn net.Conn) syscall.RawConn {
+	if c, ok := conn.(syscall.Conn); ok {
+		if raw, err := c.SyscallConn(); err == nil {
+			return raw
+		}
+	}
+	return nil
+}
+
+// tryRead is what net.Conn's own Read does between two waits, except that it
+// waits without a buffer. It is false where there is nothing to read yet.
+func (r *source) tryRead(fd uintptr) bool {
+	if r.buf == nil {
+		r.buf = takeBuffer()
+	}
+	for {
+		n, err := syscall.Read(int(fd), r.buf[:])
+		switch {
+		case err == nil && n > 0:
+			r.n = n
+			return true
+		case err == nil:
+			r.err = io.EOF
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case errors.Is(err, syscall.EAGAIN):
+			r.free()
+			return false
+		default:
+			r.err = os.NewSyscallError("read", err)
+		}
+		r.free()
+		return true
+	}
+}
