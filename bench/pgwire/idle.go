@@ -1,0 +1,247 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/fencegate/fencegate/internal/child"
+	"github.com/fencegate/fencegate/internal/redisserver"
+)
+
+// standIn plays PostgreSQL for sessions that are held and do nothing: thousands of
+// real backends would need the machine for themselves. It answers each query with rows.
+type standIn struct {
+	net.Listener
+	welcome, rows []byte
+}
+
+func newStandIn() (*standIn, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	s := &standIn{Listener: ln}
+	for _, m := range []pgproto3.BackendMessage{&pgproto3.AuthenticationOk{}, &pgproto3.BackendKeyData{ProcessID: 1, SecretKey: []byte("1234")}, &pgproto3.ReadyForQuery{TxStatus: 'I'}} {
+		s.welcome, _ = m.Encode(s.welcome)
+	}
+	for range 100 {
+		s.rows, _ = (&pgproto3.DataRow{Values: [][]byte{bytes.Repeat([]byte{'x'}, 100)}}).Encode(s.rows)
+	}
+	s.rows, _ = (&pgproto3.CommandComplete{CommandTag: []byte("SELECT 100")}).Encode(s.rows)
+	s.rows, _ = (&pgproto3.ReadyForQuery{TxStatus: 'I'}).Encode(s.rows)
+	go func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go s.serve(conn)
+		}
+	}()
+	return s, nil
+}
+
+func (s *standIn) serve(conn net.Conn) {
+	defer func() { _ = conn.Close() }()
+	var length [4]byte
+	if _, err := io.ReadFull(conn, length[:]); err != nil {
+		return
+	}
+	if _, err := io.CopyN(io.Discard, conn, int64(binary.BigEndian.Uint32(length[:]))-4); err != nil {
+		return
+	}
+	if _, err := conn.Write(s.welcome); err != nil {
+		return
+	}
+	b := make([]byte, len(query))
+	for {
+		if _, err := io.ReadFull(conn, b); err != nil {
+			return
+		}
+		if _, err := conn.Write(s.rows); err != nil {
+			return
+		}
+	}
+}
+
+var query = func() []byte {
+	b, _ := (&pgproto3.Query{String: "SELECT 1"}).Encode(nil)
+	return b
+}()
+
+// login opens a session and does one exchange on it.
+func (s *standIn) login(addr string) (net.Conn, error) {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	packet, _ := (&pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "a"}}).Encode(nil)
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	if _, err = conn.Write(packet); err == nil {
+		if _, err = io.ReadFull(conn, make([]byte, len(s.welcome))); err == nil {
+			err = s.exchange(conn, make([]byte, len(s.rows)))
+		}
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (s *standIn) exchange(conn net.Conn, b []byte) error {
+	if _, err := conn.Write(query); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(conn, b)
+	return err
+}
+
+// withRelay runs f on a fresh relay before a stand-in.
+func withRelay(kind string, f func(s *standIn, relay *child.Process, addr, control string) error) error {
+	s, err := newStandIn()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = s.Close() }()
+	addr, err := redisserver.FreeAddr()
+	if err != nil {
+		return err
+	}
+	control, err := redisserver.FreeAddr()
+	if err != nil {
+		return err
+	}
+	relay, err := startRelay(kind, addr, control, s.Addr().String())
+	if err != nil {
+		return err
+	}
+	defer relay.Stop(3 * time.Second)
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		conn, err := s.login(addr)
+		if err == nil {
+			_ = conn.Close()
+			break
+		}
+		if time.Since(began) > 10*time.Second {
+			return err
+		}
+	}
+	return f(s, relay, addr, control)
+}
+
+// allocsPart counts what the relay's process allocates while messages pass.
+func (p plan) allocsPart(ctx context.Context) (goals []goal, err error) {
+	const exchanges, messages = 20_000, 103
+	err = withRelay("ours", func(s *standIn, _ *child.Process, addr, control string) error {
+		conn, err := s.login(addr)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		b := make([]byte, len(s.rows))
+		var before, after int64
+		if _, err = mallocs(ctx, control); err != nil { // the first request allocates most
+			return err
+		}
+		if before, err = mallocs(ctx, control); err != nil {
+			return err
+		}
+		for range exchanges {
+			if err = s.exchange(conn, b); err != nil {
+				return err
+			}
+		}
+		if after, err = mallocs(ctx, control); err != nil {
+			return err
+		}
+		per := float64(after-before) / (exchanges * messages)
+		fmt.Printf("allocations of the relay's process: %d in %d messages, with those of asking for the number\n", after-before, exchanges*messages)
+		goals = append(goals, goal{name: "allocations", ours: fmt.Sprintf("%.5f/message", per), peer: "none", ratio: per, want: 0.001, atMost: true})
+		return nil
+	})
+	return goals, err
+}
+
+// idlePart holds sessions that have each done one exchange.
+func (p plan) idlePart(context.Context) (goals []goal, err error) {
+	for _, kind := range []string{"iocopy", "ours"} {
+		err := withRelay(kind, func(s *standIn, relay *child.Process, addr, _ string) error {
+			before, err := rss(relay.Pid())
+			if err != nil {
+				return err
+			}
+			conns := make([]net.Conn, p.idle)
+			failures := make([]error, p.idle)
+			defer func() {
+				for _, conn := range conns {
+					if conn != nil {
+						_ = conn.Close()
+					}
+				}
+			}()
+			began := time.Now()
+			limit := make(chan struct{}, 64)
+			var opening sync.WaitGroup
+			for i := range conns {
+				limit <- struct{}{}
+				opening.Go(func() {
+					conns[i], failures[i] = s.login(addr)
+					<-limit
+				})
+			}
+			opening.Wait()
+			if err := errors.Join(failures...); err != nil {
+				return err
+			}
+			took := time.Since(began)
+			after, err := rss(relay.Pid())
+			if err != nil {
+				return err
+			}
+			each := float64(after-before) / 1024 / float64(p.idle)
+			fmt.Printf("%d idle sessions through %s: %.1f KiB of resident memory each (opened in %v)\n", p.idle, kind, each, took.Round(time.Millisecond))
+			b := make([]byte, len(s.rows))
+			for i, conn := range conns { // all are still served
+				if err := s.exchange(conn, b); err != nil {
+					return fmt.Errorf("session %d: %w", i, err)
+				}
+			}
+			if kind == "ours" {
+				goals = append(goals, goal{name: fmt.Sprintf("idle.%d", p.idle), ours: fmt.Sprintf("%.1fKiB", each), peer: "40KiB", ratio: each / 40, want: 1, atMost: true})
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", kind, err)
+		}
+	}
+	return goals, nil
+}
+
+// rss is a process's resident memory in bytes.
+func rss(pid int) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.ParseInt(strings.Fields(value)[0], 10, 64)
+			return kib * 1024, err
+		}
+	}
+	return 0, errors.New("/proc shows no VmRSS")
+}
