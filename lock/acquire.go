@@ -23,7 +23,7 @@ type acquireOptions struct {
 // TTL down to [MinTTL]; whole milliseconds count.
 func WithTTL(ttl time.Duration) AcquireOption { return func(o *acquireOptions) { o.ttl = ttl } }
 
-// WithHolder names the holder for people, at most 256 bytes.
+// WithHolder names the holder for people: UTF-8 without control characters, at most 256 bytes.
 func WithHolder(name string) AcquireOption { return func(o *acquireOptions) { o.holder = name } }
 
 func (l *Locker) options(resource string, opts []AcquireOption) (acquireOptions, error) {
@@ -153,13 +153,10 @@ func (l *Locker) attempt(
 			return nil, context.Cause(ctx)
 		}
 		a := &attempt{l: l, resource: resource, o: o, owner: newID(), seal: fence.NewSeal()}
-		inside, end := l.begin(ctx, "attempt", resource)
-		err := step(a, inside, floor)
-		end(err)
+		err := a.try(ctx, floor, step)
 		if err == nil {
 			return a, nil
 		}
-		a.giveBack()
 		if !again && errors.Is(err, ErrExhausted) {
 			if raiseErr := l.nextEpoch(ctx, a.start.mono); raiseErr != nil {
 				return nil, errors.Join(err, raiseErr)
@@ -172,4 +169,20 @@ func (l *Locker) attempt(
 		// node may have been admitted again under a new incarnation: both are
 		// known now. So once more: a new attempt, with a new owner.
 	}
+}
+
+// try goes as far as step does. What fails on the way is given back, also where
+// an Armer panics.
+func (a *attempt) try(ctx context.Context, floor fence.Token, step func(*attempt, context.Context, fence.Token) error) error {
+	taken := false
+	defer func() {
+		if !taken {
+			a.giveBack()
+		}
+	}()
+	ctx, end := a.l.begin(ctx, "attempt", a.resource)
+	err := step(a, ctx, floor)
+	end(err)
+	taken = err == nil
+	return err
 }

@@ -97,6 +97,9 @@ func TestBadInputIsRefusedBeforeAnythingIsSent(t *testing.T) {
 		{"tiny ttl", "r", []lock.AcquireOption{lock.WithTTL(time.Millisecond)}, "ttl"},
 		{"ttl over the maximum", "r", []lock.AcquireOption{lock.WithTTL(5*time.Minute + time.Millisecond)}, "ttl"},
 		{"long holder", "r", []lock.AcquireOption{lock.WithHolder(strings.Repeat("h", 257))}, "holder"},
+		{"holder of two lines", "r", []lock.AcquireOption{lock.WithHolder("a\nb")}, "holder"},
+		{"holder with a zero byte", "r", []lock.AcquireOption{lock.WithHolder("a\x00b")}, "holder"},
+		{"holder in no encoding", "r", []lock.AcquireOption{lock.WithHolder("a\xff")}, "holder"},
 	}
 	for _, c := range cases {
 		for name, acquire := range map[string]func(context.Context, string, ...lock.AcquireOption) (*lock.Lease, error){

@@ -32,6 +32,7 @@ type Admission struct {
 var (
 	errAdmitted  = errors.New("node is admitted already")
 	errRace      = errors.New("another admission of the node has begun")
+	errRestarted = errors.New("the node has lost its run or its data since the admission began")
 	errStaleBase = errors.New("the node has a higher epoch already")
 )
 
@@ -148,13 +149,18 @@ func (l *Locker) Readmit(ctx context.Context, node string) error {
 			return nil
 		case errors.As(err, &quarantine): // somebody else's: see what becomes of it
 			err = pause(ctx, min(quarantine.left, l.cfg.MaxTTL)+jitter())
-		case errors.Is(err, errRace), errors.Is(err, errStaleBase):
+		case voids(err):
 			err = pause(ctx, jitter())
 		}
 		if err != nil {
 			return err
 		}
 	}
+}
+
+// voids reports whether an admission has to begin again.
+func voids(err error) bool {
+	return errors.Is(err, errRace) || errors.Is(err, errRestarted) || errors.Is(err, errStaleBase)
 }
 
 func jitter() time.Duration { return 50*time.Millisecond + rand.N(200*time.Millisecond) }
@@ -228,10 +234,24 @@ func (l *Locker) nodeNamed(name string) (*node, error) {
 	return nil, &fence.InvalidError{Field: "node", Reason: fmt.Sprintf("%q is not in this group", name)}
 }
 
-// admitBegin runs admit_begin.lua.
+// admitBegin runs admit_begin.lua and loads the bound scripts, all or nothing: in
+// one MULTI/EXEC, so that no restart can come between. That of the admission's
+// end is one of them: a node that restarts in between has lost it, whatever it
+// has of its data. The others do nothing before that end, and it loads nothing,
+// so that it may be repeated.
 func (n *node) admitBegin(ctx context.Context, nonce string, quarantine time.Duration, dead string) error {
-	values, err := n.client.Eval(ctx, admitBeginText, []string{n.keys.h, n.keys.q},
-		nonce, quarantine.Milliseconds(), dead).Slice()
+	var result *redis.Cmd
+	_, err := n.client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
+		result = tx.Eval(ctx, admitBeginText, []string{n.keys.h, n.keys.q}, nonce, quarantine.Milliseconds(), dead)
+		for _, text := range boundTexts {
+			tx.ScriptLoad(ctx, bindText(*text, nonce))
+		}
+		return nil
+	})
+	if err != nil {
+		return serverError(err)
+	}
+	values, err := result.Slice()
 	if err != nil {
 		return serverError(err)
 	}
@@ -244,27 +264,18 @@ func (n *node) admitBegin(ctx context.Context, nonce string, quarantine time.Dur
 	return errRace
 }
 
-// admit runs admit.lua and loads the bound scripts, all or nothing: in one
-// MULTI/EXEC, so that no restart can come between.
+// admit runs admit.lua.
 func (n *node) admit(ctx context.Context, nonce string, base int64, maxTTL time.Duration) error {
-	var result *redis.Cmd
 	reign := ""
 	if n.cfg.watched() {
 		reign = "reign"
 	}
-	_, err := n.client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
-		result = tx.Eval(ctx, admitText, []string{n.keys.h, n.keys.q},
-			nonce, strconv.FormatInt(base, 10), maxTTL.Milliseconds(), reign)
-		for _, text := range boundTexts {
-			tx.ScriptLoad(ctx, bindText(*text, nonce))
-		}
-		return nil
-	})
-	if err != nil {
-		return serverError(err)
-	}
-	values, err := result.Slice()
-	if err != nil {
+	values, err := n.client.EvalSha(ctx, bindScripts(nonce).sha[admitKind], []string{n.keys.h, n.keys.q},
+		strconv.FormatInt(base, 10), maxTTL.Milliseconds(), reign).Slice()
+	switch {
+	case redis.HasErrorPrefix(err, "NOSCRIPT"):
+		return errRestarted
+	case err != nil:
 		return serverError(err)
 	}
 	switch integer(values, 0) {

@@ -3,8 +3,10 @@ package lock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/fencegate/fencegate/fence"
 )
@@ -34,26 +36,32 @@ func (l *Locker) AcquireAll(ctx context.Context, resources []string, opts ...Acq
 	if len(slices.Compact(slices.Clone(order))) != len(order) {
 		return nil, &fence.InvalidError{Field: "resources", Reason: "name one resource twice"}
 	}
+	var o acquireOptions
+	for _, resource := range order { // before any of them is taken
+		var err error
+		if o, err = l.options(resource, opts); err != nil {
+			return nil, err
+		}
+	}
 	taken := make(map[string]*attempt, len(order))
-	giveBack := func() {
+	complete := false
+	defer func() {
+		if complete {
+			return
+		}
 		for _, a := range taken {
 			a.giveBack()
 		}
-	}
+	}()
 	for _, resource := range order {
-		o, err := l.options(resource, opts)
-		if err == nil {
-			err = l.takeNext(ctx, resource, o, taken)
-		}
-		if err != nil {
-			giveBack()
+		if err := l.takeNext(ctx, resource, o, taken); err != nil {
 			return nil, err
 		}
 	}
 	if err := l.armAll(ctx, order, taken); err != nil {
-		giveBack()
 		return nil, err
 	}
+	complete = true
 	leases := make([]*Lease, len(resources))
 	for i, resource := range resources {
 		leases[i] = taken[resource].lease(ctx)
@@ -61,26 +69,37 @@ func (l *Locker) AcquireAll(ctx context.Context, resources []string, opts ...Acq
 	return leases, nil
 }
 
-// takeNext takes one more lock, and renews those that are taken meanwhile.
+// takeNext takes one more lock, and renews those that are taken meanwhile. One
+// that is lost fails it, also where the next was to be had at that moment.
 func (l *Locker) takeNext(ctx context.Context, resource string, o acquireOptions, taken map[string]*attempt) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+	inside, cancel := context.WithCancelCause(ctx)
 	var renewing sync.WaitGroup
-	defer renewing.Wait()
-	defer cancel(nil)
+	end := func() {
+		cancel(nil)
+		renewing.Wait()
+	}
+	defer end()
+	var lost atomic.Pointer[error]
 	for _, a := range taken {
 		renewing.Go(func() {
-			if err := a.renew(ctx); err != nil {
+			if err := a.renew(inside); err != nil {
+				lost.Store(&err)
 				cancel(err)
 			}
 		})
 	}
-	return l.waiting(ctx, resource, func(floor fence.Token) error {
-		a, err := l.attempt(ctx, resource, o, floor, (*attempt).take)
+	err := l.waiting(inside, resource, func(floor fence.Token) error {
+		a, err := l.attempt(inside, resource, o, floor, (*attempt).take)
 		if err == nil {
 			taken[resource] = a
 		}
 		return err
 	})
+	end()
+	if why := lost.Load(); err == nil && why != nil {
+		return *why
+	}
+	return err
 }
 
 // renew extends a lock that is no lease yet until ctx ends: nil then.
@@ -91,12 +110,14 @@ func (a *attempt) renew(ctx context.Context) error {
 		}
 		deadline, err := a.l.extend(ctx, Ref{Resource: a.resource, Owner: a.owner}, a.o.ttl)
 		switch {
-		case ctx.Err() != nil:
-			return nil
+		case errors.Is(err, ErrLost):
+			return err
 		case a.deadline.passed():
-			return ErrLost
+			return a.ranOut()
 		case err == nil:
 			a.deadline = deadline
+		case ctx.Err() != nil:
+			return nil
 		case !Retryable(err):
 			return err
 		}
@@ -112,10 +133,14 @@ func (l *Locker) armAll(ctx context.Context, order []string, taken map[string]*a
 	}
 	for _, a := range taken {
 		if a.deadline.passed() {
-			return ErrLost
+			return a.ranOut()
 		}
 	}
 	return nil
+}
+
+func (a *attempt) ranOut() error {
+	return fmt.Errorf("acquire %q: the TTL of %v ran out while the others were acquired: %w", a.resource, a.o.ttl, ErrLost)
 }
 
 func (l *Locker) armEach(ctx context.Context, order []string, taken map[string]*attempt) error {

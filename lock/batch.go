@@ -160,7 +160,7 @@ func (b *bound) batch(out []byte, k *keys, seg []*op) []byte {
 		args += acquires
 	}
 	out = appendHead(out, 5+len(seg)+args)
-	out = append(out, b.call[opKinds]...)
+	out = append(out, b.call[batchKind]...)
 	out = appendNumber(out, int64(2+len(seg)))
 	out = append(out, k.hBulk...)
 	out = appendBulk(out, k.waiting)

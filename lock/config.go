@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/fencegate/fencegate/fence"
 )
@@ -133,7 +136,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, &fence.InvalidError{Field: "max ttl", Reason: fmt.Sprintf("is %v; allowed is %v to 24h", c.MaxTTL, MinTTL)}
 	case c.NodeTimeout < time.Millisecond:
 		return c, &fence.InvalidError{Field: "node timeout", Reason: fmt.Sprintf("is %v; at least 1ms is needed", c.NodeTimeout)}
-	case c.DriftFactor < 0 || c.DriftFactor > 0.5:
+	case !(c.DriftFactor >= 0 && c.DriftFactor <= 0.5): // nor NaN
 		return c, &fence.InvalidError{Field: "drift factor", Reason: fmt.Sprintf("is %v; allowed is 0 to 0.5", c.DriftFactor)}
 	}
 	if err := c.validateTTL(c.DefaultTTL); err != nil {
@@ -186,9 +189,16 @@ func (c *Config) validateTTL(ttl time.Duration) error {
 	return nil
 }
 
+// validateHolder refuses names that an Armer's database or a terminal would choke
+// on once the lock is taken.
 func validateHolder(name string) error {
-	if len(name) > maxHolderBytes {
+	switch {
+	case len(name) > maxHolderBytes:
 		return &fence.InvalidError{Field: "holder", Reason: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(name), maxHolderBytes)}
+	case !utf8.ValidString(name):
+		return &fence.InvalidError{Field: "holder", Reason: "is not valid UTF-8"}
+	case strings.ContainsFunc(name, unicode.IsControl):
+		return &fence.InvalidError{Field: "holder", Reason: "contains a control character"}
 	}
 	return nil
 }

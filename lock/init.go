@@ -44,7 +44,7 @@ func (l *Locker) Init(ctx context.Context) error {
 		}
 		err := l.admitFresh(ctx, states)
 		switch {
-		case err == nil, errors.Is(err, errRace), errors.Is(err, errStaleBase), errors.Is(err, ErrQuarantined):
+		case err == nil, voids(err), errors.Is(err, ErrQuarantined):
 			// Look again: another process may be at it too.
 			if err != nil {
 				err = pause(ctx, jitter()/4)

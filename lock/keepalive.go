@@ -19,7 +19,8 @@ type KeepAlive struct {
 	// Progress, if set, is asked before each renewal. An error ends the
 	// renewals: the worker is stuck, and the lease runs out.
 	Progress func(context.Context) error
-	// Ended, if set, hears why renewals ended, unless the lease was released.
+	// Ended, if set, hears why renewals ended, unless the lease was released. Like
+	// Progress it must not close the Locker, which waits for both.
 	Ended func(error)
 }
 

@@ -57,7 +57,8 @@ func (h *Lease) Ref() Ref { return h.s.ref() }
 
 // Extend gives the lease a new TTL, counted from now. It succeeds only if a
 // quorum answers within the OLD deadline. Where it fails with [ErrNoQuorum] the
-// lease lives on until that deadline, or until now + ttl where that is sooner.
+// lease lives on until that deadline. A TTL that is shorter than what is left
+// ends the lease sooner, but not its locks, which only [Lease.Release] does.
 func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if _, err := h.Grant(); err != nil {
 		return err

@@ -1,6 +1,8 @@
 package lock_test
 
 import (
+	"errors"
+	"math"
 	"strconv"
 	"testing"
 	"time"
@@ -78,4 +80,24 @@ func TestInitLeavesASweptGroupsEmptyNodeAlone(t *testing.T) {
 		t.Error("admitted without quarantine")
 	}
 	release(t, lease)
+}
+
+func TestAConfigurationOutOfBoundsIsRefused(t *testing.T) {
+	t.Parallel()
+	good := nodesAt("127.0.0.1:1")
+	for field, configs := range map[string][]lock.Config{
+		"nodes":        {{}, {Nodes: make([]lock.Node, 16)}, {Nodes: nodesAt("")}, {Nodes: nodesAt("127.0.0.1:1", "127.0.0.1:1")}},
+		"drift factor": {{Nodes: good, DriftFactor: math.NaN()}, {Nodes: good, DriftFactor: -0.1}, {Nodes: good, DriftFactor: 0.6}},
+		"node timeout": {{Nodes: good, NodeTimeout: -1}, {Nodes: good, NodeTimeout: time.Microsecond}},
+		"max ttl":      {{Nodes: good, MaxTTL: -1}, {Nodes: good, MaxTTL: 25 * time.Hour}},
+		"ttl":          {{Nodes: good, DefaultTTL: -1}, {Nodes: good, MaxTTL: time.Second, DefaultTTL: 2 * time.Second}},
+		"holder":       {{Nodes: good, Holder: "a\x1b[2J"}},
+	} {
+		for i, cfg := range configs {
+			var invalid *fence.InvalidError
+			if _, err := lock.New(cfg); !errors.As(err, &invalid) || invalid.Field != field {
+				t.Errorf("%s, %d: %v", field, i+1, err)
+			}
+		}
+	}
 }

@@ -113,10 +113,10 @@ func (l *Locker) all() uint32 { return 1<<len(l.nodes) - 1 }
 
 // Extend gives a lease a new TTL, counted from now, without its [Lease]: any
 // process can, by the reference. It returns how long the lease is valid from
-// now on. It never re-creates a lock that is gone: that is [ErrLost].
+// now on. It never re-creates a lock that is gone: that is [ErrLost]. Nor does it
+// shorten one, so that a message that comes late takes nothing away from a holder.
 //
-// Without a quorum ([ErrNoQuorum]) the lease may still be valid until its old
-// deadline, or until now + ttl where that is sooner.
+// Without a quorum ([ErrNoQuorum]) the lease is still valid until its old deadline.
 func (l *Locker) Extend(ctx context.Context, ref Ref, ttl time.Duration) (time.Duration, error) {
 	deadline, err := l.extend(ctx, ref, ttl)
 	if err != nil {

@@ -88,7 +88,10 @@ func (r *round) send(set uint32, what ask) {
 	}
 	r.mu.Unlock()
 	home := r.l.home(r.resource)
-	for i, n := range r.l.nodes {
+	for k := range r.l.nodes {
+		// The home last: whom it wakes should find the other nodes free.
+		i := (home + 1 + k) % len(r.l.nodes)
+		n := r.l.nodes[i]
 		if set&(1<<i) == 0 {
 			continue
 		}

@@ -21,6 +21,8 @@ var (
 	releaseText string
 	//go:embed scripts/batch.lua
 	batchText string
+	//go:embed scripts/admit.lua
+	admitText string
 
 	//go:embed scripts/raise.lua
 	raiseText string
@@ -32,21 +34,23 @@ var (
 	leaveText string
 	//go:embed scripts/admit_begin.lua
 	admitBeginText string
-	//go:embed scripts/admit.lua
-	admitText string
 )
 
 // bound are the scripts of one incarnation of a node. They are called by
-// EVALSHA only, and only admission loads them: NOSCRIPT therefore means that
-// the node lost its run. Never fall back to EVAL, never load them again.
+// EVALSHA only, and only the beginning of its admission loads them: NOSCRIPT
+// therefore means that the node lost its run. Never fall back to EVAL, never load them again.
 type bound struct {
 	nonce string
 	sha   [scriptKinds]string
 	call  [scriptKinds][]byte // "EVALSHA" and the script's name, as they are sent
 }
 
-// scriptKinds counts the bound scripts: one for each kind of op, and the batch.
-const scriptKinds = opKinds + 1
+// The bound scripts: one for each kind of op, the batch, and the admission's end.
+const (
+	batchKind = opKinds + iota
+	admitKind
+	scriptKinds // how many there are
+)
 
 // boundTexts lists the text of each operation's script.
 var boundTexts = [scriptKinds]*string{
@@ -54,7 +58,8 @@ var boundTexts = [scriptKinds]*string{
 	opConfirm: &confirmText,
 	opExtend:  &extendText,
 	opRelease: &releaseText,
-	opKinds:   &batchText,
+	batchKind: &batchText,
+	admitKind: &admitText,
 }
 
 // bindScripts names the scripts of an incarnation.

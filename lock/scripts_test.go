@@ -17,6 +17,7 @@ import (
 // the number of milliseconds that something has left.
 type scriptCall struct {
 	script string
+	nonce  string
 	keys   []string
 	args   []any
 	want   string
@@ -29,13 +30,16 @@ func conversation(k keys) []scriptCall {
 	a, b, waiter := strings.Repeat("a", 32), strings.Repeat("b", 32), strings.Repeat("c", 32)+":1"
 	h, q, l, w, waits := k.h, k.q, k.lock("r"), k.waitPrefix+"r", k.waiting
 	call := func(script, want string, keys []string, args ...any) scriptCall {
-		return scriptCall{script, keys, args, want}
+		return scriptCall{script, nonce, keys, args, want}
+	}
+	admit := func(nonce, want string, base int64) scriptCall {
+		return scriptCall{"admit", nonce, []string{h, q}, []any{base, 60_000, ""}, want}
 	}
 	hl := []string{h, l}
 	return []scriptCall{
 		call("admit_begin", "[1]", []string{h, q}, nonce, 0, ""),
-		call("admit", "[1]", []string{h, q}, nonce, int64(1)<<32, 60_000, ""),
-		call("admit", "[0]", []string{h, q}, nonce, int64(1)<<32, 60_000, ""),
+		admit(nonce, "[1]", 1<<32),
+		admit(nonce, "[0]", 1<<32),
 		call("acquire", "[4294967297]", hl, "c:r", a+name, 30_000, 0),
 		call("acquire", "[0 ~ 4294967297 ann]", hl, "c:r", b+name, 30_000, 0),
 		call("acquire", "[-3 60000]", hl, "c:r", b+name, 60_001, 0),
@@ -43,6 +47,8 @@ func conversation(k keys) []scriptCall {
 		call("confirm", "[0]", hl, "c:r", a, int64(1)<<32+6),
 		call("confirm", "[0]", hl, "c:r", b, int64(1)<<32+8),
 		call("extend", "[1]", hl, a, 40_000),
+		call("extend", "[1]", hl, a, 5_000), // never shorter
+		call("acquire", "[0 ~ 4294967303 ann]", hl, "c:r", b+name, 30_000, 0),
 		call("extend", "[0]", hl, b, 40_000),
 		call("extend", "[-3 60000]", hl, a, 60_001),
 		call("wait", "[~ 0]", []string{w, l, waits}, waiter, "r", k.wakePrefix),
@@ -65,8 +71,8 @@ func conversation(k keys) []scriptCall {
 		call("admit_begin", "[0]", []string{h, q}, "next", 50_000, "another"),
 		call("admit_begin", "[1]", []string{h, q}, "next", 50_000, nonce),
 		call("admit_begin", "[2 ~]", []string{h, q}, "third", 50_000, nonce),
-		call("admit", "[2 ~]", []string{h, q}, "next", int64(3)<<32, 60_000, ""),
-		call("admit", "[0]", []string{h, q}, "third", int64(3)<<32, 60_000, ""),
+		admit("next", "[2 ~]", 3<<32),
+		admit("third", "[0]", 3<<32),
 	}
 }
 
@@ -115,7 +121,7 @@ func answerOf(t *testing.T, node *redis.Client, c scriptCall) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	name, err := node.ScriptLoad(context.Background(), bindText(string(text), "nonce")).Result()
+	name, err := node.ScriptLoad(context.Background(), bindText(string(text), c.nonce)).Result()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -142,7 +142,6 @@ func (s *session) extend(ctx context.Context, ttl time.Duration) error {
 	if _, err := s.current(); err != nil {
 		return err
 	}
-	hoped := now().add(s.l.validity(ttl))
 	deadline, err := s.l.extend(ctx, s.ref(), ttl)
 	if errors.Is(err, fence.ErrInvalid) {
 		return err
@@ -157,9 +156,6 @@ func (s *session) extend(ctx context.Context, ttl time.Duration) error {
 		s.moveLocked(deadline)
 	case errors.Is(err, ErrLost):
 		s.endLocked(ErrLost)
-	default:
-		// Some nodes may have taken the new TTL, which may be the shorter one.
-		s.moveLocked(s.deadline.earlier(hoped))
 	}
 	return err
 }

@@ -61,6 +61,7 @@ func (l *Locker) Sweep(ctx context.Context) (int, error) {
 		if base, err = l.newBase(ctx, states); err != nil {
 			return 0, err
 		}
+		base++ // a base at the very beginning of an epoch would look unused; see fresh
 	}
 	swept := make([]int, len(l.nodes))
 	l.each(func(i int, n *node) {

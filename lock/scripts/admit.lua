@@ -1,16 +1,14 @@
--- Admits a node. Sent by EVAL in one MULTI/EXEC with SCRIPT LOAD of the bound
--- scripts, whose text contains the nonce. The script cache lives in memory
--- only, so a node that restarts, even from a snapshot with an old marker, has
--- lost them and answers NOSCRIPT. Scripts that are loaded while this one
--- refuses do nothing: they look for their nonce in @incarnation.
+-- Admits a node. The beginning of the admission loaded this script and the others
+-- that are bound to it. The script cache lives in memory only, so a node that
+-- restarts, even from a snapshot with an old marker or with this nonce in
+-- @pending, has lost them and answers NOSCRIPT.
 --
 -- KEYS[1]  H: hash of this node's marker, base and counters
 -- KEYS[2]  Q: quarantine
--- ARGV[1]  nonce that admit_begin.lua wrote
--- ARGV[2]  base = epoch * 2^32; the epoch was raised AFTER the nonce was
+-- ARGV[1]  base = epoch * 2^32; the epoch was raised AFTER the nonce was
 --          written (a slow admission with an older epoch made tokens fall)
--- ARGV[3]  the node's maximum ttl, ms
--- ARGV[4]  'reign': note this server's replication id, for a node that Sentinels
+-- ARGV[2]  the node's maximum ttl, ms
+-- ARGV[3]  'reign': note this server's replication id, for a node that Sentinels
 --          look after; '' for any other
 --
 -- {1}        admitted
@@ -18,22 +16,22 @@
 -- {2, pttl}  quarantine is still running
 -- {3}        stale epoch: the node's base is not lower
 local m = redis.call('HMGET', KEYS[1], '@pending', '@base')
-if m[1] ~= ARGV[1] then
+if m[1] ~= '@NONCE@' then
   return {0}
 end
 if redis.call('EXISTS', KEYS[2]) == 1 then
   return {2, redis.call('PTTL', KEYS[2])}
 end
-if m[2] and tonumber(m[2]) >= tonumber(ARGV[2]) then
+if m[2] and tonumber(m[2]) >= tonumber(ARGV[1]) then
   return {3}
 end
 -- The note is for people, and longer than 64 bytes for Redis: H is a hash table
 -- from the start then. As a list, which a short hash is, each counter took a
 -- walk over all of them.
-redis.call('HSET', KEYS[1], '@incarnation', ARGV[1], '@base', ARGV[2], '@maxttl', ARGV[3],
+redis.call('HSET', KEYS[1], '@incarnation', '@NONCE@', '@base', ARGV[1], '@maxttl', ARGV[2],
   '@note', 'kept by fencegate: without this key the node counts as lost and grants nothing')
 redis.call('HDEL', KEYS[1], '@pending')
-if ARGV[4] == 'reign' then
+if ARGV[3] == 'reign' then
   redis.call('HSET', KEYS[1], '@reign', string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)'))
 end
 return {1}

@@ -1,5 +1,7 @@
 -- Begins the admission of a node that lost its data or its run, or is new.
--- Called by EVAL: the node has none of the bound scripts yet.
+-- Sent by EVAL in one MULTI/EXEC with SCRIPT LOAD of the bound scripts, whose text
+-- contains the nonce. Where this one refuses, or before the admission has ended,
+-- they do nothing: they look for their nonce in @incarnation, or in @pending.
 --
 -- KEYS[1]  H: hash of this node's marker, base and counters
 -- KEYS[2]  Q: quarantine, expires by itself

@@ -1,0 +1,213 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// A holder counts on what it was told last. An extension to a shorter TTL that
+// comes late, or whose answer does, must not end its lock before that.
+func TestAShorterExtensionShortensNoLock(t *testing.T) {
+	t.Parallel()
+	backends(t, []int{1, 3}, func(t *testing.T, cfg lock.Config) {
+		l := started(t, cfg)
+		lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
+		valid, err := locker(t, cfg).Extend(t.Context(), lease.Ref(), 100*time.Millisecond)
+		if err != nil || valid > 100*time.Millisecond {
+			t.Fatalf("extend: %v, %v", valid, err)
+		}
+		ins, err := l.Inspect(t.Context(), "r")
+		if err != nil || !ins.Locked || ins.TTL < 50*time.Second {
+			t.Errorf("%+v, %v", ins, err)
+		}
+		token(t, lease)
+		release(t, lease)
+	})
+}
+
+// An admission that has ended cannot be ended again by a node that restarted
+// since: it would come back with old counters, without quarantine.
+func TestAnAdmissionIsVoidOnceItsNodeHasRestarted(t *testing.T) {
+	t.Parallel()
+	for _, ended := range []bool{false, true} {
+		cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
+		cfg.MaxTTL, cfg.Epochs = 50*time.Millisecond, &epochs{}
+		l := started(t, cfg)
+		restart(t, servers[0], nil)
+		begun, err := l.AdmitBegin(t.Context(), "node-1")
+		must(t, err)
+		eventually(t, 10*time.Second, "the quarantine is over", func() bool { return l.Status(t.Context())[0].Quarantine == 0 })
+		if ended {
+			must(t, l.Admit(t.Context(), begun))
+		}
+		restart(t, servers[0], nil)
+		if err := l.Admit(t.Context(), begun); err == nil {
+			t.Errorf("ended before: %v: admitted after a restart", ended)
+		}
+		if st := l.Status(t.Context())[0]; st.Err != nil || st.Admitted {
+			t.Errorf("ended before: %v: %+v", ended, st)
+		}
+		readmit(t, l, "node-1")
+		release(t, acquire(t, l, "r"))
+	}
+}
+
+// A caller's code may panic, and the process live on.
+func TestAPanicOfTheArmerLeavesNoLock(t *testing.T) {
+	t.Parallel()
+	for name, acquire := range map[string]func(*lock.Locker) error{
+		"one": func(l *lock.Locker) error { _, err := l.TryAcquire(t.Context(), "a"); return err },
+		"all": func(l *lock.Locker) error {
+			_, err := l.AcquireAll(t.Context(), []string{"a", "b"})
+			return err
+		},
+	} {
+		cfg := shared(t, 3)
+		var broken atomic.Bool
+		cfg.Armer = &register{before: func(fence.Arming) error {
+			if broken.Load() {
+				panic("broken armer")
+			}
+			return nil
+		}}
+		l := started(t, cfg)
+		broken.Store(true)
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			_ = acquire(l)
+		}()
+		broken.Store(false)
+		free(t, l, "a")
+		free(t, l, "b")
+	}
+}
+
+// hook is a Metrics that lets a test act in the middle of an operation.
+type hook struct {
+	told
+	failed func(operation, cause string)
+}
+
+func (h *hook) Failed(operation, cause string) { h.failed(operation, cause) }
+
+// The last one is to be had at the very moment at which one of the others turns
+// out to be lost.
+func TestAcquireAllFailsWhenOneWasLostMeanwhile(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	other := started(t, cfg)
+	held := acquire(t, other, "z", lock.WithTTL(time.Minute))
+	had := func() bool {
+		ins, err := other.Inspect(t.Context(), "z")
+		return err == nil && ins.Locked && ins.Holder == "all"
+	}
+	h := &hook{}
+	h.failed = func(operation, cause string) {
+		if operation == "extend" && cause == "lost" {
+			release(t, held)
+			eventually(t, 10*time.Second, "the last one is acquired", had)
+		}
+	}
+	cfg.Metrics = h
+	l := locker(t, cfg)
+	done := make(chan error)
+	go func() {
+		leases, err := l.AcquireAll(t.Context(), []string{"a", "z"}, lock.WithTTL(900*time.Millisecond), lock.WithHolder("all"))
+		for _, lease := range leases {
+			lease.ReleaseAsync()
+		}
+		done <- err
+	}()
+	for _, n := range cfg.Nodes {
+		dropLock(t, n.Addr, cfg.KeyPrefix, "a")
+	}
+	if err := <-done; !errors.Is(err, lock.ErrLost) {
+		t.Errorf("got %v", err)
+	}
+	free(t, other, "z")
+}
+
+func TestAcquireAllTakesNothingWhereOneNameIsBad(t *testing.T) {
+	t.Parallel()
+	l := started(t, shared(t, 1))
+	held := acquire(t, l, "a")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := l.AcquireAll(ctx, []string{"a", "b*"}); !errors.Is(err, fence.ErrInvalid) || errors.Is(err, lock.ErrHeld) {
+		t.Errorf("got %v", err)
+	}
+	release(t, held)
+}
+
+// A sweep near the end of an epoch leaves no counters and a base at the
+// beginning of the next one: used all the same.
+func TestInitLeavesTheEmptyNodeOfAGroupThatWasSweptIntoANewEpochAlone(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	l := started(t, cfg)
+	use(t, cfg, "r", lastOfEpoch-1)
+	lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
+	_, err := l.Sweep(t.Context())
+	must(t, err)
+	must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
+	initialise(t, locker(t, cfg))
+	if l.Status(t.Context())[0].Admitted {
+		t.Error("admitted without quarantine")
+	}
+	release(t, lease)
+}
+
+// order is a Tracer that remembers in which order nodes are asked.
+type order struct {
+	mu    sync.Mutex
+	nodes []string
+}
+
+func (o *order) Begin(ctx context.Context, step lock.Step) (context.Context, func(error)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if step.Node != "" {
+		o.nodes = append(o.nodes, step.Node)
+	}
+	return ctx, func(error) {}
+}
+
+func (o *order) take() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	nodes := o.nodes
+	o.nodes = nil
+	return nodes
+}
+
+// Whoever a release wakes at the resource's home asks all nodes at once, and
+// should find them free.
+func TestAReleaseReachesTheHomeLast(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 5)
+	var asked order
+	cfg.Tracer = &asked
+	l := started(t, cfg)
+	for _, resource := range []string{"a", "b", "c", "d"} {
+		lease := acquire(t, l, resource)
+		asked.take()
+		release(t, lease)
+		nodes := asked.take()
+		if want := cfg.Nodes[l.Home(resource)].Name; len(nodes) != 5 || slices.Index(nodes, want) != 4 {
+			t.Errorf("%s: %v; its home is %s", resource, nodes, want)
+		}
+	}
+}
