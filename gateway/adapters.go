@@ -13,6 +13,7 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/gateway/s3"
 )
 
@@ -252,3 +253,19 @@ func (b buckets) EnsureBucket(ctx context.Context, name, text string) (bool, err
 	}
 	return false, &api.UnavailableError{Part: partPostgres, Cause: err}
 }
+
+// sessions serves the API's sessions from the PostgreSQL port.
+type sessions struct{ server *pgwire.Server }
+
+var _ api.Sessions = sessions{}
+
+func (s sessions) List() []api.Session {
+	open := s.server.Sessions()
+	all := make([]api.Session, len(open))
+	for i, one := range open {
+		all[i] = api.Session(one)
+	}
+	return all
+}
+
+func (s sessions) End(id string) bool { return s.server.End(id) }

@@ -79,6 +79,25 @@ type Config struct {
 	// PGMaxConnections is how many connections the PostgreSQL port takes at once.
 	// Defaults to 1000.
 	PGMaxConnections int
+	// PGMaxUserConnections is how many of them one role may have, once it has logged
+	// in. Defaults to 0: no limit of its own.
+	PGMaxUserConnections int
+	// PGPolicies say what sessions without a current grant may do, "USER=POLICY" or
+	// "USER@DATABASE=POLICY" each, with open, read-only or grant-required, and "*" for
+	// every user or database. The first that fits counts. Defaults to none: open.
+	PGPolicies []string
+	// PGLeases say which resources a role may lease with its login (fence.lease),
+	// "USER=RESOURCE" or "USER=PREFIX*" each. Defaults to none.
+	PGLeases []string
+	// PGLoginTimeout bounds the time from accepting a connection to the end of its
+	// login, without a wait for a lease. Defaults to 30 s.
+	PGLoginTimeout time.Duration
+	// PGLookEvery is how often the PostgreSQL port looks whether its sessions' grants
+	// are superseded, where no other gateway has said so. Defaults to 1 s.
+	PGLookEvery time.Duration
+	// PGIdleTimeout and PGIdleInTransactionTimeout end sessions that have been idle for
+	// so long, outside and inside of a transaction. Default to 0: never.
+	PGIdleTimeout, PGIdleInTransactionTimeout time.Duration
 	// S3Listen is the address of the S3 port. Defaults to "": none. Needs BlobDir.
 	S3Listen string
 	// AdvertiseHost is the host that clients reach the ports by. Defaults to "": the
@@ -146,6 +165,9 @@ type parsed struct {
 	keyring *s3.Keyring
 	buckets map[string]s3.Rule
 	pgTLS   *tls.Config // nil: none for clients
+
+	pgRules      []pgwire.Rule
+	pgLeaseRules []pgwire.LeaseRule
 }
 
 // validate returns a [*fence.InvalidError] that names the field and shows no secret.
@@ -167,9 +189,11 @@ func (c Config) validate() (p parsed, err error) {
 		return p, &fence.InvalidError{Field: "PGTLSClientCA", Reason: "needs PGTLSCert and PGTLSKey"}
 	case c.PGTLSCert != "" && c.PGListen == "":
 		return p, &fence.InvalidError{Field: "PGTLSCert", Reason: "needs the PostgreSQL port"}
-	case c.PGMaxConnections < 0:
-		return p, &fence.InvalidError{Field: "PGMaxConnections", Reason: "is negative"}
-	case c.MaxTTL < 0 || c.DefaultTTL < 0 || c.StartTimeout < 0 || c.DrainTimeout < 0 || c.SweepEvery < 0:
+	case min(c.PGMaxConnections, c.PGMaxUserConnections) < 0:
+		return p, &fence.InvalidError{Field: "PGMaxConnections", Reason: "or PGMaxUserConnections is negative"}
+	case c.PGListen == "" && len(c.PGPolicies)+len(c.PGLeases) > 0:
+		return p, &fence.InvalidError{Field: "PGPolicies", Reason: "and PGLeases need the PostgreSQL port"}
+	case min(c.MaxTTL, c.DefaultTTL, c.StartTimeout, c.DrainTimeout, c.SweepEvery, c.PGLoginTimeout, c.PGLookEvery, c.PGIdleTimeout, c.PGIdleInTransactionTimeout) < 0:
 		return p, &fence.InvalidError{Field: "times", Reason: "include a negative one"}
 	case c.MaxTTL > 0 && c.DefaultTTL > c.MaxTTL:
 		return p, &fence.InvalidError{Field: "DefaultTTL", Reason: "is over MaxTTL"}
@@ -192,6 +216,9 @@ func (c Config) validate() (p parsed, err error) {
 			return p, err
 		}
 	}
+	if err = p.readRules(c); err != nil {
+		return p, err
+	}
 	if c.PGTLSCert != "" {
 		files := pgwire.TLSFiles{Cert: c.PGTLSCert, Key: c.PGTLSKey, ClientCA: c.PGTLSClientCA}
 		if p.pgTLS, err = files.Load(cmp.Or(c.Logger, slog.Default())); err != nil {
@@ -199,6 +226,28 @@ func (c Config) validate() (p parsed, err error) {
 		}
 	}
 	return p, nil
+}
+
+// readRules reads the rules of the PostgreSQL port.
+func (p *parsed) readRules(c Config) error {
+	for _, text := range c.PGPolicies {
+		rule, err := pgwire.ParseRule(text)
+		if err != nil {
+			return err
+		}
+		p.pgRules = append(p.pgRules, rule)
+	}
+	if err := pgwire.CheckRules(p.pgRules, p.pool.ConnConfig.Database); err != nil {
+		return err
+	}
+	for _, text := range c.PGLeases {
+		rule, err := pgwire.ParseLeaseRule(text)
+		if err != nil {
+			return err
+		}
+		p.pgLeaseRules = append(p.pgLeaseRules, rule)
+	}
+	return nil
 }
 
 // validateNodes refuses addresses that no connection could be made to.

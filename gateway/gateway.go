@@ -34,6 +34,8 @@ type Gateway struct {
 	source  leasing.Source
 	admit   func(context.Context) error // of the Redis nodes; nil where the source is another
 	leasing *lockMetrics
+	herald  *herald
+	ofPG    *pgMetrics
 	sql     *fencedsql.Runner // nil without SQLURL
 	pg      *pgwire.Server    // nil without PGListen
 	s3      *s3.Server        // nil without S3Listen
@@ -92,7 +94,7 @@ func (g *Gateway) build() (err error) {
 	}
 	g.remains.pool = g.pool
 	g.fence = pgfence.New(g.pool)
-	g.leasing = newLockMetrics()
+	g.leasing, g.herald = newLockMetrics(), newHerald(g.pool, g.log)
 	if err = g.openSource(); err != nil {
 		return err
 	}
@@ -103,7 +105,10 @@ func (g *Gateway) build() (err error) {
 	}
 	if cfg.PGListen != "" {
 		relay := relayed(&g.parsed.pool.ConnConfig.Config, g.parsed.pgTLS, cfg)
-		relay.Fences = g.tokens
+		g.ofPG = newPGMetrics()
+		relay.Fences, relay.Metrics = g.tokens, g.ofPG
+		relay.Rules, relay.LeaseRules = g.parsed.pgRules, g.parsed.pgLeaseRules
+		relay.Leases = sessionLeases{leases: g.leases(), defaultTTL: cfg.DefaultTTL, maxTTL: cfg.MaxTTL}
 		if g.pg, err = pgwire.New(relay); err != nil {
 			return err
 		}
@@ -115,6 +120,10 @@ func (g *Gateway) build() (err error) {
 	}
 	g.metrics = newMetrics(g)
 	return g.buildAPI()
+}
+
+func (g *Gateway) leases() leases {
+	return leases{source: g.source, fence: g.fence, metrics: g.leasing, log: g.log}
 }
 
 func (g *Gateway) buildS3() error {
@@ -132,7 +141,7 @@ func (g *Gateway) buildS3() error {
 
 func (g *Gateway) buildAPI() (err error) {
 	cfg := api.Config{
-		Leases: leases{source: g.source, fence: g.fence, metrics: g.leasing, log: g.log},
+		Leases: g.leases(),
 		Fences: fences{fence: g.fence, source: g.source, tell: g.superseded, log: g.log}, Checks: g.checks(), Endpoints: g.endpoints,
 		Handles:     api.HandleKeys{Current: g.parsed.current, Master: g.parsed.masters},
 		BearerToken: g.cfg.BearerToken, DefaultTTL: g.cfg.DefaultTTL, MaxTTL: g.cfg.MaxTTL, DrainTimeout: g.cfg.DrainTimeout,
@@ -140,6 +149,9 @@ func (g *Gateway) buildAPI() (err error) {
 	}
 	if g.sql != nil {
 		cfg.SQL = g.sql
+	}
+	if g.pg != nil {
+		cfg.Sessions = sessions{g.pg}
 	}
 	if g.s3 != nil {
 		cfg.Credentials, cfg.Buckets = credentials{g.parsed.keyring}, buckets{g.s3}
@@ -229,7 +241,10 @@ func (g *Gateway) serve(ctx context.Context) error {
 			return nil
 		})
 	}
-	servers = append(servers, g.watchContinuity)
+	servers = append(servers, g.watchContinuity, g.herald.run)
+	if g.pg != nil {
+		servers = append(servers, g.listen)
+	}
 	if g.s3 != nil {
 		servers = append(servers, g.sweepOften)
 	}

@@ -31,6 +31,8 @@ func newMetrics(g *Gateway) *metrics {
 		m.registry.MustRegister(g.leasing.collectors()...)
 	}
 	if g.pg != nil {
+		p := g.ofPG
+		m.registry.MustRegister(p.logins, p.answers, p.refused, p.ended, newTraffic(g.pg.Traffic))
 		m.count("fencegate_pg_connections_total", "Connections accepted on the PostgreSQL port.", func() int64 { return g.pg.Stats().Connections })
 		m.count("fencegate_pg_sessions_total", "Connections on the PostgreSQL port that logged in.", func() int64 { return g.pg.Stats().Sessions })
 		m.count("fencegate_pg_refused_total", "Connections that the PostgreSQL port itself refused.", func() int64 { return g.pg.Stats().Refused })

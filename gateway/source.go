@@ -7,7 +7,7 @@ import (
 // openSource makes the source of leases: the one that the configuration gives,
 // or the Redis nodes. From here on nobody knows which.
 func (g *Gateway) openSource() (err error) {
-	cfg, armer := g.cfg, trusting{announcer{g.fence, g.superseded}, g.remains}
+	cfg, armer := g.cfg, sealing{trusting{announcer{g.fence, g.superseded}, g.remains}}
 	if cfg.Leases != nil {
 		g.source, err = cfg.Leases(armer)
 		return err

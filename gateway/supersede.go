@@ -11,8 +11,8 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// announcer arms, and then ends the sessions on this gateway's PostgreSQL port
-// that carry an older grant. Those on other gateways find out by looking.
+// announcer arms, and then ends the sessions that carry an older grant: those on
+// this gateway's PostgreSQL port at once, and those on others by telling them.
 type announcer struct {
 	fence *pgfence.Fence
 	tell  func(resource string, token fence.Token)
@@ -39,8 +39,9 @@ func (a announcer) ArmAll(ctx context.Context, all []fence.Arming) error {
 	return err
 }
 
-// superseded ends sessions with grants older than token.
+// superseded ends sessions with grants older than token, here and elsewhere.
 func (g *Gateway) superseded(resource string, token fence.Token) {
+	g.herald.say(resource)
 	if g.pg != nil {
 		g.pg.Superseded(resource, token)
 	}

@@ -77,6 +77,8 @@ func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 		{"lease", "renew"},
 		{"lease", "release"},
 		{"resources", "show"},
+		{"sessions", "ls"},
+		{"sessions", "end"},
 		{"doctor"},
 		{"fence", "ls"},
 		{"fence", "show"},

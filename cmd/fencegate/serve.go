@@ -22,6 +22,10 @@ type serveFlags struct {
 	apiListen, pgListen          string
 	pgTLSCert, pgTLSKey          string
 	pgTLSClientCA                string
+	pgPolicies, pgLeases         []string
+	pgConnections, pgOfUser      int
+	pgLogin, pgIdle, pgIdleInTx  time.Duration
+	drain                        time.Duration
 	s3Listen, advertise          string
 	blobs, region                string
 	masterKeyFile, tokenFile     string
@@ -97,6 +101,14 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringVar(&o.pgTLSCert, "pg-tls-cert", "", "file with the certificate chain that the PostgreSQL port offers to clients (default: no TLS for clients)")
 	f.StringVar(&o.pgTLSKey, "pg-tls-key", "", "file with its key")
 	f.StringVar(&o.pgTLSClientCA, "pg-tls-client-ca", "", "file with the authorities of clients' certificates: clients of the PostgreSQL port must show one (default: none is asked for)")
+	f.StringArrayVar(&o.pgPolicies, "pg-policy", nil, "what sessions without a current grant may do: USER=POLICY or USER@DATABASE=POLICY, with open, read-only or grant-required, and * for all; the first that fits counts (may be repeated; default: open)")
+	f.StringArrayVar(&o.pgLeases, "pg-lease", nil, "resource that a role may lease with its login: USER=RESOURCE or USER=PREFIX* (may be repeated)")
+	f.IntVar(&o.pgConnections, "pg-max-connections", 1000, "how many connections the PostgreSQL port takes at once")
+	f.IntVar(&o.pgOfUser, "pg-max-user-connections", 0, "how many of them one role may have (default: no limit of its own)")
+	f.DurationVar(&o.pgLogin, "pg-login-timeout", 30*time.Second, "how long a login to the PostgreSQL port may take")
+	f.DurationVar(&o.pgIdle, "pg-idle-timeout", 0, "end sessions that have been idle for so long outside of a transaction (default: never)")
+	f.DurationVar(&o.pgIdleInTx, "pg-idle-in-transaction-timeout", 0, "end sessions that have been idle for so long inside of a transaction (default: never)")
+	f.DurationVar(&o.drain, "drain-timeout", 10*time.Second, "how long a stop waits for transactions, requests and uploads to end")
 	f.StringVar(&o.s3Listen, "s3-listen", "127.0.0.1:7480", "address of the S3 port")
 	f.StringVar(&o.advertise, "advertise-host", "", "host name that clients reach the ports by (default: the one that they reached the HTTP API by)")
 	f.StringVar(&o.blobs, "blobs", "", "folder for blobs (default: no S3 port)")
@@ -120,12 +132,19 @@ func (o *serveFlags) config(e env) (gateway.Config, error) {
 		return gateway.Config{}, usage(errors.New("--redis is missing (or FENCEGATE_REDIS)"))
 	case o.masterKeyFile == "":
 		return gateway.Config{}, usage(errors.New("--master-key-file is missing (or FENCEGATE_MASTER_KEY_FILE)"))
+	case o.pgConnections < 1:
+		return gateway.Config{}, usage(errors.New("--pg-max-connections must be 1 or more"))
+	case o.pgLogin <= 0 || o.drain <= 0:
+		return gateway.Config{}, usage(errors.New("--pg-login-timeout and --drain-timeout must be more than 0"))
 	}
 	cfg := gateway.Config{
 		PostgresURL: o.postgresURL, SQLURL: o.sqlURL, BlobDir: o.blobs, Region: o.region,
 		APIListen: o.apiListen, PGListen: o.pgListen, S3Listen: o.s3Listen, AdvertiseHost: o.advertise,
 		PGTLSCert: o.pgTLSCert, PGTLSKey: o.pgTLSKey, PGTLSClientCA: o.pgTLSClientCA, S3AccessKey: o.s3AccessKey, MaxTTL: o.maxTTL, NodeTimeout: o.nodeTimeout, InitNodes: o.initNodes, Version: version(),
 	}
+	cfg.PGPolicies, cfg.PGLeases = splitAll(o.pgPolicies), splitAll(o.pgLeases)
+	cfg.PGMaxConnections, cfg.PGMaxUserConnections = o.pgConnections, o.pgOfUser
+	cfg.PGLoginTimeout, cfg.PGIdleTimeout, cfg.PGIdleInTransactionTimeout, cfg.DrainTimeout = o.pgLogin, o.pgIdle, o.pgIdleInTx, o.drain
 	if o.blobs == "" {
 		cfg.S3Listen = ""
 	}

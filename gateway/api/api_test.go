@@ -331,7 +331,7 @@ func TestDocumentDescribesExactlyTheRoutes(t *testing.T) {
 	}
 	routed := map[string]bool{}
 	for _, r := range s.Handler().(*echo.Echo).Routes() {
-		path := strings.NewReplacer("/*", "/{resource}", ":bucket", "{bucket}").Replace(r.Path)
+		path := strings.NewReplacer("/*", "/{resource}", ":bucket", "{bucket}", ":session", "{session}").Replace(r.Path)
 		if r.Method == http.MethodPost && strings.HasSuffix(path, "{resource}") {
 			path += "/revoke"
 		}

@@ -162,6 +162,28 @@ type SQL interface {
 	Run(ctx context.Context, grant fence.Grant, statements []Statement) ([]Result, error)
 }
 
+// Session is an open session of the PostgreSQL port. It holds no secret.
+type Session struct {
+	ID             string
+	Client         string // address
+	User, Database string
+	Resource       string      // of its grant; "": none came with the connection
+	Token          fence.Token // 0: not known
+	Leased         bool        // the gateway holds the lease for it
+	State          string      // "active", "idle" or "idle in transaction"
+	Since          time.Time
+	FromClient     int64 // bytes
+	ToClient       int64
+}
+
+// Sessions are those of this gateway's PostgreSQL port.
+type Sessions interface {
+	// List returns those that are open, the oldest first.
+	List() []Session
+	// End ends one, whatever it does; false: there is none with this id.
+	End(id string) bool
+}
+
 // Check looks whether one part that the gateway needs can serve. Part is
 // "postgresql" or "redis"; Run returns nil where it can.
 type Check struct {

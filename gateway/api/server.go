@@ -19,10 +19,11 @@ type Config struct {
 	Leases Leases
 	Fences Fences
 
-	// Credentials, Buckets and SQL may be nil: their paths then answer 501.
+	// Credentials, Buckets, SQL and Sessions may be nil: their paths then answer 501.
 	Credentials Credentials
 	Buckets     Buckets
 	SQL         SQL
+	Sessions    Sessions
 
 	// Endpoints says where the other ports are, for a client that reaches this one by
 	// host. Defaults to nil: there are none.
@@ -140,6 +141,8 @@ func (s *Server) routes() {
 	e.GET("/v1/endpoints", s.endpoints, auth)
 	e.PUT("/v1/buckets/:bucket", s.ensureBucket, auth)
 	e.POST("/v1/sql", s.sql, auth)
+	e.GET("/v1/sessions", s.sessions, auth)
+	e.POST("/v1/sessions/:session/end", s.endSession, auth)
 }
 
 // Handler is the API without a listener.

@@ -1,6 +1,16 @@
 package pgwire
 
-import "net"
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/fencegate/fencegate/fence"
+)
 
 // clientLogin passes on what belongs to the login and nothing else, until the
 // session is open: a statement that a client sends ahead waits. It returns what
@@ -55,9 +65,162 @@ func (c *clientStream) untilStatement(b []byte) int {
 
 func ofLogin(typ byte) bool { return typ == typePassword || typ == typeTerminate }
 
+// sqlCheck has the fence judge what the session presents.
+const sqlCheck = "SELECT fence.check()"
+
+// dressed is the startup packet as PostgreSQL gets it: verbatim, but for a lease
+// login, whose seal it learns here, and for a session that starts read-only.
+func (s *session) dressed(opening packet) (packet, error) {
+	s.policy = s.srv.cfg.policyFor(s.who)
+	switch {
+	case s.who.lease != nil:
+		s.seal = fence.NewSeal()
+		s.who.claim = claim{resource: s.who.lease.resource}
+		grant := fence.Grant{Resource: s.who.lease.resource, Seal: s.seal}
+		return rewritten(opening, "fence.resource", fence.EscapeResource(grant.Resource), "fence.token", grant.Presented())
+	case s.policy == PolicyReadOnly && !s.who.presents && !s.who.physical:
+		return rewritten(opening, "default_transaction_read_only", "on")
+	}
+	return opening, nil
+}
+
 // admit decides, once the client has logged in and waits for its first
-// ReadyForQuery, whether it gets it. held is that message, or its beginning.
-func (s *session) admit(_ net.Conn, held []byte) ([]byte, error) { return held, nil }
+// ReadyForQuery, whether it gets it. held is that message, or its beginning; so
+// is what admit returns.
+func (s *session) admit(upstream net.Conn, held []byte) ([]byte, error) {
+	held, err := s.admitted(upstream, held)
+	if refusal, ok := asFatalError(err); ok {
+		s.srv.refused(refusal)
+		s.log().Warn("a session was refused", "sqlstate", refusal.code, "error", refusal)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.cutLocked(refusal)
+		return nil, errEnded
+	}
+	return held, err
+}
+
+func (s *session) admitted(upstream net.Conn, held []byte) ([]byte, error) {
+	if !s.srv.reserve(s) {
+		return nil, &fatalError{
+			code: codeTooManyConnections, message: "too many connections for role " + quote(s.who.user),
+			hint: "The gateway's limit of connections for one user is reached. Try again when others have ended.",
+		}
+	}
+	switch {
+	case s.who.lease != nil:
+		return held, s.takeLease()
+	case s.policy == PolicyOpen, s.policy == PolicyReadOnly && !s.who.presents:
+		return held, nil
+	case !s.who.presents || s.who.physical:
+		return nil, s.noGrant()
+	}
+	return s.checked(upstream, held)
+}
+
+func (s *session) noGrant() error {
+	code, _ := fence.CodeOf(fence.ErrNoGrant)
+	return &fatalError{
+		code: code.SQLState, message: "a session of role " + quote(s.who.user) + " needs a grant here",
+		detail: jsonOf(struct {
+			User     string `json:"user"`
+			Database string `json:"database"`
+		}{printable(s.who.user), printable(s.who.database)}),
+		hint: code.Hint + " It comes with the connection: options=-c fence.resource=… -c fence.token=…, or -c fence.lease=….",
+	}
+}
+
+// checked has the fence judge the grant that the session presents, in the session
+// itself, as each guarded write will. It returns the ReadyForQuery after that.
+func (s *session) checked(upstream net.Conn, held []byte) ([]byte, error) {
+	from := io.MultiReader(bytes.NewReader(held), upstream)
+	var refusal error
+	for asked := false; ; {
+		typ, body, err := readMessage(from)
+		switch {
+		case err != nil && s.ending():
+			return nil, errEnded
+		case err != nil:
+			return nil, err
+		}
+		switch {
+		case typ == typeReadyForQuery && !asked:
+			asked = true
+			query, _ := (&pgproto3.Query{String: sqlCheck}).Encode(nil) // short
+			if _, err := upstream.Write(query); err != nil {
+				return nil, err
+			}
+		case typ == typeReadyForQuery:
+			return framed(typ, body), refusal
+		case typ == typeError:
+			refusal = s.checkRefusal(body)
+		case typ == typeDataRow:
+			s.learn(body)
+		case typ == typeParameterStatus, typ == typeNotice:
+			if _, err := s.client.Write(framed(typ, body)); err != nil {
+				return nil, errClientGone
+			}
+		}
+	}
+}
+
+// learn takes the token of a grant that was presented by its seal only.
+func (s *session) learn(row []byte) {
+	var values pgproto3.DataRow
+	if values.Decode(row) != nil || len(values.Values) != 1 {
+		return
+	}
+	token, err := fence.ParseToken(string(values.Values[0]))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil && !s.who.several && s.claim.resource != "" && s.claim.token == 0 {
+		s.claim.token = token
+	}
+}
+
+// checkRefusal says the fence's answer as the session's end.
+func (s *session) checkRefusal(body []byte) error {
+	var e pgproto3.ErrorResponse
+	if err := e.Decode(body); err != nil {
+		return err
+	}
+	refusal := &fatalError{code: e.Code, message: e.Message, detail: e.Detail, hint: e.Hint}
+	switch e.Code {
+	case codeInsufficientPrivilege:
+		refusal.message = "the role " + quote(s.who.user) + " may not present a grant: " + e.Message
+		refusal.hint = "As the database's owner: GRANT fence_writer TO the role."
+	case codeUndefinedFunction, codeUndefinedSchema:
+		refusal.message = "the database has no fence that could judge the grant: " + e.Message
+		refusal.hint = "Run: fencegate migrate up"
+	}
+	return refusal
+}
+
+// maxAnswerBytes bounds one message of the check's answer.
+const maxAnswerBytes = 64 << 10
+
+// readMessage reads exactly one message.
+func readMessage(r io.Reader) (typ byte, body []byte, err error) {
+	var head [headerBytes]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return 0, nil, err
+	}
+	n := binary.BigEndian.Uint32(head[1:])
+	if n < 4 || n > maxAnswerBytes {
+		return 0, nil, fmt.Errorf("PostgreSQL sent a message %q of %d bytes", head[0], n)
+	}
+	body = make([]byte, n-4)
+	_, err = io.ReadFull(r, body)
+	return head[0], body, err
+}
+
+func framed(typ byte, body []byte) []byte {
+	b := binary.BigEndian.AppendUint32([]byte{typ}, uint32(len(body)+4))
+	return append(b, body...)
+}
 
 // over frees what the session had, when both directions have ended.
-func (s *session) over() {}
+func (s *session) over() {
+	s.release()
+	s.srv.forget(s)
+}

@@ -13,85 +13,122 @@ type claim struct {
 	token    fence.Token // 0: not known yet, as where the seal came without it
 }
 
-// grantSettings are the settings of a grant in a StartupMessage. PostgreSQL
-// applies those of the command line, in options, before the others.
-type grantSettings struct {
-	fromOptions, fromMessage struct{ resource, token string }
+// settings are those of the fence in a StartupMessage. PostgreSQL applies those
+// of the command line, in options, before the others.
+type settings struct {
+	fromOptions, fromMessage fenceSettings
 }
 
-func (g *grantSettings) direct(name, value string) { assign(&g.fromMessage, name, value) }
+type fenceSettings struct{ resource, token, grants, lease string }
 
-func assign(into *struct{ resource, token string }, name, value string) {
+// settingLease is the gateway's own: PostgreSQL never sees it.
+const settingLease = "fence.lease"
+
+func (f *fenceSettings) assign(name, value string) {
 	switch strings.ToLower(name) { // settings' names ignore case
 	case "fence.resource":
-		into.resource = value
+		f.resource = value
 	case "fence.token":
-		into.token = value
+		f.token = value
+	case "fence.grants":
+		f.grants = value
+	case settingLease:
+		f.lease = value
 	}
 }
 
 // options reads "-c name=value", "-cname=value" and "--name=value" as
-// PostgreSQL does.
-func (g *grantSettings) options(text string) {
+// PostgreSQL does, and returns the text without the gateway's own settings.
+func (s *settings) options(text string) (others string) {
 	words := splitOptions(text)
+	kept := make([]string, 0, len(words))
 	for i := 0; i < len(words); i++ {
-		setting, ok := strings.CutPrefix(words[i], "--")
+		first := i
+		setting, ok := strings.CutPrefix(unescapeOption(words[i]), "--")
 		if !ok {
-			if setting, ok = strings.CutPrefix(words[i], "-c"); !ok {
-				continue
-			}
-			if setting == "" && i+1 < len(words) {
+			if setting, ok = strings.CutPrefix(unescapeOption(words[i]), "-c"); ok && setting == "" && i+1 < len(words) {
 				i++
-				setting = words[i]
+				setting = unescapeOption(words[i])
 			}
 		}
 		name, value, _ := strings.Cut(setting, "=")
-		assign(&g.fromOptions, name, value)
+		if ok {
+			s.fromOptions.assign(name, value)
+		}
+		if !ok || !strings.EqualFold(name, settingLease) {
+			kept = append(kept, words[first:i+1]...)
+		}
 	}
+	return strings.Join(kept, " ")
 }
 
 // splitOptions splits at white space; a backslash takes the next byte as it is.
+// The words keep their backslashes.
 func splitOptions(text string) (words []string) {
-	var word strings.Builder
-	inWord := false
+	start := -1
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
 		case strings.IndexByte(" \t\n\v\f\r", c) >= 0:
-			if inWord {
-				words = append(words, word.String())
-				word.Reset()
-				inWord = false
+			if start >= 0 {
+				words = append(words, text[start:i])
+				start = -1
 			}
+		case start < 0:
+			start = i
+			fallthrough
 		default:
-			if c == '\\' && i+1 < len(text) {
+			if c == '\\' {
 				i++
-				c = text[i]
 			}
-			word.WriteByte(c)
-			inWord = true
 		}
 	}
-	if inWord {
-		words = append(words, word.String())
+	if start >= 0 {
+		words = append(words, text[start:])
 	}
 	return words
 }
 
+func unescapeOption(word string) string {
+	if strings.IndexByte(word, '\\') < 0 {
+		return word
+	}
+	var b strings.Builder
+	for i := 0; i < len(word); i++ {
+		if word[i] == '\\' && i+1 < len(word) {
+			i++
+		}
+		b.WriteByte(word[i])
+	}
+	return b.String()
+}
+
+// effective are the settings as PostgreSQL has them in the end.
+func (s *settings) effective() fenceSettings {
+	all := s.fromOptions
+	for _, f := range []struct{ into, from *string }{
+		{&all.resource, &s.fromMessage.resource},
+		{&all.token, &s.fromMessage.token},
+		{&all.grants, &s.fromMessage.grants},
+		{&all.lease, &s.fromMessage.lease},
+	} {
+		if *f.from != "" {
+			*f.into = *f.from
+		}
+	}
+	return all
+}
+
+// presents reports whether there is a grant, well-formed or not.
+func (f fenceSettings) presents() bool { return f.resource != "" && f.token != "" || f.grants != "" }
+
 // claim is none where the settings are malformed: PostgreSQL's fence says so
 // where it matters.
-func (g *grantSettings) claim() claim {
-	settings := g.fromOptions
-	if g.fromMessage.resource != "" {
-		settings.resource = g.fromMessage.resource
-	}
-	if g.fromMessage.token != "" {
-		settings.token = g.fromMessage.token
-	}
-	resource, err := fence.UnescapeResource(settings.resource)
+func (f fenceSettings) claim() claim {
+	resource, err := fence.UnescapeResource(f.resource)
 	if err != nil {
 		return claim{}
 	}
-	number, _, sealed := strings.Cut(settings.token, ".")
+	number, _, sealed := strings.Cut(f.token, ".")
 	if number == "0" && sealed {
 		return claim{resource: resource}
 	}

@@ -49,6 +49,34 @@ type Config struct {
 	// to 1 s.
 	FencesEvery time.Duration
 
+	// Rules say what sessions without a current grant may do: the first that fits.
+	// Defaults to none: every session is relayed.
+	Rules []Rule
+
+	// Leases gives sessions that ask for it (fence.lease in the startup options) a
+	// lease for the life of the connection. Defaults to nil: they are refused.
+	Leases Leases
+	// LeaseRules say which resources a user's sessions may lease. Defaults to none.
+	LeaseRules []LeaseRule
+	// MaxLeaseWait is the longest wait for a lease that a session may ask for.
+	// Defaults to 5 min.
+	MaxLeaseWait time.Duration
+
+	// MaxUserConnections is how many sessions one user may have at once; a further one
+	// is refused with FATAL 53300 once it has logged in. Defaults to 0: no limit but
+	// MaxConnections.
+	MaxUserConnections int
+
+	// IdleTimeout ends a session, FATAL 57P05, that has been idle for so long, outside
+	// of a transaction. Defaults to 0: never.
+	IdleTimeout time.Duration
+	// IdleInTransactionTimeout ends one, FATAL 25P03, that has been idle inside of a
+	// transaction. Defaults to 0: never.
+	IdleInTransactionTimeout time.Duration
+
+	// Metrics hears what happens. Defaults to nil: nobody does.
+	Metrics Metrics
+
 	// MaxConnections is how many connections may be open at once; a client beyond
 	// them is refused with FATAL 53300. Defaults to 1000.
 	MaxConnections int
@@ -94,6 +122,7 @@ func (c Config) withDefaults() Config {
 		{&c.DrainTimeout, 10 * time.Second},
 		{&c.KeepAlive, 30 * time.Second},
 		{&c.FencesEvery, time.Second},
+		{&c.MaxLeaseWait, 5 * time.Minute},
 	} {
 		if *d.value == 0 {
 			*d.value = d.fallback
@@ -101,6 +130,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
+	}
+	if c.Metrics == nil {
+		c.Metrics = deaf{}
 	}
 	if c.TLS != nil {
 		c.TLS = c.TLS.Clone()
@@ -121,10 +153,12 @@ func (c Config) validate() error {
 		}
 	}
 	switch {
-	case c.MaxConnections < 0:
-		return &fence.InvalidError{Field: "MaxConnections", Reason: "is negative"}
-	case c.LoginTimeout < 0 || c.DialTimeout < 0 || c.DrainTimeout < 0 || c.KeepAlive < 0 || c.FencesEvery < 0:
+	case c.MaxConnections < 0 || c.MaxUserConnections < 0:
+		return &fence.InvalidError{Field: "MaxConnections", Reason: "or MaxUserConnections is negative"}
+	case len(c.LeaseRules) > 0 && c.Leases == nil:
+		return &fence.InvalidError{Field: "LeaseRules", Reason: "need Leases"}
+	case min(c.LoginTimeout, c.DialTimeout, c.DrainTimeout, c.KeepAlive, c.FencesEvery, c.MaxLeaseWait, c.IdleTimeout, c.IdleInTransactionTimeout) < 0:
 		return &fence.InvalidError{Field: "timeouts", Reason: "include a negative one"}
 	}
-	return nil
+	return CheckRules(c.Rules, c.Database)
 }

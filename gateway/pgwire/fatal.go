@@ -12,14 +12,21 @@ import (
 
 // SQLSTATEs that the relay itself reports.
 const (
-	codeConnectionFailure    = "08006"
-	codeProtocolViolation    = "08P01"
-	codeUnsupported          = "0A000"
-	codeInvalidAuthorization = "28000"
-	codeUnknownDatabase      = "3D000"
-	codeTooManyConnections   = "53300"
-	codeAdminShutdown        = "57P01"
-	codeCannotConnectNow     = "57P03"
+	codeConnectionFailure     = "08006"
+	codeInvalidParameter      = "22023"
+	codeIdleInTransaction     = "25P03"
+	codeUndefinedSchema       = "3F000"
+	codeInsufficientPrivilege = "42501"
+	codeUndefinedFunction     = "42883"
+	codeLockNotAvailable      = "55P03"
+	codeIdleSession           = "57P05"
+	codeProtocolViolation     = "08P01"
+	codeUnsupported           = "0A000"
+	codeInvalidAuthorization  = "28000"
+	codeUnknownDatabase       = "3D000"
+	codeTooManyConnections    = "53300"
+	codeAdminShutdown         = "57P01"
+	codeCannotConnectNow      = "57P03"
 )
 
 const (

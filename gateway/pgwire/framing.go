@@ -57,9 +57,12 @@ func (f *framer) begin(typ byte, length uint32) {
 
 // Message types that the relay looks for.
 const (
-	typeReadyForQuery  = 'Z'
-	typeError          = 'E'
-	typeCopyInResponse = 'G'
+	typeReadyForQuery   = 'Z'
+	typeError           = 'E'
+	typeCopyInResponse  = 'G'
+	typeDataRow         = 'D'
+	typeNotice          = 'N'
+	typeParameterStatus = 'S'
 
 	typeQuery        = 'Q'
 	typeSync         = 'S'

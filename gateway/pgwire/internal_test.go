@@ -61,7 +61,7 @@ func TestDeadlineThatRunsOutBeforeTheSessionOpensEndsIt(t *testing.T) {
 	near, far := net.Pipe()
 	defer func() { _, _ = near.Close(), far.Close() }()
 	s := aSession(t, &scripted{Conn: near, read: func([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }})
-	if !s.loggingIn(far, claim{}) {
+	if !s.loggingIn(far) {
 		t.Fatal("the session may not log in")
 	}
 	s.clientToServer(far)
@@ -76,7 +76,7 @@ func TestPanicOfOneDirectionEndsBoth(t *testing.T) {
 	upstream, server := net.Pipe() // says nothing
 	defer func() { _ = server.Close() }()
 	s := aSession(t, &scripted{Conn: client, read: func([]byte) (int, error) { panic("of the test") }})
-	if !s.loggingIn(upstream, claim{}) {
+	if !s.loggingIn(upstream) {
 		t.Fatal("the session may not log in")
 	}
 	ended := make(chan struct{})

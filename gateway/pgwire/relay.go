@@ -22,10 +22,7 @@ func (s *session) relay(upstream net.Conn) {
 		defer s.recovered()
 		err = s.serverToClient(upstream)
 	}()
-	s.mu.Lock()
-	opened := s.phase == open
-	s.mu.Unlock()
-	if opened {
+	if s.isOpen() {
 		s.srv.counters.active.Add(-1)
 	}
 	if err != nil {
@@ -35,7 +32,6 @@ func (s *session) relay(upstream net.Conn) {
 	_ = upstream.Close()
 	s.endLogin()
 	fromClient.Wait()
-	s.over()
 }
 
 // clientToServer ends when the client does, or when s.raw or upstream is closed.
@@ -79,6 +75,9 @@ func (s *session) forwarding(stream *clientStream) bool {
 	if s.closing == cutting {
 		return false
 	}
+	if s.asked.IsZero() && s.phase == open {
+		s.asked = time.Now()
+	}
 	s.fromClient += stream.bytes
 	s.moves++
 	s.quiet = 0
@@ -96,6 +95,10 @@ func (s *session) forwarding(stream *clientStream) bool {
 func (s *session) delivered(stream *serverStream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.answered && !s.asked.IsZero() {
+		s.answered = true
+		s.srv.cfg.Metrics.Answered(time.Since(s.asked))
+	}
 	s.toClient += stream.bytes
 	s.moves++
 	s.copyIn = stream.copyIn
@@ -173,7 +176,7 @@ func (s *session) login(from *source, stream *serverStream) (held []byte, err er
 			return b[at:], nil
 		case err == nil:
 		case isTimeout(err):
-			if s.endedInLogin() {
+			if s.ending() {
 				return nil, errEnded
 			}
 			return nil, err
@@ -181,12 +184,6 @@ func (s *session) login(from *source, stream *serverStream) (held []byte, err er
 			return nil, err
 		}
 	}
-}
-
-func (s *session) endedInLogin() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closing != notClosing
 }
 
 // pump is the data path: no allocation, no copy, one write per read.

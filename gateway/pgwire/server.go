@@ -17,6 +17,8 @@ type Server struct {
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
+	ofUser   map[string]int // sessions that have logged in
+	tallies  map[string]*Traffic
 	stopping bool
 
 	askedForCertificate atomic.Bool // PostgreSQL has asked for one of a client's
@@ -43,7 +45,7 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	return &Server{cfg: cfg, log: cfg.Logger, sessions: make(map[*session]struct{})}, nil
+	return &Server{cfg: cfg, log: cfg.Logger, sessions: make(map[*session]struct{}), ofUser: make(map[string]int), tallies: make(map[string]*Traffic)}, nil
 }
 
 // Stats reports what the server has done so far.
@@ -72,6 +74,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	if s.cfg.Fences != nil {
 		watching.Go(func() { s.watch(watched) })
 	}
+	watching.Go(func() { s.watchIdle(watched) })
 	err := s.accept(ctx, ln, &sessions)
 	_ = ln.Close()
 	s.drain(&sessions)

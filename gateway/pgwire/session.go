@@ -12,6 +12,8 @@ import (
 	"runtime/debug"
 	"sync"
 	"time"
+
+	"github.com/fencegate/fencegate/fence"
 )
 
 // session is one client's connection and the one upstream that it gets.
@@ -26,7 +28,11 @@ type session struct {
 
 	id       string
 	began    time.Time
-	who      startup         // once the startup packet is read
+	who      startup // once the startup packet is read
+	policy   Policy
+	seal     fence.Seal      // of the lease that it asks for
+	held     *heldLease      // nil: none
+	reserved bool            // counted among its user's sessions
 	opening  context.Context // ends when the session opens, or is given up before
 	endLogin context.CancelFunc
 
@@ -46,6 +52,11 @@ type session struct {
 	moves    uint64      // how often bytes passed, in either direction
 
 	fromClient, toClient int64 // bytes since it opened
+	tallied              struct{ fromClient, toClient int64 }
+	movesSeen            uint64    // when idleness was last looked at
+	still                time.Time // since when it has not changed
+	asked                time.Time // when the first statement was passed on
+	answered             bool
 }
 
 type phase int
@@ -80,6 +91,7 @@ func newSession(srv *Server, conn net.Conn) *session {
 // run serves the connection to its end.
 func (s *session) run(ctx context.Context) {
 	defer func() { _ = s.raw.Close() }()
+	defer s.over()
 	defer s.endLogin()
 	if s.surplus {
 		s.loginEnds = time.Now().Add(min(surplusTimeout, s.srv.cfg.LoginTimeout))
@@ -105,13 +117,17 @@ func (s *session) run(ctx context.Context) {
 		return
 	}
 	s.who = who
+	if opening, err = s.dressed(opening); err != nil {
+		s.refuse(err)
+		return
+	}
 	upstream, err := s.srv.dial(ctx)
 	if err != nil {
 		s.refuse(err)
 		return
 	}
 	defer func() { _ = upstream.Close() }()
-	if !s.loggingIn(upstream, who.claim) {
+	if !s.loggingIn(upstream) {
 		s.refuse(errShuttingDown)
 		return
 	}
@@ -223,17 +239,17 @@ func (s *session) refuse(err error) {
 		log.Debug("a client left before its login", "error", err)
 		return
 	}
-	s.srv.counters.refused.Add(1)
+	s.srv.refused(refusal)
 	log.Warn("a connection was refused", "sqlstate", refusal.code, "error", refusal)
 	sendFatal(s.client, refusal)
 	linger(s.client, longLinger)
 }
 
 // loggingIn notes the upstream. It is false where the server is stopping.
-func (s *session) loggingIn(upstream net.Conn, carried claim) bool {
+func (s *session) loggingIn(upstream net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.upstream, s.phase, s.claim = upstream, loggingIn, carried
+	s.upstream, s.phase, s.claim = upstream, loggingIn, s.who.claim
 	_ = upstream.SetReadDeadline(s.loginEnds)
 	s.pending = 1 // the startup packet is answered by a ReadyForQuery too
 	return s.closing == notClosing
@@ -255,6 +271,7 @@ func (s *session) opened() bool {
 	}
 	s.srv.counters.sessions.Add(1)
 	s.srv.counters.active.Add(1)
+	s.srv.cfg.Metrics.LoggedIn(time.Since(s.began))
 	return true
 }
 
@@ -266,6 +283,19 @@ func (s *session) deadlinePassed() (readOn bool) {
 	defer s.mu.Unlock()
 	s.expired = s.phase != open && !s.patient
 	return !s.expired && s.closing == notClosing
+}
+
+// ending reports whether the gateway ends the session.
+func (s *session) ending() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closing != notClosing
+}
+
+func (s *session) isOpen() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.phase == open
 }
 
 // drain asks the session to end at its next idle moment.
@@ -330,7 +360,8 @@ func (s *session) cutLocked(why *fatalError) {
 func (s *session) tell(why *fatalError, boundary bool) {
 	if why == nil {
 		why = errStopping
-	} else {
+	} else if s.isOpen() {
+		s.srv.cfg.Metrics.Ended(why.code)
 		s.log().Info("a PostgreSQL session was ended", "sqlstate", why.code, "error", why, "detail", why.detail)
 	}
 	if boundary {

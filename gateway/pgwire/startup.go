@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"strings"
 )
 
 // Codes that stand where a startup packet has its protocol version.
@@ -61,6 +62,9 @@ type startup struct {
 	user, database string
 	physical       bool // physical replication: belongs to no database
 	claim          claim
+	presents       bool        // a grant, well-formed or not
+	several        bool        // it is, or they are, in a list
+	lease          *leaseAsked // nil: none
 }
 
 // parseStartup reads a StartupMessage. The packet itself goes on verbatim.
@@ -73,7 +77,7 @@ func parseStartup(p packet) (startup, error) {
 		}
 	}
 	logical := false // once it is asked for, PostgreSQL stays with it, and with the database
-	var settings grantSettings
+	var set settings
 	malformed := &fatalError{code: codeProtocolViolation, message: "invalid startup packet layout: expected terminator as last byte"}
 	for b := []byte(p[minPacketBytes:]); ; {
 		name, rest, ok := cutString(b)
@@ -99,21 +103,63 @@ func parseStartup(p packet) (startup, error) {
 			logical = logical || value == "database"
 			s.physical = isTrue(value)
 		case "options":
-			settings.options(value)
+			_ = set.options(value)
 		default:
-			settings.direct(name, value)
+			set.fromMessage.assign(name, value)
 		}
 		b = rest
 	}
 	s.physical = s.physical && !logical
-	s.claim = settings.claim()
+	asked := set.effective()
+	s.claim, s.presents, s.several = asked.claim(), asked.presents(), asked.grants != ""
 	if s.user == "" {
 		return s, &fatalError{code: codeInvalidAuthorization, message: "no PostgreSQL user name specified in startup packet"}
 	}
 	if s.database == "" {
 		s.database = s.user
 	}
-	return s, nil
+	var err error
+	s.lease, err = asked.leaseAsked()
+	return s, err
+}
+
+// rewritten is a StartupMessage without fence.lease, and with these settings
+// (name, value, …), which outrank those that the client sent. The error is a
+// [*fatalError]: it has become too long.
+func rewritten(p packet, add ...string) (packet, error) {
+	out := append(packet(nil), p[:minPacketBytes]...)
+	put := func(s string) { out = append(append(out, s...), 0) }
+	for b := []byte(p[minPacketBytes:]); ; {
+		name, rest, _ := cutString(b) // parseStartup has seen that it is well-formed
+		if name == "" {
+			break
+		}
+		value, rest, _ := cutString(rest)
+		b = rest
+		switch {
+		case strings.EqualFold(name, settingLease):
+			continue
+		case name == "options":
+			var asked settings
+			if others := asked.options(value); asked.fromOptions.lease != "" {
+				value = others
+			}
+		}
+		put(name)
+		put(value)
+	}
+	for _, s := range add {
+		put(s)
+	}
+	out = append(out, 0)
+	if len(out) > maxStartupBytes {
+		return nil, &fatalError{
+			code:    codeProtocolViolation,
+			message: fmt.Sprintf("the startup packet is too long for the gateway's own settings: %d bytes with them; %d are allowed", len(out), maxStartupBytes),
+		}
+	}
+	binary.BigEndian.PutUint32(out, uint32(len(out)))
+	return out, nil
 }
 
 func cutString(b []byte) (value string, rest []byte, ok bool) {

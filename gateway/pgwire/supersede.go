@@ -2,7 +2,6 @@ package pgwire
 
 import (
 	"context"
-	"encoding/json"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -26,7 +25,7 @@ func (s *Server) watch(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		err := s.look(ctx)
+		err := s.Look(ctx)
 		if err != nil && !failing && ctx.Err() == nil { // once, until it works again
 			s.log.Warn("sessions whose grants are superseded can't be found; their writes are refused all the same", "error", err)
 		}
@@ -34,12 +33,21 @@ func (s *Server) watch(ctx context.Context) {
 	}
 }
 
-func (s *Server) look(ctx context.Context) error {
-	seen := make(map[string]bool)
+// Look looks now at the fences of the grants that sessions carry, and ends those
+// that are superseded: of these resources, or of all where none is named.
+func (s *Server) Look(ctx context.Context, only ...string) error {
+	if s.cfg.Fences == nil {
+		return nil
+	}
+	wanted := make(map[string]bool, len(only)) // false: seen already
+	for _, resource := range only {
+		wanted[resource] = true
+	}
 	var resources []string
 	s.each(func(ss *session) {
-		if resource := ss.watched(); resource != "" && !seen[resource] {
-			seen[resource] = true
+		resource := ss.watched()
+		if want, known := wanted[resource]; resource != "" && (want || !known && len(only) == 0) {
+			wanted[resource] = false
 			resources = append(resources, resource)
 		}
 	})
@@ -92,13 +100,9 @@ func staleError(stale *fence.StaleError) *fatalError {
 
 // staleDetail is DETAIL as PostgreSQL's fence writes it.
 func staleDetail(e *fence.StaleError) string {
-	b, err := json.Marshal(struct {
+	return jsonOf(struct {
 		Resource  string      `json:"resource"`
 		Presented fence.Token `json:"presented"`
 		Recorded  fence.Token `json:"recorded"`
 	}{e.Resource, e.Presented, e.Recorded})
-	if err != nil {
-		return "" // strings and numbers can't fail
-	}
-	return string(b)
 }

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+)
+
+func newSessions(e env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "sessions",
+		Short: "Look at the sessions on a gateway's PostgreSQL port, and end one",
+		Long: `Look at the sessions on a gateway's PostgreSQL port, and end one. Each gateway knows its
+own: behind a balancer, name the replica with --gateway.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newSessionsLs(e), newSessionsEnd(e))
+	return cmd
+}
+
+func newSessionsLs(e env) *cobra.Command {
+	var g gatewayFlags
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Short:   "Print the open sessions as JSON, the oldest first",
+		Example: `  fencegate sessions ls | jq -r '.sessions[] | select(.state == "idle in transaction") | .id'`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := g.client(e)
+			if err != nil {
+				return err
+			}
+			open, err := c.Sessions(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return printJSON(cmd.OutOrStdout(), open)
+		},
+	}
+	g.register(cmd)
+	return cmd
+}
+
+func newSessionsEnd(e env) *cobra.Command {
+	var g gatewayFlags
+	var by string
+	cmd := &cobra.Command{
+		Use:   "end ID",
+		Short: "End a session, whatever it does",
+		Long: `End a session, whatever it does: its client gets FATAL 57P01, its transaction is rolled
+back, and its lease is released where the gateway holds it. Its grant, if it brought one,
+stays current: see "fencegate resources revoke".`,
+		Example: `  fencegate sessions end 3QX7KJ2M5V --by "ops: idle since noon"`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[0] == "" {
+				return usage(errors.New("the session's id is empty"))
+			}
+			c, err := g.client(e)
+			if err != nil {
+				return err
+			}
+			return c.EndSession(cmd.Context(), args[0], by)
+		},
+	}
+	g.register(cmd)
+	cmd.Flags().StringVar(&by, "by", "", "who asks and why, for the gateway's log")
+	return cmd
+}

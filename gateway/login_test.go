@@ -1,0 +1,410 @@
+//go:build unix
+
+package gateway_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// login opens a session through the PostgreSQL port with these startup options.
+func (c *client) login(ctx context.Context, pg testenv.PG, options string) (*pgx.Conn, error) {
+	c.t.Helper()
+	cfg, err := pgx.ParseConfig(pg.WriterURL)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	host, port, _ := net.SplitHostPort(c.g.Addrs().PG)
+	number, _ := strconv.ParseUint(port, 10, 16)
+	cfg.Host, cfg.Port = host, uint16(number)
+	cfg.RuntimeParams["options"] = options
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err == nil {
+		c.t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(ctx)) })
+	}
+	return conn, err
+}
+
+// leasing is a gateway whose writers may lease orders/*, in front of a guarded table.
+func leasingGateway(t *testing.T, change func(*gateway.Config)) (*client, testenv.PG) {
+	t.Helper()
+	pg := testenv.Postgres(t)
+	guarded(t, pg)
+	cfg := config(t, pg)
+	cfg.PGLeases = []string{"*=orders/*"}
+	if change != nil {
+		change(&cfg)
+	}
+	return start(t, cfg), pg
+}
+
+// locked reports whether somebody holds the resource, and who.
+func (c *client) locked(resource string) (holder string, locked bool) {
+	a := c.do("GET", "/v1/resources/"+resource, nil)
+	lock, _ := a.Body["lock"].(map[string]any)
+	holder, _ = lock["holder"].(string)
+	locked, _ = a.Body["locked"].(bool)
+	return holder, locked
+}
+
+func fatal(err error) *pgconn.PgError {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || refused.Severity != "FATAL" {
+		return &pgconn.PgError{Message: fmt.Sprint(err)}
+	}
+	return refused
+}
+
+func TestALoginCanTakeALeaseForTheLifeOfItsConnection(t *testing.T) {
+	t.Parallel()
+	var log logbook
+	c, pg := leasingGateway(t, func(cfg *gateway.Config) {
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		cfg.PGPolicies = []string{"*=grant-required"}
+	})
+	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;ttl=600ms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if holder, locked := c.locked("orders/1001"); !locked || !strings.Contains(holder, conn.Config().User) {
+		t.Errorf("held by %q (%v)", holder, locked)
+	}
+	// Long enough for several renewals.
+	for began := time.Now(); time.Since(began) < 2*time.Second; {
+		if _, err := conn.Exec(t.Context(), updateOrder, "leased"); err != nil {
+			t.Fatalf("after %v: %v", time.Since(began), err)
+		}
+	}
+	if _, err := conn.Exec(t.Context(), "DISCARD ALL"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.PgConn().Exec(t.Context(), "UPDATE orders SET status = 'after DISCARD ALL'").ReadAll(); err != nil {
+		t.Errorf("what a pool does between two jobs took the grant: %v", err)
+	}
+	var token, lease string
+	if err := conn.QueryRow(t.Context(), "SELECT current_setting('fence.token'), coalesce(current_setting('fence.lease', true), '')").Scan(&token, &lease); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(token, "0.") || lease != "" {
+		t.Errorf("token %.2s…, lease option %q in PostgreSQL", token, lease)
+	}
+
+	// Another session has to wait, and learns who holds it.
+	began := time.Now()
+	_, err = c.login(t.Context(), pg, "-c fence.lease=orders/1001;wait=300ms")
+	if refused := fatal(err); refused.Code != "55P03" || !strings.Contains(refused.Message+refused.Detail, conn.Config().User) || time.Since(began) < 300*time.Millisecond {
+		t.Errorf("after %v: %+v; want FATAL 55P03 with the holder", time.Since(began), refused)
+	}
+	next := make(chan error, 1)
+	go func() {
+		conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;wait=30s")
+		if err == nil {
+			_, err = conn.Exec(t.Context(), updateOrder, "by the next")
+		}
+		next <- err
+	}()
+	until(t, "it waits", func() bool {
+		lock, _ := c.do("GET", "/v1/resources/orders/1001", nil).Body["lock"].(map[string]any)
+		return lock["waiters"] == 1.0
+	})
+	if err := conn.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-next; err != nil {
+		t.Errorf("when the first had left: %v", err)
+	}
+	_, seal, _ := strings.Cut(token, ".")
+	if text := log.text(); strings.Contains(text, seal) || strings.Contains(text, "UPDATE orders") {
+		t.Error("the log shows a seal, or SQL")
+	}
+}
+
+func (l *logbook) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func TestLeaseLoginsThatFailLeaveNothingLocked(t *testing.T) {
+	t.Parallel()
+	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.PGMaxUserConnections = 3 })
+	for options, want := range map[string]string{
+		"-c fence.lease=users/1":                                          "42501", // no rule
+		"-c fence.lease=orders/*":                                         "22023",
+		"-c fence.lease=":                                                 "",
+		"-c fence.lease=orders/%zz":                                       "22023",
+		"-c fence.lease=orders/2;ttl=soon":                                "22023",
+		"-c fence.lease=orders/2;ttl=-1s":                                 "22023",
+		"-c fence.lease=orders/2;ttl=0s":                                  "22023",
+		"-c fence.lease=orders/2;ttl=1ns":                                 "22023",
+		"-c fence.lease=orders/2;ttl=2m":                                  "22023", // MaxTTL is 1 min
+		"-c fence.lease=orders/2;wait=6m":                                 "22023",
+		"-c fence.lease=orders/2;ttl=1s;ttl=2s":                           "22023",
+		"-c fence.lease=orders/2;":                                        "22023",
+		"-c fence.lease=orders/2;color=red":                               "22023",
+		"-c fence.lease=orders/2 -c fence.token=1":                        "22023",
+		"-c fence.lease=orders/2 -c fence.resource=a":                     "22023",
+		"-c fence.lease=orders/2 -c fence.grants=orders/1=1." + "00":      "22023",
+		"-c fence.lease=orders/2;ttl=5s -c log_statement=all":             "42501", // PostgreSQL's own refusal of the options
+		"-c fence.lease=orders/2;ttl=5s -c no_such_parameter_anywhere=on": "42704",
+	} {
+		_, err := c.login(t.Context(), pg, options)
+		if got := fatal(err).Code; got != want {
+			t.Errorf("%s: %q %v; want %q", options, got, err, want)
+		}
+		if _, locked := c.locked("orders/2"); locked {
+			t.Errorf("%s: something stays locked", options)
+		}
+	}
+}
+
+func TestAClientThatVanishesWhileItWaitsLeavesTheQueue(t *testing.T) {
+	t.Parallel()
+	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.SQLURL = "" }) // whose connections would be counted
+	held := c.acquire("orders/1001", "1m", "0s")
+	ctx, leave := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.login(ctx, pg, "-c fence.lease=orders/1001;wait=1m")
+		ended <- err
+	}()
+	waiters := func() any {
+		lock, _ := c.do("GET", "/v1/resources/orders/1001", nil).Body["lock"].(map[string]any)
+		return lock["waiters"]
+	}
+	until(t, "it waits", func() bool { return waiters() == 1.0 })
+	leave()
+	if err := <-ended; err == nil {
+		t.Fatal("a login succeeded that nobody waited for")
+	}
+	until(t, "it has left the queue", func() bool { return waiters() == 0.0 })
+	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": held.handle})
+	until(t, "nobody holds it", func() bool { _, locked := c.locked("orders/1001"); return !locked })
+	until(t, "its PostgreSQL connection is gone", func() bool {
+		var n int
+		err := pg.Pool(t).QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE usename = 'fencegate_test_writer' AND datname = current_database()").Scan(&n)
+		return err == nil && n == 0
+	})
+}
+
+func TestAClientThatVanishesGivesItsLeaseBack(t *testing.T) {
+	t.Parallel()
+	c, pg := leasingGateway(t, nil)
+	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), "BEGIN; UPDATE orders SET status = 'half'"); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.PgConn().Conn().Close(); err != nil { // no Terminate
+		t.Fatal(err)
+	}
+	next := c.acquire("orders/1001", "1m", "20s")
+	var status string
+	if err := c.connect(pg, next).QueryRow(t.Context(), "SELECT status FROM orders").Scan(&status); err != nil || status != "new" {
+		t.Errorf("%q, %v", status, err)
+	}
+}
+
+func TestASessionWhoseLeaseIsLostEnds(t *testing.T) {
+	t.Parallel()
+	c, pg := leasingGateway(t, nil)
+	for name, lose := range map[string]func(){
+		"revoked": func() {
+			c.want(http.StatusOK, "POST", "/v1/resources/orders/1001/revoke", map[string]string{"holder": "ops"})
+		},
+		"raised behind the gateway's back": func() {
+			if _, err := pgfence.New(testenv.PoolOf(t, pg.GatewayURL)).Revoke(t.Context(), "orders/1001", "another"); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;ttl=900ms;wait=20s")
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if _, err := conn.Exec(t.Context(), "BEGIN; SELECT * FROM orders FOR UPDATE"); err != nil {
+			t.Fatal(err)
+		}
+		lose()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		_, err = conn.Exec(ctx, "SELECT pg_sleep(20)") // ends when the gateway ends the session
+		cancel()
+		if refused := fatal(err); refused.Code != "ZF001" || refused.Hint == "" || !strings.Contains(refused.Detail, `"orders/1001"`) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	until(t, "the lock is free", func() bool { _, locked := c.locked("orders/1001"); return !locked })
+}
+
+func TestALeaseThatCannotBeRenewedEndsItsSession(t *testing.T) {
+	t.Parallel()
+	src := &failingSource{}
+	c, pg := leasingGateway(t, func(cfg *gateway.Config) { src.into(t, cfg) })
+	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;ttl=900ms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	src.away.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	began := time.Now()
+	_, err = conn.Exec(ctx, "SELECT pg_sleep(20)")
+	if refused := fatal(err); refused.Code != "ZF001" || !strings.Contains(refused.Message, "renewed") {
+		t.Errorf("%v", err)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the session outlived its lease by %v", took)
+	}
+	_, err = c.login(t.Context(), pg, "-c fence.lease=orders/1001;ttl=900ms")
+	if refused := fatal(err); refused.Code != "57P03" || refused.Hint == "" || strings.Contains(refused.Message, "no leader") {
+		t.Errorf("while the source is away: %v", err)
+	}
+	src.away.Store(false)
+	src.detached.Store(true)
+	if _, err = c.login(t.Context(), pg, "-c fence.lease=orders/1001;ttl=900ms;wait=5s"); fatal(err).Code != "57P03" {
+		t.Errorf("a source that arms with a seal of its own: %v", err)
+	}
+	until(t, "nothing stays locked", func() bool { _, locked := c.locked("orders/1001"); return !locked })
+}
+
+func TestStopReleasesTheLeasesOfSessions(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	guarded(t, pg)
+	cfg := config(t, pg)
+	cfg.PGLeases, cfg.DrainTimeout = []string{"*=orders/*"}, 500*time.Millisecond
+	one := start(t, cfg)
+	cfg.BlobDir = t.TempDir()
+	other := start(t, cfg)
+	idle, err := one.login(t.Context(), pg, "-c fence.lease=orders/1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := one.login(t.Context(), pg, "-c fence.lease=orders/2"); err != nil {
+		t.Fatal(err)
+	}
+	waits := make(chan error, 1)
+	go func() {
+		_, err := one.login(t.Context(), pg, "-c fence.lease=orders/1;wait=1m")
+		waits <- err
+	}()
+	until(t, "it waits", func() bool {
+		lock, _ := other.do("GET", "/v1/resources/orders/1", nil).Body["lock"].(map[string]any)
+		return lock["waiters"] == 1.0
+	})
+	if err := one.g.Stop(); err != nil {
+		t.Error(err)
+	}
+	if err := <-waits; fatal(err).Code != "57P01" {
+		t.Errorf("who waited: %v; want 57P01", err)
+	}
+	if _, err := idle.Exec(t.Context(), "SELECT 1"); fatal(err).Code != "57P01" {
+		t.Errorf("who was idle: %v; want 57P01", err)
+	}
+	for _, resource := range []string{"orders/1", "orders/2"} {
+		other.acquire(resource, "1m", "0s") // does not wait
+	}
+}
+
+func TestSupersedingReachesOtherGateways(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	guarded(t, pg)
+	cfg := config(t, pg)
+	cfg.PGLookEvery = time.Hour // nothing but what they say to each other
+	one := start(t, cfg)
+	cfg.BlobDir = t.TempDir()
+	other := start(t, cfg)
+	until(t, "both listen", func() bool {
+		var n int
+		err := pg.Pool(t).QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN %'").Scan(&n)
+		return err == nil && n == 2
+	})
+	for round := range 3 {
+		l := one.acquire("orders/1001", "1m", "10s")
+		conn := other.connect(pg, l)
+		bystander := other.connect(pg, one.acquire(fmt.Sprint("orders/", round), "1m", "0s"))
+		if _, err := conn.Exec(t.Context(), "BEGIN; LOCK TABLE orders IN SHARE ROW EXCLUSIVE MODE"); err != nil {
+			t.Fatal(err)
+		}
+		one.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
+		next := one.acquire("orders/1001", "1m", "0s")
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		if _, err := one.connect(pg, next).Exec(ctx, updateOrder, "by the next"); err != nil {
+			t.Errorf("round %d: the next holder waits for what a stale one locked: %v", round, err)
+		}
+		cancel()
+		if _, err := conn.Exec(t.Context(), "COMMIT"); fatal(err).Code != "ZF001" {
+			t.Errorf("round %d: %v; want FATAL ZF001", round, err)
+		}
+		if _, err := bystander.Exec(t.Context(), "SELECT 1"); err != nil {
+			t.Errorf("round %d: a session of another resource: %v", round, err)
+		}
+		one.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": next.handle})
+	}
+}
+
+func TestWhatNobodySaidIsFoundByLooking(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	guarded(t, pg)
+	cfg := config(t, pg)
+	cfg.PGLookEvery = 20 * time.Millisecond
+	c := start(t, cfg)
+	conn := c.connect(pg, c.acquire("orders/1001", "1m", "0s"))
+	// A forged notification ends nobody: it is a hint only.
+	if _, err := pg.Pool(t).Exec(t.Context(), "SELECT pg_notify('fencegate_superseded', 'orders/1001'), pg_notify('fencegate_superseded', repeat('x', 7000)), pg_notify('fencegate_superseded', E'\\n\\n')"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), updateOrder, "still"); err != nil {
+		t.Errorf("after a forged notification: %v", err)
+	}
+	if _, err := pgfence.New(testenv.PoolOf(t, pg.GatewayURL)).Revoke(t.Context(), "orders/1001", "not a gateway"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := conn.Exec(ctx, "SELECT pg_sleep(20)"); fatal(err).Code != "ZF001" {
+		t.Errorf("%v; want FATAL ZF001", err)
+	}
+}
+
+func TestBadRulesAreRefusedAtTheStart(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*gateway.Config){
+		"policy":            func(c *gateway.Config) { c.PGPolicies = []string{"app=closed"} },
+		"dead policy":       func(c *gateway.Config) { c.PGPolicies = []string{"*=open", "app=read-only"} },
+		"another database":  func(c *gateway.Config) { c.PGPolicies = []string{"app@nowhere=open"} },
+		"lease":             func(c *gateway.Config) { c.PGLeases = []string{"app"} },
+		"no port":           func(c *gateway.Config) { c.PGListen, c.PGPolicies = "", []string{"*=open"} },
+		"negative timeout":  func(c *gateway.Config) { c.PGIdleTimeout = -1 },
+		"negative per user": func(c *gateway.Config) { c.PGMaxUserConnections = -1 },
+	} {
+		cfg := gateway.Config{PostgresURL: "postgres://a@127.0.0.1:1/shop", Leases: noLeases, MasterKey: masterKey, PGListen: "127.0.0.1:0"}
+		change(&cfg)
+		if g, err := gateway.New(cfg); !errors.Is(err, fence.ErrInvalid) {
+			t.Errorf("%s: %v; want it refused", name, err)
+			if g != nil {
+				_ = g.Stop()
+			}
+		}
+	}
+}

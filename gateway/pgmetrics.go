@@ -1,0 +1,70 @@
+package gateway
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fencegate/fencegate/gateway/pgwire"
+)
+
+// pgMetrics counts what happens on the PostgreSQL port.
+type pgMetrics struct {
+	logins, answers prometheus.Histogram
+	refused, ended  *prometheus.CounterVec
+}
+
+var _ pgwire.Metrics = (*pgMetrics)(nil)
+
+func newPGMetrics() *pgMetrics {
+	buckets := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+	return &pgMetrics{
+		logins: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "fencegate_pg_login_seconds", Buckets: buckets,
+			Help: "Time from accepting a connection on the PostgreSQL port to the end of its login, waits for leases included.",
+		}),
+		answers: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "fencegate_pg_first_byte_seconds", Buckets: buckets,
+			Help: "Time from passing on a session's first statement to the first byte of its answer.",
+		}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fencegate_pg_refusals_total", Help: "Connections that the PostgreSQL port refused, by SQLSTATE.",
+		}, []string{"sqlstate"}),
+		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fencegate_pg_ended_total", Help: "Open sessions that the PostgreSQL port ended, by SQLSTATE.",
+		}, []string{"sqlstate"}),
+	}
+}
+
+func (m *pgMetrics) LoggedIn(took time.Duration) { m.logins.Observe(took.Seconds()) }
+func (m *pgMetrics) Answered(took time.Duration) { m.answers.Observe(took.Seconds()) }
+func (m *pgMetrics) Refused(sqlstate string)     { m.refused.WithLabelValues(sqlstate).Inc() }
+func (m *pgMetrics) Ended(sqlstate string)       { m.ended.WithLabelValues(sqlstate).Inc() }
+
+// traffic tells what passed for each resource: asked, not counted.
+type traffic struct {
+	of              func() []pgwire.Traffic
+	sessions, bytes *prometheus.Desc
+}
+
+var _ prometheus.Collector = traffic{}
+
+func newTraffic(of func() []pgwire.Traffic) traffic {
+	return traffic{
+		of: of,
+		sessions: prometheus.NewDesc("fencegate_pg_resource_sessions",
+			"Sessions open on the PostgreSQL port, by the resource of their grant; * stands for those beyond the first 100.", []string{"resource"}, nil),
+		bytes: prometheus.NewDesc("fencegate_pg_bytes_total",
+			"Bytes relayed in open sessions, by the resource of their grant; * stands for those beyond the first 100.", []string{"resource", "direction"}, nil),
+	}
+}
+
+func (t traffic) Describe(into chan<- *prometheus.Desc) { into <- t.sessions; into <- t.bytes }
+
+func (t traffic) Collect(into chan<- prometheus.Metric) {
+	for _, one := range t.of() {
+		into <- prometheus.MustNewConstMetric(t.sessions, prometheus.GaugeValue, float64(one.Sessions), one.Resource)
+		into <- prometheus.MustNewConstMetric(t.bytes, prometheus.CounterValue, float64(one.FromClient), one.Resource, "from_client")
+		into <- prometheus.MustNewConstMetric(t.bytes, prometheus.CounterValue, float64(one.ToClient), one.Resource, "to_client")
+	}
+}

@@ -1,0 +1,279 @@
+package pgwire
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Leases gives sessions their leases. Implementations are safe for concurrent use.
+type Leases interface {
+	// Acquire takes the lease of a resource and arms the fence with r's seal, waiting
+	// at most r.Wait. When it returns an error, nothing stays locked: a [*HeldError]
+	// where another outlasts the wait, a [*fence.InvalidError] where this lease can't
+	// be had, a [*fence.UndrainedError].
+	Acquire(ctx context.Context, r LeaseRequest) (Lease, error)
+	// Renew extends the lease by its TTL, counted from now, and returns its new end.
+	// [fence.ErrStale]: it is over. After any other error it is good until its old end.
+	Renew(ctx context.Context, l Lease) (time.Time, error)
+	// Release ends the lease; one that is over is no error.
+	Release(ctx context.Context, l Lease) error
+}
+
+// LeaseRequest asks for a lease.
+type LeaseRequest struct {
+	Resource string
+	TTL      time.Duration // 0: the source's own
+	Wait     time.Duration // 0: not at all
+	Holder   string        // for people
+	SealHash []byte        // of the seal that the session presents
+}
+
+// Lease is a resource held until Deadline.
+type Lease struct {
+	Resource string
+	Token    fence.Token
+	Owner    string // opaque; with resource and token it names the lease
+	TTL      time.Duration
+	Since    time.Time // when it was asked for
+	Deadline time.Time // on the monotonic clock
+}
+
+// HeldError says who has the resource.
+type HeldError struct {
+	Resource   string
+	Holder     string        // for people; "" where it is not known
+	RetryAfter time.Duration // when it may be free at the latest; 0: not known
+}
+
+func (e *HeldError) Error() string {
+	if e.Holder == "" {
+		return fmt.Sprintf("%q is held by another", e.Resource)
+	}
+	return fmt.Sprintf("%q is held by %q", e.Resource, e.Holder)
+}
+
+// leaseAsked is a fence.lease of the startup options: RESOURCE[;ttl=30s][;wait=5s],
+// the name percent-encoded.
+type leaseAsked struct {
+	resource  string
+	ttl, wait time.Duration
+}
+
+// leaseAsked is nil where none is asked for. The error is a [*fatalError].
+func (f fenceSettings) leaseAsked() (*leaseAsked, error) {
+	if f.lease == "" {
+		return nil, nil //nolint:nilnil // none is asked for
+	}
+	invalid := func(why string) (*leaseAsked, error) {
+		return nil, &fatalError{
+			code: codeInvalidParameter, message: "the option fence.lease " + why,
+			hint: "Write fence.lease=RESOURCE, or RESOURCE;ttl=30s;wait=5s, the name percent-encoded.",
+		}
+	}
+	if f.resource != "" || f.token != "" || f.grants != "" {
+		return invalid("can't come together with a grant: it brings its own")
+	}
+	name, options, more := strings.Cut(f.lease, ";")
+	resource, err := fence.UnescapeResource(name)
+	if err != nil {
+		return invalid("names no resource: " + err.Error())
+	}
+	l := leaseAsked{resource: resource}
+	times := map[string]*time.Duration{"ttl": &l.ttl, "wait": &l.wait}
+	var option string
+	for more {
+		option, options, more = strings.Cut(options, ";")
+		name, value, _ := strings.Cut(option, "=")
+		into := times[name]
+		if into == nil {
+			return invalid("has " + quote(option) + ", which is neither ttl nor wait, or comes twice")
+		}
+		delete(times, name)
+		*into, err = time.ParseDuration(value)
+		if err != nil || *into < 0 || name == "ttl" && *into == 0 {
+			return invalid("has " + quote(option) + ", which is no duration such as 30s")
+		}
+	}
+	return &l, nil
+}
+
+// armTimeout is what an acquisition may take beyond the wait that was asked for.
+const armTimeout = 30 * time.Second
+
+// takeLease acquires what the client asked for. It returns a [*fatalError] where
+// it does not get it, errClientGone, or errEnded.
+func (s *session) takeLease() error {
+	asked, cfg := s.who.lease, &s.srv.cfg
+	switch {
+	case !cfg.mayLease(s.who.user, asked.resource):
+		return &fatalError{
+			code: codeInsufficientPrivilege, message: fmt.Sprintf("the role %s may not lease %q here", quote(s.who.user), asked.resource),
+			hint: "A lease rule of the gateway must give the role this resource.",
+		}
+	case asked.wait > cfg.MaxLeaseWait:
+		return &fatalError{code: codeInvalidParameter, message: fmt.Sprintf("the option fence.lease waits %v; at most %v are allowed", asked.wait, cfg.MaxLeaseWait)}
+	}
+	if err := s.wait(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(s.opening, asked.wait+armTimeout)
+	defer cancel()
+	lease, err := cfg.Leases.Acquire(ctx, LeaseRequest{
+		Resource: asked.resource, TTL: asked.ttl, Wait: asked.wait, SealHash: s.seal.Hash(),
+		Holder: printable(s.who.user) + " at " + s.raw.RemoteAddr().String(),
+	})
+	switch {
+	case err == nil:
+		s.keep(lease)
+		s.mu.Lock()
+		s.claim.token = lease.Token
+		s.mu.Unlock()
+		return nil
+	case s.opening.Err() == nil:
+		return leaseRefusal(asked.resource, err)
+	case s.ending():
+		return errEnded
+	}
+	return errClientGone
+}
+
+// wait lifts the login's deadline: the client has logged in, and its lease has a
+// limit of its own. The error says that it came too late.
+func (s *session) wait() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closing != notClosing:
+		return errEnded
+	case s.expired:
+		return os.ErrDeadlineExceeded
+	}
+	s.patient = true
+	return s.raw.SetDeadline(time.Time{})
+}
+
+// leaseRefusal is what a client is told that does not get its lease.
+func leaseRefusal(resource string, err error) error {
+	var held *HeldError
+	var invalid *fence.InvalidError
+	code, refused := fence.CodeOf(err)
+	switch {
+	case errors.As(err, &held):
+		return &fatalError{
+			code: codeLockNotAvailable, message: held.Error(),
+			detail: jsonOf(struct {
+				Resource   string `json:"resource"`
+				Holder     string `json:"holder,omitempty"`
+				RetryAfter int64  `json:"retry_after_ms,omitempty"`
+			}{resource, held.Holder, held.RetryAfter.Milliseconds()}),
+			hint: "Connect again when it is free, or ask for a longer wait: fence.lease=…;wait=30s.",
+		}
+	case errors.As(err, &invalid):
+		return &fatalError{code: codeInvalidParameter, message: "the option fence.lease asks for what can't be had: " + invalid.Error()}
+	case refused:
+		return &fatalError{code: code.SQLState, message: err.Error(), hint: code.Hint}
+	}
+	return &fatalError{
+		code: codeCannotConnectNow, message: fmt.Sprintf("no lease of %q can be had now", resource),
+		hint: "Nothing was done. Try again later; the gateway's log says why.", cause: err,
+	}
+}
+
+// heldLease is a lease that is renewed until it is stopped.
+type heldLease struct {
+	lease Lease
+	stop  context.CancelFunc
+	ended chan struct{}
+}
+
+// keep renews the lease until over, or until it is lost.
+func (s *session) keep(lease Lease) {
+	ctx, stop := context.WithCancel(context.Background())
+	held := &heldLease{lease: lease, stop: stop, ended: make(chan struct{})}
+	s.held = held
+	go func() {
+		defer close(held.ended)
+		defer s.recovered()
+		if why := s.renew(ctx, lease); why != nil && ctx.Err() == nil {
+			s.mu.Lock()
+			s.cutLocked(why)
+			s.mu.Unlock()
+		}
+	}()
+}
+
+// renew returns why the lease is over; nil where ctx has ended.
+func (s *session) renew(ctx context.Context, lease Lease) *fatalError {
+	deadline, pause := lease.Deadline, lease.TTL/3
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(min(pause, time.Until(deadline))):
+		}
+		within, cancel := context.WithDeadline(ctx, deadline)
+		renewed, err := s.srv.cfg.Leases.Renew(within, lease)
+		cancel()
+		switch {
+		case err == nil:
+			deadline, pause = renewed, lease.TTL/3
+		case errors.Is(err, fence.ErrStale):
+			return lostLease(lease, "was taken by another, or revoked")
+		case !time.Now().Before(deadline):
+			return lostLease(lease, "could not be renewed in time")
+		default:
+			pause = lease.TTL / 12 // several more tries before the deadline
+		}
+	}
+}
+
+func lostLease(lease Lease, how string) *fatalError {
+	code, _ := fence.CodeOf(fence.ErrStale)
+	return &fatalError{
+		code: code.SQLState, message: fmt.Sprintf("the lease of %q is over: it %s", lease.Resource, how), hint: code.Hint,
+		detail: jsonOf(struct {
+			Resource  string      `json:"resource"`
+			Presented fence.Token `json:"presented"`
+		}{lease.Resource, lease.Token}),
+	}
+}
+
+// releaseTimeout bounds giving a lease back; it ends by itself after that.
+const releaseTimeout = 5 * time.Second
+
+// release gives the lease back, where there is one.
+func (s *session) release() {
+	if s.held == nil {
+		return
+	}
+	s.held.stop()
+	<-s.held.ended
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	defer cancel()
+	lease := s.held.lease
+	if err := s.srv.cfg.Leases.Release(ctx, lease); err != nil {
+		s.log().Warn("the lease of a PostgreSQL session could not be released; it ends by itself", "resource", lease.Resource, "token", lease.Token, "error", err)
+	}
+}
+
+func jsonOf(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return "" // strings and numbers can't fail
+	}
+	return string(b)
+}
+
+// printable shows a role's name where control characters and other than UTF-8
+// have no place.
+func printable(name string) string {
+	quoted := quote(name)
+	return quoted[1 : len(quoted)-1]
+}

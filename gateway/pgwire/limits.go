@@ -1,0 +1,101 @@
+package pgwire
+
+import (
+	"context"
+	"time"
+)
+
+// reserve counts a session that has logged in among its user's. It is false where
+// they are too many; before the login nobody could be kept out by a stranger.
+func (s *Server) reserve(ss *session) bool {
+	user := truncated(ss.who.user)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if limit := s.cfg.MaxUserConnections; limit > 0 && s.ofUser[user] >= limit {
+		return false
+	}
+	s.ofUser[user]++
+	ss.reserved = true
+	return true
+}
+
+// forget undoes reserve, and remembers what passed.
+func (s *Server) forget(ss *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tally(ss)
+	if !ss.reserved {
+		return
+	}
+	user := truncated(ss.who.user)
+	if s.ofUser[user]--; s.ofUser[user] == 0 {
+		delete(s.ofUser, user)
+	}
+}
+
+// refused counts a refusal.
+func (s *Server) refused(why *fatalError) {
+	s.counters.refused.Add(1)
+	s.cfg.Metrics.Refused(why.code)
+}
+
+var (
+	errIdle = &fatalError{
+		code: codeIdleSession, message: "terminating connection due to the gateway's idle-session timeout",
+		hint: "Connect again; keep a pool's connections shorter than the timeout.",
+	}
+	errIdleInTransaction = &fatalError{
+		code: codeIdleInTransaction, message: "terminating connection due to the gateway's idle-in-transaction timeout",
+		hint: "The transaction is rolled back. End transactions before you wait for anything.",
+	}
+)
+
+// looksPerTimeout is how many looks fall into an idle timeout: a session ends at
+// most that part of it late.
+const looksPerTimeout = 16
+
+// watchIdle ends sessions that are idle for too long, until ctx ends. Looking at
+// them now and then costs the data path no clock.
+func (s *Server) watchIdle(ctx context.Context) {
+	shortest := s.cfg.IdleTimeout
+	if t := s.cfg.IdleInTransactionTimeout; shortest == 0 || t > 0 && t < shortest {
+		shortest = t
+	}
+	if shortest == 0 {
+		return
+	}
+	tick := time.NewTicker(max(shortest/looksPerTimeout, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			s.each(func(ss *session) { ss.endIfIdle(now) })
+		}
+	}
+}
+
+// endIfIdle ends the session if nothing has passed for its limit.
+func (s *session) endIfIdle(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.phase != open {
+		return
+	}
+	if s.moves != s.movesSeen || s.still.IsZero() {
+		s.movesSeen, s.still = s.moves, now
+		return
+	}
+	var limit time.Duration
+	why := errIdle
+	switch s.quiet {
+	case 'I':
+		limit = s.srv.cfg.IdleTimeout
+	case 'T', 'E':
+		limit, why = s.srv.cfg.IdleInTransactionTimeout, errIdleInTransaction
+	}
+	if limit > 0 && now.Sub(s.still) >= limit {
+		s.cutLocked(why)
+	}
+}

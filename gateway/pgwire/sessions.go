@@ -1,0 +1,67 @@
+package pgwire
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Session is an open session, for people. It holds no secret.
+type Session struct {
+	ID             string
+	Client         string // address
+	User, Database string
+	Resource       string      // of the grant that came with the connection; "": none, or several
+	Token          fence.Token // 0: not known
+	Leased         bool        // the gateway holds the lease for it
+	State          string      // "active", "idle" or "idle in transaction"
+	Since          time.Time   // when the connection was accepted
+	FromClient     int64       // bytes since it opened
+	ToClient       int64
+}
+
+// Sessions are the sessions that are open on this server, the oldest first.
+func (s *Server) Sessions() []Session {
+	var all []Session
+	s.each(func(ss *session) {
+		if one, ok := ss.describe(); ok {
+			all = append(all, one)
+		}
+	})
+	slices.SortFunc(all, func(a, b Session) int { return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.ID, b.ID)) })
+	return all
+}
+
+func (s *session) describe() (Session, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	states := map[byte]string{'I': "idle", 'T': "idle in transaction", 'E': "idle in transaction"}
+	return Session{
+		ID: s.id, Client: s.raw.RemoteAddr().String(), User: s.who.user, Database: s.who.database,
+		Resource: s.claim.resource, Token: s.claim.token, Leased: s.who.lease != nil,
+		State: cmp.Or(states[s.quiet], "active"), Since: s.began, FromClient: s.fromClient, ToClient: s.toClient,
+	}, s.phase == open && s.closing != cutting
+}
+
+// errEndedByOperator is what the client of a session is told that [Server.End] ends.
+var errEndedByOperator = &fatalError{
+	code: codeAdminShutdown, message: "terminating connection due to administrator command at the gateway",
+	hint: "Its transaction is rolled back, and its lease, where it had one, is over.",
+}
+
+// End ends an open session, FATAL 57P01, whatever it does. It is false where this
+// server has none with this id.
+func (s *Server) End(id string) (ended bool) {
+	s.each(func(ss *session) {
+		ss.mu.Lock()
+		defer ss.mu.Unlock()
+		if ss.id == id && ss.phase == open && ss.closing != cutting {
+			ss.cutLocked(errEndedByOperator)
+			ended = true
+		}
+	})
+	return ended
+}
