@@ -13,12 +13,19 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/migrate"
+	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
@@ -111,6 +118,22 @@ func TestEachFaultOfADatabaseIsFound(t *testing.T) {
 		"report mode":               {before: []string{`SELECT fence.protect('orders', under => 'orders/', mode => 'report')`}, check: "postgresql.guards", status: Warn, words: []string{"orders", "enforce"}},
 		"unsealed":                  {before: []string{`INSERT INTO fence.unsealed VALUES ('x/*')`}, check: "postgresql.unsealed", status: Warn},
 		"no event triggers":         {check: "postgresql.event-triggers", status: Warn, words: []string{"events install"}},
+		"event trigger dropped":     {before: []string{`SELECT fence.install_event_triggers()`, `DROP EVENT TRIGGER fence_keep_dropped`}, check: "postgresql.event-triggers", status: Fail, words: []string{"missing", "keep_dropped", "events install"}},
+		"event trigger not always":  {before: []string{`SELECT fence.install_event_triggers()`, `ALTER EVENT TRIGGER fence_keep ENABLE`}, check: "postgresql.event-triggers", status: Fail, words: []string{"fence_keep", "ENABLE ALWAYS"}},
+		"guard not always":          {before: []string{`SELECT fence.protect('orders', under => 'orders/')`, `ALTER TABLE orders ENABLE TRIGGER fence_guard`}, check: "postgresql.guards", status: Fail, words: []string{"orders", "protect"}},
+		"guard of rows dropped":     {before: []string{`SELECT fence.protect('orders', per_row => 'id::text')`, `DROP TRIGGER fence_update ON orders`}, check: "postgresql.guards", status: Fail, words: []string{"orders"}},
+		"partition without a guard": {before: []string{`CREATE TABLE parts (id int) PARTITION BY LIST (id)`, `SELECT fence.protect('parts', under => 'x/')`, `CREATE TABLE late PARTITION OF parts DEFAULT`}, check: "postgresql.guards", status: Fail, words: []string{"late"}},
+		"identity none":             {before: []string{`SELECT fence.protect('orders', under => 'x/')`, `ALTER TABLE orders REPLICA IDENTITY NOTHING`, `CREATE PUBLICATION p FOR ALL TABLES`}, check: "postgresql.replica-identity", status: Warn, words: []string{"orders"}},
+		"identity is a lost index":  {before: []string{`CREATE TABLE bare (v int NOT NULL)`, `CREATE UNIQUE INDEX i ON bare (v)`, `ALTER TABLE bare REPLICA IDENTITY USING INDEX i`, `DROP INDEX i`, `SELECT fence.protect('bare', under => 'x/')`, `CREATE PUBLICATION p FOR TABLE bare`}, check: "postgresql.replica-identity", status: Warn, words: []string{"bare"}},
+		"identity full":             {before: []string{`CREATE TABLE bare (v int)`, `ALTER TABLE bare REPLICA IDENTITY FULL`, `SELECT fence.protect('bare', under => 'x/')`, `CREATE PUBLICATION p FOR TABLE bare`}, check: "postgresql.replica-identity", status: OK},
+		"patterns writable":         {before: []string{`GRANT INSERT ON fence.unsealed TO fence_writer`}, check: "postgresql.privileges", status: Fail, words: []string{"INSERT fence.unsealed", "REVOKE INSERT"}},
+		"seals readable":            {before: []string{`GRANT SELECT ON fence.resources TO PUBLIC`}, check: "postgresql.privileges", status: Fail, words: []string{"everybody may SELECT fence.resources"}},
+		"everybody arms":            {before: []string{`GRANT EXECUTE ON FUNCTION fence.arm TO PUBLIC`}, check: "postgresql.privileges", status: Fail, words: []string{"everybody may call fence.arm("}},
+		"gateway invalidates":       {before: []string{`GRANT EXECUTE ON FUNCTION fence.invalidate_all TO fence_gateway`}, check: "postgresql.privileges", status: Fail, words: []string{"fence_gateway may call fence.invalidate_all"}},
+		"gateway can't arm at once": {before: []string{`REVOKE EXECUTE ON FUNCTION fence.arm FROM fence_gateway`}, check: "postgresql.privileges", status: Fail, words: []string{"fence_gateway may not call fence.arm("}},
+		"foreign owner of a guard":  {before: []string{`ALTER FUNCTION fence.guard() OWNER TO fencegate_test_other`}, check: "postgresql.privileges", status: Fail, words: []string{"fence.guard()", "ALTER ROUTINE"}},
+		"foreign owner of it all":   {before: []string{`ALTER SCHEMA fence OWNER TO fencegate_test_other`}, check: "postgresql.privileges", status: Fail, words: []string{"schema fence belongs to"}},
+		"schema closed":             {before: []string{`REVOKE USAGE ON SCHEMA fence FROM PUBLIC`}, check: "postgresql.privileges", status: Fail, words: []string{"may not use the schema fence"}},
 		"event trigger disabled":    {before: []string{`SELECT fence.install_event_triggers()`, `ALTER EVENT TRIGGER fence_keep DISABLE`}, check: "postgresql.event-triggers", status: Fail, words: []string{"fence_keep"}},
 		"no idle timeout":           {option: "idle_in_transaction_session_timeout=0", check: "postgresql.timeouts", status: Warn},
 		"idle timeout":              {option: "idle_in_transaction_session_timeout=60s", check: "postgresql.timeouts", status: OK},
@@ -150,6 +173,108 @@ func TestEachFaultOfADatabaseIsFound(t *testing.T) {
 			want(t, examine(t, url), broken.check, broken.status, broken.words...)
 		})
 	}
+}
+
+// What belongs to the whole server: roles, its configuration, its standbys.
+func TestEachFaultOfAServerIsFound(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, filepath.Join(serverFolder(t), "data"))
+	if err := migrate.Up(t.Context(), server.URL("postgres")); err != nil {
+		t.Fatal(err)
+	}
+	for _, broken := range []struct {
+		check        string
+		do, undo     string
+		status, then Status
+		words        []string
+	}{
+		{"postgresql.roles", `ALTER ROLE fence_writer RENAME TO w`, `ALTER ROLE w RENAME TO fence_writer`, Fail, OK, []string{"no role fence_writer"}},
+		{"postgresql.roles", `ALTER ROLE fence_gateway LOGIN`, `ALTER ROLE fence_gateway NOLOGIN`, Warn, OK, []string{"fence_gateway can log in"}},
+		{"postgresql.roles", `ALTER ROLE fence_writer SUPERUSER`, `ALTER ROLE fence_writer NOSUPERUSER`, Fail, OK, []string{"fence_writer is a superuser"}},
+		{"postgresql.roles", `GRANT fence_owner TO fence_writer`, `REVOKE fence_owner FROM fence_writer`, Fail, OK, []string{"REVOKE fence_owner FROM fence_writer"}},
+		{"postgresql.pg-signal-backend", `REVOKE pg_signal_backend FROM fence_owner`, `GRANT pg_signal_backend TO fence_owner`, Warn, OK, []string{"GRANT pg_signal_backend TO fence_owner"}},
+		{"postgresql.durability", `ALTER SYSTEM SET fsync = off`, `ALTER SYSTEM RESET fsync`, Fail, OK, []string{"fsync is off"}},
+		{"postgresql.durability", `ALTER SYSTEM SET full_page_writes = off`, `ALTER SYSTEM RESET full_page_writes`, Warn, OK, []string{"full_page_writes"}},
+	} {
+		exec(t, server.URL("postgres"), broken.do, `SELECT pg_reload_conf()`)
+		untilFound(t, server.URL("postgres"), broken.check, broken.status, broken.words...)
+		exec(t, server.URL("postgres"), broken.undo, `SELECT pg_reload_conf()`)
+		untilFound(t, server.URL("postgres"), broken.check, broken.then)
+	}
+
+	want(t, examine(t, server.URL("postgres")), "postgresql.standbys", OK)
+	dir := filepath.Join(serverFolder(t), "data")
+	if err := server.CopyTo(t.Context(), dir, true); err != nil {
+		t.Fatal(err)
+	}
+	standby := startServer(t, dir)
+	want(t, examine(t, standby.URL("postgres")), "postgresql.primary", Fail, "standby", "primary")
+	untilFound(t, server.URL("postgres"), "postgresql.standbys", Warn, "asynchronous", "synchronous_standby_names")
+	exec(t, server.URL("postgres"), `ALTER SYSTEM SET synchronous_standby_names = '*'`, `SELECT pg_reload_conf()`)
+	untilFound(t, server.URL("postgres"), "postgresql.standbys", OK)
+}
+
+// untilFound looks again until a finding is there: a configuration takes a moment.
+func untilFound(t *testing.T, url, check string, status Status, words ...string) {
+	t.Helper()
+	var findings []Finding
+	for range 20 {
+		findings = examine(t, url)
+		for _, f := range findings {
+			if f.Check == check && f.Status == status && (len(words) == 0 || strings.Contains(f.Found+" "+f.Do, words[0])) {
+				want(t, findings, check, status, words...)
+				return
+			}
+		}
+	}
+	want(t, findings, check, status, words...)
+}
+
+// serverFolder is a new folder that PostgreSQL's user may enter.
+func serverFolder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "fencegate-test-doctor-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func startServer(t *testing.T, dir string) *pgserver.Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	settings := map[string]string{"wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on", "shared_buffers": "16MB"}
+	server, err := pgserver.Start(ctx, pgserver.Config{Dir: dir, Settings: settings})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Stop() })
+	return server
+}
+
+func TestOldVersionsAndClocksAreFound(t *testing.T) {
+	t.Parallel()
+	want(t, []Finding{judgeVersion("v", 130012, "13.12")}, "v", Fail, "13.12", "14 or newer")
+	want(t, []Finding{judgeVersion("v", 150006, "15.6")}, "v", OK)
+	now := time.Now()
+	want(t, []Finding{judgeClock("c", now, now)}, "c", OK)
+	for _, there := range []time.Time{now.Add(time.Hour), now.Add(-time.Hour)} {
+		want(t, []Finding{judgeClock("c", there, now)}, "c", Warn, "1h0m0s", "NTP")
+	}
+}
+
+// What a login may not look at is said, and nothing passes for it.
+func TestWhatCannotBeLookedAtIsSaid(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	exec(t, pg.URL, `REVOKE SELECT ON fence.uncovered FROM PUBLIC`, `REVOKE ALL ON fencegate.migrations FROM PUBLIC`)
+	findings := examine(t, pg.OtherURL)
+	want(t, findings, "postgresql.guards", Warn, "could not be looked at")
 }
 
 // prepare runs statements in one transaction.
@@ -288,6 +413,42 @@ func TestAPoolerInTransactionModeIsFound(t *testing.T) {
 	for _, size := range []int{1, 2, 5} {
 		want(t, examine(t, transactionPooler(t, pg.URL, size)), "postgresql.pooler", Fail, "transaction mode")
 	}
+
+	// What the finding says works does, and lends nobody the grant.
+	exec(t, pg.URL, `CREATE TABLE orders (id int)`, `SELECT fence.protect('orders', under => 'orders/')`)
+	config, err := pgxpool.ParseConfig(transactionPooler(t, pg.URL, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	config.MaxConns = 8
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	g := fence.Grant{Resource: "orders/1", Token: 1, Seal: fence.NewSeal()}
+	if err := pgfence.New(testenv.PoolOf(t, pg.GatewayURL)).Arm(t.Context(), fence.Arming{Resource: g.Resource, Token: g.Token, SealHash: g.Seal.Hash()}); err != nil {
+		t.Fatal(err)
+	}
+	var clients sync.WaitGroup
+	for i := range 16 {
+		clients.Go(func() {
+			insert := `INSERT INTO orders VALUES (1)`
+			if i%2 == 0 {
+				err := pgfence.InTx(t.Context(), pool, g, func(tx pgx.Tx) error { _, err := tx.Exec(t.Context(), insert); return err })
+				if err != nil {
+					t.Errorf("through the pooler: %v", err)
+				}
+				return
+			}
+			_, err := pool.Exec(t.Context(), insert)
+			if code, ok := fence.CodeOf(pgfence.Translate(err)); !ok || code.SQLState != "ZF002" {
+				t.Errorf("without a grant: %v", err)
+			}
+		})
+	}
+	clients.Wait()
 }
 
 func nodes(addrs ...string) []lock.Node {

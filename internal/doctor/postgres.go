@@ -56,6 +56,10 @@ func checkVersion(ctx context.Context, conn *pgx.Conn) Finding {
 	if err := conn.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, current_setting('server_version')`).Scan(&number, &text); err != nil {
 		return unseen(check, err)
 	}
+	return judgeVersion(check, number, text)
+}
+
+func judgeVersion(check string, number int, text string) Finding {
 	if number < oldestServer {
 		return fail(check, "PostgreSQL "+text, "Use PostgreSQL 14 or newer.")
 	}

@@ -51,9 +51,16 @@ func checkRoles(ctx context.Context, conn *pgx.Conn) []Finding {
 	return append(found, checkSignal(ctx, conn))
 }
 
-// sqlPrivileges lists what is not as migrated: who owns what, who else may write the tables that hold the fences or call
-// what only a gateway may, and what the roles lack. has_…_privilege fails for names that don't exist, so oids are asked for.
+// sqlPrivileges lists what is not as migrated: who owns what, who else may write what holds the fences or call what only a
+// gateway or the owner may, and what the roles lack. has_…_privilege fails for names that don't exist, so oids are asked for.
 const sqlPrivileges = `
+WITH needs (role, name) AS (
+  SELECT 'fence_gateway', unnest(ARRAY['arm', 'raise', 'drain', 'raise_all', 'drain_all', 'revoke', 'raise_epoch', 'check_issued', 'beat', 'identity', 'outcome'])
+  UNION ALL SELECT 'fence_writer', unnest(ARRAY['use', 'check', 'guard', 'guard_rows', 'report', 'server_run', 'outcome', 'identity'])
+  UNION ALL SELECT 'fence_owner', unnest(ARRAY['invalidate_all', 'drain_invalidated'])
+), who AS (
+  SELECT 0::oid AS role, 'everybody' AS name, 'PUBLIC' AS sql UNION ALL SELECT oid, rolname, quote_ident(rolname) FROM pg_roles
+)
 SELECT format('%s %s belongs to %s instead of fence_owner', 'schema', n.nspname, n.nspowner::regrole), format('ALTER SCHEMA %I OWNER TO fence_owner;', n.nspname)
   FROM pg_namespace n WHERE n.nspname = 'fence' AND n.nspowner <> (SELECT oid FROM pg_roles WHERE rolname = 'fence_owner')
 UNION ALL
@@ -65,26 +72,23 @@ SELECT format('function %s belongs to %s instead of fence_owner', p.oid::regproc
   FROM pg_proc p WHERE p.pronamespace = 'fence'::regnamespace AND p.prosecdef
    AND p.proowner <> (SELECT oid FROM pg_roles WHERE rolname = 'fence_owner') AND p.prorettype <> 'event_trigger'::regtype
 UNION ALL
-SELECT format('%s may %s %s', CASE a.grantee WHEN 0 THEN 'everybody' ELSE a.grantee::regrole::text END, a.privilege_type, c.oid::regclass),
-       format('REVOKE %s ON %s FROM %s;', a.privilege_type, c.oid::regclass, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END)
-  FROM pg_class c, aclexplode(c.relacl) a
- WHERE c.relnamespace = 'fence'::regnamespace AND c.relname IN ('resources', 'arms', 'epochs', 'registry') AND a.grantee <> c.relowner
-   AND (a.privilege_type <> 'SELECT' OR c.relname = 'resources')
+SELECT format('%s may %s %s', w.name, a.privilege_type, c.oid::regclass), format('REVOKE %s ON %s FROM %s;', a.privilege_type, c.oid::regclass, w.sql)
+  FROM pg_class c, aclexplode(c.relacl) a JOIN who w ON w.role = a.grantee
+ WHERE c.relnamespace = 'fence'::regnamespace AND c.relkind IN ('r', 'v') AND a.grantee <> c.relowner
+   AND (a.privilege_type <> 'SELECT' OR c.relkind = 'r' AND c.relname <> 'registry')   -- the views are for reading
 UNION ALL
-SELECT format('%s may call %s', CASE a.grantee WHEN 0 THEN 'everybody' ELSE a.grantee::regrole::text END, p.oid::regprocedure),
-       format('REVOKE ALL ON ROUTINE %s FROM %s;', p.oid::regprocedure, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END)
-  FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
- WHERE p.pronamespace = 'fence'::regnamespace AND p.proname IN ('raise', 'drain', 'revoke', 'raise_epoch', 'check_issued', 'verify', 'invalidate_all')
-   AND a.grantee NOT IN (p.proowner, coalesce((SELECT oid FROM pg_roles WHERE rolname = 'fence_gateway'), 0)) 
+SELECT format('%s may call %s', w.name, p.oid::regprocedure), format('REVOKE ALL ON ROUTINE %s FROM %s;', p.oid::regprocedure, w.sql)
+  FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a JOIN who w ON w.role = a.grantee
+ WHERE p.pronamespace = 'fence'::regnamespace AND a.grantee <> p.proowner AND p.proname IN (SELECT n.name FROM needs n)
+   AND p.proname NOT IN (SELECT n.name FROM needs n WHERE n.role IN ('fence_writer', w.name))   -- what writers may call does no harm
 UNION ALL
-SELECT format('%s may not call %s', w.role, p.oid::regprocedure), format('GRANT EXECUTE ON FUNCTION %s TO %s;', p.oid::regprocedure, w.role)
-  FROM (VALUES ('fence_gateway', 'raise'), ('fence_gateway', 'drain'), ('fence_gateway', 'revoke'), ('fence_gateway', 'raise_epoch'), ('fence_gateway', 'check_issued'),
-               ('fence_writer', 'use'), ('fence_writer', 'check'), ('fence_writer', 'guard')) w(role, name)
-  JOIN pg_proc p ON p.pronamespace = 'fence'::regnamespace AND p.proname = w.name
-  JOIN pg_roles r ON r.rolname = w.role WHERE NOT has_function_privilege(r.oid, p.oid, 'EXECUTE')
+SELECT format('%s may not call %s', n.role, p.oid::regprocedure), format('GRANT EXECUTE ON FUNCTION %s TO %s;', p.oid::regprocedure, n.role)
+  FROM needs n JOIN pg_proc p ON p.pronamespace = 'fence'::regnamespace AND p.proname = n.name
+  JOIN pg_roles r ON r.rolname = n.role WHERE NOT has_function_privilege(r.oid, p.oid, 'EXECUTE')
 UNION ALL
 SELECT format('%s may not use the schema fence', r.rolname), 'GRANT USAGE ON SCHEMA fence TO PUBLIC;'
-  FROM pg_roles r WHERE r.rolname IN ('fence_writer', 'fence_gateway') AND NOT has_schema_privilege(r.oid, 'fence'::regnamespace, 'USAGE')`
+  FROM pg_roles r WHERE r.rolname IN ('fence_writer', 'fence_gateway') AND NOT has_schema_privilege(r.oid, 'fence'::regnamespace, 'USAGE')
+ORDER BY 1`
 
 type fault struct{ Found, Do string }
 
@@ -119,10 +123,12 @@ func checkSignal(ctx context.Context, conn *pgx.Conn) Finding {
 	return ok(check, "fence_owner may end stale transactions")
 }
 
-const sqlEventTriggers = `SELECT e.evtname::text, e.evtenabled::text FROM pg_event_trigger e
-  JOIN pg_proc p ON p.oid = e.evtfoid JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = 'fence' ORDER BY 1`
+// Both are looked for by what they call, since their names can be changed.
+const sqlEventTriggers = `SELECT p.proname::text, coalesce(e.evtname::text, ''), coalesce(e.evtenabled::text, '')
+  FROM pg_proc p LEFT JOIN pg_event_trigger e ON e.evtfoid = p.oid
+ WHERE p.pronamespace = 'fence'::regnamespace AND p.prorettype = 'event_trigger'::regtype ORDER BY 1`
 
-type eventTrigger struct{ Name, Enabled string }
+type eventTrigger struct{ Calls, Name, Enabled string }
 
 func checkEventTriggers(ctx context.Context, conn *pgx.Conn) Finding {
 	const check = "postgresql.event-triggers"
@@ -130,19 +136,26 @@ func checkEventTriggers(ctx context.Context, conn *pgx.Conn) Finding {
 	if err != nil {
 		return unseen(check, err)
 	}
-	var names, off []string
+	var names, missing, weak []string
 	for _, t := range triggers {
-		names = append(names, t.Name)
-		if t.Enabled == "D" || t.Enabled == "R" {
-			off = append(off, t.Name)
+		switch {
+		case t.Name == "":
+			missing = append(missing, "the one that calls fence."+t.Calls)
+			continue
+		case t.Enabled != "A":
+			weak = append(weak, t.Name)
 		}
+		names = append(names, t.Name)
 	}
+	const install = "As a superuser, or as what your provider gives for one: fencegate fence events install"
 	switch {
-	case len(triggers) == 0:
+	case len(names) == 0:
 		return warn(check, "none: a table's owner can take a guard off, and new partitions come without one, until somebody looks at fence.uncovered",
-			"As a superuser, or as what your provider gives for one: fencegate fence events install. Without: look regularly with fencegate fence uncovered.")
-	case len(off) > 0:
-		return fail(check, "disabled: "+strings.Join(off, ", "), fmt.Sprintf("ALTER EVENT TRIGGER %s ENABLE ALWAYS;", off[0]))
+			install+". Without: look regularly with fencegate fence uncovered.")
+	case len(missing) > 0:
+		return fail(check, "missing: "+strings.Join(missing, ", "), install)
+	case len(weak) > 0:
+		return fail(check, "disabled, or not in every session (ENABLE ALWAYS): "+strings.Join(weak, ", "), fmt.Sprintf("ALTER EVENT TRIGGER %s ENABLE ALWAYS;", pgx.Identifier{weak[0]}.Sanitize()))
 	}
 	return ok(check, "%s", strings.Join(names, ", "))
 }
