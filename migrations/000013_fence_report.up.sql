@@ -2,7 +2,8 @@
 -- system at work can be looked at before its guards are made to enforce.
 --
 -- It must change nothing. So what a check locks or raises is rolled back with its subtransaction at once: otherwise arming would
--- wait for, and in the end terminate, a stale writer whom nobody refuses yet. And the counter is a sequence, which no transaction
+-- wait for, and in the end terminate, a stale writer whom nobody refuses yet. It waits for nobody, and no error of its own ends the
+-- statement. And the counter is a sequence, which no transaction
 -- waits for, and which keeps what a rolled back one counted.
 SET ROLE fence_owner;
 
@@ -69,16 +70,27 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.log_refusal(regclass, text, text, fence.verdict) FROM PUBLIC;
 
--- What fence.verify_settings comes to, without its effects. It raises nothing but what ends a statement from outside.
+-- Whoever only reports waits for nobody. Any session may be as impatient: it is its own write that fails the sooner.
+CREATE OR REPLACE FUNCTION fence.patience() RETURNS numeric LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT CASE current_setting('fence.impatient', true) WHEN 'yes' THEN 1.0 ELSE 5000.0 END
+$$;
+
+-- What fence.verify_settings comes to, without its effects. It raises nothing but what ends a statement from outside. What only
+-- waiting could tell (ZF005) is no refusal.
 CREATE FUNCTION fence.try_settings(p_needed text) RETURNS fence.verdict LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v fence.verdict;
 BEGIN
+  PERFORM set_config('fence.impatient', 'yes', true);
   v := fence.verify_settings(p_needed);
   RAISE EXCEPTION USING ERRCODE = 'ZF000';
 EXCEPTION
-  WHEN SQLSTATE 'ZF000' THEN RETURN v;
+  WHEN SQLSTATE 'ZF000' THEN
+    IF v.state = 'ZF005' THEN
+      v := NULL;
+    END IF;
+    RETURN v;
   WHEN OTHERS THEN RETURN fence.refusal(sqlstate, sqlerrm, NULL, NULL, NULL, p_needed);
 END $$;
 REVOKE ALL ON FUNCTION fence.try_settings(text) FROM PUBLIC;
@@ -109,13 +121,14 @@ DECLARE
 BEGIN
   IF (fence.try_settings(NULL)).state IS NULL THEN
     BEGIN
+      PERFORM set_config('fence.impatient', 'yes', true);
       v := fence.judge_rows(p_relation, p_resources, NULL, NULL);
       RAISE EXCEPTION USING ERRCODE = 'ZF000';
     EXCEPTION
       WHEN SQLSTATE 'ZF000' THEN NULL;
       WHEN OTHERS THEN v := fence.refusal(sqlstate, sqlerrm, NULL, NULL, NULL);
     END;
-    IF v.state IS NOT NULL THEN
+    IF v.state <> 'ZF005' THEN
       PERFORM fence.log_refusal(p_relation, p_operation, p_number, v);
     END IF;
   END IF;

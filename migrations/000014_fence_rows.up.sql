@@ -15,6 +15,10 @@
 -- Whose code runs. The checks read fence.resources, so they run with the rights of fence_owner, and so must the expression,
 -- because only the trigger itself sees the transition tables. Therefore an expression may use what PostgreSQL itself brings, and
 -- nothing else. Whoever needs more makes it a generated column, which runs with the writer's rights, and names that.
+--
+-- Whose names. A transition table is found by its bare name, and where a trigger was made without one, the same name finds a view of
+-- whoever made it, whose functions would run here (tested). So rows_N looks into pg_trigger before it looks at rows. And no name of
+-- a user's may stand inside a dollar quote, which it could end: the code is quoted as a literal.
 SET ROLE fence_owner;
 
 -- The guard before each statement on a table with a resource per row, see fence.protect: a write of no rows, too, needs a
@@ -109,7 +113,7 @@ BEGIN
   misfit_new := concat_ws(' OR ', misfit_old, misfit_new);
 
   -- The trigger's arguments: 'enforce' or 'report'; the resource that is needed, '' where it depends on the row.
-  EXECUTE format($f$CREATE FUNCTION fence.rows_%1$s() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $b$
+  EXECUTE format('CREATE FUNCTION fence.rows_%s() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS %L', number, format($f$
 DECLARE
   presented pg_catalog.text := pg_catalog.current_setting('fence.resource', true);
   recorded pg_catalog.int8;
@@ -120,6 +124,13 @@ DECLARE
   needed pg_catalog.text := CASE WHEN tg_argv[1] OPERATOR(pg_catalog.<>) '' THEN tg_argv[1] END;
   v fence.verdict;
 BEGIN
+  IF NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid OPERATOR(pg_catalog.=) tg_relid AND t.tgname OPERATOR(pg_catalog.=) tg_name
+                    AND (tg_op OPERATOR(pg_catalog.=) 'DELETE' OR t.tgnewtable OPERATOR(pg_catalog.=) 'new_rows')
+                    AND (tg_op OPERATOR(pg_catalog.=) 'INSERT' OR %9$s OR t.tgoldtable OPERATOR(pg_catalog.=) 'old_rows')) THEN
+    RAISE EXCEPTION 'trigger %% of %% shows no rows, or is newer than this transaction', tg_name, tg_relid::pg_catalog.regclass
+      USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Protect the table by fence.protect, or begin again.';
+  END IF;
+
   -- The common case: every row is of the one grant.
   IF tg_argv[0] OPERATOR(pg_catalog.=) 'enforce' AND %2$s THEN
     recorded := fence.fast_check(presented, pg_catalog.current_setting('fence.token', true));
@@ -137,13 +148,22 @@ BEGIN
     END IF;
   END IF;
 
-  IF tg_op OPERATOR(pg_catalog.<>) 'INSERT' THEN
-    olds := %5$s;
-  END IF;
-  IF tg_op OPERATOR(pg_catalog.<>) 'DELETE' THEN
-    SELECT pg_catalog.array_agg(d.r), pg_catalog.array_agg(d.t) INTO news, tokens
-      FROM (SELECT DISTINCT %6$s AS r, %7$s AS t FROM new_rows x) d;
-  END IF;
+  BEGIN
+    IF tg_op OPERATOR(pg_catalog.<>) 'INSERT' THEN
+      olds := %5$s;
+    END IF;
+    IF tg_op OPERATOR(pg_catalog.<>) 'DELETE' THEN
+      SELECT pg_catalog.array_agg(d.r), pg_catalog.array_agg(d.t) INTO news, tokens
+        FROM (SELECT DISTINCT %6$s AS r, %7$s AS t FROM new_rows x) d;
+    END IF;
+  EXCEPTION WHEN OTHERS THEN   -- of the expression
+    IF tg_argv[0] OPERATOR(pg_catalog.<>) 'report' THEN
+      RAISE;
+    END IF;
+    PERFORM fence.log_refusal(tg_relid::pg_catalog.regclass, tg_op, '%1$s',
+                              fence.refusal(sqlstate, pg_catalog.concat('the resource of a row: ', sqlerrm), NULL, NULL, NULL));
+    RETURN NULL;
+  END;
   IF tg_argv[0] OPERATOR(pg_catalog.=) 'report' THEN
     PERFORM fence.report_rows(tg_relid::pg_catalog.regclass, tg_op, pg_catalog.array_cat(olds, news), '%1$s');
     RETURN NULL;
@@ -156,11 +176,11 @@ BEGIN
     RETURN NULL;
   END IF;
   RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
-END $b$ $f$,
+END $f$,
     number, fits,
     coalesce('EXISTS (SELECT FROM old_rows x WHERE ' || misfit_old || ')', 'false'), misfit_new,
     CASE WHEN p_index IS NULL THEN 'NULL' ELSE format('ARRAY(SELECT DISTINCT %s FROM old_rows x)', resource) END,
-    resource, token, CASE WHEN p_stamp IS NULL THEN 'NULL' ELSE 'tokens' END);
+    resource, token, CASE WHEN p_stamp IS NULL THEN 'NULL' ELSE 'tokens' END, (p_index IS NULL)::text));
   EXECUTE format('REVOKE ALL ON FUNCTION fence.rows_%s FROM PUBLIC', number);
   EXECUTE format('GRANT EXECUTE ON FUNCTION fence.rows_%s TO fence_writer', number);
   IF p_stamp IS NOT NULL THEN
@@ -177,30 +197,30 @@ GRANT EXECUTE ON FUNCTION fence.make_rows(regclass, name) TO fence_writer;
 CREATE FUNCTION fence.make_stamp(p_number integer, p_stamp name, p_resource text) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  EXECUTE format($f$CREATE FUNCTION fence.stamp_%1$s() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $b$
+  EXECUTE format('CREATE FUNCTION fence.stamp_%s() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS %L', p_number, format($f$
 DECLARE
   presented pg_catalog.text := pg_catalog.split_part(pg_catalog.current_setting('fence.token', true), '.', 1);
   listed pg_catalog.text := pg_catalog.current_setting('fence.grants', true);
   x record;
   v fence.verdict;
 BEGIN
-  IF pg_catalog.pg_typeof(new.%2$I) OPERATOR(pg_catalog.<>) 20::pg_catalog.oid THEN
+  IF pg_catalog.pg_typeof(new.%1$I) OPERATOR(pg_catalog.<>) 20::pg_catalog.oid THEN
     RAISE EXCEPTION 'the stamped column is no bigint' USING ERRCODE = 'datatype_mismatch';
   END IF;
   IF presented OPERATOR(pg_catalog.~) '^[1-9][0-9]{0,17}$' AND (listed IS NULL OR listed OPERATOR(pg_catalog.=) '') THEN
-    new.%2$I := presented::pg_catalog.int8;
+    new.%1$I := presented::pg_catalog.int8;
     RETURN new;
   ELSIF pg_catalog.concat(presented, listed) OPERATOR(pg_catalog.=) '' AND pg_catalog.current_setting('session_replication_role') OPERATOR(pg_catalog.=) 'replica' THEN
     RETURN new;
   END IF;
   x := new;
-  v := fence.verify_settings(%3$s);   -- of several grants that of the row, or a seal's token
+  v := fence.verify_settings(%2$s);   -- of several grants that of the row, or a seal's token
   IF v.state IS NOT NULL THEN
     RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
   END IF;
-  new.%2$I := v.token;
+  new.%1$I := v.token;
   RETURN new;
-END $b$ $f$, p_number, p_stamp, coalesce(p_resource, $f$CASE WHEN tg_argv[1] OPERATOR(pg_catalog.<>) '' THEN tg_argv[1] END$f$));
+END $f$, p_stamp, coalesce(p_resource, $f$CASE WHEN tg_argv[1] OPERATOR(pg_catalog.<>) '' THEN tg_argv[1] END$f$)));
   EXECUTE format('REVOKE ALL ON FUNCTION fence.stamp_%s FROM PUBLIC', p_number);
   EXECUTE format('GRANT EXECUTE ON FUNCTION fence.stamp_%s TO fence_writer', p_number);
 END $$;
@@ -215,12 +235,12 @@ BEGIN
             WHERE p.pronamespace = 'fence'::regnamespace AND p.proname ~ '^(rows|stamp|resource_of)_[0-9]+$'
               AND NOT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc f ON f.oid = t.tgfoid
                                WHERE f.pronamespace = p.pronamespace AND f.proname ~ concat('^(rows|stamp)_', substring(p.proname FROM '[0-9]+$'), '$')) LOOP
-    EXECUTE format('DROP FUNCTION %s', n);
+    EXECUTE format('DROP FUNCTION IF EXISTS %s', n);   -- somebody else may be tidying, too
   END LOOP;
   FOR n IN SELECT c.relname FROM pg_class c
             WHERE c.relnamespace = 'fence'::regnamespace AND c.relkind = 'S' AND c.relname ~ '^refused_[0-9]+$'
               AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgfoid = 'fence.report'::regproc AND 'refused_' || (fence.arguments(t.tgargs))[4] = c.relname) LOOP
-    EXECUTE format('DROP SEQUENCE fence.%I', n);
+    EXECUTE format('DROP SEQUENCE IF EXISTS fence.%I', n);
   END LOOP;
 END $$;
 

@@ -53,7 +53,7 @@ CREATE VIEW fence.protected AS
          LATERAL fence.arguments(t.tgargs) a,
          LATERAL (SELECT nullif(CASE WHEN kind <> 'rows' THEN a[1] END, '') AS resource, nullif(CASE WHEN kind <> 'rows' THEN a[2] END, '') AS under,
                          nullif(CASE kind WHEN 'rows' THEN a[1] WHEN 'report' THEN a[3] END, '') AS per_row,
-                         CASE kind WHEN 'rows' THEN a[2] WHEN 'report' THEN a[4] END AS number,
+                         substring(CASE kind WHEN 'rows' THEN a[2] WHEN 'report' THEN a[4] END FROM '^[0-9]{1,9}$') AS number,   -- anybody can put triggers on a table of his own
                          nullif(CASE kind WHEN 'report' THEN a[5] END, '') AS later_stamp,
                          CASE kind WHEN 'report' THEN 'report' ELSE 'enforce' END AS mode) g;
 GRANT SELECT ON fence.protected TO PUBLIC;
@@ -149,14 +149,33 @@ CREATE FUNCTION fence.view_fault(p_view regclass) RETURNS text LANGUAGE sql STAB
               WHEN NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = p_view AND t.tgtype & 64 <> 0) THEN 'is a view that nobody can write to' END
 $$;
 
--- Makes an index over the expression, on an empty table with the relation's columns, with the caller's rights: so PostgreSQL
+-- Why a text can't be an expression per row, by its looks, or NULL where it can. PostgreSQL sees it only afterwards, because it may be
+-- run by somebody else than who wrote it: by whoever makes a table in a protected schema, or makes a table enforce. So it can't leave
+-- its parentheses, and names nothing but columns and what is in pg_catalog: no function of somebody's own.
+CREATE FUNCTION fence.text_fault(p_expression text) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  bare text := regexp_replace(regexp_replace(p_expression, $q$'[^']*'|"[^"]*"$q$, ' x ', 'g'), '\mpg_catalog\s*[.]', '', 'gi');
+BEGIN
+  IF strpos(p_expression, chr(92)) > 0 OR bare ~ $q$[;$'"]|--|/[*]$q$ THEN
+    RETURN 'holds a backslash, a $, a semicolon, a comment or half a quote';
+  ELSIF strpos(bare, '.') > 0 THEN
+    RETURN 'holds a dot: name columns, and what comes with PostgreSQL, without one';
+  END IF;
+  WHILE bare ~ '[(][^()]*[)]' LOOP
+    bare := regexp_replace(bare, '[(][^()]*[)]', ' x ', 'g');
+  END LOOP;
+  RETURN CASE WHEN bare ~ '[()]' THEN 'has a parenthesis without its other one' END;
+END $$;
+
+-- Makes an index over the expression, on an empty table with the relation's columns of types that come with PostgreSQL, with the caller's rights: so PostgreSQL
 -- itself says whether it is one expression over the row, and immutable. (coalesce makes one of a lone column; planning takes it off.) The caller drops the
 -- table.
 CREATE FUNCTION fence.probe(p_relation regclass, p_expression text) RETURNS regclass LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   EXECUTE format('CREATE TEMPORARY TABLE fence_probe (%s)', (SELECT string_agg(format('%I %s', a.attname, format_type(a.atttypid, a.atttypmod)), ', ' ORDER BY a.attnum)
-    FROM pg_attribute a WHERE a.attrelid = p_relation AND a.attnum > 0 AND NOT a.attisdropped));
+    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+   WHERE a.attrelid = p_relation AND a.attnum > 0 AND NOT a.attisdropped AND t.oid < 16384));
   EXECUTE concat('CREATE INDEX fence_probe_index ON pg_temp.fence_probe (coalesce((', p_expression, E'\n)::pg_catalog.text))');
   RETURN 'pg_temp.fence_probe_index'::regclass;
 EXCEPTION
@@ -184,6 +203,7 @@ DECLARE
     WHEN resource IS NOT NULL THEN 'resource ' || fence.resource_fault(resource)
     WHEN under NOT LIKE '%/' THEN 'under does not end in ''/'''
     WHEN under IS NOT NULL THEN 'under ' || fence.resource_fault(under)
+    WHEN per_row IS NOT NULL THEN 'per_row ' || fence.text_fault(per_row)
   END;
   index regclass;
   parent regclass;

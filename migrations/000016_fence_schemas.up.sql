@@ -55,6 +55,7 @@ BEGIN
     WHEN num_nonnulls(resource, under, per_row) <> 1 THEN 'give either resource or under or per_row'
     WHEN coalesce(mode, '') NOT IN ('enforce', 'report') THEN 'mode is neither ''enforce'' nor ''report'''
     WHEN under NOT LIKE '%/' THEN 'under does not end in ''/'''
+    WHEN per_row IS NOT NULL THEN 'per_row ' || fence.text_fault(per_row)
     WHEN per_row IS NULL THEN 'the name ' || fence.resource_fault(coalesce(resource, under)) END;
   IF fault IS NOT NULL THEN
     RAISE EXCEPTION 'fence.protect_schema: %', fault USING ERRCODE = 'invalid_parameter_value';

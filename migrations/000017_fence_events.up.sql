@@ -60,8 +60,10 @@ DECLARE
   c record;
   member regclass;
 BEGIN
-  FOR c IN SELECT d.classid, d.objid, (SELECT t.tgrelid::regclass FROM pg_trigger t WHERE d.classid = 'pg_trigger'::regclass AND t.oid = d.objid) AS guarded
-             FROM pg_event_trigger_ddl_commands() d WHERE d.object_type IN ('table', 'foreign table', 'trigger', 'view') LOOP
+  FOR c IN SELECT d.classid, d.objid,
+                  coalesce((SELECT t.tgrelid FROM pg_trigger t WHERE d.classid = 'pg_trigger'::regclass AND t.oid = d.objid),
+                           (SELECT r.ev_class FROM pg_rewrite r WHERE d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid))::regclass AS guarded
+             FROM pg_event_trigger_ddl_commands() d WHERE d.object_type IN ('table', 'foreign table', 'trigger', 'view', 'rule') LOOP
     IF c.guarded IS NOT NULL THEN
       PERFORM fence.need_intact(c.guarded);
     ELSIF c.classid = 'pg_class'::regclass THEN
