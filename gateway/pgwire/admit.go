@@ -75,7 +75,7 @@ func (s *session) dressed(opening packet) (packet, error) {
 	switch {
 	case s.who.lease != nil:
 		s.seal = fence.NewSeal()
-		s.who.claim = claim{resource: s.who.lease.resource}
+		s.who.claims = []claim{{resource: s.who.lease.resource}}
 		grant := fence.Grant{Resource: s.who.lease.resource, Seal: s.seal}
 		return rewritten(opening, "fence.resource", fence.EscapeResource(grant.Resource), "fence.token", grant.Presented())
 	case s.policy == PolicyReadOnly && !s.who.presents && !s.who.physical:
@@ -173,8 +173,8 @@ func (s *session) learn(row []byte) {
 	token, err := fence.ParseToken(string(values.Values[0]))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err == nil && !s.who.several && s.claim.resource != "" && s.claim.token == 0 {
-		s.claim.token = token
+	if err == nil && len(s.claims) == 1 && s.claims[0].token == 0 {
+		s.claims[0].token = token
 	}
 }
 

@@ -6,10 +6,10 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// claim is the grant that a session's startup options carry, without its seal.
-// The relay believes it only to the session's disadvantage.
+// claim is a grant that a session's startup options carry, without its seal. The
+// relay believes it only to the session's disadvantage.
 type claim struct {
-	resource string      // "": there is none
+	resource string
 	token    fence.Token // 0: not known yet, as where the seal came without it
 }
 
@@ -121,20 +121,31 @@ func (s *settings) effective() fenceSettings {
 // presents reports whether there is a grant, well-formed or not.
 func (f fenceSettings) presents() bool { return f.resource != "" && f.token != "" || f.grants != "" }
 
-// claim is none where the settings are malformed: PostgreSQL's fence says so
+// claims are those that are well-formed: of the others PostgreSQL's fence says so
 // where it matters.
-func (f fenceSettings) claim() claim {
-	resource, err := fence.UnescapeResource(f.resource)
-	if err != nil {
-		return claim{}
+func (f fenceSettings) claims() (all []claim) {
+	add := func(resource, token string) {
+		if c, ok := claimOf(resource, token); ok {
+			all = append(all, c)
+		}
 	}
-	number, _, sealed := strings.Cut(f.token, ".")
+	add(f.resource, f.token)
+	for one := range strings.SplitSeq(f.grants, ",") {
+		resource, token, _ := strings.Cut(one, "=")
+		add(resource, token)
+	}
+	return all
+}
+
+func claimOf(name, presented string) (c claim, ok bool) {
+	resource, err := fence.UnescapeResource(name)
+	if err != nil {
+		return claim{}, false
+	}
+	number, _, sealed := strings.Cut(presented, ".")
 	if number == "0" && sealed {
-		return claim{resource: resource}
+		return claim{resource: resource}, true
 	}
 	token, err := fence.ParseToken(number)
-	if err != nil {
-		return claim{}
-	}
-	return claim{resource: resource, token: token}
+	return claim{resource: resource, token: token}, err == nil
 }

@@ -1,34 +1,91 @@
 package pgwire
 
-import "testing"
+import (
+	"reflect"
+	"strings"
+	"testing"
+)
 
 func TestGrantIsFoundWherePostgreSQLFindsIt(t *testing.T) {
 	t.Parallel()
-	for body, want := range map[string]claim{
-		"options\x00-c fence.resource=orders/1 -c fence.token=34.ab\x00":                           {"orders/1", 34},
-		"options\x00-cfence.resource=orders/1 --fence.token=34.ab\x00":                             {"orders/1", 34},
-		"options\x00-c\tFENCE.Resource=a%2Fb   -c fence.token=0.ab\x00":                            {"a/b", 0},
-		"options\x00-c fence.resource=a\\ b -c fence.token=7\x00":                                  {"a b", 7},
-		"options\x00-c fence.token=1.ab -c fence.resource=a -c fence.token=2.ab\x00":               {"a", 2},
-		"options\x00-c fence.resource=a -c fence.token=1.ab\x00fence.token\x002.ab\x00":            {"a", 2},
-		"fence.resource\x00a\x00fence.token\x003.ab\x00":                                           {"a", 3},
-		"fence.resource\x00a\x00options\x00-c fence.resource=b -c fence.token=1.ab\x00":            {"a", 1},
-		"options\x00-c fence.resource=a\x00":                                                       {},
-		"options\x00-c fence.token=1.ab\x00":                                                       {},
-		"options\x00-c fence.resource=a -c fence.token=x.ab\x00":                                   {},
-		"options\x00-c fence.resource=a -c fence.token=0\x00":                                      {},
-		"options\x00-c fence.resource=a%2 -c fence.token=1.ab\x00":                                 {},
-		"options\x00-c search_path=x -c\x00":                                                       {},
-		"options\x00\\\x00":                                                                        {},
-		"application_name\x00-c fence.resource=a -c fence.token=1\x00options\x00-c geqo=off\x00":   {},
-		"options\x00-c application_name=fence.resource=a -c fence.resource=b -c fence.token=1\x00": {"b", 1},
+	for body, want := range map[string][]claim{
+		"options\x00-c fence.resource=orders/1 -c fence.token=34.ab\x00":                           {{"orders/1", 34}},
+		"options\x00-cfence.resource=orders/1 --fence.token=34.ab\x00":                             {{"orders/1", 34}},
+		"options\x00-c\tFENCE.Resource=a%2Fb   -c fence.token=0.ab\x00":                            {{"a/b", 0}},
+		"options\x00-c fence.resource=a\\ b -c fence.token=7\x00":                                  {{"a b", 7}},
+		"options\x00-c fence.token=1.ab -c fence.resource=a -c fence.token=2.ab\x00":               {{"a", 2}},
+		"options\x00-c fence.resource=a -c fence.token=1.ab\x00fence.token\x002.ab\x00":            {{"a", 2}},
+		"fence.resource\x00a\x00fence.token\x003.ab\x00":                                           {{"a", 3}},
+		"fence.resource\x00a\x00options\x00-c fence.resource=b -c fence.token=1.ab\x00":            {{"a", 1}},
+		"options\x00-c fence.resource=a\x00":                                                       nil,
+		"options\x00-c fence.token=1.ab\x00":                                                       nil,
+		"options\x00-c fence.resource=a -c fence.token=x.ab\x00":                                   nil,
+		"options\x00-c fence.resource=a -c fence.token=0\x00":                                      nil,
+		"options\x00-c fence.resource=a%2 -c fence.token=1.ab\x00":                                 nil,
+		"options\x00-c fence.grants=a=1.ab,b%2Cc=0.ab,=1,x,d=y\x00":                                {{"a", 1}, {"b,c", 0}},
+		"options\x00-c fence.grants=a=1.ab -c fence.resource=b -c fence.token=2.ab\x00":            {{"b", 2}, {"a", 1}},
+		"options\x00-c search_path=x -c\x00":                                                       nil,
+		"options\x00\\\x00":                                                                        nil,
+		"application_name\x00-c fence.resource=a -c fence.token=1\x00options\x00-c geqo=off\x00":   nil,
+		"options\x00-c application_name=fence.resource=a -c fence.resource=b -c fence.token=1\x00": {{"b", 1}},
 	} {
 		p, err := read(startupPacket(version30, "user\x00ada\x00"+body+"\x00"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if who, err := parseStartup(p); err != nil || who.claim != want {
-			t.Errorf("%q: %+v, %v; want %+v", body, who.claim, err, want)
+		if who, err := parseStartup(p); err != nil || !reflect.DeepEqual(who.claims, want) {
+			t.Errorf("%q: %+v, %v; want %+v", body, who.claims, err, want)
 		}
+	}
+}
+
+func TestARuleFitsARoleHoweverItsNameIsSpelled(t *testing.T) {
+	t.Parallel()
+	name := strings.Repeat("x", maxNameBytes) // PostgreSQL takes no more of what a client sends
+	cfg := Config{Rules: []Rule{{User: name, Database: "*", Policy: PolicyGrantRequired}}, LeaseRules: []LeaseRule{{User: name, Resource: "a/*"}}}
+	for user, want := range map[string]Policy{name: PolicyGrantRequired, name + "y": PolicyGrantRequired, name[1:]: PolicyOpen, "*": PolicyOpen} {
+		if got := cfg.policyFor(startup{user: user, database: "shop"}); got != want {
+			t.Errorf("%s: policy %d, want %d", user, got, want)
+		}
+		if got := cfg.mayLease(user, "a/1"); got != (want == PolicyGrantRequired) {
+			t.Errorf("%s may lease: %v", user, got)
+		}
+	}
+	if cfg.mayLease(name, "a") || cfg.mayLease(name, "b/a/1") {
+		t.Error("a pattern gives more than it says")
+	}
+}
+
+func TestALeaseIsTakenOutOfTheStartupPacket(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]string{
+		"options\x00-c fence.lease=a\x00":                                 "options\x00\x00",
+		"options\x00-c geqo=off  -cfence.lease=a;ttl=1s -c a.b=c\\ d\x00": "options\x00-c geqo=off -c a.b=c\\ d\x00",
+		"options\x00--FENCE.lease=a -c x.y=fence.lease=b\x00":             "options\x00-c x.y=fence.lease=b\x00",
+		"Fence.Lease\x00a\x00options\x00-c  geqo=off\x00":                 "options\x00-c  geqo=off\x00",
+		"fence.lease\x00a\x00fence.lease\x00b\x00x.y\x00\x00":             "x.y\x00\x00",
+	} {
+		p, err := read(startupPacket(version30, "user\x00ada\x00"+body+"\x00"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		who, err := parseStartup(p)
+		if err != nil || who.lease == nil {
+			t.Fatalf("%q: %+v, %v", body, who.lease, err)
+		}
+		got, err := rewritten(p, "fence.token", "0.s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := startupPacket(version30, "user\x00ada\x00"+want+"fence.token\x000.s\x00\x00"); string(got) != string(want) {
+			t.Errorf("%q became %q, want %q", body, got, want)
+		}
+	}
+	full, err := read(startupPacket(version30, "user\x00ada\x00fence.lease\x00a\x00x.y\x00"+strings.Repeat("z", maxStartupBytes-50)+"\x00\x00"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rewritten(full, "fence.token", strings.Repeat("s", 80)); err == nil {
+		t.Error("a packet over PostgreSQL's limit is sent")
 	}
 }

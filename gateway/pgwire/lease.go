@@ -133,7 +133,7 @@ func (s *session) takeLease() error {
 	case err == nil:
 		s.keep(lease)
 		s.mu.Lock()
-		s.claim.token = lease.Token
+		s.claims[0].token = lease.Token
 		s.mu.Unlock()
 		return nil
 	case s.opening.Err() == nil:

@@ -63,7 +63,7 @@ func (s *Server) tally(ss *session) *Traffic {
 	if ss.phase != open {
 		return nil
 	}
-	resource := ss.claim.resource
+	resource := ss.carries().resource
 	t := s.tallies[resource]
 	if t == nil {
 		if len(s.tallies) >= maxTallies {

@@ -45,7 +45,7 @@ type session struct {
 	left     bool // the client has sent Terminate
 	expired  bool // the client's direction ran into the login's deadline
 	closing  closing
-	claim    claim       // what the startup options carried
+	claims   []claim     // what the startup options carried
 	why      *fatalError // why it is cut; nil: the gateway stops
 	patient  bool        // it waits for its lease: the login's deadline is over
 	quiet    byte        // status of the ReadyForQuery that was the last word of both sides; 0: there was more
@@ -249,7 +249,7 @@ func (s *session) refuse(err error) {
 func (s *session) loggingIn(upstream net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.upstream, s.phase, s.claim = upstream, loggingIn, s.who.claim
+	s.upstream, s.phase, s.claims = upstream, loggingIn, s.who.claims
 	_ = upstream.SetReadDeadline(s.loginEnds)
 	s.pending = 1 // the startup packet is answered by a ReadyForQuery too
 	return s.closing == notClosing

@@ -41,9 +41,18 @@ func (s *session) describe() (Session, bool) {
 	states := map[byte]string{'I': "idle", 'T': "idle in transaction", 'E': "idle in transaction"}
 	return Session{
 		ID: s.id, Client: s.raw.RemoteAddr().String(), User: s.who.user, Database: s.who.database,
-		Resource: s.claim.resource, Token: s.claim.token, Leased: s.who.lease != nil,
+		Resource: s.carries().resource, Token: s.carries().token, Leased: s.who.lease != nil,
 		State: cmp.Or(states[s.quiet], "active"), Since: s.began, FromClient: s.fromClient, ToClient: s.toClient,
 	}, s.phase == open && s.closing != cutting
+}
+
+// carries is the one grant that came with the connection; none where there are
+// several. It needs s.mu.
+func (s *session) carries() claim {
+	if len(s.claims) == 1 {
+		return s.claims[0]
+	}
+	return claim{}
 }
 
 // errEndedByOperator is what the client of a session is told that [Server.End] ends.

@@ -61,9 +61,8 @@ func readPacket(r io.Reader, first byte) (packet, error) {
 type startup struct {
 	user, database string
 	physical       bool // physical replication: belongs to no database
-	claim          claim
+	claims         []claim
 	presents       bool        // a grant, well-formed or not
-	several        bool        // it is, or they are, in a list
 	lease          *leaseAsked // nil: none
 }
 
@@ -111,7 +110,7 @@ func parseStartup(p packet) (startup, error) {
 	}
 	s.physical = s.physical && !logical
 	asked := set.effective()
-	s.claim, s.presents, s.several = asked.claim(), asked.presents(), asked.grants != ""
+	s.claims, s.presents = asked.claims(), asked.presents()
 	if s.user == "" {
 		return s, &fatalError{code: codeInvalidAuthorization, message: "no PostgreSQL user name specified in startup packet"}
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -35,7 +36,7 @@ func TestStartupIsReadFromACopy(t *testing.T) {
 		"user and database":      {"user\x00ada\x00database\x00shop\x00\x00", startup{user: "ada", database: "shop"}},
 		"database defaults":      {"user\x00ada\x00\x00", startup{user: "ada", database: "ada"}},
 		"empty value":            {"user\x00ada\x00options\x00\x00database\x00shop\x00\x00", startup{user: "ada", database: "shop"}},
-		"grant in options":       {"user\x00ada\x00options\x00-c fence.resource=a -c fence.token=1\x00\x00", startup{user: "ada", database: "ada", claim: claim{"a", 1}, presents: true}},
+		"grant in options":       {"user\x00ada\x00options\x00-c fence.resource=a -c fence.token=1\x00\x00", startup{user: "ada", database: "ada", claims: []claim{{"a", 1}}, presents: true}},
 		"physical replication":   {"user\x00ada\x00replication\x00true\x00\x00", startup{user: "ada", database: "ada", physical: true}},
 		"logical replication":    {"user\x00ada\x00replication\x00database\x00database\x00shop\x00\x00", startup{user: "ada", database: "shop"}},
 		"logical stays logical":  {"user\x00ada\x00replication\x00database\x00replication\x00true\x00database\x00shop\x00\x00", startup{user: "ada", database: "shop"}},
@@ -47,7 +48,7 @@ func TestStartupIsReadFromACopy(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if got, err := parseStartup(p); err != nil || got != c.want {
+		if got, err := parseStartup(p); err != nil || !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: got %+v, %v; want %+v", name, got, err, c.want)
 		}
 	}

@@ -2,6 +2,7 @@ package pgwire
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -45,10 +46,11 @@ func (s *Server) Look(ctx context.Context, only ...string) error {
 	}
 	var resources []string
 	s.each(func(ss *session) {
-		resource := ss.watched()
-		if want, known := wanted[resource]; resource != "" && (want || !known && len(only) == 0) {
-			wanted[resource] = false
-			resources = append(resources, resource)
+		for _, c := range ss.watched() {
+			if want, known := wanted[c.resource]; want || !known && len(only) == 0 {
+				wanted[c.resource] = false
+				resources = append(resources, c.resource)
+			}
 		}
 	})
 	if len(resources) == 0 {
@@ -66,30 +68,33 @@ func (s *Server) Look(ctx context.Context, only ...string) error {
 	return nil
 }
 
-// watched is the resource whose fence decides whether the session goes on.
-func (s *session) watched() string {
+// watched are the grants whose fences decide whether the session goes on.
+func (s *session) watched() []claim {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.phase != open || s.closing == cutting {
-		return ""
+		return nil
 	}
-	return s.claim.resource
+	return slices.Clone(s.claims)
 }
 
-// superseded ends the session if token supersedes the one that it carries. Only
-// once it is open: who has not logged in learns nothing of fences.
+// superseded ends the session if token supersedes one that it carries. Only once
+// it is open: who has not logged in learns nothing of fences.
 func (s *session) superseded(resource string, token fence.Token) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.phase != open || s.closing == cutting || s.claim.resource != resource {
+	if s.phase != open || s.closing == cutting {
 		return
 	}
-	switch {
-	case s.claim.token == 0: // a seal without its token: from now on, what is higher is newer
-		s.claim.token = token
-	case s.claim.token < token:
-		s.srv.counters.superseded.Add(1)
-		s.cutLocked(staleError(&fence.StaleError{Resource: resource, Presented: s.claim.token, Recorded: token}))
+	for i := range s.claims {
+		switch c := &s.claims[i]; {
+		case c.resource != resource:
+		case c.token == 0: // a seal without its token: from now on, what is higher is newer
+			c.token = token
+		case c.token < token && s.closing != cutting:
+			s.srv.counters.superseded.Add(1)
+			s.cutLocked(staleError(&fence.StaleError{Resource: resource, Presented: c.token, Recorded: token}))
+		}
 	}
 }
 

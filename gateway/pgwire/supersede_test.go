@@ -114,6 +114,7 @@ func TestOtherSessionsGoOn(t *testing.T) {
 		"another resource":  w.carrying("-c fence.resource=b -c fence.token=1." + someSeal),
 		"no grant":          w.carrying(""),
 		"malformed":         w.carrying("-c fence.resource=a%2 -c fence.token=1." + someSeal),
+		"one of two":        w.carrying("-c fence.grants=c=9." + someSeal + ",a%20b=35." + someSeal),
 		"a seal's own":      w.carrying("-c fence.resource=a%20b -c fence.token=0." + someSeal),
 		"while fences fail": w.carrying("-c fence.resource=c -c fence.token=1." + someSeal),
 	}
@@ -126,10 +127,10 @@ func TestOtherSessionsGoOn(t *testing.T) {
 		}
 	}
 	f.set("a b", 36, nil)
-	until(t, "the two that are superseded are ended", func() bool { return w.srv.Stats().Superseded == 2 })
+	until(t, "the three that are superseded are ended", func() bool { return w.srv.Stats().Superseded == 3 })
 	for name, conn := range conns {
 		_, err := conn.Exec(t.Context(), "SELECT 1")
-		if ended := name == "current" || name == "a seal's own"; ended != (sqlState(err) == "ZF001") {
+		if ended := name == "current" || name == "one of two" || name == "a seal's own"; ended != (sqlState(err) == "ZF001") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -1,0 +1,59 @@
+//go:build unix
+
+package gateway_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/fencegate/fencegate/gateway"
+)
+
+func TestOperatorsSeeAndEndSessions(t *testing.T) {
+	t.Parallel()
+	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.PGPolicies = []string{"*=grant-required"} })
+	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.login(t.Context(), pg, ""); fatal(err).Code != "ZF002" {
+		t.Errorf("without a grant: %v", err)
+	}
+	if _, err := conn.Exec(t.Context(), updateOrder, "leased"); err != nil {
+		t.Fatal(err)
+	}
+	all, _ := c.want(http.StatusOK, "GET", "/v1/sessions", nil).Body["sessions"].([]any)
+	if len(all) != 1 {
+		t.Fatalf("%v", all)
+	}
+	one, _ := all[0].(map[string]any)
+	if one["leased"] != true || one["resource"] != "orders/1001" || one["token"] == nil || one["state"] != "idle" {
+		t.Errorf("%v", one)
+	}
+	series := c.scraped()
+	for name, want := range map[string]string{
+		`fencegate_pg_resource_sessions{resource="orders/1001"}`: "1",
+		`fencegate_pg_refusals_total{sqlstate="ZF002"}`:          "1",
+		`fencegate_pg_login_seconds_count`:                       "1",
+		`fencegate_pg_first_byte_seconds_count`:                  "1",
+	} {
+		if series[name] != want {
+			t.Errorf("%s is %q; want %q", name, series[name], want)
+		}
+	}
+	for _, direction := range []string{"from_client", "to_client"} {
+		if name := `fencegate_pg_bytes_total{direction="` + direction + `",resource="orders/1001"}`; series[name] == "" || series[name] == "0" {
+			t.Errorf("%s is %q", name, series[name])
+		}
+	}
+	id, _ := one["id"].(string)
+	c.want(http.StatusNoContent, "POST", "/v1/sessions/"+id+"/end", map[string]string{"by": "ops"})
+	if _, err := conn.Exec(t.Context(), "SELECT 1"); fatal(err).Code != "57P01" {
+		t.Errorf("%v; want FATAL 57P01", err)
+	}
+	until(t, "its lease is released", func() bool { _, locked := c.locked("orders/1001"); return !locked })
+	c.want(http.StatusNotFound, "POST", "/v1/sessions/"+id+"/end", map[string]string{})
+	if got := c.scraped()[`fencegate_pg_ended_total{sqlstate="57P01"}`]; got != "1" {
+		t.Errorf("%q sessions ended", got)
+	}
+}
