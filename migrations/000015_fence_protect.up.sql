@@ -154,17 +154,17 @@ $$;
 -- its parentheses, and names nothing but columns and what is in pg_catalog: no function of somebody's own.
 CREATE FUNCTION fence.text_fault(p_expression text) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  bare text := regexp_replace(regexp_replace(p_expression, $q$'[^']*'|"[^"]*"$q$, ' x ', 'g'), '\mpg_catalog\s*[.]', '', 'gi');
+  bare text := regexp_replace(regexp_replace(p_expression, E'\'[^\']*\'|"[^"]*"|--[^\n\r]*', ' x ', 'g'), '\mpg_catalog\s*[.]', '', 'gi');
 BEGIN
-  IF strpos(p_expression, chr(92)) > 0 OR bare ~ $q$[;$'"]|--|/[*]$q$ THEN
-    RETURN 'holds a backslash, a $, a semicolon, a comment or half a quote';
+  IF strpos(p_expression, chr(92)) > 0 OR bare ~ $q$[;$'"]|/[*]$q$ THEN
+    RETURN 'holds a backslash, a $, a semicolon, a /* or half a quote';
   ELSIF strpos(bare, '.') > 0 THEN
-    RETURN 'holds a dot: name columns, and what comes with PostgreSQL, without one';
+    RETURN 'names with a dot what does not come with PostgreSQL: make it a generated column, and name that';
   END IF;
   WHILE bare ~ '[(][^()]*[)]' LOOP
     bare := regexp_replace(bare, '[(][^()]*[)]', ' x ', 'g');
   END LOOP;
-  RETURN CASE WHEN bare ~ '[()]' THEN 'has a parenthesis without its other one' END;
+  RETURN CASE WHEN bare ~ '[()]' THEN 'is not one expression: a parenthesis lacks its other one' END;
 END $$;
 
 -- Makes an index over the expression, on an empty table with the relation's columns of types that come with PostgreSQL, with the caller's rights: so PostgreSQL
@@ -180,6 +180,9 @@ BEGIN
   RETURN 'pg_temp.fence_probe_index'::regclass;
 EXCEPTION
   WHEN insufficient_privilege THEN RAISE;
+  WHEN undefined_column THEN
+    RAISE EXCEPTION 'fence.protect: per_row uses a column that is not there, or whose type does not come with PostgreSQL: %', sqlerrm
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Where its type is your own: make it a generated column, and name that.';
   WHEN OTHERS THEN
     RAISE EXCEPTION 'fence.protect: per_row is no immutable expression over a row of %: %', p_relation, sqlerrm USING ERRCODE = 'invalid_parameter_value',
       HINT = 'It uses columns by their names, and nothing that depends on settings, the time or other rows; for example ''orders/'' || id';
