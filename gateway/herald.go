@@ -69,8 +69,12 @@ func (h *herald) run(ctx context.Context) error {
 			return nil
 		case <-h.wake:
 		}
+		notes := h.notes()
+		if len(notes) == 0 {
+			continue // said with the last ones
+		}
 		within, cancel := context.WithTimeout(ctx, notifyTimeout)
-		_, err := h.pool.Exec(within, sqlNotify, h.notes())
+		_, err := h.pool.Exec(within, sqlNotify, notes)
 		cancel()
 		if err != nil && !failing && ctx.Err() == nil { // once, until it works again
 			h.log.Warn("other gateways can't be told what was armed; they find it by looking", "error", err)
@@ -85,19 +89,15 @@ func (h *herald) run(ctx context.Context) error {
 }
 
 // notes are the resources that were armed since the last time, a line each.
-func (h *herald) notes() []string {
+func (h *herald) notes() (notes []string) {
 	h.mu.Lock()
 	armed := h.armed
 	h.armed = make(map[string]struct{})
 	h.mu.Unlock()
-	notes := []string{""}
 	for resource := range armed {
-		last := &notes[len(notes)-1]
-		switch {
-		case *last == "":
-			*last = resource
-		case len(*last)+1+len(resource) <= maxSaid:
-			*last += "\n" + resource
+		switch last := len(notes) - 1; {
+		case last >= 0 && len(notes[last])+1+len(resource) <= maxSaid:
+			notes[last] += "\n" + resource
 		case len(notes) == maxNotes:
 			return []string{""}
 		default:

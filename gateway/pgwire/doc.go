@@ -22,6 +22,11 @@
 //
 //	PGOPTIONS='-c fence.resource=orders/1001 -c fence.token=34.<seal>' psql -h 127.0.0.1 -p 6432 shop
 //
+// Two kinds of startup packet are changed on their way: that of a lease login
+// (fence.lease, see [Leases]), which gets its grant in place of that option, and that
+// of a session which a [Rule] starts read-only. No statement passes before a session
+// is open; until then it can be refused, FATAL, but never before it has logged in.
+//
 // A session is bound to the grant in its startup options. Where the relay is told
 // what the fence records, it ends a session, FATAL ZF001, once a newer grant is
 // recorded: at once for grants that this gateway arms, within a second for others.

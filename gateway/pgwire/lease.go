@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -271,9 +272,13 @@ func jsonOf(v any) string {
 	return string(b)
 }
 
+// maxPrintable keeps a holder's name, with its address, below the limit of leases'
+// sources.
+const maxPrintable = 100
+
 // printable shows a role's name where control characters and other than UTF-8
 // have no place.
 func printable(name string) string {
-	quoted := quote(name)
-	return quoted[1 : len(quoted)-1]
+	quoted := strconv.QuoteToASCII(truncated(name))
+	return quoted[1:min(len(quoted)-1, maxPrintable)]
 }

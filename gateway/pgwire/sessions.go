@@ -38,12 +38,15 @@ func (s *Server) Sessions() []Session {
 func (s *session) describe() (Session, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.phase != open || s.closing == cutting {
+		return Session{}, false
+	}
 	states := map[byte]string{'I': "idle", 'T': "idle in transaction", 'E': "idle in transaction"}
 	return Session{
 		ID: s.id, Client: s.raw.RemoteAddr().String(), User: s.who.user, Database: s.who.database,
 		Resource: s.carries().resource, Token: s.carries().token, Leased: s.who.lease != nil,
 		State: cmp.Or(states[s.quiet], "active"), Since: s.began, FromClient: s.fromClient, ToClient: s.toClient,
-	}, s.phase == open && s.closing != cutting
+	}, true
 }
 
 // carries is the one grant that came with the connection; none where there are

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestSessionsAreListedAndEndedByTheCommandLine(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		asked = append(asked, r.Method+" "+r.URL.EscapedPath()+" "+string(body))
+		switch r.URL.EscapedPath() {
+		case "/v1/sessions":
+			_, _ = io.WriteString(w, `{"sessions":[{"id":"A1"}]}`)
+		case "/v1/sessions/A1/end":
+			w.WriteHeader(http.StatusNoContent)
+		default:
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, `{"code":"not_found","title":"Not found","status":404,"detail":"no open session"}`)
+		}
+	}))
+	t.Cleanup(gateway.Close)
+	vars := map[string]string{"FENCEGATE_GATEWAY": gateway.URL}
+	if code, stdout, stderr := cli(t, vars, "sessions", "ls"); code != exitOK || !strings.Contains(stdout, `"id": "A1"`) {
+		t.Errorf("ls: %d %q %q", code, stdout, stderr)
+	}
+	if code, stdout, stderr := cli(t, vars, "sessions", "end", "A1", "--by", "ops"); code != exitOK || stdout+stderr != "" {
+		t.Errorf("end: %d %q %q", code, stdout, stderr)
+	}
+	if code, _, stderr := cli(t, vars, "sessions", "end", "../x"); code == exitOK || !strings.Contains(stderr, "no open session") {
+		t.Errorf("end of none: %d %q", code, stderr)
+	}
+	for _, args := range [][]string{{"sessions", "end"}, {"sessions", "end", ""}, {"sessions", "ls", "x"}, {"sessions", "end", "a", "b"}} {
+		if code, _, stderr := cli(t, vars, args...); code != exitUsage {
+			t.Errorf("%q: %d %q", args, code, stderr)
+		}
+	}
+	want := `GET /v1/sessions |POST /v1/sessions/A1/end {"by":"ops"}|POST /v1/sessions/..%2Fx/end {"by":""}`
+	if got := strings.Join(asked, "|"); got != want {
+		t.Errorf("asked %s, want %s", got, want)
+	}
+}
+
+func TestServeRefusesBadRulesWithTheReason(t *testing.T) {
+	t.Parallel()
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte("k1:"+strings.Repeat("5a", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ flag, value, reason string }{
+		{"--pg-policy", "app=closed", "grant-required"},
+		{"--pg-policy", "*=open,app=read-only", "never counts"},
+		{"--pg-policy", "app@elsewhere=open", "another database"},
+		{"--pg-lease", "app", "USER=RESOURCE"},
+		{"--pg-lease", "app=a*b", "'*'"},
+		{"--pg-max-connections", "0", "1 or more"},
+		{"--pg-max-user-connections", "-1", "negative"},
+		{"--pg-idle-timeout", "-1s", "negative"},
+		{"--pg-idle-timeout", "soon", "soon"},
+		{"--drain-timeout", "0s", "more than 0"},
+	} {
+		code, _, stderr := cli(t, nil, "serve", "--postgres-url", "postgres://a@127.0.0.1:1/shop", "--redis", "127.0.0.1:1", "--master-key-file", key,
+			"--api-listen", "127.0.0.1:0", "--pg-listen", "127.0.0.1:0", c.flag, c.value)
+		if code != exitUsage || !strings.Contains(stderr, c.reason) {
+			t.Errorf("%s %s: %d %q; want %d and %q", c.flag, c.value, code, stderr, exitUsage, c.reason)
+		}
+	}
+}

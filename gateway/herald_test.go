@@ -1,0 +1,44 @@
+package gateway
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestTheHeraldSaysEachResourceOnceAndWithinPostgreSQLsLimit(t *testing.T) {
+	t.Parallel()
+	h := newHerald(nil, slog.Default())
+	if notes := h.notes(); notes != nil {
+		t.Errorf("nothing was armed: %q", notes)
+	}
+	var want []string
+	for i := range 100 {
+		name := fmt.Sprintf("%03d", i) + strings.Repeat("x", 500)
+		want = append(want, name)
+		for range 3 {
+			h.say(name)
+		}
+	}
+	var got []string
+	for _, note := range h.notes() {
+		if len(note) > maxSaid {
+			t.Errorf("a notification of %d bytes", len(note))
+		}
+		got = append(got, strings.Split(note, "\n")...)
+	}
+	if slices.Sort(got); !slices.Equal(got, want) {
+		t.Errorf("said %d names, want %d", len(got), len(want))
+	}
+	for i := range 1000 {
+		h.say(fmt.Sprintf("%03d", i) + strings.Repeat("x", 500))
+	}
+	if notes := h.notes(); !slices.Equal(notes, []string{""}) {
+		t.Errorf("of too many: %d notifications", len(notes))
+	}
+	if notes := h.notes(); notes != nil {
+		t.Errorf("said twice: %q", notes)
+	}
+}
