@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	sqlIdentity = `SELECT identity, (written - '0/0')::bigint, beats, invalidations FROM fence.identity()`
+	sqlIdentity = `SELECT pg_catalog.pg_is_in_recovery(), identity, (written - '0/0')::bigint, beats, invalidations FROM fence.identity()`
 	sqlBeat     = `SELECT fence.beat()`
 
 	// lookEvery is how often the identity is compared while nothing else asks.
@@ -63,18 +63,33 @@ func (c *continuity) compare(ctx context.Context, conn *pgx.Conn) error {
 // errOlder is for schemas from before fence.identity.
 var errOlder = errors.New("the database's schema has no fence.identity; run: fencegate migrate up")
 
+// standbyError is for an address that has led to a standby. What it has replayed
+// is behind, which is no loss: so it is never compared.
+type standbyError struct{}
+
+func (standbyError) Error() string {
+	return "PostgreSQL is a standby here (in recovery), where no fence can be raised; name the primary, or promote this one"
+}
+
+// Tell is what clients may read.
+func (e standbyError) Tell() string { return e.Error() }
+
 func identityOf(ctx context.Context, q interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 },
 ) (witness.Seen, error) {
 	var seen witness.Seen
+	var standby bool
 	var written int64
-	err := q.QueryRow(ctx, sqlIdentity).Scan(&seen.Identity, &written, &seen.Beats, &seen.Invalidations)
+	err := q.QueryRow(ctx, sqlIdentity).Scan(&standby, &seen.Identity, &written, &seen.Beats, &seen.Invalidations)
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && (refused.Code == "42883" || refused.Code == "3F000") { // no function, no schema
 		return seen, errOlder
 	}
 	if err != nil {
 		return seen, fmt.Errorf("ask PostgreSQL which one it is: %w", err)
+	}
+	if standby {
+		return seen, standbyError{}
 	}
 	seen.Written = uint64(written)
 	return seen, nil
@@ -217,7 +232,7 @@ func (t trusting) when(ctx context.Context, arm func() error) error {
 func untrusted(err error) error {
 	_, forgotten := errors.AsType[*witness.ForgottenError](err)
 	_, refused := errors.AsType[*pgconn.PgError](err)
-	if forgotten || refused || errors.Is(err, errOlder) || isUnconnected(err) {
+	if forgotten || refused || errors.Is(err, errOlder) || errors.Is(err, standbyError{}) || isUnconnected(err) {
 		return &api.UnavailableError{Part: partPostgres, Cause: err}
 	}
 	return &api.UnavailableError{Part: partRedis, Cause: err}

@@ -23,6 +23,7 @@ import (
 	"github.com/fencegate/fencegate/internal/migrate"
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock"
 )
 
 // address forwards to whichever server is the primary, as a virtual IP does.
@@ -269,7 +270,7 @@ func TestAPromotedStandbyThatLaggedGetsNoLeasesUntilItsFencesAreInvalidated(t *t
 	}
 	standby := run(t, pgserver.Config{Dir: dir})
 	cfg := primary.gateway(t)
-	c := start(t, cfg)
+	c, beside := start(t, cfg), start(t, cfg)
 
 	// A's grant reaches the standby. B's does not.
 	a := c.acquire("orders/1001", "30s", "0s")
@@ -288,13 +289,24 @@ func TestAPromotedStandbyThatLaggedGetsNoLeasesUntilItsFencesAreInvalidated(t *t
 	if err := primary.Kill(); err != nil {
 		t.Fatal(err)
 	}
+	// The address moves too early: a standby is no server that has forgotten, and can't be invalidated.
+	primary.at.moveTo(standby.Addr())
+	untilAnswered(c, func(a answer) bool {
+		refused := c.want(http.StatusServiceUnavailable, "POST", "/v1/leases", map[string]string{"resource": "orders/2", "ttl": "30s"}).text("detail")
+		if strings.Contains(refused+a.text("detail"), "invalidate") {
+			t.Errorf("on a standby: %s", refused)
+		}
+		return a.Status == http.StatusServiceUnavailable && strings.Contains(refused, "is a standby here")
+	})
 	execOn(t, standby, `SELECT pg_promote()`)
 	untilSays(t, standby, `SELECT pg_is_in_recovery()`, "false")
-	primary.at.moveTo(standby.Addr())
 	if refused := primary.write(t, a.grant); refused != "" {
 		t.Fatalf("the promoted standby should have forgotten B's fence, but refuses A by %s: this test shows nothing", refused)
 	}
-	wantForgotten(c, "fencegate fence invalidate-all --yes")
+	late := start(t, cfg) // while it is in doubt, which it learns from the nodes
+	for _, gateway := range []*client{c, beside, late} {
+		wantForgotten(gateway, "fencegate fence invalidate-all --yes")
+	}
 
 	execOn(t, standby, `SELECT raised FROM fence.invalidate_all()`)
 	for name, grant := range map[string]string{"A": a.grant, "B": b.grant} {
@@ -303,7 +315,9 @@ func TestAPromotedStandbyThatLaggedGetsNoLeasesUntilItsFencesAreInvalidated(t *t
 		}
 	}
 	// Redis' counters are far below the raised fence; the next acquisition learns of it.
-	untilReady(c)
+	for _, gateway := range []*client{late, beside, c} {
+		untilReady(gateway)
+	}
 	next := c.acquire("orders/1001", "30s", "10s")
 	raised := execOn(t, standby, `SELECT count(*)::text FROM fence.resources WHERE resource = 'orders/1001' AND token = $1::text::bigint`, next.token)
 	if number(t, next.token) <= number(t, b.token)+1<<32-1 || raised != "1" {
@@ -312,8 +326,55 @@ func TestAPromotedStandbyThatLaggedGetsNoLeasesUntilItsFencesAreInvalidated(t *t
 	if refused := primary.write(t, next.grant); refused != "" {
 		t.Errorf("the next holder's write: %s", refused)
 	}
-	// Another gateway, which never saw the old primary, is told by the nodes.
-	start(t, cfg).acquire("orders/3", "30s", "0s")
+	beside.acquire("orders/2", "30s", "0s")
+	late.acquire("orders/3", "30s", "0s")
+}
+
+// Whatever is away for a while: no lease meanwhile, no false alarm, and all is well again by itself.
+func TestWhatWasAwayIsTrustedWhenItIsBack(t *testing.T) {
+	t.Parallel()
+	server := startCluster(t)
+	cfg := server.gateway(t)
+	nodes := testenv.OwnRedis(t, 3)
+	cfg.RedisNodes = nil
+	for _, n := range nodes {
+		cfg.RedisNodes = append(cfg.RedisNodes, lock.Node{Addr: n.Addr})
+	}
+	both := []*client{start(t, cfg), start(t, cfg)}
+	held := both[0].acquire("orders/1001", "60s", "0s")
+	for name, away := range map[string]struct{ leave, back func() }{
+		"PostgreSQL": {func() { server.at.moveTo("127.0.0.1:1") }, func() { server.at.moveTo(server.Addr()) }},
+		"a quorum of Redis": {func() {
+			for _, n := range nodes[:2] {
+				if err := n.Freeze(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, func() {
+			for _, n := range nodes[:2] {
+				if err := n.Thaw(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}},
+	} {
+		away.leave()
+		for _, c := range both {
+			untilAnswered(c, func(a answer) bool { return a.Status == http.StatusServiceUnavailable })
+			if a := c.do("POST", "/v1/leases", map[string]string{"resource": "orders/2", "ttl": "30s"}); a.Status != http.StatusServiceUnavailable || strings.Contains(a.text("detail"), "forgotten") {
+				t.Errorf("without %s: %d %v", name, a.Status, a.Body)
+			}
+		}
+		away.back()
+		for i, c := range both {
+			untilReady(c)
+			l := c.acquire(fmt.Sprintf("orders/%s %d", name, i), "30s", "10s")
+			c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
+		}
+	}
+	if refused := server.write(t, held.grant); refused != "" {
+		t.Errorf("the holder's write: %s", refused)
+	}
 }
 
 func TestAServerThatWasSetBackGetsNoLeasesUntilItsFencesAreInvalidatedAgain(t *testing.T) {
