@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -496,6 +497,18 @@ func TestRedisNodesAreExamined(t *testing.T) {
 	findings = examine(addrs...)
 	want(t, findings, "redis.reachable", Fail, addrs[2])
 	want(t, findings, "redis.quorum", OK)
+}
+
+// Nodes that say nothing of themselves, as those of fencegate dev, are neither replicas nor one server.
+func TestNodesThatSayNothingOfThemselvesAreNotJudged(t *testing.T) {
+	t.Parallel()
+	findings := Examine(t.Context(), Config{RedisNodes: nodes(miniredis.RunT(t).Addr(), miniredis.RunT(t).Addr())})
+	want(t, findings, "redis.replica", Warn, "could not be looked at")
+	for _, f := range findings {
+		if f.Check == "redis.independent" || f.Check == "redis.version" {
+			t.Errorf("%+v", f)
+		}
+	}
 }
 
 func TestEachFaultOfARedisNodeIsFound(t *testing.T) {

@@ -40,7 +40,7 @@ func examineRedis(ctx context.Context, cfg Config) []Finding {
 		if info == nil {
 			continue
 		}
-		if twin, seen := runs[info["run_id"]]; seen {
+		if twin, seen := runs[info["run_id"]]; seen && info["run_id"] != "" {
 			found = append(found, fail("redis.independent", node.Addr+" and "+twin+" are one server: it counts double in a quorum", "Name each node once."))
 		}
 		runs[info["run_id"]] = node.Addr
@@ -92,6 +92,9 @@ func examineNode(ctx context.Context, node lock.Node, addr string) (map[string]s
 	info := parseInfo(text)
 	name := cmp.Or(info["redis_version"], "?")
 	found := []Finding{ok("redis.reachable", "%s, version %s", addr, name)}
+	if info["role"] == "" { // as the nodes of fencegate dev, which are no Redis, or a proxy
+		return info, append(found, warn("redis.replica", addr+": INFO does not say what it is, so it could not be looked at", "Nothing for the nodes of fencegate dev; else name the Redis itself."))
+	}
 	if !strings.HasPrefix(name, oldestRedis) && info["server_name"] != "valkey" && !newer(name) {
 		found = append(found, fail("redis.version", addr+" is version "+name+": its scripts outlive a restart, so a loss of data would go unnoticed", "Use Redis 7 or newer, or Valkey."))
 	}
