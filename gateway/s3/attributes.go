@@ -32,7 +32,7 @@ func (b *backend) attributes(r request, in *s3.GetObjectAttributesInput) (s3resp
 		return s3response.GetObjectAttributesResponse{}, err
 	}
 	out := s3response.GetObjectAttributesResponse{
-		ETag: &v.ETag, ObjectSize: &v.Size, StorageClass: types.StorageClassStandard, LastModified: &v.CreatedAt,
+		ETag: &v.ETag, ObjectSize: &v.Size, StorageClass: types.StorageClassStandard, LastModified: &v.CreatedAt, VersionId: v.shownID(),
 	}
 	if sums := checksumsOf(v.Attributes); sums.kind != "" {
 		out.Checksum = &types.Checksum{

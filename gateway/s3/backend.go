@@ -10,9 +10,9 @@ import (
 	"github.com/versity/versitygw/auth"
 	front "github.com/versity/versitygw/backend"
 	"github.com/versity/versitygw/s3err"
-	"github.com/versity/versitygw/s3response"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/blob"
 )
 
 // backend does the front's operations. Those that it does not have answer
@@ -51,6 +51,10 @@ func (b *backend) fail(r request, bucket, operation string, err error) error {
 		return e
 	}
 	unknown := errors.Is(err, fence.ErrUnknown)
+	if m, ok := errors.AsType[markerError](err); ok && r.http != nil {
+		r.http.Response.Header.Set("X-Amz-Delete-Marker", "true")
+		r.http.Response.Header.Set("X-Amz-Version-Id", blob.ID(m.id).String())
+	}
 	if errors.Is(err, errNoBucket) && !unknown {
 		return s3err.GetBucketErr(s3err.ErrNoSuchBucket, bucket)
 	}
@@ -85,11 +89,6 @@ func (*backend) GetBucketPolicy(context.Context, string) ([]byte, error) {
 // GetBucketCors implements the front's Backend: there is no CORS.
 func (*backend) GetBucketCors(context.Context, string) ([]byte, error) {
 	return nil, s3err.GetAPIError(s3err.ErrNoSuchCORSConfiguration)
-}
-
-// GetBucketVersioning implements the front's Backend: not enabled.
-func (*backend) GetBucketVersioning(context.Context, string) (s3response.GetBucketVersioningOutput, error) {
-	return s3response.GetBucketVersioningOutput{}, nil
 }
 
 // GetObjectLockConfiguration implements the front's Backend: there is none.

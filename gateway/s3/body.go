@@ -133,15 +133,9 @@ func (b *body) checksum() string {
 var noBody = &body{}
 
 func attributesOf(in s3response.PutObjectInput, b *body, tags map[string]string) attributes {
-	text := func(s *string) string {
-		if s == nil {
-			return ""
-		}
-		return strings.Clone(*s)
-	}
 	return attributes{
-		ContentType: text(in.ContentType), ContentEncoding: withoutChunking(text(in.ContentEncoding)), ContentDisposition: text(in.ContentDisposition),
-		ContentLanguage: text(in.ContentLanguage), CacheControl: text(in.CacheControl), Expires: text(in.Expires),
+		ContentType: strings.Clone(text(in.ContentType)), ContentEncoding: withoutChunking(strings.Clone(text(in.ContentEncoding))), ContentDisposition: strings.Clone(text(in.ContentDisposition)),
+		ContentLanguage: strings.Clone(text(in.ContentLanguage)), CacheControl: strings.Clone(text(in.CacheControl)), Expires: strings.Clone(text(in.Expires)),
 		Metadata: maps.Clone(in.Metadata), ChecksumAlgorithm: b.algo, Checksum: b.checksum(), Tags: tags,
 	}
 }

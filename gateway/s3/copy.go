@@ -21,18 +21,18 @@ const maxCopySize = 5 << 30 // bytes, as in S3
 // blob of their own, so no two objects share one.
 func (b *backend) CopyObject(ctx context.Context, in s3response.CopyObjectInput) (s3response.CopyObjectOutput, error) {
 	r := b.requestOf(ctx)
-	v, err := b.copy(r, strings.Clone(*in.Bucket), strings.Clone(*in.Key), in)
+	v, source, err := b.copy(r, strings.Clone(*in.Bucket), strings.Clone(*in.Key), in)
 	if err != nil {
 		return s3response.CopyObjectOutput{}, b.fail(r, *in.Bucket, "CopyObject", err)
 	}
 	etag, sums := quoted(v.ETag), checksumsOf(v.Attributes)
-	return s3response.CopyObjectOutput{CopyObjectResult: &s3response.CopyObjectResult{
+	return s3response.CopyObjectOutput{VersionId: v.shownID(), CopySourceVersionId: source.shownID(), CopyObjectResult: &s3response.CopyObjectResult{
 		ETag: &etag, LastModified: &v.CreatedAt, ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
 		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, ChecksumType: sums.kind,
 	}}, nil
 }
 
-func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectInput) (version, error) {
+func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectInput) (made, source version, err error) {
 	cond, err := putConditions(r.condition("If-Match"), r.condition("If-None-Match"))
 	if err == nil {
 		err = refuseUnsupported(r)
@@ -41,18 +41,18 @@ func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectIn
 		err = b.needGrant(&r, bucket, key)
 	}
 	if err != nil {
-		return version{}, err
+		return made, source, err
 	}
 	tags, err := tagsOf(in.Tagging)
 	if err != nil {
-		return version{}, err
+		return made, source, err
 	}
-	source, err := b.copySource(copySourceOf(in))
+	source, err = b.copySource(copySourceOf(in))
 	if err != nil {
-		return version{}, err
+		return made, source, err
 	}
 	if source.Size > maxCopySize {
-		return version{}, s3err.GetEntityTooLargeErr(source.Size, maxCopySize)
+		return made, source, s3err.GetEntityTooLargeErr(source.Size, maxCopySize)
 	}
 	replace := in.MetadataDirective == types.MetadataDirectiveReplace
 	given := s3response.PutObjectInput{
@@ -60,14 +60,19 @@ func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectIn
 		ContentLanguage: in.ContentLanguage, CacheControl: in.CacheControl, Expires: in.Expires, Metadata: in.Metadata,
 	}
 	if err := attributesOf(given, noBody, tags).check(); err != nil {
-		return version{}, err
+		return made, source, err
 	}
-	if srcBucket, srcKey, _, _ := front.ParseCopySource(*in.CopySource); srcBucket == bucket && srcKey == key && !replace && in.TaggingDirective != types.TaggingDirectiveReplace {
-		return version{}, s3err.GetAPIError(s3err.ErrInvalidCopyDest)
+	srcBucket, srcKey, versionID, _ := front.ParseCopySource(*in.CopySource)
+	if srcBucket == bucket && srcKey == key && !replace && in.TaggingDirective != types.TaggingDirectiveReplace {
+		if versionID == "" || versionID == nullVersion {
+			return made, source, s3err.GetAPIError(s3err.ErrInvalidCopyDest)
+		}
+		made, err = b.restore(r, target{bucket: bucket, key: key, conditions: cond}, source)
+		return made, source, err
 	}
 	bytes, err := b.read(source, 0, source.Size)
 	if err != nil {
-		return version{}, errors.Join(errStoreFailed, err)
+		return made, source, errors.Join(errStoreFailed, err)
 	}
 	defer func() { _ = bytes.Close() }()
 	data := &body{r: bytes, md5: md5.New(), inside: true} //nolint:gosec // see the import
@@ -76,9 +81,9 @@ func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectIn
 		algo = source.Attributes.ChecksumAlgorithm
 	}
 	if err := data.compute(algo); err != nil {
-		return version{}, err
+		return made, source, err
 	}
-	return b.upload(r, target{bucket: bucket, key: key, conditions: cond, size: source.Size}, data, func() attributes {
+	made, err = b.upload(r, target{bucket: bucket, key: key, conditions: cond, size: source.Size}, data, func() attributes {
 		a := source.Attributes
 		if replace {
 			a = attributesOf(given, data, a.Tags)
@@ -89,6 +94,7 @@ func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectIn
 		a.ChecksumAlgorithm, a.Checksum = data.algo, data.checksum()
 		return a
 	})
+	return made, source, err
 }
 
 // copySourceOf is the source that a request names, and the conditions on it.

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/blob"
 )
 
 // database runs the statements on the schema objects, each a transaction of its
@@ -180,6 +181,16 @@ type version struct {
 	ETag       string
 	Attributes attributes
 	CreatedAt  time.Time
+	Kept       bool // its bucket keeps versions, so clients see its id
+}
+
+// shownID is the id for clients of a bucket that keeps versions, else nil.
+func (v version) shownID() *string {
+	if !v.Kept {
+		return nil
+	}
+	id := blob.ID(v.ID).String()
+	return &id
 }
 
 // attributes are what a read gives back beside the bytes. Empty ones are left out.
@@ -200,7 +211,7 @@ type attributes struct {
 
 func (v *version) scan(row pgx.Row) error {
 	var text []byte
-	if err := row.Scan(&v.ID, &v.Blobs, &v.BlobSizes, &v.Size, &v.ETag, &text, &v.CreatedAt); err != nil {
+	if err := row.Scan(&v.ID, &v.Blobs, &v.BlobSizes, &v.Size, &v.ETag, &text, &v.CreatedAt, &v.Kept); err != nil {
 		return err
 	}
 	if err := json.Unmarshal(text, &v.Attributes); err != nil {
@@ -212,4 +223,4 @@ func (v *version) scan(row pgx.Row) error {
 // uuid is an id as a statement's argument, in any of pgx's modes.
 func uuid(id [16]byte) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
-const versionColumns = "id, blobs, blob_sizes, size, etag, attributes - 'part_checksums', created_at"
+const versionColumns = "id, blobs, blob_sizes, size, etag, attributes - 'part_checksums', created_at, objects.keeps(bucket)"

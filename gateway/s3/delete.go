@@ -8,6 +8,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 
@@ -15,16 +16,21 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
-const sqlCommitDeletion = "SELECT objects.commit_deletion($1, $2, $3, $4, $5, $6, $7, $8)"
+const (
+	sqlCommitDeletion = "SELECT id, kept_order IS NOT NULL FROM objects.commit_deletion($1, $2, $3, $4, $5, $6, $7, $8)"
+	sqlRemoveVersion  = "SELECT objects.remove_version($1, $2, $3, $4, $5, $6)"
+	sqlKeeps          = "SELECT objects.keeps($1)"
+)
 
 // DeleteObject implements the front's Backend: the fence check and the removal
 // of the pointer in one transaction.
 func (b *backend) DeleteObject(ctx context.Context, in *s3.DeleteObjectInput) (*s3.DeleteObjectOutput, error) {
 	r := b.requestOf(ctx)
-	if err := b.remove(b.base, r, in); err != nil {
+	gone, err := b.remove(b.base, r, in)
+	if err != nil {
 		return nil, b.fail(r, *in.Bucket, "DeleteObject", err)
 	}
-	return &s3.DeleteObjectOutput{}, nil
+	return &s3.DeleteObjectOutput{VersionId: gone.id, DeleteMarker: &gone.marker}, nil
 }
 
 // DeleteObjects implements the front's Backend: one commit for each key, each
@@ -49,12 +55,12 @@ func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) 
 			result.Error = append(result.Error, deleteError(o.Key, unavailable(messageNotTried)))
 			continue
 		}
-		err := b.remove(within, r, &s3.DeleteObjectInput{
+		gone, err := b.remove(within, r, &s3.DeleteObjectInput{
 			Bucket: in.Bucket, Key: o.Key, VersionId: o.VersionId, IfMatch: o.ETag,
 			IfMatchLastModifiedTime: o.LastModifiedTime, IfMatchSize: o.Size,
 		})
 		if err == nil {
-			result.Deleted = append(result.Deleted, types.DeletedObject{Key: o.Key})
+			result.Deleted = append(result.Deleted, gone.entry(o))
 			continue
 		}
 		if errors.Is(err, errDatabaseAway) || errors.Is(err, fence.ErrUnknown) {
@@ -77,21 +83,72 @@ func deleteError(key *string, err error) types.Error {
 	return e
 }
 
-func (b *backend) remove(ctx context.Context, r request, in *s3.DeleteObjectInput) error {
-	if in.VersionId != nil && *in.VersionId != "" && *in.VersionId != "null" || in.IfMatchLastModifiedTime != nil || in.IfMatchSize != nil {
-		return errNotThere
+// removed says what a deletion did: it removed the version with the id, or, in
+// a bucket that keeps versions, it made one, which is a marker.
+type removed struct {
+	id     *string
+	marker bool // what was made or removed is a deletion
+}
+
+func (g removed) entry(o types.ObjectIdentifier) types.DeletedObject {
+	d := types.DeletedObject{Key: o.Key, VersionId: o.VersionId}
+	if g.marker {
+		d.DeleteMarker, d.DeleteMarkerVersionId = &g.marker, g.id
+	}
+	return d
+}
+
+func (b *backend) remove(ctx context.Context, r request, in *s3.DeleteObjectInput) (removed, error) {
+	if in.IfMatchLastModifiedTime != nil || in.IfMatchSize != nil {
+		return removed{}, errNotThere
 	}
 	if err := checkKey(*in.Key); err != nil { // one of a list was not seen at the gate
-		return err
-	}
-	if err := b.needGrant(&r, *in.Bucket, *in.Key); err != nil {
-		return err
+		return removed{}, err
 	}
 	var ifMatch *string
 	if in.IfMatch != nil && *in.IfMatch != "" {
 		etag := strings.Trim(*in.IfMatch, `"`)
 		ifMatch = &etag
 	}
-	return b.db.settle(ctx, exec(sqlCommitDeletion, uuid(blob.NewID()), *in.Bucket, *in.Key,
-		r.grant.resource, int64(r.grant.token), r.grant.sealHash, nullable(r.invocation), ifMatch))
+	wanted, err := versionOf(text(in.VersionId))
+	if err == nil {
+		err = b.needGrant(&r, *in.Bucket, *in.Key)
+	}
+	if err != nil {
+		return removed{}, err
+	}
+	if wanted.Valid {
+		return b.removeVersion(ctx, r, in, wanted, ifMatch)
+	}
+	if text(in.VersionId) == nullVersion {
+		keeps := false
+		err := b.db.once(ctx, func(ctx context.Context, q querier) error { return q.QueryRow(ctx, sqlKeeps, *in.Bucket).Scan(&keeps) })
+		if err != nil || keeps { // where each version has an id, there is none without
+			return removed{}, err
+		}
+	}
+	id := [16]byte(blob.NewID())
+	var kept bool
+	args := []any{uuid(id), *in.Bucket, *in.Key, r.grant.resource, int64(r.grant.token), r.grant.sealHash, nullable(r.invocation), ifMatch}
+	err = b.db.settle(ctx, func(ctx context.Context, q querier) error {
+		return q.QueryRow(ctx, sqlCommitDeletion, args...).Scan(&id, &kept)
+	})
+	if err != nil || !kept {
+		return removed{}, err
+	}
+	shown := blob.ID(id).String()
+	return removed{id: &shown, marker: true}, nil
+}
+
+// removeVersion removes one version for good; its bytes are the sweep's.
+func (b *backend) removeVersion(ctx context.Context, r request, in *s3.DeleteObjectInput, id pgtype.UUID, ifMatch *string) (removed, error) {
+	if ifMatch != nil {
+		return removed{}, errNotThere
+	}
+	var deletion *bool
+	err := b.db.settle(ctx, func(ctx context.Context, q querier) error {
+		return q.QueryRow(ctx, sqlRemoveVersion, *in.Bucket, *in.Key, id, r.grant.resource, int64(r.grant.token), r.grant.sealHash).Scan(&deletion)
+	})
+	shown := blob.ID(id.Bytes).String()
+	return removed{id: &shown, marker: deletion != nil && *deletion}, err
 }

@@ -109,6 +109,9 @@ const (
 // ErrRuleInUse: the bucket holds objects that were written under another rule.
 var ErrRuleInUse = errors.New("the bucket's rule can't change while it holds objects")
 
+// ErrNoBucket: there is no such bucket.
+var ErrNoBucket = errors.New("no such bucket")
+
 // translate turns PostgreSQL's refusals into errors that say what they mean;
 // other errors stay as they are.
 func translate(err error) error {
@@ -168,7 +171,7 @@ func fenceError(pgErr *pgconn.PgError) error {
 }
 
 var (
-	errNoBucket = errors.New("no such bucket")
+	errNoBucket = ErrNoBucket
 	errNotThere = s3err.GetAPIError(s3err.ErrNotImplemented)
 	errGivenUp  = apiError{
 		code: "RequestTimeout", status: http.StatusBadRequest,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"time"
 
@@ -18,64 +19,103 @@ import (
 )
 
 const (
-	// One row where the bucket exists; its version is NULL where the key does not.
-	sqlCurrent = `SELECT p.version IS NOT NULL, coalesce(v.id, p.version, '00000000-0000-0000-0000-000000000000'), coalesce(v.blobs, '{}'),
-	coalesce(v.blob_sizes, '{}'), coalesce(v.size, 0), coalesce(v.etag, ''), coalesce(v.attributes - 'part_checksums', '{}'), coalesce(v.created_at, b.created_at)
+	foundColumns = `coalesce(v.id, '00000000-0000-0000-0000-000000000000'), coalesce(v.blobs, '{}'), coalesce(v.blob_sizes, '{}'), coalesce(v.size, 0),
+	coalesce(v.etag, ''), coalesce(v.attributes - 'part_checksums', '{}'), coalesce(v.created_at, b.created_at), b.keep_count IS DISTINCT FROM 0`
+
+	// Both give one row where the bucket exists; its version is NULL where the key does not.
+	sqlCurrent = "SELECT v.id IS NOT NULL, false, " + foundColumns + `
 	FROM objects.buckets b
 	LEFT JOIN objects.pointers p ON p.bucket = b.name AND p.key = $2
 	LEFT JOIN objects.versions v ON v.id = p.version
 	WHERE b.name = $1`
+	sqlFind = "SELECT v.id IS NOT NULL, coalesce(v.deletion, false), " + foundColumns + `
+	FROM objects.buckets b
+	LEFT JOIN objects.versions v ON v.id = $3 AND v.bucket = b.name AND v.key = $2 AND (v.kept_order IS NOT NULL
+		OR EXISTS (SELECT FROM objects.pointers p WHERE p.bucket = b.name AND p.key = $2 AND p.version = v.id))
+	WHERE b.name = $1`
+	// The deletion that hides a key, if any.
+	sqlHidden = `SELECT v.id, v.deletion FROM objects.versions v
+	WHERE v.bucket = $1 AND v.key = $2 AND v.kept_order IS NOT NULL ORDER BY v.kept_order DESC LIMIT 1`
 
 	// A blob can be swept between the look at the pointer and the opening; the
 	// pointer has moved on then.
 	readTries = 3
 )
 
-// current is the key's current version.
-func (d database) current(ctx context.Context, bucket, key string) (version, error) {
-	var v version
-	var found bool
-	err := d.once(ctx, func(ctx context.Context, q querier) error {
-		return v.scan(behind{q.QueryRow(ctx, sqlCurrent, bucket, key), &found})
-	})
-	if err = noRows(err, errNoBucket); err == nil && !found {
-		err = s3err.GetAPIError(s3err.ErrNoSuchKey)
-	}
-	return v, err
+// markerError: a deletion stands where an object was asked for.
+type markerError struct {
+	s3err.S3Error
+
+	id [16]byte
 }
 
 // find is the version that a read asks for.
 func (b *backend) find(bucket, key, versionID string) (version, error) {
-	wanted, err := versionOf(key, versionID)
+	wanted, err := versionOf(versionID)
 	if err != nil {
 		return version{}, err
 	}
-	v, err := b.db.current(b.base, bucket, key)
-	if err == nil && wanted.Valid && wanted.Bytes != v.ID {
-		err = s3err.GetNoSuchVersionErr(strings.Clone(key), strings.Clone(versionID))
+	var v version
+	var found, deletion bool
+	err = b.db.once(b.base, func(ctx context.Context, q querier) error {
+		if wanted.Valid {
+			return v.scan(behind{q.QueryRow(ctx, sqlFind, bucket, key, wanted), []any{&found, &deletion}})
+		}
+		return v.scan(behind{q.QueryRow(ctx, sqlCurrent, bucket, key), []any{&found, &deletion}})
+	})
+	switch err = noRows(err, errNoBucket); {
+	case err != nil:
+		return v, err
+	case deletion:
+		return v, markerError{s3err.GetAPIError(s3err.ErrMethodNotAllowed), v.ID}
+	case !found && versionID != "", versionID == nullVersion && v.Kept: // there each version has an id
+		return v, s3err.GetNoSuchVersionErr(strings.Clone(key), strings.Clone(versionID))
+	case !found && v.Kept:
+		return v, b.hidden(bucket, key)
+	case !found:
+		return v, s3err.GetAPIError(s3err.ErrNoSuchKey)
 	}
-	return v, err
+	return v, nil
 }
 
+// hidden says that there is no such key, and which deletion hides it.
+func (b *backend) hidden(bucket, key string) error {
+	var id [16]byte
+	var deletion bool
+	err := b.db.once(b.base, func(ctx context.Context, q querier) error {
+		return q.QueryRow(ctx, sqlHidden, bucket, key).Scan(&id, &deletion)
+	})
+	switch err = noRows(err, nil); {
+	case err != nil:
+		return err
+	case deletion:
+		return markerError{s3err.GetAPIError(s3err.ErrNoSuchKey), id}
+	}
+	return s3err.GetAPIError(s3err.ErrNoSuchKey)
+}
+
+// nullVersion names the only version of a key in a bucket that keeps none.
+const nullVersion = "null"
+
 // versionOf reads a version's id; one that is not valid stands for the current version.
-func versionOf(key, versionID string) (pgtype.UUID, error) {
-	if versionID == "" || versionID == "null" {
+func versionOf(versionID string) (pgtype.UUID, error) {
+	if versionID == "" || versionID == nullVersion {
 		return pgtype.UUID{}, nil
 	}
 	id, err := blob.ParseID(versionID)
 	if err != nil {
-		return pgtype.UUID{}, s3err.GetNoSuchVersionErr(strings.Clone(key), strings.Clone(versionID))
+		return pgtype.UUID{}, apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "Invalid version id specified"}
 	}
 	return uuid(id), nil
 }
 
-// behind scans a row's first column beside the others.
+// behind scans a row's first columns beside the others.
 type behind struct {
 	row interface{ Scan(dest ...any) error }
-	at  any
+	at  []any
 }
 
-func (b behind) Scan(dest ...any) error { return b.row.Scan(append([]any{b.at}, dest...)...) }
+func (b behind) Scan(dest ...any) error { return b.row.Scan(append(b.at, dest...)...) }
 
 // GetObject implements the front's Backend. The look at the pointer is over
 // before the first byte is read: no transaction waits for a slow reader.
@@ -122,6 +162,7 @@ func (b *backend) HeadObject(ctx context.Context, in *s3.HeadObjectInput) (*s3.H
 		ETag: o.ETag, ExpiresString: o.ExpiresString, LastModified: o.LastModified, Metadata: o.Metadata, PartsCount: o.PartsCount,
 		ChecksumCRC32: o.ChecksumCRC32, ChecksumCRC32C: o.ChecksumCRC32C, ChecksumCRC64NVME: o.ChecksumCRC64NVME,
 		ChecksumSHA1: o.ChecksumSHA1, ChecksumSHA256: o.ChecksumSHA256, ChecksumType: o.ChecksumType, TagCount: o.TagCount,
+		VersionId: o.VersionId,
 	}, nil
 }
 
@@ -208,7 +249,7 @@ func output(v version, part extent, withChecksum bool, body io.ReadCloser) *s3.G
 	o := &s3.GetObjectOutput{
 		AcceptRanges: &bytes, Body: body, ContentLength: &part.length, ETag: &etag, LastModified: &v.CreatedAt, Metadata: a.Metadata,
 		ContentType: &a.ContentType, ContentEncoding: &a.ContentEncoding, ContentDisposition: &a.ContentDisposition,
-		ContentLanguage: &a.ContentLanguage, CacheControl: &a.CacheControl, ExpiresString: &a.Expires,
+		ContentLanguage: &a.ContentLanguage, CacheControl: &a.CacheControl, ExpiresString: &a.Expires, VersionId: v.shownID(),
 	}
 	if tags := int32(len(a.Tags)); tags > 0 {
 		o.TagCount = &tags

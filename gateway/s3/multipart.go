@@ -61,12 +61,12 @@ func (b *backend) createMultipart(r request, in s3response.CreateMultipartUpload
 	if err := a.check(); err != nil {
 		return blob.ID{}, err
 	}
-	text, err := json.Marshal(a)
+	encoded, err := json.Marshal(a)
 	if err != nil {
 		return blob.ID{}, fmt.Errorf("encode attributes: %w", err)
 	}
 	id := blob.NewID()
-	return id, b.db.settle(b.base, exec(sqlBeginMultipart, uuid(id), *in.Bucket, *in.Key, string(text), r.grant.resource, int64(r.grant.token), r.grant.sealHash))
+	return id, b.db.settle(b.base, exec(sqlBeginMultipart, uuid(id), *in.Bucket, *in.Key, string(encoded), r.grant.resource, int64(r.grant.token), r.grant.sealHash))
 }
 
 // UploadPart implements the front's Backend: the part becomes a pending blob.
@@ -160,7 +160,7 @@ func (b *backend) CompleteMultipartUpload(ctx context.Context, in *s3.CompleteMu
 	if sums.kind != "" {
 		result.ChecksumType = &sums.kind
 	}
-	return result, "", nil
+	return result, text(v.shownID()), nil
 }
 
 func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInput) (version, error) {
@@ -203,14 +203,14 @@ func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInp
 		return version{}, err
 	}
 	a.ChecksumType = ""
-	text, err := json.Marshal(a)
+	encoded, err := json.Marshal(a)
 	if err != nil {
 		return version{}, fmt.Errorf("encode attributes: %w", err)
 	}
 	etag := compositeETag(in.MultipartUpload.Parts) // which fit, so they are those of the stored parts
 	var v version
 	err = b.db.settle(b.base, func(ctx context.Context, q querier) error {
-		return v.scan(q.QueryRow(ctx, sqlCompleteMultipart, uuid(upload.id), *in.Bucket, *in.Key, ids, sizes, etag, string(text),
+		return v.scan(q.QueryRow(ctx, sqlCompleteMultipart, uuid(upload.id), *in.Bucket, *in.Key, ids, sizes, etag, string(encoded),
 			r.grant.resource, int64(r.grant.token), r.grant.sealHash, nullable(r.invocation), cond.ifMatch, cond.ifNoneMatch))
 	})
 	if err != nil {

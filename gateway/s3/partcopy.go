@@ -17,43 +17,44 @@ import (
 // needs no grant, and a part, which does.
 func (b *backend) UploadPartCopy(ctx context.Context, in *s3.UploadPartCopyInput) (s3response.CopyPartResult, error) {
 	r := b.requestOf(ctx)
-	p, err := b.copyPart(r, strings.Clone(*in.Bucket), strings.Clone(*in.Key), in)
+	p, source, err := b.copyPart(r, strings.Clone(*in.Bucket), strings.Clone(*in.Key), in)
 	if err != nil {
 		return s3response.CopyPartResult{}, b.fail(r, *in.Bucket, "UploadPartCopy", err)
 	}
 	etag, sums := quoted(p.etag), checksumsOf(attributes{ChecksumAlgorithm: p.algorithm, Checksum: p.checksum})
 	return s3response.CopyPartResult{
 		ETag: &etag, LastModified: time.Now(), ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
-		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256,
+		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, CopySourceVersionId: text(source.shownID()),
 	}, nil
 }
 
-func (b *backend) copyPart(r request, bucket, key string, in *s3.UploadPartCopyInput) (part, error) {
+func (b *backend) copyPart(r request, bucket, key string, in *s3.UploadPartCopyInput) (p part, source version, err error) {
 	u, err := b.db.upload(b.base, bucket, key, *in.UploadId)
 	if err == nil {
 		err = b.needGrant(&r, bucket, key)
 	}
 	if err != nil {
-		return part{}, err
+		return p, source, err
 	}
-	source, err := b.copySource(*in.CopySource, s3.GetObjectInput{
+	source, err = b.copySource(*in.CopySource, s3.GetObjectInput{
 		IfMatch: in.CopySourceIfMatch, IfNoneMatch: in.CopySourceIfNoneMatch,
 		IfModifiedSince: in.CopySourceIfModifiedSince, IfUnmodifiedSince: in.CopySourceIfUnmodifiedSince,
 	})
 	if err != nil {
-		return part{}, err
+		return p, source, err
 	}
 	offset, length, err := copyRange(source.Size, *in.CopySourceRange)
 	if err != nil {
-		return part{}, err
+		return p, source, err
 	}
 	bytes, err := b.read(source, offset, length)
 	if err != nil {
-		return part{}, errors.Join(errStoreFailed, err)
+		return p, source, errors.Join(errStoreFailed, err)
 	}
 	defer func() { _ = bytes.Close() }()
 	data := &body{r: bytes, md5: md5.New(), inside: true} //nolint:gosec // see the import
-	return b.storePart(r, newPart{upload: u, bucket: bucket, key: key, number: *in.PartNumber, size: length}, data)
+	p, err = b.storePart(r, newPart{upload: u, bucket: bucket, key: key, number: *in.PartNumber, size: length}, data)
+	return p, source, err
 }
 
 // copyRange reads "bytes=first-last", which must lie inside of the source; all

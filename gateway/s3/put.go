@@ -70,7 +70,7 @@ func (b *backend) put(r request, bucket, key string, in s3response.PutObjectInpu
 	}
 	sums := checksumsOf(v.Attributes)
 	return s3response.PutObjectOutput{
-		ETag: quoted(v.ETag), ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
+		ETag: quoted(v.ETag), VersionID: text(v.shownID()), ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
 		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, ChecksumType: sums.kind,
 	}, nil
 }
@@ -250,6 +250,13 @@ func nullable(s string) *string {
 		return nil
 	}
 	return &s
+}
+
+func text(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
 }
 
 func quoted(etag string) string { return `"` + etag + `"` }

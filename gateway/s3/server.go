@@ -169,6 +169,19 @@ func (s *Server) CreateBucketIfAbsent(ctx context.Context, name string, rule Rul
 	return created, current, nil
 }
 
+// SetKeep chooses what a bucket keeps of older versions. Those that are too many
+// or too old by then go with the next sweep. The error is a [*fence.InvalidError],
+// or [ErrNoBucket].
+func (s *Server) SetKeep(ctx context.Context, bucket string, k Keep) error {
+	if err := k.validate(); err != nil {
+		return err
+	}
+	if err := s.backend.db.setKeep(ctx, bucket, k); err != nil {
+		return fmt.Errorf("keep %s of bucket %q: %w", k, bucket, err)
+	}
+	return nil
+}
+
 func checkBucket(name string) error {
 	if validBucket(name) {
 		return nil

@@ -13,6 +13,8 @@ import (
 )
 
 const (
+	sqlPrune     = "SELECT objects.prune_versions($1, $2)"
+	sqlForget    = "SELECT objects.forget_deletions($1, $2, $3)"
 	sqlCondemn   = "SELECT objects.condemn($1, $2, $3, $4)"
 	sqlCondemned = "SELECT objects.condemned($1, $2, $3)"
 	sqlSwept     = "SELECT objects.swept($1, $2, $3)"
@@ -28,11 +30,14 @@ const (
 type Sweep struct {
 	PendingAge    time.Duration // of uploads that were begun and never completed. Default 24h
 	SupersededAge time.Duration // of versions that are no longer current: readers, replicas and restores may need them. Default 24h
+	DeletionAge   time.Duration // of the records of deletions, once the fence stands above them. Default 720h
 	DryRun        bool          // only count, up to 500 of each kind
 }
 
 // Swept says what a sweep did.
 type Swept struct {
+	Pruned    int // older versions that their buckets keep no longer
+	Forgotten int // records of deletions
 	Condemned int // blobs that nothing points at, now marked
 	Deleted   int // blobs whose bytes were deleted, some of them once more
 }
@@ -45,19 +50,28 @@ type Swept struct {
 func (s *Server) Sweep(ctx context.Context, o Sweep) (Swept, error) {
 	orDefault(&o.PendingAge, 24*time.Hour)
 	orDefault(&o.SupersededAge, 24*time.Hour)
+	orDefault(&o.DeletionAge, 30*24*time.Hour)
 	db := s.backend.db
 	var total Swept
-	for {
-		var n int
-		err := db.once(ctx, func(ctx context.Context, q querier) error {
-			return q.QueryRow(ctx, sqlCondemn, interval(o.PendingAge), interval(o.SupersededAge), sweepBatch, o.DryRun).Scan(&n)
-		})
-		if err != nil {
-			return total, fmt.Errorf("sweep: condemn: %w", err)
-		}
-		total.Condemned += n
-		if n < sweepBatch || o.DryRun {
-			break
+	for _, step := range []struct {
+		doing, sql string
+		args       []any
+		count      *int
+	}{
+		{"let old versions go", sqlPrune, []any{sweepBatch, o.DryRun}, &total.Pruned},
+		{"forget deletions", sqlForget, []any{interval(o.DeletionAge), sweepBatch, o.DryRun}, &total.Forgotten},
+		{"condemn", sqlCondemn, []any{interval(o.PendingAge), interval(o.SupersededAge), sweepBatch, o.DryRun}, &total.Condemned},
+	} {
+		for {
+			var n int
+			err := db.once(ctx, func(ctx context.Context, q querier) error { return q.QueryRow(ctx, step.sql, step.args...).Scan(&n) })
+			if err != nil {
+				return total, fmt.Errorf("sweep: %s: %w", step.doing, err)
+			}
+			*step.count += n
+			if n < sweepBatch || o.DryRun {
+				break
+			}
 		}
 	}
 	if o.DryRun {

@@ -60,7 +60,7 @@ func (b *backend) DeleteObjectTagging(ctx context.Context, bucket, key, versionI
 }
 
 func (b *backend) putTags(r request, bucket, key, versionID string, tags map[string]string) error {
-	version, err := versionOf(key, versionID)
+	version, err := versionOf(versionID)
 	if err == nil {
 		err = attributes{Tags: tags}.check()
 	}
