@@ -8,7 +8,6 @@ DROP FUNCTION fence.judge_rows(regclass, text[], bigint[], text);
 DROP FUNCTION fence.arguments(bytea);
 DROP SEQUENCE fence.protections;
 CREATE OR REPLACE FUNCTION fence.patience() RETURNS numeric LANGUAGE sql IMMUTABLE AS $$ SELECT 5000.0 $$;
-ALTER FUNCTION fence.patience() RESET ALL;
 DO $$
 DECLARE
   counter regclass;

@@ -2,6 +2,7 @@
 DROP FUNCTION fence.enforce(regclass);
 DROP FUNCTION fence.protect(regclass, text, text, text, text, name);
 DROP FUNCTION fence.probe(regclass, text);
+DROP FUNCTION fence.text_fault(text);
 DROP FUNCTION fence.view_fault(regclass);
 DROP FUNCTION fence.put_guards(fence.registry);
 DROP FUNCTION fence.need_writer();
