@@ -119,8 +119,12 @@ func handOffs(ctx context.Context, s settings, servers []*redisserver.Server, b 
 				continue
 			}
 			times, err := handOff(ctx, c, waiters[i])
-			if err != nil {
+			switch {
+			case err != nil && c.name == "fencegate":
 				return fmt.Errorf("%s: %w", c.name, err)
+			case err != nil: // rueidislock now and then waits for ever
+				fmt.Printf("%-5d %-22s failed: %v\n", n, c.name, err)
+				continue
 			}
 			p50 := quantile(times, 0.5)
 			fmt.Printf("%-5d %-22s %10v %10v\n", n, c.name, p50.Round(time.Microsecond), quantile(times, 0.99).Round(time.Microsecond))

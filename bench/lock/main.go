@@ -2,8 +2,8 @@
 // rueidislock: in one process, on the same real Redis nodes, interleaved.
 //
 // It ends with one line for each goal, and exits with 1 where a goal is missed
-// and -strict is given. The flags cut the whole, which takes less than three
-// minutes, into parts.
+// and -strict is given. The flags cut the whole, which takes about three minutes,
+// into parts.
 package main
 
 import (
