@@ -92,7 +92,7 @@ func TestArmingThatOutlastsTheLeaseLosesIt(t *testing.T) {
 	cfg := shared(t, 3)
 	cfg.Armer = slowArmer{}
 	l := started(t, cfg)
-	_, err := l.TryAcquire(t.Context(), "r", lock.WithTTL(100*time.Millisecond))
+	_, err := l.TryAcquire(t.Context(), "r", lock.WithTTL(600*time.Millisecond))
 	if !errors.Is(err, fence.ErrUnknown) {
 		t.Fatalf("got %v", err)
 	}

@@ -40,7 +40,7 @@ func TestAnAdmissionIsVoidOnceItsNodeHasRestarted(t *testing.T) {
 	t.Parallel()
 	for _, ended := range []bool{false, true} {
 		cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
-		cfg.MaxTTL, cfg.Epochs = 50*time.Millisecond, &epochs{}
+		cfg.MaxTTL, cfg.Epochs = 700*time.Millisecond, &epochs{}
 		l := started(t, cfg)
 		restart(t, servers[0], nil)
 		begun, err := l.AdmitBegin(t.Context(), "node-1")

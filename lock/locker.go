@@ -54,6 +54,9 @@ func New(cfg Config) (*Locker, error) {
 	for i, n := range cfg.Nodes {
 		l.nodes = append(l.nodes, newNode(n, i, l.keys, cfg.NodeTimeout, l.nodeLost))
 	}
+	if len(l.nodes) == 1 {
+		l.nodes[0].double()
+	}
 	return l, nil
 }
 

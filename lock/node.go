@@ -91,6 +91,10 @@ const maxQueued = 1 << 16
 // batch is in flight; what is submitted meanwhile gathers for the next one.
 // Everything arrives in the order in which it was submitted.
 //
+// A node that is the only one has two such connections, each for the ops of its
+// half of the resources: else it would wait while the client reads and gathers,
+// and the client while it works. (Several nodes share the work of waiting.)
+//
 // Who finds the connection idle sends by itself; the node's goroutine connects,
 // reads, and sends what has gathered. So an idle node costs a caller no switch
 // to another goroutine on the way out.
@@ -100,6 +104,7 @@ type node struct {
 	index  int
 	keys   keys
 	stall  time.Duration
+	twin   *node         // the other connection, if there is one
 	client *redis.Client // for everything that is not an op
 	onLost func(*node)   // called when the node turns out not to be admitted
 
@@ -131,6 +136,25 @@ func newNode(cfg Node, index int, k keys, nodeTimeout time.Duration, onLost func
 		client: newClient(cfg, stall),
 	}
 	go n.run()
+	return n
+}
+
+// double gives the node its second connection.
+func (n *node) double() {
+	n.twin = &node{
+		cfg: n.cfg, name: n.name, index: n.index, keys: n.keys, stall: n.stall, onLost: n.onLost, client: n.client,
+		wake: make(chan struct{}, 1),
+		done: make(chan struct{}),
+	}
+	go n.twin.run()
+}
+
+// lane is the connection for a resource's ops, by a hash of its name: always the
+// same one, on which they keep their order.
+func (n *node) lane(hash uint32) *node {
+	if n.twin != nil && hash>>16&1 == 1 {
+		return n.twin
+	}
 	return n
 }
 
@@ -252,6 +276,15 @@ func (n *node) send() {
 
 // close lets the node send what is queued, and waits for it.
 func (n *node) close() {
+	n.end()
+	if n.twin != nil {
+		n.twin.end()
+	}
+	_ = n.client.Close()
+}
+
+// end does so for one connection.
+func (n *node) end() {
 	n.mu.Lock()
 	n.closed = true
 	if n.serving && !n.busy {
@@ -260,7 +293,6 @@ func (n *node) close() {
 	n.mu.Unlock()
 	n.signal()
 	<-n.done
-	_ = n.client.Close()
 }
 
 func (n *node) deliver(o *op, r reply) {

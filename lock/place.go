@@ -40,14 +40,17 @@ type place struct {
 // the first is down.
 const homes = 2
 
-// home is the node that keeps the queue of a resource: its name's FNV-1a hash
-// says which. All Lockers of a group have to agree on it.
-func (l *Locker) home(resource string) int {
+// home is the node that keeps the queue of a resource: the hash of its name says
+// which. All Lockers of a group have to agree on it.
+func (l *Locker) home(resource string) int { return int(hashed(resource) % uint32(len(l.nodes))) }
+
+// hashed is the FNV-1a hash of a name.
+func hashed(resource string) uint32 {
 	h := uint32(2166136261)
 	for i := range len(resource) {
 		h = (h ^ uint32(resource[i])) * 16777619
 	}
-	return int(h % uint32(len(l.nodes)))
+	return h
 }
 
 // wakes reports whether a release on the node has somebody to wake, where home

@@ -87,7 +87,8 @@ func (r *round) send(set uint32, what ask) {
 		}
 	}
 	r.mu.Unlock()
-	home := r.l.home(r.resource)
+	hash := hashed(r.resource)
+	home := int(hash % uint32(len(r.l.nodes)))
 	for k := range r.l.nodes {
 		// The home last: whom it wakes should find the other nodes free.
 		i := (home + 1 + k) % len(r.l.nodes)
@@ -102,7 +103,7 @@ func (r *round) send(set uint32, what ask) {
 		if r.ends != nil {
 			r.beginNode(i)
 		}
-		n.submit(one)
+		n.lane(hash).submit(one)
 	}
 }
 
