@@ -225,15 +225,17 @@ func TestAClientThatVanishesGivesItsLeaseBack(t *testing.T) {
 
 func TestASessionWhoseLeaseIsLostEnds(t *testing.T) {
 	t.Parallel()
-	c, pg := leasingGateway(t, nil)
-	for name, lose := range map[string]func(){
-		"revoked": func() {
+	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.PGLookEvery = time.Hour }) // the renewal is to find it
+	for name, lose := range map[string]func() (says string){
+		"revoked": func() string {
 			c.want(http.StatusOK, "POST", "/v1/resources/orders/1001/revoke", map[string]string{"holder": "ops"})
+			return "stale"
 		},
-		"raised behind the gateway's back": func() {
+		"raised behind the gateway's back": func() string {
 			if _, err := pgfence.New(testenv.PoolOf(t, pg.GatewayURL)).Revoke(t.Context(), "orders/1001", "another"); err != nil {
 				t.Error(err)
 			}
+			return "was taken by another"
 		},
 	} {
 		conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;ttl=900ms;wait=20s")
@@ -243,12 +245,12 @@ func TestASessionWhoseLeaseIsLostEnds(t *testing.T) {
 		if _, err := conn.Exec(t.Context(), "BEGIN; SELECT * FROM orders FOR UPDATE"); err != nil {
 			t.Fatal(err)
 		}
-		lose()
+		says := lose()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		_, err = conn.Exec(ctx, "SELECT pg_sleep(20)") // ends when the gateway ends the session
 		cancel()
-		if refused := fatal(err); refused.Code != "ZF001" || refused.Hint == "" || !strings.Contains(refused.Detail, `"orders/1001"`) {
-			t.Errorf("%s: %v", name, err)
+		if refused := fatal(err); refused.Code != "ZF001" || refused.Hint == "" || !strings.Contains(refused.Detail, `"orders/1001"`) || !strings.Contains(refused.Message, says) {
+			t.Errorf("%s: %v; want it to say %q", name, err, says)
 		}
 	}
 	until(t, "the lock is free", func() bool { _, locked := c.locked("orders/1001"); return !locked })
