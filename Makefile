@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ops lint fmt build examples compose-up compose-demo compose-down model bench bench-lock bench-fence clean
+.PHONY: help demo test test-ops lint fmt build examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-pgwire conformance-pg conformance-pg-quick fuzz clean
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -59,7 +59,24 @@ bench-fence: ## Measure the fence in PostgreSQL against no fence and what is wri
 	@scripts/need --local postgres
 	cd bench && $(GO) run ./fence
 
-bench: bench-lock bench-fence ## Run every benchmark
+bench-pgwire: ## Measure the PostgreSQL port against io.Copy and PgBouncer
+	@scripts/need --local postgres pgbouncer
+	cd bench && $(GO) run ./pgwire
+
+bench: bench-lock bench-fence bench-pgwire ## Run every benchmark
+
+conformance-pg: ## Let drivers write through the PostgreSQL port and directly, with and without a grant
+	@scripts/need --local postgres
+	@conformance/pg/run
+
+conformance-pg-quick: ## The same with the drivers that are there
+	@scripts/need --local postgres
+	@conformance/pg/run --quick
+
+FUZZTIME ?= 20s
+fuzz: ## Feed the PostgreSQL port's decoders random bytes, FUZZTIME (20s) each
+	@for target in FuzzStartup FuzzFraming FuzzSession; do \
+	  $(GO) test ./gateway/pgwire -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -parallel 2 || exit 1; done
 
 clean: ## Remove what was built
 	rm -rf bin dist
