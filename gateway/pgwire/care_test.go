@@ -212,6 +212,9 @@ func TestTrafficIsToldByResource(t *testing.T) {
 	if before.Sessions != 1 || before.FromClient == 0 || before.FromClient > 10000 {
 		t.Errorf("%+v", before)
 	}
+	if again := of("r"); again != before {
+		t.Errorf("nothing passed, and %+v became %+v", before, again)
+	}
 	if err := conn.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
