@@ -14,10 +14,11 @@ import (
 )
 
 const (
-	sqlCreateBucket = "SELECT created, current_depth FROM objects.create_bucket($1, $2)"
-	sqlEnsureBucket = "SELECT objects.ensure_bucket($1, $2)"
+	sqlCreateBucket = "SELECT created, current_depth, current_mode FROM objects.create_bucket($1, $2, $3)"
+	sqlEnsureBucket = "SELECT objects.ensure_bucket($1, $2, $3)"
+	sqlPrefixRule   = "SELECT objects.set_prefix_rule($1, $2, $3, $4)"
 	sqlDeleteBucket = "SELECT objects.delete_bucket($1)"
-	sqlBucketDepth  = "SELECT depth FROM objects.buckets WHERE name = $1"
+	sqlRule         = "SELECT r.depth, r.mode FROM objects.rule_of($1, $2) r WHERE r.depth IS NOT NULL" // without the bucket it gives NULLs
 	sqlListBuckets  = "SELECT name, created_at FROM objects.buckets WHERE name > $1 AND starts_with(name, $2) ORDER BY name LIMIT $3"
 )
 
@@ -26,7 +27,9 @@ const (
 func (d database) createBucket(ctx context.Context, bucket string, rule Rule) (created bool, current Rule, err error) {
 	again := false
 	err = d.settle(ctx, func(ctx context.Context, q querier) error {
-		err := q.QueryRow(ctx, sqlCreateBucket, bucket, rule.depth).Scan(&created, &current.depth)
+		var mode string
+		err := q.QueryRow(ctx, sqlCreateBucket, bucket, rule.depth, rule.stored()).Scan(&created, &current.depth, &mode)
+		current.read(mode)
 		created = created || again && current == rule
 		again = true
 		return err
@@ -37,17 +40,34 @@ func (d database) createBucket(ctx context.Context, bucket string, rule Rule) (c
 // ensureBucket makes the bucket, or gives it the rule; created says which.
 func (d database) ensureBucket(ctx context.Context, bucket string, rule Rule) (created bool, err error) {
 	err = d.settle(ctx, func(ctx context.Context, q querier) error {
-		return q.QueryRow(ctx, sqlEnsureBucket, bucket, rule.depth).Scan(&created)
+		return q.QueryRow(ctx, sqlEnsureBucket, bucket, rule.depth, rule.stored()).Scan(&created)
 	})
 	return created, err
 }
 
+// prefixRule gives a prefix a rule of its own, or with nil takes it away.
+func (d database) prefixRule(ctx context.Context, bucket, prefix string, rule *Rule) error {
+	var depth *int
+	mode := ""
+	if rule != nil {
+		depth, mode = &rule.depth, rule.stored()
+	}
+	return d.settle(ctx, exec(sqlPrefixRule, bucket, prefix, depth, mode))
+}
+
 // rule is the bucket's rule, or errNoBucket.
 func (d database) rule(ctx context.Context, bucket string) (Rule, error) {
+	return d.ruleOf(ctx, bucket, "")
+}
+
+// ruleOf is the rule of a key, or errNoBucket.
+func (d database) ruleOf(ctx context.Context, bucket, key string) (Rule, error) {
 	var r Rule
+	var mode string
 	err := d.once(ctx, func(ctx context.Context, q querier) error {
-		return q.QueryRow(ctx, sqlBucketDepth, bucket).Scan(&r.depth)
+		return q.QueryRow(ctx, sqlRule, bucket, key).Scan(&r.depth, &mode)
 	})
+	r.read(mode)
 	return r, noRows(err, errNoBucket)
 }
 

@@ -42,7 +42,7 @@ func TestRulesReadBackAndAgreeWithTheDatabase(t *testing.T) {
 			}
 		}
 	}
-	for _, text := range []string{"", "prefix", "prefix:", "prefix:0", "prefix:-1", "prefix:01", "prefix:65", "prefix:x", "Bucket", "none"} {
+	for _, text := range []string{"", "prefix", "prefix:", "prefix:0", "prefix:-1", "prefix:01", "prefix:65", "prefix:x", "Bucket"} {
 		if _, err := s3.ParseRule(text); !errors.Is(err, fence.ErrInvalid) {
 			t.Errorf("ParseRule(%q): got %v, want ErrInvalid", text, err)
 		}

@@ -109,12 +109,16 @@ func (b *backend) needGrant(r *request, bucket, key string) error {
 	if presented == "" && r.grant.token > 0 {
 		return nil
 	}
-	rule, err := b.db.rule(b.base, bucket)
+	rule, err := b.db.ruleOf(b.base, bucket, key)
 	if err != nil {
 		return err
 	}
 	needed := rule.Resource(bucket, key)
 	switch {
+	case presented == "" && rule.mode == modeNone && r.root:
+		return nil
+	case presented != "" && rule.mode == modeNone:
+		return invalidToken("is presented where nothing checks it: the rule of this key is none; leave it out")
 	case presented == "":
 		return &fence.NoGrantError{Needed: needed}
 	case r.grant.expires != (time.Time{}):
@@ -126,7 +130,13 @@ func (b *backend) needGrant(r *request, bucket, key string) error {
 	if err != nil {
 		return invalidToken("is malformed: " + err.Error()) // which repeats no part of it
 	}
-	if g.Seal.IsZero() {
+	switch monotone := rule.mode == modeMonotone; {
+	case monotone && !g.Seal.IsZero():
+		return invalidToken("has a seal; the rule of this key is monotone, which takes a bare TOKEN")
+	case monotone:
+		r.grant = session{resource: needed, token: g.Token, sealHash: []byte{}} // no seal, which is not the same as none presented
+		return nil
+	case g.Seal.IsZero():
 		return invalidToken("has no seal; it reads TOKEN.SEAL")
 	}
 	r.grant = session{resource: needed, token: g.Token, sealHash: g.Seal.Hash()}

@@ -10,7 +10,16 @@ import (
 
 // Rule says which resource a write of a key needs a grant of. The zero Rule is
 // [BucketRule].
-type Rule struct{ depth int }
+type Rule struct {
+	depth int
+	mode  string // "" is a lease
+}
+
+const (
+	modeLease    = "lease" // in PostgreSQL
+	modeMonotone = "monotone"
+	modeNone     = "none"
+)
 
 // BucketRule: the whole bucket is one resource, "bucket".
 func BucketRule() Rule { return Rule{} }
@@ -24,14 +33,37 @@ func PrefixRule(n int) Rule { return Rule{depth: max(n, 0)} }
 // KeyRule: each key is a resource of its own, "bucket/key".
 func KeyRule() Rule { return Rule{depth: wholeKey} }
 
+// NoRule: writes need no token at all. The root credentials may write, and those
+// of any lease; the last writer wins.
+func NoRule() Rule { return Rule{mode: modeNone} }
+
+// Monotone is the rule for tokens that are minted elsewhere: the root credentials
+// sign the header Fencing-Token with a bare number, and a higher one refuses all
+// lower ones from then on, of the same resource as under the rule.
+func (r Rule) Monotone() Rule { return Rule{depth: r.depth, mode: modeMonotone} }
+
 const (
 	wholeKey  = -1
 	maxPrefix = 64
 )
 
-// ParseRule reads "bucket", "prefix:n" with n from 1 to 64, or "key". The error
-// is a [*fence.InvalidError].
+// ParseRule reads "bucket", "prefix:n" with n from 1 to 64, "key", one of them
+// behind "monotone:", "monotone" for "monotone:bucket", or "none". The error is a
+// [*fence.InvalidError].
 func ParseRule(s string) (Rule, error) {
+	switch rest, monotone := strings.CutPrefix(s, modeMonotone+":"); {
+	case s == modeNone:
+		return NoRule(), nil
+	case s == modeMonotone:
+		return BucketRule().Monotone(), nil
+	case monotone:
+		r, err := parseDepth(rest)
+		return r.Monotone(), err
+	}
+	return parseDepth(s)
+}
+
+func parseDepth(s string) (Rule, error) {
 	switch s {
 	case "bucket":
 		return BucketRule(), nil
@@ -41,7 +73,7 @@ func ParseRule(s string) (Rule, error) {
 	number, isPrefix := strings.CutPrefix(s, "prefix:")
 	n, err := strconv.Atoi(number)
 	if !isPrefix || err != nil || n < 1 || n > maxPrefix || number != strconv.Itoa(n) {
-		return Rule{}, &fence.InvalidError{Field: "rule", Reason: fmt.Sprintf("is %q; it must be bucket, prefix:n (n from 1 to %d) or key", s, maxPrefix)}
+		return Rule{}, &fence.InvalidError{Field: "rule", Reason: fmt.Sprintf("is %q; it must be bucket, prefix:n (n from 1 to %d), key, monotone, monotone: before one of them, or none", s, maxPrefix)}
 	}
 	return PrefixRule(n), nil
 }
@@ -49,6 +81,12 @@ func ParseRule(s string) (Rule, error) {
 // String is the form that [ParseRule] reads.
 func (r Rule) String() string {
 	switch {
+	case r.mode == modeNone:
+		return modeNone
+	case r.mode == modeMonotone && r.depth == 0:
+		return modeMonotone
+	case r.mode == modeMonotone:
+		return modeMonotone + ":" + Rule{depth: r.depth}.String()
 	case r.depth == 0:
 		return "bucket"
 	case r.depth < 0:
@@ -57,9 +95,11 @@ func (r Rule) String() string {
 	return "prefix:" + strconv.Itoa(r.depth)
 }
 
-// Resource is the resource that a write of the key needs.
+// Resource is the resource that a write of the key needs; "" under [NoRule].
 func (r Rule) Resource(bucket, key string) string {
 	switch {
+	case r.mode == modeNone:
+		return ""
 	case r.depth == 0:
 		return bucket
 	case r.depth < 0:
@@ -67,4 +107,19 @@ func (r Rule) Resource(bucket, key string) string {
 	}
 	parts := strings.SplitN(key, "/", r.depth+1)
 	return bucket + "/" + strings.Join(parts[:min(len(parts), r.depth)], "/")
+}
+
+// stored is the mode as PostgreSQL has it.
+func (r Rule) stored() string {
+	if r.mode == "" {
+		return modeLease
+	}
+	return r.mode
+}
+
+// read takes the mode over from PostgreSQL.
+func (r *Rule) read(mode string) {
+	if r.mode = mode; mode == modeLease {
+		r.mode = ""
+	}
 }

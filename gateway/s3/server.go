@@ -182,6 +182,31 @@ func (s *Server) SetKeep(ctx context.Context, bucket string, k Keep) error {
 	return nil
 }
 
+// SetPrefixRule gives the keys of a bucket that begin with the prefix a rule of
+// their own; the longest prefix counts. [ErrRuleInUse] where objects lie below it
+// that were written under another rule, [ErrNoBucket], or a [*fence.InvalidError].
+func (s *Server) SetPrefixRule(ctx context.Context, bucket, prefix string, rule Rule) error {
+	if prefix == "" {
+		return &fence.InvalidError{Field: "prefix", Reason: "is empty; the rule of all keys is the bucket's"}
+	}
+	if e := checkKey(prefix); e != nil {
+		return &fence.InvalidError{Field: "prefix", Reason: e.Error()}
+	}
+	if err := s.backend.db.prefixRule(ctx, bucket, prefix, &rule); err != nil {
+		return fmt.Errorf("rule %s of prefix %q in bucket %q: %w", rule, prefix, bucket, err)
+	}
+	return nil
+}
+
+// DropPrefixRule lets the keys below a prefix follow the rule of a shorter prefix
+// or of the bucket again. Errors are as with [Server.SetPrefixRule].
+func (s *Server) DropPrefixRule(ctx context.Context, bucket, prefix string) error {
+	if err := s.backend.db.prefixRule(ctx, bucket, prefix, nil); err != nil {
+		return fmt.Errorf("drop the rule of prefix %q in bucket %q: %w", prefix, bucket, err)
+	}
+	return nil
+}
+
 func checkBucket(name string) error {
 	if validBucket(name) {
 		return nil

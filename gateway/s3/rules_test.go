@@ -1,0 +1,169 @@
+//go:build unix
+
+package s3_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/fencegate/fencegate/gateway/s3"
+)
+
+func (w *world) prefixRule(bucket, prefix, text string) {
+	w.t.Helper()
+	rule, err := s3.ParseRule(text)
+	if err == nil {
+		err = w.srv.SetPrefixRule(w.t.Context(), bucket, prefix, rule)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// minted sends a PUT that root signs, with a token that was minted elsewhere.
+func (w *world) minted(path, token, data string) (int, string) {
+	w.t.Helper()
+	r := raw{
+		creds: s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}, method: "PUT", path: path,
+		body: body(data), size: int64(len(data)), header: map[string]string{},
+	}
+	if token != "" {
+		r.header["Fencing-Token"] = token
+	}
+	res, text := w.send(r)
+	return res.StatusCode, text
+}
+
+func TestTheRuleNoneAsksForNoToken(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	w.prefixRule(bucket, "tmp/", "none")
+	w.prefixRule(bucket, "tmp/kept/", "prefix:2")
+	put(t, w.root(), bucket, "tmp/a", "root")
+	put(t, w.lease("orders/elsewhere", 1), bucket, "tmp/a", "any lease")
+	if got := get(t, w.root(), bucket, "tmp/a"); got != "any lease" {
+		t.Errorf("got %q", got)
+	}
+	m, err := w.root().CreateMultipartUpload(t.Context(), &awss3.CreateMultipartUploadInput{Bucket: &bucket, Key: aws.String("tmp/m")})
+	if err != nil {
+		t.Error(err)
+	}
+	if _, err := w.root().AbortMultipartUpload(t.Context(), &awss3.AbortMultipartUploadInput{Bucket: &bucket, Key: aws.String("tmp/m"), UploadId: m.UploadId}); err != nil {
+		t.Error(err)
+	}
+	remove(t, w.root(), bucket, "tmp/a", nil)
+	for _, key := range []string{"tmp", "tm/a", "1001/a", "tmp/kept/a"} { // other rules
+		_, err := tryPut(t, w.root(), bucket, key, "x")
+		wantRefused(t, err, 403, "MissingFencingToken")
+	}
+	put(t, w.lease("orders/tmp/kept", 1), bucket, "tmp/kept/a", "x")
+	if status, text := w.minted("/orders/tmp/b", "7", "x"); status != 403 {
+		t.Errorf("a token that nothing checks: got %d %s", status, text)
+	}
+	if n := w.count("SELECT count(*) FROM objects.versions WHERE token = 0"); n != 3 {
+		t.Errorf("%d versions are recorded without a token, want 3", n)
+	}
+}
+
+func TestTheRuleMonotoneTakesRisingTokensOnly(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	w.prefixRule(bucket, "events/", "monotone:prefix:2")
+	for _, step := range []struct {
+		path, token string
+		status      int
+	}{
+		{"events/p0/x", "7", 200},
+		{"events/p0/y", "7", 200},
+		{"events/p0/x", "9", 200},
+		{"events/p0/y", "8", 412},
+		{"events/p0/x", "7", 412},
+		{"events/p1/x", "3", 200}, // a resource of its own
+		{"events/p0/x", "", 403},
+		{"events/p0/x", "0", 403},
+		{"events/p0/x", "-1", 403},
+		{"events/p0/x", "10.0123456789abcdef0123456789abcdef", 403},
+		{"events/p0/x", "9007199254740992", 403},
+		{"1001/x", "7", 403}, // the bucket's own rule takes no bare number
+	} {
+		if status, text := w.minted("/orders/"+step.path, step.token, step.token); status != step.status {
+			t.Errorf("%s with token %q: got %d %s, want %d", step.path, step.token, status, text, step.status)
+		}
+	}
+	if a, b := get(t, w.root(), bucket, "events/p0/x"), get(t, w.root(), bucket, "events/p0/y"); a != "9" || b != "7" {
+		t.Errorf("got %q and %q", a, b)
+	}
+	// A lease's credentials are no token of that mint, and a number does not take what a lease holds.
+	_, err := tryPut(t, w.lease("orders/events/p2", 5), bucket, "events/p2/x", "lease")
+	wantRefused(t, err, 403, "InvalidFencingToken")
+	if status, text := w.minted("/orders/events/p2/x", "6", "number"); status != 403 {
+		t.Errorf("a number against a lease: got %d %s", status, text)
+	}
+	if n := w.count("SELECT token FROM fence.resources WHERE resource = 'orders/events/p2'"); n != 5 {
+		t.Errorf("the lease's fence stands at %d", n)
+	}
+	if n := w.count("SELECT count(*) FROM objects.blobs WHERE state = 'pending'"); n != 0 {
+		t.Errorf("%d blobs are pending", n)
+	}
+}
+
+// A rule that changes while an upload is on its way decides at the commit.
+func TestAnUploadIsJudgedByTheRuleAtItsCommit(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	w.prefixRule(bucket, "tmp/", "none")
+	slow := newHalf(3 << 20)
+	done := w.async(raw{
+		creds: s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}, method: "PUT", path: "/orders/tmp/x", body: slow, size: 3 << 20,
+	})
+	w.underWay(slow)
+	if err := w.srv.DropPrefixRule(t.Context(), bucket, "tmp/"); err != nil {
+		t.Fatal(err)
+	}
+	close(slow.resume)
+	if a := <-done; a.status != 403 {
+		t.Errorf("got %+v", a)
+	}
+	w.nothingLeft(0, 0)
+}
+
+func TestRulesOfPrefixesAreChangedOnlyWhereNothingLies(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	w.prefixRule(bucket, "tmp/", "none")
+	put(t, w.root(), bucket, "tmp/a", "x")
+	w.prefixRule(bucket, "tmp/", "none") // no change
+	for _, err := range []error{
+		w.srv.SetPrefixRule(t.Context(), bucket, "tmp/", s3.KeyRule()), w.srv.SetPrefixRule(t.Context(), bucket, "tm", s3.KeyRule()),
+		w.srv.DropPrefixRule(t.Context(), bucket, "tmp/"),
+	} {
+		if !errors.Is(err, s3.ErrRuleInUse) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if err := w.srv.SetPrefixRule(t.Context(), "nowhere", "tmp/", s3.KeyRule()); !errors.Is(err, s3.ErrNoBucket) {
+		t.Errorf("got %v", err)
+	}
+	for _, prefix := range []string{"", "a\x00b", "a\xffb"} {
+		if err := w.srv.SetPrefixRule(t.Context(), bucket, prefix, s3.KeyRule()); err == nil {
+			t.Errorf("prefix %q was accepted", prefix)
+		}
+	}
+	for _, text := range []string{"none", "monotone", "monotone:key", "monotone:prefix:3", "bucket", "prefix:1", "key"} {
+		if r, err := s3.ParseRule(text); err != nil || r.String() != text {
+			t.Errorf("%s reads as %s, %v", text, r, err)
+		}
+	}
+	for _, bad := range []string{"monotone:", "monotone:none", "monotone:monotone", "none:key", "None", "prefix:0", "monotone:prefix:65"} {
+		if r, err := s3.ParseRule(bad); err == nil {
+			t.Errorf("%q was read as %s", bad, r)
+		}
+	}
+}
