@@ -20,6 +20,9 @@
 //	000020_identity       which server this is, invalidating all grants, waiting for a standby
 //	000021_upgradable     no column that pg_upgrade refuses
 //	000025_fence_arm      raise and drain in one transaction, where nobody is in the way
+//	000030_object_tags     tags of objects, parts that are copied
+//	000031_object_versions older versions: kept, listed, restored, removed, recorded
+//	000032_object_rules    which resource a write of a key needs, by bucket and prefix
 package migrations
 
 import "embed"

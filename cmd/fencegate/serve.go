@@ -117,7 +117,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringVar(&o.tokenFile, "token-file", "", "file with the bearer token of the HTTP API (default off loopback: one is made and shown, on a terminal)")
 	f.StringVar(&o.s3AccessKey, "s3-access-key", "", "access key that may read all objects and manage buckets")
 	f.StringVar(&o.s3SecretKeyFile, "s3-secret-key-file", "", "file with its secret key")
-	f.StringArrayVar(&o.buckets, "bucket", nil, "bucket and rule, made where missing: NAME=bucket, NAME=prefix:N or NAME=key (may be repeated)")
+	f.StringArrayVar(&o.buckets, "bucket", nil, "bucket and rule, made where missing: NAME=bucket, NAME=prefix:N or NAME=key, a lease each; also NAME=monotone… and NAME=none, see docs/s3.md (may be repeated)")
 	f.DurationVar(&o.maxTTL, "max-ttl", 0, "longest lease that is granted (default: the lock's)")
 	f.DurationVar(&o.nodeTimeout, "node-timeout", lock.DefaultNodeTimeout, "how long one step waits for a Redis node")
 	f.BoolVar(&o.initNodes, "init", false, "admit Redis nodes that are proven empty at once: for the first start")
