@@ -43,15 +43,20 @@ func pointRace(t *testing.T, w world, level pgx.TxIsoLevel, before, then []strin
 	count := func() int { return value[int](t, w, `SELECT count(*) FROM work`) }
 	g := w.acquire(t, orders, 1)
 	for round := range rounds {
-		if writer.IsClosed() {
-			writer = w.session(t)
-		}
-		// With the session, because a statement in the transaction would take its snapshot.
-		if err := do(`SELECT set_config('fence.resource', $1, false), set_config('fence.token', $2, false)`, g.Resource, g.Presented()); err != nil {
-			t.Fatal(err)
-		}
-		if err := steps(append([]string{`BEGIN ISOLATION LEVEL ` + string(level)}, before...)); err != nil {
-			t.Fatal(err)
+		// With the session, because a statement in the transaction would take its snapshot. What ended the last round's
+		// transaction may be heard only now, by a session that had come through: then begin again with a new one.
+		begin := append([]string{`BEGIN ISOLATION LEVEL ` + string(level)}, before...)
+		for began := false; !began; {
+			if writer.IsClosed() {
+				writer = w.session(t)
+			}
+			err := do(`SELECT set_config('fence.resource', $1, false), set_config('fence.token', $2, false)`, g.Resource, g.Presented())
+			if err == nil {
+				err = steps(begin)
+			}
+			if began = err == nil; !began && !writer.IsClosed() {
+				t.Fatal(err)
+			}
 		}
 		rows := count()
 		start := make(chan struct{})
