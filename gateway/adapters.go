@@ -234,26 +234,6 @@ func (c credentials) Issue(resource string, token fence.Token, expires time.Time
 	}, nil
 }
 
-// buckets serves the API's buckets from the S3 gateway.
-type buckets struct{ server *s3.Server }
-
-var _ api.Buckets = buckets{}
-
-func (b buckets) EnsureBucket(ctx context.Context, name, text string) (bool, error) {
-	rule, err := s3.ParseRule(text)
-	if err != nil {
-		return false, err
-	}
-	created, err := b.server.EnsureBucket(ctx, name, rule)
-	switch {
-	case err == nil, ctx.Err() != nil, errors.Is(err, fence.ErrInvalid):
-		return created, err
-	case errors.Is(err, s3.ErrRuleInUse):
-		return false, fmt.Errorf("%w: %w", api.ErrConflict, s3.ErrRuleInUse)
-	}
-	return false, &api.UnavailableError{Part: partPostgres, Cause: err}
-}
-
 // sessions serves the API's sessions from the PostgreSQL port.
 type sessions struct{ server *pgwire.Server }
 

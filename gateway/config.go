@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"cmp"
 	"crypto/rand"
 	"crypto/tls"
 	"fmt"
@@ -64,8 +63,14 @@ type Config struct {
 
 	// APIListen is the address of the HTTP API. Defaults to "127.0.0.1:7070".
 	APIListen string
+	// APITLSCert, APITLSKey and APITLSClientCA are to the HTTP API what those of the
+	// PostgreSQL port are to it; with a certificate it speaks TLS only. Default to "".
+	APITLSCert, APITLSKey, APITLSClientCA string
 	// PGListen is the address of the PostgreSQL port. Defaults to "": none.
 	PGListen string
+	// PGSocket is the path of a Unix socket that the PostgreSQL port is reached by, too.
+	// libpq looks for DIRECTORY/.s.PGSQL.PORT. Defaults to "": none. Needs PGListen.
+	PGSocket string
 	// PGTLSCert and PGTLSKey are files, PEM, with the certificate chain and the key
 	// that the PostgreSQL port offers to clients that ask for TLS. They may be
 	// replaced at any time: new ones count from the next connection on, and ones
@@ -98,14 +103,31 @@ type Config struct {
 	// PGIdleTimeout and PGIdleInTransactionTimeout end sessions that have been idle for
 	// so long, outside and inside of a transaction. Default to 0: never.
 	PGIdleTimeout, PGIdleInTransactionTimeout time.Duration
+	// PGSlowClientTimeout ends sessions whose client lets PostgreSQL wait for so long.
+	// Defaults to 0: never.
+	PGSlowClientTimeout time.Duration
 	// S3Listen is the address of the S3 port. Defaults to "": none. Needs BlobDir.
 	S3Listen string
+	// S3TLSCert, S3TLSKey and S3TLSClientCA are to the S3 port what those of the
+	// PostgreSQL port are to it; with a certificate it speaks TLS only. Default to "".
+	S3TLSCert, S3TLSKey, S3TLSClientCA string
+	// S3Domain is the host name below which buckets are reached as BUCKET.S3Domain,
+	// beside paths. Defaults to "": by path only.
+	S3Domain string
+	// S3MaxConnections, S3MaxRequests and S3MaxUploads are how many the S3 port takes
+	// at once; what is beyond is answered 503 SlowDown. Default to 4096, 1024 and 256.
+	S3MaxConnections, S3MaxRequests, S3MaxUploads int
+	// S3HeaderTimeout bounds the time of a request's headers, S3StallTimeout that of a
+	// connection on which nothing moves, and S3UploadTimeout that of an upload. Default
+	// to 10 s, 1 min and 12 h.
+	S3HeaderTimeout, S3StallTimeout, S3UploadTimeout time.Duration
 	// AdvertiseHost is the host that clients reach the ports by. Defaults to "": the
 	// listener's own, or where that is a wildcard the one that the client used for
 	// the API.
 	AdvertiseHost string
 
-	// BlobDir is the folder for blobs. Required with S3Listen.
+	// BlobDir is where the blobs go: a folder, or s3://BUCKET/PREFIX?endpoint=URL&region=R
+	// with credentials from the environment; see [blob.OpenAt]. Required with S3Listen.
 	BlobDir string
 	// Region is the S3 region. Defaults to "us-east-1".
 	Region string
@@ -120,6 +142,12 @@ type Config struct {
 	// are deleted, while the gateway has an S3 port; more than 0. Several gateways may
 	// sweep the same blobs. Defaults to 1 h.
 	SweepEvery time.Duration
+	// SweepGrace is how long the bytes of versions that are neither current nor kept
+	// stay: readers, restores and backups need them. Defaults to 24 h.
+	SweepGrace time.Duration
+	// SweepRate is how many blobs a sweep deletes in a second. Defaults to 0: as fast
+	// as the store does it.
+	SweepRate int
 
 	// StartTimeout bounds how long [Gateway.Start] waits for PostgreSQL and Redis,
 	// for what Buckets and InitNodes ask. Defaults to 30 s.
@@ -164,7 +192,8 @@ type parsed struct {
 	masters map[string][]byte // by id
 	keyring *s3.Keyring
 	buckets map[string]s3.Rule
-	pgTLS   *tls.Config // nil: none for clients
+	// nil: none for clients
+	apiTLS, pgTLS, s3TLS *tls.Config
 
 	pgRules      []pgwire.Rule
 	pgLeaseRules []pgwire.LeaseRule
@@ -179,21 +208,22 @@ func (c Config) validate() (p parsed, err error) {
 		return p, &fence.InvalidError{Field: "RedisNodes", Reason: "are missing"}
 	case c.S3Listen != "" && c.BlobDir == "":
 		return p, &fence.InvalidError{Field: "BlobDir", Reason: "is missing; the S3 port needs it"}
+	case c.SweepRate < 0 || c.SweepGrace < 0:
+		return p, &fence.InvalidError{Field: "SweepRate", Reason: "or SweepGrace is negative"}
 	case (c.S3AccessKey == "") != (c.S3SecretKey == ""):
 		return p, &fence.InvalidError{Field: "S3AccessKey", Reason: "and S3SecretKey are needed together"}
 	case len(c.Buckets) > 0 && c.S3Listen == "":
 		return p, &fence.InvalidError{Field: "Buckets", Reason: "need the S3 port"}
-	case (c.PGTLSCert == "") != (c.PGTLSKey == ""):
-		return p, &fence.InvalidError{Field: "PGTLSCert", Reason: "and PGTLSKey are needed together"}
-	case c.PGTLSClientCA != "" && c.PGTLSCert == "":
-		return p, &fence.InvalidError{Field: "PGTLSClientCA", Reason: "needs PGTLSCert and PGTLSKey"}
-	case c.PGTLSCert != "" && c.PGListen == "":
-		return p, &fence.InvalidError{Field: "PGTLSCert", Reason: "needs the PostgreSQL port"}
 	case min(c.PGMaxConnections, c.PGMaxUserConnections) < 0:
 		return p, &fence.InvalidError{Field: "PGMaxConnections", Reason: "or PGMaxUserConnections is negative"}
+	case min(c.S3MaxConnections, c.S3MaxRequests, c.S3MaxUploads) < 0:
+		return p, &fence.InvalidError{Field: "S3MaxConnections", Reason: "or S3MaxRequests or S3MaxUploads is negative"}
+	case c.PGListen == "" && c.PGSocket != "":
+		return p, &fence.InvalidError{Field: "PGSocket", Reason: "needs PGListen"}
 	case c.PGListen == "" && len(c.PGPolicies)+len(c.PGLeases) > 0:
 		return p, &fence.InvalidError{Field: "PGPolicies", Reason: "and PGLeases need the PostgreSQL port"}
-	case min(c.MaxTTL, c.DefaultTTL, c.StartTimeout, c.DrainTimeout, c.SweepEvery, c.PGLoginTimeout, c.PGLookEvery, c.PGIdleTimeout, c.PGIdleInTransactionTimeout) < 0:
+	case min(c.MaxTTL, c.DefaultTTL, c.StartTimeout, c.DrainTimeout, c.SweepEvery, c.PGLoginTimeout, c.PGLookEvery, c.PGIdleTimeout, c.PGIdleInTransactionTimeout, c.PGSlowClientTimeout,
+		c.S3HeaderTimeout, c.S3StallTimeout, c.S3UploadTimeout) < 0:
 		return p, &fence.InvalidError{Field: "times", Reason: "include a negative one"}
 	case c.MaxTTL > 0 && c.DefaultTTL > c.MaxTTL:
 		return p, &fence.InvalidError{Field: "DefaultTTL", Reason: "is over MaxTTL"}
@@ -219,13 +249,7 @@ func (c Config) validate() (p parsed, err error) {
 	if err = p.readRules(c); err != nil {
 		return p, err
 	}
-	if c.PGTLSCert != "" {
-		files := pgwire.TLSFiles{Cert: c.PGTLSCert, Key: c.PGTLSKey, ClientCA: c.PGTLSClientCA}
-		if p.pgTLS, err = files.Load(cmp.Or(c.Logger, slog.Default())); err != nil {
-			return p, &fence.InvalidError{Field: "PGTLSCert", Reason: "and what belongs to it can't be used: " + err.Error()}
-		}
-	}
-	return p, nil
+	return p, p.readTLS(c)
 }
 
 // readRules reads the rules of the PostgreSQL port.

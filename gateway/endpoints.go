@@ -18,7 +18,14 @@ func (g *Gateway) endpoints(host string) api.Endpoints {
 	}
 	if addrs.S3 != "" {
 		at, port := g.reachable(addrs.S3, host)
-		e.S3 = &api.S3Endpoint{URL: "http://" + net.JoinHostPort(at, strconv.Itoa(port)), Region: g.cfg.Region}
+		scheme := "http://"
+		if g.parsed.s3TLS != nil {
+			scheme = "https://"
+		}
+		if g.cfg.S3Domain != "" && g.cfg.AdvertiseHost == "" {
+			at = g.cfg.S3Domain // so that clients may put the bucket before it
+		}
+		e.S3 = &api.S3Endpoint{URL: scheme + net.JoinHostPort(at, strconv.Itoa(port)), Region: g.cfg.Region}
 	}
 	return e
 }

@@ -36,9 +36,12 @@ type Gateway struct {
 	leasing *lockMetrics
 	herald  *herald
 	ofPG    *pgMetrics
+	ofS3    *s3Metrics
 	sql     *fencedsql.Runner // nil without SQLURL
 	pg      *pgwire.Server    // nil without PGListen
+	socket  net.Listener      // nil without PGSocket
 	s3      *s3.Server        // nil without S3Listen
+	store   blob.Store        // likewise
 	api     *api.Server
 	metrics *metrics
 
@@ -126,15 +129,18 @@ func (g *Gateway) leases() leases {
 	return leases{source: g.source, fence: g.fence, metrics: g.leasing, log: g.log}
 }
 
-func (g *Gateway) buildS3() error {
-	store, err := blob.OpenDir(g.cfg.BlobDir)
-	if err != nil {
-		return fmt.Errorf("blobs: %w", err)
+func (g *Gateway) buildS3() (err error) {
+	if err = g.openStore(); err != nil {
+		return err
 	}
+	g.ofS3 = newS3Metrics()
 	g.s3, err = s3.New(s3.Config{
-		Pool: g.pool, Store: store, Keys: g.parsed.keyring, Region: g.cfg.Region,
+		Pool: g.pool, Store: g.store, Keys: g.parsed.keyring, Region: g.cfg.Region,
 		RootAccessKey: g.cfg.S3AccessKey, RootSecretKey: g.cfg.S3SecretKey,
-		DrainTimeout: g.cfg.DrainTimeout, Logger: g.log,
+		DrainTimeout: g.cfg.DrainTimeout, Logger: g.log, Metrics: g.ofS3,
+		TLS: g.parsed.s3TLS, Domain: g.cfg.S3Domain,
+		MaxConnections: g.cfg.S3MaxConnections, MaxRequests: g.cfg.S3MaxRequests, MaxUploads: g.cfg.S3MaxUploads,
+		HeaderTimeout: g.cfg.S3HeaderTimeout, StallTimeout: g.cfg.S3StallTimeout, UploadTimeout: g.cfg.S3UploadTimeout,
 	})
 	return err
 }
@@ -145,7 +151,7 @@ func (g *Gateway) buildAPI() (err error) {
 		Fences: fences{fence: g.fence, source: g.source, tell: g.superseded, log: g.log}, Checks: g.checks(), Endpoints: g.endpoints,
 		Handles:     api.HandleKeys{Current: g.parsed.current, Master: g.parsed.masters},
 		BearerToken: g.cfg.BearerToken, DefaultTTL: g.cfg.DefaultTTL, MaxTTL: g.cfg.MaxTTL, DrainTimeout: g.cfg.DrainTimeout,
-		Metrics: g.metrics.handler(), Observe: g.metrics.observe, Logger: g.log,
+		Metrics: g.metrics.handler(), Observe: g.metrics.observe, Logger: g.log, TLS: g.parsed.apiTLS,
 	}
 	if g.sql != nil {
 		cfg.SQL = g.sql
@@ -212,6 +218,14 @@ func (g *Gateway) serve(ctx context.Context) error {
 	g.state = stopped // unless all listeners open
 	var servers []func(context.Context) error
 	var open []net.Listener
+	var err error
+	if g.socket, err = openSocket(ctx, g.cfg.PGSocket); err != nil {
+		_ = g.free()
+		return fmt.Errorf("PostgreSQL port: %w", err)
+	}
+	if g.socket != nil {
+		open = append(open, g.socket)
+	}
 	for _, port := range []struct {
 		name, listen string
 		addr         *string
@@ -261,7 +275,6 @@ func (g *Gateway) serve(ctx context.Context) error {
 	return nil
 }
 
-func (g *Gateway) servePG(ctx context.Context, ln net.Listener) error { return g.pg.Serve(ctx, ln) }
 func (g *Gateway) serveS3(ctx context.Context, ln net.Listener) error { return g.s3.Serve(ctx, ln) }
 
 // Wait returns when a part ends by itself, with its error, or when ctx ends,
@@ -302,7 +315,7 @@ func (g *Gateway) free() (err error) {
 		if g.pool != nil {
 			g.pool.Close()
 		}
-		err = errors.Join(err, g.remains.close())
+		err = errors.Join(err, g.remains.close(), g.closeStore())
 	})
 	return err
 }

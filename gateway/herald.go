@@ -3,11 +3,9 @@ package gateway
 import (
 	"context"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -122,33 +120,5 @@ func (g *Gateway) listen(ctx context.Context) error {
 			return nil
 		case <-time.After(listenAgain):
 		}
-	}
-}
-
-// hear reports whether it could listen, and why no more.
-func (g *Gateway) hear(ctx context.Context) (heard bool, err error) {
-	conn, err := pgx.ConnectConfig(ctx, g.parsed.pool.ConnConfig.Copy())
-	if err != nil {
-		return false, err
-	}
-	defer func() {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
-		defer cancel()
-		_ = conn.Close(closing)
-	}()
-	if _, err := conn.Exec(ctx, sqlListen); err != nil {
-		return false, err
-	}
-	_ = g.pg.Look(ctx) // what was said before; an error is for the looks now and then to tell
-	for {
-		n, err := conn.WaitForNotification(ctx)
-		if err != nil {
-			return true, err
-		}
-		var armed []string // none: any
-		if n.Payload != "" {
-			armed = strings.Split(n.Payload, "\n")
-		}
-		_ = g.pg.Look(ctx, armed...)
 	}
 }

@@ -40,6 +40,9 @@ func newMetrics(g *Gateway) *metrics {
 		m.count("fencegate_pg_cancels_total", "Cancel requests passed on by the PostgreSQL port.", func() int64 { return g.pg.Stats().Cancels })
 		m.gauge("fencegate_pg_sessions", "Sessions open on the PostgreSQL port.", func() int64 { return g.pg.Stats().Active })
 	}
+	if g.s3 != nil {
+		g.ofS3.register(m, g.s3.Stats)
+	}
 	m.gauge("fencegate_postgres_pool_connections", "Connections of the gateway's own pool.", func() int64 { return int64(g.pool.Stat().TotalConns()) })
 	m.gauge("fencegate_postgres_pool_acquired", "Connections of the gateway's own pool that are in use.", func() int64 { return int64(g.pool.Stat().AcquiredConns()) })
 	return m
@@ -60,7 +63,7 @@ func (m *metrics) handler() http.Handler {
 // observe counts a request under its route's pattern; a path that has none is
 // one label, whatever it is.
 func (m *metrics) observe(route, method string, status int, took time.Duration) {
-	if route == "" || !slices.Contains([]string{http.MethodGet, http.MethodPost, http.MethodPut}, method) {
+	if route == "" || !slices.Contains([]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete}, method) {
 		route, method = "none", "any" // what clients invent must not make label values
 	}
 	m.requests.WithLabelValues(method, route, strconv.Itoa(status)).Observe(took.Seconds())

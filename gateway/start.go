@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/gateway/witness"
@@ -26,6 +24,11 @@ func (g *Gateway) prepare(ctx context.Context) error {
 			return err
 		}
 	}
+	if g.s3 != nil {
+		if err := g.patiently(ctx, "see whether the blob store works", g.s3.CheckStore); err != nil {
+			return err
+		}
+	}
 	for name, rule := range g.parsed.buckets {
 		ensure := func(ctx context.Context) error { return g.makeBucket(ctx, name, rule) }
 		if err := g.patiently(ctx, "make the bucket "+name, ensure); err != nil {
@@ -35,35 +38,22 @@ func (g *Gateway) prepare(ctx context.Context) error {
 	return nil
 }
 
-const sqlBucketDepth = `SELECT depth FROM objects.buckets WHERE name = $1`
-
 // makeBucket makes a bucket where it is missing. One that is there keeps its
 // rule: another gateway, or an operator, may have changed it since.
 func (g *Gateway) makeBucket(ctx context.Context, name string, rule s3.Rule) error {
-	var depth int
-	err := g.pool.QueryRow(ctx, sqlBucketDepth, name).Scan(&depth)
-	if errors.Is(err, pgx.ErrNoRows) {
-		_, err = g.s3.EnsureBucket(ctx, name, rule)
-		return err
-	}
-	if err != nil {
-		return fmt.Errorf("look for the bucket %q: %w", name, err)
-	}
-	there := s3.PrefixRule(depth)
-	if depth < 0 {
-		there = s3.KeyRule()
-	}
-	if there != rule {
+	created, there, err := g.s3.CreateBucketIfAbsent(ctx, name, rule)
+	if err == nil && !created && there != rule {
 		g.log.Warn("a bucket keeps the rule that it has, which is not the configured one", "bucket", name, "rule", there.String(), "configured", rule.String(),
 			"hint", "PUT /v1/buckets/"+name+" changes it while the bucket is empty")
 	}
-	return nil
+	return err
 }
 
 func (g *Gateway) patiently(ctx context.Context, what string, do func(context.Context) error) error {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		err := do(ctx)
-		if err == nil || errors.Is(err, fence.ErrInvalid) || errors.Is(err, s3.ErrRuleInUse) {
+		_, foreign := errors.AsType[*s3.StoreOwnerError](err)
+		if err == nil || foreign || errors.Is(err, fence.ErrInvalid) || errors.Is(err, s3.ErrRuleInUse) {
 			return err
 		}
 		g.log.Warn("the gateway can't start yet", "step", what, "error", err)
@@ -106,28 +96,6 @@ func (g *Gateway) probe(ctx context.Context) {
 	}
 	if binding != nil {
 		g.log.Warn("logins through the PostgreSQL port can fail", "why", binding)
-	}
-}
-
-// sweepOften deletes bytes that nobody will ask for, until ctx ends.
-func (g *Gateway) sweepOften(ctx context.Context) error {
-	tick := time.NewTicker(g.cfg.SweepEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		swept, err := g.s3.Sweep(ctx, s3.Sweep{})
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
-			g.log.Warn("a sweep of the blobs failed; the next one goes on", "error", err, "condemned", swept.Condemned, "deleted", swept.Deleted)
-		case swept != (s3.Swept{}):
-			g.log.Info("the blobs were swept", "condemned", swept.Condemned, "deleted", swept.Deleted)
-		}
 	}
 }
 

@@ -22,9 +22,10 @@ func relayed(conn *pgconn.Config, clients *tls.Config, cfg Config) pgwire.Config
 		Database: conn.Database, DrainTimeout: cfg.DrainTimeout, Logger: cfg.Logger, TLS: clients,
 		MaxConnections: cfg.PGMaxConnections, MaxUserConnections: cfg.PGMaxUserConnections,
 		LoginTimeout: cfg.PGLoginTimeout, FencesEvery: cfg.PGLookEvery, IdleTimeout: cfg.PGIdleTimeout, IdleInTransactionTimeout: cfg.PGIdleInTransactionTimeout,
+		SlowClientTimeout: cfg.PGSlowClientTimeout,
 	}
 	if conn.ValidateConnect != nil {
-		c.Suitable = (&hosts{config: conn, ways: ways}).suitable
+		c.Suitable = (&hosts{config: conn, ways: ways, grace: graceForOthers}).suitable
 	}
 	return c
 }
@@ -53,6 +54,7 @@ func upstreams(conn *pgconn.Config) []pgwire.Upstream {
 type hosts struct {
 	config *pgconn.Config
 	ways   []pgwire.Upstream
+	grace  time.Duration // for the others, once one that will do has answered
 
 	mu    sync.Mutex
 	found []pgwire.Upstream
@@ -68,20 +70,14 @@ func (h *hosts) suitable(ctx context.Context) ([]pgwire.Upstream, error) {
 	if len(h.found) > 0 && time.Since(h.when) < foundFor {
 		return h.found, nil
 	}
-	errs := make([]error, len(h.ways))
-	var looks sync.WaitGroup
-	for i, way := range h.ways {
-		looks.Go(func() { errs[i] = h.look(ctx, way) })
-	}
-	looks.Wait()
+	errs := h.lookAtAll(ctx)
 	h.found, h.when = nil, time.Now()
 	var second []pgwire.Upstream // such as the primary, for prefer-standby
 	for i, way := range h.ways {
-		_, notPreferred := errors.AsType[*pgconn.NotPreferredError](errs[i])
 		switch {
 		case errs[i] == nil:
 			h.found = append(h.found, way)
-		case notPreferred:
+		case notPreferred(errs[i]):
 			second = append(second, way)
 		}
 	}
@@ -90,6 +86,47 @@ func (h *hosts) suitable(ctx context.Context) ([]pgwire.Upstream, error) {
 		return nil, fmt.Errorf("no host is as target_session_attrs asks: %w", errors.Join(errs...))
 	}
 	return h.found, nil
+}
+
+func notPreferred(err error) bool {
+	_, is := errors.AsType[*pgconn.NotPreferredError](err)
+	return is
+}
+
+// graceForOthers is short: a machine that is gone answers nothing at all, and logins
+// wait for this.
+const graceForOthers = 250 * time.Millisecond
+
+// lookAtAll asks all hosts at once, and says of each why it will not do.
+func (h *hosts) lookAtAll(ctx context.Context) []error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		host int
+		err  error
+	}
+	answers := make(chan answer, len(h.ways))
+	var looks sync.WaitGroup
+	defer looks.Wait()
+	defer cancel()
+	errs := make([]error, len(h.ways))
+	for i, way := range h.ways {
+		errs[i] = fmt.Errorf("%s did not answer in time", way.Addr)
+		looks.Go(func() { answers <- answer{i, h.look(ctx, way)} })
+	}
+	var late <-chan time.Time
+	for range h.ways {
+		select {
+		case a := <-answers:
+			errs[a.host] = a.err
+			if late == nil && (a.err == nil || notPreferred(a.err)) {
+				late = time.After(h.grace)
+			}
+		case <-late:
+			return errs
+		}
+	}
+	return errs
 }
 
 func (h *hosts) look(ctx context.Context, way pgwire.Upstream) error {

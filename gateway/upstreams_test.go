@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -136,9 +137,9 @@ func TestTargetSessionAttrsChooseTheHost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		relay := relayed(config, nil, Config{})
+		relay := hosts{config: config, ways: upstreams(config), grace: time.Minute} // all answer, however late
 		var got []string
-		ways, err := relay.Suitable(t.Context())
+		ways, err := relay.suitable(t.Context())
 		for _, u := range ways {
 			got = append(got, u.Addr)
 		}
@@ -146,7 +147,7 @@ func TestTargetSessionAttrsChooseTheHost(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", attrs, got, err, want)
 		}
 		before := standby.logins.Load()
-		if _, err := relay.Suitable(t.Context()); err != nil || standby.logins.Load() != before {
+		if _, err := relay.suitable(t.Context()); err != nil || standby.logins.Load() != before {
 			t.Errorf("%s: asked again at once: %v", attrs, err)
 		}
 	}
@@ -173,5 +174,27 @@ func TestVerifyCAReadsTheAuthority(t *testing.T) {
 	_, err := New(Config{PostgresURL: "postgres://u@h/d?sslmode=verify-ca&sslrootcert=" + file})
 	if err == nil {
 		t.Error("an authority that can't be read passed")
+	}
+}
+
+func TestAHostThatAnswersNothingDelaysNoLogin(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	primary := newHost(t, false)
+	for _, attrs := range []string{"primary", "read-write", "prefer-standby"} {
+		config, err := pgconn.ParseConfig("postgres://u@" + silent.Addr().String() + "," + primary.addr + "/d?sslmode=disable&target_session_attrs=" + attrs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ways, err := relayed(config, nil, Config{}).Suitable(ctx)
+		if err != nil || len(ways) != 1 || ways[0].Addr != primary.addr || ctx.Err() != nil {
+			t.Errorf("%s: %v, %v; want the primary, before the time is over (%v)", attrs, ways, err, ctx.Err())
+		}
+		cancel()
 	}
 }

@@ -23,6 +23,10 @@
 //	000030_object_tags     tags of objects, parts that are copied
 //	000031_object_versions older versions: kept, listed, restored, removed, recorded
 //	000032_object_rules    which resource a write of a key needs, by bucket and prefix
+//	000033_publish         rows and files together: staged uploads, published in a transaction of a writer's own
+//	000035_object_sweep    the sweep in short steps, whose blobs a store holds
+//	000038_object_conditions conditions on what is overwritten or deleted, beside those of 000010
+//	000039_object_plans    helpers of a write in a language whose plans are kept; an announcement that nobody waits for
 package migrations
 
 import "embed"

@@ -89,7 +89,7 @@ The exit code is 1 where something is FAIL.`,
 	f := cmd.Flags()
 	f.StringVar(&cfg.PostgresURL, "postgres-url", "", "the guarded database, as the gateway's login or the one that migrates (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
 	f.StringVar(&cfg.GatewayURL, "gateway", "", "base URL of a gateway's HTTP API")
-	f.StringVar(&cfg.BlobDir, "blobs", "", "the gateway's folder for blobs")
+	f.StringVar(&cfg.BlobDir, "blobs", "", "where the gateway's blobs are: its --blobs")
 	f.DurationVar(&cfg.Patience, "patience", 10*time.Second, "how long to wait for each part")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd

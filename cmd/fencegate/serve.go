@@ -25,9 +25,15 @@ type serveFlags struct {
 	pgPolicies, pgLeases         []string
 	pgConnections, pgOfUser      int
 	pgLogin, pgIdle, pgIdleInTx  time.Duration
+	pgSlow                       time.Duration
+	pgSocket                     string
 	drain                        time.Duration
-	s3Listen, advertise          string
+	s3                           s3Flags
+	apiTLS                       tlsFlags
+	advertise                    string
 	blobs, region                string
+	sweepRate                    int
+	sweepGrace                   time.Duration
 	masterKeyFile, tokenFile     string
 	s3AccessKey, s3SecretKeyFile string
 	buckets                      []string
@@ -97,7 +103,9 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringVar(&o.redisUser, "redis-user", "", "user name on the Redis nodes")
 	f.StringVar(&o.redisPasswordFile, "redis-password-file", "", "file with the Redis nodes' password (or the password itself in FENCEGATE_REDIS_PASSWORD)")
 	f.StringVar(&o.apiListen, "api-listen", "127.0.0.1:7070", "address of the HTTP API")
+	o.apiTLS.register(f, "api", "HTTP API")
 	f.StringVar(&o.pgListen, "pg-listen", "127.0.0.1:7432", "address of the PostgreSQL port")
+	f.StringVar(&o.pgSocket, "pg-socket", "", "path of a Unix socket for the PostgreSQL port, beside its address: DIRECTORY/.s.PGSQL.PORT (default: none)")
 	f.StringVar(&o.pgTLSCert, "pg-tls-cert", "", "file with the certificate chain that the PostgreSQL port offers to clients (default: no TLS for clients)")
 	f.StringVar(&o.pgTLSKey, "pg-tls-key", "", "file with its key")
 	f.StringVar(&o.pgTLSClientCA, "pg-tls-client-ca", "", "file with the authorities of clients' certificates: clients of the PostgreSQL port must show one (default: none is asked for)")
@@ -108,10 +116,13 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.DurationVar(&o.pgLogin, "pg-login-timeout", 30*time.Second, "how long a login to the PostgreSQL port may take")
 	f.DurationVar(&o.pgIdle, "pg-idle-timeout", 0, "end sessions that have been idle for so long outside of a transaction (default: never)")
 	f.DurationVar(&o.pgIdleInTx, "pg-idle-in-transaction-timeout", 0, "end sessions that have been idle for so long inside of a transaction (default: never)")
+	f.DurationVar(&o.pgSlow, "pg-slow-client-timeout", 0, "end sessions whose client for so long takes nothing of what PostgreSQL sends, or leaves a message unfinished (default: never)")
 	f.DurationVar(&o.drain, "drain-timeout", 10*time.Second, "how long a stop waits for transactions, requests and uploads to end")
-	f.StringVar(&o.s3Listen, "s3-listen", "127.0.0.1:7480", "address of the S3 port")
+	o.s3.register(f)
 	f.StringVar(&o.advertise, "advertise-host", "", "host name that clients reach the ports by (default: the one that they reached the HTTP API by)")
-	f.StringVar(&o.blobs, "blobs", "", "folder for blobs (default: no S3 port)")
+	f.StringVar(&o.blobs, "blobs", "", "where the blobs go: a folder, or s3://BUCKET/PREFIX?endpoint=URL&region=REGION with credentials in AWS_… variables, see docs/s3.md (default: no S3 port)")
+	f.DurationVar(&o.sweepGrace, "sweep-grace", 24*time.Hour, "how long the bytes of versions that are neither current nor kept stay; longer than a backup of the blobs takes")
+	f.IntVar(&o.sweepRate, "sweep-rate", 0, "how many blobs that nobody asks for any more are deleted in a second (default: as fast as the store does it)")
 	f.StringVar(&o.region, "region", "us-east-1", "S3 region")
 	f.StringVar(&o.masterKeyFile, "master-key-file", "", "file with the master keys, the same for all replicas: KEY-ID:64 hexadecimal digits, current first (required)")
 	f.StringVar(&o.tokenFile, "token-file", "", "file with the bearer token of the HTTP API (default off loopback: one is made and shown, on a terminal)")
@@ -138,17 +149,19 @@ func (o *serveFlags) config(e env) (gateway.Config, error) {
 		return gateway.Config{}, usage(errors.New("--pg-login-timeout and --drain-timeout must be more than 0"))
 	}
 	cfg := gateway.Config{
-		PostgresURL: o.postgresURL, SQLURL: o.sqlURL, BlobDir: o.blobs, Region: o.region,
-		APIListen: o.apiListen, PGListen: o.pgListen, S3Listen: o.s3Listen, AdvertiseHost: o.advertise,
+		PostgresURL: o.postgresURL, SQLURL: o.sqlURL, BlobDir: o.blobs, SweepRate: o.sweepRate, SweepGrace: o.sweepGrace, Region: o.region,
+		APIListen: o.apiListen, PGListen: o.pgListen, AdvertiseHost: o.advertise,
 		PGTLSCert: o.pgTLSCert, PGTLSKey: o.pgTLSKey, PGTLSClientCA: o.pgTLSClientCA, S3AccessKey: o.s3AccessKey, MaxTTL: o.maxTTL, NodeTimeout: o.nodeTimeout, InitNodes: o.initNodes, Version: version(),
 	}
+	cfg.PGSocket, cfg.PGSlowClientTimeout = o.pgSocket, o.pgSlow
 	cfg.PGPolicies, cfg.PGLeases = splitAll(o.pgPolicies), splitAll(o.pgLeases)
 	cfg.PGMaxConnections, cfg.PGMaxUserConnections = o.pgConnections, o.pgOfUser
 	cfg.PGLoginTimeout, cfg.PGIdleTimeout, cfg.PGIdleInTransactionTimeout, cfg.DrainTimeout = o.pgLogin, o.pgIdle, o.pgIdleInTx, o.drain
-	if o.blobs == "" {
-		cfg.S3Listen = ""
+	cfg.APITLSCert, cfg.APITLSKey, cfg.APITLSClientCA = o.apiTLS.cert, o.apiTLS.key, o.apiTLS.clientCA
+	err := o.s3.into(&cfg)
+	if err != nil {
+		return gateway.Config{}, err
 	}
-	var err error
 	if cfg.Buckets, err = parseBuckets(splitAll(o.buckets)); err != nil {
 		return gateway.Config{}, err
 	}

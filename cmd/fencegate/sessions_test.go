@@ -65,6 +65,7 @@ func TestServeRefusesBadRulesWithTheReason(t *testing.T) {
 		{"--pg-max-user-connections", "-1", "negative"},
 		{"--pg-idle-timeout", "-1s", "negative"},
 		{"--pg-idle-timeout", "soon", "soon"},
+		{"--pg-slow-client-timeout", "-1s", "negative"},
 		{"--drain-timeout", "0s", "more than 0"},
 	} {
 		code, _, stderr := cli(t, nil, "serve", "--postgres-url", "postgres://a@127.0.0.1:1/shop", "--redis", "127.0.0.1:1", "--master-key-file", key,

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,8 @@ type fakes struct {
 	renewed  time.Duration // the ttl of the last renewal
 	released chan api.Ref
 	record   api.FenceRecord
-	err      error // of Renew, Release, Inspect, EnsureBucket and Run
+	told     []string // of buckets
+	err      error    // of Renew, Release, Inspect, EnsureBucket and Run
 	lockErr  error
 	free     bool // nobody holds the lock
 	listed   []any
@@ -84,7 +86,29 @@ func (f *fakes) Issue(string, fence.Token, time.Time) (api.S3Credentials, error)
 	return api.S3Credentials{AccessKeyID: "ASIA", SecretAccessKey: "s", SessionToken: "t"}, nil
 }
 
-func (f *fakes) EnsureBucket(context.Context, string, string) (bool, error) { return true, f.err }
+func (f *fakes) EnsureBucket(_ context.Context, name, rule, keep string) (bool, error) {
+	f.told = append(f.told, "ensure", name, rule, keep)
+	return rule != "", f.err
+}
+
+func (f *fakes) InspectBucket(_ context.Context, name string) (api.Bucket, error) {
+	return api.Bucket{Name: name, Rule: "key", Keep: "none"}, f.err
+}
+
+func (f *fakes) ListBuckets(_ context.Context, after string, limit int) ([]api.Bucket, error) {
+	f.told = append(f.told, "list", after, strconv.Itoa(limit))
+	return []api.Bucket{{Name: "a"}, {Name: "b"}}, f.err
+}
+
+func (f *fakes) SetPrefixRule(_ context.Context, name, prefix, rule string) error {
+	f.told = append(f.told, "set", name, prefix, rule)
+	return f.err
+}
+
+func (f *fakes) DropPrefixRule(_ context.Context, name, prefix string) error {
+	f.told = append(f.told, "drop", name, prefix)
+	return f.err
+}
 
 func (f *fakes) Run(_ context.Context, grant fence.Grant, statements []api.Statement) ([]api.Result, error) {
 	f.grant, f.ran = grant, statements

@@ -127,11 +127,36 @@ type Credentials interface {
 	Issue(resource string, token fence.Token, expires time.Time) (S3Credentials, error)
 }
 
-// Buckets makes buckets and says which resource their writes need.
+// Bucket is a bucket and what holds in it.
+type Bucket struct {
+	Name      string
+	Rule      string // which resource a write of a key needs
+	Keep      string // what becomes of older versions
+	Prefixes  []PrefixRule
+	CreatedAt time.Time
+}
+
+// PrefixRule is the rule of the keys that begin with a prefix; the longest counts.
+type PrefixRule struct {
+	Prefix string `json:"prefix"`
+	Rule   string `json:"rule"`
+}
+
+// Buckets makes buckets and says which resource their writes need. Errors are
+// [fence.ErrInvalid], [ErrNotFound] where there is no such bucket, [ErrConflict]
+// where objects lie below that were written under another rule, or an
+// [*UnavailableError].
 type Buckets interface {
-	// EnsureBucket makes the bucket, or gives an existing one this rule; created
-	// says which.
-	EnsureBucket(ctx context.Context, name, rule string) (created bool, err error)
+	// EnsureBucket makes the bucket with the rule, or gives it to an existing one;
+	// created says which. With an empty rule the bucket must be there. keep says
+	// what becomes of older versions; empty leaves that.
+	EnsureBucket(ctx context.Context, name, rule, keep string) (created bool, err error)
+	InspectBucket(ctx context.Context, name string) (Bucket, error)
+	// ListBuckets returns at most limit buckets whose names come after `after`.
+	ListBuckets(ctx context.Context, after string, limit int) ([]Bucket, error)
+	SetPrefixRule(ctx context.Context, name, prefix, rule string) error
+	// DropPrefixRule is idempotent.
+	DropPrefixRule(ctx context.Context, name, prefix string) error
 }
 
 // Statement is one SQL command and its arguments, as they stood in the request.

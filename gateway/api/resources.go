@@ -157,28 +157,3 @@ func (s *Server) endpointsFor(c echo.Context) Endpoints {
 	}
 	return s.cfg.Endpoints(hostname(c.Request().Host))
 }
-
-func (s *Server) ensureBucket(c echo.Context) error {
-	var body struct {
-		Rule string `json:"rule"`
-	}
-	if err := decode(c, &body); err != nil {
-		return err
-	}
-	if s.cfg.Buckets == nil {
-		return fmt.Errorf("%w: this gateway serves no S3", ErrNotImplemented)
-	}
-	name := c.Param("bucket")
-	created, err := s.cfg.Buckets.EnsureBucket(c.Request().Context(), name, body.Rule)
-	if err != nil {
-		return err
-	}
-	status := http.StatusOK
-	if created {
-		status = http.StatusCreated
-	}
-	return respond(c, status, struct {
-		Bucket string `json:"bucket"`
-		Rule   string `json:"rule"`
-	}{name, body.Rule})
-}

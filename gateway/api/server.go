@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
 
 // Config says what a [Server] offers. It is validated once, by [New].
@@ -49,6 +51,9 @@ type Config struct {
 	MaxLease time.Duration
 	// DrainTimeout bounds how long a stop waits for requests under way. Defaults to 10 s.
 	DrainTimeout time.Duration
+
+	// TLS is what the API speaks. Defaults to nil: plain HTTP.
+	TLS *tls.Config
 
 	// Metrics serves /metrics. Defaults to nil: the path answers 501.
 	Metrics http.Handler
@@ -139,7 +144,11 @@ func (s *Server) routes() {
 	e.GET(resourcesPath+"*", s.inspect, auth)
 	e.POST(resourcesPath+"*", s.revoke, auth)
 	e.GET("/v1/endpoints", s.endpoints, auth)
+	e.GET("/v1/buckets", s.listBuckets, auth)
+	e.GET("/v1/buckets/:bucket", s.inspectBucket, auth)
 	e.PUT("/v1/buckets/:bucket", s.ensureBucket, auth)
+	e.PUT("/v1/buckets/:bucket/rules", s.setPrefixRule, auth)
+	e.DELETE("/v1/buckets/:bucket/rules", s.dropPrefixRule, auth)
 	e.POST("/v1/sql", s.sql, auth)
 	e.GET("/v1/sessions", s.sessions, auth)
 	e.POST("/v1/sessions/:session/end", s.endSession, auth)
@@ -163,7 +172,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(problemListener{ln}) }()
+	go func() { served <- srv.Serve(problemListener{tlsfiles.Listener(ln, s.cfg.TLS)}) }()
 	select {
 	case err := <-served:
 		return err

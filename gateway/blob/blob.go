@@ -49,9 +49,10 @@ type Store interface {
 	// r's end is its own affair: a caller for whom something happens there, such as
 	// the comparison of a digest, reads it itself before it relies on the blob. The
 	// id must be new: each attempt to upload has its own. Returning nil means
-	// complete and durable. On any error Open does not find the blob, but the store
-	// may hold leftovers that Delete removes. A reader with fewer bytes is ErrSize,
-	// one with more may be; the reader's own error is passed on.
+	// complete and durable. After any error the blob is not to be used: Open does not
+	// find it, or finds all of it where only the answer of a service was lost, now or
+	// later; the store may hold leftovers, too. Delete removes both. A reader with
+	// fewer bytes is ErrSize, one with more may be; the reader's own error is passed on.
 	Put(ctx context.Context, id ID, r io.Reader, size int64) error
 
 	// Open reads length bytes from offset, both in bytes. ErrNotFound where there
@@ -70,7 +71,19 @@ type Store interface {
 	// All lists the complete blobs in no particular order, without holding them
 	// in memory. Blobs that come or go meanwhile may be missing. An error ends it.
 	All(ctx context.Context) iter.Seq2[Info, error]
+
+	// Owner is the mark that SetOwner left, or "". It says whose blobs these are, so
+	// that nobody deletes those of another. All does not list it.
+	Owner(ctx context.Context) (string, error)
+
+	// SetOwner replaces the mark, at most 4 KiB, durably.
+	SetOwner(ctx context.Context, mark string) error
 }
+
+const (
+	ownerName = "owner"
+	maxOwner  = 4 << 10 // bytes
+)
 
 // Info describes a stored blob.
 type Info struct {

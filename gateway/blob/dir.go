@@ -146,6 +146,10 @@ type section struct {
 	io.Closer
 }
 
+// WriteTo implements [io.WriterTo], so that whoever can take the bytes from the
+// file itself finds it.
+func (s *section) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, s.Reader) }
+
 // Size implements [Store].
 func (d *Dir) Size(_ context.Context, id ID) (int64, error) {
 	path, _ := d.path(id)
@@ -195,6 +199,48 @@ func (d *Dir) All(ctx context.Context) iter.Seq2[Info, error] {
 			yield(Info{}, fmt.Errorf("list blobs: %w", err))
 		}
 	}
+}
+
+// Owner implements [Store].
+func (d *Dir) Owner(context.Context) (string, error) {
+	f, err := os.Open(filepath.Join(d.root, ownerName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read whose blobs these are: %w", strip(err))
+	}
+	mark, err := io.ReadAll(io.LimitReader(f, maxOwner))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return "", fmt.Errorf("read whose blobs these are: %w", strip(err))
+	}
+	return string(mark), nil
+}
+
+// SetOwner implements [Store].
+func (d *Dir) SetOwner(_ context.Context, mark string) error {
+	if err := d.setOwner(mark); err != nil {
+		return fmt.Errorf("note whose blobs these are: %w", strip(err))
+	}
+	return nil
+}
+
+func (d *Dir) setOwner(mark string) error {
+	f, err := os.CreateTemp(d.root, ownerName+"-*"+unfinished) // 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(mark)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), filepath.Join(d.root, ownerName))
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return syncFolder(d.root)
 }
 
 func (d *Dir) path(id ID) (path, folder string) {

@@ -22,6 +22,9 @@ func (s *session) clientLogin(upstream net.Conn, from *source, stream *clientStr
 		if stream.terminated {
 			s.leaves()
 		}
+		if stream.proved {
+			s.proved.Store(true)
+		}
 		if at > 0 {
 			if _, werr := upstream.Write(b[:at]); werr != nil {
 				return nil, nil //nolint:nilerr // the next write fails as well
@@ -60,6 +63,7 @@ func (c *clientStream) untilStatement(b []byte) int {
 			return len(b)
 		}
 		c.terminated = c.terminated || typ == typeTerminate
+		c.proved = c.proved || typ == typePassword
 	}
 }
 

@@ -15,12 +15,22 @@ var (
 		"so clients must connect with channel_binding=disable; or offer them PostgreSQL's own certificate and key")
 )
 
+// loginRefusal is what PostgreSQL says of itself where it refuses a login; its text may be in any language.
+type loginRefusal struct{ code, file string }
+
+// ofSCRAM is the source file of PostgreSQL's SCRAM exchange, where channel binding is compared.
+const ofSCRAM = "auth-scram.c"
+
 // CheckChannelBinding reports why clients will not be able to log in by SCRAM
 // with channel binding, which libpq uses wherever it can: that proof covers the
 // certificate of the connection, and a relay has two connections. nil where it
-// works, needs no TLS, or PostgreSQL's certificate can't be looked at now.
+// works, needs no TLS, or PostgreSQL's certificate can't be looked at now. That only
+// clients that insist on it can't log in is for the log to say.
 func (s *Server) CheckChannelBinding(ctx context.Context) error {
 	switch {
+	case s.cfg.UpstreamTLS == nil && s.cfg.TLS != nil:
+		s.log.Info("clients that insist on channel binding (channel_binding=require) can't log in: PostgreSQL is reached without TLS, so it offers none")
+		return nil
 	case s.cfg.UpstreamTLS == nil:
 		return nil
 	case s.cfg.TLS == nil:
@@ -49,21 +59,28 @@ func (s *Server) compareCertificates(secure *tls.Conn) error {
 	return nil
 }
 
+// unproved is said once: pg_hba.conf speaks of connections, and all clients of a relay
+// have that of the relay.
+const unproved = "PostgreSQL let a client of the gateway in without a password or any other proof: " +
+	"where pg_hba.conf has trust, peer or ident for connections from the gateway, everybody who reaches the gateway's port is let in"
+
 // explain says in the log why a login that PostgreSQL refused may have had no
 // chance, where the relay itself is the reason.
 func (s *session) explain() {
-	if s.refusal != codeInvalidAuthorization {
+	if s.refusal.code != codeInvalidAuthorization {
 		return
 	}
+	var why error
 	_, encrypted := s.client.(*tls.Conn)
 	secure, encryptedUpstream := s.upstream.(*tls.Conn)
 	switch {
-	case s.srv.askedForCertificate.Load():
-		s.srv.log.Warn("PostgreSQL refused a login", "client", s.raw.RemoteAddr(), "sqlstate", s.refusal, "possibly", errClientCertificate)
-	case encrypted && encryptedUpstream:
-		if err := s.srv.compareCertificates(secure); err != nil {
-			s.srv.log.Warn("PostgreSQL refused a login", "client", s.raw.RemoteAddr(), "sqlstate", s.refusal, "possibly", err)
-		}
+	case s.refusal.file != ofSCRAM && s.srv.askedForCertificate.Load():
+		why = errClientCertificate
+	case s.refusal.file == ofSCRAM && encrypted && encryptedUpstream:
+		why = s.srv.compareCertificates(secure)
+	}
+	if why != nil {
+		s.srv.log.Warn("PostgreSQL refused a login", "client", s.raw.RemoteAddr(), "sqlstate", s.refusal.code, "possibly", why)
 	}
 }
 

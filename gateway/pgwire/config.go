@@ -74,6 +74,12 @@ type Config struct {
 	// transaction. Defaults to 0: never.
 	IdleInTransactionTimeout time.Duration
 
+	// SlowClientTimeout ends a session whose client, for so long, takes nothing of what
+	// PostgreSQL sends it, or leaves a message of its own unfinished. Defaults to 0: never;
+	// such a client costs a buffer here, and holds its session, its lease and what
+	// it has locked.
+	SlowClientTimeout time.Duration
+
 	// Metrics hears what happens. Defaults to nil: nobody does.
 	Metrics Metrics
 
@@ -157,7 +163,7 @@ func (c Config) validate() error {
 		return &fence.InvalidError{Field: "MaxConnections", Reason: "or MaxUserConnections is negative"}
 	case len(c.LeaseRules) > 0 && c.Leases == nil:
 		return &fence.InvalidError{Field: "LeaseRules", Reason: "need Leases"}
-	case min(c.LoginTimeout, c.DialTimeout, c.DrainTimeout, c.KeepAlive, c.FencesEvery, c.MaxLeaseWait, c.IdleTimeout, c.IdleInTransactionTimeout) < 0:
+	case min(c.LoginTimeout, c.DialTimeout, c.DrainTimeout, c.KeepAlive, c.FencesEvery, c.MaxLeaseWait, c.IdleTimeout, c.IdleInTransactionTimeout, c.SlowClientTimeout) < 0:
 		return &fence.InvalidError{Field: "timeouts", Reason: "include a negative one"}
 	}
 	return CheckRules(c.Rules, c.Database)

@@ -139,14 +139,12 @@ func (s *serverStream) boundaryAfter(b []byte) bool {
 	return !s.lost && s.have == 0 && uint32(len(b)) > s.skip && b[s.skip] == typeReadyForQuery
 }
 
-// sqlstate reads the code of an ErrorResponse that ends b; "" where it has none.
-func sqlstate(b []byte) string {
-	const codeBytes = 5
-	_, code, found := bytes.Cut(b, []byte("\x00C"))
-	if !found || len(code) < codeBytes {
-		return ""
-	}
-	return string(code[:codeBytes])
+// errorField reads a field of a FATAL that ends b; "" where it has none.
+func errorField(b []byte, field byte) string {
+	_, fields, _ := bytes.Cut(b, []byte("\x00VFATAL"))
+	_, value, _ := bytes.Cut(fields, []byte{0, field})
+	value, _, _ = bytes.Cut(value, []byte{0})
+	return string(value)
 }
 
 // clientStream follows what a client sends, to know how many ReadyForQuery
@@ -157,6 +155,7 @@ type clientStream struct {
 	syncs      int   // messages in the last scan that a ReadyForQuery answers
 	copyEnded  bool  // CopyDone or CopyFail in the last scan; then syncs counts from there
 	terminated bool
+	proved     bool // it has answered a request for authentication
 }
 
 func (c *clientStream) scan(b []byte) {

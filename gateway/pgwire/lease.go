@@ -128,7 +128,7 @@ func (s *session) takeLease() error {
 	defer cancel()
 	lease, err := cfg.Leases.Acquire(ctx, LeaseRequest{
 		Resource: asked.resource, TTL: asked.ttl, Wait: asked.wait, SealHash: s.seal.Hash(),
-		Holder: printable(s.who.user) + " at " + s.raw.RemoteAddr().String(),
+		Holder: printable(s.who.user) + " at " + s.from(),
 	})
 	switch {
 	case err == nil:

@@ -50,6 +50,12 @@ var (
 	}
 )
 
+// errSlowClient is hardly ever heard: the client's stream stands inside of a message.
+var errSlowClient = &fatalError{
+	code: codeConnectionFailure, message: "terminating connection: the client neither took nor sent anything for the gateway's slow-client timeout",
+	hint: "Read results as they come, or fetch them in portions.",
+}
+
 // looksPerTimeout is how many looks fall into an idle timeout: a session ends at
 // most that part of it late.
 const looksPerTimeout = 16
@@ -57,9 +63,11 @@ const looksPerTimeout = 16
 // watchIdle ends sessions that are idle for too long, until ctx ends. Looking at
 // them now and then costs the data path no clock.
 func (s *Server) watchIdle(ctx context.Context) {
-	shortest := s.cfg.IdleTimeout
-	if t := s.cfg.IdleInTransactionTimeout; shortest == 0 || t > 0 && t < shortest {
-		shortest = t
+	var shortest time.Duration
+	for _, t := range []time.Duration{s.cfg.IdleTimeout, s.cfg.IdleInTransactionTimeout, s.cfg.SlowClientTimeout} {
+		if t > 0 && (shortest == 0 || t < shortest) {
+			shortest = t
+		}
 	}
 	if shortest == 0 {
 		return
@@ -89,10 +97,12 @@ func (s *session) endIfIdle(now time.Time) {
 	}
 	var limit time.Duration
 	why := errIdle
-	switch s.quiet {
-	case 'I':
+	switch waitsForClient := s.toClientBusy.Load() || s.inMessage && !s.toServerBusy.Load(); {
+	case waitsForClient:
+		limit, why = s.srv.cfg.SlowClientTimeout, errSlowClient
+	case s.quiet == 'I':
 		limit = s.srv.cfg.IdleTimeout
-	case 'T', 'E':
+	case s.quiet != 0:
 		limit, why = s.srv.cfg.IdleInTransactionTimeout, errIdleInTransaction
 	}
 	if limit > 0 && now.Sub(s.still) >= limit {

@@ -28,6 +28,7 @@ type relay struct {
 	t    *testing.T
 	srv  *pgwire.Server
 	addr string
+	ask  func() // asks to stop
 	stop func() // asks to stop and waits; may be called again
 }
 
@@ -49,7 +50,7 @@ func start(t *testing.T, network, addr, database string, opts ...option) *relay 
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(ctx, ln) }()
-	r := &relay{t: t, srv: srv, addr: ln.Addr().String()}
+	r := &relay{t: t, srv: srv, addr: ln.Addr().String(), ask: cancel}
 	stopped := false
 	r.stop = func() {
 		cancel()

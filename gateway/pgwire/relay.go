@@ -46,13 +46,17 @@ func (s *session) clientToServer(upstream net.Conn) {
 			if !s.forwarding(&stream) {
 				return
 			}
-			if _, werr := upstream.Write(b); werr != nil {
+			s.toServerBusy.Store(true)
+			_, werr := upstream.Write(b)
+			s.toServerBusy.Store(false)
+			if werr != nil {
 				return // PostgreSQL has gone; what it said last is still read by the other direction
 			}
 		}
 		switch {
 		case err == nil:
 		case errors.Is(err, io.EOF):
+			s.hangsUp()
 			_ = closeWrite(upstream) // as the client did: PostgreSQL ends the session when it has answered
 			return
 		case isTimeout(err):
@@ -65,6 +69,14 @@ func (s *session) clientToServer(upstream net.Conn) {
 			return
 		}
 	}
+}
+
+// hangsUp notes that the client will send no more. Where no answer is due to it, that is
+// its end; else it may still read.
+func (s *session) hangsUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left = s.left || s.phase != open || s.pending == 0
 }
 
 // forwarding notes, before bytes of the client are passed on, that the session
@@ -81,6 +93,7 @@ func (s *session) forwarding(stream *clientStream) bool {
 	s.fromClient += stream.bytes
 	s.moves++
 	s.quiet = 0
+	s.inMessage = !stream.boundary()
 	if stream.copyEnded && s.copyIn {
 		s.pending = 0 // PostgreSQL ignores a Sync that comes while it reads COPY data
 	}
@@ -165,7 +178,7 @@ func (s *session) login(from *source, stream *serverStream) (held []byte, err er
 		at := stream.untilReady(b)
 		if at > 0 {
 			if stream.typ == typeError {
-				s.refusal = sqlstate(b[:at])
+				s.refusal = loginRefusal{errorField(b[:at], 'C'), errorField(b[:at], 'F')}
 			}
 			if _, werr := s.client.Write(b[:at]); werr != nil {
 				return nil, errClientGone
@@ -191,7 +204,10 @@ func (s *session) pump(from *source, held []byte, stream *serverStream) error {
 	for {
 		if len(held) > 0 {
 			stream.scan(held)
-			if _, err := s.client.Write(held); err != nil {
+			s.toClientBusy.Store(true)
+			_, err := s.client.Write(held)
+			s.toClientBusy.Store(false)
+			if err != nil {
 				return errClientGone
 			}
 			if s.delivered(stream) {
@@ -228,6 +244,9 @@ func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error)
 	s.mu.Unlock()
 	switch {
 	case errors.Is(cause, errClientGone):
+		if why != nil {
+			s.tell(why, false) // it was cut while it did not read
+		}
 		return nil
 	case errors.Is(cause, errEnded):
 		if idle {

@@ -22,6 +22,8 @@ type Server struct {
 	stopping bool
 
 	askedForCertificate atomic.Bool // PostgreSQL has asked for one of a client's
+	away                sync.Map    // by address: when it could not be reached, time.Time
+	unproved            sync.Once   // that it asked a client for nothing has been said
 
 	counters struct {
 		connections, sessions, refused, cancels atomic.Int64
@@ -60,13 +62,18 @@ func (s *Server) Stats() Stats {
 	}
 }
 
-// Serve relays the connections that ln accepts until ctx ends. It then closes
-// ln, ends each session as soon as it is idle outside of a transaction, and
+// Serve relays the connections that the listeners accept until ctx ends. It then closes
+// them, ends each session as soon as it is idle outside of a transaction, and
 // after the drain timeout the rest. It returns nil after a stop by ctx, when no
 // session is left. One Server serves once.
-func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
-	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
-	defer stop()
+func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
+	accepting, stopAccepting := context.WithCancel(ctx)
+	defer stopAccepting()
+	context.AfterFunc(accepting, func() {
+		for _, ln := range listeners {
+			_ = ln.Close()
+		}
+	})
 	var sessions, watching sync.WaitGroup
 	watched, stopWatching := context.WithCancel(ctx)
 	defer watching.Wait()
@@ -75,10 +82,17 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		watching.Go(func() { s.watch(watched) })
 	}
 	watching.Go(func() { s.watchIdle(watched) })
-	err := s.accept(ctx, ln, &sessions)
-	_ = ln.Close()
+	errs := make([]error, len(listeners))
+	var listening sync.WaitGroup
+	for i, ln := range listeners {
+		listening.Go(func() {
+			defer stopAccepting() // without one of them this is not what was asked for
+			errs[i] = s.accept(accepting, ln, &sessions)
+		})
+	}
+	listening.Wait()
 	s.drain(&sessions)
-	return err
+	return errors.Join(errs...)
 }
 
 func (s *Server) accept(ctx context.Context, ln net.Listener, sessions *sync.WaitGroup) error {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -22,9 +23,9 @@ type session struct {
 	raw    net.Conn // as accepted: deadlines and closing go here
 	client net.Conn // raw, or TLS over it; owned by run's goroutine until relaying starts
 
-	loginEnds time.Time // the one deadline of both directions until the session is open
-	surplus   bool      // over the limit of connections: to be refused
-	refusal   string    // SQLSTATE by which PostgreSQL refused the login; belongs to the goroutine that reads PostgreSQL
+	loginEnds time.Time    // the one deadline of both directions until the session is open
+	surplus   bool         // over the limit of connections: to be refused
+	refusal   loginRefusal // by which PostgreSQL refused the login; belongs to the goroutine that reads PostgreSQL
 
 	id       string
 	began    time.Time
@@ -36,20 +37,24 @@ type session struct {
 	opening  context.Context // ends when the session opens, or is given up before
 	endLogin context.CancelFunc
 
-	mu       sync.Mutex // guards what follows; held for a few loads and stores at a time
-	upstream net.Conn
-	phase    phase
-	pending  int  // ReadyForQuery messages that the client may still expect
-	idle     bool // the last byte from PostgreSQL was a ReadyForQuery 'I' that answers the last byte from the client
-	copyIn   bool // PostgreSQL is reading COPY data
-	left     bool // the client has sent Terminate
-	expired  bool // the client's direction ran into the login's deadline
-	closing  closing
-	claims   []claim     // what the startup options carried
-	why      *fatalError // why it is cut; nil: the gateway stops
-	patient  bool        // it waits for its lease: the login's deadline is over
-	quiet    byte        // status of the ReadyForQuery that was the last word of both sides; 0: there was more
-	moves    uint64      // how often bytes passed, in either direction
+	proved                     atomic.Bool // the client was asked who it is, and has answered
+	toClientBusy, toServerBusy atomic.Bool // a write is under way
+
+	mu        sync.Mutex // guards what follows; held for a few loads and stores at a time
+	upstream  net.Conn
+	phase     phase
+	pending   int  // ReadyForQuery messages that the client may still expect
+	idle      bool // the last byte from PostgreSQL was a ReadyForQuery 'I' that answers the last byte from the client
+	inMessage bool // the last byte of the client was not the end of a message
+	copyIn    bool // PostgreSQL is reading COPY data
+	left      bool // the client has taken leave
+	expired   bool // the client's direction ran into the login's deadline
+	closing   closing
+	claims    []claim     // what the startup options carried
+	why       *fatalError // why it is cut; nil: the gateway stops
+	patient   bool        // it waits for its lease: the login's deadline is over
+	quiet     byte        // status of the ReadyForQuery that was the last word of both sides; 0: there was more
+	moves     uint64      // how often bytes passed, in either direction
 
 	fromClient, toClient int64 // bytes since it opened
 	tallied              struct{ fromClient, toClient int64 }
@@ -140,7 +145,7 @@ func (s *session) run(ctx context.Context) {
 
 // log is for what happens to the session: never SQL, and no startup option.
 func (s *session) log() *slog.Logger {
-	return s.srv.log.With("session", s.id, "client", s.raw.RemoteAddr(), "user", s.who.user, "database", s.who.database)
+	return s.srv.log.With("session", s.id, "client", s.from(), "user", s.who.user, "database", s.who.database)
 }
 
 // recovered, deferred, keeps a defect that shows in one session from ending all
@@ -230,7 +235,7 @@ func (s *session) checkStartup(opening packet) (startup, error) {
 // refuse ends a connection that has not become a session.
 func (s *session) refuse(err error) {
 	refusal, ok := asFatalError(err)
-	log := s.srv.log.With("client", s.raw.RemoteAddr())
+	log := s.srv.log.With("client", s.from())
 	switch {
 	case !ok && isTimeout(err):
 		log.Debug("a client did not finish its login in time", "error", err)
@@ -268,6 +273,9 @@ func (s *session) opened() bool {
 	if s.closing == notClosing {
 		_ = s.raw.SetDeadline(time.Time{})
 		_ = s.upstream.SetReadDeadline(time.Time{})
+	}
+	if !s.proved.Load() {
+		s.srv.unproved.Do(func() { s.log().Warn(unproved) })
 	}
 	s.srv.counters.sessions.Add(1)
 	s.srv.counters.active.Add(1)

@@ -43,10 +43,18 @@ func (s *session) describe() (Session, bool) {
 	}
 	states := map[byte]string{'I': "idle", 'T': "idle in transaction", 'E': "idle in transaction"}
 	return Session{
-		ID: s.id, Client: s.raw.RemoteAddr().String(), User: s.who.user, Database: s.who.database,
+		ID: s.id, Client: s.from(), User: s.who.user, Database: s.who.database,
 		Resource: s.carries().resource, Token: s.carries().token, Leased: s.who.lease != nil,
 		State: cmp.Or(states[s.quiet], "active"), Since: s.began, FromClient: s.fromClient, ToClient: s.toClient,
 	}, true
+}
+
+// from is where the client is; those of Unix sockets have no address.
+func (s *session) from() string {
+	if addr := s.raw.RemoteAddr(); addr.Network() != "unix" {
+		return addr.String()
+	}
+	return "unix socket"
 }
 
 // carries is the one grant that came with the connection; none where there are

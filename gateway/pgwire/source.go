@@ -8,30 +8,43 @@ import (
 const (
 	// bufferBytes is what one read takes at most. Larger messages pass in pieces.
 	bufferBytes = 32 << 10
+	// largeBytes is what a read takes that follows one which filled its buffer: with
+	// long answers a third of the processor's time goes into the number of calls.
+	largeBytes = 128 << 10
 	// smallBytes is what a read takes whose bytes can't be waited for without one.
 	smallBytes = 1 << 10
-	// spareBuffers are kept for the next reads; more are left to the collector.
+	// spareBuffers and spareLarge are kept for the next reads; more are left to the collector.
 	spareBuffers = 128
+	spareLarge   = 32
 )
 
-type buffer [bufferBytes]byte
+// spare and large, unlike a sync.Pool, lose none to a collection: the data path does
+// not allocate.
+var (
+	spare = make(chan []byte, spareBuffers)
+	large = make(chan []byte, spareLarge)
+)
 
-// spare, unlike a sync.Pool, loses none to a collection: the data path does not
-// allocate.
-var spare = make(chan *buffer, spareBuffers)
-
-func takeBuffer() *buffer {
+func takeBuffer(wantLarge bool) []byte {
+	from, size := spare, bufferBytes
+	if wantLarge {
+		from, size = large, largeBytes
+	}
 	select {
-	case b := <-spare:
+	case b := <-from:
 		return b
 	default:
-		return new(buffer)
+		return make([]byte, size)
 	}
 }
 
-func giveBuffer(b *buffer) {
+func giveBuffer(b []byte) {
+	to := spare
+	if len(b) == largeBytes {
+		to = large
+	}
 	select {
-	case spare <- b:
+	case to <- b:
 	default:
 	}
 }
@@ -43,9 +56,10 @@ type source struct {
 	raw  syscall.RawConn // nil where bytes may wait inside of conn, as with TLS
 	try  func(fd uintptr) (done bool)
 
-	buf *buffer // what read returned is in it; nil while it waits
-	n   int
-	err error
+	buf  []byte // what read returned is in it; nil while it waits
+	n    int
+	err  error
+	full bool // the last read filled its buffer
 
 	small [smallBytes]byte // for the first read after a rest, without raw
 	busy  bool             // more is under way, most likely
@@ -82,9 +96,9 @@ func (r *source) readThrough() ([]byte, error) {
 		return r.small[:n], err
 	}
 	if r.buf == nil {
-		r.buf = takeBuffer()
+		r.buf = takeBuffer(false)
 	}
-	n, err := r.conn.Read(r.buf[:])
+	n, err := r.conn.Read(r.buf)
 	r.busy = n >= smallBytes
 	return r.buf[:n], err
 }

@@ -22,20 +22,24 @@ func rawConn(conn net.Conn) syscall.RawConn {
 // tryRead is what net.Conn's own Read does between two waits, except that it
 // waits without a buffer. It is false where there is nothing to read yet.
 func (r *source) tryRead(fd uintptr) bool {
+	if r.full && len(r.buf) == bufferBytes {
+		r.free()
+	}
 	if r.buf == nil {
-		r.buf = takeBuffer()
+		r.buf = takeBuffer(r.full)
 	}
 	for {
-		n, err := syscall.Read(int(fd), r.buf[:])
+		n, err := syscall.Read(int(fd), r.buf)
 		switch {
 		case err == nil && n > 0:
-			r.n = n
+			r.n, r.full = n, n == len(r.buf)
 			return true
 		case err == nil:
 			r.err = io.EOF
 		case errors.Is(err, syscall.EINTR):
 			continue
 		case errors.Is(err, syscall.EAGAIN):
+			r.full = false
 			r.free()
 			return false
 		default:

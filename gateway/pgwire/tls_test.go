@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"io"
+	"log/slog"
 	"math/big"
 	"net"
 	"strings"
@@ -88,8 +89,12 @@ func TestBytesAheadOfTheHandshakeAreNotBelieved(t *testing.T) {
 func TestDirectTLSNeedsItsALPN(t *testing.T) {
 	t.Parallel()
 	server, client := certificate(t)
-	r := start(t, "tcp", upstream(t, func(net.Conn) {}), "shop", func(c *pgwire.Config) { c.TLS = server })
+	r := start(t, "tcp", upstream(t, serveAnyone), "shop", func(c *pgwire.Config) { c.TLS = server })
 	conn := tls.Client(r.dial(), client)
+	if err := conn.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	send(t, conn, startup)
 	if _, err := conn.Read(make([]byte, 1)); err == nil {
 		t.Error("a direct TLS connection without ALPN was served")
 	}
@@ -118,12 +123,16 @@ func TestUpstreamTLSIsInsistedOn(t *testing.T) {
 		answer byte
 		trust  *tls.Config
 		code   string
+		log    string
 	}{
-		"offered":             {'S', client, ""},
-		"not offered":         {'N', client, "08006"},
-		"unknown certificate": {'S', &tls.Config{ServerName: "127.0.0.1", RootCAs: x509.NewCertPool()}, "08006"},
+		"offered":             {'S', client, "", ""},
+		"not offered":         {'N', client, "08006", "does not offer TLS"},
+		"unknown certificate": {'S', &tls.Config{ServerName: "127.0.0.1", RootCAs: x509.NewCertPool()}, "08006", "unknown authority"},
 	} {
-		r := start(t, "tcp", upstream(t, serve(c.answer)), "shop", func(cfg *pgwire.Config) { cfg.UpstreamTLS = c.trust })
+		var log buffer
+		r := start(t, "tcp", upstream(t, serve(c.answer)), "shop", func(cfg *pgwire.Config) {
+			cfg.UpstreamTLS, cfg.Logger = c.trust, slog.New(slog.NewTextHandler(&log, nil))
+		})
 		conn := r.dial()
 		send(t, conn, startup)
 		frontend := pgproto3.NewFrontend(conn, conn)
@@ -140,6 +149,9 @@ func TestUpstreamTLSIsInsistedOn(t *testing.T) {
 		}
 		_ = conn.Close()
 		r.stop()
+		if !strings.Contains(log.String(), c.log) {
+			t.Errorf("%s: the log does not say %q:\n%s", name, c.log, &log)
+		}
 	}
 }
 

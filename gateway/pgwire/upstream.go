@@ -46,17 +46,35 @@ func (s *Server) dial(ctx context.Context) (net.Conn, error) {
 		ways = suitable
 	}
 	var failures []error
-	for _, u := range ways {
+	for _, u := range s.awayLast(ways) {
 		conn, err := s.dialOne(ctx, u)
 		switch {
 		case err == nil:
+			s.away.Delete(u.Addr)
 			return conn, nil
 		case errors.Is(err, context.Canceled):
 			return nil, errShuttingDown
 		}
+		s.away.Store(u.Addr, time.Now())
 		failures = append(failures, err)
 	}
 	return nil, s.unreachable(ways, errors.Join(failures...))
+}
+
+// awayFor is how long a host that could not be reached is tried after the others: where
+// its machine is gone, each login would wait for it.
+const awayFor = 15 * time.Second
+
+func (s *Server) awayLast(ways []Upstream) []Upstream {
+	isAway := func(u Upstream) int {
+		if when, known := s.away.Load(u.Addr); known && time.Since(when.(time.Time)) < awayFor {
+			return 1
+		}
+		return 0
+	}
+	ways = slices.Clone(ways)
+	slices.SortStableFunc(ways, func(a, b Upstream) int { return isAway(a) - isAway(b) })
+	return ways
 }
 
 func (s *Server) dialOne(ctx context.Context, u Upstream) (net.Conn, error) {

@@ -3,8 +3,10 @@ package s3
 import (
 	"bytes"
 	"context"
+	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
@@ -65,12 +67,9 @@ func (b *backend) objectParts(in *s3.GetObjectAttributesInput, v version) (*s3re
 		}
 		p.PartNumberMarker = after
 	}
-	var sums []string
-	err := b.db.once(b.base, func(ctx context.Context, q querier) error {
-		return q.QueryRow(ctx, sqlPartChecksums, uuid(v.ID)).Scan(&sums)
-	})
-	if err != nil || len(sums) != len(v.Blobs) {
-		return p, noRows(err, nil)
+	sums, err := b.partChecksums(v)
+	if err != nil || sums == nil {
+		return p, err
 	}
 	end := min(p.PartNumberMarker+p.MaxParts, len(sums))
 	for i := p.PartNumberMarker; i < end; i++ {
@@ -86,13 +85,39 @@ func (b *backend) objectParts(in *s3.GetObjectAttributesInput, v version) (*s3re
 	return p, nil
 }
 
-// partsCount is the number of an object's parts on its way to tellPartsCount.
+// partChecksums are those of a version's parts; none where they were not recorded.
+func (b *backend) partChecksums(v version) ([]string, error) {
+	var sums []string
+	err := b.db.once(b.base, func(ctx context.Context, q querier) error {
+		return q.QueryRow(ctx, sqlPartChecksums, uuid(v.ID)).Scan(&sums)
+	})
+	if err != nil || len(sums) != len(v.Blobs) {
+		return nil, noRows(err, nil)
+	}
+	return sums, nil
+}
+
+// partChecksum is that of one part, counted from 1; "" where it was not recorded.
+func (b *backend) partChecksum(v version, number int32) (string, error) {
+	sums, err := b.partChecksums(v)
+	if err != nil || sums == nil {
+		return "", err
+	}
+	return sums[number-1], nil
+}
+
+// partsCount is the number of an object's parts on its way to mendAttributes.
 const partsCount = "fencegate parts count"
 
-// tellPartsCount puts in what the front's answer has no field for.
-func tellPartsCount(c fiber.Ctx) {
+// mendAttributes puts in what the front's answer has no field for, and writes its
+// date as HTTP has it.
+func mendAttributes(c fiber.Ctx) {
+	res := c.Response()
+	if at, err := time.Parse(time.ANSIC, string(res.Header.Peek(fiber.HeaderLastModified))); err == nil {
+		res.Header.Set(fiber.HeaderLastModified, at.Format(http.TimeFormat))
+	}
 	n, known := c.RequestCtx().UserValue(partsCount).(int)
-	if res := c.Response(); known && !res.IsBodyStream() {
+	if known && !res.IsBodyStream() {
 		const element = "<ObjectParts>"
 		res.SetBody(bytes.Replace(res.Body(), []byte(element), []byte(element+"<PartsCount>"+strconv.Itoa(n)+"</PartsCount>"), 1))
 	}

@@ -22,10 +22,11 @@ import (
 type backend struct {
 	front.BackendUnsupported
 
-	cfg  Config
-	base context.Context //nolint:containedctx // the server's life; see above
-	db   database
-	acl  []byte
+	cfg   Config
+	base  context.Context //nolint:containedctx // the server's life; see above
+	db    database
+	acl   []byte
+	store storeOwner // whether the store is ours
 }
 
 var _ front.Backend = (*backend)(nil)
@@ -54,6 +55,9 @@ func (b *backend) fail(r request, bucket, operation string, err error) error {
 	if m, ok := errors.AsType[markerError](err); ok && r.http != nil {
 		r.http.Response.Header.Set("X-Amz-Delete-Marker", "true")
 		r.http.Response.Header.Set("X-Amz-Version-Id", blob.ID(m.id).String())
+	}
+	if e, ok := errors.AsType[unmodifiedError](err); ok {
+		e.tell(r)
 	}
 	if errors.Is(err, errNoBucket) && !unknown {
 		return s3err.GetBucketErr(s3err.ErrNoSuchBucket, bucket)

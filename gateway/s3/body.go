@@ -164,7 +164,7 @@ func withoutChunking(encoding string) string {
 			kept = append(kept, part)
 		}
 	}
-	return strings.Join(kept, ",")
+	return strings.Join(kept, ", ")
 }
 
 // checksums are the headers of a version's checksum; at most one is set.

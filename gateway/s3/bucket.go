@@ -3,6 +3,7 @@ package s3
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -88,6 +89,9 @@ func (b *backend) CreateBucket(ctx context.Context, in *s3.CreateBucketInput, _ 
 	if in.ObjectLockEnabledForBucket != nil && *in.ObjectLockEnabledForBucket {
 		return s3err.GetAPIError(s3err.ErrNotImplemented)
 	}
+	if !validLabels(*in.Bucket) {
+		return s3err.GetBucketErr(s3err.ErrInvalidBucketName, *in.Bucket)
+	}
 	created, _, err := b.db.createBucket(b.base, *in.Bucket, b.cfg.DefaultRule)
 	if err != nil {
 		return b.fail(r, *in.Bucket, "CreateBucket", err)
@@ -96,6 +100,17 @@ func (b *backend) CreateBucket(ctx context.Context, in *s3.CreateBucketInput, _ 
 		return s3err.GetBucketErr(s3err.ErrBucketAlreadyOwnedByYou, *in.Bucket)
 	}
 	return nil
+}
+
+// validLabels reports whether a bucket's name, which may be part of a host's,
+// consists of such names between its dots.
+func validLabels(name string) bool {
+	for label := range strings.SplitSeq(name, ".") {
+		if label == "" || strings.HasPrefix(label, "-") || strings.HasSuffix(label, "-") {
+			return false
+		}
+	}
+	return true
 }
 
 // DeleteBucket implements the front's Backend.

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	sqlCommitDeletion = "SELECT id, kept_order IS NOT NULL FROM objects.commit_deletion($1, $2, $3, $4, $5, $6, $7, $8)"
-	sqlRemoveVersion  = "SELECT objects.remove_version($1, $2, $3, $4, $5, $6)"
+	sqlCommitDeletion = "SELECT id, kept_order IS NOT NULL FROM objects.commit_deletion_if($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+	sqlRemoveVersion  = "SELECT objects.remove_version_if($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 	sqlKeeps          = "SELECT objects.keeps($1)"
 )
 
@@ -52,7 +52,7 @@ func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) 
 			return result, s3err.GetAPIError(s3err.ErrMalformedXML)
 		}
 		if away != nil {
-			result.Error = append(result.Error, deleteError(o.Key, unavailable(messageNotTried)))
+			result.Error = append(result.Error, deleteError(o, unavailable(messageNotTried)))
 			continue
 		}
 		gone, err := b.remove(within, r, &s3.DeleteObjectInput{
@@ -66,7 +66,7 @@ func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) 
 		if errors.Is(err, errDatabaseAway) || errors.Is(err, fence.ErrUnknown) {
 			away = err
 		}
-		result.Error = append(result.Error, deleteError(o.Key, b.fail(r, *in.Bucket, "DeleteObjects", err)))
+		result.Error = append(result.Error, deleteError(o, b.fail(r, *in.Bucket, "DeleteObjects", err)))
 	}
 	return result, nil
 }
@@ -74,8 +74,10 @@ func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) 
 // deleteTime is what all deletions of one request have together.
 const deleteTime = time.Minute
 
-func deleteError(key *string, err error) types.Error {
-	e := types.Error{Key: key}
+// deleteError names the version too: the front drops an error that does not fit
+// the key and version that were asked for.
+func deleteError(o types.ObjectIdentifier, err error) types.Error {
+	e := types.Error{Key: o.Key, VersionId: o.VersionId}
 	if api, ok := errors.AsType[s3err.S3Error](err); ok {
 		base := api.BaseError()
 		e.Code, e.Message = &base.Code, &base.Description
@@ -99,9 +101,6 @@ func (g removed) entry(o types.ObjectIdentifier) types.DeletedObject {
 }
 
 func (b *backend) remove(ctx context.Context, r request, in *s3.DeleteObjectInput) (removed, error) {
-	if in.IfMatchLastModifiedTime != nil || in.IfMatchSize != nil {
-		return removed{}, errNotThere
-	}
 	if err := checkKey(*in.Key); err != nil { // one of a list was not seen at the gate
 		return removed{}, err
 	}
@@ -129,7 +128,7 @@ func (b *backend) remove(ctx context.Context, r request, in *s3.DeleteObjectInpu
 	}
 	id := [16]byte(blob.NewID())
 	var kept bool
-	args := []any{uuid(id), *in.Bucket, *in.Key, r.grant.resource, int64(r.grant.token), r.grant.sealHash, nullable(r.invocation), ifMatch}
+	args := []any{uuid(id), *in.Bucket, *in.Key, r.grant.resource, int64(r.grant.token), r.grant.sealHash, nullable(r.invocation), ifMatch, in.IfMatchSize, in.IfMatchLastModifiedTime}
 	err = b.db.settle(ctx, func(ctx context.Context, q querier) error {
 		return q.QueryRow(ctx, sqlCommitDeletion, args...).Scan(&id, &kept)
 	})
@@ -142,12 +141,10 @@ func (b *backend) remove(ctx context.Context, r request, in *s3.DeleteObjectInpu
 
 // removeVersion removes one version for good; its bytes are the sweep's.
 func (b *backend) removeVersion(ctx context.Context, r request, in *s3.DeleteObjectInput, id pgtype.UUID, ifMatch *string) (removed, error) {
-	if ifMatch != nil {
-		return removed{}, errNotThere
-	}
 	var deletion *bool
 	err := b.db.settle(ctx, func(ctx context.Context, q querier) error {
-		return q.QueryRow(ctx, sqlRemoveVersion, *in.Bucket, *in.Key, id, r.grant.resource, int64(r.grant.token), r.grant.sealHash).Scan(&deletion)
+		return q.QueryRow(ctx, sqlRemoveVersion, *in.Bucket, *in.Key, id, r.grant.resource, int64(r.grant.token), r.grant.sealHash,
+			ifMatch, in.IfMatchSize, in.IfMatchLastModifiedTime).Scan(&deletion)
 	})
 	shown := blob.ID(id.Bytes).String()
 	return removed{id: &shown, marker: deletion != nil && *deletion}, err

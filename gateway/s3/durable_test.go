@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,7 +27,12 @@ func TestEveryChangeIsDurableWhateverTheSessionChose(t *testing.T) {
 	w.bucket()
 	w.arm("orders/1001", 5)
 	id, part, upload := blob.NewID().String(), blob.NewID().String(), blob.NewID().String()
+	whole, second := blob.NewID().String(), blob.NewID().String()
 	for _, sql := range []string{
+		"SELECT objects.begin_multipart('" + second + "', 'orders', '1001/y', '{}', 'orders/1001', 5, NULL)",
+		"SELECT objects.begin_upload('" + whole + "', 'orders', '1001/y', 'orders/1001', 5, NULL)",
+		"SELECT objects.create_bucket('outside', 0, 'monotone')",
+		"SELECT objects.begin_upload('" + blob.NewID().String() + "', 'outside', 'x', 'outside', 7, '')",
 		"SELECT objects.create_bucket('other', 0)",
 		"SELECT objects.ensure_bucket('other', 1)",
 		"SELECT objects.delete_bucket('other')",
@@ -38,11 +44,23 @@ func TestEveryChangeIsDurableWhateverTheSessionChose(t *testing.T) {
 		"SELECT objects.begin_upload('" + part + "', 'orders', '1001/x', 'orders/1001', 5, NULL)",
 		"SELECT objects.put_part('" + upload + "', 'orders', '1001/x', 1, '" + part + "', 1, 'e', '', '', 'orders/1001', 5, NULL)",
 		"SELECT objects.abort_multipart('" + upload + "', 'orders', '1001/x', 'orders/1001', 5, NULL)",
+		"SELECT objects.complete_multipart('" + second + "', 'orders', '1001/y', ARRAY['" + whole + "'::uuid], '{1}', 'e', '{}', 'orders/1001', 5, NULL, NULL, NULL, false)",
+		"SELECT objects.restore_version('" + blob.NewID().String() + "', 'orders', '1001/y', '" + second + "', 'orders/1001', 5, NULL, NULL, NULL, false)",
+		"SELECT objects.put_tags('" + blob.NewID().String() + "', 'orders', '1001/y', NULL, '{}', 'orders/1001', 5, NULL, NULL)",
+		"SELECT objects.remove_version('orders', '1001/y', '" + second + "', 'orders/1001', 5, NULL)",
+		"SELECT objects.set_keep('orders', 3, NULL)",
+		"SELECT objects.set_prefix_rule('orders', 'elsewhere/', 0, 'lease')",
+		"SELECT objects.prune_versions('', NULL, 10, false)",
+		"SELECT objects.forget_deletions('1 day', 10, false)",
+		"SELECT objects.adopt(ARRAY['" + blob.NewID().String() + "'::uuid], false)",
 		"SELECT objects.condemn('1 day', '1 day', 10, false)",
 		"SELECT objects.swept('{}', '{}', '1 day')",
 	} {
 		for _, chosen := range []string{"remote_apply", "local", "off"} {
 			want := map[bool]string{true: "remote_apply", false: "on"}[chosen == "remote_apply"]
+			if strings.Contains(sql, "begin_upload") && !strings.Contains(sql, "'outside'") {
+				want = "off" // nobody relies on an announcement, unless its token raised the fence
+			}
 			func() {
 				tx, err := w.admin.Begin(t.Context())
 				if err != nil {
@@ -86,6 +104,9 @@ func TestNothingIsChangedOnAnOldSnapshot(t *testing.T) {
 		"SELECT objects.begin_upload(gen_random_uuid(), 'orders', '1001/x', 'orders/1001', 5, NULL)",
 		"SELECT objects.commit_deletion(gen_random_uuid(), 'orders', '1001/x', 'orders/1001', 5, NULL, NULL, NULL)",
 		"SELECT objects.delete_bucket('orders')", "SELECT objects.condemn('1 day', '1 day', 10, false)", "SELECT objects.ensure_bucket('orders', 0)",
+		"SELECT objects.prune_versions('', NULL, 10, false)", "SELECT objects.adopt('{}', false)", "SELECT objects.forget_deletions('1 day', 10, false)",
+		"SELECT objects.restore_version(gen_random_uuid(), 'orders', '1001/x', gen_random_uuid(), 'orders/1001', 5, NULL, NULL, NULL, false)",
+		"SELECT objects.remove_version('orders', '1001/x', gen_random_uuid(), 'orders/1001', 5, NULL)", "SELECT objects.set_keep('orders', 3, NULL)",
 	} {
 		err := pgx.BeginTxFunc(t.Context(), w.admin, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
 			_, err := tx.Exec(t.Context(), sql)

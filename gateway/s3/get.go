@@ -151,6 +151,7 @@ func (b *backend) HeadObject(ctx context.Context, in *s3.HeadObjectInput) (*s3.H
 	v, part, err := b.look(&s3.GetObjectInput{
 		Bucket: in.Bucket, Key: in.Key, VersionId: in.VersionId, Range: in.Range, PartNumber: in.PartNumber,
 		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch, IfModifiedSince: in.IfModifiedSince, IfUnmodifiedSince: in.IfUnmodifiedSince,
+		ChecksumMode: in.ChecksumMode,
 	})
 	if err != nil {
 		return nil, b.fail(b.requestOf(ctx), *in.Bucket, "HeadObject", err)
@@ -170,7 +171,8 @@ func (b *backend) HeadObject(ctx context.Context, in *s3.HeadObjectInput) (*s3.H
 type extent struct {
 	offset, length int64
 	partial        bool
-	parts          int32 // of the version; 0 where the client did not ask for one
+	parts          int32  // of a version that was uploaded in parts; 0 where the client did not ask for one
+	checksum       string // of the one part that was asked for, where it is known
 }
 
 // look finds the version and the part of it that a read wants, and evaluates
@@ -189,6 +191,9 @@ func (b *backend) look(in *s3.GetObjectInput) (version, extent, error) {
 	}
 	if in.PartNumber != nil {
 		e, err := v.part(*in.PartNumber)
+		if err == nil && in.ChecksumMode == types.ChecksumModeEnabled && v.Attributes.Checksum != "" {
+			e.checksum, err = b.partChecksum(v, *in.PartNumber)
+		}
 		return v, e, err
 	}
 	wanted := ""
@@ -210,7 +215,26 @@ func (v version) satisfies(in *s3.GetObjectInput) error {
 		until := cond.IfUnmodeSince.Add(1)
 		cond.IfUnmodeSince = &until
 	}
-	return front.EvaluatePreconditions(v.ETag, v.CreatedAt.Truncate(time.Second), cond)
+	err := front.EvaluatePreconditions(v.ETag, v.CreatedAt.Truncate(time.Second), cond)
+	if e, ok := errors.AsType[s3err.S3Error](err); ok && e.StatusCode() == http.StatusNotModified {
+		return unmodifiedError{S3Error: e, etag: v.ETag, at: v.CreatedAt}
+	}
+	return err
+}
+
+// unmodifiedError: the client has the version already; the answer says which it is.
+type unmodifiedError struct {
+	s3err.S3Error
+
+	etag string
+	at   time.Time
+}
+
+func (e unmodifiedError) tell(r request) {
+	if r.http != nil {
+		r.http.Response.Header.Set("ETag", quoted(e.etag))
+		r.http.Response.Header.Set("Last-Modified", e.at.UTC().Format(http.TimeFormat))
+	}
 }
 
 // matching takes out of a list of ETags the one that is the version's, else the
@@ -237,7 +261,10 @@ func (v version) part(number int32) (extent, error) {
 	if number > count {
 		return extent{}, s3err.GetInvalidPartNumberRangeErr(count, number)
 	}
-	e := extent{length: v.BlobSizes[number-1], partial: v.Size > 0, parts: count}
+	e := extent{length: v.BlobSizes[number-1], partial: v.Size > 0}
+	if strings.Contains(v.ETag, "-") { // it was uploaded in parts
+		e.parts = count
+	}
 	for _, size := range v.BlobSizes[:number-1] {
 		e.offset += size
 	}
@@ -254,15 +281,20 @@ func output(v version, part extent, withChecksum bool, body io.ReadCloser) *s3.G
 	if tags := int32(len(a.Tags)); tags > 0 {
 		o.TagCount = &tags
 	}
-	if part.parts > 1 {
+	if part.parts > 0 {
 		o.PartsCount = &part.parts
 	}
 	if part.partial {
 		text := fmt.Sprintf("bytes %d-%d/%d", part.offset, part.offset+part.length-1, v.Size)
 		o.ContentRange = &text
 	}
-	if withChecksum && !part.partial {
+	if withChecksum && (!part.partial || part.checksum != "") {
 		sums := checksumsOf(a)
+		if kind := sums.kind; part.checksum != "" {
+			a.Checksum = part.checksum
+			sums = checksumsOf(a)
+			sums.kind = kind
+		}
 		o.ChecksumCRC32, o.ChecksumCRC32C, o.ChecksumCRC64NVME = sums.crc32, sums.crc32c, sums.crc64nvme
 		o.ChecksumSHA1, o.ChecksumSHA256, o.ChecksumType = sums.sha1, sums.sha256, sums.kind
 	}

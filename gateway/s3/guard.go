@@ -1,20 +1,19 @@
 package s3
 
 import (
+	"bytes"
 	"errors"
-	"fmt"
-	"mime"
 	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/gofiber/fiber/v3"
 	"github.com/valyala/fasthttp"
-	"github.com/versity/versitygw/s3api/utils"
 	"github.com/versity/versitygw/s3err"
 )
 
@@ -34,14 +33,15 @@ const (
 func guard(server *fasthttp.Server, cfg Config) {
 	server.DisablePreParseMultipartForm = true // else anybody's forms are read into temporary files
 	server.Name = "fencegate"
+	server.SecureErrorLogMessage = true
 	server.ReadTimeout = cfg.HeaderTimeout // replaced when the headers are there
 	server.IdleTimeout = cfg.StallTimeout
 	server.HeaderReceived = func(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 		return fasthttp.RequestConfig{ReadTimeout: bodyTimeout(int64(h.ContentLength()), cfg)}
 	}
 	server.ErrorHandler = func(ctx *fasthttp.RequestCtx, err error) {
-		cfg.Logger.Debug("s3: not a request", "remote", ctx.RemoteAddr().String(), "error", err)
 		e := malformed(err)
+		cfg.Logger.Debug("s3: not a request", "remote", ctx.RemoteAddr().String(), "code", e.code) // err repeats the headers, and so secrets
 		ctx.Response.Reset()
 		ctx.SetStatusCode(e.status)
 		ctx.SetContentType(fiber.MIMEApplicationXML)
@@ -63,6 +63,36 @@ func malformed(err error) apiError {
 	return apiError{code: "BadRequest", status: http.StatusBadRequest, message: "The request could not be parsed."}
 }
 
+// checkFraming refuses what a server before this one may have read in another
+// way: it would see other requests than this one.
+func checkFraming(h *fasthttp.RequestHeader) s3err.S3Error {
+	raw := h.RawHeaders()
+	folded := bytes.Contains(raw, []byte("\n ")) || bytes.Contains(raw, []byte("\n\t"))
+	if !folded && (h.ContentLength() != -1 || !hasLength(raw)) {
+		return nil
+	}
+	return apiError{code: "BadRequest", status: http.StatusBadRequest, message: "The request has a folded header, or both Content-Length and Transfer-Encoding."}
+}
+
+func hasLength(raw []byte) bool {
+	for line := range bytes.Lines(raw) {
+		if name, _, _ := bytes.Cut(line, []byte(":")); bytes.EqualFold(bytes.TrimSpace(name), []byte("Content-Length")) {
+			return true
+		}
+	}
+	return false
+}
+
+// tooEarly reports whether a presigned URL is not good yet, by more than clocks
+// may differ: else its end could lie as far ahead as its signer likes.
+func tooEarly(c fiber.Ctx, now time.Time) bool {
+	at, err := time.Parse("20060102T150405Z", string(c.Request().URI().QueryArgs().Peek("X-Amz-Date")))
+	return err == nil && at.After(now.Add(maxSkew))
+}
+
+// maxSkew is what S3 allows between two clocks.
+const maxSkew = 15 * time.Minute
+
 // bodyTimeout is how long a body may take altogether. A negative length is not known.
 func bodyTimeout(length int64, cfg Config) time.Duration {
 	if length < 0 || length/minBodyRate > int64(cfg.UploadTimeout/time.Second) {
@@ -71,80 +101,33 @@ func bodyTimeout(length int64, cfg Config) time.Duration {
 	return min(cfg.UploadTimeout, cfg.StallTimeout+time.Duration(length)*time.Second/minBodyRate)
 }
 
-// gate is the first of our steps in the front: it refuses what would cost too
-// much, and sees to it that no error of the front goes out raw.
-func gate(cfg Config) fiber.Handler {
-	return func(c fiber.Ctx) (err error) {
-		defer func() {
-			if r := recover(); r != nil {
-				cfg.Logger.Error("s3: panic", "method", c.Method(), "panic", fmt.Sprint(r))
-				err = answer(c, s3err.GetAPIError(s3err.ErrInternalError))
-			}
-		}()
-		if e := admit(c); e != nil {
-			c.Response().Header.SetConnectionClose() // the body stays unread
-			return answer(c, e)
-		}
-		if err := c.Next(); err != nil {
-			e, known := errors.AsType[s3err.S3Error](err)
-			if !known {
-				cfg.Logger.Warn("s3: failed in the front", "method", c.Method(), "error", err)
-				e = s3err.GetAPIError(s3err.ErrBadRequest)
-			}
-			return answer(c, e)
-		}
-		hideSeal(c)
-		tellPartsCount(c)
-		return nil
-	}
-}
-
-func answer(c fiber.Ctx, e s3err.S3Error) error {
-	requestID, hostID := utils.EnsureRequestIDs(c)
-	c.Response().Header.SetContentType(fiber.MIMEApplicationXML)
-	return c.Status(e.StatusCode()).Send(e.XMLBody(requestID, hostID))
-}
-
-// admit refuses forms, and long bodies of anything but an upload.
-func admit(c fiber.Ctx) s3err.S3Error {
-	query := c.Request().URI().QueryArgs()
-	if c.Method() == fiber.MethodPost && !query.Has("delete") && !query.Has("uploads") && !query.Has("uploadId") {
-		kind, _, _ := mime.ParseMediaType(c.Get("Content-Type"))
-		if strings.HasPrefix(kind, "multipart/") {
-			return s3err.GetNotImplementedErr("POST of a form", "")
-		}
-	}
-	if e := checkNames(c); e != nil {
-		return e
-	}
-	if isUpload(c) {
-		return nil
-	}
-	switch length := c.Request().Header.ContentLength(); {
-	case length == -1: // chunked
-		return s3err.GetAPIError(s3err.ErrMissingContentLength)
-	case length > maxDocument:
-		return s3err.GetEntityTooLargeErr(int64(length), maxDocument)
-	}
-	return nil
-}
-
 // checkNames refuses names that PostgreSQL can't hold, in the path and in the
 // query: a key, a prefix, a marker.
-func checkNames(c fiber.Ctx) s3err.S3Error {
-	if path, err := url.PathUnescape(c.Path()); err == nil { // else the front says what is wrong
+func checkNames(c fiber.Ctx, path string) s3err.S3Error {
+	if path, err := url.PathUnescape(path); err == nil { // else the front says what is wrong
 		_, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 		if e := checkKey(key); e != nil {
 			return e
 		}
 	}
 	for name, value := range c.Request().URI().QueryArgs().All() {
-		if !validText(string(value)) {
+		switch {
+		case !validText(string(value)):
 			return invalidText(strings.ToValidUTF8(string(name), "?"))
+		case string(name) == "partNumber" && beyondParts(string(value)):
+			return apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "Part number must be an integer between 1 and 10000, inclusive."}
 		}
 	}
 	return nil
 }
+
+// beyondParts: the front would take what is over 32 bits for another number.
+func beyondParts(text string) bool {
+	n, err := strconv.ParseInt(text, 10, 64)
+	return errors.Is(err, strconv.ErrRange) || err == nil && n > maxPartNumber
+}
+
+const maxPartNumber = 10_000
 
 // maxKey is what S3 allows, in bytes of UTF-8.
 const maxKey = 1024
@@ -168,12 +151,12 @@ func invalidText(what string) apiError {
 
 // isUpload reports whether the front streams the request's body: PutObject and
 // UploadPart, on a path with a bucket and a key.
-func isUpload(c fiber.Ctx) bool {
+func isUpload(c fiber.Ctx, path string) bool {
 	query := c.Request().URI().QueryArgs()
 	if slices.ContainsFunc([]string{"tagging", "retention", "legal-hold", "acl"}, query.Has) {
 		return false
 	}
-	_, key, _ := strings.Cut(strings.TrimPrefix(c.Path(), "/"), "/")
+	_, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	return c.Method() == fiber.MethodPut && key != "" && c.Get("X-Amz-Copy-Source") == ""
 }
 

@@ -28,9 +28,11 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/internal/testenv/s3posix"
 )
 
 func TestMain(m *testing.M) {
+	s3posix.RunIfAsked()
 	goleak.VerifyTestMain(testenv.Wrap(m),
 		// Clocks that the HTTP front starts once for the whole process.
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
@@ -54,6 +56,8 @@ type world struct {
 	keys  *s3.Keyring
 	srv   *s3.Server
 	addr  string
+	stop  context.CancelFunc // of the server
+	ended <-chan struct{}    // closed when it has ended
 }
 
 type option func(*s3.Config)
@@ -80,13 +84,18 @@ func setup(t *testing.T, opts ...option) *world {
 	}
 	w.addr = ln.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- srv.Serve(ctx, ln) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
+	w.stop = stop
+	ended := make(chan struct{})
+	w.ended = ended
+	go func() {
+		defer close(ended)
+		if err := srv.Serve(ctx, ln); err != nil {
 			t.Errorf("Serve: %v", err)
 		}
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-ended
 	})
 	return w
 }

@@ -3,6 +3,7 @@
 package s3_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -36,7 +37,9 @@ type raw struct {
 	unsigned   map[string]string // added after signing
 	body       io.Reader
 	size       int64
-	invocation string // amz-sdk-invocation-id; random where empty, absent where none
+	invocation string    // amz-sdk-invocation-id; random where empty, absent where none
+	at         time.Time // signed; default: now
+	payload    string    // X-Amz-Content-Sha256; default UNSIGNED-PAYLOAD
 }
 
 const none = "none"
@@ -48,7 +51,7 @@ func (w *world) request(r raw) *http.Request {
 		w.t.Fatal(err)
 	}
 	req.ContentLength = r.size
-	const payload = "UNSIGNED-PAYLOAD"
+	payload := cmp.Or(r.payload, "UNSIGNED-PAYLOAD")
 	req.Header.Set("X-Amz-Content-Sha256", payload)
 	if r.invocation == "" {
 		r.invocation = rand.Text()
@@ -61,7 +64,7 @@ func (w *world) request(r raw) *http.Request {
 	}
 	err = v4.NewSigner().SignHTTP(w.t.Context(), aws.Credentials{
 		AccessKeyID: r.creds.AccessKeyID, SecretAccessKey: r.creds.SecretAccessKey, SessionToken: r.creds.SessionToken,
-	}, req, payload, "s3", "us-east-1", time.Now(), func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
+	}, req, payload, "s3", "us-east-1", cmp.Or(r.at, time.Now()), func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })
 	if err != nil {
 		w.t.Fatal(err)
 	}

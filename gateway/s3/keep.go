@@ -92,15 +92,20 @@ func (d database) keep(ctx context.Context, bucket string) (Keep, error) {
 	var count pgtype.Int4
 	var age pgtype.Interval
 	err := d.once(ctx, func(ctx context.Context, q querier) error { return q.QueryRow(ctx, sqlKeep, bucket).Scan(&count, &age) })
-	switch err = noRows(err, errNoBucket); {
-	case err != nil:
+	if err = noRows(err, errNoBucket); err != nil {
 		return Keep{}, err
-	case count.Valid:
-		return Keep{Versions: int(count.Int32)}, nil
-	case age.Valid:
-		return Keep{For: time.Duration(age.Microseconds) * time.Microsecond}, nil
 	}
-	return Keep{All: true}, nil
+	return keepOf(count, age), nil
+}
+
+func keepOf(count pgtype.Int4, age pgtype.Interval) Keep {
+	switch {
+	case count.Valid:
+		return Keep{Versions: int(count.Int32)}
+	case age.Valid:
+		return Keep{For: time.Duration(age.Microseconds) * time.Microsecond}
+	}
+	return Keep{All: true}
 }
 
 // GetBucketVersioning implements the front's Backend: enabled where anything is kept.

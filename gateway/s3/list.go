@@ -93,7 +93,7 @@ func (b *backend) ListObjectsV2(ctx context.Context, in *s3.ListObjectsV2Input) 
 	r := b.requestOf(ctx)
 	limit := min(int(*in.MaxKeys), maxList)
 	result := s3response.ListObjectsV2Result{
-		Name: in.Bucket, Prefix: in.Prefix, Delimiter: in.Delimiter, StartAfter: in.StartAfter,
+		Name: in.Bucket, Prefix: in.Prefix, Delimiter: given(in.Delimiter), StartAfter: in.StartAfter,
 		ContinuationToken: in.ContinuationToken, MaxKeys: in.MaxKeys,
 	}
 	encoding, err := r.encoding()
@@ -119,12 +119,12 @@ func (b *backend) ListObjectsV2(ctx context.Context, in *s3.ListObjectsV2Input) 
 	}
 	if encoding != "" {
 		l.encode()
-		result.EncodingType, result.Prefix, result.Delimiter, result.StartAfter = encoding, encoded(in.Prefix), encoded(in.Delimiter), encoded(in.StartAfter)
+		result.EncodingType, result.Prefix, result.Delimiter, result.StartAfter = encoding, encoded(in.Prefix), encoded(given(in.Delimiter)), encoded(in.StartAfter)
 	}
 	result.Contents, result.CommonPrefixes, result.KeyCount, result.IsTruncated = l.objects, l.prefixes, &l.count, &truncated
 	if in.FetchOwner != nil && *in.FetchOwner {
 		for i := range result.Contents {
-			result.Contents[i].Owner = &types.Owner{ID: &b.cfg.RootAccessKey}
+			result.Contents[i].Owner = b.rootOwner()
 		}
 	}
 	return result, nil
@@ -133,7 +133,7 @@ func (b *backend) ListObjectsV2(ctx context.Context, in *s3.ListObjectsV2Input) 
 // ListObjects implements the front's Backend.
 func (b *backend) ListObjects(ctx context.Context, in *s3.ListObjectsInput) (s3response.ListObjectsResult, error) {
 	r := b.requestOf(ctx)
-	result := s3response.ListObjectsResult{Name: in.Bucket, Prefix: in.Prefix, Delimiter: in.Delimiter, Marker: in.Marker, MaxKeys: in.MaxKeys}
+	result := s3response.ListObjectsResult{Name: in.Bucket, Prefix: in.Prefix, Delimiter: given(in.Delimiter), Marker: in.Marker, MaxKeys: in.MaxKeys}
 	encoding, err := r.encoding()
 	if err != nil {
 		return result, err
@@ -148,14 +148,22 @@ func (b *backend) ListObjects(ctx context.Context, in *s3.ListObjectsInput) (s3r
 	}
 	if encoding != "" {
 		l.encode()
-		result.EncodingType, result.Prefix, result.Delimiter, result.Marker = encoding, encoded(in.Prefix), encoded(in.Delimiter), encoded(in.Marker)
+		result.EncodingType, result.Prefix, result.Delimiter, result.Marker = encoding, encoded(in.Prefix), encoded(given(in.Delimiter)), encoded(in.Marker)
 		result.NextMarker = encoded(result.NextMarker)
 	}
 	for i := range l.objects {
-		l.objects[i].Owner = &types.Owner{ID: &b.cfg.RootAccessKey}
+		l.objects[i].Owner = b.rootOwner()
 	}
 	result.Contents, result.CommonPrefixes, result.IsTruncated = l.objects, l.prefixes, &truncated
 	return result, nil
+}
+
+// given is nil for an empty text: a delimiter that was not given is not in the answer.
+func given(s *string) *string {
+	if s == nil || *s == "" {
+		return nil
+	}
+	return s
 }
 
 func encoded(s *string) *string {
@@ -164,4 +172,9 @@ func encoded(s *string) *string {
 	}
 	e := encodeName(*s)
 	return &e
+}
+
+// rootOwner is of every object: there are no accounts beside root.
+func (b *backend) rootOwner() *types.Owner {
+	return &types.Owner{ID: &b.cfg.RootAccessKey, DisplayName: &b.cfg.RootAccessKey}
 }

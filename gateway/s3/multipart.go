@@ -172,6 +172,9 @@ func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInp
 		return version{}, err
 	}
 	upload, err := b.db.upload(b.base, *in.Bucket, *in.Key, *in.UploadId)
+	if errIs(err, s3err.ErrNoSuchUpload) && r.stages() {
+		return b.stagedBefore(r, in, err)
+	}
 	if errIs(err, s3err.ErrNoSuchUpload) {
 		return b.completedBefore(r, in, err)
 	}
@@ -203,13 +206,17 @@ func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInp
 		return version{}, err
 	}
 	a.ChecksumType = ""
+	etag := compositeETag(in.MultipartUpload.Parts) // which fit, so they are those of the stored parts
+	if r.stages() {
+		t := target{bucket: *in.Bucket, key: *in.Key, conditions: cond}
+		return b.recordStage(sqlStageMultipart, upload.id, staging{request: r, target: t, blobs: ids, sizes: sizes, etag: etag, attributes: a})
+	}
 	encoded, err := json.Marshal(a)
 	if err != nil {
 		return version{}, fmt.Errorf("encode attributes: %w", err)
 	}
-	etag := compositeETag(in.MultipartUpload.Parts) // which fit, so they are those of the stored parts
 	var v version
-	err = b.db.settle(b.base, func(ctx context.Context, q querier) error {
+	err = b.decide(func(ctx context.Context, q querier) error {
 		return v.scan(q.QueryRow(ctx, sqlCompleteMultipart, uuid(upload.id), *in.Bucket, *in.Key, ids, sizes, etag, string(encoded),
 			r.grant.resource, int64(r.grant.token), r.grant.sealHash, nullable(r.invocation), cond.ifMatch, cond.ifNoneMatch))
 	})

@@ -1,27 +1,98 @@
 package s3
 
 import (
+	"errors"
+	"io"
+	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// patient is a listener whose connections wait for the other side only so long.
-// The front has no such limit, and a limit on whole requests would cut long
-// uploads off.
+// connections are those of a listener, and how many bytes passed on them, TLS and
+// headers included.
+type connections struct {
+	in, out atomic.Int64
+
+	mu   sync.Mutex
+	open map[*patientConn]struct{}
+}
+
+func (c *connections) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.open)
+}
+
+// add is false where there are too many; surplus says whether this one is one
+// that is only there to be refused.
+func (c *connections) add(conn *patientConn, limit int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.open) >= limit+refusers {
+		return false
+	}
+	conn.surplus = len(c.open) >= limit
+	if c.open == nil {
+		c.open = map[*patientConn]struct{}{}
+	}
+	c.open[conn] = struct{}{}
+	return true
+}
+
+func (c *connections) remove(conn *patientConn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.open, conn)
+}
+
+// cut ends them all.
+func (c *connections) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for conn := range c.open {
+		_ = conn.Conn.Close() // its server removes it when it sees that
+	}
+}
+
+// refusers is how many connections beyond the limit are heard out, to be told
+// that they are too many. Those beyond them are closed at once.
+const refusers = 64
+
+// patient is a listener whose connections wait for the other side only so long,
+// and are so many at the most. The front has no such limits, and a limit on whole
+// requests would cut long uploads off.
 type patient struct {
 	net.Listener
 
 	stall time.Duration
+	limit int
+	conns *connections
+	log   *slog.Logger
 }
 
-// Accept implements [net.Listener].
+// Accept implements [net.Listener]. It waits where there are no more file
+// descriptors, say: the server would end.
 func (p *patient) Accept() (net.Conn, error) {
-	c, err := p.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for pause := time.Duration(0); ; {
+		c, err := p.Listener.Accept()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return nil, err
+		case err != nil:
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			p.log.Warn("s3: accepting a connection failed", "error", err, "retry_in", pause)
+			time.Sleep(pause)
+			continue
+		}
+		pause = 0
+		conn := &patientConn{Conn: c, stall: p.stall, conns: p.conns}
+		if p.conns.add(conn, p.limit) {
+			return conn, nil
+		}
+		_ = c.Close()
 	}
-	return &patientConn{Conn: c, stall: p.stall}, nil
 }
 
 // patientConn moves the deadline with each read and write; a deadline that the
@@ -29,9 +100,23 @@ func (p *patient) Accept() (net.Conn, error) {
 type patientConn struct {
 	net.Conn
 
-	stall time.Duration
-	mu    sync.Mutex
-	read  time.Time // the server's own deadline; zero: none
+	stall   time.Duration
+	surplus bool        // beyond the limit: to be refused
+	unread  atomic.Bool // the client may be sending what nobody will read
+	conns   *connections
+	mu      sync.Mutex
+	read    time.Time // the server's own deadline; zero: none
+}
+
+// patientOf is the connection below, whether it speaks TLS or not.
+func patientOf(c net.Conn) *patientConn {
+	if secure, ok := c.(interface{ NetConn() net.Conn }); ok {
+		c = secure.NetConn()
+	}
+	if p, ok := c.(*patientConn); ok {
+		return p
+	}
+	return &patientConn{}
 }
 
 // Read implements [net.Conn].
@@ -39,7 +124,9 @@ func (c *patientConn) Read(p []byte) (int, error) {
 	if err := c.Conn.SetReadDeadline(c.deadline()); err != nil {
 		return 0, err
 	}
-	return c.Conn.Read(p)
+	n, err := c.Conn.Read(p)
+	c.conns.in.Add(int64(n))
+	return n, err
 }
 
 func (c *patientConn) deadline() time.Time {
@@ -57,7 +144,24 @@ func (c *patientConn) Write(p []byte) (int, error) {
 	if err := c.Conn.SetWriteDeadline(time.Now().Add(c.stall)); err != nil {
 		return 0, err
 	}
-	return c.Conn.Write(p)
+	n, err := c.Conn.Write(p)
+	c.conns.out.Add(int64(n))
+	return n, err
+}
+
+// lingering is how long a client that was refused may go on to send its upload
+// before it has read why.
+const lingering = 2 * time.Second
+
+// Close implements [net.Conn]. To close while the client sends would reset the
+// connection, and the reset would overtake the answer.
+func (c *patientConn) Close() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && c.unread.Load() && half.CloseWrite() == nil {
+		_ = c.Conn.SetReadDeadline(time.Now().Add(lingering))
+		_, _ = io.Copy(io.Discard, c.Conn)
+	}
+	c.conns.remove(c)
+	return c.Conn.Close()
 }
 
 // SetReadDeadline implements [net.Conn].

@@ -43,6 +43,9 @@ func (b *backend) put(r request, bucket, key string, in s3response.PutObjectInpu
 	if err == nil {
 		err = refuseUnsupported(r)
 	}
+	if err == nil {
+		err = r.checkForm(key)
+	}
 	if err == nil && (in.ContentLength == nil || *in.ContentLength < 0) {
 		err = s3err.GetAPIError(s3err.ErrMissingContentLength)
 	}
@@ -99,7 +102,10 @@ func (b *backend) upload(r request, t target, body *body, attributes func() attr
 
 // stream stores the body's bytes as a blob, holding no transaction.
 func (b *backend) stream(id blob.ID, body *body, size int64) error {
-	err := b.cfg.Store.Put(b.base, id, body, size)
+	err := b.owned(b.base)
+	if err == nil {
+		err = b.cfg.Store.Put(b.base, id, body, size)
+	}
 	if err == nil {
 		err = body.finish(size)
 	}
@@ -116,6 +122,10 @@ func (b *backend) stream(id blob.ID, body *body, size int64) error {
 		}
 	case errors.Is(err, blob.ErrSize):
 		return s3err.GetAPIError(s3err.ErrIncompleteBody)
+	case errors.Is(err, blob.ErrTooLarge):
+		return s3err.GetEntityTooLargeErr(size, blob.MaxS3Blob)
+	case errors.Is(err, errDatabaseAway):
+		return err
 	}
 	return fmt.Errorf("%w: %w", errStoreFailed, err)
 }
@@ -158,6 +168,9 @@ type commit struct {
 // the one that this request produced, also where an earlier attempt of the same
 // request had been committed already.
 func (b *backend) commit(c commit) (version, error) {
+	if c.stages() {
+		return b.stage(c)
+	}
 	text, err := json.Marshal(c.attributes)
 	if err != nil {
 		return version{}, fmt.Errorf("encode attributes: %w", err)
@@ -171,7 +184,7 @@ func (b *backend) commit(c commit) (version, error) {
 		nullable(c.invocation), c.ifMatch, c.ifNoneMatch,
 	}
 	var v version
-	err = b.db.settle(b.base, func(ctx context.Context, q querier) error {
+	err = b.decide(func(ctx context.Context, q querier) error {
 		return v.scan(q.QueryRow(ctx, sqlCommitUpload, args...))
 	})
 	if err == nil {
@@ -208,7 +221,7 @@ func (b *backend) forget(id blob.ID) {
 
 // conditions of a write, evaluated in its commit.
 type conditions struct {
-	ifMatch     *string
+	ifMatch     *string // an ETag, "*" for any, or "!" and the ETag that must not be there
 	ifNoneMatch bool
 }
 
@@ -216,8 +229,11 @@ func putConditions(ifMatch, ifNoneMatch *string) (conditions, error) {
 	switch {
 	case ifMatch != nil && ifNoneMatch != nil:
 		return conditions{}, s3err.GetNotImplementedErr("If-Match,If-None-Match", s3err.NmpAdditionalMessageMultipleCondHeaders)
-	case ifNoneMatch != nil && *ifNoneMatch != "*":
+	case ifNoneMatch != nil && strings.Contains(*ifNoneMatch, ","):
 		return conditions{}, s3err.GetNotImplementedErr("If-None-Match", s3err.NmpAdditionalMessageIfNoneMatch)
+	case ifNoneMatch != nil && *ifNoneMatch != "*":
+		not := "!" + strings.Trim(*ifNoneMatch, `"`)
+		return conditions{ifMatch: &not}, nil
 	case ifMatch != nil:
 		etag := strings.Clone(strings.Trim(*ifMatch, `"`))
 		return conditions{ifMatch: &etag}, nil

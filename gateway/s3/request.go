@@ -102,6 +102,11 @@ func signedHeaders(authorization string) string {
 // Fencing-Token header authorise. The header's grant is of the resource that the
 // key needs; the fence authenticates it by its seal.
 func (b *backend) needGrant(r *request, bucket, key string) error {
+	if r.stages() {
+		if err := r.checkStage(); err != nil {
+			return err
+		}
+	}
 	presented := ""
 	if r.http != nil {
 		presented = r.header(headerToken)

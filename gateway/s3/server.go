@@ -2,9 +2,11 @@ package s3
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"reflect"
 	"time"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
 
 // Config says what a server needs. Fields without a default must be set.
@@ -28,11 +31,17 @@ type Config struct {
 	RootAccessKey, RootSecretKey string
 
 	Region      string       // default us-east-1
+	Domain      string       // buckets are reached as BUCKET.Domain too; default: by path only
+	TLS         *tls.Config  // default: plain HTTP
 	DefaultRule Rule         // of buckets that are created over S3; default BucketRule
 	Logger      *slog.Logger // default: discards
+	Metrics     Metrics      // hears what happens; default: nobody does
 
-	MaxConnections  int           // default 4096
-	MaxRequests     int           // at work at the same time; more are answered 503 SlowDown. Default 1024
+	// What is beyond a limit is answered 503 SlowDown.
+	MaxConnections int // default 4096
+	MaxRequests    int // at work at the same time. Default 1024
+	MaxUploads     int // at work at the same time, parts of multipart uploads each. Default 256
+
 	HeaderTimeout   time.Duration // of a request's headers, from their first byte or the connection's begin. Default 10s
 	UploadTimeout   time.Duration // of a request's body at the most; a small one has less, see minBodyRate. Default 12h
 	StallTimeout    time.Duration // of a connection on which nothing moves while a request or response is under way. Default 1m
@@ -54,11 +63,18 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Region == "" {
 		c.Region = "us-east-1"
 	}
+	if !validDomain(c.Domain) {
+		return c, &fence.InvalidError{Field: "domain", Reason: fmt.Sprintf("is %q; a lower-case host name without a port is needed, such as s3.example.com", c.Domain)}
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	if c.Metrics == nil {
+		c.Metrics = deaf{}
+	}
 	orDefault(&c.MaxConnections, 4096)
 	orDefault(&c.MaxRequests, 1024)
+	orDefault(&c.MaxUploads, 256)
 	orDefault(&c.HeaderTimeout, 10*time.Second)
 	orDefault(&c.UploadTimeout, 12*time.Hour)
 	orDefault(&c.StallTimeout, time.Minute)
@@ -78,6 +94,8 @@ type Server struct {
 	cfg     Config
 	app     *fiber.App
 	backend *backend
+	gate    *gate
+	conns   connections
 	stop    context.CancelFunc // of the backend's work
 }
 
@@ -93,20 +111,26 @@ func New(cfg Config) (*Server, error) {
 		stop()
 		return nil, err
 	}
+	s := &Server{cfg: cfg, backend: be, stop: stop, gate: &gate{cfg: cfg}}
+	options := []s3api.Option{
+		s3api.WithQuiet(), s3api.WithKeepAlive(), s3api.WithMiddleware("/", s.gate.handle),
+		s3api.WithConcurrencyLimiter(cfg.MaxConnections+refusers+1, math.MaxInt32), // the gate and the listener have the limits
+	}
+	if cfg.Domain != "" {
+		options = append(options, s3api.WithHostStyle(cfg.Domain))
+	}
 	front, err := s3api.New(be, middlewares.RootUserConfig{Access: cfg.RootAccessKey, Secret: cfg.RootSecretKey}, cfg.Region, iam{keys: cfg.Keys},
-		nil, nil, nil, nil, s3api.WithQuiet(), s3api.WithKeepAlive(), s3api.WithConcurrencyLimiter(cfg.MaxConnections, cfg.MaxRequests),
-		s3api.WithMiddleware("/", gate(cfg)))
+		nil, nil, nil, operations{}, options...)
 	if err != nil {
 		stop()
 		return nil, fmt.Errorf("s3: set up the front: %w", err)
 	}
-	app, err := appOf(front)
-	if err != nil {
+	if s.app, err = appOf(front); err != nil {
 		stop()
 		return nil, err
 	}
-	guard(app.Server(), cfg)
-	return &Server{cfg: cfg, app: app, backend: be, stop: stop}, nil
+	guard(s.app.Server(), cfg)
+	return s, nil
 }
 
 // appOf takes the HTTP application out of the front, which itself listens only
@@ -120,13 +144,14 @@ func appOf(front *s3api.S3ApiServer) (*fiber.App, error) {
 }
 
 // Serve answers requests on the listener until ctx is done; then it takes no
-// more, waits up to the drain timeout for those under way, and returns. Call it
-// once. The listener is closed in any case.
+// more, waits up to the drain timeout for those under way, cuts off the rest, and
+// returns. Call it once. The listener is closed in any case.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer s.stop()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- s.app.Listener(&patient{Listener: ln, stall: s.cfg.StallTimeout}, fiber.ListenConfig{DisableStartupMessage: true})
+		plain := &patient{Listener: ln, stall: s.cfg.StallTimeout, limit: s.cfg.MaxConnections, conns: &s.conns, log: s.cfg.Logger}
+		ended <- s.app.Listener(tlsfiles.Listener(plain, s.cfg.TLS), fiber.ListenConfig{DisableStartupMessage: true})
 	}()
 	select {
 	case err := <-ended:
@@ -138,92 +163,25 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer cancel()
 	err := s.app.ShutdownWithContext(drain)
 	_ = ln.Close() // where the server had not yet begun to listen
+	if drain.Err() != nil {
+		err = nil
+		s.cutOff()
+	}
 	return errors.Join(err, <-ended)
 }
 
-// EnsureBucket makes a bucket, or gives an existing one the rule; created says
-// which. ErrRuleInUse where it holds objects that were written under another
-// rule; a [*fence.InvalidError] for a name that S3 does not allow.
-func (s *Server) EnsureBucket(ctx context.Context, name string, rule Rule) (created bool, err error) {
-	if err := checkBucket(name); err != nil {
-		return false, err
-	}
-	created, err = s.backend.db.ensureBucket(ctx, name, rule)
-	if err != nil {
-		return false, fmt.Errorf("ensure bucket %q with rule %s: %w", name, rule, err)
-	}
-	return created, nil
-}
-
-// CreateBucketIfAbsent makes a bucket with the rule where there is none of that
-// name; one that exists keeps its rule. Created says which, and current is the
-// rule that holds now. A [*fence.InvalidError] for a name that S3 does not allow.
-func (s *Server) CreateBucketIfAbsent(ctx context.Context, name string, rule Rule) (created bool, current Rule, err error) {
-	if err := checkBucket(name); err != nil {
-		return false, Rule{}, err
-	}
-	created, current, err = s.backend.db.createBucket(ctx, name, rule)
-	if err != nil {
-		return false, Rule{}, fmt.Errorf("create bucket %q with rule %s: %w", name, rule, err)
-	}
-	return created, current, nil
-}
-
-// SetKeep chooses what a bucket keeps of older versions. Those that are too many
-// or too old by then go with the next sweep. The error is a [*fence.InvalidError],
-// or [ErrNoBucket].
-func (s *Server) SetKeep(ctx context.Context, bucket string, k Keep) error {
-	if err := k.validate(); err != nil {
-		return err
-	}
-	if err := s.backend.db.setKeep(ctx, bucket, k); err != nil {
-		return fmt.Errorf("keep %s of bucket %q: %w", k, bucket, err)
-	}
-	return nil
-}
-
-// SetPrefixRule gives the keys of a bucket that begin with the prefix a rule of
-// their own; the longest prefix counts. [ErrRuleInUse] where objects lie below it
-// that were written under another rule, [ErrNoBucket], or a [*fence.InvalidError].
-func (s *Server) SetPrefixRule(ctx context.Context, bucket, prefix string, rule Rule) error {
-	if prefix == "" {
-		return &fence.InvalidError{Field: "prefix", Reason: "is empty; the rule of all keys is the bucket's"}
-	}
-	if e := checkKey(prefix); e != nil {
-		return &fence.InvalidError{Field: "prefix", Reason: e.Error()}
-	}
-	if err := s.backend.db.prefixRule(ctx, bucket, prefix, &rule); err != nil {
-		return fmt.Errorf("rule %s of prefix %q in bucket %q: %w", rule, prefix, bucket, err)
-	}
-	return nil
-}
-
-// DropPrefixRule lets the keys below a prefix follow the rule of a shorter prefix
-// or of the bucket again. Errors are as with [Server.SetPrefixRule].
-func (s *Server) DropPrefixRule(ctx context.Context, bucket, prefix string) error {
-	if err := s.backend.db.prefixRule(ctx, bucket, prefix, nil); err != nil {
-		return fmt.Errorf("drop the rule of prefix %q in bucket %q: %w", prefix, bucket, err)
-	}
-	return nil
-}
-
-func checkBucket(name string) error {
-	if validBucket(name) {
-		return nil
-	}
-	return &fence.InvalidError{Field: "bucket", Reason: fmt.Sprintf("is %q; S3 wants 3 to 63 lower-case letters, digits, '-' or '.', beginning and ending with a letter or digit", name)}
-}
-
-func validBucket(name string) bool {
-	if len(name) < 3 || len(name) > 63 {
-		return false
-	}
-	for i := range len(name) {
-		c := name[i]
-		letter := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
-		if !letter && (c != '-' && c != '.' || i == 0 || i == len(name)-1) {
-			return false
+// cutOff ends the requests that outlast the drain timeout, and lets them give up
+// what they have begun.
+func (s *Server) cutOff() {
+	s.cfg.Logger.Warn("s3: requests were cut off by the stop", "after", s.cfg.DrainTimeout, "connections", s.conns.count())
+	s.conns.cut()
+	tick, limit := time.NewTicker(10*time.Millisecond), time.After(s.cfg.DatabaseTimeout)
+	defer tick.Stop()
+	for s.conns.count() > 0 {
+		select {
+		case <-tick.C:
+		case <-limit:
+			return
 		}
 	}
-	return true
 }

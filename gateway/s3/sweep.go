@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,15 +14,18 @@ import (
 )
 
 const (
-	sqlPrune     = "SELECT objects.prune_versions($1, $2)"
+	sqlPrune     = "SELECT pruned, coalesce(bucket, ''), key FROM objects.prune_versions($1, $2, $3, $4)"
 	sqlForget    = "SELECT objects.forget_deletions($1, $2, $3)"
 	sqlCondemn   = "SELECT objects.condemn($1, $2, $3, $4)"
 	sqlCondemned = "SELECT objects.condemned($1, $2, $3)"
 	sqlSwept     = "SELECT objects.swept($1, $2, $3)"
 	sqlClock     = "SELECT clock_timestamp()" // the database's: what its rows are compared with
 
-	sweepBatch  = 500
-	maxFailures = 500 // about how many are reported
+	sweepBatch   = 500
+	sweepWorkers = 8
+	pruneBatch   = 100 // keys: each may have many versions
+	dryLimit     = 100_000
+	maxFailures  = 500 // about how many are reported
 )
 
 // Sweep says what a sweep takes away. No age endangers a live object: what is
@@ -31,11 +35,16 @@ type Sweep struct {
 	PendingAge    time.Duration // of uploads that were begun and never completed. Default 24h
 	SupersededAge time.Duration // of versions that are no longer current: readers, replicas and restores may need them. Default 24h
 	DeletionAge   time.Duration // of the records of deletions, once the fence stands above them. Default 720h
-	DryRun        bool          // only count, up to 500 of each kind
+	Store         bool          // look through the whole store, too, for blobs that the database does not know
+	UnknownAge    time.Duration // of those, by the store's clock; then they are superseded, and get that grace. Default 24h
+	Rate          int           // bytes of how many blobs are deleted in a second. Default 0: as fast as the store does it
+	DryRun        bool          // only count, of what is condemned and forgotten up to 100,000
 }
 
 // Swept says what a sweep did.
 type Swept struct {
+	Adopted   int // blobs in the store that the database did not know, noted now
+	Named     int // blobs that the database did not know, though a version lists them: left alone, but something is wrong
 	Pruned    int // older versions that their buckets keep no longer
 	Forgotten int // records of deletions
 	Condemned int // blobs that nothing points at, now marked
@@ -46,62 +55,127 @@ type Swept struct {
 // versions. The row is marked and committed before its bytes go, so a crash at
 // any moment loses nothing and the next sweep goes on. Bytes that the store can't
 // delete stop nothing; the error joins what was said of each. Several sweeps may
-// run at once.
+// run at once. It touches no store of another's, see [Catalog.Claim].
 func (s *Server) Sweep(ctx context.Context, o Sweep) (Swept, error) {
+	return (&Catalog{db: s.backend.db}).Sweep(ctx, s.cfg.Store, o)
+}
+
+// Sweep is [Server.Sweep] without a server.
+func (c *Catalog) Sweep(ctx context.Context, store blob.Store, o Sweep) (Swept, error) {
 	orDefault(&o.PendingAge, 24*time.Hour)
 	orDefault(&o.SupersededAge, 24*time.Hour)
 	orDefault(&o.DeletionAge, 30*24*time.Hour)
-	db := s.backend.db
-	var total Swept
+	orDefault(&o.UnknownAge, 24*time.Hour)
+	own := func() error { return c.Claim(ctx, store, false) }
+	if o.DryRun { // which writes no mark either
+		own = func() error { _, _, err := c.whose(ctx, store); return err }
+	}
+	if err := own(); err != nil {
+		return Swept{}, fmt.Errorf("sweep: %w", err)
+	}
+	s := sweeper{db: c.db, store: store, Sweep: o, pace: pace{rate: o.Rate}}
+	err := s.mark(ctx)
+	if err == nil && !o.DryRun {
+		err = s.remove(ctx)
+	}
+	return s.swept, err
+}
+
+// sweeper is one sweep.
+type sweeper struct {
+	Sweep
+
+	db    database
+	store blob.Store
+	pace  pace
+	swept Swept
+}
+
+// mark finds what may go and says so in its rows.
+func (s *sweeper) mark(ctx context.Context) error {
+	if s.Store {
+		if err := s.adopt(ctx); err != nil {
+			return fmt.Errorf("sweep: look for unknown blobs: %w", err)
+		}
+	}
+	if err := s.prune(ctx); err != nil {
+		return fmt.Errorf("sweep: let old versions go: %w", err)
+	}
+	limit := sweepBatch
+	if s.DryRun {
+		limit = dryLimit
+	}
 	for _, step := range []struct {
 		doing, sql string
 		args       []any
 		count      *int
 	}{
-		{"let old versions go", sqlPrune, []any{sweepBatch, o.DryRun}, &total.Pruned},
-		{"forget deletions", sqlForget, []any{interval(o.DeletionAge), sweepBatch, o.DryRun}, &total.Forgotten},
-		{"condemn", sqlCondemn, []any{interval(o.PendingAge), interval(o.SupersededAge), sweepBatch, o.DryRun}, &total.Condemned},
+		{"forget deletions", sqlForget, []any{interval(s.DeletionAge), limit, s.DryRun}, &s.swept.Forgotten},
+		{"condemn", sqlCondemn, []any{interval(s.PendingAge), interval(s.SupersededAge), limit, s.DryRun}, &s.swept.Condemned},
 	} {
 		for {
 			var n int
-			err := db.once(ctx, func(ctx context.Context, q querier) error { return q.QueryRow(ctx, step.sql, step.args...).Scan(&n) })
+			err := s.db.once(ctx, func(ctx context.Context, q querier) error { return q.QueryRow(ctx, step.sql, step.args...).Scan(&n) })
 			if err != nil {
-				return total, fmt.Errorf("sweep: %s: %w", step.doing, err)
+				return fmt.Errorf("sweep: %s: %w", step.doing, err)
 			}
 			*step.count += n
-			if n < sweepBatch || o.DryRun {
+			if n < limit || s.DryRun {
 				break
 			}
 		}
 	}
-	if o.DryRun {
-		return total, nil
+	return nil
+}
+
+// prune lets old versions go, some keys of one bucket at a time.
+func (s *sweeper) prune(ctx context.Context) error {
+	bucket, key := "", (*string)(nil)
+	for {
+		var n int
+		var next string
+		err := s.db.once(ctx, func(ctx context.Context, q querier) error {
+			var last *string
+			err := q.QueryRow(ctx, sqlPrune, bucket, key, pruneBatch, s.DryRun).Scan(&n, &next, &last)
+			if err == nil {
+				key = last
+			}
+			return err
+		})
+		if err != nil || next == "" {
+			return err
+		}
+		bucket = next
+		s.swept.Pruned += n
 	}
+}
+
+// remove deletes the bytes of condemned blobs.
+func (s *sweeper) remove(ctx context.Context) error {
 	var begun time.Time
-	err := db.once(ctx, func(ctx context.Context, q querier) error { return q.QueryRow(ctx, sqlClock).Scan(&begun) })
+	err := s.db.once(ctx, func(ctx context.Context, q querier) error { return q.QueryRow(ctx, sqlClock).Scan(&begun) })
 	if err != nil {
-		return total, fmt.Errorf("sweep: %w", err)
+		return fmt.Errorf("sweep: %w", err)
 	}
 	var failures []error
 	for {
-		n, failed, err := s.sweepBatch(ctx, o, begun)
-		total.Deleted += n
+		n, failed, err := s.removeSome(ctx, begun)
+		s.swept.Deleted += n
 		if len(failures) < maxFailures {
 			failures = append(failures, failed...)
 		}
 		if err != nil || n+len(failed) < sweepBatch {
-			return total, errors.Join(append(failures, err)...)
+			return errors.Join(append(failures, err)...)
 		}
 	}
 }
 
-// sweepBatch deletes the bytes of some condemned blobs. Failed holds an error
-// for each that the store would not delete; err stops the sweep.
-func (s *Server) sweepBatch(ctx context.Context, o Sweep, begun time.Time) (deleted int, failed []error, err error) {
-	db := s.backend.db
+// removeSome deletes the bytes of some condemned blobs. Failed holds an error for
+// each that the store would not delete; err stops the sweep.
+func (s *sweeper) removeSome(ctx context.Context, begun time.Time) (deleted int, failed []error, err error) {
 	var ids []pgtype.UUID
-	err = db.once(ctx, func(ctx context.Context, q querier) error {
-		rows, err := q.Query(ctx, sqlCondemned, interval(o.PendingAge/2), begun, sweepBatch)
+	err = s.db.once(ctx, func(ctx context.Context, q querier) error {
+		rows, err := q.Query(ctx, sqlCondemned, interval(s.PendingAge/2), begun, sweepBatch)
 		if err != nil {
 			return err
 		}
@@ -111,21 +185,64 @@ func (s *Server) sweepBatch(ctx context.Context, o Sweep, begun time.Time) (dele
 	if err != nil {
 		return 0, nil, fmt.Errorf("sweep: list condemned blobs: %w", err)
 	}
-	gone, stuck := []pgtype.UUID{}, []pgtype.UUID{}
+	gone, stuck, failed, err := s.removeAll(ctx, ids)
+	noted := s.db.once(context.WithoutCancel(ctx), exec(sqlSwept, gone, stuck, interval(2*s.PendingAge)))
+	if noted != nil {
+		err = errors.Join(err, fmt.Errorf("sweep: note what was deleted: %w", noted))
+	}
+	return len(gone), failed, err
+}
+
+// removeAll deletes bytes, several at a time: a service answers each in its own time.
+func (s *sweeper) removeAll(ctx context.Context, ids []pgtype.UUID) (gone, stuck []pgtype.UUID, failed []error, err error) {
+	gone, stuck = []pgtype.UUID{}, []pgtype.UUID{} // not nil, which is NULL to PostgreSQL
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	free := make(chan struct{}, sweepWorkers)
 	for _, id := range ids {
-		if err := ctx.Err(); err != nil {
-			return 0, failed, fmt.Errorf("sweep: %w", err)
+		if err = s.pace.wait(ctx); err != nil {
+			err = fmt.Errorf("sweep: %w", err)
+			break
 		}
-		if err := s.cfg.Store.Delete(ctx, blob.ID(id.Bytes)); err != nil {
-			stuck, failed = append(stuck, id), append(failed, fmt.Errorf("sweep: %w", err))
-			continue
-		}
-		gone = append(gone, id)
+		free <- struct{}{}
+		wg.Go(func() {
+			err := s.store.Delete(ctx, blob.ID(id.Bytes))
+			mu.Lock()
+			defer mu.Unlock()
+			<-free
+			if err != nil {
+				stuck, failed = append(stuck, id), append(failed, fmt.Errorf("sweep: %w", err))
+				return
+			}
+			gone = append(gone, id)
+		})
 	}
-	if err := db.once(ctx, exec(sqlSwept, gone, stuck, interval(2*o.PendingAge))); err != nil {
-		return len(gone), failed, fmt.Errorf("sweep: note what was deleted: %w", err)
+	wg.Wait()
+	return gone, stuck, failed, err
+}
+
+// pace lets so many things happen in a second; 0: any number.
+type pace struct {
+	rate int
+	next time.Time
+}
+
+func (p *pace) wait(ctx context.Context) error {
+	if p.rate <= 0 || ctx.Err() != nil {
+		return ctx.Err()
 	}
-	return len(gone), failed, nil
+	if now := time.Now(); p.next.Before(now) {
+		p.next = now
+	}
+	pause := time.NewTimer(time.Until(p.next))
+	defer pause.Stop()
+	p.next = p.next.Add(time.Second / time.Duration(p.rate))
+	select {
+	case <-pause.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func interval(d time.Duration) pgtype.Interval {

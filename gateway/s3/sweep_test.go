@@ -46,7 +46,7 @@ func TestTheSweepTakesWhatNobodyPointsAtAndNothingElse(t *testing.T) {
 	w.age("25 hours")
 	young := begin(t, holder, bucket, "")
 	young.part(1, []byte("young"))
-	w.sweep(s3.Swept{Condemned: 1}, s3.Sweep{DryRun: true}) // the old version; the old upload still holds its part
+	w.sweep(s3.Swept{Condemned: 2}, s3.Sweep{DryRun: true}) // the old version, and the old upload's part
 	w.sweep(s3.Swept{Condemned: 2, Deleted: 2}, s3.Sweep{})
 	if got := get(t, holder, bucket, invoice); got != "new" {
 		t.Errorf("the object holds %q", got)

@@ -22,6 +22,9 @@ const (
 // restore makes an older version of a key current again, by a new version that
 // lists the same blobs.
 func (b *backend) restore(r request, t target, source version) (version, error) {
+	if r.stages() {
+		return version{}, errNotThere
+	}
 	var v version
 	args := []any{
 		uuid(blob.NewID()), t.bucket, t.key, uuid(source.ID), r.grant.resource, int64(r.grant.token), r.grant.sealHash,
@@ -91,7 +94,7 @@ func (b *backend) listVersions(r request, in *s3.ListObjectVersionsInput) (s3res
 	limit := min(int(*in.MaxKeys), maxList)
 	truncated := false
 	result := s3response.ListVersionsResult{
-		Name: in.Bucket, Prefix: in.Prefix, Delimiter: in.Delimiter, KeyMarker: in.KeyMarker, VersionIdMarker: in.VersionIdMarker,
+		Name: in.Bucket, Prefix: in.Prefix, Delimiter: given(in.Delimiter), KeyMarker: in.KeyMarker, VersionIdMarker: in.VersionIdMarker,
 		MaxKeys: in.MaxKeys, IsTruncated: &truncated,
 	}
 	encoding, err := r.encoding()
@@ -100,7 +103,7 @@ func (b *backend) listVersions(r request, in *s3.ListObjectVersionsInput) (s3res
 	}
 	name := func(s string) *string { return &s }
 	if encoding != "" {
-		result.EncodingType, result.Prefix, result.Delimiter, result.KeyMarker = encoding, encoded(in.Prefix), encoded(in.Delimiter), encoded(in.KeyMarker)
+		result.EncodingType, result.Prefix, result.Delimiter, result.KeyMarker = encoding, encoded(in.Prefix), encoded(given(in.Delimiter)), encoded(in.KeyMarker)
 		name = func(s string) *string { return encoded(&s) }
 	}
 	if *in.VersionIdMarker != "" && *in.KeyMarker == "" {
@@ -123,7 +126,7 @@ func (b *backend) listVersions(r request, in *s3.ListObjectVersionsInput) (s3res
 			result.NextVersionIdMarker = last.shownID(keep)
 		}
 	}
-	owner := &types.Owner{ID: &b.cfg.RootAccessKey}
+	owner := b.rootOwner()
 	for _, l := range found {
 		switch id, etag := l.shownID(keep), quoted(l.etag); {
 		case l.isPrefix:

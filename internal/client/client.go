@@ -221,14 +221,6 @@ func (c *Client) Revoke(ctx context.Context, resource, by string) (json.RawMessa
 	return raw, err
 }
 
-// EnsureBucket creates a bucket, or sets the rule that says which resource a
-// write of one of its keys needs: "bucket", "prefix:n" or "key".
-func (c *Client) EnsureBucket(ctx context.Context, bucket, rule string) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	return c.call(ctx, http.MethodPut, "/v1/buckets/"+url.PathEscape(bucket), map[string]string{"rule": rule}, nil)
-}
-
 func (c *Client) call(ctx context.Context, method, path string, body, reply any) error {
 	var payload io.Reader
 	if body != nil {

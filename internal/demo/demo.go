@@ -89,7 +89,8 @@ func prepare(ctx context.Context, cfg Config) error {
 	if _, err := conn.Exec(ctx, protectTable, cfg.Bucket+"/"); err != nil {
 		return err
 	}
-	return cfg.Client.EnsureBucket(ctx, cfg.Bucket, bucketRule)
+	_, err = cfg.Client.SetBucket(ctx, cfg.Bucket, bucketRule, "")
+	return err
 }
 
 // cleanUp is best effort; the next demo starts by doing it again.

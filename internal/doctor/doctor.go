@@ -54,7 +54,7 @@ type Config struct {
 	RedisNodes  []lock.Node   // all nodes of the group
 	KeyPrefix   string        // defaults to [lock.DefaultKeyPrefix]
 	GatewayURL  string        // base URL of a gateway's HTTP API
-	BlobDir     string        // the gateway's folder for blobs
+	BlobDir     string        // the gateway's folder for blobs, or its s3:// address
 	Patience    time.Duration // for each part; defaults to 10 s
 }
 
@@ -75,7 +75,7 @@ func Examine(ctx context.Context, cfg Config) []Finding {
 		parts = append(parts, func(ctx context.Context) []Finding { return examineGateway(ctx, cfg.GatewayURL) })
 	}
 	if cfg.BlobDir != "" {
-		parts = append(parts, func(context.Context) []Finding { return examineBlobs(cfg.BlobDir) })
+		parts = append(parts, func(ctx context.Context) []Finding { return examineBlobs(ctx, cfg.BlobDir) })
 	}
 	found := make([][]Finding, len(parts))
 	var looks sync.WaitGroup

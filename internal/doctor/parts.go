@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"os"
 	"strings"
+
+	"github.com/fencegate/fencegate/gateway/blob"
 )
 
 // examineGateway asks a gateway whether it is ready; neither path needs a token.
@@ -44,8 +46,19 @@ func examineGateway(ctx context.Context, address string) []Finding {
 }
 
 // examineBlobs writes a file as the gateway's blob store does, and removes it.
-func examineBlobs(dir string) []Finding {
+func examineBlobs(ctx context.Context, location string) []Finding {
 	const check = "blobs.writable"
+	dir := blob.FolderOf(location)
+	if dir == "" {
+		store, err := blob.OpenAt(ctx, location)
+		if err == nil {
+			err = blob.Probe(ctx, store)
+		}
+		if err != nil {
+			return []Finding{fail(check, err.Error(), "See whether endpoint, bucket and credentials are right, and may read, write, list and delete.")}
+		}
+		return []Finding{ok(check, "the S3 service stores, lists and deletes at once")}
+	}
 	f, err := os.CreateTemp(dir, ".fencegate-doctor-*")
 	if err != nil {
 		return []Finding{fail(check, err.Error(), "Make the folder, and let the gateway's user write in it.")}

@@ -35,6 +35,7 @@ func Run(t *testing.T, open func(t *testing.T) blob.Store) {
 		"deleting can be repeated":               deleting,
 		"all complete blobs are listed":          listing,
 		"blobs are put concurrently":             concurrent,
+		"the owner's mark is kept and no blob":   owner,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -230,6 +231,22 @@ func listing(t *testing.T, s blob.Store) {
 			t.Errorf("All: %v", err)
 		}
 		break // stopping early is allowed
+	}
+}
+
+func owner(t *testing.T, s blob.Store) {
+	for _, want := range []string{"", "one", "another"} {
+		if want != "" {
+			if err := s.SetOwner(t.Context(), want); err != nil {
+				t.Fatalf("SetOwner: %v", err)
+			}
+		}
+		if got, err := s.Owner(t.Context()); err != nil || got != want {
+			t.Errorf("Owner: got %q, %v; want %q", got, err, want)
+		}
+	}
+	for info, err := range s.All(t.Context()) {
+		t.Errorf("All: got %v, %v", info, err)
 	}
 }
 

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fencegate/fencegate/internal/client"
+)
+
+func newBuckets(e env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "buckets",
+		Short: "Make buckets, and say which resource their writes need and what they keep",
+		Long: `Make buckets, and say which resource their writes need and what they keep of older versions.
+
+Rules are bucket, prefix:N, key, one of them behind monotone:, monotone, and none. A rule changes
+only while nothing lies below it. What is kept is none, a number of versions, a duration such as
+30d, or all. See docs/s3.md.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newBucketsList(e), newBucketsShow(e), newBucketsSet(e), newBucketsRule(e), newBucketsDropRule(e))
+	return cmd
+}
+
+// bucketCall makes a command of one call, whose answer is printed as JSON.
+func bucketCall(e env, cmd *cobra.Command, call func(ctx context.Context, c *client.Client, args []string) (json.RawMessage, error)) *cobra.Command {
+	var g gatewayFlags
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 && args[0] == "" {
+			return usage(errors.New("the bucket's name is empty"))
+		}
+		c, err := g.client(e)
+		if err != nil {
+			return err
+		}
+		answer, err := call(cmd.Context(), c, args)
+		if err != nil {
+			return err
+		}
+		return printJSON(cmd.OutOrStdout(), answer)
+	}
+	g.register(cmd)
+	return cmd
+}
+
+func newBucketsList(e env) *cobra.Command {
+	var after string
+	var limit int
+	cmd := &cobra.Command{Use: "ls", Short: "Print the buckets as JSON, in the order of their names", Args: cobra.NoArgs}
+	cmd.Flags().StringVar(&after, "after", "", "begin after this name: next of the page before")
+	cmd.Flags().IntVar(&limit, "limit", 100, "list at most that many, up to 1000")
+	return bucketCall(e, cmd, func(ctx context.Context, c *client.Client, _ []string) (json.RawMessage, error) {
+		return c.Buckets(ctx, after, limit)
+	})
+}
+
+func newBucketsShow(e env) *cobra.Command {
+	cmd := &cobra.Command{Use: "show BUCKET", Short: "Print what holds in a bucket as JSON", Example: `  fencegate buckets show orders`, Args: cobra.ExactArgs(1)}
+	return bucketCall(e, cmd, func(ctx context.Context, c *client.Client, args []string) (json.RawMessage, error) {
+		return c.Bucket(ctx, args[0])
+	})
+}
+
+func newBucketsSet(e env) *cobra.Command {
+	var rule, keep string
+	cmd := &cobra.Command{
+		Use: "set BUCKET", Short: "Make a bucket with a rule, or change its rule or what it keeps",
+		Example: `  fencegate buckets set orders --rule prefix:1 --keep 30d`,
+		Args:    cobra.ExactArgs(1),
+	}
+	cmd.Flags().StringVar(&rule, "rule", "", "which resource a write of a key needs; makes the bucket where it is missing")
+	cmd.Flags().StringVar(&keep, "keep", "", "what becomes of versions that are no longer current")
+	return bucketCall(e, cmd, func(ctx context.Context, c *client.Client, args []string) (json.RawMessage, error) {
+		if rule == "" && keep == "" {
+			return nil, usage(fmt.Errorf("nothing to set: name --rule or --keep"))
+		}
+		return c.SetBucket(ctx, args[0], rule, keep)
+	})
+}
+
+func newBucketsRule(e env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "rule BUCKET PREFIX RULE", Short: "Give the keys that begin with a prefix a rule of their own; the longest prefix counts",
+		Example: `  fencegate buckets rule orders scratch/ none`,
+		Args:    cobra.ExactArgs(3),
+	}
+	return bucketCall(e, cmd, func(ctx context.Context, c *client.Client, args []string) (json.RawMessage, error) {
+		return c.SetPrefixRule(ctx, args[0], args[1], args[2])
+	})
+}
+
+func newBucketsDropRule(e env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "drop-rule BUCKET PREFIX", Short: "Let the keys that begin with a prefix follow the rule of a shorter one, or of the bucket, again",
+		Example: `  fencegate buckets drop-rule orders scratch/`,
+		Args:    cobra.ExactArgs(2),
+	}
+	return bucketCall(e, cmd, func(ctx context.Context, c *client.Client, args []string) (json.RawMessage, error) {
+		return c.DropPrefixRule(ctx, args[0], args[1])
+	})
+}

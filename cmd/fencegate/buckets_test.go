@@ -1,0 +1,90 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestBucketsAreManagedByTheCommandLine(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		asked = append(asked, r.Method+" "+r.URL.RequestURI()+" "+string(body))
+		if r.Header.Get("Authorization") != "Bearer secret" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if strings.Contains(r.URL.Path, "nowhere") {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, `{"code":"not_found","title":"Not found","status":404,"detail":"there is no bucket"}`)
+			return
+		}
+		_, _ = io.WriteString(w, `{"bucket":"orders"}`)
+	}))
+	t.Cleanup(gateway.Close)
+	vars := map[string]string{"FENCEGATE_GATEWAY": gateway.URL, "FENCEGATE_TOKEN": "secret"}
+	var want []string
+	for _, c := range []struct{ args, asks string }{
+		{"ls", "GET /v1/buckets?limit=100 "},
+		{"ls --after a --limit 5", "GET /v1/buckets?after=a&limit=5 "},
+		{"show orders", "GET /v1/buckets/orders "},
+		{"set orders --rule prefix:1 --keep 30d", `PUT /v1/buckets/orders {"keep":"30d","rule":"prefix:1"}`},
+		{"set orders --keep all", `PUT /v1/buckets/orders {"keep":"all"}`},
+		{"rule orders a/?b none", `PUT /v1/buckets/orders/rules {"prefix":"a/?b","rule":"none"}`},
+		{"drop-rule orders a/?b", "DELETE /v1/buckets/orders/rules?prefix=a%2F%3Fb "},
+	} {
+		want = append(want, c.asks)
+		if code, stdout, stderr := cli(t, vars, append([]string{"buckets"}, strings.Fields(c.args)...)...); code != exitOK || !strings.Contains(stdout, `"bucket": "orders"`) {
+			t.Errorf("%s: %d %q %q", c.args, code, stdout, stderr)
+		}
+	}
+	if got := strings.Join(asked, "|"); got != strings.Join(want, "|") {
+		t.Errorf("asked %s, want %s", got, strings.Join(want, "|"))
+	}
+	if code, _, stderr := cli(t, vars, "buckets", "show", "nowhere"); code == exitOK || !strings.Contains(stderr, "there is no bucket") {
+		t.Errorf("one that is not there: %d %q", code, stderr)
+	}
+	for _, args := range []string{"show", "set orders", "rule orders a", "drop-rule orders", "ls x"} {
+		if code, _, stderr := cli(t, vars, append([]string{"buckets"}, strings.Fields(args)...)...); code != exitUsage {
+			t.Errorf("%s: %d %q", args, code, stderr)
+		}
+	}
+	if code, _, _ := cli(t, vars, "buckets", "show", ""); code != exitUsage {
+		t.Errorf("no name: %d", code)
+	}
+}
+
+func TestServeRefusesBadFlagsOfTheS3Port(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	key := filepath.Join(dir, "key")
+	if err := os.WriteFile(key, []byte("k1:"+strings.Repeat("5a", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ flag, value, reason string }{
+		{"--s3-tls-cert", key, "S3TLSKey"},
+		{"--s3-tls-client-ca", key, "S3TLSCert"},
+		{"--api-tls-key", key, "APITLSCert"},
+		{"--s3-domain", "S3.Example.com", "lower-case"},
+		{"--s3-domain", "s3.example.com:7480", "without a port"},
+		{"--s3-max-connections", "0", "1 or more"},
+		{"--s3-max-uploads", "-1", "1 or more"},
+		{"--s3-max-requests", "x", "invalid"},
+		{"--s3-stall-timeout", "0s", "more than 0"},
+		{"--s3-header-timeout", "-1s", "more than 0"},
+		{"--s3-upload-timeout", "soon", "soon"},
+	} {
+		code, _, stderr := cli(t, nil, "serve", "--postgres-url", "postgres://a@127.0.0.1:1/shop", "--redis", "127.0.0.1:1", "--master-key-file", key,
+			"--blobs", dir, "--api-listen", "127.0.0.1:0", "--pg-listen", "127.0.0.1:0", "--s3-listen", "127.0.0.1:0", c.flag, c.value)
+		if code != exitUsage || !strings.Contains(stderr, c.reason) {
+			t.Errorf("%s %s: %d %q; want %d and %q", c.flag, c.value, code, stderr, exitUsage, c.reason)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/fencegate/fencegate/fence/objects"
+	"github.com/fencegate/fencegate/gateway/s3"
+)
+
+func newObjectsStage(e env) *cobra.Command {
+	var contentType string
+	var create bool
+	cmd := &cobra.Command{
+		Use:   "stage BUCKET KEY FILE",
+		Short: "Upload a file so that nobody sees it until a transaction publishes it with its rows; print the stage's id",
+		Long: `Upload a file so that nobody sees it until a transaction publishes it together with rows, and print
+the stage's id. The S3 port and the lease's credentials come from the environment, as "fencegate run"
+provides them. The transaction, under the same grant:
+
+  BEGIN;
+  INSERT INTO reports VALUES (…);
+  SELECT * FROM fence.publish('ID');
+  COMMIT;
+
+What is never published goes with the gateway's sweep, after a day.`,
+		Example: `  fencegate run --resource reports/2026-11.csv -- sh -c 'id=$(fencegate objects stage reports 2026-11.csv out.csv) && psql -c "…"'`,
+		Args:    cobra.ExactArgs(3),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, err := objects.New(objects.FromEnv(e.lookup))
+			if err != nil {
+				return usage(fmt.Errorf("%w; run it under fencegate run, which sets AWS_ENDPOINT_URL_S3 and the lease's credentials", err))
+			}
+			file, err := os.Open(args[2])
+			if err != nil {
+				return err
+			}
+			defer file.Close()
+			info, err := file.Stat()
+			if err != nil {
+				return err
+			}
+			if !info.Mode().IsRegular() {
+				return usage(fmt.Errorf("%s is not a regular file", args[2]))
+			}
+			var opts []objects.Option
+			if contentType != "" {
+				opts = append(opts, objects.ContentType(contentType))
+			}
+			if create {
+				opts = append(opts, objects.IfNoneMatch())
+			}
+			staged, err := client.Stage(cmd.Context(), args[0], args[1], file, info.Size(), opts...)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), staged.ID)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&contentType, "content-type", "", "what readers are told of the object")
+	cmd.Flags().BoolVar(&create, "if-none-match", false, "let publishing fail where there is such a key by then")
+	return cmd
+}
+
+func newObjectsStaged() *cobra.Command {
+	var d database
+	var after string
+	var limit int
+	cmd := &cobra.Command{
+		Use:     "staged BUCKET [PREFIX]",
+		Short:   "List uploads that wait to be published together with rows, in the order of their staging",
+		Example: `  fencegate objects staged reports`,
+		Args:    cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := wantLimit(limit); err != nil {
+				return err
+			}
+			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
+				found, err := s3.NewCatalog(pool).Staged(cmd.Context(), args[0], prefixOf(args), after, limit)
+				if err != nil {
+					return objectsError(err)
+				}
+				list := make([]shownObject, len(found))
+				for i, s := range found {
+					list[i] = shownVersion(s.Version)
+					list[i].State = "staged"
+				}
+				return d.printObjects(cmd, list, "KEY\tSTAGE\tSIZE\tRESOURCE\tTOKEN\tSTAGED AT", func(o shownObject) string {
+					return fmt.Sprintf("%q\t%s\t%d\t%s\t%s\t%s", o.Key, o.Version, o.Size, o.Resource, o.Token, o.WrittenAt.Format(time.RFC3339))
+				})
+			})
+		},
+	}
+	d.register(cmd, asGateway)
+	cmd.Flags().StringVar(&after, "after", "", "begin after this stage: the last one of the page before")
+	cmd.Flags().IntVar(&limit, "limit", 1000, "list at most that many")
+	return cmd
+}

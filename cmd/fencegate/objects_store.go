@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/s3"
+)
+
+// stored is how a command reaches PostgreSQL and the blobs.
+type stored struct {
+	database
+
+	blobs string
+}
+
+func (s *stored) register(cmd *cobra.Command) {
+	s.database.register(cmd, asGateway)
+	cmd.Flags().StringVar(&s.blobs, "blobs", "", "where the blobs are: what the gateways have as --blobs (required)")
+}
+
+// with runs f with both.
+func (s *stored) with(ctx context.Context, f func(*s3.Catalog, blob.Store) error) error {
+	if s.blobs == "" {
+		return usage(errors.New("--blobs is missing (or FENCEGATE_BLOBS)"))
+	}
+	store, err := blob.OpenAt(ctx, s.blobs)
+	if err != nil {
+		return usage(err)
+	}
+	return s.database.with(ctx, func(pool *pgxpool.Pool) error {
+		err := f(s3.NewCatalog(pool), store)
+		if foreign, ok := errors.AsType[*s3.StoreOwnerError](err); ok {
+			return withHint(foreign, exitFailed, "check --blobs and --postgres-url first; fencegate objects claim --help")
+		}
+		return err
+	})
+}
+
+func newObjectsClaim() *cobra.Command {
+	var s stored
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "claim",
+		Short: "Mark the blob store as this database's, after a restore or pg_upgrade",
+		Long: `Mark the blob store as this database's. A gateway does so by itself with an empty store. It
+refuses one that is marked as another database's: whatever one of the two does not know, it
+would delete as left over. After a restore into another server, or pg_upgrade, the database that
+the mark names is gone, and this command puts the new one in its place. Never let two databases
+in use have the same store, a copy for tests included.`,
+		Example: `  fencegate objects claim --blobs /var/lib/fencegate --yes`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return s.with(cmd.Context(), func(c *s3.Catalog, store blob.Store) error {
+				err := c.Claim(cmd.Context(), store, yes)
+				if _, foreign := errors.AsType[*s3.StoreOwnerError](err); foreign {
+					return withHint(err, exitFailed, "where no other database uses these blobs any more: add --yes")
+				}
+				if err == nil {
+					_, err = fmt.Fprintln(cmd.OutOrStdout(), "the blob store is this database's")
+				}
+				return err
+			})
+		},
+	}
+	s.register(cmd)
+	cmd.Flags().BoolVar(&yes, "yes", false, "take it also from another database")
+	markTypedOnly(cmd, "yes")
+	return cmd
+}
+
+func newObjectsSweep() *cobra.Command {
+	var s stored
+	var o s3.Sweep
+	cmd := &cobra.Command{
+		Use:   "sweep",
+		Short: "Delete the bytes that nobody will ask for any more, now; gateways do it every hour",
+		Long: `Delete the bytes that nobody will ask for any more: of uploads that were given up, and of versions
+that are neither current nor kept, each after a grace. It may run beside gateways, and be
+interrupted at any moment; the next one goes on. No age endangers an object: an upload that is
+swept while it is under way is refused at its end.`,
+		Example: `  fencegate objects sweep --dry-run
+  fencegate objects sweep --unknown --rate 100`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.Rate < 0 || min(o.PendingAge, o.SupersededAge, o.UnknownAge) <= 0 {
+				return usage(errors.New("--rate must not be negative, and ages must be more than 0"))
+			}
+			return s.with(cmd.Context(), func(c *s3.Catalog, store blob.Store) error {
+				swept, err := c.Sweep(cmd.Context(), store, o)
+				if printed := printSwept(cmd.OutOrStdout(), swept, o.DryRun, s.json); err == nil {
+					err = printed
+				}
+				if err == nil && swept.Named > 0 {
+					err = withHint(fmt.Errorf("%d blobs that versions list have no row; they were left alone", swept.Named), exitFailed, "fencegate objects verify; then ask for help")
+				}
+				return err
+			})
+		},
+	}
+	s.register(cmd)
+	f := cmd.Flags()
+	f.BoolVar(&o.DryRun, "dry-run", false, "only count what it would do")
+	f.IntVar(&o.Rate, "rate", 0, "delete so many blobs in a second (default: as fast as the store does it)")
+	f.BoolVar(&o.Store, "unknown", false, "look through the whole store, too, for blobs that the database does not know: they get their grace from now on")
+	f.DurationVar(&o.PendingAge, "pending-age", 24*time.Hour, "of uploads that were begun and never completed")
+	f.DurationVar(&o.SupersededAge, "superseded-age", 24*time.Hour, "of versions that are no longer current: readers, replicas and restored backups may need them")
+	f.DurationVar(&o.UnknownAge, "unknown-age", 24*time.Hour, "of blobs that the database does not know")
+	return cmd
+}
+
+func printSwept(w io.Writer, swept s3.Swept, dry, asJSON bool) error {
+	if asJSON {
+		return printJSON(w, map[string]any{
+			"dry_run": dry, "adopted": swept.Adopted, "named": swept.Named, "pruned": swept.Pruned, "forgotten": swept.Forgotten,
+			"condemned": swept.Condemned, "deleted": swept.Deleted,
+		})
+	}
+	did := ""
+	if dry {
+		did = "would have "
+	}
+	_, err := fmt.Fprintf(w, "%sadopted %d unknown blobs, let %d old versions go, forgot %d records of deletions, condemned %d blobs, deleted the bytes of %d\n",
+		did, swept.Adopted, swept.Pruned, swept.Forgotten, swept.Condemned, swept.Deleted)
+	return err
+}
+
+func newObjectsVerify() *cobra.Command {
+	var s stored
+	var o s3.Verify
+	var rate int64
+	cmd := &cobra.Command{
+		Use:   "verify [BUCKET [PREFIX]]",
+		Short: "Read the bytes again and compare them with what was recorded; the exit code is 1 where something is wrong",
+		Long: `Read the bytes of objects again and compare size and MD5 with what was recorded when they were
+written. Findings go to standard output, one to a line: missing, size, content or unreadable.
+Progress goes to standard error; --after goes on from the key that it names.`,
+		Example: `  fencegate objects verify
+  fencegate objects verify orders 1001/ --kept --rate 50 --json
+  fencegate objects verify orders --sample 0.01`,
+		Args: cobra.MaximumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				o.Bucket, o.Prefix = args[0], prefixOf(args)
+			}
+			switch {
+			case o.Sample <= 0 || o.Sample > 1:
+				return usage(fmt.Errorf("--sample %v: it must be more than 0 and at most 1", o.Sample))
+			case rate < 0:
+				return usage(fmt.Errorf("--rate %d: it must not be negative", rate))
+			case o.After != "" && o.Bucket == "":
+				return usage(errors.New("--after needs a bucket"))
+			}
+			o.Rate = rate << 20
+			return s.with(cmd.Context(), func(c *s3.Catalog, store blob.Store) error {
+				return runVerify(cmd, c, store, o, s.json)
+			})
+		},
+	}
+	s.register(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.After, "after", "", "begin after this key: the last one that was told")
+	f.BoolVar(&o.Kept, "kept", false, "also the older versions that are kept")
+	f.Float64Var(&o.Sample, "sample", 1, "read only so large a share, chosen at random: 0.01 is one in a hundred")
+	f.Int64Var(&rate, "rate", 0, "read so many MiB in a second (default: as fast as the store gives them)")
+	return cmd
+}
+
+const progressEvery = 5 * time.Second
+
+func runVerify(cmd *cobra.Command, c *s3.Catalog, store blob.Store, o s3.Verify, asJSON bool) error {
+	told := time.Now()
+	tell := func(v s3.Verified) {
+		told = time.Now()
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "verified %d versions, %d MiB, %d wrong; the last was %q in %s\n", v.Versions, v.Bytes>>20, v.Bad, v.Key, v.Bucket)
+	}
+	o.Progress = func(v s3.Verified) {
+		if time.Since(told) >= progressEvery {
+			tell(v)
+		}
+	}
+	found := []map[string]string{}
+	done, err := c.Verify(cmd.Context(), store, o, func(f s3.Finding) {
+		if asJSON {
+			found = append(found, map[string]string{
+				"bucket": f.Bucket, "key": f.Key, "version": f.Version, "blob": f.Blob, "problem": f.Problem, "detail": f.Detail,
+			})
+			return
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "%s\t%s\t%q\tversion %s\t%s\n", strings.ToUpper(f.Problem), f.Bucket, f.Key, f.Version, oneLine(f.Detail))
+	})
+	if asJSON {
+		if printed := printJSON(cmd.OutOrStdout(), map[string]any{"versions": done.Versions, "bytes": done.Bytes, "bucket": done.Bucket, "key": done.Key, "findings": found}); err == nil {
+			err = printed
+		}
+	} else {
+		tell(done)
+	}
+	switch {
+	case err != nil && done.Key != "" && o.Bucket != "":
+		return withHint(err, exitOf(err), fmt.Sprintf("go on with --after %q", done.Key))
+	case err == nil && done.Bad > 0:
+		return withHint(fmt.Errorf("%d of %d versions are not what was written", done.Bad, done.Versions), exitFailed,
+			"bring the blobs back from a backup by their ids, or an older version with fencegate objects restore")
+	}
+	return objectsError(err)
+}
+
+func exitOf(err error) int {
+	code, _ := classify(err)
+	return code
+}

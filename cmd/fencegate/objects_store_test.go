@@ -1,0 +1,155 @@
+package main
+
+import (
+	"crypto/md5"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+func TestBlobsAreSweptAndVerifiedFromTheCommandLine(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	folder := t.TempDir()
+	vars := map[string]string{"FENCEGATE_POSTGRES_URL": pg.GatewayURL, "FENCEGATE_BLOBS": folder}
+	store, err := blob.OpenDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	grant(t, pg.GatewayURL, "orders/1001", 5)
+	runSQL(t, pg.GatewayURL, "SELECT objects.create_bucket('orders', 1)")
+	write := func(key, data string) blob.ID {
+		id, sum := blob.NewID(), md5.Sum([]byte(data))
+		runSQL(t, pg.GatewayURL, fmt.Sprintf("SELECT objects.begin_upload('%s', 'orders', '%s', 'orders/1001', 5, NULL)", id, key))
+		if err := store.Put(t.Context(), id, strings.NewReader(data), int64(len(data))); err != nil {
+			t.Fatal(err)
+		}
+		runSQL(t, pg.GatewayURL, fmt.Sprintf("SELECT objects.commit_upload('%s', 'orders', '%s', ARRAY['%s'::uuid], '{%d}', '%s', '{}', 'orders/1001', 5, NULL, NULL, NULL, false)",
+			blob.NewID(), key, id, len(data), hex.EncodeToString(sum[:])))
+		return id
+	}
+	write("1001/x", "old")
+	write("1001/x", "new")
+	last := write("1001/y", "last")
+	for _, step := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"sweep", "--dry-run", "--superseded-age", "1us"}, exitOK, "would have adopted 0 unknown blobs, let 0 old versions go, forgot 0 records of deletions, condemned 1 blobs"},
+		{[]string{"sweep"}, exitOK, "condemned 0 blobs, deleted the bytes of 0"},
+		{[]string{"sweep", "--superseded-age", "1us", "--rate", "50", "--unknown", "--json"}, exitOK, `"deleted": 1`},
+		{[]string{"verify"}, exitOK, "verified 2 versions, 0 MiB, 0 wrong"},
+		{[]string{"verify", "orders", "1001/", "--kept", "--rate", "1", "--json"}, exitOK, `"findings": []`},
+		{[]string{"claim"}, exitOK, "is this database's"},
+		{[]string{"sweep", "--rate", "-1"}, exitUsage, ""},
+		{[]string{"sweep", "--pending-age", "0s"}, exitUsage, ""},
+		{[]string{"sweep", "--blobs", ""}, exitUsage, ""},
+		{[]string{"sweep", "--blobs", "s3://key:secret@bucket"}, exitUsage, ""},
+		{[]string{"verify", "--sample", "0"}, exitUsage, ""},
+		{[]string{"verify", "--after", "x"}, exitUsage, ""},
+		{[]string{"verify", "nowhere"}, exitFailed, ""},
+	} {
+		code, stdout, stderr := cli(t, vars, append([]string{"objects"}, step.args...)...)
+		if code != step.code || !strings.Contains(stdout+stderr, step.want) || strings.Contains(stderr, "key:secret") {
+			t.Errorf("%v: %d\n%s%s", step.args, code, stdout, stderr)
+		}
+	}
+	path := filepath.Join(folder, last.String()[30:], last.String())
+	if err := os.WriteFile(path, []byte("list"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, stdout, stderr := cli(t, vars, "objects", "verify"); code != exitFailed || !strings.Contains(stdout, "CONTENT\torders\t\"1001/y\"") || !strings.Contains(stderr, "1 of 2 versions are not what was written") {
+		t.Errorf("a changed blob: %d\n%s%s", code, stdout, stderr)
+	}
+
+	other := testenv.Postgres(t)
+	vars["FENCEGATE_POSTGRES_URL"] = other.GatewayURL
+	for _, args := range [][]string{{"sweep"}, {"claim"}} {
+		if code, stdout, stderr := cli(t, vars, append([]string{"objects"}, args...)...); code != exitFailed || !strings.Contains(stderr, "belongs to another database") {
+			t.Errorf("another database, %v: %d\n%s%s", args, code, stdout, stderr)
+		}
+	}
+	if code, _, stderr := cli(t, vars, "objects", "claim", "--yes"); code != exitOK {
+		t.Errorf("claim: %d %s", code, stderr)
+	}
+}
+
+func TestObjectsAreCopiedAndReadFromTheCommandLine(t *testing.T) {
+	t.Parallel()
+	s := startDev(t, openTempDir(t), "--ephemeral")
+	vars := map[string]string{"FENCEGATE_GATEWAY": s.api}
+	run := func(want int, args ...string) (stdout, stderr string) {
+		t.Helper()
+		code, stdout, stderr := cli(t, vars, append([]string{"objects"}, args...)...)
+		if code != want {
+			t.Errorf("%v: %d, want %d\n%s%s", args, code, want, stdout, stderr)
+		}
+		return stdout, stderr
+	}
+	folder := t.TempDir()
+	small, large := filepath.Join(folder, "small.txt"), filepath.Join(folder, "large")
+	bytes := strings.Repeat("0123456789abcdef", 65<<20/16)
+	for path, data := range map[string]string{small: "hello, world", large: bytes} {
+		if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lease := []string{"--resource", "orders/7", "--wait", "10s"}
+	leased := func(args ...string) []string { return append(args, lease...) }
+	run(exitOK, leased("cp", small, "s3://orders/7/small")...)
+	if out, _ := run(exitOK, leased("cat", "s3://orders/7/small", "--range", "-5")...); out != "world" {
+		t.Errorf("cat of a range: %q", out)
+	}
+	run(exitOK, leased("cp", large, "s3://orders/7/large")...)
+	run(exitOK, leased("cp", "s3://orders/7/large", "s3://orders/7/a copy +ü")...)
+	back := filepath.Join(folder, "back")
+	run(exitOK, leased("cp", "s3://orders/7/a copy +ü", back)...)
+	if got, err := os.ReadFile(back); err != nil || string(got) != bytes {
+		t.Errorf("%d bytes came back, %v", len(got), err)
+	}
+	run(exitFailed, leased("cp", small, "s3://orders/7/small", "--no-clobber")...)
+	run(exitFailed, leased("cat", "s3://orders/7/none")...)
+	run(exitFailed, leased("cp", "s3://orders/7/none", filepath.Join(folder, "none"))...)
+	if left, err := filepath.Glob(filepath.Join(folder, ".*")); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+	run(exitForbidden, leased("cp", small, "s3://orders/8/another's")...)
+	run(exitUsage, "cat", "s3://orders/7/small") // neither environment nor resource
+	for _, args := range [][]string{
+		{"cp", small, large},
+		{"cp", small, "s3://orders"},
+		{"cat", small},
+		{"cp", small, "s3://orders/7/x", "--version-id", "1"},
+		{"cp", "s3://orders/7/small", small, "--no-clobber"},
+		{"cp", small, "s3://orders/7/x", "--ttl", "0s"},
+	} {
+		run(exitUsage, leased(args...)...)
+	}
+
+	// With what fencegate run provides; then it is stale.
+	held := s.acquire(t)
+	creds, err := s.client(t).Credentials(t.Context(), held.Handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vars["AWS_ENDPOINT_URL_S3"], vars["AWS_ACCESS_KEY_ID"], vars["AWS_SECRET_ACCESS_KEY"], vars["AWS_SESSION_TOKEN"] = creds.EndpointURL, creds.AccessKeyID, creds.SecretAccessKey, creds.SessionToken
+	run(exitOK, "cp", small, "s3://orders/7/second")
+	if err := s.client(t).Release(t.Context(), held.Handle); err != nil {
+		t.Fatal(err)
+	}
+	run(exitOK, leased("cp", small, "s3://orders/7/third")...)
+	_, stderr := run(76, "cp", large, "s3://orders/7/second")
+	if !strings.Contains(stderr, "stale") || strings.Contains(stderr, creds.SecretAccessKey) {
+		t.Errorf("stale: %s", stderr)
+	}
+	if out, _ := run(exitOK, "cat", "s3://orders/7/second"); out != "hello, world" {
+		t.Errorf("the object is %q", out)
+	}
+}

@@ -1,0 +1,97 @@
+//go:build unix
+
+package objects_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/objects"
+	"github.com/fencegate/fencegate/internal/migrate"
+	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// A transaction's number tells nothing after a crash, because it may be given out again. The stage does.
+func TestTheOutcomeIsKnownAfterACrash(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "fencegate-pg-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil { // PostgreSQL's user enters it
+		t.Fatal(err)
+	}
+	w := &world{t: t}
+	server := w.serve(dir)
+	t.Cleanup(func() { _ = server.Stop() })
+	if err := migrate.Up(t.Context(), server.URL("postgres")); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(`CREATE TABLE rows (note text); SELECT fence.protect('rows', under => 'reports/'), objects.create_bucket('reports', -1)`)
+	g := w.acquire(report, 1)
+	answered, lost := w.record(g, name), w.record(g, name)
+
+	config, err := pgxpool.ParseConfig(server.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.RuntimeParams["synchronous_commit"] = "off" // which publishing does not follow
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, network, address)
+		return &cut{Conn: conn, arrives: true}, err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	wantErr(t, "the answer is lost", publishOn(t.Context(), pool, pgx.ReadCommitted, g, answered), fence.ErrUnknown)
+	if err := objects.Outcome(t.Context(), w.writer, answered); err != nil { // it has arrived
+		t.Fatal(err)
+	}
+	open := w.begin(pgx.ReadCommitted, g)
+	if err := objects.Publish(t.Context(), open, lost); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+
+	server = w.serve(dir)
+	if err := objects.Outcome(t.Context(), w.writer, answered); err != nil {
+		t.Errorf("committed before the crash: %v", err)
+	}
+	wantErr(t, "again", w.publish(pgx.ReadCommitted, g, answered), objects.ErrPublished)
+	wantErr(t, "lost in the crash", objects.Outcome(t.Context(), w.writer, lost), fence.ErrNotCommitted)
+	if err := w.publish(pgx.ReadCommitted, g, lost); err != nil {
+		t.Error(err)
+	}
+	if n := w.count("SELECT count(*) FROM rows"); n != 2 {
+		t.Errorf("%d rows, want 2", n)
+	}
+	w.consistent()
+}
+
+// serve starts a PostgreSQL of the test's own and connects to it.
+func (w *world) serve(dir string) *pgserver.Server {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
+	defer cancel()
+	server, err := pgserver.Start(ctx, pgserver.Config{Dir: dir, Fast: true})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.admin = testenv.PoolOf(w.t, server.URL("postgres"))
+	w.writer = w.admin
+	return server
+}

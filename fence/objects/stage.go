@@ -1,0 +1,220 @@
+package objects
+
+import (
+	"context"
+	"crypto/md5" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
+	"encoding/hex"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Config says where uploads go, and with whose rights.
+type Config struct {
+	Endpoint string // of the gateway's S3 port: http://host:port
+	Region   string // default us-east-1
+
+	// The credentials of a lease; or the root's, with a Grant.
+	AccessKeyID, SecretAccessKey, SessionToken string
+
+	// Grant is presented in the header Fencing-Token, where the credentials are
+	// the root's. Default: none.
+	Grant fence.Grant
+
+	HTTPClient *http.Client // default http.DefaultClient
+}
+
+// FromEnv reads the variables that fencegate run sets: AWS_ENDPOINT_URL_S3,
+// AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. Give it
+// os.LookupEnv.
+func FromEnv(lookup func(string) (string, bool)) Config {
+	value := func(name string) string { v, _ := lookup(name); return v }
+	return Config{
+		Endpoint: value("AWS_ENDPOINT_URL_S3"), Region: value("AWS_REGION"), AccessKeyID: value("AWS_ACCESS_KEY_ID"),
+		SecretAccessKey: value("AWS_SECRET_ACCESS_KEY"), SessionToken: value("AWS_SESSION_TOKEN"),
+	}
+}
+
+// Client stages uploads. Safe for concurrent use.
+type Client struct {
+	cfg    Config
+	base   *url.URL
+	signer *v4.Signer
+}
+
+// New makes a client. It connects to nothing yet. The error is a [*fence.InvalidError].
+func New(cfg Config) (*Client, error) {
+	base, err := url.Parse(cfg.Endpoint)
+	switch {
+	case err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https":
+		return nil, &fence.InvalidError{Field: "endpoint", Reason: "is not the URL of an S3 port, such as http://127.0.0.1:8000"}
+	case cfg.AccessKeyID == "" || cfg.SecretAccessKey == "":
+		return nil, &fence.InvalidError{Field: "credentials", Reason: "are missing"}
+	}
+	if cfg.Region == "" {
+		cfg.Region = "us-east-1"
+	}
+	if cfg.HTTPClient == nil {
+		cfg.HTTPClient = http.DefaultClient
+	}
+	// S3 signs the path as it is sent.
+	return &Client{cfg: cfg, base: base, signer: v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })}, nil
+}
+
+// Staged is an upload that waits to be published.
+type Staged struct {
+	ID          string // not secret, but nobody can guess it
+	Bucket, Key string
+	ETag        string // without quotes
+	Size        int64  // bytes
+}
+
+// String names it for people.
+func (s Staged) String() string { return fmt.Sprintf("%s/%s (stage %s)", s.Bucket, s.Key, s.ID) }
+
+// Option is a choice for [Client.Stage].
+type Option func(http.Header)
+
+// ContentType says what readers are told of the object.
+func ContentType(t string) Option { return func(h http.Header) { h.Set("Content-Type", t) } }
+
+// Metadata adds a name and value that readers get back as x-amz-meta-NAME.
+func Metadata(name, value string) Option {
+	return func(h http.Header) { h.Set("X-Amz-Meta-"+name, value) }
+}
+
+// IfMatch lets publishing fail with [ErrPrecondition] unless the key's ETag is
+// this one then; "*" is any.
+func IfMatch(etag string) Option {
+	return func(h http.Header) {
+		if etag != "*" {
+			etag = `"` + strings.Trim(etag, `"`) + `"`
+		}
+		h.Set("If-Match", etag)
+	}
+}
+
+// IfNoneMatch lets publishing fail with [ErrPrecondition] where there is such a
+// key then.
+func IfNoneMatch() Option { return func(h http.Header) { h.Set("If-None-Match", "*") } }
+
+const (
+	headerStage     = "Fencing-Stage"
+	unsignedPayload = "UNSIGNED-PAYLOAD"
+	maxErrorBody    = 64 << 10 // bytes
+)
+
+// Stage uploads size bytes and has them recorded under the grant, visible to
+// nobody. It streams, and compares what was stored with what was read. On an
+// error nothing is staged that anybody knows of: call it again with a new reader.
+// A refusal is a [*StageError], in which errors.Is finds fence.ErrStale and its like.
+func (c *Client) Stage(ctx context.Context, bucket, key string, body io.Reader, size int64, opts ...Option) (Staged, error) {
+	s := Staged{Bucket: bucket, Key: key, Size: size}
+	switch {
+	case bucket == "" || key == "":
+		return s, &fence.InvalidError{Field: "bucket or key", Reason: "is empty"}
+	case size < 0:
+		return s, &fence.InvalidError{Field: "size", Reason: "is negative"}
+	}
+	sum := &digest{hash: md5.New()} //nolint:gosec // see the import
+	req, err := c.request(ctx, bucket, key, io.TeeReader(io.LimitReader(body, size), sum), size, opts)
+	if err != nil {
+		return s, fmt.Errorf("stage %s/%s: %w", bucket, key, err)
+	}
+	res, err := c.cfg.HTTPClient.Do(req)
+	if err != nil {
+		return s, fmt.Errorf("stage %s/%s: %w", bucket, key, err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode != http.StatusOK {
+		return s, fmt.Errorf("stage %s/%s: %w", bucket, key, refusal(res))
+	}
+	s.ID, s.ETag = res.Header.Get(headerStage), strings.Trim(res.Header.Get("ETag"), `"`)
+	switch {
+	case s.ID == "":
+		return s, fmt.Errorf("stage %s/%s: %w", bucket, key, errNoStage)
+	case s.ETag != sum.text():
+		return s, fmt.Errorf("stage %s/%s: stored were other bytes than were sent; stage it again", bucket, key)
+	}
+	return s, nil
+}
+
+// digest is written by the transport, which may still hold the body when the answer is there.
+type digest struct {
+	mu   sync.Mutex
+	hash hash.Hash
+}
+
+func (d *digest) Write(p []byte) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.hash.Write(p)
+}
+
+func (d *digest) text() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return hex.EncodeToString(d.hash.Sum(nil))
+}
+
+var errNoStage = errors.New("the server names no stage: it does not know the header Fencing-Stage, and has stored the object at once")
+
+func (c *Client) request(ctx context.Context, bucket, key string, body io.Reader, size int64, opts []Option) (*http.Request, error) {
+	target := *c.base
+	target.Path = strings.TrimSuffix(target.Path, "/") + "/" + bucket + "/" + key
+	target.RawPath = escaped(target.Path)
+	if size == 0 {
+		body = http.NoBody
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPut, target.String(), body)
+	if err != nil {
+		return nil, err
+	}
+	req.ContentLength = size
+	for _, opt := range opts {
+		opt(req.Header)
+	}
+	req.Header.Set(headerStage, "true")
+	req.Header.Set("X-Amz-Content-Sha256", unsignedPayload) // the answer's ETag is compared
+	if c.cfg.Grant.Resource != "" {
+		req.Header.Set(fence.HeaderToken, c.cfg.Grant.Presented())
+	}
+	creds := aws.Credentials{AccessKeyID: c.cfg.AccessKeyID, SecretAccessKey: c.cfg.SecretAccessKey, SessionToken: c.cfg.SessionToken}
+	return req, c.signer.SignHTTP(ctx, creds, req, unsignedPayload, "s3", c.cfg.Region, time.Now())
+}
+
+// escaped encodes a path as S3's signature wants it: all but the unreserved
+// characters and the slash.
+func escaped(path string) string {
+	var b strings.Builder
+	for i := range len(path) {
+		c := path[i]
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~/", c) >= 0 {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}
+
+func refusal(res *http.Response) error {
+	var e struct{ Code, Message string }
+	text, _ := io.ReadAll(io.LimitReader(res.Body, maxErrorBody))
+	if xml.Unmarshal(text, &e) != nil || e.Code == "" {
+		e.Code, e.Message = "Unreadable", "the answer is no S3 error"
+	}
+	return &StageError{Status: res.StatusCode, Code: e.Code, Message: e.Message}
+}

@@ -1,0 +1,147 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// bucket is a bucket in JSON.
+type bucket struct {
+	Bucket    string       `json:"bucket"`
+	Rule      string       `json:"rule"`
+	Keep      string       `json:"keep"`
+	Prefixes  []PrefixRule `json:"prefixes"`
+	CreatedAt time.Time    `json:"created_at"`
+}
+
+func bucketOf(b Bucket) bucket {
+	shown := bucket{Bucket: b.Name, Rule: b.Rule, Keep: b.Keep, Prefixes: b.Prefixes, CreatedAt: b.CreatedAt.UTC()}
+	if shown.Prefixes == nil {
+		shown.Prefixes = []PrefixRule{}
+	}
+	return shown
+}
+
+var errNoS3Port = fmt.Errorf("%w: this gateway serves no S3", ErrNotImplemented)
+
+// ensureBucket makes a bucket, or changes what holds in one.
+func (s *Server) ensureBucket(c echo.Context) error {
+	var body struct {
+		Rule string `json:"rule"`
+		Keep string `json:"keep"`
+	}
+	if err := decode(c, &body); err != nil {
+		return err
+	}
+	switch {
+	case s.cfg.Buckets == nil:
+		return errNoS3Port
+	case body.Rule == "" && body.Keep == "":
+		return &fence.InvalidError{Field: "rule", Reason: "and keep are missing; one of them is needed"}
+	}
+	name := c.Param("bucket")
+	created, err := s.cfg.Buckets.EnsureBucket(c.Request().Context(), name, body.Rule, body.Keep)
+	if err != nil {
+		return err
+	}
+	s.log.InfoContext(c.Request().Context(), "a bucket was set by an operator", "bucket", name, "created", created, "rule", body.Rule, "keep", body.Keep)
+	status := http.StatusOK
+	if created {
+		status = http.StatusCreated
+	}
+	return s.tellBucket(c, status, name)
+}
+
+func (s *Server) tellBucket(c echo.Context, status int, name string) error {
+	found, err := s.cfg.Buckets.InspectBucket(c.Request().Context(), name)
+	if err != nil {
+		return err
+	}
+	return respond(c, status, bucketOf(found))
+}
+
+func (s *Server) inspectBucket(c echo.Context) error {
+	if s.cfg.Buckets == nil {
+		return errNoS3Port
+	}
+	return s.tellBucket(c, http.StatusOK, c.Param("bucket"))
+}
+
+// listBuckets pages through the buckets in the order of their names.
+func (s *Server) listBuckets(c echo.Context) error {
+	after, limit := "", defaultPage
+	for name, values := range c.QueryParams() {
+		switch {
+		case !slices.Contains([]string{"after", "limit"}, name):
+			return &fence.InvalidError{Field: "query", Reason: "has the unknown parameter " + strconv.Quote(name)}
+		case len(values) != 1:
+			return &fence.InvalidError{Field: name, Reason: "is given more than once"}
+		case name == "after":
+			after = values[0]
+		default:
+			var err error
+			if limit, err = strconv.Atoi(values[0]); err != nil || limit < 1 || limit > maxPage {
+				return &fence.InvalidError{Field: "limit", Reason: fmt.Sprintf("is not a number from 1 to %d", maxPage)}
+			}
+		}
+	}
+	if s.cfg.Buckets == nil {
+		return errNoS3Port
+	}
+	found, err := s.cfg.Buckets.ListBuckets(c.Request().Context(), after, limit)
+	if err != nil {
+		return err
+	}
+	answer := struct {
+		Buckets []bucket `json:"buckets"`
+		Next    *string  `json:"next"` // the next page's after; null: this is the last one
+	}{Buckets: []bucket{}}
+	for _, b := range found {
+		answer.Buckets = append(answer.Buckets, bucketOf(b))
+	}
+	if len(found) == limit {
+		answer.Next = &found[limit-1].Name
+	}
+	return respond(c, http.StatusOK, answer)
+}
+
+// setPrefixRule gives the keys below a prefix a rule of their own.
+func (s *Server) setPrefixRule(c echo.Context) error {
+	var body PrefixRule
+	if err := decode(c, &body); err != nil {
+		return err
+	}
+	if s.cfg.Buckets == nil {
+		return errNoS3Port
+	}
+	name := c.Param("bucket")
+	if err := s.cfg.Buckets.SetPrefixRule(c.Request().Context(), name, body.Prefix, body.Rule); err != nil {
+		return err
+	}
+	s.log.InfoContext(c.Request().Context(), "a prefix's rule was set by an operator", "bucket", name, "prefix", body.Prefix, "rule", body.Rule)
+	return s.tellBucket(c, http.StatusOK, name)
+}
+
+// dropPrefixRule takes it away again.
+func (s *Server) dropPrefixRule(c echo.Context) error {
+	query := c.QueryParams()
+	if len(query) != 1 || len(query["prefix"]) != 1 || query.Get("prefix") == "" {
+		return &fence.InvalidError{Field: "prefix", Reason: "is missing in the query, or not the only parameter there"}
+	}
+	if s.cfg.Buckets == nil {
+		return errNoS3Port
+	}
+	name, prefix := c.Param("bucket"), query.Get("prefix")
+	if err := s.cfg.Buckets.DropPrefixRule(c.Request().Context(), name, prefix); err != nil {
+		return err
+	}
+	s.log.InfoContext(c.Request().Context(), "a prefix's rule was dropped by an operator", "bucket", name, "prefix", prefix)
+	return s.tellBucket(c, http.StatusOK, name)
+}

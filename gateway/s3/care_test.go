@@ -1,0 +1,322 @@
+//go:build unix
+
+package s3_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/internal/tlsfiles"
+)
+
+// wantSlowDown checks that a request was answered with 503, and when to come again.
+func (w *world) wantSlowDown(r raw) {
+	w.t.Helper()
+	res, text := w.send(r)
+	if res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(text, "SlowDown") || res.Header.Get("Retry-After") == "" {
+		w.t.Errorf("%s: got %d, Retry-After %q, %s", r.method, res.StatusCode, res.Header.Get("Retry-After"), text)
+	}
+}
+
+func TestUploadsAndRequestsBeyondTheirLimitAreToldToSlowDown(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		option   option
+		readable bool // while an upload is under way
+	}{
+		"uploads":  {func(cfg *s3.Config) { cfg.MaxUploads = 1 }, true},
+		"requests": {func(cfg *s3.Config) { cfg.MaxRequests = 1 }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t, c.option)
+			w.bucket()
+			w.arm("orders/1001", 5)
+			slow := newHalf(3 << 20)
+			done := w.async(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: slow, size: 3 << 20})
+			w.underWay(slow)
+			if s := w.srv.Stats(); s.Uploads != 1 || s.Requests != 1 || s.Connections != 1 || s.BytesIn == 0 {
+				t.Errorf("stats: %+v", s)
+			}
+			w.wantSlowDown(w.putRaw(5, "", "small"))
+			w.wantSlowDown(w.putRaw(5, "", strings.Repeat("x", 1<<20))) // whether its body comes through or not
+			read := raw{creds: w.issue("orders/1001", 5), method: "GET", path: "/orders"}
+			if !c.readable {
+				w.wantSlowDown(read)
+			} else if res, text := w.send(read); res.StatusCode != http.StatusOK {
+				t.Errorf("a read: got %d %s", res.StatusCode, text)
+			}
+			close(slow.resume)
+			if a := <-done; a.status != http.StatusOK {
+				t.Errorf("the upload under way: got %+v", a)
+			}
+			if res, text := w.send(w.putRaw(5, "", "after")); res.StatusCode != http.StatusOK {
+				t.Errorf("after it: got %d %s", res.StatusCode, text)
+			}
+			eventually(t, "nothing is at work", func() bool { s := w.srv.Stats(); return s.Uploads == 0 && s.Requests == 0 })
+		})
+	}
+}
+
+func TestARefusalReachesAClientThatGoesOnSending(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.bucket()
+	w.arm("orders/1001", 5)
+	const size = 8 << 20 // more than what the sockets between hold
+	head := w.head(raw{
+		creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: body(""), size: size,
+		header: map[string]string{"x-amz-server-side-encryption": "AES256"},
+	})
+	if status, text := w.wire(head + strings.Repeat("x", size)); status != http.StatusNotImplemented {
+		t.Errorf("got %d %s", status, text)
+	}
+}
+
+func TestConnectionsBeyondTheirLimitAreToldToSlowDown(t *testing.T) {
+	t.Parallel()
+	files := filesIn(t)
+	cert := certify(t, files, "s3.test")
+	for _, scheme := range []string{"http", "https"} {
+		w := setup(t, func(cfg *s3.Config) {
+			cfg.MaxConnections = 2
+			if scheme == "http" {
+				return
+			}
+			var err error
+			if cfg.TLS, err = files.Load(tlsfiles.Use{Port: "the S3 port"}, cfg.Logger); err != nil {
+				t.Fatal(err)
+			}
+		})
+		w.bucket()
+		var idle []net.Conn
+		for range 2 {
+			conn, err := net.Dial("tcp", w.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }()
+			idle = append(idle, conn)
+		}
+		eventually(t, "both are open", func() bool { return w.srv.Stats().Connections == 2 })
+		list := func() error {
+			_, err := w.virtual(scheme+"://127.0.0.1", w.dialing(cert), s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}).
+				ListBuckets(t.Context(), &awss3.ListBucketsInput{})
+			return err
+		}
+		wantRefused(t, list(), 503, "SlowDown")
+		eventually(t, "the surplus is closed", func() bool { return w.srv.Stats().Connections == 2 })
+		_ = idle[0].Close()
+		eventually(t, "one is gone", func() bool { return w.srv.Stats().Connections == 1 })
+		if err := list(); err != nil {
+			t.Errorf("%s: with one place free: %v", scheme, err)
+		}
+	}
+}
+
+// raw bytes of an upload's head, for a connection of the test's own.
+func (w *world) head(r raw) string { return w.headOf(r, "") }
+
+// headOf signs another payload hash than that of an unsigned payload, if any.
+func (w *world) headOf(r raw, payload string) string {
+	w.t.Helper()
+	r.payload = payload
+	req := w.request(r)
+	var head strings.Builder
+	fmt.Fprintf(&head, "%s %s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n", r.method, req.URL.RequestURI(), req.URL.Host, r.size)
+	if err := req.Header.Write(&head); err != nil {
+		w.t.Fatal(err)
+	}
+	return head.String() + "\r\n"
+}
+
+func TestAStalledUploadIsToldSo(t *testing.T) {
+	t.Parallel()
+	w := setup(t, func(c *s3.Config) { c.StallTimeout = 300 * time.Millisecond })
+	w.bucket()
+	w.arm("orders/1001", 5)
+	const size = 3 << 20
+	head := w.head(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: body(""), size: size})
+	if status, text := w.wire(head + strings.Repeat("x", size/2)); status != http.StatusBadRequest || !strings.Contains(text, "RequestTimeout") {
+		t.Errorf("got %d %s", status, text)
+	}
+	eventually(t, "given up", func() bool {
+		return w.count("SELECT count(*) FROM objects.blobs WHERE state = 'condemned'") == 1 && w.blobs() == 0
+	})
+	w.nothingLeft(0, 0)
+}
+
+func TestNobodyHoldsAConnectionThatDoesNothing(t *testing.T) {
+	t.Parallel()
+	w := setup(t, func(c *s3.Config) { c.StallTimeout = 300 * time.Millisecond })
+	bucket := w.bucket()
+	put(t, w.lease("orders/1001", 5), bucket, invoice, strings.Repeat("x", 64<<20))
+	for name, taken := range map[string]int{"idle after its answer": 16 << 10, "takes no more of its answer": 0} {
+		path := "/orders/" + invoice
+		if taken > 0 {
+			path = "/orders"
+		}
+		conn, err := net.Dial("tcp", w.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(conn, w.head(raw{creds: w.issue("orders/1001", 5), method: "GET", path: path, body: body("")})); err != nil {
+			t.Fatal(err)
+		}
+		if taken > 0 {
+			res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil || res.StatusCode != http.StatusOK {
+				t.Fatalf("%s: %+v, %v", name, res, err)
+			}
+			_ = readAll(t, res.Body)
+		}
+		eventually(t, name, func() bool { s := w.srv.Stats(); return s.Connections == 0 && s.Requests == 0 })
+		_ = conn.Close()
+	}
+}
+
+// An announced length is a promise, in whatever form the body comes.
+func TestAnUploadOfAnotherLengthThanAnnouncedIsRefused(t *testing.T) {
+	t.Parallel()
+	w := setup(t, func(c *s3.Config) { c.StallTimeout = time.Second })
+	w.bucket()
+	w.arm("orders/1001", 5)
+	creds := w.issue("orders/1001", 5)
+	for name, c := range map[string]struct {
+		header map[string]string
+		body   string
+		size   int64
+		want   string
+	}{
+		"more than S3 allows":        {nil, strings.Repeat("x", 64<<10), 5<<30 + 1, "EntityTooLarge"},
+		"fewer bytes than decoded":   {chunked("10"), "8\r\n12345678\r\n0\r\n\r\n", 0, "IncompleteBody"},
+		"more bytes than decoded":    {chunked("4"), "8\r\n12345678\r\n0\r\n\r\n", 0, ""},
+		"no decoded length":          {chunked(""), "8\r\n12345678\r\n0\r\n\r\n", 0, "MissingContentLength"},
+		"a decoded length below 0":   {chunked("-1"), "8\r\n12345678\r\n0\r\n\r\n", 0, ""},
+		"a decoded length beyond 63": {chunked("9223372036854775808"), "8\r\n12345678\r\n0\r\n\r\n", 0, ""},
+		"a chunk longer than it is":  {chunked("8"), "ffffffffffffffff\r\n12345678\r\n0\r\n\r\n", 0, ""},
+		"a chunk of no length":       {chunked("8"), "x\r\n12345678\r\n0\r\n\r\n", 0, ""},
+	} {
+		size := c.size
+		if size == 0 {
+			size = int64(len(c.body))
+		}
+		r := raw{creds: creds, method: "PUT", path: "/orders/" + invoice, body: body(""), size: size, header: c.header}
+		payload := ""
+		if c.header != nil {
+			payload = c.header["X-Amz-Content-Sha256"]
+		}
+		status, text := w.wire(w.headOf(r, payload) + c.body)
+		if status < 400 || status >= 500 || !strings.Contains(text, c.want) {
+			t.Errorf("%s: got %d %.300s, want %s", name, status, text, c.want)
+		}
+	}
+	eventually(t, "nothing stays", func() bool { return w.blobs() == 0 && w.srv.Stats().Requests == 0 })
+	if n := w.count("SELECT count(*) FROM objects.versions"); n != 0 {
+		t.Errorf("%d versions", n)
+	}
+}
+
+func chunked(decoded string) map[string]string {
+	h := map[string]string{"Content-Encoding": "aws-chunked", "X-Amz-Content-Sha256": "STREAMING-UNSIGNED-PAYLOAD-TRAILER", "X-Amz-Trailer": "x-amz-checksum-crc32"}
+	if decoded != "" {
+		h["X-Amz-Decoded-Content-Length"] = decoded
+	}
+	return h
+}
+
+// Not parallel: the limit is the process's, and every other test writes files.
+func TestADiskThatTakesNoMoreIs503AndTheNextUploadGoesThrough(t *testing.T) { //nolint:paralleltest // see above
+	w := setup(t)
+	bucket := w.bucket()
+	c := w.lease("orders/1001", 5)
+	put(t, c, bucket, invoice, "before")
+	signal.Ignore(syscall.SIGXFSZ)
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1 << 20, Max: old.Max}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := tryPut(t, c, bucket, invoice, strings.Repeat("x", 3<<20))
+	small, smallErr := tryPut(t, c, bucket, "1001/small", "there is room for this")
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old); err != nil {
+		t.Fatal(err)
+	}
+	wantRefused(t, err, 503, "ServiceUnavailable", "blob store")
+	if smallErr != nil || small == nil {
+		t.Errorf("what fits: %v", smallErr)
+	}
+	if got := get(t, c, bucket, invoice); got != "before" {
+		t.Errorf("the object holds %d bytes", len(got))
+	}
+	w.nothingLeft(2, 2)
+	put(t, c, bucket, invoice, strings.Repeat("y", 3<<20))
+}
+
+func TestAStopLetsUploadsUnderWayFinish(t *testing.T) {
+	t.Parallel()
+	w := setup(t, func(c *s3.Config) { c.DrainTimeout = 30 * time.Second })
+	w.bucket()
+	w.arm("orders/1001", 5)
+	idle, err := net.Dial("tcp", w.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = idle.Close() }()
+	slow := newHalf(3 << 20)
+	done := w.async(w.slowPut(slow))
+	w.underWay(slow)
+	w.stop()
+	eventually(t, "no more connections are taken", func() bool {
+		conn, err := net.Dial("tcp", w.addr)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err != nil
+	})
+	close(slow.resume)
+	if a := <-done; a.status != http.StatusOK {
+		t.Errorf("got %+v", a)
+	}
+	if n := w.count("SELECT count(*) FROM objects.versions"); n != 1 {
+		t.Errorf("%d versions", n)
+	}
+}
+
+func TestAStopWaitsNoLongerThanItIsTold(t *testing.T) {
+	t.Parallel()
+	w := setup(t, func(c *s3.Config) { c.DrainTimeout = 200 * time.Millisecond })
+	w.bucket()
+	w.arm("orders/1001", 5)
+	const size = 3 << 20
+	answered := make(chan int, 1)
+	head := w.head(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: body(""), size: size})
+	go func() {
+		status, _ := w.wire(head + strings.Repeat("x", size/2))
+		answered <- status
+	}()
+	eventually(t, "the upload is under way", func() bool { return w.count("SELECT count(*) FROM objects.blobs WHERE state = 'pending'") == 1 })
+	w.stop()
+	if status := <-answered; status == http.StatusOK {
+		t.Errorf("got %d", status)
+	}
+	<-w.ended
+	w.nothingLeft(0, 0)
+}
+
+func (w *world) slowPut(h *half) raw {
+	return raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: h, size: int64(len(h.data))}
+}

@@ -1,0 +1,138 @@
+package s3
+
+import (
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/gofiber/fiber/v3"
+	"github.com/versity/versitygw/s3api/utils"
+	"github.com/versity/versitygw/s3err"
+)
+
+// gate is the first of our steps in the front: it refuses what would cost too
+// much or what is not there, sees to it that no error of the front goes out raw,
+// and tells the metrics what came of each request.
+type gate struct {
+	cfg               Config
+	requests, uploads atomic.Int64 // at work
+}
+
+func (g *gate) handle(c fiber.Ctx) (err error) {
+	began := time.Now()
+	defer func() { g.tell(c, time.Since(began)) }()
+	defer func() {
+		if r := recover(); r != nil {
+			g.cfg.Logger.Error("s3: panic", "method", c.Method(), "panic", fmt.Sprint(r))
+			err = answer(c, s3err.GetAPIError(s3err.ErrInternalError))
+		}
+	}()
+	conn := patientOf(c.RequestCtx().Conn())
+	conn.unread.Store(false)
+	defer func() { conn.unread.Store(c.Response().ConnectionClose()) }()
+	defer g.requests.Add(-1)
+	if g.requests.Add(1) > int64(g.cfg.MaxRequests) || conn.surplus {
+		return refuse(c, s3err.GetAPIError(s3err.ErrSlowDown))
+	}
+	if e := checkFraming(&c.Request().Header); e != nil {
+		return refuse(c, e)
+	}
+	bucket, e := hostBucket(c, g.cfg.Domain)
+	if e != nil {
+		return refuse(c, *e)
+	}
+	if tooEarly(c, began) {
+		return refuse(c, apiError{code: "AccessDenied", status: http.StatusForbidden, message: "Request is not yet valid."})
+	}
+	path := pathIn(c, bucket)
+	if e := admit(c, path, g.cfg.RootAccessKey); e != nil {
+		return refuse(c, e)
+	}
+	if isUpload(c, path) {
+		defer g.uploads.Add(-1)
+		if g.uploads.Add(1) > int64(g.cfg.MaxUploads) {
+			return refuse(c, s3err.GetAPIError(s3err.ErrSlowDown))
+		}
+	}
+	if err := c.Next(); err != nil {
+		e, known := err.(s3err.S3Error) //nolint:errorlint // see codeOf
+		if !known {
+			g.cfg.Logger.Warn("s3: failed in the front", "method", c.Method(), "error", err)
+			e = s3err.GetAPIError(s3err.ErrBadRequest)
+		}
+		return answer(c, e)
+	}
+	hideSeal(c)
+	mendAttributes(c)
+	sortTags(c)
+	if c.Response().StatusCode() == http.StatusServiceUnavailable {
+		c.Set(fiber.HeaderRetryAfter, retryAfter)
+	}
+	return nil
+}
+
+// retryAfter is when a client may come again that was told 503, in seconds. Most
+// SDKs have a pause of their own.
+const retryAfter = "1"
+
+// tell reports a request. Nothing in the log comes from a query, which may be a
+// presigned one, or from a header.
+func (g *gate) tell(c fiber.Ctx, took time.Duration) {
+	operation, _ := c.Locals(localOperation).(string)
+	if operation == "" {
+		operation = OperationNone
+	}
+	status := c.Response().StatusCode()
+	code, _ := c.Locals(localCode).(string)
+	if status < http.StatusBadRequest {
+		code = ""
+	}
+	g.cfg.Metrics.Answered(operation, status, code, took)
+	g.cfg.Logger.Debug("s3: answered", "operation", operation, "status", status, "code", code, "took", took, "remote", c.RequestCtx().RemoteAddr().String())
+}
+
+// refuse answers before the body has been read, which it will not be.
+func refuse(c fiber.Ctx, e s3err.S3Error) error {
+	c.Response().Header.SetConnectionClose()
+	return answer(c, e)
+}
+
+func answer(c fiber.Ctx, e s3err.S3Error) error {
+	requestID, hostID := utils.EnsureRequestIDs(c)
+	c.Locals(localCode, e.BaseError().Code)
+	c.Response().Header.SetContentType(fiber.MIMEApplicationXML)
+	if e.StatusCode() == http.StatusServiceUnavailable {
+		c.Set(fiber.HeaderRetryAfter, retryAfter)
+	}
+	return c.Status(e.StatusCode()).Send(e.XMLBody(requestID, hostID))
+}
+
+// admit refuses names that can't be stored, what is not there, and long
+// bodies of anything but an upload.
+func admit(c fiber.Ctx, path, owner string) s3err.S3Error {
+	if isForm(c) {
+		if e := admitForm(c, path); e != nil {
+			return e
+		}
+	}
+	if e := checkNames(c, path); e != nil {
+		return e
+	}
+	if e := checkServed(c, path); e != nil {
+		return e
+	}
+	if e := checkHeaders(c, path, owner); e != nil {
+		return e
+	}
+	if isUpload(c, path) {
+		return nil
+	}
+	switch length := c.Request().Header.ContentLength(); {
+	case length == -1: // chunked
+		return s3err.GetAPIError(s3err.ErrMissingContentLength)
+	case length > maxDocument:
+		return s3err.GetEntityTooLargeErr(int64(length), maxDocument)
+	}
+	return nil
+}

@@ -1,0 +1,53 @@
+package s3
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+
+	"github.com/gofiber/fiber/v3"
+)
+
+// validDomain: of a host name, so that a Host is of a bucket or it is not.
+func validDomain(domain string) bool {
+	for i := range len(domain) {
+		c := domain[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '.' {
+			return false
+		}
+	}
+	return !strings.HasPrefix(domain, ".") && !strings.HasSuffix(domain, ".")
+}
+
+// hostBucket is the bucket that a request names by its host, "" where its path
+// does. It refuses hosts that the front would read in another way, or that are
+// not the one that was signed: a request line may name one, too.
+func hostBucket(c fiber.Ctx, domain string) (string, *apiError) {
+	uri, header := c.Request().URI().Host(), c.Request().Header.Host()
+	if !bytes.EqualFold(uri, header) {
+		return "", &apiError{code: "InvalidURI", status: http.StatusBadRequest, message: "The request line and the header Host name different hosts."}
+	}
+	if domain == "" {
+		return "", nil
+	}
+	host := strings.ToLower(string(header))
+	if colon := strings.LastIndexByte(host, ':'); colon >= 0 && !strings.HasSuffix(host, "]") {
+		host = host[:colon]
+	}
+	bucket, rest, found := strings.Cut(host, "."+domain)
+	switch {
+	case !found || bucket == "":
+		return "", nil
+	case rest != "":
+		return "", &apiError{code: "InvalidURI", status: http.StatusBadRequest, message: "The header Host is neither an address of this server nor BUCKET." + domain + "."}
+	}
+	return bucket, nil
+}
+
+// pathIn is the path with the bucket in it, as the front will see it.
+func pathIn(c fiber.Ctx, bucket string) string {
+	if bucket == "" {
+		return c.Path()
+	}
+	return "/" + bucket + c.Path()
+}

@@ -1,0 +1,172 @@
+package s3
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// What operators do with buckets, beside S3.
+
+// Bucket is a bucket and what holds in it.
+type Bucket struct {
+	Name     string
+	Created  time.Time
+	Rule     Rule
+	Keep     Keep
+	Prefixes []PrefixRuleOf // in the order of their bytes
+}
+
+// PrefixRuleOf is the rule of the keys that begin with a prefix.
+type PrefixRuleOf struct {
+	Prefix string
+	Rule   Rule
+}
+
+const (
+	bucketColumns = `SELECT b.name, b.created_at, b.depth, b.mode, b.keep_count, b.keep_age,
+  array(SELECT r.prefix FROM objects.prefix_rules r WHERE r.bucket = b.name ORDER BY r.prefix),
+  array(SELECT r.depth FROM objects.prefix_rules r WHERE r.bucket = b.name ORDER BY r.prefix),
+  array(SELECT r.mode FROM objects.prefix_rules r WHERE r.bucket = b.name ORDER BY r.prefix)
+FROM objects.buckets b `
+	sqlBucket  = bucketColumns + `WHERE b.name = $1`
+	sqlBuckets = bucketColumns + `WHERE b.name > $1 ORDER BY b.name LIMIT $2`
+)
+
+func (b *Bucket) scan(row pgx.Row) error {
+	var mode string
+	var count pgtype.Int4
+	var age pgtype.Interval
+	var prefixes, modes []string
+	var depths []int
+	if err := row.Scan(&b.Name, &b.Created, &b.Rule.depth, &mode, &count, &age, &prefixes, &depths, &modes); err != nil {
+		return err
+	}
+	b.Rule.read(mode)
+	b.Keep = keepOf(count, age)
+	b.Prefixes = make([]PrefixRuleOf, len(prefixes))
+	for i, prefix := range prefixes {
+		b.Prefixes[i] = PrefixRuleOf{Prefix: prefix, Rule: Rule{depth: depths[i]}}
+		b.Prefixes[i].Rule.read(modes[i])
+	}
+	return nil
+}
+
+// Bucket tells what holds in a bucket; [ErrNoBucket] where there is none.
+func (s *Server) Bucket(ctx context.Context, name string) (Bucket, error) {
+	var b Bucket
+	err := s.backend.db.once(ctx, func(ctx context.Context, q querier) error { return b.scan(q.QueryRow(ctx, sqlBucket, name)) })
+	if err = noRows(err, ErrNoBucket); err != nil {
+		return Bucket{}, fmt.Errorf("bucket %q: %w", name, err)
+	}
+	return b, nil
+}
+
+// Buckets lists at most limit buckets whose names come after `after`, in their order.
+func (s *Server) Buckets(ctx context.Context, after string, limit int) ([]Bucket, error) {
+	var found []Bucket
+	err := s.backend.db.once(ctx, func(ctx context.Context, q querier) error {
+		rows, err := q.Query(ctx, sqlBuckets, after, limit)
+		if err != nil {
+			return err
+		}
+		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (b Bucket, err error) { err = b.scan(row); return b, err })
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the buckets: %w", err)
+	}
+	return found, nil
+}
+
+// EnsureBucket makes a bucket, or gives an existing one the rule; created says
+// which. ErrRuleInUse where it holds objects that were written under another
+// rule; a [*fence.InvalidError] for a name that S3 does not allow.
+func (s *Server) EnsureBucket(ctx context.Context, name string, rule Rule) (created bool, err error) {
+	if err := checkBucket(name); err != nil {
+		return false, err
+	}
+	created, err = s.backend.db.ensureBucket(ctx, name, rule)
+	if err != nil {
+		return false, fmt.Errorf("ensure bucket %q with rule %s: %w", name, rule, err)
+	}
+	return created, nil
+}
+
+// CreateBucketIfAbsent makes a bucket with the rule where there is none of that
+// name; one that exists keeps its rule. Created says which, and current is the
+// rule that holds now. A [*fence.InvalidError] for a name that S3 does not allow.
+func (s *Server) CreateBucketIfAbsent(ctx context.Context, name string, rule Rule) (created bool, current Rule, err error) {
+	if err := checkBucket(name); err != nil {
+		return false, Rule{}, err
+	}
+	created, current, err = s.backend.db.createBucket(ctx, name, rule)
+	if err != nil {
+		return false, Rule{}, fmt.Errorf("create bucket %q with rule %s: %w", name, rule, err)
+	}
+	return created, current, nil
+}
+
+// SetKeep chooses what a bucket keeps of older versions. Those that are too many
+// or too old by then go with the next sweep. The error is a [*fence.InvalidError],
+// or [ErrNoBucket].
+func (s *Server) SetKeep(ctx context.Context, bucket string, k Keep) error {
+	if err := k.validate(); err != nil {
+		return err
+	}
+	if err := s.backend.db.setKeep(ctx, bucket, k); err != nil {
+		return fmt.Errorf("keep %s of bucket %q: %w", k, bucket, err)
+	}
+	return nil
+}
+
+// SetPrefixRule gives the keys of a bucket that begin with the prefix a rule of
+// their own; the longest prefix counts. [ErrRuleInUse] where objects lie below it
+// that were written under another rule, [ErrNoBucket], or a [*fence.InvalidError].
+func (s *Server) SetPrefixRule(ctx context.Context, bucket, prefix string, rule Rule) error {
+	if prefix == "" {
+		return &fence.InvalidError{Field: "prefix", Reason: "is empty; the rule of all keys is the bucket's"}
+	}
+	if e := checkKey(prefix); e != nil {
+		return &fence.InvalidError{Field: "prefix", Reason: e.Error()}
+	}
+	if err := s.backend.db.prefixRule(ctx, bucket, prefix, &rule); err != nil {
+		return fmt.Errorf("rule %s of prefix %q in bucket %q: %w", rule, prefix, bucket, err)
+	}
+	return nil
+}
+
+// DropPrefixRule lets the keys below a prefix follow the rule of a shorter prefix
+// or of the bucket again. Errors are as with [Server.SetPrefixRule].
+func (s *Server) DropPrefixRule(ctx context.Context, bucket, prefix string) error {
+	if err := s.backend.db.prefixRule(ctx, bucket, prefix, nil); err != nil {
+		return fmt.Errorf("drop the rule of prefix %q in bucket %q: %w", prefix, bucket, err)
+	}
+	return nil
+}
+
+func checkBucket(name string) error {
+	if validBucket(name) {
+		return nil
+	}
+	return &fence.InvalidError{Field: "bucket", Reason: fmt.Sprintf("is %q; S3 wants 3 to 63 lower-case letters, digits, '-' or '.', beginning and ending with a letter or digit", name)}
+}
+
+func validBucket(name string) bool {
+	if len(name) < 3 || len(name) > 63 {
+		return false
+	}
+	for i := range len(name) {
+		c := name[i]
+		letter := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
+		if !letter && (c != '-' && c != '.' || i == 0 || i == len(name)-1) {
+			return false
+		}
+	}
+	return true
+}

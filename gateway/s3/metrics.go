@@ -1,0 +1,93 @@
+package s3
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/gofiber/fiber/v3"
+	"github.com/versity/versitygw/metrics"
+	"github.com/versity/versitygw/s3err"
+)
+
+// Metrics hears what happens. Its methods are called while clients wait, so they
+// are quick; they are safe for concurrent use.
+type Metrics interface {
+	// Answered: a request's answer was ready, so long after its headers had come; an
+	// upload's was committed by then, and the bytes of an object that is read follow.
+	// The operation is S3's name of it, [OperationNone] where the request was not of
+	// any. The code is S3's, "" for success. There are about a hundred of each:
+	// clients can't invent any.
+	Answered(operation string, status int, code string, took time.Duration)
+	// Committed: the transaction that decides an upload has ended, well or not, so
+	// long after it was begun.
+	Committed(took time.Duration)
+}
+
+// OperationNone stands for requests that did not get as far as an operation.
+const OperationNone = "none"
+
+// deaf hears nothing.
+type deaf struct{}
+
+var _ Metrics = deaf{}
+
+func (deaf) Answered(string, int, string, time.Duration) {}
+func (deaf) Committed(time.Duration)                     {}
+
+// Stats is what the server does now, and bytes since it was made.
+type Stats struct {
+	Connections int64 // open
+	Requests    int64 // at work
+	Uploads     int64 // of them
+	BytesIn     int64 // from clients, TLS and headers included
+	BytesOut    int64
+}
+
+// Stats reports what the server does.
+func (s *Server) Stats() Stats {
+	return Stats{
+		Connections: int64(s.conns.count()), Requests: s.gate.requests.Load(), Uploads: s.gate.uploads.Load(),
+		BytesIn: s.conns.in.Load(), BytesOut: s.conns.out.Load(),
+	}
+}
+
+// operations learns from the front which operation a request is, and what came
+// of it; the gate tells.
+type operations struct{}
+
+var _ metrics.Manager = operations{}
+
+// Keys of what a request was found to be.
+const (
+	localOperation = "fencegate-operation"
+	localCode      = "fencegate-code"
+)
+
+// Send implements the front's metrics.Manager.
+func (operations) Send(c fiber.Ctx, err error, action string, _ int64, _ int) {
+	if name, isS3 := strings.CutPrefix(action, "s3_"); isS3 {
+		c.Locals(localOperation, name)
+	}
+	if err != nil {
+		c.Locals(localCode, codeOf(err))
+	}
+}
+
+// Close implements the front's metrics.Manager.
+func (operations) Close() {}
+
+func codeOf(err error) string {
+	if e, ok := err.(s3err.S3Error); ok { //nolint:errorlint // the front tells them by their type, too
+		return e.BaseError().Code
+	}
+	return "InternalError"
+}
+
+// decide runs the transaction that decides an upload.
+func (b *backend) decide(f func(context.Context, querier) error) error {
+	began := time.Now()
+	err := b.db.settle(b.base, f)
+	b.cfg.Metrics.Committed(time.Since(began))
+	return err
+}

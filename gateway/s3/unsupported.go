@@ -1,0 +1,106 @@
+package s3
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/gofiber/fiber/v3"
+	"github.com/versity/versitygw/s3err"
+)
+
+// What is not there is refused here, where the front would take it for something
+// else: it finds operations by the parameters that it knows, so that
+// DELETE /bucket?metadataTable would delete the bucket.
+
+// Parameters that name an operation of the front, or belong to one. It answers
+// NotImplemented itself to those of them that are not there.
+const (
+	ofBuckets  = "tagging ownershipControls policy cors analytics encryption intelligent-tiering inventory lifecycle metrics replication publicAccessBlock website id"
+	putBucket  = ofBuckets + " versioning object-lock acl logging requestPayment notification accelerate"
+	putObject  = "tagging retention legal-hold acl uploadId partNumber versionId"
+	postObject = "restore uploadId uploads versionId"
+	delObject  = "tagging uploadId versionId"
+	everywhere = "x-id Expires AWSAccessKeyId Signature X-Amz-Algorithm X-Amz-Credential X-Amz-Date X-Amz-Expires X-Amz-SignedHeaders X-Amz-Signature X-Amz-Security-Token X-Amz-Content-Sha256 X-Amz-User-Agent"
+
+	// not read: a read with any other parameter that nobody knows is an ordinary one.
+	notRead = "torrent session metadataTable metadataConfiguration metadataInventoryTable metadataJournalTable abac renameObject select restore"
+)
+
+// known holds the parameters above by method and by whether there is a key.
+var known = map[string]map[string]bool{
+	"PUT bucket": set(putBucket), "DELETE bucket": set(ofBuckets), "POST bucket": set("delete"),
+	"PUT object": set(putObject), "DELETE object": set(delObject), "POST object": set(postObject),
+}
+
+var (
+	always   = set(strings.ToLower(everywhere))
+	unread   = set(notRead)
+	notThere = []string{"X-Amz-Grant-", "X-Amz-Object-Lock-", "X-Amz-Server-Side-Encryption", "X-Amz-Copy-Source-Server-Side-Encryption"}
+)
+
+func set(words string) map[string]bool {
+	s := map[string]bool{}
+	for word := range strings.FieldsSeq(words) {
+		s[word] = true
+	}
+	return s
+}
+
+// checkServed refuses a parameter that would be overlooked.
+func checkServed(c fiber.Ctx, path string) s3err.S3Error {
+	kind := " bucket"
+	if _, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/"); key != "" {
+		kind = " object"
+	}
+	allowed, changes := known[c.Method()+kind]
+	for name := range c.Request().URI().QueryArgs().All() {
+		switch {
+		case !changes && unread[string(name)], changes && !allowed[string(name)] && !harmless(string(name)):
+			return s3err.GetNotImplementedErr(strings.ToValidUTF8(string(name), "?"), "")
+		}
+	}
+	return nil
+}
+
+// harmless parameters come with any operation: those of a presigned URL, and the
+// checksums that SDKs put into one.
+func harmless(name string) bool {
+	name = strings.ToLower(name)
+	return always[name] || strings.HasPrefix(name, "x-amz-checksum-") || name == "x-amz-sdk-checksum-algorithm"
+}
+
+// checkHeaders refuses headers that ask for what is not there, of any operation.
+func checkHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
+	_, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	for name, value := range c.Request().Header.All() {
+		header := string(name)
+		switch {
+		case !strings.HasPrefix(header, "X-Amz-"):
+		case header == "X-Amz-Expected-Bucket-Owner" || header == "X-Amz-Source-Expected-Bucket-Owner":
+			if string(value) != owner {
+				return apiError{code: "AccessDenied", status: http.StatusForbidden, message: "All buckets here belong to the root access key, which is not the owner that " + header + " names."}
+			}
+		case asksForMore(header, string(value), key != ""):
+			return s3err.GetNotImplementedErr(header, "")
+		}
+	}
+	return nil
+}
+
+// asksForMore reports whether a header asks for more than what holds anyway.
+func asksForMore(header, value string, ofObject bool) bool {
+	switch header {
+	case "X-Amz-Acl":
+		return value != "private" && (value != "bucket-owner-full-control" || !ofObject)
+	case "X-Amz-Storage-Class":
+		return value != "STANDARD"
+	case "X-Amz-Object-Ownership":
+		return value != "BucketOwnerEnforced"
+	case "X-Amz-Bucket-Object-Lock-Enabled":
+		return !strings.EqualFold(value, "false")
+	case "X-Amz-Website-Redirect-Location", "X-Amz-Write-Offset-Bytes", "X-Amz-Rename-Source":
+		return true
+	}
+	return slices.ContainsFunc(notThere, func(prefix string) bool { return strings.HasPrefix(header, prefix) })
+}

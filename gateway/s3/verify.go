@@ -1,0 +1,261 @@
+package s3
+
+import (
+	"context"
+	"crypto/md5" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/gateway/blob"
+)
+
+const (
+	// Pages of current versions, and of kept ones, in the order of their keys.
+	sqlVerifyCurrent = `SELECT v.bucket, v.key, v.id, v.blobs, v.blob_sizes, v.etag, 0::bigint
+	FROM objects.pointers p JOIN objects.versions v ON v.id = p.version
+	WHERE (p.bucket, p.key) > ($1, $2) AND ($3 = '' OR p.bucket = $3) AND ($4 = '' OR starts_with(p.key, $4))
+	ORDER BY p.bucket, p.key LIMIT $5`
+	sqlVerifyKept = `SELECT v.bucket, v.key, v.id, v.blobs, v.blob_sizes, v.etag, v.kept_order
+	FROM objects.versions v
+	WHERE (v.bucket, v.key) >= ($1, $2) AND NOT (v.bucket = $1 AND v.key = $2 AND v.kept_order >= $6)
+	AND v.kept_order IS NOT NULL AND NOT v.deletion AND ($3 = '' OR v.bucket = $3) AND ($4 = '' OR starts_with(v.key, $4))
+	ORDER BY v.bucket, v.key, v.kept_order DESC LIMIT $5`
+	sqlStillThere = `SELECT EXISTS (SELECT FROM objects.pointers p WHERE p.bucket = $1 AND p.key = $2 AND p.version = $3)
+	OR EXISTS (SELECT FROM objects.versions v WHERE v.id = $3 AND v.kept_order IS NOT NULL)`
+
+	verifyPage     = 500
+	verifyPatience = 10 // blobs one after the other that can't be read: then it is the store
+)
+
+// Verify says what is read again and compared with what PostgreSQL records.
+type Verify struct {
+	Bucket, Prefix string  // of the keys; "": all
+	After          string  // begin after this key; needs Bucket
+	Kept           bool    // also the older versions that are kept
+	Sample         float64 // the share of versions that are read, from 0 to 1. Default 1
+	Rate           int64   // bytes in a second. Default 0: as fast as the store gives them
+
+	Progress func(Verified) // is told after each version
+}
+
+// Verified says how far it came.
+type Verified struct {
+	Versions, Bytes int64
+	Bad             int64
+	Bucket, Key     string // the last one
+}
+
+// Problems of a version's bytes.
+const (
+	BlobMissing    = "missing"    // the store has no such blob
+	BlobSize       = "size"       // it has another size
+	BlobContent    = "content"    // it has other bytes: their MD5 is not the recorded one
+	BlobUnreadable = "unreadable" // the store failed
+)
+
+// Finding is a version whose bytes are not what was written.
+type Finding struct {
+	Bucket, Key, Version string
+	Blob                 string // "": the whole
+	Problem              string
+	Detail               string
+}
+
+// Verify reads the bytes of versions again and compares them with the MD5 and the
+// sizes that were recorded when they were written. What it finds goes to report;
+// the error is only about what kept it from looking. What was overwritten
+// meanwhile and swept is no finding.
+func (c *Catalog) Verify(ctx context.Context, store blob.Store, o Verify, report func(Finding)) (Verified, error) {
+	if o.Bucket != "" {
+		if _, err := c.db.rule(ctx, o.Bucket); err != nil {
+			return Verified{}, fmt.Errorf("verify bucket %q: %w", o.Bucket, err)
+		}
+	}
+	v := verifier{Verify: o, db: c.db, store: store, report: report, begun: time.Now(), buffer: make([]byte, 128<<10)}
+	err := v.pages(ctx, sqlVerifyCurrent)
+	if err == nil && o.Kept {
+		err = v.pages(ctx, sqlVerifyKept)
+	}
+	return v.done, err
+}
+
+type verifier struct {
+	Verify
+
+	db     database
+	store  blob.Store
+	report func(Finding)
+	done   Verified
+	begun  time.Time
+	buffer []byte
+	failed int // in a row
+}
+
+// recorded is a version as PostgreSQL has it.
+type recorded struct {
+	bucket, key string
+	id          [16]byte
+	blobs       [][16]byte
+	sizes       []int64
+	etag        string
+	order       int64
+}
+
+func (v *verifier) pages(ctx context.Context, sql string) error {
+	last := recorded{bucket: v.Bucket, key: v.After}
+	for {
+		var page []recorded
+		err := v.db.once(ctx, func(ctx context.Context, q querier) error {
+			args := []any{last.bucket, last.key, v.Bucket, v.Prefix, verifyPage}
+			if sql == sqlVerifyKept {
+				args = append(args, last.order)
+			}
+			rows, err := q.Query(ctx, sql, args...)
+			if err != nil {
+				return err
+			}
+			page, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r recorded, err error) {
+				return r, row.Scan(&r.bucket, &r.key, &r.id, &r.blobs, &r.sizes, &r.etag, &r.order)
+			})
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("verify: %w", err)
+		}
+		for _, r := range page {
+			if v.Sample == 0 || rand.Float64() < v.Sample {
+				if err := v.version(ctx, r); err != nil {
+					return err
+				}
+			}
+			v.done.Bucket, v.done.Key = r.bucket, r.key
+			if v.Progress != nil {
+				v.Progress(v.done)
+			}
+		}
+		if len(page) < verifyPage {
+			return nil
+		}
+		last = page[len(page)-1]
+	}
+}
+
+// version reads the bytes of one version.
+func (v *verifier) version(ctx context.Context, r recorded) error {
+	v.done.Versions++
+	parts := make([][]byte, len(r.blobs))
+	for i, id := range r.blobs {
+		sum, problem, err := v.sum(ctx, id, r.sizes[i])
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if problem != "" {
+			return v.bad(ctx, r, blob.ID(id).String(), problem, err)
+		}
+		parts[i] = sum
+	}
+	v.failed = 0
+	got := etagOf(parts)
+	if !strings.Contains(r.etag, "-") && len(parts) == 1 { // not uploaded in parts
+		got = hex.EncodeToString(parts[0])
+	}
+	if got != r.etag {
+		return v.bad(ctx, r, "", BlobContent, fmt.Errorf("the bytes' ETag is %s, recorded is %s", got, r.etag))
+	}
+	return nil
+}
+
+// etagOf is the ETag of an object whose parts have these digests.
+func etagOf(sums [][]byte) string {
+	all := md5.New() //nolint:gosec // see the import
+	for _, sum := range sums {
+		all.Write(sum)
+	}
+	return hex.EncodeToString(all.Sum(nil)) + "-" + strconv.Itoa(len(sums))
+}
+
+// sum is the MD5 of a blob's bytes.
+func (v *verifier) sum(ctx context.Context, id blob.ID, want int64) (sum []byte, problem string, err error) {
+	size, err := v.store.Size(ctx, id)
+	switch {
+	case errors.Is(err, blob.ErrNotFound):
+		return nil, BlobMissing, err
+	case err != nil:
+		return nil, BlobUnreadable, err
+	case size != want:
+		return nil, BlobSize, fmt.Errorf("the store has %d bytes, recorded are %d", size, want)
+	}
+	r, err := v.store.Open(ctx, id, 0, want)
+	if err != nil {
+		return nil, BlobUnreadable, err
+	}
+	defer func() { _ = r.Close() }()
+	digest := md5.New() //nolint:gosec // see the import
+	var count int64
+	for {
+		n, err := r.Read(v.buffer)
+		digest.Write(v.buffer[:n])
+		count += int64(n)
+		v.done.Bytes += int64(n)
+		if err := v.slow(ctx); err != nil {
+			return nil, BlobUnreadable, err
+		}
+		switch {
+		case err == nil:
+		case !errors.Is(err, io.EOF):
+			return nil, BlobUnreadable, err
+		case count != want:
+			return nil, BlobUnreadable, io.ErrUnexpectedEOF
+		default:
+			return digest.Sum(nil), "", nil
+		}
+	}
+}
+
+// slow waits until the bytes that were read are no more than the rate allows.
+func (v *verifier) slow(ctx context.Context) error {
+	if v.Rate <= 0 {
+		return ctx.Err()
+	}
+	due := v.begun.Add(time.Duration(float64(v.done.Bytes) / float64(v.Rate) * float64(time.Second)))
+	pause := time.NewTimer(time.Until(due))
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// bad reports a finding, unless the version has gone meanwhile.
+func (v *verifier) bad(ctx context.Context, r recorded, id, problem string, cause error) error {
+	var there bool
+	err := v.db.once(ctx, func(ctx context.Context, q querier) error {
+		return q.QueryRow(ctx, sqlStillThere, r.bucket, r.key, uuid(r.id)).Scan(&there)
+	})
+	if err != nil {
+		return fmt.Errorf("verify: %w", err)
+	}
+	if !there {
+		return nil
+	}
+	v.done.Bad++
+	v.report(Finding{Bucket: r.bucket, Key: r.key, Version: blob.ID(r.id).String(), Blob: id, Problem: problem, Detail: fmt.Sprint(cause)})
+	if problem != BlobUnreadable {
+		v.failed = 0
+		return nil
+	}
+	if v.failed++; v.failed >= verifyPatience {
+		return fmt.Errorf("verify: %d blobs one after the other can't be read; is the store there? %w", v.failed, cause)
+	}
+	return nil
+}

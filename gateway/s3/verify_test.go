@@ -1,0 +1,146 @@
+//go:build unix
+
+package s3_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/s3"
+)
+
+// replace puts other bytes in the place of a blob, or none.
+func (w *world) replace(id blob.ID, data *string) {
+	w.t.Helper()
+	err := w.store.Delete(w.t.Context(), id)
+	if err == nil && data != nil {
+		err = w.store.Put(w.t.Context(), id, body(*data), int64(len(*data)))
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) blobOf(bucket, key string) (id blob.ID) {
+	w.t.Helper()
+	err := w.admin.QueryRow(w.t.Context(), `SELECT v.blobs[cardinality(v.blobs)] FROM objects.pointers p JOIN objects.versions v ON v.id = p.version
+		WHERE p.bucket = $1 AND p.key = $2`, bucket, key).Scan((*[16]byte)(&id))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return id
+}
+
+func TestVerifyFindsWhateverHappenedToTheBytes(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	holder := w.lease("orders/1001", 5)
+	for _, key := range []string{"empty", "fine", "gone", "longer", "other", "shorter"} {
+		put(t, holder, bucket, "1001/"+key, map[bool]string{true: "", false: "0123456789"}[key == "empty"])
+	}
+	m := begin(t, holder, bucket, "")
+	m.part(1, bytes.Repeat([]byte("a"), 5*mib))
+	m.part(2, []byte("end"))
+	if _, err := m.complete(holder, m.parts); err != nil {
+		t.Fatal(err)
+	}
+	catalog := s3.NewCatalog(poolOf(t, w.pg.GatewayURL))
+	verify := func(o s3.Verify) (s3.Verified, map[string]string) {
+		t.Helper()
+		found := map[string]string{}
+		v, err := catalog.Verify(t.Context(), w.store, o, func(f s3.Finding) { found[f.Key] = f.Problem })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v, found
+	}
+	if v, found := verify(s3.Verify{}); len(found) > 0 || v.Versions != 7 || v.Bytes != 5*mib+53 || v.Bad != 0 {
+		t.Errorf("of sound bytes: %+v, %v", v, found)
+	}
+	longer, other, shorter, end := "0123456789x", "0123456780", "012345678", "END"
+	w.replace(w.blobOf(bucket, "1001/gone"), nil)
+	w.replace(w.blobOf(bucket, "1001/longer"), &longer)
+	w.replace(w.blobOf(bucket, "1001/other"), &other)
+	w.replace(w.blobOf(bucket, "1001/shorter"), &shorter)
+	w.replace(w.blobOf(bucket, invoice), &end)
+	want := map[string]string{"1001/gone": s3.BlobMissing, "1001/longer": s3.BlobSize, "1001/other": s3.BlobContent, "1001/shorter": s3.BlobSize, invoice: s3.BlobContent}
+	if v, found := verify(s3.Verify{}); !maps.Equal(found, want) || v.Bad != 5 {
+		t.Errorf("found %v, %+v; want %v", found, v, want)
+	}
+	if _, found := verify(s3.Verify{Bucket: bucket, Prefix: "1001/o"}); !maps.Equal(found, map[string]string{"1001/other": s3.BlobContent}) {
+		t.Errorf("below a prefix: %v", found)
+	}
+	if v, found := verify(s3.Verify{Bucket: bucket, After: "1001/longer"}); len(found) != 2 || v.Versions != 2 || v.Key != "1001/shorter" {
+		t.Errorf("after a key: %v, %+v", found, v)
+	}
+	if _, err := catalog.Verify(t.Context(), w.store, s3.Verify{Bucket: "nowhere"}, nil); !errors.Is(err, s3.ErrNoBucket) {
+		t.Errorf("a bucket that is not there: %v", err)
+	}
+}
+
+func TestVerifyReadsKeptVersionsManyPagesAndHoldsItsRate(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	if err := w.srv.SetKeep(t.Context(), bucket, s3.Keep{All: true}); err != nil {
+		t.Fatal(err)
+	}
+	holder := w.lease("orders/1001", 5)
+	for i := range 3 {
+		put(t, holder, bucket, invoice, fmt.Sprint("version ", i))
+	}
+	// 1,200 more kept versions of the same bytes, on few keys: pages end inside of a key
+	if _, err := w.admin.Exec(t.Context(), `INSERT INTO objects.versions (id, bucket, key, blobs, blob_sizes, size, etag, resource, token, kept_order, kept_at)
+		SELECT gen_random_uuid(), v.bucket, '1001/k' || i % 3, v.blobs, v.blob_sizes, v.size, v.etag, v.resource, v.token, nextval('objects.kept_order'), now()
+		  FROM objects.pointers p JOIN objects.versions v ON v.id = p.version, generate_series(1, 1200) i`); err != nil {
+		t.Fatal(err)
+	}
+	catalog := s3.NewCatalog(poolOf(t, w.pg.GatewayURL))
+	var versions []string
+	begun := time.Now()
+	v, err := catalog.Verify(t.Context(), w.store, s3.Verify{Kept: true, Rate: 20_000}, func(f s3.Finding) { versions = append(versions, f.Version) })
+	if err != nil || v.Versions != 1203 || len(versions) > 0 {
+		t.Errorf("%+v, %v, %v", v, err, versions)
+	}
+	if took := time.Since(begun); took < 400*time.Millisecond {
+		t.Errorf("%d bytes took %v", v.Bytes, took)
+	}
+	if v, err := catalog.Verify(t.Context(), w.store, s3.Verify{Kept: true, Sample: 0.2}, nil); err != nil || v.Versions < 100 || v.Versions > 500 {
+		t.Errorf("a fifth of 1203: %+v, %v", v, err)
+	}
+}
+
+func TestVerifyStopsWhereTheStoreIsAway(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	holder := w.lease("orders/1001", 5)
+	for i := range 20 {
+		put(t, holder, bucket, fmt.Sprintf("1001/%02d", i), "data")
+	}
+	catalog := s3.NewCatalog(poolOf(t, w.pg.GatewayURL))
+	var found []string
+	v, err := catalog.Verify(t.Context(), away{w.store}, s3.Verify{}, func(f s3.Finding) { found = append(found, f.Problem) })
+	if err == nil || !strings.Contains(err.Error(), "is the store there?") || v.Bad != 10 || slices.Contains(found, s3.BlobMissing) {
+		t.Errorf("%+v, %v, %v", v, err, found)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := catalog.Verify(ctx, w.store, s3.Verify{}, nil); err == nil {
+		t.Error("without time it succeeded")
+	}
+}
+
+// away is a store that does not answer.
+type away struct{ blob.Store }
+
+func (away) Size(context.Context, blob.ID) (int64, error) { return 0, errStuck }

@@ -1,0 +1,85 @@
+package gateway
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fencegate/fencegate/gateway/s3"
+)
+
+// s3Metrics counts what happens on the S3 port.
+type s3Metrics struct {
+	requests *prometheus.CounterVec
+	refusals *prometheus.CounterVec
+	answers  *prometheus.HistogramVec
+	commits  prometheus.Histogram
+	swept    *prometheus.CounterVec
+	sweeps   *prometheus.CounterVec
+}
+
+var _ s3.Metrics = (*s3Metrics)(nil)
+
+func newS3Metrics() *s3Metrics {
+	buckets := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
+	return &s3Metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fencegate_s3_requests_total", Help: "Requests on the S3 port, by operation and status; the operation none is of those that were not of any.",
+		}, []string{"operation", "status"}),
+		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fencegate_s3_refusals_total", Help: "Requests on the S3 port that were answered with an error, by S3's code.",
+		}, []string{"code"}),
+		answers: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "fencegate_s3_first_byte_seconds", Buckets: buckets,
+			Help: "Time from a request's headers to the first byte of its answer, which for an upload is after its commit.",
+		}, []string{"operation"}),
+		commits: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "fencegate_s3_commit_seconds", Buckets: buckets,
+			Help: "Time of the transaction that checks the fence and makes an upload visible.",
+		}),
+		swept: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fencegate_s3_swept_total",
+			Help: "What sweeps did, by step: blobs that the database did not know (adopted; named: left alone, since a version lists them), versions pruned, deletions forgotten, blobs condemned, bytes of blobs deleted.",
+		}, []string{"step"}),
+		sweeps: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fencegate_s3_sweeps_total", Help: "Sweeps of the blobs that ended, by how.",
+		}, []string{"outcome"}),
+	}
+}
+
+// Answered implements [s3.Metrics].
+func (m *s3Metrics) Answered(operation string, status int, code string, took time.Duration) {
+	m.requests.WithLabelValues(operation, strconv.Itoa(status)).Inc()
+	m.answers.WithLabelValues(operation).Observe(took.Seconds())
+	if code != "" {
+		m.refusals.WithLabelValues(code).Inc()
+	}
+}
+
+// Committed implements [s3.Metrics].
+func (m *s3Metrics) Committed(took time.Duration) { m.commits.Observe(took.Seconds()) }
+
+// sweep counts what a sweep did.
+func (m *s3Metrics) sweep(s s3.Swept, err error) {
+	for step, n := range map[string]int{
+		"adopted": s.Adopted, "named": s.Named, "pruned": s.Pruned, "forgotten": s.Forgotten, "condemned": s.Condemned, "deleted": s.Deleted,
+	} {
+		m.swept.WithLabelValues(step).Add(float64(n))
+	}
+	outcome := "done"
+	if err != nil {
+		outcome = "failed"
+	}
+	m.sweeps.WithLabelValues(outcome).Inc()
+}
+
+// register adds them, and what the server tells when it is asked.
+func (m *s3Metrics) register(into *metrics, stats func() s3.Stats) {
+	into.registry.MustRegister(m.requests, m.refusals, m.answers, m.commits, m.swept, m.sweeps)
+	into.gauge("fencegate_s3_connections", "Connections open on the S3 port.", func() int64 { return stats().Connections })
+	into.gauge("fencegate_s3_requests_in_progress", "Requests at work on the S3 port.", func() int64 { return stats().Requests })
+	into.gauge("fencegate_s3_uploads_in_progress", "Uploads of objects and parts under way on the S3 port.", func() int64 { return stats().Uploads })
+	into.count("fencegate_s3_received_bytes_total", "Bytes that came on the S3 port, TLS and headers included.", func() int64 { return stats().BytesIn })
+	into.count("fencegate_s3_sent_bytes_total", "Bytes that went out on the S3 port, TLS and headers included.", func() int64 { return stats().BytesOut })
+}

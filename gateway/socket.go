@@ -1,0 +1,47 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+)
+
+// socketMode lets everybody on the machine connect, as PostgreSQL's own sockets do:
+// who may log in, PostgreSQL decides.
+const socketMode = 0o777
+
+// openSocket opens the Unix socket of the PostgreSQL port; nil where there is to be
+// none. One that a killed process left is replaced, one that is served is not.
+func openSocket(ctx context.Context, path string) (net.Listener, error) {
+	if path == "" {
+		return nil, nil //nolint:nilnil // none is asked for
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	switch {
+	case err == nil:
+		return nil, errors.Join(fmt.Errorf("socket %s: another process serves it", path), conn.Close())
+	case errors.Is(err, syscall.ECONNREFUSED):
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	ln, err := new(net.ListenConfig).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, socketMode); err != nil {
+		return nil, errors.Join(err, ln.Close())
+	}
+	return ln, nil
+}
+
+// servePG serves the PostgreSQL port, by its socket too.
+func (g *Gateway) servePG(ctx context.Context, ln net.Listener) error {
+	if g.socket == nil {
+		return g.pg.Serve(ctx, ln)
+	}
+	return g.pg.Serve(ctx, ln, g.socket)
+}

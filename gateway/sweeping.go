@@ -1,0 +1,62 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/s3"
+)
+
+// scanEvery is how often a sweep looks through the whole store.
+const scanEvery = 24 * time.Hour
+
+// openStore opens the store of the blobs.
+func (g *Gateway) openStore() (err error) {
+	if g.store, err = blob.OpenAt(context.Background(), g.cfg.BlobDir); err != nil {
+		return fmt.Errorf("blobs: %w", err)
+	}
+	return nil
+}
+
+// closeStore lets go of what the store holds in this process.
+func (g *Gateway) closeStore() error {
+	if c, ok := g.store.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
+}
+
+// sweepOften deletes bytes that nobody will ask for, until ctx ends.
+func (g *Gateway) sweepOften(ctx context.Context) error {
+	tick := time.NewTicker(g.cfg.SweepEvery)
+	defer tick.Stop()
+	var scanned time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		scan := time.Since(scanned) >= scanEvery
+		swept, err := g.s3.Sweep(ctx, s3.Sweep{Store: scan, SupersededAge: g.cfg.SweepGrace, Rate: g.cfg.SweepRate})
+		g.ofS3.sweep(swept, err)
+		if scan && err == nil {
+			scanned = time.Now()
+		}
+		counts := []any{"adopted", swept.Adopted, "pruned", swept.Pruned, "forgotten", swept.Forgotten, "condemned", swept.Condemned, "deleted", swept.Deleted}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			g.log.Warn("a sweep of the blobs failed; the next one goes on", append(counts, "error", err)...)
+		case swept != (s3.Swept{}):
+			g.log.Info("the blobs were swept", counts...)
+		}
+		if swept.Named > 0 {
+			g.log.Error("the store holds blobs that versions list and that have no row; they were left alone", "blobs", swept.Named, "hint", "fencegate objects verify")
+		}
+	}
+}

@@ -1,0 +1,53 @@
+package gateway
+
+import (
+	"cmp"
+	"crypto/tls"
+	"log/slog"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/tlsfiles"
+)
+
+// http11 is what the HTTP ports speak.
+var http11 = []string{"http/1.1"}
+
+// readTLS reads the certificates of the ports.
+func (p *parsed) readTLS(c Config) error {
+	log := cmp.Or(c.Logger, slog.Default())
+	ofHTTP := func(port string) func(tlsfiles.Files) (*tls.Config, error) {
+		return func(f tlsfiles.Files) (*tls.Config, error) {
+			return f.Load(tlsfiles.Use{Port: port, NextProtos: http11}, log)
+		}
+	}
+	ofPG := func(f tlsfiles.Files) (*tls.Config, error) { return pgwire.TLSFiles(f).Load(log) }
+	for _, port := range []struct {
+		field string // of the certificate
+		files tlsfiles.Files
+		load  func(tlsfiles.Files) (*tls.Config, error)
+		into  **tls.Config
+		there bool
+	}{
+		{"APITLS", tlsfiles.Files{Cert: c.APITLSCert, Key: c.APITLSKey, ClientCA: c.APITLSClientCA}, ofHTTP("the HTTP API"), &p.apiTLS, true},
+		{"PGTLS", tlsfiles.Files{Cert: c.PGTLSCert, Key: c.PGTLSKey, ClientCA: c.PGTLSClientCA}, ofPG, &p.pgTLS, c.PGListen != ""},
+		{"S3TLS", tlsfiles.Files{Cert: c.S3TLSCert, Key: c.S3TLSKey, ClientCA: c.S3TLSClientCA}, ofHTTP("the S3 port"), &p.s3TLS, c.S3Listen != ""},
+	} {
+		cert, key, ca := port.field+"Cert", port.field+"Key", port.field+"ClientCA"
+		switch {
+		case (port.files.Cert == "") != (port.files.Key == ""):
+			return &fence.InvalidError{Field: cert, Reason: "and " + key + " are needed together"}
+		case port.files.ClientCA != "" && port.files.Cert == "":
+			return &fence.InvalidError{Field: ca, Reason: "needs " + cert + " and " + key}
+		case port.files.Cert == "":
+			continue
+		case !port.there:
+			return &fence.InvalidError{Field: cert, Reason: "is of a port that is not served"}
+		}
+		var err error
+		if *port.into, err = port.load(port.files); err != nil {
+			return &fence.InvalidError{Field: cert, Reason: "and what belongs to it can't be used: " + err.Error()}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,56 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+)
+
+func bucketPath(bucket string) string { return "/v1/buckets/" + url.PathEscape(bucket) }
+
+func (c *Client) asked(ctx context.Context, method, path string, body any) (json.RawMessage, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var raw json.RawMessage
+	err := c.call(ctx, method, path, body, &raw)
+	return raw, err
+}
+
+// Buckets returns a page of the buckets after a name, as the gateway's JSON.
+func (c *Client) Buckets(ctx context.Context, after string, limit int) (json.RawMessage, error) {
+	query := url.Values{"limit": {strconv.Itoa(limit)}}
+	if after != "" {
+		query.Set("after", after)
+	}
+	return c.asked(ctx, http.MethodGet, "/v1/buckets?"+query.Encode(), nil)
+}
+
+// Bucket returns what holds in a bucket, as the gateway's JSON.
+func (c *Client) Bucket(ctx context.Context, bucket string) (json.RawMessage, error) {
+	return c.asked(ctx, http.MethodGet, bucketPath(bucket), nil)
+}
+
+// SetBucket makes a bucket with a rule, or gives it to one that is there; keep
+// says what becomes of older versions. An empty one of the two stays as it is.
+func (c *Client) SetBucket(ctx context.Context, bucket, rule, keep string) (json.RawMessage, error) {
+	body := map[string]string{}
+	if rule != "" {
+		body["rule"] = rule
+	}
+	if keep != "" {
+		body["keep"] = keep
+	}
+	return c.asked(ctx, http.MethodPut, bucketPath(bucket), body)
+}
+
+// SetPrefixRule gives the keys below a prefix a rule of their own.
+func (c *Client) SetPrefixRule(ctx context.Context, bucket, prefix, rule string) (json.RawMessage, error) {
+	return c.asked(ctx, http.MethodPut, bucketPath(bucket)+"/rules", map[string]string{"prefix": prefix, "rule": rule})
+}
+
+// DropPrefixRule takes it away again.
+func (c *Client) DropPrefixRule(ctx context.Context, bucket, prefix string) (json.RawMessage, error) {
+	return c.asked(ctx, http.MethodDelete, bucketPath(bucket)+"/rules?"+url.Values{"prefix": {prefix}}.Encode(), nil)
+}

@@ -1,0 +1,186 @@
+//go:build unix
+
+// Package s3stack runs a PostgreSQL and a fenced S3 server on folders of their
+// own, for conformance checks and benchmarks.
+//
+// The guarantee: what is started answers, listens on loopback only, and leaves
+// nothing after Close, or when the process dies.
+package s3stack
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/internal/child"
+	"github.com/fencegate/fencegate/internal/migrate"
+	"github.com/fencegate/fencegate/internal/pgserver"
+)
+
+// DatabaseConfig says what PostgreSQL runs.
+type DatabaseConfig struct {
+	Parent   string            // folder below which the database's own is made; default: the system's for temporary files
+	Fast     bool              // give up durability for speed
+	Settings map[string]string // of postgresql.conf
+}
+
+// Database is a PostgreSQL with the schema, and a folder for what belongs to it.
+type Database struct {
+	Dir  string
+	Pool *pgxpool.Pool // the superuser's
+
+	server *pgserver.Server
+}
+
+// StartDatabase starts PostgreSQL.
+func StartDatabase(ctx context.Context, cfg DatabaseConfig) (d *Database, err error) {
+	d = &Database{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	if d.Dir, err = os.MkdirTemp(cfg.Parent, "fencegate-s3-"); err != nil {
+		return nil, err
+	}
+	if err = child.RemoveAtDeath(d.Dir); err != nil {
+		return d, err
+	}
+	if err = os.Chmod(d.Dir, 0o711); err != nil { // as root the server is run by another user
+		return d, err
+	}
+	d.server, err = pgserver.Start(ctx, pgserver.Config{Dir: filepath.Join(d.Dir, "pg"), Ephemeral: true, Fast: cfg.Fast, Settings: cfg.Settings})
+	if err != nil {
+		return d, err
+	}
+	if err = migrate.Up(ctx, d.URL()); err != nil {
+		return d, err
+	}
+	d.Pool, err = pgxpool.New(ctx, d.URL())
+	return d, err
+}
+
+// URL is the superuser's address. It holds the password.
+func (d *Database) URL() string { return d.server.URL("postgres") }
+
+// Pid is the postmaster's.
+func (d *Database) Pid() int { return d.server.Pid() }
+
+// Arm raises the fence of a resource, as acquiring a lease does.
+func (d *Database) Arm(ctx context.Context, resource string, token fence.Token) error {
+	return pgfence.New(d.Pool).Arm(ctx, fence.Arming{Resource: resource, Token: token, SealHash: fence.NewSeal().Hash(), Holder: "s3stack"})
+}
+
+// Close ends PostgreSQL and removes the folder.
+func (d *Database) Close() error {
+	if d.Pool != nil {
+		d.Pool.Close()
+	}
+	var err error
+	if d.server != nil {
+		err = d.server.Kill()
+	}
+	if d.Dir != "" {
+		err = errors.Join(err, os.RemoveAll(d.Dir))
+		child.Removed(d.Dir)
+	}
+	return err
+}
+
+// ServerConfig says what S3 server runs.
+type ServerConfig struct {
+	PostgresURL string
+	Blobs       string         // folder of the bytes
+	Root        s3.Credentials // default: fresh ones
+	MasterKey   string         // of the leases' credentials, 64 hexadecimal digits; default: a fresh one
+	Addr        string         // default: a free port of 127.0.0.1
+	Rule        s3.Rule        // of buckets that are created over S3
+	Logger      *slog.Logger   // default: discards
+}
+
+// Server is an S3 server in this process.
+type Server struct {
+	*s3.Server
+
+	Addr string
+	Root s3.Credentials
+
+	keys *s3.Keyring
+	pool *pgxpool.Pool
+	stop func() error
+}
+
+// StartServer begins to answer S3 requests.
+func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
+	if cfg.Root.AccessKeyID == "" {
+		cfg.Root = s3.Credentials{AccessKeyID: "root-" + rand.Text(), SecretAccessKey: rand.Text()}
+	}
+	if cfg.MasterKey == "" {
+		key := make([]byte, 32)
+		_, _ = rand.Read(key) // never fails
+		cfg.MasterKey = hex.EncodeToString(key)
+	}
+	if cfg.Addr == "" {
+		cfg.Addr = "127.0.0.1:0"
+	}
+	s := &Server{Root: cfg.Root}
+	var err error
+	if s.keys, err = s3.ParseKeyring("stack:" + cfg.MasterKey); err != nil {
+		return nil, err
+	}
+	store, err := blob.OpenDir(cfg.Blobs)
+	if err != nil {
+		return nil, err
+	}
+	if s.pool, err = pgxpool.New(ctx, cfg.PostgresURL); err != nil {
+		return nil, err
+	}
+	s.Server, err = s3.New(s3.Config{
+		Pool: s.pool, Store: store, Keys: s.keys, RootAccessKey: cfg.Root.AccessKeyID, RootSecretKey: cfg.Root.SecretAccessKey,
+		DefaultRule: cfg.Rule, Logger: cfg.Logger,
+	})
+	if err != nil {
+		s.pool.Close()
+		return nil, err
+	}
+	ln, err := net.Listen("tcp", cfg.Addr)
+	if err != nil {
+		s.pool.Close()
+		return nil, err
+	}
+	s.Addr = ln.Addr().String()
+	s.serve(ctx, ln)
+	return s, nil
+}
+
+func (s *Server) serve(ctx context.Context, ln net.Listener) {
+	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(serving, ln) }()
+	s.stop = func() error {
+		cancel()
+		err := <-served
+		s.pool.Close()
+		return err
+	}
+}
+
+// Issue makes the credentials of a grant, current or not.
+func (s *Server) Issue(resource string, token fence.Token) (s3.Credentials, error) {
+	return s.keys.Issue(resource, token, time.Now().Add(time.Hour))
+}
+
+// Close ends the server.
+func (s *Server) Close() error { return s.stop() }

@@ -1,0 +1,169 @@
+// Package transfer moves objects between files and an S3 port.
+//
+// The guarantee: a file appears with all of an object's bytes or not at all, and
+// an object is written by one commit, however many parts it takes.
+//
+//	c := transfer.New(transfer.Config{Endpoint: url, Region: "us-east-1", Credentials: creds})
+//	err := c.Upload(ctx, "report.pdf", transfer.Object{Bucket: "orders", Key: "1001/report.pdf"}, transfer.Options{})
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+	"github.com/aws/smithy-go"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// PartSize is how large the parts of a large upload are, in bytes, unless there
+// would be more than 10,000.
+const PartSize = 64 << 20
+
+const maxParts = 10_000
+
+// Config says which S3 port, and as whom.
+type Config struct {
+	Endpoint, Region string
+	Credentials      aws.CredentialsProvider
+}
+
+// Client moves objects. It is safe for concurrent use.
+type Client struct{ s3 *s3.Client }
+
+// New connects to nothing yet.
+func New(c Config) *Client {
+	return &Client{s3: s3.New(s3.Options{
+		Region: c.Region, BaseEndpoint: &c.Endpoint, UsePathStyle: true, Credentials: c.Credentials,
+		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenSupported,
+		ResponseChecksumValidation: aws.ResponseChecksumValidationWhenSupported,
+	})}
+}
+
+// Object names an object, or a version of it.
+type Object struct{ Bucket, Key, Version string }
+
+func (o Object) String() string { return "s3://" + o.Bucket + "/" + o.Key }
+
+// ParseObject reads s3://BUCKET/KEY; the key is taken as it is. Ok is false where
+// the text does not begin with s3:// and so is none.
+func ParseObject(text string) (o Object, ok bool, err error) {
+	rest, ok := strings.CutPrefix(text, "s3://")
+	if !ok {
+		return o, false, nil
+	}
+	o.Bucket, o.Key, _ = strings.Cut(rest, "/")
+	if o.Bucket == "" || o.Key == "" {
+		return o, true, &fence.InvalidError{Field: "object", Reason: fmt.Sprintf("is %q; it must read s3://BUCKET/KEY", text)}
+	}
+	return o, true, nil
+}
+
+// Options of a transfer.
+type Options struct {
+	Range     string // of a download: "FIRST-LAST", "FIRST-" or "-LAST BYTES", as in HTTP
+	NoClobber bool   // refuse to replace an object that is there
+}
+
+// Cat writes an object's bytes, or a range of them.
+func (c *Client) Cat(ctx context.Context, from Object, w io.Writer, o Options) error {
+	in := &s3.GetObjectInput{Bucket: &from.Bucket, Key: &from.Key, VersionId: optional(from.Version)}
+	if o.Range != "" {
+		in.Range = aws.String("bytes=" + o.Range)
+	} else {
+		in.ChecksumMode = types.ChecksumModeEnabled
+	}
+	out, err := c.s3.GetObject(ctx, in)
+	if err != nil {
+		return explain(from, err)
+	}
+	defer func() { _ = out.Body.Close() }()
+	n, err := io.Copy(w, out.Body)
+	if err == nil && out.ContentLength != nil && n != *out.ContentLength {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return fmt.Errorf("read %s after %d bytes: %w", from, n, err)
+	}
+	return nil
+}
+
+// Download writes an object into a file, which appears when all is there.
+func (c *Client) Download(ctx context.Context, from Object, path string, o Options) (err error) {
+	if info, statErr := os.Stat(path); statErr == nil && info.IsDir() {
+		path = filepath.Join(path, filepath.Base(from.Key))
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.part")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+			_ = os.Remove(f.Name())
+		}
+	}()
+	if err := c.Cat(ctx, from, f, o); err != nil {
+		return err
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// Copy copies an object. Its bytes go from blob to blob inside of the gateway.
+func (c *Client) Copy(ctx context.Context, from, to Object, o Options) error {
+	source := url.PathEscape(from.Bucket + "/" + from.Key)
+	if from.Version != "" {
+		source += "?versionId=" + url.QueryEscape(from.Version)
+	}
+	_, err := c.s3.CopyObject(ctx, &s3.CopyObjectInput{Bucket: &to.Bucket, Key: &to.Key, CopySource: &source, IfNoneMatch: o.ifNoneMatch()})
+	return explain(to, err)
+}
+
+func (o Options) ifNoneMatch() *string {
+	if o.NoClobber {
+		return aws.String("*")
+	}
+	return nil
+}
+
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// explain adds what the fence says to an error of the S3 port.
+func explain(o Object, err error) error {
+	if err == nil {
+		return nil
+	}
+	api, isAPI := errors.AsType[smithy.APIError](err)
+	if !isAPI {
+		return fmt.Errorf("%s: %w", o, err)
+	}
+	for _, c := range fence.Codes {
+		if c.S3Code == api.ErrorCode() && c.S3Status != http.StatusServiceUnavailable {
+			return fmt.Errorf("%s: %w: %s", o, c.Err, api.ErrorMessage())
+		}
+	}
+	return fmt.Errorf("%s: %w", o, &Error{Code: api.ErrorCode(), Message: api.ErrorMessage()})
+}
+
+// Error is a refusal by the S3 port that is not the fence's.
+type Error struct{ Code, Message string }
+
+func (e *Error) Error() string { return e.Code + ": " + e.Message }
