@@ -37,7 +37,7 @@ type plan struct {
 
 func main() {
 	var p plan
-	parts := flag.String("part", "insert,tx,copy,arm", "what to measure")
+	parts := flag.String("part", "insert,tx,copy,arm,notify", "what to measure")
 	clients := flag.String("clients", "1,16,64", "numbers of clients; goals are held at 16")
 	commits := flag.String("commit", "fast,slow", "which commits: as the disk is, with -delay, or both")
 	only := flag.String("only", "", "contenders to measure beside unfenced; default: all")
@@ -83,7 +83,7 @@ func (p plan) run(ctx context.Context) (met bool, err error) {
 	var goals []goal
 	for _, part := range p.parts {
 		measure, ok := map[string]func(context.Context, *world, cell) ([]goal, error){
-			"insert": p.insertPart, "tx": p.txPart, "copy": p.copyPart, "arm": p.armPart,
+			"insert": p.insertPart, "tx": p.txPart, "copy": p.copyPart, "arm": p.armPart, "notify": p.notifyPart,
 		}[part]
 		if !ok {
 			return false, fmt.Errorf("there is no part %q", part)

@@ -82,13 +82,12 @@ var query = func() []byte {
 }()
 
 // login opens a session and does one exchange on it.
-func (s *standIn) login(addr string) (net.Conn, error) {
-	conn, err := net.Dial("tcp", addr)
+func (s *standIn) login(addr string, encrypted bool) (net.Conn, error) {
+	conn, err := dial(addr, encrypted)
 	if err != nil {
 		return nil, err
 	}
 	packet, _ := (&pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "a"}}).Encode(nil)
-	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
 	if _, err = conn.Write(packet); err == nil {
 		if _, err = io.ReadFull(conn, make([]byte, len(s.welcome))); err == nil {
 			err = s.exchange(conn, make([]byte, len(s.rows)))
@@ -130,7 +129,7 @@ func withRelay(kind string, f func(s *standIn, relay *child.Process, addr, contr
 	}
 	defer relay.Stop(3 * time.Second)
 	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		conn, err := s.login(addr)
+		conn, err := s.login(addr, false)
 		if err == nil {
 			_ = conn.Close()
 			break
@@ -146,7 +145,7 @@ func withRelay(kind string, f func(s *standIn, relay *child.Process, addr, contr
 func (p plan) allocsPart(ctx context.Context) (goals []goal, err error) {
 	const exchanges, messages = 20_000, 103
 	err = withRelay("ours", func(s *standIn, _ *child.Process, addr, control string) error {
-		conn, err := s.login(addr)
+		conn, err := s.login(addr, false)
 		if err != nil {
 			return err
 		}
@@ -177,9 +176,10 @@ func (p plan) allocsPart(ctx context.Context) (goals []goal, err error) {
 
 // idlePart holds sessions that have each done one exchange.
 func (p plan) idlePart(context.Context) (goals []goal, err error) {
-	for kind, sessions := range map[string]int{"iocopy": p.idle / 3, "ours": p.idle} { // each one through io.Copy has two pipes for splicing
+	for name, sessions := range map[string]int{"iocopy": p.idle / 3, "ours": p.idle, "ours with TLS": p.idle} { // each one through io.Copy has two pipes for splicing
+		kind, encrypted := strings.CutSuffix(name, " with TLS")
 		err := withRelay(kind, func(s *standIn, relay *child.Process, addr, _ string) error {
-			before, err := rss(relay.Pid())
+			before, err := memory(relay.Pid(), "VmRSS:")
 			if err != nil {
 				return err
 			}
@@ -198,7 +198,7 @@ func (p plan) idlePart(context.Context) (goals []goal, err error) {
 			for i := range conns {
 				limit <- struct{}{}
 				opening.Go(func() {
-					conns[i], failures[i] = s.login(addr)
+					conns[i], failures[i] = s.login(addr, encrypted)
 					<-limit
 				})
 			}
@@ -209,41 +209,41 @@ func (p plan) idlePart(context.Context) (goals []goal, err error) {
 				}
 			}
 			took := time.Since(began)
-			after, err := rss(relay.Pid())
+			after, err := memory(relay.Pid(), "VmRSS:")
 			if err != nil {
 				return err
 			}
 			each := float64(after-before) / 1024 / float64(sessions)
-			fmt.Printf("%d idle sessions through %s: %.1f KiB of resident memory each (opened in %v)\n", sessions, kind, each, took.Round(time.Millisecond))
+			fmt.Printf("%d idle sessions through %s: %.1f KiB of resident memory each (opened in %v)\n", sessions, name, each, took.Round(time.Millisecond))
 			b := make([]byte, len(s.rows))
 			for i, conn := range conns { // all are still served
 				if err := s.exchange(conn, b); err != nil {
 					return fmt.Errorf("session %d: %w", i, err)
 				}
 			}
-			if kind == "ours" {
+			if name == "ours" {
 				goals = append(goals, goal{name: fmt.Sprintf("idle.%d", p.idle), ours: fmt.Sprintf("%.1fKiB", each), peer: "40KiB", ratio: each / 40, want: 1, atMost: true})
 			}
 			return nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", kind, err)
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return goals, nil
 }
 
-// rss is a process's resident memory in bytes.
-func rss(pid int) (int64, error) {
+// memory is what /proc says of a process, in bytes: VmRSS: is resident now, VmHWM: was at the most.
+func memory(pid int, field string) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
 	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+		if value, ok := strings.CutPrefix(line, field); ok {
 			kib, err := strconv.ParseInt(strings.Fields(value)[0], 10, 64)
 			return kib * 1024, err
 		}
 	}
-	return 0, errors.New("/proc shows no VmRSS")
+	return 0, errors.New("/proc shows no " + field)
 }

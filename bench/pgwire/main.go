@@ -33,7 +33,7 @@ func main() {
 	var p plan
 	relay := relayFlags{}
 	relay.register()
-	parts := flag.String("part", "select,tpcb,rows,copyout,copyin,allocs,cpu,idle", "what to measure")
+	parts := flag.String("part", "select,tpcb,rows,copyout,copyin,allocs,cpu,idle,memory", "what to measure")
 	clients := flag.String("clients", "1,16,64", "numbers of clients")
 	only := flag.String("only", "", "contenders to measure beside direct; default: all")
 	flag.DurationVar(&p.slice, "slice", time.Second, "how long one contender runs before the next one; pgbench wants whole seconds")
@@ -74,12 +74,12 @@ func exitOn(err error) {
 
 func (p plan) run(ctx context.Context) (met bool, err error) {
 	var goals []goal
-	if loads := slices.DeleteFunc(slices.Clone(p.parts), func(part string) bool { return part == "idle" || part == "allocs" || part == "cpu" }); len(loads) > 0 {
+	if loads := slices.DeleteFunc(slices.Clone(p.parts), func(part string) bool { return part == "idle" || part == "allocs" || part == "cpu" || part == "memory" }); len(loads) > 0 {
 		if goals, err = p.loads(ctx, loads); err != nil {
 			return false, err
 		}
 	}
-	for part, measure := range map[string]func(context.Context) ([]goal, error){"allocs": p.allocsPart, "cpu": p.cpuPart, "idle": p.idlePart} {
+	for part, measure := range map[string]func(context.Context) ([]goal, error){"allocs": p.allocsPart, "cpu": p.cpuPart, "idle": p.idlePart, "memory": p.memoryPart} {
 		if !slices.Contains(p.parts, part) {
 			continue
 		}
@@ -99,7 +99,11 @@ func (p plan) run(ctx context.Context) (met bool, err error) {
 
 // loads measures what needs PostgreSQL and all contenders.
 func (p plan) loads(ctx context.Context, parts []string) (goals []goal, err error) {
-	w, err := start(ctx, slices.Max(p.clients), p.only)
+	scale := 1
+	if slices.Contains(parts, "tpcb") {
+		scale = slices.Max(p.clients)
+	}
+	w, err := start(ctx, slices.Max(p.clients), scale, p.only)
 	if err != nil {
 		return nil, err
 	}

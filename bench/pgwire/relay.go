@@ -46,7 +46,11 @@ func (f *relayFlags) run(ctx context.Context) error {
 	if f.kind == "iocopy" {
 		return copyRelay(ln, f.upstream)
 	}
-	srv, err := pgwire.New(pgwire.Config{Addr: f.upstream, MaxConnections: 20_000, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
+	offered, err := ownTLS()
+	if err != nil {
+		return err
+	}
+	srv, err := pgwire.New(pgwire.Config{Addr: f.upstream, TLS: offered, MaxConnections: 20_000, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
 	if err != nil {
 		return err
 	}

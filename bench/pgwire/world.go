@@ -36,7 +36,8 @@ type world struct {
 	children   []*child.Process
 }
 
-func start(ctx context.Context, clients int, only []string) (w *world, err error) {
+// scale is pgbench's: how many branches TPC-B has, whose rows its transactions wait for.
+func start(ctx context.Context, clients, scale int, only []string) (w *world, err error) {
 	w = &world{}
 	if w.dir, err = os.MkdirTemp("", "bench-pgwire-"); err != nil {
 		return nil, err
@@ -68,7 +69,7 @@ func start(ctx context.Context, clients int, only []string) (w *world, err error
 	}
 	direct := contender{"direct", u.Hostname(), u.Port()}
 	w.contenders = []contender{direct}
-	fill := exec.CommandContext(ctx, w.pgbench, "-i", "-q", "-s", "1", "-h", direct.host, "-p", direct.port, "-U", "postgres", "postgres")
+	fill := exec.CommandContext(ctx, w.pgbench, "-i", "-q", "-s", strconv.Itoa(scale), "-h", direct.host, "-p", direct.port, "-U", "postgres", "postgres")
 	fill.Env = append(os.Environ(), "PGPASSWORD="+w.password, "PGSSLMODE=disable")
 	if out, err := fill.CombinedOutput(); err != nil {
 		return w, fmt.Errorf("pgbench -i: %w: %s", err, out)
