@@ -1,0 +1,94 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// groups name what a test is of; the first that fits counts.
+var groups = []struct {
+	name string
+	fits *regexp.Regexp
+}{
+	{"encryption", regexp.MustCompile(`encrypt|_sse|_enc[_\[]|kms`)},
+	{"object lock", regexp.MustCompile(`object_lock|retention|legal_hold`)},
+	{"bucket policies, public access", regexp.MustCompile(`policy|public_block|block_public|public_acls|ownership|bucket_owner|_nonpublic|object_writer`)},
+	{"ACLs, other accounts, anonymous access", regexp.MustCompile(`acl|access_bucket|anonymous|_anon_|object_raw|not_owned|nonowner|authenticated_expired|tags_obj_public|expected_bucket_owner|_usage|grant`)},
+	{"forms (POST)", regexp.MustCompile(`post_object`)},
+	{"CORS", regexp.MustCompile(`cors`)},
+	{"headers and signatures", regexp.MustCompile(`^test_headers::`)},
+	{"lists", regexp.MustCompile(`bucket_list|basic_key_count|list_multipart|multi_objectv?2?_delete`)},
+	{"buckets", regexp.MustCompile(`::test_(bucket|buckets|create_bucket|list_buckets|bucketv2|rm_bucket|head_bucket|get_bucket|put_bucket|delete_bucket|set_bucket|logging)`)},
+	{"versions", regexp.MustCompile(`version|delete_marker`)},
+	{"objects proper", regexp.MustCompile(`.`)},
+}
+
+func groupOf(test string) string {
+	for _, g := range groups {
+		if g.fits.MatchString(test) {
+			return g.name
+		}
+	}
+	return ""
+}
+
+// print shows the results by group.
+func (r results) print() {
+	type count struct{ passed, run, skipped int }
+	counts := map[string]*count{}
+	sum := count{}
+	for test, how := range r {
+		name := groupOf(test)
+		c := counts[name]
+		if c == nil {
+			c = &count{}
+			counts[name] = c
+		}
+		for _, c := range []*count{c, &sum} {
+			c.run++
+			switch how {
+			case passed:
+				c.passed++
+			case skipped:
+				c.skipped++
+			}
+		}
+	}
+	fmt.Println("| group | passed | of | skipped |\n|---|---:|---:|---:|")
+	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return cmp.Compare(counts[b].run, counts[a].run) })
+	for _, name := range names {
+		c := counts[name]
+		fmt.Printf("| %s | %d | %d | %d |\n", name, c.passed, c.run, c.skipped)
+	}
+	fmt.Printf("| all | %d | %d | %d |\n", sum.passed, sum.run, sum.skipped)
+}
+
+// compare says which tests passed once and do not any more. With update, what
+// passes now is what is expected from then on.
+func (r results) compare(file string, partial, update bool) (lost int, err error) {
+	if update {
+		return 0, os.WriteFile(file, []byte(strings.Join(r.passing(), "\n")+"\n"), 0o644) //nolint:gosec // for everybody to read
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	expected := strings.Fields(string(data))
+	for _, test := range expected {
+		if how, ran := r[test]; how != passed && (ran || !partial) {
+			lost++
+			fmt.Fprintf(os.Stderr, "conformance-s3: %s passed once, and now: %s\n", test, cmp.Or(how, "did not run"))
+		}
+	}
+	for _, test := range r.passing() {
+		if !slices.Contains(expected, test) {
+			fmt.Fprintf(os.Stderr, "conformance-s3: %s passes now; add it to %s\n", test, file)
+		}
+	}
+	return lost, nil
+}

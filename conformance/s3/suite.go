@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/internal/s3stack"
+)
+
+// selection is what of s3-tests is run: everything but what needs a server's own
+// clock to be changed, other tiers to be configured, or Ceph's own extensions.
+const selection = "not lifecycle and not storage_class and not bucket_logging and not cloud_transition and not cloud_restore"
+
+// settings of s3-tests. All its users are root: there are no other accounts.
+const settings = `[DEFAULT]
+host = %s
+port = %s
+is_secure = False
+ssl_verify = False
+[fixtures]
+bucket prefix = conf-{random}-
+iam name prefix = conf-
+iam path prefix = /conf/
+`
+
+const user = `[%s]
+display_name = %s
+user_id = %s
+email = conformance@example.com
+api_name = us-east-1
+access_key = %s
+secret_key = %s
+tenant = conformance
+`
+
+// suite is a run of s3-tests.
+type suite struct {
+	python, checkout string
+	log              string // file for its output
+	only             string // a part, by pytest's -k
+}
+
+// run lets s3-tests judge a server whose buckets need no grant.
+func (s suite) run(ctx context.Context, w *world) (all results, err error) {
+	srv, err := w.server(ctx, s3.NoRule())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, srv.Close()) }()
+	config, report := filepath.Join(w.db.Dir, "s3tests.conf"), filepath.Join(w.db.Dir, "report.xml")
+	if err := os.WriteFile(config, []byte(configOf(srv)), 0o600); err != nil {
+		return nil, err
+	}
+	args := []string{"-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "--junitxml=" + report, "-m", selection, "s3tests/functional/test_s3.py", "s3tests/functional/test_headers.py"}
+	if s.only != "" {
+		args = append(args, "-k", s.only)
+	}
+	cmd := exec.CommandContext(ctx, s.python, args...)
+	cmd.Dir = s.checkout
+	cmd.Env = append(os.Environ(), "S3TEST_CONF="+config, "PYTHONDONTWRITEBYTECODE=1", "AWS_EC2_METADATA_DISABLED=true")
+	log, err := os.Create(s.log)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }()
+	cmd.Stdout, cmd.Stderr = log, log
+	fmt.Fprintln(os.Stderr, "conformance-s3: running s3-tests, which takes some minutes; its output goes to", s.log)
+	ran := cmd.Run()
+	all, err = read(report)
+	if err != nil {
+		return nil, errors.Join(ran, err) // a test that fails is no error; a suite that says nothing is
+	}
+	return all, nil
+}
+
+func configOf(srv *s3stack.Server) string {
+	host, port, _ := net.SplitHostPort(srv.Addr)
+	text := fmt.Sprintf(settings, host, port)
+	for _, section := range []string{"s3 main", "s3 alt", "s3 tenant", "iam", "iam root", "iam alt root"} {
+		text += fmt.Sprintf(user, section, srv.Root.AccessKeyID, srv.Root.AccessKeyID, srv.Root.AccessKeyID, srv.Root.SecretAccessKey)
+	}
+	return text
+}
+
+// results say of each test how it ended: passed, failed or skipped.
+type results map[string]string
+
+const passed, failed, skipped = "passed", "failed", "skipped"
+
+// read takes the results out of a report in JUnit's format.
+func read(path string) (results, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var report struct {
+		Cases []struct {
+			Name    string    `xml:"name,attr"`
+			Class   string    `xml:"classname,attr"`
+			Failure *struct{} `xml:"failure"`
+			Error   *struct{} `xml:"error"`
+			Skipped *struct{} `xml:"skipped"`
+		} `xml:"testsuite>testcase"`
+	}
+	if err := xml.Unmarshal(data, &report); err != nil {
+		return nil, fmt.Errorf("read the report of s3-tests: %w", err)
+	}
+	all := results{}
+	for _, c := range report.Cases {
+		name := c.Class[strings.LastIndex(c.Class, ".")+1:] + "::" + c.Name
+		switch {
+		case c.Failure != nil || c.Error != nil:
+			all[name] = failed
+		case all[name] == failed: // the clean-up of a test is a case of its own
+		case c.Skipped != nil:
+			all[name] = skipped
+		default:
+			all[name] = passed
+		}
+	}
+	if len(all) == 0 {
+		return nil, errors.New("s3-tests ran no test")
+	}
+	return all, nil
+}
+
+// passing are the names of those that passed, in order.
+func (r results) passing() []string {
+	var names []string
+	for name, how := range r {
+		if how == passed {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
