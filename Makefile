@@ -1,14 +1,14 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ops lint fmt build examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-pgwire conformance-pg conformance-pg-quick fuzz clean
+.PHONY: help demo test test-ops lint fmt build examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-pgwire bench-s3 bench-s3-quick conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick fuzz clean blob-minio s3-memory
 
 GO      ?= go
 GATEWAY  = bin/fencegate
 LINT     = $(GO) tool -modfile=tools/go.mod golangci-lint
 
 help: ## Show the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## Watch a paused writer being refused, on real processes
 	@scripts/demo
@@ -63,20 +63,43 @@ bench-pgwire: ## Measure the PostgreSQL port against io.Copy and PgBouncer
 	@scripts/need --local postgres pgbouncer
 	cd bench && $(GO) run ./pgwire
 
-bench: bench-lock bench-fence bench-pgwire ## Run every benchmark
-
-conformance-pg: ## Let drivers write through the PostgreSQL port and directly, with and without a grant
+bench-s3: ## Measure the S3 port against versitygw's POSIX back end and, where it is there, MinIO
 	@scripts/need --local postgres
-	@conformance/pg/run
+	cd bench && $(GO) run ./s3
 
-conformance-pg-quick: ## The same with the drivers that are there
+bench-s3-quick: ## The same with few rounds and small lists
+	@scripts/need --local postgres
+	cd bench && $(GO) run ./s3 -quick
+
+bench: bench-lock bench-fence bench-pgwire bench-s3 ## Run every benchmark
+
+conformance-pg: ## Run drivers and the test suites of PostgreSQL 15 and pgx through the PostgreSQL port and directly
+	@scripts/need --local cc postgres
+	@conformance/pg/run $(CONFORMANCE)
+
+conformance-pg-quick: ## The same without the suites, with the drivers of Python and those that are there
 	@scripts/need --local postgres
 	@conformance/pg/run --quick
+
+s3-memory: ## Measure what uploads to the S3 port take of memory (Linux)
+	@scripts/need --local postgres
+	$(GO) test -v -tags memory -count=1 -timeout 5m -run TestUploadsTakeLittleMemory ./cmd/fencegate
+
+blob-minio: ## Run the blob stores' suite on MinIO, which is built from source
+	@conformance/minio/run
+
+conformance-s3: ## Let S3 clients do everything with a current, a stale and no grant, and run Ceph's s3-tests (S3TESTS_DIR: a checkout)
+	@scripts/need --local postgres
+	@conformance/s3/run
+
+conformance-s3-quick: ## The clients that are there alone
+	@scripts/need --local postgres
+	@conformance/s3/run --quick
 
 FUZZTIME ?= 20s
 fuzz: ## Feed the PostgreSQL port's decoders random bytes, FUZZTIME (20s) each
 	@for target in FuzzStartup FuzzFraming FuzzSession; do \
-	  $(GO) test ./gateway/pgwire -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -parallel 2 || exit 1; done
+	  $(GO) test ./gateway/pgwire -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x -parallel 2 || exit 1; done
 
 clean: ## Remove what was built
 	rm -rf bin dist
