@@ -239,6 +239,7 @@ var (
 // farewell closes both sides as well as the state of the streams allows. cause
 // is why the pump ended. What it returns is worth a line in the log.
 func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error) error {
+	s.explain() // also to the log of a client that has left on PostgreSQL's refusal
 	s.mu.Lock()
 	left, idle, why := s.left, s.idle, s.why
 	s.mu.Unlock()
@@ -265,7 +266,6 @@ func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error)
 	case left:
 		return nil
 	case stream.typ == typeError && stream.boundary(): // PostgreSQL has said why itself
-		s.explain()
 		linger(s.client, shortLinger)
 		return nil
 	}
