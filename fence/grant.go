@@ -78,12 +78,19 @@ func ParseSeal(s string) (Seal, error) {
 	if len(s) != 2*sealBytes {
 		return Seal{}, &InvalidError{Field: "seal", Reason: fmt.Sprintf("is %d characters long; a seal has %d", len(s), 2*sealBytes)}
 	}
-	for i := range len(s) {
-		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return Seal{}, &InvalidError{Field: "seal", Reason: "is not lower-case hexadecimal"}
-		}
+	if !isLowerHex(s) {
+		return Seal{}, &InvalidError{Field: "seal", Reason: "is not lower-case hexadecimal"}
 	}
 	return Seal{text: s}, nil
+}
+
+func isLowerHex(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
 }
 
 // IsZero reports whether there is no seal.

@@ -12,7 +12,9 @@ const MaxResourceBytes = 512
 
 // ValidateResource reports whether name can name a resource: valid UTF-8,
 // 1 to [MaxResourceBytes] bytes, no control characters and no '*' (which is
-// kept for patterns). The error is an [*InvalidError].
+// kept for patterns). Nor can what reads as a token with its seal, "34.<seal>":
+// names are shown in logs and errors, and whoever swaps two arguments would show
+// the seal. The error is an [*InvalidError] that does not repeat the name.
 func ValidateResource(name string) error {
 	switch {
 	case name == "":
@@ -21,6 +23,8 @@ func ValidateResource(name string) error {
 		return &InvalidError{Field: "resource", Reason: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(name), MaxResourceBytes)}
 	case !utf8.ValidString(name):
 		return &InvalidError{Field: "resource", Reason: "is not valid UTF-8"}
+	case readsAsSealed(name):
+		return &InvalidError{Field: "resource", Reason: "reads as a token with its seal: the resource comes first, then the token"}
 	}
 	for _, r := range name {
 		if unicode.IsControl(r) {
@@ -31,6 +35,12 @@ func ValidateResource(name string) error {
 		}
 	}
 	return nil
+}
+
+// readsAsSealed reports whether text is digits, a dot and a seal.
+func readsAsSealed(text string) bool {
+	number, seal, dotted := strings.Cut(text, ".")
+	return dotted && number != "" && strings.Trim(number, "0123456789") == "" && len(seal) == 2*sealBytes && isLowerHex(seal)
 }
 
 const upperHex = "0123456789ABCDEF"

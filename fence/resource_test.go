@@ -12,6 +12,8 @@ func TestValidateResource(t *testing.T) {
 	t.Parallel()
 	for name, resource := range map[string]string{
 		"plain": "orders/1001", "one byte": "x", "unicode": "aufträge/größe", "spaces": "a b", "longest": strings.Repeat("a", 512), "percent": "50%",
+		"a hash": strings.Repeat("5e", 16), "a number and a hash in a path": "thumbs/34." + strings.Repeat("5e", 16), "no number before a hash": "a." + strings.Repeat("5e", 16),
+		"a number and a longer hash": "34." + strings.Repeat("5e", 20), "a number and no hash": "34." + strings.Repeat("xy", 16), "a file's name": "." + strings.Repeat("5e", 16),
 	} {
 		if err := fence.ValidateResource(resource); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -20,11 +22,12 @@ func TestValidateResource(t *testing.T) {
 	for name, resource := range map[string]string{
 		"empty": "", "too long": strings.Repeat("a", 513), "too long in bytes": strings.Repeat("ä", 257),
 		"newline": "a\nb", "NUL": "a\x00", "DEL": "a\x7f", "C1 control": "a\u0085", "invalid UTF-8": "a\xff", "star": "orders/*",
+		"a token with its seal": "34." + strings.Repeat("5e", 16), "a seal without its token": "0." + strings.Repeat("5e", 16),
 	} {
 		err := fence.ValidateResource(resource)
 		var invalid *fence.InvalidError
-		if !errors.As(err, &invalid) || invalid.Field != "resource" || !errors.Is(err, fence.ErrInvalid) {
-			t.Errorf("%s: got %v, want an InvalidError on the resource", name, err)
+		if !errors.As(err, &invalid) || invalid.Field != "resource" || !errors.Is(err, fence.ErrInvalid) || strings.Contains(err.Error(), "5e5e") {
+			t.Errorf("%s: got %v, want an InvalidError on the resource that does not repeat it", name, err)
 		}
 	}
 }
