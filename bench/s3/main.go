@@ -49,6 +49,7 @@ func main() {
 	flag.StringVar(&p.minio, "minio", "", "MinIO's program; default: from the PATH, else MinIO is left out")
 	quick := flag.Bool("quick", false, "few rounds, small lists: to see that it runs")
 	strict := flag.Bool("strict", false, "exit with 1 when a goal is missed")
+	profile := flag.String("profile", "", "folder into which ours and versitygw write profiles of their processor time")
 	serve := flag.String("serve", "", "be this server, as the environment says")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -60,6 +61,9 @@ func main() {
 	if *quick {
 		p.slice, p.rounds, p.keys = 300*time.Millisecond, 3, 20_000
 		*clients, *sizes = "1,16", "4KiB,1MiB"
+	}
+	if *profile != "" {
+		fail(os.Setenv(envProfile, *profile))
 	}
 	p.parts = strings.Split(*parts, ",")
 	if *only != "" {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -40,7 +41,11 @@ type operation func(ctx context.Context, one *contender, n int64) error
 
 // slice lets clients repeat an operation, and tells how many were done in a second.
 // Each does at least one.
-func (p plan) sliceOf(ctx context.Context, one *contender, clients int, do operation) (rate float64, err error) {
+func (p plan) sliceOf(ctx context.Context, w *world, one *contender, clients int, do operation) (rate float64, each spent, err error) {
+	before, err := w.spentBy(one)
+	if err != nil {
+		return 0, each, err
+	}
 	var next, done atomic.Int64
 	var first sync.Once
 	var all sync.WaitGroup
@@ -59,28 +64,30 @@ func (p plan) sliceOf(ctx context.Context, one *contender, clients int, do opera
 		})
 	}
 	all.Wait()
-	return float64(done.Load()) / time.Since(began).Seconds(), err
+	rate = float64(done.Load()) / time.Since(began).Seconds()
+	after, e := w.spentBy(one)
+	return rate, after.since(before, max(done.Load(), 1)), cmp.Or(err, e)
 }
 
 // rounds gives each contender its slice in turn, every round beginning with
 // another one, and prints what came out.
 func (p plan) measure(ctx context.Context, w *world, what string, clients int, contenders []*contender, do operation) (map[string][]float64, error) {
-	rates := map[string][]float64{}
+	rates, costs := map[string][]float64{}, map[string]spent{}
 	for round := range p.rounds {
 		for i := range contenders {
 			one := contenders[(i+round)%len(contenders)]
 			bounded, cancel := context.WithTimeout(ctx, p.slice+2*time.Minute)
-			rate, err := p.sliceOf(bounded, one, clients, do)
+			rate, each, err := p.sliceOf(bounded, w, one, clients, do)
 			cancel()
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", one.name, err)
 			}
-			rates[one.name] = append(rates[one.name], rate)
+			rates[one.name], costs[one.name] = append(rates[one.name], rate), each
 		}
 	}
 	for _, one := range contenders {
 		all := ratios(rates["ours"], rates[one.name])
-		fmt.Printf("%-22s %3d clients  %-10s %10.1f/s   ours is %.2f of it (%.2f-%.2f)\n", what, clients, one.name, median(rates[one.name]), median(all), all[0], all[len(all)-1])
+		fmt.Printf("%-22s %3d clients  %-10s %10.1f/s   ours is %.2f of it (%.2f-%.2f)   %s\n", what, clients, one.name, median(rates[one.name]), median(all), all[0], all[len(all)-1], costs[one.name])
 	}
 	return rates, nil
 }

@@ -19,6 +19,11 @@ import (
 func serveAs(name string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
+	written, err := profiled(name)
+	if err != nil {
+		return err
+	}
+	defer written()
 	if name == "versitygw" {
 		return servePosix(ctx)
 	}

@@ -114,6 +114,7 @@ const (
 	envPostgres = "BENCH_POSTGRES"
 	envFolder   = "BENCH_FOLDER"
 	envKey      = "BENCH_KEY"
+	envProfile  = "BENCH_PROFILE"
 )
 
 func (w *world) self(ctx context.Context, one *contender, addr string, env ...string) error {

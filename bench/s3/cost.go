@@ -1,0 +1,86 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/pprof"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// spent is processor time of a server and of the PostgreSQL that it asks.
+type spent struct{ server, postgres time.Duration }
+
+// spentBy is what a contender has used until now.
+func (w *world) spentBy(one *contender) (s spent, err error) {
+	if s.server, err = processorTime(one.pid); err != nil || one.name != "ours" {
+		return s, err
+	}
+	backends, err := childrenOf(w.db.Pid())
+	if err != nil {
+		return s, err
+	}
+	for _, pid := range backends {
+		if t, err := processorTime(pid); err == nil { // else it has just ended
+			s.postgres += t
+		}
+	}
+	return s, nil
+}
+
+// since is what was used for each of n operations.
+func (s spent) since(before spent, n int64) spent {
+	return spent{server: (s.server - before.server) / time.Duration(n), postgres: (s.postgres - before.postgres) / time.Duration(n)}
+}
+
+func (s spent) String() string {
+	return fmt.Sprintf("processor time of each: server %d µs, PostgreSQL %d µs", s.server.Microseconds(), s.postgres.Microseconds())
+}
+
+// processorTime is that of all threads of a process, user and system.
+func processorTime(pid int) (time.Duration, error) {
+	var t unix.Timespec
+	const wholeProcess = 2 // the clock's number: ^pid, and which of the process's clocks
+	if err := unix.ClockGettime(int32(^pid<<3|wholeProcess), &t); err != nil {
+		return 0, fmt.Errorf("processor time of process %d: %w", pid, err)
+	}
+	return time.Duration(t.Nano()), nil
+}
+
+func childrenOf(pid int) ([]int, error) {
+	id := strconv.Itoa(pid)
+	data, err := os.ReadFile(filepath.Join("/proc", id, "task", id, "children"))
+	if err != nil {
+		return nil, err
+	}
+	var all []int
+	for text := range strings.FieldsSeq(string(data)) {
+		child, err := strconv.Atoi(text)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, child)
+	}
+	return all, nil
+}
+
+// profiled records where the server spends processor time, from its start to
+// its end, where a folder for that is given.
+func profiled(name string) (stop func(), err error) {
+	folder := os.Getenv(envProfile)
+	if folder == "" {
+		return func() {}, nil
+	}
+	f, err := os.Create(filepath.Join(folder, name+".pprof"))
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, err
+	}
+	return func() { pprof.StopCPUProfile(); _ = f.Close() }, nil
+}
