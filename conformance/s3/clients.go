@@ -21,8 +21,9 @@ var clients = []struct{ name, command, version string }{
 	{"aws-sdk-go-v2", "", ""},
 	{"minio-go", "", ""},
 	{"boto3", "/usr/bin/python3 clients/with_boto3.py", "/usr/bin/python3 -c 'import boto3; print(boto3.__version__)'"},
-	{"awscli", "/usr/bin/python3 clients/with_awscli.py", "/usr/bin/aws --version | sed 's,aws-cli/,,; s, .*,,'"},
-	{"s3cmd", "/usr/bin/python3 clients/with_s3cmd.py", "s3cmd --version | sed 's,s3cmd version ,,'"},
+	{"awscli", "/usr/bin/python3 clients/with_awscli.py", "/usr/bin/aws --version >/dev/null && /usr/bin/aws --version | sed 's,aws-cli/,,; s, .*,,'"},
+	{"s3cmd", "/usr/bin/python3 clients/with_s3cmd.py", "s3cmd --version >/dev/null && s3cmd --version | sed 's,s3cmd version ,,'"},
+	{"rclone", "/usr/bin/python3 clients/with_rclone.py", "rclone version >/dev/null && rclone version | sed -n 's,^rclone v,,p'"},
 }
 
 // writes are the cases that need a grant; the others are reads.
