@@ -22,11 +22,12 @@ import (
 type backend struct {
 	front.BackendUnsupported
 
-	cfg   Config
-	base  context.Context //nolint:containedctx // the server's life; see above
-	db    database
-	acl   []byte
-	store storeOwner // whether the store is ours
+	cfg     Config
+	base    context.Context //nolint:containedctx // the server's life; see above
+	db      database
+	acl     []byte
+	lookups *lookups
+	store   storeOwner // whether the store is ours
 }
 
 var _ front.Backend = (*backend)(nil)
@@ -36,7 +37,7 @@ func newBackend(base context.Context, cfg Config) (*backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the buckets' ACL: %w", err)
 	}
-	return &backend{cfg: cfg, base: base, db: newDatabase(cfg), acl: acl}, nil
+	return &backend{cfg: cfg, base: base, db: newDatabase(cfg), lookups: newLookups(cfg), acl: acl}, nil
 }
 
 func (*backend) String() string { return "fencegate" }

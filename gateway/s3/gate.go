@@ -16,6 +16,7 @@ import (
 // and tells the metrics what came of each request.
 type gate struct {
 	cfg               Config
+	lookups           *lookups
 	requests, uploads atomic.Int64 // at work
 }
 
@@ -54,6 +55,9 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 		if g.uploads.Add(1) > int64(g.cfg.MaxUploads) {
 			return refuse(c, s3err.GetAPIError(s3err.ErrSlowDown))
 		}
+	}
+	if g.lookAhead(c, bucket) {
+		defer leaveAhead(c)
 	}
 	if err := c.Next(); err != nil {
 		e, known := err.(s3err.S3Error) //nolint:errorlint // see codeOf

@@ -23,7 +23,7 @@ const (
 	coalesce(v.etag, ''), coalesce(v.attributes - 'part_checksums', '{}'), coalesce(v.created_at, b.created_at), b.keep_count IS DISTINCT FROM 0`
 
 	// Both give one row where the bucket exists; its version is NULL where the key does not.
-	sqlCurrent = "SELECT v.id IS NOT NULL, false, " + foundColumns + `
+	sqlCurrent = "SELECT v.id IS NOT NULL, " + foundColumns + `
 	FROM objects.buckets b
 	LEFT JOIN objects.pointers p ON p.bucket = b.name AND p.key = $2
 	LEFT JOIN objects.versions v ON v.id = p.version
@@ -51,18 +51,25 @@ type markerError struct {
 
 // find is the version that a read asks for.
 func (b *backend) find(bucket, key, versionID string) (version, error) {
+	return b.findAfter(nil, bucket, key, versionID)
+}
+
+// findAfter is find where the look-up may have begun before, ahead of the
+// operation.
+func (b *backend) findAfter(ahead *lookup, bucket, key, versionID string) (version, error) {
 	wanted, err := versionOf(versionID)
 	if err != nil {
 		return version{}, err
 	}
 	var v version
 	var found, deletion bool
-	err = b.db.once(b.base, func(ctx context.Context, q querier) error {
-		if wanted.Valid {
+	if wanted.Valid {
+		err = b.db.once(b.base, func(ctx context.Context, q querier) error {
 			return v.scan(behind{q.QueryRow(ctx, sqlFind, bucket, key, wanted), []any{&found, &deletion}})
-		}
-		return v.scan(behind{q.QueryRow(ctx, sqlCurrent, bucket, key), []any{&found, &deletion}})
-	})
+		})
+	} else {
+		v, found, err = b.current(ahead, bucket, key)
+	}
 	switch err = noRows(err, errNoBucket); {
 	case err != nil:
 		return v, err
@@ -76,6 +83,30 @@ func (b *backend) find(bucket, key, versionID string) (version, error) {
 		return v, s3err.GetAPIError(s3err.ErrNoSuchKey)
 	}
 	return v, nil
+}
+
+// current is a key's current version and whether there is one.
+func (b *backend) current(ahead *lookup, bucket, key string) (v version, found bool, err error) {
+	began := time.Now()
+	if b.lookups.limit > 0 {
+		if ahead == nil {
+			ahead = b.lookups.begin(bucket, key)
+		}
+		c, err := ahead.wait()
+		switch {
+		case err == nil && !c.bucket:
+			return version{}, false, errNoBucket
+		case err == nil:
+			return c.version, c.key, nil
+		}
+		began = ahead.began
+	}
+	ctx, cancel := context.WithDeadline(b.base, began.Add(b.cfg.DatabaseTimeout))
+	defer cancel()
+	err = b.db.once(ctx, func(ctx context.Context, q querier) error {
+		return v.scan(behind{q.QueryRow(ctx, sqlCurrent, bucket, key), []any{&found}})
+	})
+	return v, found, err
 }
 
 // hidden says that there is no such key, and which deletion hides it.
@@ -120,17 +151,17 @@ func (b behind) Scan(dest ...any) error { return b.row.Scan(append(b.at, dest...
 // GetObject implements the front's Backend. The look at the pointer is over
 // before the first byte is read: no transaction waits for a slow reader.
 func (b *backend) GetObject(ctx context.Context, in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
-	r := b.requestOf(ctx)
-	out, err := b.get(in)
+	out, err := b.get(takeAhead(ctx, *in.Bucket, *in.Key), in)
 	if err != nil {
-		return nil, b.fail(r, *in.Bucket, "GetObject", err)
+		return nil, b.fail(b.requestOf(ctx), *in.Bucket, "GetObject", err)
 	}
 	return out, nil
 }
 
-func (b *backend) get(in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
+func (b *backend) get(ahead *lookup, in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
 	for try := 1; ; try++ {
-		v, part, err := b.look(in)
+		v, part, err := b.lookAfter(ahead, in)
+		ahead = nil
 		if err != nil {
 			return nil, err
 		}
@@ -148,7 +179,7 @@ func (b *backend) get(in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
 
 // HeadObject implements the front's Backend.
 func (b *backend) HeadObject(ctx context.Context, in *s3.HeadObjectInput) (*s3.HeadObjectOutput, error) {
-	v, part, err := b.look(&s3.GetObjectInput{
+	v, part, err := b.lookAfter(takeAhead(ctx, *in.Bucket, *in.Key), &s3.GetObjectInput{
 		Bucket: in.Bucket, Key: in.Key, VersionId: in.VersionId, Range: in.Range, PartNumber: in.PartNumber,
 		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch, IfModifiedSince: in.IfModifiedSince, IfUnmodifiedSince: in.IfUnmodifiedSince,
 		ChecksumMode: in.ChecksumMode,
@@ -177,12 +208,15 @@ type extent struct {
 
 // look finds the version and the part of it that a read wants, and evaluates
 // the read's conditions.
-func (b *backend) look(in *s3.GetObjectInput) (version, extent, error) {
+func (b *backend) look(in *s3.GetObjectInput) (version, extent, error) { return b.lookAfter(nil, in) }
+
+// lookAfter is look where the look-up may have begun before.
+func (b *backend) lookAfter(ahead *lookup, in *s3.GetObjectInput) (version, extent, error) {
 	versionID := ""
 	if in.VersionId != nil {
 		versionID = *in.VersionId
 	}
-	v, err := b.find(*in.Bucket, *in.Key, versionID)
+	v, err := b.findAfter(ahead, *in.Bucket, *in.Key, versionID)
 	if err != nil {
 		return v, extent{}, err
 	}

@@ -1,0 +1,461 @@
+//go:build unix
+
+package s3
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// wire is the network to PostgreSQL. It can hold answers back that PostgreSQL has
+// given already, and counts what it was asked.
+type wire struct {
+	asked atomic.Int32
+	came  chan struct{} // gets one for each answer that is held back
+
+	mu    sync.Mutex
+	held  chan struct{} // nil: nothing is held back
+	conns []net.Conn
+}
+
+func (w *wire) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.conns = append(w.conns, c)
+	return &wired{c, w}, nil
+}
+
+// hold lets no answer through until the function that it returns is called.
+func (w *wire) hold() (release func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	held := make(chan struct{})
+	w.held = held
+	w.asked.Store(0)
+	return sync.OnceFunc(func() {
+		w.mu.Lock()
+		w.held = nil
+		w.mu.Unlock()
+		close(held)
+	})
+}
+
+// cut ends all connections.
+func (w *wire) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.conns {
+		_ = c.Close()
+	}
+	w.conns = nil
+}
+
+type wired struct {
+	net.Conn
+
+	w *wire
+}
+
+func (c *wired) Write(p []byte) (int, error) {
+	if p[0] == 'B' { // Bind
+		c.w.asked.Add(1)
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *wired) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.w.mu.Lock()
+	held := c.w.held
+	c.w.mu.Unlock()
+	if held != nil {
+		c.w.came <- struct{}{}
+		<-held
+	}
+	return n, err
+}
+
+// asking is look-ups in a database with a bucket.
+type asking struct {
+	*backend
+
+	t    *testing.T
+	wire *wire
+	db   *pgxpool.Pool // beside the wire
+}
+
+func setUpLookups(t *testing.T, patience time.Duration) *asking {
+	t.Helper()
+	pg := testenv.Postgres(t)
+	a := &asking{t: t, wire: &wire{came: make(chan struct{}, 1000)}, db: pg.Pool(t)}
+	config, err := pgxpool.ParseConfig(pg.GatewayURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns, config.ConnConfig.DialFunc = 4, a.wire.dial
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	cfg := Config{Pool: pool, DatabaseTimeout: 30 * time.Second, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: deaf{}}
+	a.backend = &backend{cfg: cfg, base: t.Context(), db: newDatabase(cfg), lookups: newLookups(cfg)}
+	a.lookups.patience = patience
+	a.exec("SELECT objects.create_bucket('b', 0, 'none')")
+	for _, key := range []string{"first", "warm"} {
+		a.write(key)
+	}
+	// Each statement is prepared on the one connection that there is so far.
+	one := a.lookups.begin("b", "warm")
+	two, three := a.lookups.begin("b", "warm"), a.lookups.begin("b", "first")
+	for _, l := range []*lookup{one, two, three} {
+		if _, err := l.wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return a
+}
+
+func (a *asking) exec(sql string, args ...any) {
+	a.t.Helper()
+	if _, err := a.db.Exec(a.t.Context(), sql, args...); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// write makes a new version current, and is acknowledged when it returns.
+func (a *asking) write(key string) blob.ID {
+	a.t.Helper()
+	id := blob.NewID()
+	a.exec(`WITH v AS (INSERT INTO objects.versions (id, bucket, key, blobs, blob_sizes, size, etag, attributes, resource, token)
+		VALUES ($1, 'b', $2, ARRAY[$1, $3]::uuid[], '{3, 4}', 7, 'e-' || $2, '{"content_type": "text/plain", "part_checksums": ["x"]}', 'b', 1) RETURNING *)
+		INSERT INTO objects.pointers (bucket, key, version, size, etag, modified_at) SELECT bucket, key, id, size, etag, created_at FROM v
+		ON CONFLICT (bucket, key) DO UPDATE SET version = excluded.version`, uuid(id), key, uuid(blob.NewID()))
+	return id
+}
+
+// held begins a look-up whose answer is held back.
+func (a *asking) held() (first *lookup, release func()) {
+	release = a.wire.hold()
+	a.t.Cleanup(release)
+	return a.lookups.begin("b", "first"), release
+}
+
+func (a *asking) nothingIsLeft() {
+	a.t.Helper()
+	a.lookups.mu.Lock()
+	defer a.lookups.mu.Unlock()
+	if a.lookups.underWay != 0 || a.lookups.slow != 0 || len(a.lookups.waiting) != 0 {
+		a.t.Errorf("%d questions are under way, %d slow, %d look-ups wait", a.lookups.underWay, a.lookups.slow, len(a.lookups.waiting))
+	}
+	if n := a.cfg.Pool.Stat().AcquiredConns(); n != 0 {
+		a.t.Errorf("%d connections are not given back", n)
+	}
+}
+
+func TestLookUpsThatWaitAreAskedTogetherAndAnsweredEach(t *testing.T) {
+	t.Parallel()
+	a := setUpLookups(t, time.Hour)
+	const keys = 20
+	ids := map[string]blob.ID{}
+	for i := range keys {
+		key := fmt.Sprintf("k%d", i)
+		ids[key] = a.write(key)
+	}
+	first, release := a.held()
+	var all []*lookup
+	for i := range keys {
+		all = append(all, a.lookups.begin("b", fmt.Sprintf("k%d", i)), a.lookups.begin("b", fmt.Sprintf("no%d", i)), a.lookups.begin("no", "k1"))
+	}
+	all = append(all, a.lookups.begin("b", "k3")) // twice in one question
+	var readers sync.WaitGroup
+	for _, l := range slices.Backward(all) {
+		readers.Go(func() {
+			c, err := l.wait()
+			switch id, there := ids[l.key]; {
+			case err != nil:
+				t.Error(err)
+			case c.bucket != (l.bucket == "b"), c.key != (there && l.bucket == "b"):
+				t.Errorf("%s/%s: bucket %v, key %v", l.bucket, l.key, c.bucket, c.key)
+			case c.key && (c.ID != id || c.Blobs[0] != id || len(c.Blobs) != 2 || c.ETag != "e-"+l.key || c.Size != 7 ||
+				!slices.Equal(c.BlobSizes, []int64{3, 4}) || c.Attributes.ContentType != "text/plain" || c.Attributes.PartChecksums != nil || c.Kept ||
+				time.Since(c.CreatedAt).Abs() > time.Hour):
+				t.Errorf("%s: %+v", l.key, c)
+			}
+		})
+	}
+	release()
+	if c, err := first.wait(); err != nil || !c.key {
+		t.Errorf("the first: %+v, %v", c, err)
+	}
+	readers.Wait()
+	if n := a.wire.asked.Load(); n != 2 {
+		t.Errorf("PostgreSQL was asked %d times, want 2", n)
+	}
+	a.nothingIsLeft()
+}
+
+// A look-up that joined a question which is under way already would see the past.
+func TestALookUpSeesWhatWasWrittenBeforeItBegan(t *testing.T) {
+	t.Parallel()
+	a := setUpLookups(t, time.Hour)
+	release := a.wire.hold()
+	defer release()
+	early := a.lookups.begin("b", "first")
+	seen := make(chan current)
+	go func() {
+		c, err := early.wait()
+		if err != nil {
+			t.Error(err)
+		}
+		seen <- c
+	}()
+	<-a.wire.came // PostgreSQL has answered it
+	id := a.write("first")
+	late := a.lookups.begin("b", "first")
+	release()
+	if c := <-seen; c.ID == id {
+		t.Error("the early one saw the future")
+	}
+	if c, err := late.wait(); err != nil || c.ID != id {
+		t.Errorf("a look-up after the write found %x, %v; want %x", c.ID, err, id)
+	}
+	a.nothingIsLeft()
+}
+
+func TestALookUpThatFailsFailsAlone(t *testing.T) {
+	t.Parallel()
+	a := setUpLookups(t, time.Hour)
+	id := a.write("good")
+	first, release := a.held()
+	good, bad, other := a.lookups.begin("b", "good"), a.lookups.begin("b", "not\xfftext"), a.lookups.begin("b", "good")
+	release()
+	if _, err := first.wait(); err != nil {
+		t.Error(err)
+	}
+	for _, l := range []*lookup{good, bad, other} {
+		v, found, err := a.current(l, l.bucket, l.key)
+		if l == bad {
+			if err == nil || errors.Is(err, errDatabaseAway) {
+				t.Errorf("text that is none: %v", err)
+			}
+		} else if err != nil || !found || v.ID != id {
+			t.Errorf("got %x, %v, %v", v.ID, found, err)
+		}
+	}
+	a.nothingIsLeft()
+}
+
+func TestWhoLeavesLeavesTheOthersTheirAnswers(t *testing.T) {
+	t.Parallel()
+	a := setUpLookups(t, time.Hour)
+	id := a.write("x")
+	for gone := range 5 {
+		first, release := a.held()
+		all := []*lookup{first}
+		for range 4 {
+			all = append(all, a.lookups.begin("b", "x"))
+		}
+		if gone > 0 { // it waits: nobody asks for it
+			all[gone].leave()
+		}
+		release()
+		if gone == 0 { // it is to read the answer
+			first.leave()
+		}
+		for i, l := range all {
+			if i == gone {
+				continue
+			}
+			if c, err := l.wait(); err != nil || i > 0 && c.ID != id {
+				t.Errorf("without %d, %d got %x, %v", gone, i, c.ID, err)
+			}
+		}
+		a.nothingIsLeft()
+	}
+	// The reader of a question that others wait behind, and one beside it that was asked, too.
+	first, release := a.held()
+	reader, beside, last := a.lookups.begin("b", "x"), a.lookups.begin("b", "x"), a.lookups.begin("b", "x")
+	release()
+	first.leave()
+	beside.leave()
+	reader.leave()
+	if c, err := last.wait(); err != nil || c.ID != id {
+		t.Errorf("got %x, %v", c.ID, err)
+	}
+	a.nothingIsLeft()
+}
+
+func TestLookUpsOutliveALostConnection(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(*asking){
+		"cut": func(a *asking) { a.wire.cut() },
+		"PostgreSQL ends the sessions": func(a *asking) {
+			a.exec("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := setUpLookups(t, time.Hour)
+			id := a.write("x")
+			first, release := a.held()
+			var all []*lookup
+			for range 10 {
+				all = append(all, a.lookups.begin("b", "x"))
+			}
+			lose(a)
+			release()
+			var readers sync.WaitGroup
+			for _, l := range append(all, first) {
+				readers.Go(func() {
+					if v, found, err := a.current(l, l.bucket, l.key); err != nil || !found || l != first && v.ID != id {
+						t.Errorf("got %x, %v, %v", v.ID, found, err)
+					}
+				})
+			}
+			readers.Wait()
+			a.nothingIsLeft()
+			if _, found, err := a.current(nil, "b", "x"); err != nil || !found {
+				t.Errorf("afterwards: %v, %v", found, err)
+			}
+		})
+	}
+}
+
+func TestNobodyWaitsLongForAQuestionThatHangs(t *testing.T) {
+	t.Parallel()
+	a := setUpLookups(t, time.Millisecond)
+	release := a.wire.hold()
+	defer release()
+	hangs := a.lookups.begin("b", "first")
+	ended := make(chan error)
+	go func() {
+		_, err := hangs.wait()
+		ended <- err
+	}()
+	<-a.wire.came
+	a.wire.mu.Lock()
+	a.wire.held = nil // for all but that one
+	a.wire.mu.Unlock()
+	for range 3 {
+		if c, err := a.lookups.begin("b", "warm").wait(); err != nil || !c.key {
+			t.Errorf("beside it: %+v, %v", c, err)
+		}
+	}
+	release()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	a.nothingIsLeft()
+}
+
+func TestALookUpEndsAtItsDeadline(t *testing.T) {
+	t.Parallel()
+	a := setUpLookups(t, time.Hour)
+	a.lookups.timeout, a.cfg.DatabaseTimeout = 100*time.Millisecond, 100*time.Millisecond
+	tx, err := a.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := tx.Exec(t.Context(), "LOCK TABLE objects.pointers"); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	var readers sync.WaitGroup
+	for range 10 {
+		readers.Go(func() {
+			if _, _, err := a.current(nil, "b", "first"); !errors.Is(err, errDatabaseAway) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	readers.Wait()
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	_ = tx.Rollback(t.Context())
+	if _, found, err := a.current(nil, "b", "first"); err != nil || !found {
+		t.Errorf("afterwards: %v, %v", found, err)
+	}
+	a.nothingIsLeft()
+}
+
+func TestALookUpKeepsNoConnectionForGood(t *testing.T) {
+	t.Parallel()
+	a := setUpLookups(t, time.Hour)
+	before := a.cfg.Pool.Stat().AcquireCount()
+	var readers sync.WaitGroup
+	var left atomic.Int32
+	left.Store(3000)
+	for range 8 {
+		readers.Go(func() {
+			for left.Add(-1) > 0 {
+				if c, err := a.lookups.begin("b", "warm").wait(); err != nil || !c.key {
+					t.Errorf("got %+v, %v", c, err)
+				}
+			}
+		})
+	}
+	readers.Wait()
+	if got := a.cfg.Pool.Stat().AcquireCount() - before; got < 2 {
+		t.Errorf("the pool gave connections %d times", got)
+	}
+	a.nothingIsLeft()
+}
+
+func TestAnAnswerOfAnotherFormIsRefused(t *testing.T) {
+	t.Parallel()
+	eight := strings.Repeat("\x00", 7) + "\x01"
+	array := "\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x14\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x08" + eight
+	uuids := "\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x0b\x86\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x10" + strings.Repeat("u", 16)
+	good := []string{eight, strings.Repeat("i", 16), uuids, array, eight, "etag", "{}", eight, "\x01"}
+	take := func(row []string) error {
+		q := &question{asked: []*lookup{{}}}
+		var values [][]byte
+		for _, v := range row {
+			values = append(values, []byte(v))
+		}
+		return q.take(values)
+	}
+	if err := take(good); err != nil {
+		t.Fatal(err)
+	}
+	for column, value := range good {
+		if column == 5 { // any text
+			continue
+		}
+		for n := range len(value) {
+			row := slices.Clone(good)
+			row[column] = value[:n]
+			if err := take(row); err == nil {
+				t.Errorf("column %d with %d bytes of %d is taken", column, n, len(value))
+			}
+		}
+	}
+	for _, n := range []string{strings.Repeat("\x00", 8), strings.Repeat("\x00", 7) + "\x02", strings.Repeat("\xff", 8)} {
+		row := slices.Clone(good)
+		if row[0] = n; take(row) == nil {
+			t.Errorf("look-up %x is taken", n)
+		}
+	}
+}
