@@ -69,8 +69,10 @@ func (p plan) armPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 		return nil, err
 	}
 	all, hot := after.all-before.all, after.hot-before.hot
-	return append(goals, goal{fmt.Sprintf("fence.hot.c16.%s", in.commit), fmt.Sprintf("%d", hot), fmt.Sprintf("updates:%d", all),
-		float64(hot) / float64(all), 0.99}), nil
+	return append(goals, goal{
+		fmt.Sprintf("fence.hot.c16.%s", in.commit), fmt.Sprintf("%d", hot), fmt.Sprintf("updates:%d", all),
+		float64(hot) / float64(all), 0.99,
+	}), nil
 }
 
 // updates counts the updates of the fences, and those that were HOT.

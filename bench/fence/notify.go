@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -59,6 +60,36 @@ func (t *teller) run(ctx context.Context, pool *pgxpool.Pool) {
 	}
 }
 
+// listen is a gateway that hears what is told until ctx ends.
+func listen(ctx context.Context, config *pgx.ConnConfig, others *sync.WaitGroup) error {
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	if _, err := conn.Exec(ctx, sqlListen); err != nil {
+		return errors.Join(err, conn.Close(ctx))
+	}
+	others.Go(func() {
+		defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+		for {
+			if _, err := conn.WaitForNotification(ctx); err != nil {
+				return
+			}
+		}
+	})
+	return nil
+}
+
+// armings gives each client a resource of its own, and the next arming of it.
+func armings(clients int) func(*client) fence.Arming {
+	last := make([]fence.Token, clients)
+	begun := time.Now().UnixMicro() // above what an earlier cell has left
+	return func(c *client) fence.Arming {
+		last[c.id]++
+		return fence.Arming{Resource: fmt.Sprintf("arms/%d", c.id), Token: fence.Token(begun) + last[c.id], SealHash: fence.NewSeal().Hash(), Holder: "bench"}
+	}
+}
+
 // notifyPart: arming and telling the gateways of it, within the arming transaction
 // and in one of its own, against arming alone; each client a resource of its own.
 func (p plan) notifyPart(ctx context.Context, w *world, in cell) ([]goal, error) {
@@ -77,35 +108,17 @@ func (p plan) notifyPart(ctx context.Context, w *world, in cell) ([]goal, error)
 	}
 	defer pool.Close()
 	for range listeners {
-		conn, err := pgx.ConnectConfig(ctx, config.ConnConfig.Copy())
-		if err != nil {
+		if err := listen(ctx, config.ConnConfig.Copy(), &others); err != nil {
 			return nil, err
 		}
-		if _, err := conn.Exec(ctx, sqlListen); err != nil {
-			return nil, err
-		}
-		others.Go(func() {
-			defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-			for {
-				if _, err := conn.WaitForNotification(ctx); err != nil {
-					return
-				}
-			}
-		})
 	}
 	told := &teller{armed: make(map[string]struct{})}
 	others.Go(func() { told.run(ctx, pool) })
 
-	f := pgfence.New(pool)
+	f, next := pgfence.New(pool), armings(in.clients)
 	clients := make([]*client, in.clients)
-	last := make([]fence.Token, in.clients)
 	for i := range clients {
 		clients[i] = &client{id: i}
-	}
-	begun := time.Now().UnixMicro() // above what an earlier cell has left
-	next := func(c *client) fence.Arming {
-		last[c.id]++
-		return fence.Arming{Resource: fmt.Sprintf("arms/%d", c.id), Token: fence.Token(begun) + last[c.id], SealHash: fence.NewSeal().Hash(), Holder: "bench"}
 	}
 	results, err := p.measure(ctx, clients, in, []contender{
 		{name: "arm", op: func(ctx context.Context, c *client) error { return f.Arm(ctx, next(c)) }},

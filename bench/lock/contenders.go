@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -103,7 +104,7 @@ func apart(lockers []*lock.Locker) contender {
 
 func redsyncs(name string, rs *redsync.Redsync, opts ...redsync.Option) contender {
 	acquire := func(ctx context.Context, resource string, tries int) (func(context.Context) error, error) {
-		m := rs.NewMutex(resource, append(opts[:len(opts):len(opts)], redsync.WithExpiry(ttl), redsync.WithTries(tries))...)
+		m := rs.NewMutex(resource, append(slices.Clip(opts), redsync.WithExpiry(ttl), redsync.WithTries(tries))...)
 		if err := m.LockContext(ctx); err != nil {
 			return nil, err
 		}

@@ -49,7 +49,6 @@ func main() {
 	strict := flag.Bool("strict", false, "exit with 1 when a goal is missed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
 	if *profile != "" {
 		f, err := os.Create(*profile)
 		if err == nil {
@@ -59,6 +58,7 @@ func main() {
 	}
 	var b board
 	err := run(ctx, s, &b)
+	stop()
 	pprof.StopCPUProfile()
 	exitOn(err)
 	if missed := b.print(); missed > 0 && *strict {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -183,30 +185,15 @@ func (p plan) idlePart(context.Context) (goals []goal, err error) {
 			if err != nil {
 				return err
 			}
-			conns := make([]net.Conn, sessions)
-			failures := make([]error, sessions)
+			began := time.Now()
+			conns, err := s.logins(addr, encrypted, sessions)
 			defer func() {
 				for _, conn := range conns {
-					if conn != nil {
-						_ = conn.Close()
-					}
+					_ = conn.Close()
 				}
 			}()
-			began := time.Now()
-			limit := make(chan struct{}, 64)
-			var opening sync.WaitGroup
-			for i := range conns {
-				limit <- struct{}{}
-				opening.Go(func() {
-					conns[i], failures[i] = s.login(addr, encrypted)
-					<-limit
-				})
-			}
-			opening.Wait()
-			for _, err := range failures {
-				if err != nil {
-					return err
-				}
+			if err != nil {
+				return err
 			}
 			took := time.Since(began)
 			after, err := memory(relay.Pid(), "VmRSS:")
@@ -215,22 +202,44 @@ func (p plan) idlePart(context.Context) (goals []goal, err error) {
 			}
 			each := float64(after-before) / 1024 / float64(sessions)
 			fmt.Printf("%d idle sessions through %s: %.1f KiB of resident memory each (opened in %v)\n", sessions, name, each, took.Round(time.Millisecond))
-			b := make([]byte, len(s.rows))
-			for i, conn := range conns { // all are still served
-				if err := s.exchange(conn, b); err != nil {
-					return fmt.Errorf("session %d: %w", i, err)
-				}
-			}
 			if name == "ours" {
 				goals = append(goals, goal{name: fmt.Sprintf("idle.%d", p.idle), ours: fmt.Sprintf("%.1fKiB", each), peer: "40KiB", ratio: each / 40, want: 1, atMost: true})
 			}
-			return nil
+			return s.serves(conns)
 		})
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return goals, nil
+}
+
+// logins opens so many sessions, several at a time. Those that were opened come
+// with an error, too.
+func (s *standIn) logins(addr string, encrypted bool, sessions int) ([]net.Conn, error) {
+	conns, failures := make([]net.Conn, sessions), make([]error, sessions)
+	limit := make(chan struct{}, 64)
+	var opening sync.WaitGroup
+	for i := range conns {
+		limit <- struct{}{}
+		opening.Go(func() {
+			conns[i], failures[i] = s.login(addr, encrypted)
+			<-limit
+		})
+	}
+	opening.Wait()
+	return slices.DeleteFunc(conns, func(c net.Conn) bool { return c == nil }), cmp.Or(failures...)
+}
+
+// serves sees that each of the sessions is still served.
+func (s *standIn) serves(conns []net.Conn) error {
+	b := make([]byte, len(s.rows))
+	for i, conn := range conns {
+		if err := s.exchange(conn, b); err != nil {
+			return fmt.Errorf("session %d: %w", i, err)
+		}
+	}
+	return nil
 }
 
 // memory is what /proc says of a process, in bytes: VmRSS: is resident now, VmHWM: was at the most.

@@ -42,9 +42,10 @@ func main() {
 	strict := flag.Bool("strict", false, "exit with 1 when a goal is missed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
 	if relay.kind != "" {
-		exitOn(relay.run(ctx))
+		err := relay.run(ctx)
+		stop()
+		exitOn(err)
 		return
 	}
 	p.parts = strings.Split(*parts, ",")
@@ -59,6 +60,7 @@ func main() {
 		p.clients = append(p.clients, n)
 	}
 	met, err := p.run(ctx)
+	stop()
 	exitOn(err)
 	if !met && *strict {
 		os.Exit(1)

@@ -75,7 +75,7 @@ func profiled(name string) (stop func(), err error) {
 	if folder == "" {
 		return func() {}, nil
 	}
-	f, err := os.Create(filepath.Join(folder, name+".pprof"))
+	f, err := os.Create(filepath.Join(folder, name+".pprof")) //nolint:gosec // the user names the folder
 	if err != nil {
 		return nil, err
 	}

@@ -69,14 +69,14 @@ func main() {
 	if *only != "" {
 		p.only = strings.Split(*only, ",")
 	}
-	for _, text := range strings.Split(*clients, ",") {
+	for text := range strings.SplitSeq(*clients, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
 			fail(fmt.Errorf("-clients: %q is no positive number", text))
 		}
 		p.clients = append(p.clients, n)
 	}
-	for _, text := range strings.Split(*sizes, ",") {
+	for text := range strings.SplitSeq(*sizes, ",") {
 		size, err := parseSize(text)
 		fail(err)
 		p.sizes = append(p.sizes, size)

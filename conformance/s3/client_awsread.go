@@ -31,7 +31,7 @@ func (c awsClient) conditional(ctx context.Context) error {
 	}
 	_, _, err = c.read(ctx, seeded, func(in *awss3.GetObjectInput) { in.IfNoneMatch = head.ETag })
 	if status, _ := awsReason(err); status != http.StatusNotModified {
-		return fmt.Errorf("wanted 304, got %v", err)
+		return fmt.Errorf("wanted 304, got %v", err) //nolint:errorlint // it may be nil
 	}
 	return nil
 }

@@ -236,7 +236,7 @@ func (c minioClient) conditional(ctx context.Context) error {
 	}
 	_, _, err = c.read(ctx, seeded, except)
 	if status, _ := minioReason(err); status != http.StatusNotModified {
-		return fmt.Errorf("wanted 304, got %v", err)
+		return fmt.Errorf("wanted 304, got %v", err) //nolint:errorlint // it may be nil
 	}
 	return nil
 }

@@ -121,7 +121,7 @@ func run(ctx context.Context, srv *s3stack.Server, name, command, grant string, 
 	if command == "" {
 		words = []string{os.Args[0], "-client", name}
 	}
-	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...) //nolint:gosec // a line of the table above
 	// By the environment: a command line is for everybody to read.
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "AWS_") }),
 		"ENDPOINT="+srv.Addr, "BUCKET="+bucket, "RUN="+name+"-"+grant+"/", "PYTHONDONTWRITEBYTECODE=1",

@@ -84,11 +84,12 @@ func (s suite) run(ctx context.Context, w *world) (all results, err error) {
 
 func configOf(srv *s3stack.Server) string {
 	host, port, _ := net.SplitHostPort(srv.Addr)
-	text := fmt.Sprintf(settings, host, port)
+	var text strings.Builder
+	_, _ = fmt.Fprintf(&text, settings, host, port)
 	for _, section := range []string{"s3 main", "s3 alt", "s3 tenant", "iam", "iam root", "iam alt root"} {
-		text += fmt.Sprintf(user, section, srv.Root.AccessKeyID, srv.Root.AccessKeyID, srv.Root.AccessKeyID, srv.Root.SecretAccessKey)
+		_, _ = fmt.Fprintf(&text, user, section, srv.Root.AccessKeyID, srv.Root.AccessKeyID, srv.Root.AccessKeyID, srv.Root.SecretAccessKey)
 	}
-	return text
+	return text.String()
 }
 
 // results say of each test how it ended: passed, failed or skipped.

@@ -70,20 +70,22 @@ func (t *table) cell(client, name string) (text string, wrong int) {
 
 // print shows the table, and counts what is wrong in it.
 func (t *table) print() (wrong int) {
-	head := "| case |"
+	head := []string{"case"}
 	for _, c := range t.clients {
-		head += " " + strings.TrimSpace(c+" "+t.version[c]) + " |"
+		head = append(head, strings.TrimSpace(c+" "+t.version[c]))
 	}
-	fmt.Println(head + "\n|---|" + strings.Repeat("---|", len(t.clients)))
+	fmt.Println(rowOf(head) + "\n|" + strings.Repeat("---|", len(head)))
 	for _, name := range append(slices.Clone(writes), reads...) {
-		row := "| " + name + " |"
+		row := []string{name}
 		for _, c := range t.clients {
 			text, n := t.cell(c, name)
-			row += " " + text + " |"
+			row = append(row, text)
 			wrong += n
 		}
-		fmt.Println(row)
+		fmt.Println(rowOf(row))
 	}
 	fmt.Println("\nfenced: done with the current grant; with a superseded one 412 StaleFencingToken, with none 403 MissingFencingToken, and nothing changed. –: not offered.")
 	return wrong
 }
+
+func rowOf(cells []string) string { return "| " + strings.Join(cells, " | ") + " |" }

@@ -48,12 +48,12 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	defer arming.Close()
+	defer func() { _ = arming.Close() }()
 	db, err := sql.Open("pgx", os.Getenv("DATABASE_URL"))
 	if err != nil {
 		return err
 	}
-	defer db.Close()
+	defer func() { _ = db.Close() }()
 	orm, err := gorm.Open(postgres.New(postgres.Config{Conn: db}), &gorm.Config{})
 	if err != nil {
 		return err
