@@ -89,7 +89,8 @@ func setup(t testing.TB) *world {
 	}
 	w.srv, err = s3.New(s3.Config{
 		Pool: pool, Store: store, Keys: w.keys, RootAccessKey: rootAccess, RootSecretKey: rootSecret,
-		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Logger:  slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Reserve: -1, // so that every blob there is belongs to an upload
 	})
 	if err != nil {
 		t.Fatal(err)

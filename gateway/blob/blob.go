@@ -1,7 +1,7 @@
 // Package blob stores immutable byte strings under ids of their own.
 //
 // The guarantee: when Put returns nil, the blob is complete and survives a
-// crash; nobody ever reads a part of a blob that was cut short. A blob is never
+// crash; nobody who knows its size ever reads a part of one that was cut short. A blob is never
 // changed. Names, overwriting and fencing are not this package's business: a
 // pointer in PostgreSQL says which blob an object's name stands for.
 //
@@ -80,6 +80,24 @@ type Store interface {
 	SetOwner(ctx context.Context, mark string) error
 }
 
+// Reserver is a [Store] that makes places for blobs ahead of their bytes, many of
+// them at little more than the cost of one.
+//
+// A place may look like a blob that is empty or cut short: to Size, Open and All,
+// until it is filled or deleted. So who reserves has noted all ids before, and
+// relies on no blob but those that Put or Fill has acknowledged.
+type Reserver interface {
+	Store
+
+	// Reserve makes an empty place for each id, durably; ids of one call of [NewIDs]
+	// cost least. After an error any of them may be there: Delete them.
+	Reserve(ctx context.Context, ids []ID) error
+
+	// Fill is Put for an id that was reserved, once. ErrNotFound where its place is not
+	// there any more.
+	Fill(ctx context.Context, id ID, r io.Reader, size int64) error
+}
+
 const (
 	ownerName = "owner"
 	maxOwner  = 4 << 10 // bytes
@@ -106,6 +124,17 @@ func NewID() ID {
 	id[6] = id[6]&0x0f | 0x70 // RFC 9562, version 7
 	id[8] = id[8]&0x3f | 0x80
 	return id
+}
+
+// NewIDs makes ids that a [Dir] keeps in one folder, which is another one with
+// each call.
+func NewIDs(n int) []ID {
+	ids := make([]ID, n)
+	for i := range ids {
+		ids[i] = NewID()
+		ids[i][len(ID{})-1] = ids[0][len(ID{})-1]
+	}
+	return ids
 }
 
 // ParseID reads an id's text form: 32 lower-case hexadecimal digits, and nothing

@@ -17,10 +17,15 @@ import (
 // its id, which is random. The folders are made beforehand, so that storing a
 // blob syncs one file and one folder. A blob is written beside its place, synced,
 // renamed, and its folder is synced, so it is there completely or not at all,
-// also after a loss of power (as far as the disk honours fsync).
-type Dir struct{ root string }
+// also after a loss of power (as far as the disk honours fsync). A blob whose
+// place was reserved is written there, and only its file is synced: the name has
+// been durable before.
+type Dir struct {
+	root string
+	sync func(folder string) error
+}
 
-var _ Store = (*Dir)(nil)
+var _ Reserver = (*Dir)(nil)
 
 const (
 	unfinished = ".part"
@@ -50,7 +55,7 @@ func OpenDir(root string) (*Dir, error) {
 	if err := syncFolder(abs); err != nil {
 		return nil, fmt.Errorf("blob folder: %w", err)
 	}
-	return &Dir{root: abs}, nil
+	return &Dir{root: abs, sync: syncFolder}, nil
 }
 
 // Put implements [Store].
@@ -86,7 +91,7 @@ func (d *Dir) put(ctx context.Context, id ID, r io.Reader, size int64) (err erro
 	if err := os.Rename(part, path); err != nil {
 		return err
 	}
-	if err := syncFolder(folder); err != nil {
+	if err := d.sync(folder); err != nil {
 		return errors.Join(err, os.Remove(path))
 	}
 	return nil

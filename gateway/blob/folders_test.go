@@ -1,6 +1,7 @@
 package blob //nolint:testpackage // what is synced shows only inside
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -29,5 +30,30 @@ func TestEveryNewFolderIsSyncedInTheOneAboveIt(t *testing.T) {
 		if !slices.Contains(synced, folder) {
 			t.Errorf("%s was not synced", folder)
 		}
+	}
+}
+
+func TestABatchOfPlacesIsOneFolderThatIsSyncedAtTheEnd(t *testing.T) {
+	t.Parallel()
+	d, err := OpenDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := NewIDs(20)
+	var synced []string
+	d.sync = func(folder string) error {
+		synced = append(synced, folder)
+		for _, id := range ids {
+			if _, err := os.Stat(filepath.Join(folder, id.String())); err != nil {
+				t.Errorf("not there when the folder was synced: %v", err)
+			}
+		}
+		return nil
+	}
+	if err := d.Reserve(t.Context(), ids); err != nil || len(synced) != 1 {
+		t.Errorf("Reserve: %v; synced %q", err, synced)
+	}
+	if other := NewIDs(1)[0]; slices.Contains(ids, other) {
+		t.Errorf("id %s came twice", other)
 	}
 }

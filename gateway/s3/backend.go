@@ -28,6 +28,7 @@ type backend struct {
 	acl     []byte
 	lookups *lookups
 	store   storeOwner // whether the store is ours
+	reserve *reserve   // of blobs for small uploads
 }
 
 var _ front.Backend = (*backend)(nil)
@@ -37,7 +38,9 @@ func newBackend(base context.Context, cfg Config) (*backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the buckets' ACL: %w", err)
 	}
-	return &backend{cfg: cfg, base: base, db: newDatabase(cfg), lookups: newLookups(cfg), acl: acl}, nil
+	b := &backend{cfg: cfg, base: base, db: newDatabase(cfg), lookups: newLookups(cfg), acl: acl}
+	b.reserve = newReserve(b, cfg.Reserve)
+	return b, nil
 }
 
 func (*backend) String() string { return "fencegate" }

@@ -2,6 +2,7 @@ package s3
 
 import (
 	"crypto/md5" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash"
@@ -117,6 +118,17 @@ func (b *body) finish(size int64) error {
 	}
 	return nil
 }
+
+// readWhole reads all of a body of the announced size.
+func (b *body) readWhole(data []byte) error {
+	_, err := io.ReadFull(b, data)
+	if err != nil && b.err == nil { // it ended early, which finish says
+		err = nil
+	}
+	return errors.Join(err, b.finish(int64(len(data))))
+}
+
+func (b *body) etag() string { return hex.EncodeToString(b.md5.Sum(nil)) }
 
 // checksum is the verified checksum, once the body is read.
 func (b *body) checksum() string {

@@ -27,7 +27,7 @@ func TestEveryChangeIsDurableWhateverTheSessionChose(t *testing.T) {
 	w.bucket()
 	w.arm("orders/1001", 5)
 	id, part, upload := blob.NewID().String(), blob.NewID().String(), blob.NewID().String()
-	whole, second := blob.NewID().String(), blob.NewID().String()
+	whole, second, ahead := blob.NewID().String(), blob.NewID().String(), blob.NewID().String()
 	for _, sql := range []string{
 		"SELECT objects.begin_multipart('" + second + "', 'orders', '1001/y', '{}', 'orders/1001', 5, NULL)",
 		"SELECT objects.begin_upload('" + whole + "', 'orders', '1001/y', 'orders/1001', 5, NULL)",
@@ -38,6 +38,9 @@ func TestEveryChangeIsDurableWhateverTheSessionChose(t *testing.T) {
 		"SELECT objects.delete_bucket('other')",
 		"SELECT objects.begin_upload('" + id + "', 'orders', '1001/x', 'orders/1001', 5, NULL)",
 		"SELECT objects.commit_upload('" + blob.NewID().String() + "', 'orders', '1001/x', ARRAY['" + id + "'::uuid], '{1}', 'e', '{}', 'orders/1001', 5, NULL, NULL, NULL, false)",
+		"SELECT objects.reserve_blobs(ARRAY['" + ahead + "'::uuid, '" + blob.NewID().String() + "'])",
+		"SELECT objects.commit_put('" + blob.NewID().String() + "', 'orders', '1001/x', '" + ahead + "', 1, 'e', '{}', 'orders/1001', 5, NULL, NULL, NULL, false)",
+		"SELECT objects.return_blobs(ARRAY['" + ahead + "'::uuid])",
 		"SELECT objects.commit_deletion('" + blob.NewID().String() + "', 'orders', '1001/x', 'orders/1001', 5, NULL, NULL, NULL)",
 		"SELECT objects.abandon_upload('" + id + "')",
 		"SELECT objects.begin_multipart('" + upload + "', 'orders', '1001/x', '{}', 'orders/1001', 5, NULL)",
@@ -103,6 +106,8 @@ func TestNothingIsChangedOnAnOldSnapshot(t *testing.T) {
 	for _, sql := range []string{
 		"SELECT objects.begin_upload(gen_random_uuid(), 'orders', '1001/x', 'orders/1001', 5, NULL)",
 		"SELECT objects.commit_deletion(gen_random_uuid(), 'orders', '1001/x', 'orders/1001', 5, NULL, NULL, NULL)",
+		"SELECT objects.reserve_blobs('{}')", "SELECT objects.return_blobs('{}')",
+		"SELECT objects.commit_put(gen_random_uuid(), 'orders', '1001/x', gen_random_uuid(), 1, 'e', '{}', 'orders/1001', 5, NULL, NULL, NULL, false)",
 		"SELECT objects.delete_bucket('orders')", "SELECT objects.condemn('1 day', '1 day', 10, false)", "SELECT objects.ensure_bucket('orders', 0)",
 		"SELECT objects.prune_versions('', NULL, 10, false)", "SELECT objects.adopt('{}', false)", "SELECT objects.forget_deletions('1 day', 10, false)",
 		"SELECT objects.restore_version(gen_random_uuid(), 'orders', '1001/x', gen_random_uuid(), 'orders/1001', 5, NULL, NULL, NULL, false)",

@@ -69,6 +69,7 @@ func setup(t *testing.T, opts ...option) *world {
 	cfg := s3.Config{
 		Pool: testenv.PoolOf(t, pg.GatewayURL), Store: w.store, Keys: w.keys, RootAccessKey: rootAccess, RootSecretKey: rootSecret,
 		DefaultRule: s3.PrefixRule(1), Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Reserve: -1, // so that every blob there is belongs to an upload
 	}
 	for _, o := range opts {
 		o(&cfg)

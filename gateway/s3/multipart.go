@@ -2,7 +2,6 @@ package s3
 
 import (
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -122,16 +121,16 @@ func (b *backend) storePart(r request, p newPart, body *body) (part, error) {
 	if err := body.compute(p.upload.attributes.ChecksumAlgorithm); err != nil {
 		return part{}, err
 	}
-	id := blob.NewID()
-	if err := b.db.settle(b.base, exec(sqlBeginUpload, uuid(id), p.bucket, p.key, r.grant.resource, int64(r.grant.token), r.grant.sealHash)); err != nil {
+	id, err := b.announce(r, p.bucket, p.key)
+	if err != nil {
 		return part{}, err
 	}
 	if err := b.stream(id, body, p.size); err != nil {
 		b.discard(id)
 		return part{}, err
 	}
-	stored := part{number: p.number, blob: id, size: p.size, etag: hex.EncodeToString(body.md5.Sum(nil)), algorithm: body.algo, checksum: body.checksum()}
-	err := b.db.settle(b.base, exec(sqlPutPart, uuid(p.upload.id), p.bucket, p.key, p.number, uuid(id), p.size, stored.etag,
+	stored := part{number: p.number, blob: id, size: p.size, etag: body.etag(), algorithm: body.algo, checksum: body.checksum()}
+	err = b.db.settle(b.base, exec(sqlPutPart, uuid(p.upload.id), p.bucket, p.key, p.number, uuid(id), p.size, stored.etag,
 		stored.algorithm, stored.checksum, r.grant.resource, int64(r.grant.token), r.grant.sealHash))
 	if errors.Is(err, errGivenUp) {
 		b.forget(id)

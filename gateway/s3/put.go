@@ -1,15 +1,16 @@
 package s3
 
 import (
+	"bytes"
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
+	"sync"
 
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 
@@ -19,7 +20,7 @@ import (
 const (
 	sqlBeginUpload   = "SELECT objects.begin_upload($1, $2, $3, $4, $5, $6)"
 	sqlAbandonUpload = "SELECT objects.abandon_upload($1)"
-	sqlCommitUpload  = "SELECT " + versionColumns + " FROM objects.commit_upload($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+	sqlCommitPut     = "SELECT version, modified, kept FROM objects.commit_put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 	sqlVersion       = "SELECT " + versionColumns + " FROM objects.versions WHERE id = $1"
 )
 
@@ -85,11 +86,13 @@ type target struct {
 	size        int64 // announced, in bytes
 }
 
-// upload announces a blob, streams the body into it, and commits. The attributes
-// are asked for when the body has been read.
+// upload stores the body as a blob, and commits. The attributes are asked for
+// when the body has been read.
 func (b *backend) upload(r request, t target, body *body, attributes func() attributes) (version, error) {
-	id := blob.NewID()
-	err := b.db.settle(b.base, exec(sqlBeginUpload, uuid(id), t.bucket, t.key, r.grant.resource, int64(r.grant.token), r.grant.sealHash))
+	if t.size <= maxWhole {
+		return b.uploadWhole(r, t, body, attributes)
+	}
+	id, err := b.announce(r, t.bucket, t.key)
 	if err != nil {
 		return version{}, err
 	}
@@ -97,7 +100,63 @@ func (b *backend) upload(r request, t target, body *body, attributes func() attr
 		b.discard(id)
 		return version{}, err
 	}
-	return b.commit(commit{request: r, target: t, blob: id, etag: hex.EncodeToString(body.md5.Sum(nil)), attributes: attributes()})
+	return b.commit(commit{request: r, target: t, blob: id, etag: body.etag(), attributes: attributes()})
+}
+
+// announce makes a new blob known, and refuses at once what the commit would
+// refuse.
+func (b *backend) announce(r request, bucket, key string) (blob.ID, error) {
+	id := blob.NewID()
+	return id, b.db.settle(b.base, exec(sqlBeginUpload, uuid(id), bucket, key, r.grant.resource, int64(r.grant.token), r.grant.sealHash))
+}
+
+// maxWhole is how many bytes of a body are read before anything is stored: of a
+// small one the commit alone may say whether it is refused.
+const maxWhole = 64 << 10
+
+var wholes = sync.Pool{New: func() any { return new([maxWhole]byte) }}
+
+// uploadWhole stores a body that it has read, as a reserved blob. Where that had
+// been given up, the body is still there for another try.
+func (b *backend) uploadWhole(r request, t target, body *body, attributes func() attributes) (version, error) {
+	buf := wholes.Get().(*[maxWhole]byte)
+	defer wholes.Put(buf)
+	data := buf[:t.size]
+	if err := body.readWhole(data); err != nil {
+		return version{}, fault(body, t.size, err)
+	}
+	if err := b.owned(b.base); err != nil {
+		return version{}, fault(body, t.size, err)
+	}
+	c := commit{request: r, target: t, etag: body.etag(), attributes: attributes()}
+	if id, ok := b.reserve.take(); ok {
+		c.blob = id
+		v, err := b.putWhole(c, data, b.reserve.fillPlace)
+		if !errors.Is(err, errGivenUp) && !errors.Is(err, blob.ErrNotFound) {
+			return v, err
+		}
+		b.reserve.drop()
+	}
+	id, err := b.announce(r, t.bucket, t.key)
+	if err != nil {
+		return version{}, err
+	}
+	c.blob = id
+	return b.putWhole(c, data, b.cfg.Store.Put)
+}
+
+// putWhole stores the bytes and commits.
+func (b *backend) putWhole(c commit, data []byte, store func(context.Context, blob.ID, io.Reader, int64) error) (version, error) {
+	all := bytes.NewReader(data)
+	err := store(b.base, c.blob, all, c.size)
+	if err == nil && all.Len() > 0 {
+		err = fmt.Errorf("%w: the store left %d bytes unread", blob.ErrSize, all.Len())
+	}
+	if err != nil {
+		b.discard(c.blob)
+		return version{}, fmt.Errorf("%w: %w", errStoreFailed, err)
+	}
+	return b.commit(c)
 }
 
 // stream stores the body's bytes as a blob, holding no transaction.
@@ -109,6 +168,11 @@ func (b *backend) stream(id blob.ID, body *body, size int64) error {
 	if err == nil {
 		err = body.finish(size)
 	}
+	return fault(body, size, err)
+}
+
+// fault says what went wrong with a body, or with storing it.
+func fault(body *body, size int64, err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -175,21 +239,21 @@ func (b *backend) commit(c commit) (version, error) {
 	if err != nil {
 		return version{}, fmt.Errorf("encode attributes: %w", err)
 	}
-	id := uuid(blob.NewID())
-	args := []any{
-		id, c.bucket, c.key,
-		[]pgtype.UUID{uuid(c.blob)},
-		[]int64{c.size},
-		c.etag, string(text), c.grant.resource, int64(c.grant.token), c.grant.sealHash,
-		nullable(c.invocation), c.ifMatch, c.ifNoneMatch,
+	v := version{
+		ID: blob.NewID(), Blobs: [][16]byte{c.blob}, BlobSizes: []int64{c.size}, Size: c.size, ETag: c.etag, Attributes: c.attributes,
 	}
-	var v version
+	var made [16]byte
 	err = b.decide(func(ctx context.Context, q querier) error {
-		return v.scan(q.QueryRow(ctx, sqlCommitUpload, args...))
+		return q.QueryRow(ctx, sqlCommitPut, uuid(v.ID), c.bucket, c.key, uuid(c.blob), c.size, c.etag, string(text),
+			c.grant.resource, int64(c.grant.token), c.grant.sealHash, nullable(c.invocation), c.ifMatch, c.ifNoneMatch).Scan(&made, &v.CreatedAt, &v.Kept)
 	})
+	if err == nil && made == v.ID {
+		return v, nil
+	}
 	if err == nil {
-		if v.Blobs[0] != c.blob {
-			b.forget(c.blob) // an earlier attempt's bytes stand for this request
+		b.forget(c.blob) // an earlier attempt's bytes stand for this request
+		if v, err = b.versionOf(made); err != nil {
+			return version{}, &unknownError{cause: err}
 		}
 		return v, nil
 	}
@@ -203,13 +267,17 @@ func (b *backend) commit(c commit) (version, error) {
 		}
 		return version{}, err
 	}
-	lost := b.db.once(b.base, func(ctx context.Context, q querier) error {
-		return v.scan(q.QueryRow(ctx, sqlVersion, id))
-	})
-	if lost == nil {
-		return v, nil // it did take effect
+	if stands, lost := b.versionOf(v.ID); lost == nil {
+		return stands, nil // it did take effect
 	}
 	return version{}, err
+}
+
+func (b *backend) versionOf(id [16]byte) (v version, err error) {
+	err = b.db.once(b.base, func(ctx context.Context, q querier) error {
+		return v.scan(q.QueryRow(ctx, sqlVersion, uuid(id)))
+	})
+	return v, err
 }
 
 // forget deletes the bytes of a condemned blob. What fails is left to the sweep.

@@ -37,6 +37,9 @@ type Config struct {
 	Logger      *slog.Logger // default: discards
 	Metrics     Metrics      // hears what happens; default: nobody does
 
+	// Blobs that are kept ready for uploads of at most 64 KiB, about, while there are such uploads. Default 128; negative: none.
+	Reserve int
+
 	// What is beyond a limit is answered 503 SlowDown.
 	MaxConnections int // default 4096
 	MaxRequests    int // at work at the same time. Default 1024
@@ -71,6 +74,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Metrics == nil {
 		c.Metrics = deaf{}
+	}
+	if c.Reserve == 0 {
+		c.Reserve = 128
 	}
 	orDefault(&c.MaxConnections, 4096)
 	orDefault(&c.MaxRequests, 1024)
@@ -148,6 +154,7 @@ func appOf(front *s3api.S3ApiServer) (*fiber.App, error) {
 // returns. Call it once. The listener is closed in any case.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer s.stop()
+	defer s.backend.reserve.close()
 	ended := make(chan error, 1)
 	go func() {
 		plain := &patient{Listener: ln, stall: s.cfg.StallTimeout, limit: s.cfg.MaxConnections, conns: &s.conns, log: s.cfg.Logger}

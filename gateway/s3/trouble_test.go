@@ -19,7 +19,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3"
 )
 
-const commitSQL = "objects.commit_upload"
+const commitSQL = "objects.commit_put"
 
 // putRaw is an upload whose invocation the test chooses.
 func (w *world) putRaw(token int, invocation, data string) raw {
@@ -292,7 +292,7 @@ func TestAnUploadInNobodysWayWhenItsBackendIsEnded(t *testing.T) {
 	}
 	done := w.async(w.putRaw(5, "waiting", "stale"))
 	eventually(t, "the commit waits", func() bool {
-		return w.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%commit_upload%' AND datname = current_database()") == 1
+		return w.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%commit_put%' AND datname = current_database()") == 1
 	})
 	w.arm("orders/1001", 6) // ends the waiting session after the grace
 	if a := <-done; a.status != 412 || !strings.Contains(a.body, "StaleFencingToken") {

@@ -36,6 +36,7 @@ func Run(t *testing.T, open func(t *testing.T) blob.Store) {
 		"all complete blobs are listed":          listing,
 		"blobs are put concurrently":             concurrent,
 		"the owner's mark is kept and no blob":   owner,
+		"reserved places are filled once":        reserved,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -266,4 +267,50 @@ func concurrent(t *testing.T, s blob.Store) {
 		})
 	}
 	wg.Wait()
+}
+
+// reserved asks a store that makes places for what they promise.
+func reserved(t *testing.T, s blob.Store) {
+	r, makes := s.(blob.Reserver)
+	if !makes {
+		return
+	}
+	ids := append(blob.NewIDs(4), blob.NewID())
+	if err := r.Reserve(t.Context(), ids); err != nil {
+		t.Fatalf("Reserve: %v", err)
+	}
+	data := random(70_000)
+	if err := r.Fill(t.Context(), ids[0], bytes.NewReader(data), int64(len(data))); err != nil {
+		t.Fatalf("Fill: %v", err)
+	}
+	if err := r.Fill(t.Context(), ids[0], strings.NewReader("other"), 5); err == nil {
+		t.Error("a place was filled twice")
+	}
+	if !bytes.Equal(read(t, s, ids[0], 0, int64(len(data))), data) {
+		t.Error("a filled place reads other bytes")
+	}
+	if size, err := s.Size(t.Context(), ids[0]); size != int64(len(data)) || err != nil {
+		t.Errorf("Size: got %d, %v", size, err)
+	}
+	broken := errors.New("broken pipe")
+	if err := r.Fill(t.Context(), ids[1], iotest.ErrReader(broken), 5); !errors.Is(err, broken) {
+		t.Errorf("Fill: got %v, want the reader's error", err)
+	}
+	absent(t, s, ids[1])
+	if err := r.Fill(t.Context(), ids[2], strings.NewReader("four"), 5); !errors.Is(err, blob.ErrSize) {
+		t.Errorf("Fill: got %v, want ErrSize", err)
+	}
+	absent(t, s, ids[2])
+	if err := s.Delete(t.Context(), ids[3]); err != nil {
+		t.Errorf("Delete: %v", err)
+	}
+	for _, id := range []blob.ID{ids[1], ids[2], ids[3], blob.NewID()} {
+		if err := r.Fill(t.Context(), id, strings.NewReader("late"), 4); !errors.Is(err, blob.ErrNotFound) {
+			t.Errorf("Fill of what is not reserved: got %v, want ErrNotFound", err)
+		}
+		absent(t, s, id)
+	}
+	if err := r.Fill(t.Context(), ids[4], strings.NewReader(""), 0); err != nil {
+		t.Errorf("Fill of nothing: %v", err)
+	}
 }
