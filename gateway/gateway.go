@@ -216,44 +216,10 @@ func (g *Gateway) serve(ctx context.Context) error {
 		return errors.New("a gateway starts once")
 	}
 	g.state = stopped // unless all listeners open
-	var servers []func(context.Context) error
-	var open []net.Listener
-	var err error
-	if g.socket, err = openSocket(ctx, g.cfg.PGSocket); err != nil {
+	servers, err := g.openPorts(ctx)
+	if err != nil {
 		_ = g.free()
-		return fmt.Errorf("PostgreSQL port: %w", err)
-	}
-	if g.socket != nil {
-		open = append(open, g.socket)
-	}
-	for _, port := range []struct {
-		name, listen string
-		addr         *string
-		serve        func(context.Context, net.Listener) error
-	}{
-		{"HTTP API", g.cfg.APIListen, &g.addrs.API, g.api.Serve},
-		{"PostgreSQL port", g.cfg.PGListen, &g.addrs.PG, g.servePG},
-		{"S3 port", g.cfg.S3Listen, &g.addrs.S3, g.serveS3},
-	} {
-		if port.listen == "" {
-			continue
-		}
-		ln, err := new(net.ListenConfig).Listen(ctx, "tcp", port.listen)
-		if err != nil {
-			for _, ln := range open {
-				_ = ln.Close()
-			}
-			_ = g.free()
-			return fmt.Errorf("%s: %w", port.name, err)
-		}
-		open = append(open, ln)
-		*port.addr = ln.Addr().String()
-		servers = append(servers, func(ctx context.Context) error {
-			if err := port.serve(ctx, ln); err != nil {
-				return fmt.Errorf("%s: %w", port.name, err)
-			}
-			return nil
-		})
+		return err
 	}
 	servers = append(servers, g.watchContinuity, g.herald.run)
 	if g.pg != nil {
@@ -273,6 +239,51 @@ func (g *Gateway) serve(ctx context.Context) error {
 		close(g.finished)
 	}()
 	return nil
+}
+
+// openPorts opens every port that is asked for, or none, and returns what serves
+// each. The addresses are known from then on.
+func (g *Gateway) openPorts(ctx context.Context) (servers []func(context.Context) error, err error) {
+	var open []net.Listener
+	defer func() {
+		if err != nil {
+			for _, ln := range open {
+				_ = ln.Close()
+			}
+		}
+	}()
+	if g.socket, err = openSocket(ctx, g.cfg.PGSocket); err != nil {
+		return nil, fmt.Errorf("PostgreSQL port: %w", err)
+	}
+	if g.socket != nil {
+		open = append(open, g.socket)
+	}
+	for _, port := range []struct {
+		name, listen string
+		addr         *string
+		serve        func(context.Context, net.Listener) error
+	}{
+		{"HTTP API", g.cfg.APIListen, &g.addrs.API, g.api.Serve},
+		{"PostgreSQL port", g.cfg.PGListen, &g.addrs.PG, g.servePG},
+		{"S3 port", g.cfg.S3Listen, &g.addrs.S3, g.serveS3},
+	} {
+		if port.listen == "" {
+			continue
+		}
+		ln, err := new(net.ListenConfig).Listen(ctx, "tcp", port.listen)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", port.name, err)
+		}
+		open = append(open, ln)
+		*port.addr = ln.Addr().String()
+		servers = append(servers, func(ctx context.Context) error {
+			if err := port.serve(ctx, ln); err != nil {
+				return fmt.Errorf("%s: %w", port.name, err)
+			}
+			return nil
+		})
+	}
+	return servers, nil
 }
 
 func (g *Gateway) serveS3(ctx context.Context, ln net.Listener) error { return g.s3.Serve(ctx, ln) }
