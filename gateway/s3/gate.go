@@ -2,6 +2,7 @@ package s3
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -68,8 +69,10 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 		return answer(c, e)
 	}
 	hideSeal(c)
-	mendAttributes(c)
-	sortTags(c)
+	if len(c.Request().URI().QueryString()) > 0 { // no document of either without one
+		mendAttributes(c)
+		sortTags(c)
+	}
 	if c.Response().StatusCode() == http.StatusServiceUnavailable {
 		c.Set(fiber.HeaderRetryAfter, retryAfter)
 	}
@@ -93,6 +96,9 @@ func (g *gate) tell(c fiber.Ctx, took time.Duration) {
 		code = ""
 	}
 	g.cfg.Metrics.Answered(operation, status, code, took)
+	if !g.cfg.Logger.Enabled(c, slog.LevelDebug) {
+		return
+	}
 	g.cfg.Logger.Debug("s3: answered", "operation", operation, "status", status, "code", code, "took", took, "remote", c.RequestCtx().RemoteAddr().String())
 }
 

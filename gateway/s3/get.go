@@ -348,6 +348,9 @@ func (b *backend) read(v version, offset, length int64) (io.ReadCloser, error) {
 		s.rest = append(s.rest, piece{id: v.Blobs[i], offset: offset, length: n})
 		offset, length = 0, length-n
 	}
+	if from, can := s.store.(wholeReader); can && len(s.rest) == 1 && s.rest[0].length <= smallBody {
+		return b.load(from, s.rest[0])
+	}
 	if err := s.next(); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}

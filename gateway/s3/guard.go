@@ -25,6 +25,9 @@ const (
 	// holds it in memory. 10,000 parts with their checksums fit in.
 	maxDocument = 2 << 20 // bytes
 
+	// writeBuffer is for the headers of an answer, and a body of 4 KiB beside them.
+	writeBuffer = 8 << 10 // bytes
+
 	// minBodyRate is what an upload needs on average, beyond the stall timeout.
 	minBodyRate = 32 << 10 // bytes per second
 )
@@ -33,6 +36,7 @@ const (
 func guard(server *fasthttp.Server, cfg Config) {
 	server.DisablePreParseMultipartForm = true // else anybody's forms are read into temporary files
 	server.Name = "fencegate"
+	server.WriteBufferSize = writeBuffer
 	server.SecureErrorLogMessage = true
 	server.ReadTimeout = cfg.HeaderTimeout // replaced when the headers are there
 	server.IdleTimeout = cfg.StallTimeout
@@ -86,7 +90,11 @@ func hasLength(raw []byte) bool {
 // tooEarly reports whether a presigned URL is not good yet, by more than clocks
 // may differ: else its end could lie as far ahead as its signer likes.
 func tooEarly(c fiber.Ctx, now time.Time) bool {
-	at, err := time.Parse("20060102T150405Z", string(c.Request().URI().QueryArgs().Peek("X-Amz-Date")))
+	date := c.Request().URI().QueryArgs().Peek("X-Amz-Date")
+	if len(date) == 0 {
+		return false
+	}
+	at, err := time.Parse("20060102T150405Z", string(date))
 	return err == nil && at.After(now.Add(maxSkew))
 }
 
@@ -152,12 +160,15 @@ func invalidText(what string) apiError {
 // isUpload reports whether the front streams the request's body: PutObject and
 // UploadPart, on a path with a bucket and a key.
 func isUpload(c fiber.Ctx, path string) bool {
+	if c.Method() != fiber.MethodPut {
+		return false
+	}
 	query := c.Request().URI().QueryArgs()
 	if slices.ContainsFunc([]string{"tagging", "retention", "legal-hold", "acl"}, query.Has) {
 		return false
 	}
 	_, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	return c.Method() == fiber.MethodPut && key != "" && c.Get("X-Amz-Copy-Source") == ""
+	return key != "" && c.Get("X-Amz-Copy-Source") == ""
 }
 
 var canonicalRequest = regexp.MustCompile(`(?s)<(CanonicalRequest|CanonicalRequestBytes)>.*?</(CanonicalRequest|CanonicalRequestBytes)>`)

@@ -18,6 +18,7 @@ import (
 type Keyring struct {
 	current string
 	keys    map[string]sessionKeys
+	seen    seenTokens
 }
 
 // sessionKeys are derived from one master key, one for each purpose.

@@ -96,20 +96,26 @@ func (k *Keyring) open(text string) (session, sessionKeys, error) {
 	}, keys, nil
 }
 
-// verify authenticates the pair that a request presents and returns the secret
-// that the request must be signed with.
-func (k *Keyring) verify(access, text string, now time.Time) (session, string, error) {
-	s, keys, err := k.open(text)
-	if err != nil {
-		return session{}, "", err
+// verify authenticates the pair that a request presents. What it returns holds
+// the secret that the request must be signed with.
+func (k *Keyring) verify(access, text string, now time.Time) (*seenToken, error) {
+	t := k.seen.get(text)
+	if t == nil {
+		s, keys, err := k.open(text)
+		if err != nil {
+			return nil, err
+		}
+		own := accessKeyOf(text)
+		t = &seenToken{session: s, access: own, secret: keys.secretOf(own, text)}
+		k.seen.put(text, t)
 	}
-	if access != accessKeyOf(text) {
-		return session{}, "", errSessionForged
+	if access != t.access {
+		return nil, errSessionForged
 	}
-	if !now.Before(s.expires) {
-		return session{}, "", fmt.Errorf("%w at %s", errSessionExpired, s.expires.UTC().Format(time.RFC3339))
+	if !now.Before(t.session.expires) {
+		return nil, fmt.Errorf("%w at %s", errSessionExpired, t.session.expires.UTC().Format(time.RFC3339))
 	}
-	return s, keys.secretOf(access, text), nil
+	return t, nil
 }
 
 func accessKeyOf(sessionToken string) string {

@@ -1,0 +1,197 @@
+//go:build unix
+
+package s3_test
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// inFolder keeps blobs in a folder, without the tests' spy before it.
+func inFolder(t *testing.T) (folder string, o option) {
+	t.Helper()
+	folder = t.TempDir()
+	d, err := blob.OpenDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return folder, func(cfg *s3.Config) { cfg.Store = d }
+}
+
+// replica is another gateway on the same database and store.
+func (w *world) replica(o option) *world {
+	w.t.Helper()
+	cfg := s3.Config{Pool: testenv.PoolOf(w.t, w.pg.GatewayURL), Keys: w.keys, RootAccessKey: rootAccess, RootSecretKey: rootSecret}
+	o(&cfg)
+	srv, err := s3.New(cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(ctx, ln) }()
+	w.t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			w.t.Errorf("Serve: %v", err)
+		}
+	})
+	return &world{t: w.t, keys: w.keys, srv: srv, addr: ln.Addr().String()}
+}
+
+// Reads are asked together while others read: none may see the past.
+func TestAReadSeesEveryAcknowledgedWriteOverTwoGateways(t *testing.T) {
+	t.Parallel()
+	_, folder := inFolder(t)
+	one := setup(t, folder)
+	bucket := one.bucket()
+	two := one.replica(folder)
+	one.arm("orders/1001", 5)
+	const writers, writes = 4, 25
+	var writing, reading sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	for _, w := range []*world{one, two} {
+		for n := range 6 {
+			c := w.holder("orders/1001", 5)
+			reading.Go(func() {
+				for ctx.Err() == nil {
+					out, err := c.GetObject(t.Context(), getInput(bucket, fmt.Sprintf("1001/%d", n)))
+					if err == nil {
+						_ = out.Body.Close()
+					}
+				}
+			})
+		}
+	}
+	for n := range writers {
+		key := fmt.Sprintf("1001/%d", n)
+		from, to := []*world{one, two}[n%2].holder("orders/1001", 5), []*world{two, one}[n%2].holder("orders/1001", 5)
+		writing.Go(func() {
+			for i := range writes {
+				data := strings.Repeat(fmt.Sprintf("%s is %d. ", key, i), 1+100*i)
+				put(t, from, bucket, key, data)
+				for _, c := range []*awss3.Client{to, from} {
+					if got := get(t, c, bucket, key); got != data {
+						t.Errorf("%s has %.30q after %.30q was written", key, got, data)
+					}
+				}
+			}
+		})
+	}
+	writing.Wait()
+	stop()
+	reading.Wait()
+}
+
+func TestBodiesOfEachSizeAndTheirRanges(t *testing.T) {
+	t.Parallel()
+	_, folder := inFolder(t)
+	w := setup(t, folder)
+	bucket := w.bucket()
+	w.arm("orders/1001", 5)
+	c := w.lease("orders/1001", 5)
+	for _, size := range []int{0, 1, 4 << 10, 7 << 10, 64<<10 - 1, 64 << 10, 64<<10 + 1, 1 << 20} {
+		data := strings.Repeat("0123456789abcdef-", size/17+1)[:size]
+		key := fmt.Sprintf("1001/%d", size)
+		put(t, c, bucket, key, data)
+		for range 2 { // what lies in a buffer must not be of the read before
+			if got := get(t, c, bucket, key); got != data {
+				t.Errorf("%d bytes: got %d others", size, len(got))
+			}
+		}
+		for _, r := range [][2]int{{0, 0}, {size / 2, size - 1}, {size - 1, size - 1}} {
+			if size == 0 {
+				continue
+			}
+			res, got := w.send(raw{creds: w.issue("orders/1001", 5), method: http.MethodGet, path: "/" + bucket + "/" + key, header: map[string]string{"Range": fmt.Sprintf("bytes=%d-%d", r[0], r[1])}})
+			if res.StatusCode != http.StatusPartialContent || got != data[r[0]:r[1]+1] {
+				t.Errorf("bytes %d-%d of %d: %d, %d bytes", r[0], r[1], size, res.StatusCode, len(got))
+			}
+		}
+	}
+}
+
+func TestATruncatedBlobIsNeverAnAnswer(t *testing.T) {
+	t.Parallel()
+	path, folder := inFolder(t)
+	w := setup(t, folder)
+	bucket := w.bucket()
+	w.arm("orders/1001", 5)
+	c := w.lease("orders/1001", 5)
+	for _, size := range []int{4 << 10, 1 << 20} {
+		put(t, c, bucket, "1001/x", strings.Repeat("x", size))
+		cutShort(t, path, int64(size))
+		res, got := w.send(raw{creds: w.issue("orders/1001", 5), method: http.MethodGet, path: "/" + bucket + "/1001/x"})
+		if res.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("%d bytes of which one is missing: %d, %.100s", size, res.StatusCode, got)
+		}
+	}
+}
+
+// cutShort takes the last byte of the files of a size.
+func cutShort(t *testing.T, folder string, size int64) {
+	t.Helper()
+	n := 0
+	err := filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() || info.Size() != size {
+			return err
+		}
+		n++
+		return os.Truncate(path, size-1)
+	})
+	if err != nil || n == 0 {
+		t.Fatalf("%d files of %d bytes were cut short, %v", n, size, err)
+	}
+}
+
+// A look-up that begins ahead of the signature's verification must not be left
+// behind, nor answer anybody.
+func TestAReadWithAnotherSignatureLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	w.arm("orders/1001", 5)
+	put(t, w.lease("orders/1001", 5), bucket, "1001/x", "data")
+	good := w.issue("orders/1001", 5)
+	forged := good
+	forged.SecretAccessKey = "another"
+	unknown := good
+	unknown.AccessKeyID = "ASIAAAAAAAAAAAAAAAAA"
+	var all sync.WaitGroup
+	for i := range 60 {
+		creds, want := []s3.Credentials{good, forged, unknown}[i%3], []int{http.StatusOK, http.StatusForbidden, http.StatusBadRequest}[i%3]
+		method := []string{http.MethodGet, http.MethodHead}[i%2]
+		all.Go(func() {
+			res, got := w.send(raw{creds: creds, method: method, path: "/" + bucket + "/1001/x"})
+			if res.StatusCode != want || want != http.StatusOK && strings.Contains(got, "data") {
+				t.Errorf("got %d %.200s, want %d", res.StatusCode, got, want)
+			}
+		})
+	}
+	all.Wait()
+	if got := get(t, w.lease("orders/1001", 5), bucket, "1001/x"); got != "data" {
+		t.Errorf("got %q", got)
+	}
+}

@@ -1,0 +1,93 @@
+package s3
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Whether a token is met for the first time must not be seen.
+func TestARememberedTokenIsJudgedAsANewOne(t *testing.T) {
+	t.Parallel()
+	k, err := ParseKeyring("one:" + strings.Repeat("4f", 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	mine, err := k.Issue("orders/1", 5, now.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	others, err := k.Issue("orders/2", 5, now.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for round := range 3 {
+		got, err := k.verify(mine.AccessKeyID, mine.SessionToken, now)
+		if err != nil || got.secret != mine.SecretAccessKey || got.session.resource != "orders/1" {
+			t.Errorf("round %d: %+v, %v", round, got, err)
+		}
+		if _, err := k.verify(others.AccessKeyID, mine.SessionToken, now); !errors.Is(err, errSessionForged) {
+			t.Errorf("round %d, another's access key: %v", round, err)
+		}
+		if _, err := k.verify(mine.AccessKeyID, mine.SessionToken, now.Add(2*time.Hour)); !errors.Is(err, errSessionExpired) {
+			t.Errorf("round %d, after its end: %v", round, err)
+		}
+		forged := mine.SessionToken[:len(mine.SessionToken)-2] + "AA"
+		if _, err := k.verify(accessKeyOf(forged), forged, now); !errors.Is(err, errSessionForged) {
+			t.Errorf("round %d, forged: %v", round, err)
+		}
+		if len(k.seen.tokens) != 1 {
+			t.Errorf("%d tokens are remembered, want the authentic one only", len(k.seen.tokens))
+		}
+	}
+}
+
+func TestASigningKeyIsOfItsDayRegionAndService(t *testing.T) {
+	t.Parallel()
+	shared := &seenToken{secret: "secret"}
+	seen := map[string][]byte{}
+	var all sync.WaitGroup
+	for _, date := range []string{"20261121", "20261122"} {
+		for _, region := range []string{"us-east-1", "eu-west-1"} {
+			for _, service := range []string{"s3", "sts"} {
+				want := (&seenToken{secret: "secret"}).signingKey(date, region, service)
+				if before, twice := seen[string(want)]; twice {
+					t.Errorf("two have the key %x", before)
+				}
+				seen[string(want)] = want
+				all.Go(func() {
+					for range 100 {
+						if got := shared.signingKey(date, region, service); !bytes.Equal(got, want) {
+							t.Errorf("%s %s %s: another's key", date, region, service)
+						}
+					}
+				})
+			}
+		}
+	}
+	all.Wait()
+}
+
+func TestRememberedTokensAreBounded(t *testing.T) {
+	t.Parallel()
+	var k seenTokens
+	for range maxSeen + 10 {
+		k.put(rand.Text(), &seenToken{})
+	}
+	if n := len(k.tokens); n > maxSeen {
+		t.Errorf("%d are remembered", n)
+	}
+	token := &seenToken{}
+	if k.put("x", token); k.get("x") != token {
+		t.Error("the newest is not remembered")
+	}
+	if text := fmt.Sprint(&Keyring{seen: seenTokens{tokens: map[string]*seenToken{"x": {secret: "hidden"}}}}); strings.Contains(text, "hidden") {
+		t.Errorf("%s shows a secret", text)
+	}
+}

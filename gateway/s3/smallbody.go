@@ -1,0 +1,53 @@
+package s3
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"sync"
+
+	"github.com/fencegate/fencegate/gateway/blob"
+)
+
+// A small body is read before the response begins, and leaves with the headers:
+// that costs less than a file that is opened and sent, and what is wrong with the
+// blob is found in time to say so.
+
+const smallBody = 64 << 10 // bytes
+
+// wholeReader is a store that can read at once.
+type wholeReader interface {
+	ReadAt(ctx context.Context, id blob.ID, offset int64, p []byte) error
+}
+
+var smallBodies = sync.Pool{New: func() any { b := make([]byte, smallBody); return &b }}
+
+// loaded is a body in memory.
+type loaded struct {
+	bytes.Reader
+
+	buf *[]byte // nil: closed
+}
+
+// load reads a piece that is small.
+func (b *backend) load(from wholeReader, p piece) (io.ReadCloser, error) {
+	buf := smallBodies.Get().(*[]byte)
+	data := (*buf)[:p.length]
+	if err := from.ReadAt(b.base, p.id, p.offset, data); err != nil {
+		smallBodies.Put(buf)
+		return nil, err
+	}
+	l := &loaded{buf: buf}
+	l.Reset(data)
+	return l, nil
+}
+
+// Close implements [io.Closer]. Nothing is read afterwards.
+func (l *loaded) Close() error {
+	if l.buf != nil {
+		l.Reset(nil)
+		smallBodies.Put(l.buf)
+		l.buf = nil
+	}
+	return nil
+}
