@@ -208,7 +208,7 @@ func TestTwoDevsDoNotShareAFolder(t *testing.T) {
 	}
 }
 
-func TestDevUsesAGivenPostgreSQL(t *testing.T) {
+func TestDevUsesAGivenPostgreSQLAndEphemeralLeavesNothingThere(t *testing.T) {
 	t.Parallel()
 	pg := testenv.PostgresEmpty(t)
 	s := startDev(t, openTempDir(t), "--ephemeral", "--postgres-url", pg.URL)
@@ -216,6 +216,18 @@ func TestDevUsesAGivenPostgreSQL(t *testing.T) {
 	lease := s.acquire(t)
 	if err := s.write(t, lease, "paid"); err != nil {
 		t.Error(err)
+	}
+	if err := s.cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	var left int
+	err := pg.Pool(t).QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_database WHERE datname LIKE 'fencegate_dev%') +
+		(SELECT count(*) FROM pg_roles WHERE rolname LIKE 'fencegate_dev%')`).Scan(&left)
+	if err != nil || left != 0 {
+		t.Errorf("%d databases and logins are left: %v", left, err)
 	}
 }
 
