@@ -28,6 +28,7 @@
 //	000038_object_conditions conditions on what is overwritten or deleted, beside those of 000010
 //	000039_object_plans    helpers of a write in a language whose plans are kept; an announcement that nobody waits for
 //	000040_object_reserve  blobs that are announced ahead, many at once; the common case of an upload's commit
+//	000041_bucket_documents documents of a bucket: CORS, tags, ownership, what is blocked from becoming public
 //	000044_fence_shown     no refusal repeats a seal
 package migrations
 

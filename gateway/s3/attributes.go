@@ -53,8 +53,8 @@ func (b *backend) attributes(r request, in *s3.GetObjectAttributesInput) (s3resp
 	return out, nil
 }
 
-// objectParts is one page of an object's parts. As in S3, parts are shown only
-// where they have checksums.
+// objectParts is one page of an object's parts, with their checksums where they
+// have any.
 func (b *backend) objectParts(in *s3.GetObjectAttributesInput, v version) (*s3response.ObjectParts, error) {
 	p := &s3response.ObjectParts{MaxParts: maxList}
 	if in.MaxParts != nil {
@@ -68,20 +68,23 @@ func (b *backend) objectParts(in *s3.GetObjectAttributesInput, v version) (*s3re
 		p.PartNumberMarker = after
 	}
 	sums, err := b.partChecksums(v)
-	if err != nil || sums == nil {
+	if err != nil {
 		return p, err
 	}
-	end := min(p.PartNumberMarker+p.MaxParts, len(sums))
+	end := min(p.PartNumberMarker+p.MaxParts, len(v.BlobSizes))
 	for i := p.PartNumberMarker; i < end; i++ {
 		number := int32(i + 1)
-		c := checksumsOf(attributes{ChecksumAlgorithm: v.Attributes.ChecksumAlgorithm, Checksum: sums[i]})
+		var c checksums
+		if sums != nil {
+			c = checksumsOf(attributes{ChecksumAlgorithm: v.Attributes.ChecksumAlgorithm, Checksum: sums[i]})
+		}
 		p.Parts = append(p.Parts, types.ObjectPart{
 			PartNumber: &number, Size: &v.BlobSizes[i], ChecksumCRC32: c.crc32, ChecksumCRC32C: c.crc32c,
 			ChecksumCRC64NVME: c.crc64nvme, ChecksumSHA1: c.sha1, ChecksumSHA256: c.sha256,
 		})
 		p.NextPartNumberMarker = i + 1
 	}
-	p.IsTruncated = end < len(sums)
+	p.IsTruncated = end < len(v.BlobSizes)
 	return p, nil
 }
 

@@ -94,11 +94,6 @@ func (*backend) GetBucketPolicy(context.Context, string) ([]byte, error) {
 	return nil, s3err.GetAPIError(s3err.ErrNoSuchBucketPolicy)
 }
 
-// GetBucketCors implements the front's Backend: there is no CORS.
-func (*backend) GetBucketCors(context.Context, string) ([]byte, error) {
-	return nil, s3err.GetAPIError(s3err.ErrNoSuchCORSConfiguration)
-}
-
 // GetObjectLockConfiguration implements the front's Backend: there is none.
 func (*backend) GetObjectLockConfiguration(context.Context, string) ([]byte, error) {
 	return nil, s3err.GetAPIError(s3err.ErrObjectLockConfigurationNotFound)

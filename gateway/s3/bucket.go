@@ -93,14 +93,19 @@ func (b *backend) CreateBucket(ctx context.Context, in *s3.CreateBucketInput, _ 
 		return s3err.GetBucketErr(s3err.ErrInvalidBucketName, *in.Bucket)
 	}
 	created, _, err := b.db.createBucket(b.base, *in.Bucket, b.cfg.DefaultRule)
-	if err != nil {
+	switch {
+	case err != nil:
 		return b.fail(r, *in.Bucket, "CreateBucket", err)
-	}
-	if !created {
+	case !created && b.cfg.Region != regionOfOld:
 		return s3err.GetBucketErr(s3err.ErrBucketAlreadyOwnedByYou, *in.Bucket)
+	case r.header(headerOwnership) != "": // the front has a default
+		return b.PutBucketOwnershipControls(ctx, *in.Bucket, in.ObjectOwnership)
 	}
 	return nil
 }
+
+// regionOfOld is where S3 lets its owner create a bucket again, which changes nothing.
+const regionOfOld = "us-east-1"
 
 // validLabels reports whether a bucket's name, which may be part of a host's,
 // consists of such names between its dots.

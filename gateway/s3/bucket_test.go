@@ -31,8 +31,9 @@ func TestCreatingABucketKeepsTheRuleOfOneThatIsThere(t *testing.T) {
 		t.Errorf("got %v, want ErrInvalid", err)
 	}
 	name := "orders"
-	_, err := w.root().CreateBucket(t.Context(), &awss3.CreateBucketInput{Bucket: &name})
-	wantRefused(t, err, 409, "BucketAlreadyOwnedByYou")
+	if _, err := w.root().CreateBucket(t.Context(), &awss3.CreateBucketInput{Bucket: &name}); err != nil { // as S3 has it in us-east-1
+		t.Error(err)
+	}
 	create(s3.KeyRule(), false, s3.PrefixRule(2))
 }
 

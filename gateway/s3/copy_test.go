@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
@@ -107,5 +108,44 @@ func TestDeletingManyAnswersForEachKey(t *testing.T) {
 	out, err = one.DeleteObjects(t.Context(), &awss3.DeleteObjectsInput{Bucket: &bucket, Delete: &types.Delete{Objects: []types.ObjectIdentifier{{Key: aws.String("1001/b")}}}})
 	if err != nil || len(out.Errors) != 1 || *out.Errors[0].Code != "StaleFencingToken" {
 		t.Errorf("got %+v, %v", out, err)
+	}
+}
+
+// SDKs write dates as HTTP has them.
+func TestDeletingManyExpectsADateOfEach(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	holder := w.lease("orders/1001", 5)
+	put(t, holder, bucket, invoice, "data")
+	head, err := holder.HeadObject(t.Context(), &awss3.HeadObjectInput{Bucket: &bucket, Key: aws.String(invoice)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove := func(c *awss3.Client, modified time.Time) *awss3.DeleteObjectsOutput {
+		t.Helper()
+		out, err := c.DeleteObjects(t.Context(), &awss3.DeleteObjectsInput{
+			Bucket: &bucket, Delete: &types.Delete{Objects: []types.ObjectIdentifier{{Key: aws.String(invoice), LastModifiedTime: &modified}}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	if out := remove(holder, head.LastModified.Add(-time.Hour)); len(out.Deleted) != 0 || len(out.Errors) != 1 || *out.Errors[0].Code != "PreconditionFailed" {
+		t.Errorf("another date: got %+v %+v", out.Deleted, out.Errors)
+	}
+	if out := remove(w.root(), *head.LastModified); len(out.Deleted) != 0 || len(out.Errors) != 1 || *out.Errors[0].Code != "MissingFencingToken" {
+		t.Errorf("without a grant: got %+v %+v", out.Deleted, out.Errors)
+	}
+	if got := get(t, holder, bucket, invoice); got != "data" {
+		t.Errorf("the object holds %q", got)
+	}
+	if out := remove(holder, *head.LastModified); len(out.Deleted) != 1 || *out.Deleted[0].Key != invoice || len(out.Errors) != 0 {
+		t.Errorf("its date: got %+v %+v", out.Deleted, out.Errors)
+	}
+	document := `<Delete><Object><Key>1001/x</Key><LastModifiedTime>yesterday</LastModifiedTime></Object></Delete>`
+	if status, code, _ := w.ask(w.issue("orders/1001", 5), "POST", "/orders?delete=", document, nil); status != 400 || code != "MalformedXML" {
+		t.Errorf("no date: got %d %s", status, code)
 	}
 }

@@ -1,8 +1,11 @@
 package s3
 
 import (
+	"bytes"
 	"context"
+	"encoding/xml"
 	"errors"
+	"net/http"
 	"strings"
 	"time"
 
@@ -83,6 +86,45 @@ func deleteError(o types.ObjectIdentifier, err error) types.Error {
 		e.Code, e.Message = &base.Code, &base.Description
 	}
 	return e
+}
+
+// dated is a list of objects to delete, with the dates as SDKs write them.
+type dated struct {
+	Objects []struct {
+		Key, VersionId, ETag, LastModifiedTime *string
+		Size                                   *int64
+	} `xml:"Object"`
+}
+
+// unreadable reports whether the front could not read a list of objects to
+// delete, and so deleted none: it takes dates only as RFC 3339 has them.
+func unreadable(status int, document []byte) bool {
+	return status == http.StatusBadRequest && bytes.Contains(document, []byte("LastModifiedTime")) && xml.Unmarshal(document, &s3response.DeleteObjects{}) != nil
+}
+
+// deleteDated is DeleteObjects for what the front can't read.
+func (b *backend) deleteDated(a addressed) (any, int, error) {
+	var list dated
+	if xml.Unmarshal(a.http.Request.Body(), &list) != nil {
+		return nil, 0, s3err.GetAPIError(s3err.ErrMalformedXML)
+	}
+	in := s3.DeleteObjectsInput{Bucket: &a.bucket, Delete: &types.Delete{}}
+	for _, o := range list.Objects {
+		id := types.ObjectIdentifier{Key: o.Key, VersionId: o.VersionId, ETag: o.ETag, Size: o.Size}
+		if o.LastModifiedTime != nil {
+			at, err := http.ParseTime(*o.LastModifiedTime)
+			if err != nil {
+				at, err = time.Parse(time.RFC3339, *o.LastModifiedTime)
+			}
+			if err != nil {
+				return nil, 0, s3err.GetAPIError(s3err.ErrMalformedXML)
+			}
+			id.LastModifiedTime = &at
+		}
+		in.Delete.Objects = append(in.Delete.Objects, id)
+	}
+	result, err := b.DeleteObjects(a.http, &in)
+	return result, http.StatusOK, err
 }
 
 // removed says what a deletion did: it removed the version with the id, or, in

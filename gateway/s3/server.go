@@ -119,7 +119,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, backend: be, stop: stop, gate: &gate{cfg: cfg, lookups: be.lookups}}
 	options := []s3api.Option{
-		s3api.WithQuiet(), s3api.WithKeepAlive(), s3api.WithMiddleware("/", s.gate.handle),
+		s3api.WithQuiet(), s3api.WithKeepAlive(), s3api.WithMiddleware("/", s.gate.handle), s3api.WithMiddleware("/", inPlace{be, cfg.Domain}.handle),
 		s3api.WithConcurrencyLimiter(cfg.MaxConnections+refusers+1, math.MaxInt32), // the gate and the listener have the limits
 	}
 	if cfg.Domain != "" {

@@ -27,6 +27,13 @@ const (
 	notRead = "torrent session metadataTable metadataConfiguration metadataInventoryTable metadataJournalTable abac renameObject select restore"
 )
 
+// Headers that ask for an ACL, or for none.
+const (
+	headerACL       = "X-Amz-Acl"
+	headerGrant     = "X-Amz-Grant-" // the begin of several
+	headerOwnership = "X-Amz-Object-Ownership"
+)
+
 // known holds the parameters above by method and by whether there is a key.
 var known = map[string]map[string]bool{
 	"PUT bucket": set(putBucket), "DELETE bucket": set(ofBuckets), "POST bucket": set("delete"),
@@ -36,7 +43,7 @@ var known = map[string]map[string]bool{
 var (
 	always   = set(strings.ToLower(everywhere))
 	unread   = set(notRead)
-	notThere = []string{"X-Amz-Grant-", "X-Amz-Object-Lock-", "X-Amz-Server-Side-Encryption", "X-Amz-Copy-Source-Server-Side-Encryption"}
+	notThere = []string{headerGrant, "X-Amz-Object-Lock-", "X-Amz-Server-Side-Encryption", "X-Amz-Copy-Source-Server-Side-Encryption"}
 )
 
 func set(words string) map[string]bool {
@@ -73,6 +80,7 @@ func harmless(name string) bool {
 // checkHeaders refuses headers that ask for what is not there, of any operation.
 func checkHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
 	_, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	setsACL := c.Method() == fiber.MethodPut && c.Request().URI().QueryArgs().Has("acl")
 	for name, value := range c.Request().Header.All() {
 		header := string(name)
 		switch {
@@ -81,6 +89,7 @@ func checkHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
 			if string(value) != owner {
 				return apiError{code: "AccessDenied", status: http.StatusForbidden, message: "All buckets here belong to the root access key, which is not the owner that " + header + " names."}
 			}
+		case setsACL && (header == headerACL || strings.HasPrefix(header, headerGrant)): // see askedFor
 		case asksForMore(header, string(value), key != ""):
 			return s3err.GetNotImplementedErr(header, "")
 		}
@@ -91,11 +100,11 @@ func checkHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
 // asksForMore reports whether a header asks for more than what holds anyway.
 func asksForMore(header, value string, ofObject bool) bool {
 	switch header {
-	case "X-Amz-Acl":
+	case headerACL:
 		return value != "private" && (value != "bucket-owner-full-control" || !ofObject)
 	case "X-Amz-Storage-Class":
 		return value != "STANDARD"
-	case "X-Amz-Object-Ownership":
+	case headerOwnership:
 		return value != "BucketOwnerEnforced"
 	case "X-Amz-Bucket-Object-Lock-Enabled":
 		return !strings.EqualFold(value, "false")

@@ -85,15 +85,16 @@ func TestWhatIsNotThereIsNotImplementedAndChangesNothing(t *testing.T) {
 func documentFor(path string) string {
 	const ns = ` xmlns="http://s3.amazonaws.com/doc/2006-03-01/"`
 	for name, text := range map[string]string{
-		"cors":              `<CORSConfiguration` + ns + `><CORSRule><AllowedMethod>GET</AllowedMethod><AllowedOrigin>*</AllowedOrigin></CORSRule></CORSConfiguration>`,
 		"object-lock":       `<ObjectLockConfiguration` + ns + `><ObjectLockEnabled>Enabled</ObjectLockEnabled></ObjectLockConfiguration>`,
-		"ownershipControls": `<OwnershipControls` + ns + `><Rule><ObjectOwnership>BucketOwnerEnforced</ObjectOwnership></Rule></OwnershipControls>`,
-		"policy":            `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*","Action":"s3:GetObject","Resource":"arn:aws:s3:::orders/*"}]}`,
-		"tagging":           `<Tagging` + ns + `><TagSet><Tag><Key>a</Key><Value>b</Value></Tag></TagSet></Tagging>`,
-		"website":           `<WebsiteConfiguration` + ns + `><IndexDocument><Suffix>index.html</Suffix></IndexDocument></WebsiteConfiguration>`,
-		"legal-hold":        `<LegalHold` + ns + `><Status>ON</Status></LegalHold>`,
-		"retention":         `<Retention` + ns + `><Mode>GOVERNANCE</Mode><RetainUntilDate>2036-01-01T00:00:00Z</RetainUntilDate></Retention>`,
-		"restore":           `<RestoreRequest` + ns + `><Days>1</Days></RestoreRequest>`,
+		"ownershipControls": `<OwnershipControls` + ns + `><Rule><ObjectOwnership>ObjectWriter</ObjectOwnership></Rule></OwnershipControls>`,
+		"acl": `<AccessControlPolicy` + ns + `><Owner><ID>` + rootAccess + `</ID></Owner><AccessControlList><Grant><Grantee xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"` +
+			` xsi:type="Group"><URI>http://acs.amazonaws.com/groups/global/AllUsers</URI></Grantee><Permission>READ</Permission></Grant></AccessControlList></AccessControlPolicy>`,
+		"policy":     `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*","Action":"s3:GetObject","Resource":"arn:aws:s3:::orders/*"}]}`,
+		"tagging":    `<Tagging` + ns + `><TagSet><Tag><Key>a</Key><Value>b</Value></Tag></TagSet></Tagging>`,
+		"website":    `<WebsiteConfiguration` + ns + `><IndexDocument><Suffix>index.html</Suffix></IndexDocument></WebsiteConfiguration>`,
+		"legal-hold": `<LegalHold` + ns + `><Status>ON</Status></LegalHold>`,
+		"retention":  `<Retention` + ns + `><Mode>GOVERNANCE</Mode><RetainUntilDate>2036-01-01T00:00:00Z</RetainUntilDate></Retention>`,
+		"restore":    `<RestoreRequest` + ns + `><Days>1</Days></RestoreRequest>`,
 		"select": `<SelectObjectContentRequest` + ns + `><Expression>SELECT * FROM S3Object</Expression><ExpressionType>SQL</ExpressionType>` +
 			`<InputSerialization><CSV/></InputSerialization><OutputSerialization><CSV/></OutputSerialization></SelectObjectContentRequest>`,
 	} {
@@ -120,7 +121,6 @@ var notThere = strings.Split(strings.TrimSpace(`
 PUT /orders?acl=
 PUT /orders?accelerate=
 PUT /orders?analytics=&id=1
-PUT /orders?cors=
 PUT /orders?encryption=
 PUT /orders?intelligent-tiering=&id=1
 PUT /orders?inventory=&id=1
@@ -131,53 +131,37 @@ PUT /orders?notification=
 PUT /orders?object-lock=
 PUT /orders?ownershipControls=
 PUT /orders?policy=
-PUT /orders?publicAccessBlock=
 PUT /orders?replication=
 PUT /orders?requestPayment=
-PUT /orders?tagging=
 PUT /orders?website=
 PUT /orders?metadataTable=
 PUT /orders?abac=
 PUT /orders?something=
 GET /orders?accelerate=
 GET /orders?analytics=&id=1
-GET /orders?encryption=
 GET /orders?intelligent-tiering=&id=1
 GET /orders?inventory=&id=1
-GET /orders?lifecycle=
 GET /orders?logging=
 GET /orders?metadataTable=
 GET /orders?metrics=&id=1
 GET /orders?notification=
-GET /orders?publicAccessBlock=
-GET /orders?replication=
 GET /orders?requestPayment=
 GET /orders?session=
 DELETE /orders?analytics=&id=1
-DELETE /orders?cors=
-DELETE /orders?encryption=
 DELETE /orders?intelligent-tiering=&id=1
 DELETE /orders?inventory=&id=1
 DELETE /orders?lifecycle=
 DELETE /orders?metadataTable=
 DELETE /orders?metrics=&id=1
-DELETE /orders?ownershipControls=
-DELETE /orders?policy=
-DELETE /orders?publicAccessBlock=
 DELETE /orders?replication=
-DELETE /orders?tagging=
 DELETE /orders?website=
 DELETE /orders?something=
 POST /orders?metadataTable=
 PUT KEY?acl=
-PUT KEY?legal-hold=
-PUT KEY?retention=
 PUT KEY?encryption=
 PUT KEY?renameObject=
 PUT KEY?X-Amz-Acl=public-read
 GET KEY?torrent=
-GET KEY?legal-hold=
-GET KEY?retention=
 DELETE KEY?acl=
 DELETE KEY?legal-hold=
 DELETE KEY?retention=

@@ -1,0 +1,138 @@
+package s3
+
+import (
+	"encoding/xml"
+	"net/http"
+	"strings"
+
+	"github.com/valyala/fasthttp"
+	"github.com/versity/versitygw/s3err"
+)
+
+// There is one ACL: root has full control, and nobody else is granted anything.
+// It is what reads of ACLs answer; setting it changes nothing; any other one is
+// not implemented.
+
+const (
+	namespaceXSI = "http://www.w3.org/2001/XMLSchema-instance"
+	groupURIs    = "http://acs.amazonaws.com/groups/global/" // of everybody, and of everybody with an account
+)
+
+// owner and the types below are an ACL's document, as it is written.
+type owner struct {
+	ID          string
+	DisplayName string `xml:",omitempty"`
+}
+
+type accessControlPolicy struct {
+	XMLName xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ AccessControlPolicy"`
+	Owner   owner
+	Grants  []accessGrant `xml:"AccessControlList>Grant"`
+}
+
+type accessGrant struct {
+	Grantee    grantee
+	Permission string
+}
+
+type grantee struct {
+	XSI  string `xml:"xmlns:xsi,attr"`
+	Type string `xml:"xsi:type,attr"`
+	owner
+}
+
+// rootsACL is the only ACL.
+func (b *backend) rootsACL() accessControlPolicy {
+	root := owner{ID: b.cfg.RootAccessKey, DisplayName: b.cfg.RootAccessKey}
+	return accessControlPolicy{Owner: root, Grants: []accessGrant{{Grantee: grantee{XSI: namespaceXSI, Type: "CanonicalUser", owner: root}, Permission: fullControl}}}
+}
+
+const fullControl = "FULL_CONTROL"
+
+// askedACL is an ACL that a client sends.
+type askedACL struct {
+	XMLName xml.Name `xml:"AccessControlPolicy"`
+	Owner   *struct{ ID string }
+	Grants  []struct {
+		Grantee struct {
+			Type string `xml:"http://www.w3.org/2001/XMLSchema-instance type,attr"`
+			ID   string
+			URI  string
+		}
+		Permission string
+	} `xml:"AccessControlList>Grant"`
+}
+
+// aclKind is what an ACL that a client wants set comes to.
+type aclKind int
+
+const (
+	aclPrivate aclKind = iota // the one that holds
+	aclShared                 // others are granted something, or root is not
+	aclPublic                 // everybody is
+)
+
+// askedFor judges the ACL in the headers or the body of a request to set one.
+func (b *backend) askedFor(req *fasthttp.Request, ofObject bool) (aclKind, error) {
+	canned, body := string(req.Header.Peek(headerACL)), req.Body()
+	for name := range req.Header.All() {
+		if strings.HasPrefix(string(name), headerGrant) {
+			return aclShared, nil
+		}
+	}
+	switch {
+	case canned != "" && len(body) > 0:
+		return aclShared, s3err.GetAPIError(s3err.ErrUnexpectedContent)
+	case canned == "" && len(body) == 0:
+		return aclShared, apiError{code: "MissingSecurityHeader", status: http.StatusBadRequest, message: "Your request says no ACL."}
+	case canned == "":
+		return b.askedInXML(body)
+	case canned == "private", canned == "bucket-owner-full-control" && ofObject:
+		return aclPrivate, nil
+	case canned == "public-read", canned == "public-read-write", canned == "authenticated-read":
+		return aclPublic, nil
+	case canned == "bucket-owner-read" && ofObject, canned == "aws-exec-read", canned == "log-delivery-write" && !ofObject:
+		return aclShared, nil
+	}
+	return aclShared, s3err.GetInvalidArgumentErr(s3err.InvalidArgCannedAcl, strings.ToValidUTF8(canned, "?"))
+}
+
+func (b *backend) askedInXML(body []byte) (aclKind, error) {
+	var asked askedACL
+	if xml.Unmarshal(body, &asked) != nil {
+		return aclShared, s3err.GetAPIError(s3err.ErrMalformedACL)
+	}
+	if asked.Owner != nil && asked.Owner.ID != b.cfg.RootAccessKey || len(asked.Grants) == 0 {
+		return aclShared, nil
+	}
+	kind := aclPrivate
+	for _, g := range asked.Grants {
+		switch {
+		case strings.HasPrefix(g.Grantee.URI, groupURIs):
+			return aclPublic, nil
+		case g.Grantee.Type == "AmazonCustomerByEmail":
+			return kind, apiError{code: "UnresolvableGrantByEmailAddress", status: http.StatusBadRequest, message: "The email address you provided does not match any account on record."}
+		case g.Grantee.Type == "CanonicalUser" && g.Grantee.ID != b.cfg.RootAccessKey:
+			return kind, apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "Invalid id: there is no account but root's."}
+		case g.Grantee.Type != "CanonicalUser", g.Permission != fullControl:
+			kind = aclShared
+		}
+	}
+	return kind, nil
+}
+
+// setACL accepts the ACL that holds anyway.
+func (b *backend) setACL(r request, bucket string, ofObject bool) error {
+	kind, err := b.askedFor(&r.http.Request, ofObject)
+	if err != nil || kind == aclPrivate {
+		return err
+	}
+	block, _, err := b.publicAccess(bucket)
+	switch {
+	case err != nil:
+		return err
+	case kind == aclPublic && block.BlockPublicAcls:
+		return s3err.GetAPIError(s3err.ErrAccessDenied)
+	}
+	return errNotThere
+}
