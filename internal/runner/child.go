@@ -54,6 +54,8 @@ func start(cfg Config, path string) (*child, error) {
 	return c, nil
 }
 
+func (c *child) done() <-chan int { return c.exited }
+
 // groupGone reports whether nothing is left of the command's process group.
 func (c *child) groupGone() bool {
 	return !c.group || errors.Is(syscall.Kill(-c.cmd.Process.Pid, 0), syscall.ESRCH)

@@ -21,11 +21,18 @@ const (
 
 var errDeadline = errors.New("it could not be renewed in time")
 
+// process is a [child], or what stands in for one.
+type process interface {
+	done() <-chan int // its exit code, once
+	signal(s syscall.Signal)
+	groupGone() bool
+}
+
 // watch renews the lease while the child runs and ends the child in time.
 type watch struct {
 	cfg      Config
 	lease    client.Lease
-	child    *child
+	child    process
 	deadline client.Deadline // the last CONFIRMED one; a renewal in flight does not count
 
 	renewal chan renewed
@@ -51,11 +58,13 @@ func (w *watch) untilExit(ctx context.Context) Result {
 	defer ticker.Stop()
 	next := time.NewTimer(w.lease.TTL / 3)
 	defer next.Stop()
+	alarm := time.NewTimer(w.due())
+	defer alarm.Stop()
 	interrupted, signals := ctx.Done(), 0
 	for {
 		select {
-		case code := <-w.child.exited:
-			w.endGroup(ticker.C)
+		case code := <-w.child.done():
+			w.endGroup(ticker.C, alarm)
 			return Result{ExitCode: code, Lost: w.lost, Ended: w.termed || w.killed}
 		case <-w.cfg.Signals:
 			if signals++; signals > 1 {
@@ -71,14 +80,16 @@ func (w *watch) untilExit(ctx context.Context) Result {
 		case r := <-w.renewal:
 			w.renewed(r, next)
 		case <-ticker.C:
+		case <-alarm.C:
 		}
 		w.enforce()
+		alarm.Reset(w.due())
 	}
 }
 
 // endGroup ends what an ended command has left of its process group, where the
 // lease is lost: it may stop in order until the deadline.
-func (w *watch) endGroup(tick <-chan time.Time) {
+func (w *watch) endGroup(tick <-chan time.Time, alarm *time.Timer) {
 	if w.lost == nil || w.cfg.OnLost == Warn {
 		return
 	}
@@ -87,8 +98,12 @@ func (w *watch) endGroup(tick <-chan time.Time) {
 			w.child.signal(syscall.SIGKILL)
 			return
 		}
-		<-tick
+		select {
+		case <-tick:
+		case <-alarm.C:
+		}
 		w.enforce()
+		alarm.Reset(w.due())
 	}
 }
 
@@ -126,6 +141,19 @@ func (w *watch) lose(cause error) {
 	if w.cfg.OnLost == Warn {
 		w.cfg.Say("WARNING: the lease on %s (token %d) is lost: %v; the storage refuses further writes of the command", w.lease.Resource, w.lease.Token, cause)
 	}
+}
+
+// due is how long it takes until enforce has something to do, unless a clock
+// jumps: then the next tick finds out.
+func (w *watch) due() time.Duration {
+	left := w.deadline.Remaining() - killMargin
+	switch {
+	case w.killed, w.cfg.OnLost == Warn && w.lost != nil:
+		return w.lease.TTL // nothing is left to do
+	case w.cfg.OnLost == Warn, w.termed:
+		return left
+	}
+	return left - w.grace()
 }
 
 // enforce ends the child when its time is over: TERM when only the grace is
