@@ -282,6 +282,23 @@ func TestTheOnlyACLIsReadAndAnyOtherIsNotImplemented(t *testing.T) {
 	}
 }
 
+// A request that names two operations is answered for the one that is done.
+func TestOneOfTwoOperationsIsDoneAndAnswered(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.bucket()
+	status, code, text := w.ask(rootCredentials(), "PUT", "/orders?acl=&tagging=", documents[1].document, nil)
+	if stored := w.count("SELECT count(*) FROM objects.bucket_documents"); status != 204 || stored != 1 {
+		t.Errorf("got %d %s %s, and %d documents are stored", status, code, text, stored)
+	}
+	for _, path := range []string{"/orders?acl=&tagging=", "/orders/" + invoice + "?acl=&tagging="} { // the ACL would be overlooked
+		status, code, _ := w.ask(rootCredentials(), "PUT", path, documents[1].document, map[string]string{"x-amz-acl": "public-read"})
+		if status != 501 || code != "NotImplemented" {
+			t.Errorf("PUT %s with an ACL: got %d %s", path, status, code)
+		}
+	}
+}
+
 // Nothing is public in any case; what is blocked is denied, and else not there.
 func TestWhatIsBlockedFromBecomingPublicIsDenied(t *testing.T) {
 	t.Parallel()

@@ -123,6 +123,9 @@ func TestBucketsAreReachedByHostToo(t *testing.T) {
 			if got := get(t, c, bucket, key); len(got) != size {
 				t.Errorf("%s: %q: read %d bytes", scheme, key, len(got))
 			}
+			if acl, err := c.GetObjectAcl(t.Context(), &awss3.GetObjectAclInput{Bucket: &bucket, Key: &key}); err != nil || len(acl.Grants) != 1 {
+				t.Errorf("%s: %q: ACL %+v, %v", scheme, key, acl, err)
+			}
 		}
 		list, err := c.ListObjectsV2(t.Context(), &awss3.ListObjectsV2Input{Bucket: &bucket})
 		if err != nil || len(list.Contents) != 2 || aws.ToString(list.Contents[1].Key) != awkward {

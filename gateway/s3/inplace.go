@@ -30,55 +30,42 @@ type addressed struct {
 	bucket, key string
 }
 
-// answers are what the operations do, by method, kind and parameter. The first
-// result is the answer's document; nil for none.
+// answers are what the operations do, by name. The first result is the answer's
+// document; nil for none.
 var answers = map[string]func(*backend, addressed) (document any, status int, err error){
-	"POST bucket delete":              (*backend).deleteDated,
-	"GET bucket acl":                  (*backend).readACL,
-	"PUT bucket acl":                  (*backend).writeACL,
-	"GET object acl":                  (*backend).readACL,
-	"PUT object acl":                  (*backend).writeACL,
-	"GET bucket policyStatus":         (*backend).readPolicyStatus,
-	"GET bucket publicAccessBlock":    (*backend).readPublicAccess,
-	"PUT bucket publicAccessBlock":    (*backend).writePublicAccess,
-	"DELETE bucket publicAccessBlock": (*backend).deletePublicAccess,
-	"GET bucket encryption":           none("ServerSideEncryptionConfigurationNotFoundError", "The server side encryption configuration was not found."),
-	"DELETE bucket encryption":        deleteNone,
-	"GET bucket lifecycle":            none("NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist."),
-	"GET bucket replication":          none("ReplicationConfigurationNotFoundError", "The replication configuration was not found."),
+	"DeleteObjects":                   (*backend).deleteDated,
+	"GetBucketAcl":                    (*backend).readACL,
+	"PutBucketAcl":                    (*backend).writeACL,
+	"GetObjectAcl":                    (*backend).readACL,
+	"PutObjectAcl":                    (*backend).writeACL,
+	"GetBucketPolicyStatus":           (*backend).readPolicyStatus,
+	"GetPublicAccessBlock":            (*backend).readPublicAccess,
+	"PutPublicAccessBlock":            (*backend).writePublicAccess,
+	"DeletePublicAccessBlock":         (*backend).deletePublicAccess,
+	"GetBucketEncryption":             none("ServerSideEncryptionConfigurationNotFoundError", "The server side encryption configuration was not found."),
+	"DeleteBucketEncryption":          deleteNone,
+	"GetBucketLifecycleConfiguration": none("NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist."),
+	"GetBucketReplication":            none("ReplicationConfigurationNotFoundError", "The replication configuration was not found."),
 }
 
-// answered are the parameters among them.
-var answered = []string{"delete", "acl", "policyStatus", "publicAccessBlock", "encryption", "lifecycle", "replication"}
-
 func (b inPlace) handle(c fiber.Ctx) error {
-	query, parameter := c.Request().URI().QueryArgs(), ""
-	for _, name := range answered {
-		if query.Has(name) {
-			parameter = name
-			break
-		}
-	}
-	if parameter == "" {
+	if c.Request().URI().QueryArgs().Len() == 0 { // each of them has a parameter
 		return c.Next()
 	}
 	at, e := hostBucket(c, b.domain)
-	path, err := url.PathUnescape(pathIn(c, at))
-	if e != nil || err != nil {
-		return c.Next() // which says what is wrong
+	path, err := url.PathUnescape(pathIn(c, at)) // the front changes it
+	path = strings.Clone(path)
+	if next := c.Next(); next != nil || e != nil || err != nil {
+		return next
 	}
-	a := addressed{}
+	operation, _ := c.Locals(localOperation).(string)
+	do := answers[operation]
+	if do == nil || !utils.ContextKeyParsedAcl.IsSet(c) { // it is set when the request is authenticated
+		return nil
+	}
+	a := addressed{request: b.requestOf(c.RequestCtx())}
 	a.bucket, a.key, _ = strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	kind := " bucket "
-	if a.key != "" {
-		kind = " object "
-	}
-	do := answers[c.Method()+kind+parameter]
-	if err := c.Next(); err != nil || do == nil || !utils.ContextKeyParsedAcl.IsSet(c) { // it is set when the request is authenticated
-		return err
-	}
-	a.request = b.requestOf(c.RequestCtx())
-	if parameter == "delete" && !unreadable(c.Response().StatusCode(), a.http.Request.Body()) {
+	if operation == "DeleteObjects" && !unreadable(c.Response().StatusCode(), a.http.Request.Body()) {
 		return nil
 	}
 	var document any
@@ -86,12 +73,11 @@ func (b inPlace) handle(c fiber.Ctx) error {
 	if err = middlewares.VerifyChecksums(false, false, false)(c); err == nil {
 		document, status, err = do(b.backend, a)
 	}
-	return b.write(c, a, document, status, err)
+	return b.write(c, a, operation, document, status, err)
 }
 
 // write sends the answer in place of the front's.
-func (b inPlace) write(c fiber.Ctx, a addressed, document any, status int, err error) error {
-	operation, _ := c.Locals(localOperation).(string)
+func (b inPlace) write(c fiber.Ctx, a addressed, operation string, document any, status int, err error) error {
 	var body []byte
 	if err == nil && document != nil {
 		body, err = xml.Marshal(document)

@@ -80,7 +80,7 @@ func harmless(name string) bool {
 // checkHeaders refuses headers that ask for what is not there, of any operation.
 func checkHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
 	_, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	setsACL := c.Method() == fiber.MethodPut && c.Request().URI().QueryArgs().Has("acl")
+	acl := setsACL(c)
 	for name, value := range c.Request().Header.All() {
 		header := string(name)
 		switch {
@@ -89,12 +89,23 @@ func checkHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
 			if string(value) != owner {
 				return apiError{code: "AccessDenied", status: http.StatusForbidden, message: "All buckets here belong to the root access key, which is not the owner that " + header + " names."}
 			}
-		case setsACL && (header == headerACL || strings.HasPrefix(header, headerGrant)): // see askedFor
+		case acl && (header == headerACL || strings.HasPrefix(header, headerGrant)): // see askedFor
 		case asksForMore(header, string(value), key != ""):
 			return s3err.GetNotImplementedErr(header, "")
 		}
 	}
 	return nil
+}
+
+// setsACL reports whether a request sets an ACL and does nothing else.
+func setsACL(c fiber.Ctx) bool {
+	query := c.Request().URI().QueryArgs()
+	for name := range query.All() {
+		if n := string(name); n != "acl" && n != "versionId" && !harmless(n) {
+			return false
+		}
+	}
+	return c.Method() == fiber.MethodPut && query.Has("acl")
 }
 
 // asksForMore reports whether a header asks for more than what holds anyway.
