@@ -335,6 +335,10 @@ func TestACallerThatGivesUpLetsTheNextOneMove(t *testing.T) {
 		go wait(c)
 		eventually(t, 10*time.Second, "the caller is in line", func() bool { return l.Waiting("r") == i+1 })
 	}
+	eventually(t, 10*time.Second, "the first of them knows that it is held, and queues on a node", func() bool {
+		ins, err := l.Inspect(t.Context(), "r")
+		return err == nil && ins.Waiters == 1
+	})
 	cancel()
 	for range 2 {
 		if err := <-results; !errors.Is(err, context.Canceled) || !errors.Is(err, lock.ErrHeld) {

@@ -82,7 +82,7 @@ func TestTorture(t *testing.T) { //nolint:tparallel // one group after the other
 			s.lasting, s.resources, s.clients = 4*time.Second, 6, 2
 		}
 		t.Run(s.String(), func(t *testing.T) {
-			found := s.run(t, seed+uint64(i))
+			found := s.run(t, seed+uint64(i), short)
 			total += found.acquisitions
 			t.Log(found)
 			if found.duplicates+found.inversions > 0 {
@@ -94,7 +94,7 @@ func TestTorture(t *testing.T) { //nolint:tparallel // one group after the other
 			if !s.jumps && found.overlaps > 0 {
 				t.Errorf("%d times two holders at one time, for up to %v", found.overlaps, found.longest)
 			}
-			if found.acquisitions < 50 {
+			if found.acquisitions < enough {
 				t.Errorf("only %d acquisitions", found.acquisitions)
 			}
 		})
@@ -121,7 +121,8 @@ func TestTortureFindsWhatASafeguardPrevents(t *testing.T) {
 		t.Run(c.broken, func(t *testing.T) {
 			t.Parallel()
 			s := scenario{
-				nodes: 3, broken: c.broken, lasting: 60 * time.Second, maxTTL: 100 * time.Millisecond,
+				// Leases long enough to be got, and lost, on a busy machine, too.
+				nodes: 3, broken: c.broken, lasting: 2 * time.Minute, maxTTL: 400 * time.Millisecond,
 				resources: 3, clients: 2, odds: c.odds,
 			}
 			ctx, found := context.WithCancel(t.Context())
@@ -142,9 +143,25 @@ func TestTortureFindsWhatASafeguardPrevents(t *testing.T) {
 	}
 }
 
-func (s scenario) run(t *testing.T, seed uint64) findings {
+// enough acquisitions are needed for a run that found nothing to mean something.
+const enough = 50
+
+// run torments for as long as the scenario says; with longer set up to a minute
+// more, until there were enough acquisitions: a busy machine has few.
+func (s scenario) run(t *testing.T, seed uint64, longer bool) findings {
 	t.Helper()
-	return s.runUntil(t.Context(), t, seed, nil)
+	if !longer {
+		return s.runUntil(t.Context(), t, seed, nil)
+	}
+	ctx, done := context.WithCancel(t.Context())
+	defer done()
+	until := time.Now().Add(s.lasting)
+	s.lasting += time.Minute
+	return s.runUntil(ctx, t, seed, func(f findings) {
+		if f.acquisitions >= enough && time.Now().After(until) {
+			done()
+		}
+	})
 }
 
 // runUntil torments until the time is over or ctx ends; look, if set, sees now
