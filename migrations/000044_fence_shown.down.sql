@@ -159,4 +159,4 @@ END $$;
 DROP FUNCTION fence.shown(text);
 
 RESET ROLE;
-COMMENT ON SCHEMA fence IS 'fencegate schema version 43';
+COMMENT ON SCHEMA fence IS 'fencegate schema version 41';

@@ -1,0 +1,42 @@
+package migrate_test
+
+import (
+	"fmt"
+	"io/fs"
+	"strings"
+	"testing"
+
+	"github.com/fencegate/fencegate/migrations"
+)
+
+// Migrating again after an interruption goes by what each migration says is applied: its own version, or, where it is undone, the
+// one before it.
+func TestEachMigrationSaysWhatIsAppliedAfterIt(t *testing.T) {
+	t.Parallel()
+	ups, err := fs.Glob(migrations.FS, "*.up.sql")
+	if err != nil || len(ups) == 0 {
+		t.Fatal(ups, err)
+	}
+	before := 0
+	for _, up := range ups { // in the order of their names
+		var version int
+		if _, err := fmt.Sscanf(up, "%06d_", &version); err != nil {
+			t.Fatal(up, err)
+		}
+		says := map[string]int{up: version}
+		if before > 0 { // with the first one the schema goes
+			says[strings.TrimSuffix(up, ".up.sql")+".down.sql"] = before
+		}
+		for file, want := range says {
+			text, err := fs.ReadFile(migrations.FS, file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+			if last := lines[len(lines)-1]; last != fmt.Sprintf("COMMENT ON SCHEMA fence IS 'fencegate schema version %d';", want) {
+				t.Errorf("%s ends with %q, want it to say version %d", file, last, want)
+			}
+		}
+		before = version
+	}
+}
