@@ -157,11 +157,22 @@ func explain(o Object, err error) error {
 	}
 	for _, c := range fence.Codes {
 		if c.S3Code == api.ErrorCode() && c.S3Status != http.StatusServiceUnavailable {
-			return fmt.Errorf("%s: %w: %s", o, c.Err, api.ErrorMessage())
+			// The message ends with what to do, which whoever shows the error says by its code.
+			said := strings.TrimSuffix(strings.TrimSuffix(api.ErrorMessage(), c.Hint), ". ")
+			return &refused{text: fmt.Sprintf("%s: %s", o, said), err: c.Err}
 		}
 	}
 	return fmt.Errorf("%s: %w", o, &Error{Code: api.ErrorCode(), Message: api.ErrorMessage()})
 }
+
+// refused is a refusal by the fence, in the words of the S3 port.
+type refused struct {
+	text string
+	err  error
+}
+
+func (e *refused) Error() string { return e.text }
+func (e *refused) Unwrap() error { return e.err }
 
 // Error is a refusal by the S3 port that is not the fence's.
 type Error struct{ Code, Message string }
