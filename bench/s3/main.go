@@ -34,6 +34,7 @@ type plan struct {
 	keys    int
 	data    string
 	minio   string
+	socket  bool
 }
 
 func main() {
@@ -47,6 +48,7 @@ func main() {
 	flag.IntVar(&p.keys, "keys", 1_000_000, "how many keys the second list is a page of; the first is of 100,000")
 	flag.StringVar(&p.data, "data", "", "folder below which all files are made; default: the system's temporary folder")
 	flag.StringVar(&p.minio, "minio", "", "MinIO's program; default: from the PATH, else MinIO is left out")
+	flag.BoolVar(&p.socket, "socket", false, "ours reaches PostgreSQL by a Unix socket, instead of TCP on loopback")
 	quick := flag.Bool("quick", false, "few rounds, small lists: to see that it runs")
 	strict := flag.Bool("strict", false, "exit with 1 when a goal is missed")
 	profile := flag.String("profile", "", "folder into which ours and versitygw write profiles of their processor time")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,9 +42,11 @@ type world struct {
 
 func start(ctx context.Context, p plan) (w *world, err error) {
 	w = &world{}
-	w.db, err = s3stack.StartDatabase(ctx, s3stack.DatabaseConfig{Parent: p.data, Settings: map[string]string{
-		"max_connections": "100", "shared_buffers": "256MB", "max_wal_size": "4GB", "jit": "off",
-	}})
+	settings := map[string]string{"max_connections": "100", "shared_buffers": "256MB", "max_wal_size": "4GB", "jit": "off"}
+	if p.socket {
+		settings["unix_socket_directories"] = "." // PostgreSQL's own folder
+	}
+	w.db, err = s3stack.StartDatabase(ctx, s3stack.DatabaseConfig{Parent: p.data, Settings: settings})
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +61,7 @@ func start(ctx context.Context, p plan) (w *world, err error) {
 	if p.minio == "" {
 		fmt.Fprintln(os.Stderr, "bench-s3: there is no minio; it is left out")
 	}
-	for name, begin := range map[string]func(context.Context, *contender, string) error{"ours": w.ours, "versitygw": w.posix, "minio": w.minio(p.minio)} {
+	for name, begin := range map[string]func(context.Context, *contender, string) error{"ours": w.ours(p.socket), "versitygw": w.posix, "minio": w.minio(p.minio)} {
 		if len(p.only) > 0 && !slices.Contains(p.only, name) || name == "minio" && p.minio == "" {
 			continue
 		}
@@ -126,11 +129,19 @@ func (w *world) self(ctx context.Context, one *contender, addr string, env ...st
 }
 
 // ours has a bucket that is one resource, and from then on the credentials of its lease.
-func (w *world) ours(ctx context.Context, one *contender, addr string) error {
+func (w *world) ours(socket bool) func(ctx context.Context, one *contender, addr string) error {
+	address := w.db.URL() + "&pool_max_conns=20"
+	if socket {
+		address += "&host=" + url.QueryEscape(filepath.Join(w.db.Dir, "pg", "data"))
+	}
+	return func(ctx context.Context, one *contender, addr string) error { return w.oursAt(ctx, one, addr, address) }
+}
+
+func (w *world) oursAt(ctx context.Context, one *contender, addr, postgres string) error {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // never fails
 	master := hex.EncodeToString(key)
-	if err := w.self(ctx, one, addr, envPostgres+"="+w.db.URL()+"&pool_max_conns=20", envKey+"="+master); err != nil {
+	if err := w.self(ctx, one, addr, envPostgres+"="+postgres, envKey+"="+master); err != nil {
 		return err
 	}
 	if err := w.db.Arm(ctx, bucket, 7); err != nil {

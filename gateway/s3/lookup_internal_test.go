@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/valyala/fasthttp"
 
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/internal/testenv"
@@ -397,28 +398,44 @@ func TestALookUpEndsAtItsDeadline(t *testing.T) {
 	if _, found, err := a.current(nil, "b", "first"); err != nil || !found {
 		t.Errorf("afterwards: %v, %v", found, err)
 	}
+	if _, err := a.cfg.Pool.Exec(t.Context(), "SELECT pg_sleep(0.3)"); err != nil {
+		t.Errorf("a connection came back with a deadline: %v", err)
+	}
 	a.nothingIsLeft()
+}
+
+func TestALookUpAheadIsTakenOnceAndOfItsKeyOnly(t *testing.T) {
+	t.Parallel()
+	var rc fasthttp.RequestCtx
+	l := &lookup{bucket: "b", key: "k"}
+	rc.SetUserValue(localAhead, l)
+	for _, other := range [][2]string{{"b", "other"}, {"other", "k"}} {
+		if takeAhead(&rc, other[0], other[1]) != nil {
+			t.Errorf("taken for %v", other)
+		}
+	}
+	if takeAhead(&rc, "b", "k") != l || takeAhead(&rc, "b", "k") != nil {
+		t.Error("not taken once")
+	}
 }
 
 func TestALookUpKeepsNoConnectionForGood(t *testing.T) {
 	t.Parallel()
 	a := setUpLookups(t, time.Hour)
+	first, release := a.held()
 	before := a.cfg.Pool.Stat().AcquireCount()
-	var readers sync.WaitGroup
-	var left atomic.Int32
-	left.Store(3000)
-	for range 8 {
-		readers.Go(func() {
-			for left.Add(-1) > 0 {
-				if c, err := a.lookups.begin("b", "warm").wait(); err != nil || !c.key {
-					t.Errorf("got %+v, %v", c, err)
-				}
-			}
-		})
+	all := []*lookup{first}
+	for range (maxHanded + 2) * maxAsked { // each question is followed by another one
+		all = append(all, a.lookups.begin("b", "warm"))
 	}
-	readers.Wait()
-	if got := a.cfg.Pool.Stat().AcquireCount() - before; got < 2 {
-		t.Errorf("the pool gave connections %d times", got)
+	release()
+	for _, l := range all {
+		if c, err := l.wait(); err != nil || !c.key {
+			t.Fatalf("got %+v, %v", c, err)
+		}
+	}
+	if n := a.cfg.Pool.Stat().AcquireCount() - before; n != 1 {
+		t.Errorf("the pool gave a connection %d times meanwhile, want once", n)
 	}
 	a.nothingIsLeft()
 }

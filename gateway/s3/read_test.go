@@ -118,14 +118,26 @@ func TestBodiesOfEachSizeAndTheirRanges(t *testing.T) {
 				t.Errorf("%d bytes: got %d others", size, len(got))
 			}
 		}
-		for _, r := range [][2]int{{0, 0}, {size / 2, size - 1}, {size - 1, size - 1}} {
-			if size == 0 {
+		for _, r := range [][2]int{{0, 0}, {size / 2, size - 1}, {size / 4, size - size/4 - 1}, {size - 1, size - 1}} {
+			if size == 0 || r[0] > r[1] {
 				continue
 			}
 			res, got := w.send(raw{creds: w.issue("orders/1001", 5), method: http.MethodGet, path: "/" + bucket + "/" + key, header: map[string]string{"Range": fmt.Sprintf("bytes=%d-%d", r[0], r[1])}})
 			if res.StatusCode != http.StatusPartialContent || got != data[r[0]:r[1]+1] {
 				t.Errorf("bytes %d-%d of %d: %d, %d bytes", r[0], r[1], size, res.StatusCode, len(got))
 			}
+		}
+	}
+}
+
+func TestWhatIsNotThereIsTold(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	for path, code := range map[string]string{"/" + bucket + "/1001/x": "NoSuchKey", "/absent/1001/x": "NoSuchBucket"} {
+		res, got := w.send(raw{creds: w.issue("orders/1001", 5), method: http.MethodGet, path: path})
+		if res.StatusCode != http.StatusNotFound || !strings.Contains(got, "<Code>"+code+"</Code>") {
+			t.Errorf("%s: %d %.200s, want %s", path, res.StatusCode, got, code)
 		}
 	}
 }
