@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/s3"
@@ -35,6 +37,31 @@ func TestCreatingABucketKeepsTheRuleOfOneThatIsThere(t *testing.T) {
 		t.Error(err)
 	}
 	create(s3.KeyRule(), false, s3.PrefixRule(2))
+}
+
+func TestABucketIsCreatedAgainOnlyWhereS3AllowsIt(t *testing.T) {
+	t.Parallel()
+	for region, again := range map[string]bool{"us-east-1": true, "eu-central-1": false} {
+		w := setup(t, func(c *s3.Config) { c.Region = region })
+		root := w.client(rootCredentials(), func(o *awss3.Options) { o.Region = region })
+		in := &awss3.CreateBucketInput{Bucket: aws.String("orders"), ObjectOwnership: types.ObjectOwnershipBucketOwnerEnforced}
+		if region != "us-east-1" {
+			in.CreateBucketConfiguration = &types.CreateBucketConfiguration{LocationConstraint: types.BucketLocationConstraint(region)}
+		}
+		if _, err := root.CreateBucket(t.Context(), in); err != nil {
+			t.Fatal(err)
+		}
+		if n := w.count("SELECT count(*) FROM objects.bucket_documents WHERE kind = 'ownership'"); n != 1 {
+			t.Errorf("%s: the ownership that was asked for is not stored", region)
+		}
+		_, err := root.CreateBucket(t.Context(), in)
+		if again && err != nil {
+			t.Errorf("%s: %v", region, err)
+		}
+		if !again {
+			wantRefused(t, err, 409, "BucketAlreadyOwnedByYou")
+		}
+	}
 }
 
 // A login without any right on the objects can take whatever advisory lock it
