@@ -23,7 +23,7 @@ import (
 // every write that was acknowledged before it. Nothing is remembered from one
 // question to the next.
 //
-// There are no goroutines. Of the look-ups of a question one is its reader; who
+// Requests do the work. Of the look-ups of a question one is its reader; who
 // has read an answer sends the next question, and the first in that is the next
 // reader. A question is only the quick way: where it fails, for whatever reason,
 // its look-ups are made one by one, so that none fails for another's sake.
@@ -99,7 +99,9 @@ func (l *lookup) wait() (current, error) {
 	return l.found, l.err
 }
 
-// leave gives the look-up up, and does what others expect of it.
+// leave gives the look-up up. What others expect of it is done beside the caller,
+// who must not learn how long that takes: he may have been refused. These are at
+// most as many as questions under way.
 func (l *lookup) leave() {
 	s := l.of
 	s.mu.Lock()
@@ -109,7 +111,7 @@ func (l *lookup) leave() {
 	reads := l.duty != nil
 	s.mu.Unlock()
 	if reads {
-		_, _ = l.wait()
+		go func() { _, _ = l.wait() }()
 	}
 }
 
