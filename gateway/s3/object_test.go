@@ -147,7 +147,7 @@ func TestWhatIsNotThereSaysSoAndIsNotIgnored(t *testing.T) {
 		wantRefused(t, err, 501, "NotImplemented")
 	}
 	_, err := holder.GetBucketEncryption(t.Context(), &awss3.GetBucketEncryptionInput{Bucket: &bucket})
-	wantRefused(t, err, 501, "NotImplemented")
+	wantRefused(t, err, 404, "ServerSideEncryptionConfigurationNotFoundError")
 	_, err = w.root().PutBucketVersioning(t.Context(), &awss3.PutBucketVersioningInput{
 		Bucket:                  &bucket,
 		VersioningConfiguration: &types.VersioningConfiguration{Status: types.BucketVersioningStatusSuspended},
