@@ -12,13 +12,13 @@ BEGIN
   INSERT INTO objects.blobs (id) SELECT unnest(p_blobs) ON CONFLICT DO NOTHING;
 END $$;
 
--- Takes back what objects.reserve_blobs announced. Only for blobs that no upload was given: their places are gone by now, and
--- nobody writes their bytes later, so no tombstone is needed.
-CREATE FUNCTION objects.return_blobs(p_blobs uuid[]) RETURNS void
+-- Takes back what objects.reserve_blobs announced, of blobs that no upload was given, and tells which of them: only their places
+-- may be deleted. A copy of the gateway's process (a machine that went on from a snapshot) may have used the others.
+CREATE FUNCTION objects.return_blobs(p_blobs uuid[]) RETURNS SETOF uuid
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM objects.begin_change();
-  DELETE FROM objects.blobs WHERE id = ANY (p_blobs) AND state = 'pending';
+  RETURN QUERY DELETE FROM objects.blobs b WHERE b.id = ANY (p_blobs) AND b.state = 'pending' RETURNING b.id;
 END $$;
 
 -- objects.commit_upload for one blob, with a short answer. The common case is decided here: a lease's grant that is current, no

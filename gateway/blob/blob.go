@@ -94,7 +94,7 @@ type Reserver interface {
 	Reserve(ctx context.Context, ids []ID) error
 
 	// Fill is Put for an id that was reserved, once. ErrNotFound where its place is not
-	// there any more.
+	// there any more, ErrFilled where it has bytes, which stay as they are.
 	Fill(ctx context.Context, id ID, r io.Reader, size int64) error
 }
 

@@ -58,7 +58,7 @@ func (d *Dir) fill(ctx context.Context, id ID, r io.Reader, size int64) (err err
 	}
 	info, err := f.Stat()
 	if err == nil && info.Size() > 0 {
-		err = errFilled
+		err = ErrFilled
 	}
 	if err != nil {
 		return errors.Join(err, f.Close())
@@ -78,5 +78,6 @@ func (d *Dir) fill(ctx context.Context, id ID, r io.Reader, size int64) (err err
 	return f.Close()
 }
 
-// errFilled: nothing is ever written over.
-var errFilled = errors.New("the place holds bytes already")
+// ErrFilled is what Fill reports of a place that holds bytes already: they are
+// somebody else's, and stay.
+var ErrFilled = errors.New("the place holds bytes already")

@@ -34,7 +34,7 @@ func (g *gate) lookAhead(c fiber.Ctx, hostBucket string) bool {
 	if hostBucket != "" {
 		bucket, key = hostBucket, strings.TrimPrefix(path, "/")
 	}
-	if bucket == "" || key == "" || !g.knows(c) {
+	if bucket == "" || key == "" || !validText(bucket) || !g.knows(c) {
 		return false
 	}
 	c.RequestCtx().SetUserValue(localAhead, g.lookups.begin(bucket, key))

@@ -111,7 +111,14 @@ func (l *lookup) leave() {
 	reads := l.duty != nil
 	s.mu.Unlock()
 	if reads {
-		go func() { _, _ = l.wait() }()
+		go func() {
+			defer func() {
+				if p := recover(); p != nil { // as in a request: it does not end the gateway
+					s.log.Error("s3: a look-up panicked", "panic", p)
+				}
+			}()
+			_, _ = l.wait()
+		}()
 	}
 }
 

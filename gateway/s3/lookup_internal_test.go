@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gofiber/fiber/v3"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/valyala/fasthttp"
 
@@ -419,6 +420,26 @@ func TestALookUpAheadIsTakenOnceAndOfItsKeyOnly(t *testing.T) {
 	if takeAhead(&rc, "b", "k") != l || takeAhead(&rc, "b", "k") != nil {
 		t.Error("not taken once")
 	}
+}
+
+// PostgreSQL would refuse such a name, and with it the question that others share.
+func TestNoLookUpBeginsForNamesThatCannotBe(t *testing.T) {
+	t.Parallel()
+	a := setUpLookups(t, time.Hour)
+	g := &gate{cfg: Config{RootAccessKey: "root"}, lookups: a.lookups}
+	for path, want := range map[string]bool{"/b/warm": true, "/%ff/warm": false, "/b%00/warm": false, "/b/": false} {
+		var rc fasthttp.RequestCtx
+		rc.Request.SetRequestURI(path)
+		rc.Request.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=root/20260101/us-east-1/s3/aws4_request")
+		c := fiber.New().AcquireCtx(&rc)
+		if got := g.lookAhead(c, ""); got != want {
+			t.Errorf("%s: %v", path, got)
+		}
+		if l := takeAhead(&rc, "b", "warm"); l != nil {
+			_, _ = l.wait()
+		}
+	}
+	a.nothingIsLeft()
 }
 
 func TestALookUpKeepsNoConnectionForGood(t *testing.T) {

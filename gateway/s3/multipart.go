@@ -263,7 +263,7 @@ func (b *backend) AbortMultipartUpload(ctx context.Context, in *s3.AbortMultipar
 		return b.fail(r, *in.Bucket, "AbortMultipartUpload", err)
 	}
 	for _, id := range gone {
-		b.forget(id)
+		b.erase(id)
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ const (
 	sqlBeginUpload   = "SELECT objects.begin_upload($1, $2, $3, $4, $5, $6)"
 	sqlAbandonUpload = "SELECT objects.abandon_upload($1)"
 	sqlCommitPut     = "SELECT version, modified, kept FROM objects.commit_put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+	sqlIsUnnamed     = "SELECT NOT EXISTS (SELECT FROM objects.blobs WHERE id = $1 AND state <> 'condemned')"
 	sqlVersion       = "SELECT " + versionColumns + " FROM objects.versions WHERE id = $1"
 )
 
@@ -131,8 +132,8 @@ func (b *backend) uploadWhole(r request, t target, body *body, attributes func()
 	c := commit{request: r, target: t, etag: body.etag(), attributes: attributes()}
 	if id, ok := b.reserve.take(); ok {
 		c.blob = id
-		v, err := b.putWhole(c, data, b.reserve.fillPlace)
-		if !errors.Is(err, errGivenUp) && !errors.Is(err, blob.ErrNotFound) {
+		v, err := b.putWhole(c, data, b.reserve.places.Fill)
+		if !errors.Is(err, errGivenUp) && !errors.Is(err, blob.ErrNotFound) && !errors.Is(err, blob.ErrFilled) {
 			return v, err
 		}
 		b.reserve.drop()
@@ -195,7 +196,7 @@ func fault(body *body, size int64, err error) error {
 }
 
 // discard takes back an upload that no commit was or will be asked for, so that
-// its bytes can go whatever its row says, and whether it is still there.
+// its bytes can go also where its row has.
 func (b *backend) discard(id blob.ID) {
 	if !b.giveUp(id) {
 		b.forget(id)
@@ -211,7 +212,7 @@ func (b *backend) giveUp(id blob.ID) bool {
 		return q.QueryRow(ctx, sqlAbandonUpload, uuid(id)).Scan(&gone)
 	})
 	if err == nil && gone {
-		b.forget(id)
+		b.erase(id)
 	}
 	if err != nil {
 		b.cfg.Logger.Warn("s3: an upload could not be given up; the sweep will", "blob", id, "error", err)
@@ -280,8 +281,24 @@ func (b *backend) versionOf(id [16]byte) (v version, err error) {
 	return v, err
 }
 
-// forget deletes the bytes of a condemned blob. What fails is left to the sweep.
+// forget deletes the bytes of a blob that nothing can point at: its row is
+// condemned, or not there. That is asked even where it should be so, for a copy of
+// this process may have used the same id. What fails is left to the sweep.
 func (b *backend) forget(id blob.ID) {
+	var unnamed bool
+	err := b.db.once(b.base, func(ctx context.Context, q querier) error {
+		return q.QueryRow(ctx, sqlIsUnnamed, uuid(id)).Scan(&unnamed)
+	})
+	if err != nil {
+		b.cfg.Logger.Warn("s3: the bytes of an upload that was given up could not be deleted; the sweep will", "blob", id, "error", err)
+	}
+	if unnamed {
+		b.erase(id)
+	}
+}
+
+// erase deletes the bytes of a condemned blob. What fails is left to the sweep.
+func (b *backend) erase(id blob.ID) {
 	if err := b.cfg.Store.Delete(b.base, id); err != nil {
 		b.cfg.Logger.Warn("s3: a blob could not be deleted; the sweep will", "blob", id, "error", err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -16,7 +15,7 @@ import (
 
 const (
 	sqlReserveBlobs = "SELECT objects.reserve_blobs($1)"
-	sqlReturnBlobs  = "SELECT objects.return_blobs($1)"
+	sqlReturnBlobs  = "SELECT array(SELECT objects.return_blobs($1))"
 
 	minReserve    = 8                // blobs of the first batch; each is twice as large as the one before
 	reserveAge    = 10 * time.Minute // of what is kept ready, far below the sweep's age
@@ -32,14 +31,14 @@ const (
 // way, with this process or with PostgreSQL's memory, is a row in objects.blobs
 // that the sweep finds, or an upload whose commit is refused: then the reserve is
 // given up, and the upload announces a blob of its own. The same where a sweep was
-// faster, however long this process slept.
+// faster, however long this process slept; or where another process uses the same
+// ids, because this one is a copy of it or was set back to an earlier state.
 type reserve struct {
 	db     database
-	store  blob.Store
-	places blob.Reserver // the same; nil where it makes none: then the ids are all
+	places blob.Reserver
 	owned  func(context.Context) error
 	log    *slog.Logger
-	max    int // blobs of a batch; 0: none are kept
+	max    int // blobs of a batch; 0: none are kept, as where the store makes no places
 
 	ctx  context.Context //nolint:containedctx // of the batches under way
 	stop context.CancelFunc
@@ -60,8 +59,10 @@ type reserved struct {
 }
 
 func newReserve(b *backend, size int) *reserve {
-	r := &reserve{db: b.db, store: b.cfg.Store, owned: b.owned, log: b.cfg.Logger, max: size}
-	r.places, _ = b.cfg.Store.(blob.Reserver)
+	r := &reserve{db: b.db, owned: b.owned, log: b.cfg.Logger}
+	if places, ok := b.cfg.Store.(blob.Reserver); ok {
+		r.places, r.max = places, size
+	}
 	r.ctx, r.stop = context.WithCancel(b.base)
 	return r
 }
@@ -119,9 +120,6 @@ func (r *reserve) announce(ids []blob.ID) error {
 	}
 	if err := r.db.settle(r.ctx, exec(sqlReserveBlobs, uuids(ids))); err != nil {
 		return err
-	}
-	if r.places == nil {
-		return nil
 	}
 	if err := r.places.Reserve(r.ctx, ids); err != nil {
 		return fmt.Errorf("%w: %w", errStoreFailed, err)
@@ -185,19 +183,20 @@ func (r *reserve) close() {
 	r.work.Wait()
 }
 
-// giveBack removes places and rows of blobs that nobody was given. The places go
-// first: nobody would look for one that has no row. What fails is the sweep's.
+// giveBack removes rows and places of blobs that nobody was given. The rows go
+// first: they alone know of which blobs that is true. What fails is the sweep's.
 func (r *reserve) giveBack(ids []blob.ID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), returnTimeout)
 	defer cancel()
-	var err error
-	if r.places != nil {
-		for _, id := range ids {
-			err = errors.Join(err, r.places.Delete(ctx, id))
-		}
+	if len(ids) == 0 {
+		return
 	}
-	if err == nil && len(ids) > 0 {
-		err = r.db.once(ctx, exec(sqlReturnBlobs, uuids(ids)))
+	var returned [][16]byte
+	err := r.db.once(ctx, func(ctx context.Context, q querier) error {
+		return q.QueryRow(ctx, sqlReturnBlobs, uuids(ids)).Scan(&returned)
+	})
+	for _, id := range returned {
+		err = errors.Join(err, r.places.Delete(ctx, id))
 	}
 	if err != nil {
 		r.log.Info("s3: reserved blobs could not be given back; the sweep takes them", "blobs", len(ids), "error", err)
@@ -210,12 +209,4 @@ func uuids(ids []blob.ID) []pgtype.UUID {
 		all[i] = uuid(id)
 	}
 	return all
-}
-
-// fillPlace stores the bytes of a blob that was taken.
-func (r *reserve) fillPlace(ctx context.Context, id blob.ID, body io.Reader, size int64) error {
-	if r.places == nil {
-		return r.store.Put(ctx, id, body, size)
-	}
-	return r.places.Fill(ctx, id, body, size)
 }
