@@ -45,6 +45,10 @@ func guard(server *fasthttp.Server, cfg Config) {
 	}
 	server.ErrorHandler = func(ctx *fasthttp.RequestCtx, err error) {
 		e := malformed(err)
+		if timedOut(err) && (ctx.IsTLS() || !patientOf(ctx.Conn()).heard) {
+			_ = ctx.Conn().Close() // no request was begun, as far as is known: a client that keeps connections ready expects no answer
+			return
+		}
 		cfg.Logger.Debug("s3: not a request", "remote", ctx.RemoteAddr().String(), "code", e.code) // err repeats the headers, and so secrets
 		ctx.Response.Reset()
 		ctx.SetStatusCode(e.status)
@@ -58,13 +62,18 @@ func malformed(err error) apiError {
 	if _, small := errors.AsType[*fasthttp.ErrSmallBuffer](err); small {
 		return apiError{code: "RequestHeaderSectionTooLarge", status: http.StatusBadRequest, message: "The request's headers are longer than the server takes."}
 	}
-	if timeout, ok := errors.AsType[interface {
-		error
-		Timeout() bool
-	}](err); ok && timeout.Timeout() {
+	if timedOut(err) {
 		return apiError{code: "RequestTimeout", status: http.StatusBadRequest, message: "The request was not complete in time."}
 	}
 	return apiError{code: "BadRequest", status: http.StatusBadRequest, message: "The request could not be parsed."}
+}
+
+func timedOut(err error) bool {
+	timeout, ok := errors.AsType[interface {
+		error
+		Timeout() bool
+	}](err)
+	return ok && timeout.Timeout()
 }
 
 // checkFraming refuses what a server before this one may have read in another

@@ -239,6 +239,29 @@ func TestBytesNowAndThenKeepNoConnection(t *testing.T) {
 	put(t, w.holder("orders/1001", 5), bucket, invoice, "and the next one goes through")
 }
 
+// Clients keep connections ready that they have not used yet: an answer there is to
+// no request of theirs.
+func TestAConnectionThatSaysNothingIsEndedWithoutAWord(t *testing.T) {
+	t.Parallel()
+	w := setup(t, func(c *s3.Config) { c.HeaderTimeout = 300 * time.Millisecond })
+	for head, want := range map[string]string{"": "", "GET / HT": "RequestTimeout"} {
+		var d net.Dialer
+		conn, err := d.DialContext(t.Context(), "tcp", w.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+		if _, err := io.WriteString(conn, head); err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(conn)
+		if err != nil || want == "" && len(got) > 0 || !strings.Contains(string(got), want) {
+			t.Errorf("after %q: %q, %v", head, got, err)
+		}
+		_ = conn.Close()
+	}
+}
+
 // slowly is one byte now and then, until the test ends.
 type slowly struct{ end <-chan struct{} }
 

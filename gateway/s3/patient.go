@@ -103,6 +103,7 @@ type patientConn struct {
 	stall   time.Duration
 	surplus bool        // beyond the limit: to be refused
 	unread  atomic.Bool // the client may be sending what nobody will read
+	heard   bool        // anything, at all; for who reads
 	conns   *connections
 	mu      sync.Mutex
 	read    time.Time // the server's own deadline; zero: none
@@ -125,6 +126,7 @@ func (c *patientConn) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := c.Conn.Read(p)
+	c.heard = c.heard || n > 0
 	c.conns.in.Add(int64(n))
 	return n, err
 }
