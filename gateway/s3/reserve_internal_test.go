@@ -3,9 +3,11 @@
 package s3 //nolint:testpackage // a reserve's age shows only inside
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"slices"
 	"strings"
@@ -158,5 +160,42 @@ func TestOnlyBytesThatNothingNamesAreForgotten(t *testing.T) {
 	b.discard(nobodys)
 	if _, err := b.cfg.Store.Size(t.Context(), nobodys); !errors.Is(err, blob.ErrNotFound) {
 		t.Errorf("bytes without a row: %v", err)
+	}
+}
+
+// before shows a store as it was before its first upload, to those who look once.
+type before struct {
+	blob.Store
+
+	looked bool
+}
+
+func (s *before) Owner(ctx context.Context) (string, error) {
+	if !s.looked {
+		return "", nil
+	}
+	return s.Store.Owner(ctx)
+}
+
+func (s *before) All(context.Context) iter.Seq2[blob.Info, error] {
+	s.looked = true
+	return func(func(blob.Info, error) bool) {}
+}
+
+// Two gateways start on an empty store: one has written before the other asks
+// PostgreSQL.
+func TestAStoreThatIsMarkedMeanwhileIsOurs(t *testing.T) {
+	t.Parallel()
+	b, put, _ := newUploads(t)
+	put("first", "of the other gateway")
+	if err := (&Catalog{db: b.db}).Claim(t.Context(), &before{Store: b.cfg.Store}, false); err != nil {
+		t.Error(err)
+	}
+	empty, err := blob.OpenDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (&Catalog{db: b.db}).Claim(t.Context(), empty, false); err == nil {
+		t.Error("an empty folder was taken for this database's")
 	}
 }

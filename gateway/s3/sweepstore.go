@@ -74,11 +74,19 @@ func (c *Catalog) whose(ctx context.Context, store blob.Store) (ours string, mar
 		return "", false, err
 	}
 	mark, err := store.Owner(ctx)
+	if err == nil && mark == "" {
+		strange := c.recognise(ctx, store)
+		if strange == nil {
+			return ours, false, nil
+		}
+		// Another gateway may have marked it meanwhile, and written since: the mark comes first.
+		if mark, err = store.Owner(ctx); err == nil && mark == "" {
+			return ours, false, strange
+		}
+	}
 	switch {
 	case err != nil:
 		return ours, false, fmt.Errorf("%w: %w", errStoreFailed, err)
-	case mark == "":
-		return ours, false, c.recognise(ctx, store)
 	case mark != ours:
 		return ours, false, &StoreOwnerError{Mark: mark, Ours: ours}
 	}
