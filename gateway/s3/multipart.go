@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 
@@ -188,36 +187,38 @@ func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInp
 	if err != nil {
 		return version{}, err
 	}
-	var ids []pgtype.UUID
-	var sizes []int64
+	done := staging{request: r, target: target{bucket: *in.Bucket, key: *in.Key, conditions: cond}, attributes: upload.attributes}
 	var total int64
 	for _, p := range chosen {
-		ids, sizes, total = append(ids, uuid(p.blob)), append(sizes, p.size), total+p.size
+		done.blobs, done.sizes, total = append(done.blobs, uuid(p.blob)), append(done.sizes, p.size), total+p.size
 	}
 	if in.MpuObjectSize != nil && *in.MpuObjectSize != total {
 		return version{}, s3err.GetIncorrectMpObjectSizeErr(total, *in.MpuObjectSize)
 	}
-	a := upload.attributes
-	if err := a.sumUp(chosen); err != nil {
+	if err := done.attributes.sumUp(chosen); err != nil {
 		return version{}, err
 	}
-	if err := compareChecksum(in, a); err != nil {
+	if err := compareChecksum(in, done.attributes); err != nil {
 		return version{}, err
 	}
-	a.ChecksumType = ""
-	etag := compositeETag(in.MultipartUpload.Parts) // which fit, so they are those of the stored parts
+	done.attributes.ChecksumType = ""
+	done.etag = compositeETag(in.MultipartUpload.Parts) // which fit, so they are those of the stored parts
 	if r.stages() {
-		t := target{bucket: *in.Bucket, key: *in.Key, conditions: cond}
-		return b.recordStage(sqlStageMultipart, upload.id, staging{request: r, target: t, blobs: ids, sizes: sizes, etag: etag, attributes: a})
+		return b.recordStage(sqlStageMultipart, upload.id, done)
 	}
-	encoded, err := json.Marshal(a)
+	return b.commitParts(upload.id, done)
+}
+
+// commitParts makes what an upload's parts add up to the key's version.
+func (b *backend) commitParts(upload blob.ID, c staging) (version, error) {
+	encoded, err := json.Marshal(c.attributes)
 	if err != nil {
 		return version{}, fmt.Errorf("encode attributes: %w", err)
 	}
 	var v version
 	err = b.decide(func(ctx context.Context, q querier) error {
-		return v.scan(q.QueryRow(ctx, sqlCompleteMultipart, uuid(upload.id), *in.Bucket, *in.Key, ids, sizes, etag, string(encoded),
-			r.grant.resource, int64(r.grant.token), r.grant.sealHash, nullable(r.invocation), cond.ifMatch, cond.ifNoneMatch))
+		return v.scan(q.QueryRow(ctx, sqlCompleteMultipart, uuid(upload), c.bucket, c.key, c.blobs, c.sizes, c.etag, string(encoded),
+			c.grant.resource, int64(c.grant.token), c.grant.sealHash, nullable(c.invocation), c.ifMatch, c.ifNoneMatch))
 	})
 	if err != nil {
 		return version{}, err
