@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -321,21 +322,27 @@ func TestOneOfManyWaitersGetsTheLeaseAtATime(t *testing.T) {
 	pg := testenv.Postgres(t)
 	c := start(t, config(t, pg))
 	const waiters = 5
-	tokens := make(chan string, waiters)
+	tokens := make(chan string)
+	var all sync.WaitGroup
 	for range waiters {
-		go func() {
-			a := c.do("POST", "/v1/leases", map[string]string{"resource": "r", "ttl": "30s", "wait": "60s"})
-			tokens <- a.text("token")
-			c.do("POST", "/v1/leases/release", map[string]string{"handle": a.text("handle")})
-		}()
+		all.Go(func() {
+			l := c.want(http.StatusCreated, "POST", "/v1/leases", map[string]string{"resource": "r", "ttl": "30s", "wait": "60s"})
+			tokens <- l.text("token")
+			c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.text("handle")})
+		})
 	}
-	last := int64(0)
-	for range waiters {
-		n, err := strconv.ParseInt(<-tokens, 10, 64)
+	go func() { all.Wait(); close(tokens) }()
+	last, holders := int64(0), 0
+	for token := range tokens { // until the last of them has released
+		n, err := strconv.ParseInt(token, 10, 64)
 		if err != nil || n <= last {
 			t.Errorf("token %d after %d: %v", n, last, err)
 		}
 		last = n
+		holders++
+	}
+	if holders != waiters {
+		t.Errorf("%d of %d waiters got the lease", holders, waiters)
 	}
 	if a := c.want(http.StatusOK, "GET", "/v1/resources/r", nil); a.text("token") != fmt.Sprint(last) {
 		t.Errorf("the fence stands at %v, want %d", a.Body, last)
