@@ -14,6 +14,9 @@
 //		return err
 //	}
 //	defer l.Close()
+//	if err := l.Init(ctx); err != nil { // admits nodes that are proven empty: for the first start
+//		return err
+//	}
 //	lease, err := l.Acquire(ctx, "orders/1001", lock.WithTTL(30*time.Second))
 //	if err != nil {
 //		return err // errors.Is(err, lock.ErrHeld), lock.ErrNoQuorum, …
