@@ -84,7 +84,7 @@ func noRows(err, instead error) error {
 func (b *backend) CreateBucket(ctx context.Context, in *s3.CreateBucketInput, _ []byte) error {
 	r := b.requestOf(ctx)
 	if !r.root {
-		return s3err.GetAPIError(s3err.ErrAccessDenied)
+		return b.mayNotCreate(r, *in.Bucket)
 	}
 	if in.ObjectLockEnabledForBucket != nil && *in.ObjectLockEnabledForBucket {
 		return s3err.GetAPIError(s3err.ErrNotImplemented)
@@ -102,6 +102,20 @@ func (b *backend) CreateBucket(ctx context.Context, in *s3.CreateBucketInput, _ 
 		return b.PutBucketOwnershipControls(ctx, *in.Bucket, in.ObjectOwnership)
 	}
 	return nil
+}
+
+// mayNotCreate refuses a lease's request. Where the bucket is there it says that,
+// as S3 does to a bucket's owner: rclone and others create the bucket before they
+// upload, and go on then.
+func (b *backend) mayNotCreate(r request, bucket string) error {
+	switch _, err := b.db.rule(b.base, bucket); {
+	case err == nil:
+		return s3err.GetBucketErr(s3err.ErrBucketAlreadyOwnedByYou, bucket)
+	case errors.Is(err, errNoBucket):
+		return s3err.GetAPIError(s3err.ErrAccessDenied)
+	default:
+		return b.fail(r, bucket, "CreateBucket", err)
+	}
 }
 
 // regionOfOld is where S3 lets its owner create a bucket again, which changes nothing.

@@ -107,6 +107,11 @@ func TestAFormWritesUnderTheGrantThatSignedIt(t *testing.T) {
 			t.Errorf("%s: got %d %.300s, want %d %s", name, status, text, c.status, c.code)
 		}
 	}
+	// Those that are refused at their commit have used a blob of the reserve.
+	if n, blobs := w.count("SELECT count(*) FROM objects.blobs WHERE state = 'condemned'"), w.blobs(); n != 2 || blobs != 1 {
+		t.Errorf("%d uploads were given up, want 2; %d blobs are stored, want 1", n, blobs)
+	}
+	w.exec("DELETE FROM objects.blobs WHERE state = 'condemned'")
 	if after := w.state(); after != before {
 		t.Errorf("something changed:\n%s\n%s", before, after)
 	}

@@ -107,7 +107,7 @@ func TestTheRuleMonotoneTakesRisingTokensOnly(t *testing.T) {
 	if n := w.count("SELECT token FROM fence.resources WHERE resource = 'orders/events/p2'"); n != 5 {
 		t.Errorf("the lease's fence stands at %d", n)
 	}
-	if n := w.count("SELECT count(*) FROM objects.blobs WHERE state = 'pending'"); n != 0 {
+	if n := w.pending(); n != 0 {
 		t.Errorf("%d blobs are pending", n)
 	}
 }

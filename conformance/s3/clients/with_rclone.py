@@ -10,9 +10,8 @@ from common import BUCKET, CURRENT, ENDPOINT, PART_SIZE, SEEDED, SEEDED_KEYS, SE
 
 FOLDER = tempfile.TemporaryDirectory()
 REFUSAL = re.compile(r"\b([A-Z]\w+): [^\n]*\n?\s*status code: (\d{3})")
-# NO_CHECK_BUCKET: before the first object rclone would create the bucket, which a lease's credentials may not.
 ENV = {**os.environ, "RCLONE_CONFIG": "/dev/null", "RCLONE_CONFIG_F_TYPE": "s3", "RCLONE_CONFIG_F_PROVIDER": "Other", "RCLONE_CONFIG_F_ENV_AUTH": "true",
-       "RCLONE_CONFIG_F_ENDPOINT": ENDPOINT, "RCLONE_CONFIG_F_NO_CHECK_BUCKET": "true", "RCLONE_RETRIES": "1"}
+       "RCLONE_CONFIG_F_ENDPOINT": ENDPOINT, "RCLONE_RETRIES": "1"}
 
 
 def rclone(*words, data=None):
