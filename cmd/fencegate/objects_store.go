@@ -32,14 +32,15 @@ func (s *stored) with(ctx context.Context, f func(*s3.Catalog, blob.Store) error
 	if s.blobs == "" {
 		return usage(errors.New("--blobs is missing (or FENCEGATE_BLOBS)"))
 	}
-	store, err := blob.OpenAt(ctx, s.blobs)
+	store, err := blob.OpenExisting(ctx, s.blobs)
 	if err != nil {
-		return usage(err)
+		return usage(fmt.Errorf("--blobs: %w", err))
 	}
 	return s.database.with(ctx, func(pool *pgxpool.Pool) error {
 		err := f(s3.NewCatalog(pool), store)
-		if foreign, ok := errors.AsType[*s3.StoreOwnerError](err); ok {
-			return withHint(foreign, exitFailed, "check --blobs and --postgres-url first; fencegate objects claim --help")
+		_, explained := errors.AsType[*exitError](err)
+		if _, foreign := errors.AsType[*s3.StoreOwnerError](err); foreign && !explained {
+			return withHint(err, exitFailed, "check --blobs and --postgres-url first; fencegate objects claim --help")
 		}
 		return err
 	})
@@ -96,6 +97,9 @@ swept while it is under way is refused at its end.`,
 			}
 			return s.with(cmd.Context(), func(c *s3.Catalog, store blob.Store) error {
 				swept, err := c.Sweep(cmd.Context(), store, o)
+				if err != nil && swept == (s3.Swept{}) { // nothing was done that could be told
+					return err
+				}
 				if printed := printSwept(cmd.OutOrStdout(), swept, o.DryRun, s.json); err == nil {
 					err = printed
 				}
@@ -140,8 +144,8 @@ func newObjectsVerify() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify [BUCKET [PREFIX]]",
 		Short: "Read the bytes again and compare them with what was recorded; the exit code is 1 where something is wrong",
-		Long: `Read the bytes of objects again and compare size and MD5 with what was recorded when they were
-written. Findings go to standard output, one to a line: missing, size, content or unreadable.
+		Long: `Read the bytes of objects again and compare size, MD5 and checksum with what was recorded when
+they were written. Findings go to standard output, one to a line: missing, size, content or unreadable.
 Progress goes to standard error; --after goes on from the key that it names.`,
 		Example: `  fencegate objects verify
   fencegate objects verify orders 1001/ --kept --rate 50 --json
@@ -197,6 +201,9 @@ func runVerify(cmd *cobra.Command, c *s3.Catalog, store blob.Store, o s3.Verify,
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "%s\t%s\t%q\tversion %s\t%s\n", strings.ToUpper(f.Problem), f.Bucket, f.Key, f.Version, oneLine(f.Detail))
 	})
+	if err != nil && done == (s3.Verified{}) { // nothing was looked at
+		return objectsError(err)
+	}
 	if asJSON {
 		if printed := printJSON(cmd.OutOrStdout(), map[string]any{"versions": done.Versions, "bytes": done.Bytes, "bucket": done.Bucket, "key": done.Key, "findings": found}); err == nil {
 			err = printed
@@ -208,6 +215,10 @@ func runVerify(cmd *cobra.Command, c *s3.Catalog, store blob.Store, o s3.Verify,
 	case err != nil && done.Key != "" && o.Bucket != "":
 		return withHint(err, exitOf(err), fmt.Sprintf("go on with --after %q", done.Key))
 	case err == nil && done.Bad > 0:
+		// Another store than the gateways' lacks everything: that is said first.
+		if foreign, ok := errors.AsType[*s3.StoreOwnerError](c.Belongs(cmd.Context(), store)); ok {
+			return fmt.Errorf("%d of %d versions are not what was written, and %w", done.Bad, done.Versions, foreign)
+		}
 		return withHint(fmt.Errorf("%d of %d versions are not what was written", done.Bad, done.Versions), exitFailed,
 			"bring the blobs back from a backup by their ids, or an older version with fencegate objects restore")
 	}

@@ -54,12 +54,20 @@ func TestBlobsAreSweptAndVerifiedFromTheCommandLine(t *testing.T) {
 		{[]string{"sweep", "--blobs", "s3://key:secret@bucket"}, exitUsage, ""},
 		{[]string{"verify", "--sample", "0"}, exitUsage, ""},
 		{[]string{"verify", "--after", "x"}, exitUsage, ""},
-		{[]string{"verify", "nowhere"}, exitFailed, ""},
+		{[]string{"verify", "nowhere"}, exitFailed, "hint: see fencegate buckets ls"},
+		{[]string{"verify", "--blobs", folder + "-mistyped"}, exitUsage, "-mistyped: no such file"},
+		{[]string{"sweep", "--blobs", "dir:" + folder + "-mistyped"}, exitUsage, "-mistyped: no such file"},
 	} {
 		code, stdout, stderr := cli(t, vars, append([]string{"objects"}, step.args...)...)
 		if code != step.code || !strings.Contains(stdout+stderr, step.want) || strings.Contains(stderr, "key:secret") {
 			t.Errorf("%v: %d\n%s%s", step.args, code, stdout, stderr)
 		}
+		if code != exitOK && strings.Contains(stdout+stderr, "verified 0 versions") {
+			t.Errorf("%v: a result where nothing was looked at\n%s%s", step.args, stdout, stderr)
+		}
+	}
+	if _, err := os.Stat(folder + "-mistyped"); err == nil {
+		t.Error("a folder that was mistyped has been made")
 	}
 	path := filepath.Join(folder, last.String()[30:], last.String())
 	if err := os.WriteFile(path, []byte("list"), 0o600); err != nil {
@@ -69,6 +77,15 @@ func TestBlobsAreSweptAndVerifiedFromTheCommandLine(t *testing.T) {
 		t.Errorf("a changed blob: %d\n%s%s", code, stdout, stderr)
 	}
 
+	empty := t.TempDir()
+	if _, err := blob.OpenDir(empty); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := cli(t, vars, "objects", "verify", "--blobs", empty); code != exitFailed || !strings.Contains(stderr, "2 of 2 versions") ||
+		!strings.Contains(stderr, "is its folder mounted") || !strings.Contains(stderr, "hint: check --blobs") {
+		t.Errorf("an empty store: %d\n%s", code, stderr)
+	}
+
 	other := testenv.Postgres(t)
 	vars["FENCEGATE_POSTGRES_URL"] = other.GatewayURL
 	for _, args := range [][]string{{"sweep"}, {"claim"}} {
@@ -76,8 +93,23 @@ func TestBlobsAreSweptAndVerifiedFromTheCommandLine(t *testing.T) {
 			t.Errorf("another database, %v: %d\n%s%s", args, code, stdout, stderr)
 		}
 	}
+	if _, _, stderr := cli(t, vars, "objects", "claim"); !strings.Contains(stderr, "hint: where no other database uses these blobs any more: add --yes") {
+		t.Errorf("claim does not say how: %s", stderr)
+	}
 	if code, _, stderr := cli(t, vars, "objects", "claim", "--yes"); code != exitOK {
 		t.Errorf("claim: %d %s", code, stderr)
+	}
+}
+
+func TestAFolderThatIsNotMountedIsSaidSoAndLeftAlone(t *testing.T) {
+	t.Parallel()
+	vars := map[string]string{"FENCEGATE_POSTGRES_URL": testenv.Postgres(t).GatewayURL}
+	unmounted := t.TempDir()
+	for _, command := range []string{"verify", "sweep", "claim"} {
+		code, stdout, stderr := cli(t, vars, "objects", command, "--blobs", unmounted)
+		if left, err := os.ReadDir(unmounted); code != exitUsage || stdout != "" || !strings.Contains(stderr, unmounted+" is no blob store") || err != nil || len(left) > 0 {
+			t.Errorf("%s of a folder that is not mounted: %d, %d files there now, %v\n%s%s", command, code, len(left), err, stdout, stderr)
+		}
 	}
 }
 

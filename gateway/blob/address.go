@@ -22,6 +22,18 @@ func OpenAt(ctx context.Context, location string) (Store, error) {
 	return OpenDir(strings.TrimPrefix(location, "dir:"))
 }
 
+// OpenExisting is [OpenAt] where a gateway has made the store before: a folder that
+// is none, because its name is mistyped or its disk not mounted, is refused, and
+// nothing is made in it.
+func OpenExisting(ctx context.Context, location string) (Store, error) {
+	if dir := FolderOf(location); dir != "" {
+		if err := hasFolders(dir); err != nil {
+			return nil, err
+		}
+	}
+	return OpenAt(ctx, location)
+}
+
 // FolderOf is the folder that a location names, or "" for another kind of store.
 func FolderOf(location string) string {
 	if isS3(location) {

@@ -58,6 +58,20 @@ func OpenDir(root string) (*Dir, error) {
 	return &Dir{root: abs, sync: syncFolder}, nil
 }
 
+// hasFolders reports as an error that a folder has none of those that [OpenDir] makes.
+func hasFolders(root string) error {
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if b, err := hex.DecodeString(e.Name()); err == nil && len(b) == 1 && e.IsDir() {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is no blob store: it has none of the folders that a gateway makes at its start; is the right disk mounted?", root)
+}
+
 // Put implements [Store].
 func (d *Dir) Put(ctx context.Context, id ID, r io.Reader, size int64) error {
 	if err := d.put(ctx, id, r, size); err != nil {

@@ -190,7 +190,7 @@ func checksumsOf(a attributes) checksums {
 		return checksums{}
 	}
 	c := checksums{kind: types.ChecksumTypeFullObject}
-	if strings.Contains(a.Checksum, "-") { // "sum-parts"; base64 has no '-'
+	if isComposite(a.Checksum) {
 		c.kind = types.ChecksumTypeComposite
 	}
 	switch a.ChecksumAlgorithm {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash"
 	"hash/crc32"
+	"hash/crc64"
 	"net/http"
 	"strconv"
 	"strings"
@@ -19,14 +20,15 @@ import (
 	"github.com/versity/versitygw/s3err"
 )
 
-// compositeHash is the hash of a checksum that can be made of the parts'
-// checksums; nil for one that can't.
-func compositeHash(algorithm string) hash.Hash {
+// checksumHash is the hash of one of S3's checksums; nil for none of them.
+func checksumHash(algorithm string) hash.Hash {
 	switch algorithm {
 	case "CRC32":
 		return crc32.NewIEEE()
 	case "CRC32C":
 		return crc32.New(crc32.MakeTable(crc32.Castagnoli))
+	case "CRC64NVME":
+		return crc64.New(nvme)
 	case "SHA1":
 		return sha1.New() //nolint:gosec // see the import
 	case "SHA256":
@@ -34,6 +36,22 @@ func compositeHash(algorithm string) hash.Hash {
 	}
 	return nil
 }
+
+// nvme is the table of the CRC that the NVM Express specification gives, with its
+// polynomial 0xad93d23594c93659 reflected.
+var nvme = crc64.MakeTable(0x9a6c9329ac4bc9b5)
+
+// compositeHash is the hash of a checksum that can be made of the parts'
+// checksums; nil for one that can't.
+func compositeHash(algorithm string) hash.Hash {
+	if algorithm == "CRC64NVME" {
+		return nil
+	}
+	return checksumHash(algorithm)
+}
+
+// isComposite: a checksum of parts reads "sum-parts"; base64 has no '-'.
+func isComposite(checksum string) bool { return strings.Contains(checksum, "-") }
 
 // sumUp makes the object's checksum of its parts': of the kind with which the
 // upload was begun.

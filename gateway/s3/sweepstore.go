@@ -66,6 +66,13 @@ func (c *Catalog) Claim(ctx context.Context, store blob.Store, take bool) error 
 	return nil
 }
 
+// Belongs changes nothing: its error is a [*StoreOwnerError] where the store is,
+// or may be, another database's.
+func (c *Catalog) Belongs(ctx context.Context, store blob.Store) error {
+	_, _, err := c.whose(ctx, store)
+	return err
+}
+
 // whose says how this database's mark reads, and whether the store has it. The
 // error is a [*StoreOwnerError] where the store is, or may be, another's.
 func (c *Catalog) whose(ctx context.Context, store blob.Store) (ours string, marked bool, err error) {

@@ -18,12 +18,14 @@ import (
 )
 
 const (
+	sqlChecksum = "coalesce(v.attributes->>'checksum_algorithm', ''), coalesce(v.attributes->>'checksum', '')"
+
 	// Pages of current versions, and of kept ones, in the order of their keys.
-	sqlVerifyCurrent = `SELECT v.bucket, v.key, v.id, v.blobs, v.blob_sizes, v.etag, 0::bigint
+	sqlVerifyCurrent = `SELECT v.bucket, v.key, v.id, v.blobs, v.blob_sizes, v.etag, 0::bigint, ` + sqlChecksum + `
 	FROM objects.pointers p JOIN objects.versions v ON v.id = p.version
 	WHERE (p.bucket, p.key) > ($1, $2) AND ($3 = '' OR p.bucket = $3) AND ($4 = '' OR starts_with(p.key, $4))
 	ORDER BY p.bucket, p.key LIMIT $5`
-	sqlVerifyKept = `SELECT v.bucket, v.key, v.id, v.blobs, v.blob_sizes, v.etag, v.kept_order
+	sqlVerifyKept = `SELECT v.bucket, v.key, v.id, v.blobs, v.blob_sizes, v.etag, v.kept_order, ` + sqlChecksum + `
 	FROM objects.versions v
 	WHERE (v.bucket, v.key) >= ($1, $2) AND NOT (v.bucket = $1 AND v.key = $2 AND v.kept_order >= $6)
 	AND v.kept_order IS NOT NULL AND NOT v.deletion AND ($3 = '' OR v.bucket = $3) AND ($4 = '' OR starts_with(v.key, $4))
@@ -57,7 +59,7 @@ type Verified struct {
 const (
 	BlobMissing    = "missing"    // the store has no such blob
 	BlobSize       = "size"       // it has another size
-	BlobContent    = "content"    // it has other bytes: their MD5 is not the recorded one
+	BlobContent    = "content"    // it has other bytes: their MD5 or checksum is not the recorded one
 	BlobUnreadable = "unreadable" // the store failed
 )
 
@@ -69,8 +71,8 @@ type Finding struct {
 	Detail               string
 }
 
-// Verify reads the bytes of versions again and compares them with the MD5 and the
-// sizes that were recorded when they were written. What it finds goes to report;
+// Verify reads the bytes of versions again and compares them with the sizes, the
+// MD5 and the checksum that were recorded when they were written. What it finds goes to report;
 // the error is only about what kept it from looking. What was overwritten
 // meanwhile and swept is no finding.
 func (c *Catalog) Verify(ctx context.Context, store blob.Store, o Verify, report func(Finding)) (Verified, error) {
@@ -107,6 +109,8 @@ type recorded struct {
 	sizes       []int64
 	etag        string
 	order       int64
+
+	algorithm, checksum string // "": none
 }
 
 func (v *verifier) pages(ctx context.Context, sql string) error {
@@ -123,7 +127,7 @@ func (v *verifier) pages(ctx context.Context, sql string) error {
 				return err
 			}
 			page, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r recorded, err error) {
-				return r, row.Scan(&r.bucket, &r.key, &r.id, &r.blobs, &r.sizes, &r.etag, &r.order)
+				return r, row.Scan(&r.bucket, &r.key, &r.id, &r.blobs, &r.sizes, &r.etag, &r.order, &r.algorithm, &r.checksum)
 			})
 			return err
 		})
@@ -152,8 +156,9 @@ func (v *verifier) pages(ctx context.Context, sql string) error {
 func (v *verifier) version(ctx context.Context, r recorded) error {
 	v.done.Versions++
 	parts := make([][]byte, len(r.blobs))
+	checksum := resum(r.algorithm, r.checksum)
 	for i, id := range r.blobs {
-		sum, problem, err := v.sum(ctx, id, r.sizes[i])
+		sum, problem, err := v.sum(ctx, id, r.sizes[i], checksum)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -161,6 +166,7 @@ func (v *verifier) version(ctx context.Context, r recorded) error {
 			return v.bad(ctx, r, blob.ID(id).String(), problem, err)
 		}
 		parts[i] = sum
+		checksum.blobEnds()
 	}
 	v.failed = 0
 	got := etagOf(parts)
@@ -169,6 +175,9 @@ func (v *verifier) version(ctx context.Context, r recorded) error {
 	}
 	if got != r.etag {
 		return v.bad(ctx, r, "", BlobContent, fmt.Errorf("the bytes' ETag is %s, recorded is %s", got, r.etag))
+	}
+	if err := checksum.differs(); err != nil {
+		return v.bad(ctx, r, "", BlobContent, err)
 	}
 	return nil
 }
@@ -182,8 +191,8 @@ func etagOf(sums [][]byte) string {
 	return hex.EncodeToString(all.Sum(nil)) + "-" + strconv.Itoa(len(sums))
 }
 
-// sum is the MD5 of a blob's bytes.
-func (v *verifier) sum(ctx context.Context, id blob.ID, want int64) (sum []byte, problem string, err error) {
+// sum is the MD5 of a blob's bytes, all of which the checksum sees, too.
+func (v *verifier) sum(ctx context.Context, id blob.ID, want int64, checksum io.Writer) (sum []byte, problem string, err error) {
 	size, err := v.store.Size(ctx, id)
 	switch {
 	case errors.Is(err, blob.ErrNotFound):
@@ -203,6 +212,7 @@ func (v *verifier) sum(ctx context.Context, id blob.ID, want int64) (sum []byte,
 	for {
 		n, err := r.Read(v.buffer)
 		digest.Write(v.buffer[:n])
+		_, _ = checksum.Write(v.buffer[:n]) // can't fail
 		count += int64(n)
 		v.done.Bytes += int64(n)
 		if err := v.slow(ctx); err != nil {

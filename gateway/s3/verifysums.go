@@ -1,0 +1,66 @@
+package s3
+
+import (
+	"encoding/base64"
+	"fmt"
+	"hash"
+	"strconv"
+)
+
+// resummed makes the checksum that was recorded for a version anew, of the bytes
+// that are read: of all of them, or of the parts' checksums, each of which is a
+// blob. Where none was recorded it does nothing.
+type resummed struct {
+	algorithm, recorded string
+
+	all   hash.Hash // nil: none was recorded, or of a kind that is not known here
+	part  hash.Hash // nil: all is of the bytes themselves
+	parts int
+}
+
+func resum(algorithm, recorded string) *resummed {
+	r := &resummed{algorithm: algorithm, recorded: recorded}
+	if recorded == "" {
+		return r
+	}
+	r.all = checksumHash(algorithm)
+	if isComposite(recorded) {
+		r.part = checksumHash(algorithm)
+	}
+	return r
+}
+
+// Write implements [io.Writer]. It does not fail.
+func (r *resummed) Write(p []byte) (int, error) {
+	switch {
+	case r.part != nil:
+		return r.part.Write(p)
+	case r.all != nil:
+		return r.all.Write(p)
+	}
+	return len(p), nil
+}
+
+// blobEnds is told at the end of each blob.
+func (r *resummed) blobEnds() {
+	if r.part != nil {
+		r.all.Write(r.part.Sum(nil))
+		r.part.Reset()
+		r.parts++
+	}
+}
+
+// differs is an error where the checksum is not the recorded one.
+func (r *resummed) differs() error {
+	if r.all == nil {
+		return nil
+	}
+	got := base64.StdEncoding.EncodeToString(r.all.Sum(nil))
+	if r.part != nil {
+		got += "-" + strconv.Itoa(r.parts)
+	}
+	if got != r.recorded {
+		return fmt.Errorf("the bytes' %s is %s, recorded is %s", r.algorithm, got, r.recorded)
+	}
+	return nil
+}
