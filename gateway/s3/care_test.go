@@ -308,7 +308,7 @@ func TestAStopWaitsNoLongerThanItIsTold(t *testing.T) {
 		status, _ := w.wire(head + strings.Repeat("x", size/2))
 		answered <- status
 	}()
-	eventually(t, "the upload is under way", func() bool { return w.count("SELECT count(*) FROM objects.blobs WHERE state = 'pending'") == 1 })
+	eventually(t, "the upload is under way", func() bool { return w.pending() == 1 })
 	w.stop()
 	if status := <-answered; status == http.StatusOK {
 		t.Errorf("got %d", status)

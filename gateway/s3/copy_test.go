@@ -61,7 +61,7 @@ func TestACopyIsAReadOfAnySourceAndAFencedWrite(t *testing.T) {
 	_, err = other.CopyObject(t.Context(), in())
 	wantRefused(t, err, 412, "StaleFencingToken", "3", "4")
 	refuseBadSources(t, w.holder("orders/1002", 4), in)
-	if n := w.count("SELECT count(*) FROM objects.blobs WHERE state = 'pending'"); n != 0 {
+	if n := w.pending(); n != 0 {
 		t.Errorf("%d blobs are pending", n)
 	}
 }

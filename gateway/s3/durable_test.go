@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -230,7 +231,7 @@ var errStuck = errors.New("input/output error")
 
 // stuck is a store that can't delete one blob.
 type stuck struct {
-	blob.Store
+	folder
 
 	id blob.ID
 }
@@ -239,7 +240,7 @@ func (s *stuck) Delete(ctx context.Context, id blob.ID) error {
 	if id == s.id {
 		return errStuck
 	}
-	return s.Store.Delete(ctx, id)
+	return s.folder.Delete(ctx, id)
 }
 
 func TestABlobThatCannotBeDeletedStopsNoSweep(t *testing.T) {
@@ -251,7 +252,7 @@ func TestABlobThatCannotBeDeletedStopsNoSweep(t *testing.T) {
 		put(t, holder, bucket, invoice, data)
 	}
 	w.age("25 hours")
-	bad := &stuck{Store: w.store.Store}
+	bad := &stuck{folder: w.store.Store.(folder)}
 	if err := w.admin.QueryRow(t.Context(), "SELECT id FROM objects.blobs WHERE state = 'superseded' ORDER BY changed_at LIMIT 1").Scan(&bad.id); err != nil {
 		t.Fatal(err)
 	}
@@ -262,45 +263,88 @@ func TestABlobThatCannotBeDeletedStopsNoSweep(t *testing.T) {
 			t.Errorf("swept %+v, %v; want %+v and the store's error", got, err, want)
 		}
 	}
-	w.store.Store = bad.Store
+	w.store.Store = bad.folder
 	w.sweep(s3.Swept{Deleted: 1}, s3.Sweep{})
 	w.liveBlobsAreCurrent()
 }
 
-// held is a store whose writes wait.
+// held is a store whose first write waits: before it has looked for the place, or
+// with it open.
 type held struct {
-	blob.Store
+	folder
 
+	inside     bool
+	once       sync.Once
 	in, resume chan struct{}
 }
 
+func (h *held) wait() {
+	h.once.Do(func() {
+		close(h.in)
+		<-h.resume
+	})
+}
+
 func (h *held) Put(ctx context.Context, id blob.ID, r io.Reader, size int64) error {
-	close(h.in)
-	<-h.resume
-	return h.Store.Put(ctx, id, r, size)
+	h.wait()
+	return h.folder.Put(ctx, id, r, size)
+}
+
+func (h *held) Fill(ctx context.Context, id blob.ID, r io.Reader, size int64) error {
+	if !h.inside {
+		h.wait()
+		return h.folder.Fill(ctx, id, r, size)
+	}
+	return h.folder.Fill(ctx, id, io.MultiReader(waiting{h}, r), size)
+}
+
+// waiting is no bytes, after a while.
+type waiting struct{ h *held }
+
+func (w waiting) Read([]byte) (int, error) {
+	w.h.wait()
+	return 0, io.EOF
 }
 
 func TestBytesThatComeAfterTheirTombstoneIsGoneAreDeleted(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.bucket()
-	w.arm("orders/1001", 5)
-	h := &held{Store: w.store.Store, in: make(chan struct{}), resume: make(chan struct{})}
-	w.store.Store = h
-	done := w.async(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: body("hello"), size: 5})
-	<-h.in
-	for w.count("SELECT count(*) FROM objects.blobs") > 0 {
-		w.age("100 hours")
-		if _, err := w.srv.Sweep(t.Context(), s3.Sweep{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	close(h.resume)
-	if a := <-done; a.status != 400 {
-		t.Errorf("got %+v", a)
-	}
-	if n := w.blobs(); n != 0 {
-		t.Errorf("%d blobs are left that no row knows", n)
+	for name, c := range map[string]struct {
+		way    option
+		inside bool
+		status int
+		blobs  int
+	}{
+		"announced":                           {way: announcing, status: 400},
+		"reserved, and its place is gone":     {way: byDefault, status: 200, blobs: 1}, // there is another one
+		"reserved, and its place is unlinked": {way: byDefault, inside: true, status: 200, blobs: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t, c.way)
+			w.bucket()
+			w.arm("orders/1001", 5)
+			h := &held{folder: w.store.Store.(folder), inside: c.inside, in: make(chan struct{}), resume: make(chan struct{})}
+			w.store.Store = h
+			done := w.async(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: body("hello"), size: 5})
+			<-h.in
+			for w.rows() > 0 {
+				w.age("100 hours")
+				if _, err := w.srv.Sweep(t.Context(), s3.Sweep{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			close(h.resume)
+			if a := <-done; a.status != c.status {
+				t.Errorf("got %+v", a)
+			}
+			if c.blobs > 0 {
+				eventually(t, "the rest of the reserve is given up", func() bool { return len(w.reserve()) == 0 && w.pending() == 0 && w.blobs() == c.blobs })
+			}
+			if blobs, rows := w.blobs(), w.rows(); blobs != c.blobs || rows != c.blobs {
+				t.Errorf("%d blobs and %d rows are left, want %d", blobs, rows, c.blobs)
+			}
+			w.liveBlobsAreCurrent()
+		})
 	}
 }
 

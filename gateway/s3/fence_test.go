@@ -16,39 +16,27 @@ import (
 
 const invoice = "1001/invoice.txt"
 
-// nothingLeft checks that refused uploads left neither a version nor a blob.
-func (w *world) nothingLeft(versions, blobs int) {
-	w.t.Helper()
-	if n := w.count("SELECT count(*) FROM objects.versions"); n != versions {
-		w.t.Errorf("%d versions are recorded, want %d", n, versions)
-	}
-	if n := w.count("SELECT count(*) FROM objects.blobs WHERE state = 'pending'"); n != 0 {
-		w.t.Errorf("%d blobs are still pending", n)
-	}
-	if n := w.blobs(); n != blobs {
-		w.t.Errorf("%d blobs are stored, want %d", n, blobs)
-	}
-}
-
 func TestAStaleUploadIsRefusedAndChangesNothing(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	bucket := w.bucket()
-	old := w.lease("orders/1001", 34)
-	put(t, old, bucket, invoice, "by 34")
-	current := w.lease("orders/1001", 35)
-	_, err := tryPut(t, old, bucket, invoice, "by 34 again")
-	wantRefused(t, err, 412, "StaleFencingToken", "34", "35", "orders/1001")
-	if got := get(t, current, bucket, invoice); got != "by 34" {
-		t.Errorf("the object holds %q", got)
-	}
-	put(t, current, bucket, invoice, "by 35")
-	_, err = old.DeleteObject(t.Context(), &awss3.DeleteObjectInput{Bucket: &bucket, Key: aws.String(invoice)})
-	wantRefused(t, err, 412, "StaleFencingToken", "34", "35")
-	if got := get(t, w.root(), bucket, invoice); got != "by 35" {
-		t.Errorf("the object holds %q", got)
-	}
-	w.nothingLeft(2, 2)
+	bothWays(t, func(t *testing.T, way option) {
+		w := setup(t, way)
+		bucket := w.bucket()
+		old := w.lease("orders/1001", 34)
+		put(t, old, bucket, invoice, "by 34")
+		current := w.lease("orders/1001", 35)
+		_, err := tryPut(t, old, bucket, invoice, "by 34 again")
+		wantRefused(t, err, 412, "StaleFencingToken", "34", "35", "orders/1001")
+		if got := get(t, current, bucket, invoice); got != "by 34" {
+			t.Errorf("the object holds %q", got)
+		}
+		put(t, current, bucket, invoice, "by 35")
+		_, err = old.DeleteObject(t.Context(), &awss3.DeleteObjectInput{Bucket: &bucket, Key: aws.String(invoice)})
+		wantRefused(t, err, 412, "StaleFencingToken", "34", "35")
+		if got := get(t, w.root(), bucket, invoice); got != "by 35" {
+			t.Errorf("the object holds %q", got)
+		}
+		w.nothingLeft(2, 2)
+	})
 }
 
 func TestAnUploadThatBecomesStaleOnItsWayIsRefusedAtTheCommit(t *testing.T) {
@@ -92,21 +80,23 @@ func TestARefusalNamesItsFactsInXMLAndHeaders(t *testing.T) {
 
 func TestAWriteNeedsTheGrantOfTheKeysResource(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	bucket := w.bucket()
-	other := w.lease("orders/1002", 3)
-	_, err := tryPut(t, other, bucket, invoice, "x")
-	wantRefused(t, err, 403, "WrongFencingResource", "orders/1002", "orders/1001")
-	_, err = tryPut(t, w.root(), bucket, invoice, "x")
-	wantRefused(t, err, 403, "MissingFencingToken", "orders/1001")
-	_, err = w.root().DeleteObject(t.Context(), &awss3.DeleteObjectInput{Bucket: &bucket, Key: aws.String(invoice)})
-	wantRefused(t, err, 403, "MissingFencingToken", "orders/1001")
-	_, err = tryPut(t, w.holder("orders/1001", 4), bucket, invoice, "x") // nobody ever armed it
-	wantRefused(t, err, 403, "InvalidFencingToken")
-	w.arm("orders/1001", 4)
-	_, err = tryPut(t, w.holder("orders/1001", 5), bucket, invoice, "x") // above the recorded one: never issued
-	wantRefused(t, err, 403, "InvalidFencingToken")
-	w.nothingLeft(0, 0)
+	bothWays(t, func(t *testing.T, way option) {
+		w := setup(t, way)
+		bucket := w.bucket()
+		other := w.lease("orders/1002", 3)
+		_, err := tryPut(t, other, bucket, invoice, "x")
+		wantRefused(t, err, 403, "WrongFencingResource", "orders/1002", "orders/1001")
+		_, err = tryPut(t, w.root(), bucket, invoice, "x")
+		wantRefused(t, err, 403, "MissingFencingToken", "orders/1001")
+		_, err = w.root().DeleteObject(t.Context(), &awss3.DeleteObjectInput{Bucket: &bucket, Key: aws.String(invoice)})
+		wantRefused(t, err, 403, "MissingFencingToken", "orders/1001")
+		_, err = tryPut(t, w.holder("orders/1001", 4), bucket, invoice, "x") // nobody ever armed it
+		wantRefused(t, err, 403, "InvalidFencingToken")
+		w.arm("orders/1001", 4)
+		_, err = tryPut(t, w.holder("orders/1001", 5), bucket, invoice, "x") // above the recorded one: never issued
+		wantRefused(t, err, 403, "InvalidFencingToken")
+		w.nothingLeft(0, 0)
+	})
 }
 
 func TestForgedAndExpiredCredentialsAreRefused(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -62,17 +61,29 @@ type world struct {
 
 type option func(*s3.Config)
 
+// setup starts a server as it is by default and when it has been at work: small
+// uploads find blobs reserved.
 func setup(t *testing.T, opts ...option) *world {
+	t.Helper()
+	w := start(t, opts...)
+	w.srv.WarmUp()
+	return w
+}
+
+// start starts a server that has done nothing yet.
+func start(t *testing.T, opts ...option) *world {
 	t.Helper()
 	pg := testenv.Postgres(t)
 	w := &world{t: t, pg: pg, admin: pg.Pool(t), keys: keyring(t), store: &spy{Store: dir(t)}}
 	cfg := s3.Config{
 		Pool: testenv.PoolOf(t, pg.GatewayURL), Store: w.store, Keys: w.keys, RootAccessKey: rootAccess, RootSecretKey: rootSecret,
 		DefaultRule: s3.PrefixRule(1), Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		Reserve: -1, // so that every blob there is belongs to an upload
 	}
 	for _, o := range opts {
 		o(&cfg)
+	}
+	if _, ok := w.store.Store.(folder); ok && cfg.Store == w.store {
+		cfg.Store = folderSpy{w.store}
 	}
 	srv, err := s3.New(cfg)
 	if err != nil {
@@ -229,29 +240,6 @@ func wantRefused(t *testing.T, err error, status int, code string, texts ...stri
 	}
 }
 
-// count runs a query for one number.
-func (w *world) count(sql string, args ...any) int {
-	w.t.Helper()
-	var n int
-	if err := w.admin.QueryRow(w.t.Context(), sql, args...).Scan(&n); err != nil {
-		w.t.Fatal(err)
-	}
-	return n
-}
-
-// blobs counts the blobs in the store.
-func (w *world) blobs() int {
-	w.t.Helper()
-	n := 0
-	for _, err := range w.store.All(w.t.Context()) {
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		n++
-	}
-	return n
-}
-
 // eventually polls until ok, or fails after ten seconds.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
@@ -266,28 +254,6 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		case <-tick.C:
 		}
 	}
-}
-
-// spy is a blob store that can be made to fail.
-type spy struct {
-	blob.Store
-
-	putErr    error
-	deleteErr atomic.Pointer[error]
-}
-
-func (s *spy) Delete(ctx context.Context, id blob.ID) error {
-	if err := s.deleteErr.Load(); err != nil {
-		return *err
-	}
-	return s.Store.Delete(ctx, id)
-}
-
-func (s *spy) Put(ctx context.Context, id blob.ID, r io.Reader, size int64) error {
-	if s.putErr != nil {
-		return s.putErr
-	}
-	return s.Store.Put(ctx, id, r, size)
 }
 
 // half is a body that stops in the middle until it is told to go on.
@@ -323,7 +289,7 @@ func (h *half) Read(p []byte) (int, error) {
 func (w *world) underWay(h *half) {
 	w.t.Helper()
 	<-h.reached
-	eventually(w.t, "the upload is under way", func() bool { return w.count("SELECT count(*) FROM objects.blobs WHERE state = 'pending'") == 1 })
+	eventually(w.t, "the upload is under way", func() bool { return w.pending() == 1 })
 }
 
 func (w *world) url(format string, args ...any) string {

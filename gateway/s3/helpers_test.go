@@ -148,6 +148,7 @@ type faulty struct {
 	faults  []fault // of the next statements with the pattern
 	down    bool
 	after   bool // down when the faults are used up
+	spare   bool // then, the other connections that are open
 	conns   map[*faultyConn]struct{}
 	delayed func() // delivers the delayed statement
 }
@@ -212,7 +213,7 @@ func (f *faulty) left() int {
 }
 
 // next is the fault that hits a message, if any.
-func (f *faulty) next(message []byte) fault {
+func (f *faulty) next(c *faultyConn, message []byte) fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.faults) == 0 || !strings.Contains(string(message), f.pattern) {
@@ -220,7 +221,14 @@ func (f *faulty) next(message []byte) fault {
 	}
 	hit := f.faults[0]
 	f.faults = f.faults[1:]
-	f.down = f.down || f.after && len(f.faults) == 0
+	if f.after && len(f.faults) == 0 {
+		f.down = true
+		for other := range f.conns {
+			if other != c && !f.spare {
+				_ = other.Conn.Close()
+			}
+		}
+	}
 	return hit
 }
 
@@ -242,7 +250,7 @@ func (c *faultyConn) deliver() {
 
 func (c *faultyConn) Write(p []byte) (int, error) {
 	if c.hit.Load() == 0 {
-		c.hit.Store(int32(c.f.next(p)))
+		c.hit.Store(int32(c.f.next(c, p)))
 	}
 	switch fault(c.hit.Load()) {
 	case loseRequest:

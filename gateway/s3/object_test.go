@@ -295,6 +295,8 @@ func TestRootManagesBucketsAndNobodyElse(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	_, err = holder.CreateBucket(t.Context(), &awss3.CreateBucketInput{Bucket: aws.String("orders")})
+	wantRefused(t, err, 409, "BucketAlreadyOwnedByYou") // so that clients go on that create it before each upload
 	_, err = root.CreateBucket(t.Context(), &awss3.CreateBucketInput{Bucket: aws.String("NotAName")})
 	wantRefused(t, err, 400, "InvalidBucketName")
 	list, err := root.ListBuckets(t.Context(), &awss3.ListBucketsInput{})

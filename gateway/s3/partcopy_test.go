@@ -81,7 +81,7 @@ func TestACopiedPartIsAReadOfAnySourceAndAFencedWrite(t *testing.T) {
 	m = begin(t, w.holder("orders/1001", 6), bucket, "")
 	_, err = m.copyPart(holder, 1, from(""))
 	wantRefused(t, err, 412, "StaleFencingToken", "5", "6")
-	if n := w.count("SELECT count(*) FROM objects.blobs WHERE state = 'pending'"); n != 0 {
+	if n := w.pending(); n != 0 {
 		t.Errorf("%d blobs are pending", n)
 	}
 }

@@ -19,27 +19,55 @@ import (
 // firstBatch is how many blobs a reserve begins with.
 const firstBatch = 8
 
-// reserving lets the server keep blobs ready, in a folder that makes places for them.
-func reserving(cfg *s3.Config) {
-	cfg.Reserve = firstBatch
-	cfg.Store = cfg.Store.(*spy).Store
-}
+// reserving lets the server keep no more blobs ready than it begins with.
+func reserving(cfg *s3.Config) { cfg.Reserve = firstBatch }
 
-func (w *world) pending() int {
-	w.t.Helper()
-	return w.count("SELECT count(*) FROM objects.blobs WHERE state = 'pending'")
-}
+const announcedBlobs = "SELECT count(*) FROM objects.blobs WHERE state = 'pending'" // of the reserve and of uploads
 
 // reserved waits until the server has announced a batch after a first upload, and
 // made its places.
 func (w *world) reserved(live int) {
 	w.t.Helper()
-	eventually(w.t, "a batch is reserved", func() bool { return w.pending() == firstBatch && w.blobs() == live+firstBatch })
+	eventually(w.t, "a batch is reserved", func() bool { return len(w.reserve()) == firstBatch })
+	w.left(firstBatch, live)
+}
+
+// left checks how many blobs are reserved, and how many others there are.
+func (w *world) left(reserved, live int) {
+	w.t.Helper()
+	w.reserveIsWhole()
+	if n := len(w.reserve()); n != reserved {
+		w.t.Errorf("%d blobs are reserved, want %d", n, reserved)
+	}
+	if pending, blobs := w.pending(), w.blobs(); pending != 0 || blobs != live {
+		w.t.Errorf("beside them %d blobs are pending, %d stored, want 0 and %d", pending, blobs, live)
+	}
+}
+
+// What the other tests run is what users run.
+func TestByDefaultASmallUploadTakesAReservedBlob(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, way option) {
+		reserved := int32(0)
+		w := setup(t, way, func(cfg *s3.Config) {
+			if cfg.Reserve == 0 {
+				reserved = 1
+			}
+		})
+		put(t, w.lease("orders/1001", 5), w.bucket(), invoice, "data")
+		if puts, fills := w.store.puts.Load(), w.store.fills.Load(); fills != reserved || puts != 1-reserved {
+			t.Errorf("%d blobs had been reserved, %d announced; want %d and %d", fills, puts, reserved, 1-reserved)
+		}
+		if n := len(w.reserve()); n != int(reserved)*(firstBatch-1) {
+			t.Errorf("%d blobs are reserved", n)
+		}
+		w.nothingLeft(1, 1)
+	})
 }
 
 func TestSmallUploadsTakeReservedBlobs(t *testing.T) {
 	t.Parallel()
-	w := setup(t, reserving)
+	w := start(t, reserving)
 	bucket := w.bucket()
 	holder := w.lease("orders/1001", 5)
 	put(t, holder, bucket, invoice, "announces its own")
@@ -49,9 +77,7 @@ func TestSmallUploadsTakeReservedBlobs(t *testing.T) {
 		WHERE right(b.id::text, 2) = (SELECT right(r.id::text, 2) FROM objects.blobs r WHERE r.state = 'pending' LIMIT 1)`); n != 1 { // the batch's folder
 		t.Error("the upload took no blob of the batch")
 	}
-	if w.pending() != firstBatch-1 || w.blobs() != firstBatch+1 {
-		t.Errorf("%d blobs are pending, %d stored", w.pending(), w.blobs())
-	}
+	w.left(firstBatch-1, 2)
 	if got := get(t, holder, bucket, invoice); got != "takes one" {
 		t.Errorf("the object holds %q", got)
 	}
@@ -67,7 +93,7 @@ func TestSmallUploadsTakeReservedBlobs(t *testing.T) {
 
 func TestAStaleUploadLeavesNothingOfAReserve(t *testing.T) {
 	t.Parallel()
-	w := setup(t, reserving)
+	w := start(t, reserving)
 	bucket := w.bucket()
 	stale := w.lease("orders/1001", 5)
 	put(t, stale, bucket, invoice, "before")
@@ -75,9 +101,7 @@ func TestAStaleUploadLeavesNothingOfAReserve(t *testing.T) {
 	w.arm("orders/1001", 6)
 	_, err := tryPut(t, stale, bucket, invoice, "after")
 	wantRefused(t, err, 412, "StaleFencingToken")
-	if w.pending() != firstBatch-1 || w.blobs() != firstBatch {
-		t.Errorf("%d blobs are pending, %d stored", w.pending(), w.blobs())
-	}
+	w.left(firstBatch-1, 1)
 	if got := get(t, w.root(), bucket, invoice); got != "before" {
 		t.Errorf("the object holds %q", got)
 	}
@@ -110,7 +134,7 @@ func TestAReserveThatIsGoneCostsNoUpload(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t, reserving)
+			w := start(t, reserving)
 			bucket := w.bucket()
 			holder := w.lease("orders/1001", 5)
 			put(t, holder, bucket, invoice, "before")
@@ -126,10 +150,10 @@ func TestAReserveThatIsGoneCostsNoUpload(t *testing.T) {
 				t.Errorf("%d versions are recorded, want 2", n)
 			}
 			w.liveBlobsAreCurrent()
-			eventually(t, "the rest of the batch is given up", func() bool { return w.pending() == 0 })
+			eventually(t, "the rest of the batch is given up", func() bool { return w.count(announcedBlobs) == 0 })
 			eventually(t, "another batch is reserved", func() bool {
 				put(t, holder, bucket, invoice, "again")
-				return w.pending() > 0
+				return len(w.reserve()) > 0
 			})
 		})
 	}
@@ -137,7 +161,7 @@ func TestAReserveThatIsGoneCostsNoUpload(t *testing.T) {
 
 func TestAStopGivesTheReserveBack(t *testing.T) {
 	t.Parallel()
-	w := setup(t, reserving)
+	w := start(t, reserving)
 	bucket := w.bucket()
 	put(t, w.lease("orders/1001", 5), bucket, invoice, "stays")
 	w.reserved(1)
@@ -166,14 +190,15 @@ func (f *full) Reserve(ctx context.Context, ids []blob.ID) error {
 func TestUploadsGoOnWhereNothingCanBeReserved(t *testing.T) {
 	t.Parallel()
 	var store *full
-	w := setup(t, reserving, func(cfg *s3.Config) {
-		store = &full{Dir: cfg.Store.(*blob.Dir)}
-		cfg.Store = store
+	w := start(t, reserving, func(cfg *s3.Config) {
+		inner := cfg.Store.(*spy)
+		store = &full{Dir: inner.Store.(*blob.Dir)}
+		inner.Store = store
 	})
 	bucket := w.bucket()
 	holder := w.lease("orders/1001", 5)
 	put(t, holder, bucket, invoice, "first")
-	eventually(t, "what was half made is taken back", func() bool { return store.tried.Load() == 1 && w.pending() == 0 && w.blobs() == 1 })
+	eventually(t, "what was half made is taken back", func() bool { return store.tried.Load() == 1 && w.count(announcedBlobs) == 0 && w.blobs() == 1 })
 	for range 5 {
 		put(t, holder, bucket, invoice, "and others")
 	}
@@ -185,10 +210,7 @@ func TestUploadsGoOnWhereNothingCanBeReserved(t *testing.T) {
 // A store that makes no places may write over a blob: each upload has an id of its own.
 func TestAStoreWithoutPlacesKeepsNoReserve(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(cfg *s3.Config) {
-		cfg.Store = struct{ blob.Store }{cfg.Store}
-		cfg.Reserve = firstBatch
-	})
+	w := setup(t, func(cfg *s3.Config) { cfg.Store = struct{ blob.Store }{cfg.Store} })
 	bucket := w.bucket()
 	holder := w.lease("orders/1001", 5)
 	put(t, holder, bucket, invoice, "first")
@@ -202,7 +224,7 @@ func TestAStoreWithoutPlacesKeepsNoReserve(t *testing.T) {
 func TestAnAnnouncementWhoseAnswerIsLostIsRepeated(t *testing.T) {
 	t.Parallel()
 	f := &faulty{}
-	w := setup(t, reserving, throughFaulty(t, f))
+	w := start(t, reserving, throughFaulty(t, f))
 	bucket := w.bucket()
 	f.strike("objects.reserve_blobs", false, loseReply)
 	put(t, w.lease("orders/1001", 5), bucket, invoice, "first")

@@ -256,24 +256,26 @@ func TestAStageWhoseAnswerIsLostIsRecordedOnceOrNotAtAll(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := &faulty{}
-			w := setup(t, throughFaulty(t, f))
-			w.bucket()
-			w.arm("orders/1001", 7)
-			f.strike("stage_upload", lost.down, lost.faults...)
-			res, text := w.send(raw{
-				creds: w.issue("orders/1001", 7), method: "PUT", path: "/orders/" + invoice, body: body("x"), size: 1, header: map[string]string{"Fencing-Stage": "true"},
+			bothWays(t, func(t *testing.T, way option) {
+				f := &faulty{}
+				w := setup(t, throughFaulty(t, f), way)
+				w.bucket()
+				w.arm("orders/1001", 7)
+				f.strike("stage_upload", lost.down, lost.faults...)
+				res, text := w.send(raw{
+					creds: w.issue("orders/1001", 7), method: "PUT", path: "/orders/" + invoice, body: body("x"), size: 1, header: map[string]string{"Fencing-Stage": "true"},
+				})
+				if res.StatusCode != lost.status || (res.Header.Get("Fencing-Stage") != "") != (lost.status == 200) || f.left() != 0 {
+					t.Errorf("%d %v\n%s", res.StatusCode, res.Header, text)
+				}
+				f.setDown(false)
+				if n := w.count("SELECT count(*) FROM objects.stages"); n != lost.stages {
+					t.Errorf("%d stages, want %d", n, lost.stages)
+				}
+				if n := w.pending(); n != lost.pending {
+					t.Errorf("%d pending blobs, want %d", n, lost.pending)
+				}
 			})
-			if res.StatusCode != lost.status || (res.Header.Get("Fencing-Stage") != "") != (lost.status == 200) || f.left() != 0 {
-				t.Errorf("%d %v\n%s", res.StatusCode, res.Header, text)
-			}
-			f.setDown(false)
-			if n := w.count("SELECT count(*) FROM objects.stages"); n != lost.stages {
-				t.Errorf("%d stages, want %d", n, lost.stages)
-			}
-			if n := w.count("SELECT count(*) FROM objects.blobs WHERE state = 'pending'"); n != lost.pending {
-				t.Errorf("%d pending blobs, want %d", n, lost.pending)
-			}
 		})
 	}
 }

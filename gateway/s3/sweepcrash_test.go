@@ -114,6 +114,11 @@ func (w *world) litter(holder *awss3.Client, bucket, kept string, round int) (li
 	if err := w.store.Put(w.t.Context(), unknown, body("unknown"), 7); err != nil {
 		w.t.Fatal(err)
 	}
+	lost := blob.NewID() // the reserve of a server that crashed
+	w.exec("SELECT objects.reserve_blobs(ARRAY['" + lost.String() + "'::uuid])")
+	if err := w.store.Store.(folder).Reserve(w.t.Context(), []blob.ID{lost}); err != nil {
+		w.t.Fatal(err)
+	}
 	return live
 }
 
@@ -199,64 +204,66 @@ func (w *world) liveBlobsAreCurrentOrKept() {
 
 func TestSweepsThatTakeAllAtOnceLoseNoObjectThatWasAcknowledged(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	bucket := w.bucket()
-	if err := w.srv.SetKeep(t.Context(), bucket, s3.Keep{Versions: 1}); err != nil {
-		t.Fatal(err)
-	}
-	holder := w.lease("orders/1001", 5)
-	greedy := s3.Sweep{PendingAge: time.Nanosecond, SupersededAge: time.Nanosecond, Store: true, UnknownAge: time.Nanosecond}
-	writing, stop := context.WithCancel(t.Context())
-	var sweeps, writers sync.WaitGroup
-	other := s3.NewCatalog(poolOf(t, w.pg.GatewayURL))
-	for i := range 3 { // two gateways, and a command
-		sweeps.Go(func() {
-			for writing.Err() == nil {
-				var err error
-				if i == 0 {
-					_, err = other.Sweep(t.Context(), w.store, greedy)
-				} else {
-					_, err = w.srv.Sweep(t.Context(), greedy)
-				}
-				if err != nil {
-					t.Errorf("sweep: %v", err)
-					return
-				}
-			}
-		})
-	}
-	acknowledged := make([]string, 4)
-	refused := make([]int, len(acknowledged))
-	for i := range acknowledged {
-		writers.Go(func() {
-			key := fmt.Sprintf("1001/%d", i)
-			var before *string
-			for n := range 30 {
-				data := fmt.Sprintf("%d of %s", n, key)
-				if n%5 == 4 && before != nil { // restores what may just be swept
-					source := bucket + "/" + key + "?versionId=" + *before
-					if out, err := holder.CopyObject(t.Context(), &awss3.CopyObjectInput{Bucket: &bucket, Key: &key, CopySource: &source}); err == nil {
-						acknowledged[i], before = "restored", out.VersionId
-					}
-					continue
-				}
-				out, err := tryPut(t, holder, bucket, key, data)
-				if err != nil {
-					refused[i]++ // given up while it was under way
-					continue
-				}
-				acknowledged[i], before = data, out.VersionId
-			}
-		})
-	}
-	writers.Wait()
-	stop()
-	sweeps.Wait()
-	w.liveBlobsAreCurrentOrKept()
-	for i, want := range acknowledged {
-		got := get(t, holder, bucket, fmt.Sprintf("1001/%d", i))
-		if want == "" || want != "restored" && got != want {
-			t.Errorf("key %d holds %q, acknowledged was %q (%d refused)", i, got, want, refused[i])
+	bothWays(t, func(t *testing.T, way option) {
+		w := setup(t, way)
+		bucket := w.bucket()
+		if err := w.srv.SetKeep(t.Context(), bucket, s3.Keep{Versions: 1}); err != nil {
+			t.Fatal(err)
 		}
-	}
+		holder := w.lease("orders/1001", 5)
+		greedy := s3.Sweep{PendingAge: time.Nanosecond, SupersededAge: time.Nanosecond, Store: true, UnknownAge: time.Nanosecond}
+		writing, stop := context.WithCancel(t.Context())
+		var sweeps, writers sync.WaitGroup
+		other := s3.NewCatalog(poolOf(t, w.pg.GatewayURL))
+		for i := range 3 { // two gateways, and a command
+			sweeps.Go(func() {
+				for writing.Err() == nil {
+					var err error
+					if i == 0 {
+						_, err = other.Sweep(t.Context(), w.store, greedy)
+					} else {
+						_, err = w.srv.Sweep(t.Context(), greedy)
+					}
+					if err != nil {
+						t.Errorf("sweep: %v", err)
+						return
+					}
+				}
+			})
+		}
+		acknowledged := make([]string, 4)
+		refused := make([]int, len(acknowledged))
+		for i := range acknowledged {
+			writers.Go(func() {
+				key := fmt.Sprintf("1001/%d", i)
+				var before *string
+				for n := range 30 {
+					data := fmt.Sprintf("%d of %s", n, key)
+					if n%5 == 4 && before != nil { // restores what may just be swept
+						source := bucket + "/" + key + "?versionId=" + *before
+						if out, err := holder.CopyObject(t.Context(), &awss3.CopyObjectInput{Bucket: &bucket, Key: &key, CopySource: &source}); err == nil {
+							acknowledged[i], before = "restored", out.VersionId
+						}
+						continue
+					}
+					out, err := tryPut(t, holder, bucket, key, data)
+					if err != nil {
+						refused[i]++ // given up while it was under way
+						continue
+					}
+					acknowledged[i], before = data, out.VersionId
+				}
+			})
+		}
+		writers.Wait()
+		stop()
+		sweeps.Wait()
+		w.liveBlobsAreCurrentOrKept()
+		for i, want := range acknowledged {
+			got := get(t, holder, bucket, fmt.Sprintf("1001/%d", i))
+			if want == "" || want != "restored" && got != want {
+				t.Errorf("key %d holds %q, acknowledged was %q (%d refused)", i, got, want, refused[i])
+			}
+		}
+	})
 }

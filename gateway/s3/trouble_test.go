@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/fencegate/fencegate/gateway/s3"
 )
 
@@ -80,22 +82,30 @@ func TestAStalledUploadIsCutOff(t *testing.T) {
 
 func TestPostgreSQLAwayIs503AndNothingIsHalfDone(t *testing.T) {
 	t.Parallel()
-	f := &faulty{}
-	w := setup(t, throughFaulty(t, f))
-	bucket := w.bucket()
-	holder := w.lease("orders/1001", 5)
-	put(t, holder, bucket, invoice, "before")
-	f.setDown(true)
-	_, err := tryPut(t, holder, bucket, invoice, "during")
-	wantRefused(t, err, 503, "ServiceUnavailable", "PostgreSQL")
-	_, err = holder.GetObject(t.Context(), getInput(bucket, invoice))
-	wantRefused(t, err, 503, "ServiceUnavailable", "PostgreSQL")
-	f.setDown(false)
-	if got := get(t, holder, bucket, invoice); got != "before" {
-		t.Errorf("the object holds %q", got)
-	}
-	put(t, holder, bucket, invoice, "after")
-	w.nothingLeft(2, 2)
+	bothWays(t, func(t *testing.T, way option) {
+		f := &faulty{}
+		w := setup(t, throughFaulty(t, f), way)
+		stored := min(len(w.reserve()), 1) // during: where no blob is at hand, none is stored
+		bucket := w.bucket()
+		holder := w.lease("orders/1001", 5)
+		put(t, holder, bucket, invoice, "before")
+		f.setDown(true)
+		_, err := tryPut(t, holder, bucket, invoice, "during")
+		wantRefused(t, err, 503, "ServiceUnavailable", "PostgreSQL")
+		_, err = holder.GetObject(t.Context(), getInput(bucket, invoice))
+		wantRefused(t, err, 503, "ServiceUnavailable", "PostgreSQL")
+		f.setDown(false)
+		if got := get(t, holder, bucket, invoice); got != "before" {
+			t.Errorf("the object holds %q", got)
+		}
+		put(t, holder, bucket, invoice, "after")
+		if pending, blobs := w.pending(), w.blobs(); pending != stored || blobs != 2+stored {
+			t.Errorf("%d blobs are pending, want %d; %d are stored, want %d", pending, stored, blobs, 2+stored)
+		}
+		w.age("25 hours")
+		w.sweep(s3.Swept{Condemned: 1 + stored, Deleted: 1 + stored}, s3.Sweep{}) // before, and during
+		w.nothingLeft(2, 1)
+	})
 }
 
 func TestPostgreSQLLostBetweenUploadAndCommit(t *testing.T) {
@@ -117,7 +127,7 @@ func TestPostgreSQLLostBetweenUploadAndCommit(t *testing.T) {
 		t.Errorf("the object holds %d bytes", len(got))
 	}
 	// Its bytes stay until the sweep: nobody could say at the time that no commit was on its way.
-	if n := w.count("SELECT count(*) FROM objects.blobs WHERE state = 'pending'"); n != 1 {
+	if n := w.pending(); n != 1 {
 		t.Errorf("%d blobs are pending, want 1", n)
 	}
 	if res, text := w.send(w.putRaw(5, "one", "after")); res.StatusCode != http.StatusOK {
@@ -133,62 +143,82 @@ func TestACommitWhoseAcknowledgementIsLostIsResolved(t *testing.T) {
 		status   int
 		object   string
 		versions int
+		spare    bool
 	}{
-		"executed, reply lost":                            {[]fault{loseReply}, false, 200, "new", 2},
-		"lost before it was sent":                         {[]fault{loseRequest}, false, 200, "new", 2},
-		"lost twice":                                      {[]fault{loseReply, loseReply}, false, 200, "new", 2},
-		"arrives after its repetition":                    {[]fault{delayRequest}, false, 200, "new", 2},
-		"executed, reply lost, and PostgreSQL stays away": {[]fault{loseReply}, true, 503, "new", 2},
+		"executed, reply lost":                            {[]fault{loseReply}, false, 200, "new", 2, false},
+		"lost before it was sent":                         {[]fault{loseRequest}, false, 200, "new", 2, false},
+		"lost twice":                                      {[]fault{loseReply, loseReply}, false, 200, "new", 2, false},
+		"arrives after its repetition":                    {[]fault{delayRequest}, false, 200, "new", 2, false},
+		"executed, reply lost, and PostgreSQL stays away": {[]fault{loseReply}, true, 503, "new", 2, false},
+		"executed, reply lost, and one connection stays":  {[]fault{loseReply}, true, 200, "new", 2, true}, // on which it is asked what became of it
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := &faulty{}
-			w := setup(t, throughFaulty(t, f))
-			bucket := w.bucket()
-			put(t, w.lease("orders/1001", 5), bucket, invoice, "old")
-			f.strike(commitSQL, c.thenDown, c.faults...)
-			res, text := w.send(w.putRaw(5, "id", "new"))
-			if res.StatusCode != c.status || f.left() != 0 {
-				t.Errorf("got %d %s; %d faults left", res.StatusCode, text, f.left())
-			}
-			if c.status == 503 && !strings.Contains(text, "outcome is unknown") {
-				t.Errorf("got %s", text)
-			}
-			if f.delayed != nil {
-				f.delayed()
-			}
-			f.setDown(false)
-			if got := get(t, w.root(), bucket, invoice); got != c.object {
-				t.Errorf("the object holds %q", got)
-			}
-			w.nothingLeft(c.versions, c.versions)
-			// The client's own retry of the same request gets the first answer and changes nothing.
-			if res, text := w.send(w.putRaw(5, "id", "new")); res.StatusCode != http.StatusOK || res.Header.Get("Etag") != etagOf("new") {
-				t.Errorf("retry: got %d %s", res.StatusCode, text)
-			}
-			w.nothingLeft(c.versions, c.versions)
+			bothWays(t, func(t *testing.T, way option) {
+				f := &faulty{spare: c.spare}
+				var pool *pgxpool.Pool
+				w := setup(t, throughFaulty(t, f), way, func(cfg *s3.Config) { pool = cfg.Pool })
+				bucket := w.bucket()
+				put(t, w.lease("orders/1001", 5), bucket, invoice, "old")
+				openAtLeast(t, pool, 2)
+				f.strike(commitSQL, c.thenDown, c.faults...)
+				res, text := w.send(w.putRaw(5, "id", "new"))
+				if res.StatusCode != c.status || f.left() != 0 {
+					t.Errorf("got %d %s; %d faults left", res.StatusCode, text, f.left())
+				}
+				if c.status == 503 && !strings.Contains(text, "outcome is unknown") {
+					t.Errorf("got %s", text)
+				}
+				if f.delayed != nil {
+					f.delayed()
+				}
+				f.setDown(false)
+				if got := get(t, w.root(), bucket, invoice); got != c.object {
+					t.Errorf("the object holds %q", got)
+				}
+				w.nothingLeft(c.versions, c.versions)
+				// The client's own retry of the same request gets the first answer and changes nothing.
+				if res, text := w.send(w.putRaw(5, "id", "new")); res.StatusCode != http.StatusOK || res.Header.Get("Etag") != etagOf("new") {
+					t.Errorf("retry: got %d %s", res.StatusCode, text)
+				}
+				w.nothingLeft(c.versions, c.versions)
+			})
 		})
+	}
+}
+
+// openAtLeast sees that at least n connections of the pool are open.
+func openAtLeast(t *testing.T, pool *pgxpool.Pool, n int) {
+	t.Helper()
+	for range n {
+		conn, err := pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Release()
 	}
 }
 
 func TestADelayedCommitOfARefusedUploadNeverTakesEffect(t *testing.T) {
 	t.Parallel()
-	f := &faulty{}
-	w := setup(t, throughFaulty(t, f))
-	bucket := w.bucket()
-	holder := w.lease("orders/1001", 5)
-	put(t, holder, bucket, invoice, "one")
-	f.strike(commitSQL, false, delayRequest)
-	r := w.putRaw(5, "late", "new")
-	r.header = map[string]string{"If-Match": etagOf("two")}
-	if res, text := w.send(r); res.StatusCode != http.StatusPreconditionFailed {
-		t.Errorf("got %d %s", res.StatusCode, text)
-	}
-	put(t, holder, bucket, invoice, "two") // now the condition would hold
-	f.delayed()
-	if got := get(t, holder, bucket, invoice); got != "two" {
-		t.Errorf("a write that was refused took effect later: the object holds %q", got)
-	}
+	bothWays(t, func(t *testing.T, way option) {
+		f := &faulty{}
+		w := setup(t, throughFaulty(t, f), way)
+		bucket := w.bucket()
+		holder := w.lease("orders/1001", 5)
+		put(t, holder, bucket, invoice, "one")
+		f.strike(commitSQL, false, delayRequest)
+		r := w.putRaw(5, "late", "new")
+		r.header = map[string]string{"If-Match": etagOf("two")}
+		if res, text := w.send(r); res.StatusCode != http.StatusPreconditionFailed {
+			t.Errorf("got %d %s", res.StatusCode, text)
+		}
+		put(t, holder, bucket, invoice, "two") // now the condition would hold
+		f.delayed()
+		if got := get(t, holder, bucket, invoice); got != "two" {
+			t.Errorf("a write that was refused took effect later: the object holds %q", got)
+		}
+	})
 }
 
 func TestADeletionWhoseAcknowledgementIsLostIsResolved(t *testing.T) {
@@ -266,45 +296,49 @@ func TestALateDeletionNeverRemovesALaterWrite(t *testing.T) {
 
 func TestAFullDiskIs503AndLeavesNothing(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	bucket := w.bucket()
-	holder := w.lease("orders/1001", 5)
-	w.store.putErr = fmt.Errorf("write: %w", syscall.ENOSPC)
-	_, err := tryPut(t, holder, bucket, invoice, "x")
-	wantRefused(t, err, 503, "ServiceUnavailable", "blob store")
-	w.nothingLeft(0, 0)
+	bothWays(t, func(t *testing.T, way option) {
+		w := setup(t, way)
+		bucket := w.bucket()
+		holder := w.lease("orders/1001", 5)
+		w.store.putErr = fmt.Errorf("write: %w", syscall.ENOSPC)
+		_, err := tryPut(t, holder, bucket, invoice, "x")
+		wantRefused(t, err, 503, "ServiceUnavailable", "blob store")
+		w.nothingLeft(0, 0)
+	})
 }
 
 func TestAnUploadInNobodysWayWhenItsBackendIsEnded(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	bucket := w.bucket()
-	holder := w.lease("orders/1001", 5)
-	// A session that holds the pointer makes the commit wait with its check passed: the next arm must end it.
-	put(t, holder, bucket, invoice, "old")
-	tx, err := w.admin.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := tx.Exec(t.Context(), "SELECT * FROM objects.pointers FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
-	done := w.async(w.putRaw(5, "waiting", "stale"))
-	eventually(t, "the commit waits", func() bool {
-		return w.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%commit_put%' AND datname = current_database()") == 1
+	bothWays(t, func(t *testing.T, way option) {
+		w := setup(t, way)
+		bucket := w.bucket()
+		holder := w.lease("orders/1001", 5)
+		// A session that holds the pointer makes the commit wait with its check passed: the next arm must end it.
+		put(t, holder, bucket, invoice, "old")
+		tx, err := w.admin.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+		if _, err := tx.Exec(t.Context(), "SELECT * FROM objects.pointers FOR UPDATE"); err != nil {
+			t.Fatal(err)
+		}
+		done := w.async(w.putRaw(5, "waiting", "stale"))
+		eventually(t, "the commit waits", func() bool {
+			return w.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%commit_put%' AND datname = current_database()") == 1
+		})
+		w.arm("orders/1001", 6) // ends the waiting session after the grace
+		if a := <-done; a.status != 412 || !strings.Contains(a.body, "StaleFencingToken") {
+			t.Errorf("got %+v", a)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := get(t, w.root(), bucket, invoice); got != "old" {
+			t.Errorf("the object holds %q", got)
+		}
+		w.nothingLeft(1, 1)
 	})
-	w.arm("orders/1001", 6) // ends the waiting session after the grace
-	if a := <-done; a.status != 412 || !strings.Contains(a.body, "StaleFencingToken") {
-		t.Errorf("got %+v", a)
-	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got := get(t, w.root(), bucket, invoice); got != "old" {
-		t.Errorf("the object holds %q", got)
-	}
-	w.nothingLeft(1, 1)
 }
 
 // zeros is n bytes of zero; each read looks at the heap.

@@ -13,7 +13,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3"
 )
 
-// state is everything that a request could have changed.
+// state is everything that a request could have changed. A blob that it took of the
+// reserve is among it.
 func (w *world) state() string {
 	w.t.Helper()
 	var s string
@@ -22,7 +23,7 @@ func (w *world) state() string {
 		(SELECT string_agg(p::text, ',' ORDER BY key) FROM objects.pointers p),
 		(SELECT string_agg(v::text, ',' ORDER BY id) FROM objects.versions v),
 		(SELECT string_agg(u::text, ',' ORDER BY id) FROM objects.uploads u),
-		(SELECT string_agg(b::text, ',' ORDER BY id) FROM objects.blobs b))`).Scan(&s)
+		(SELECT string_agg(b::text, ',' ORDER BY id) FROM objects.blobs b WHERE b.state <> 'pending' OR b.id <> ALL ($1::text[]::uuid[])))`, w.reserve()).Scan(&s)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -1,0 +1,69 @@
+//go:build unix
+
+package s3_test
+
+import (
+	"context"
+	"io"
+	"iter"
+	"sync/atomic"
+
+	"github.com/fencegate/fencegate/gateway/blob"
+)
+
+// spy is a blob store that can be made to fail.
+type spy struct {
+	blob.Store
+
+	putErr    error
+	deleteErr atomic.Pointer[error]
+	puts      atomic.Int32 // blobs that their upload announced
+	fills     atomic.Int32 // blobs that had been reserved
+}
+
+func (s *spy) Delete(ctx context.Context, id blob.ID) error {
+	if err := s.deleteErr.Load(); err != nil {
+		return *err
+	}
+	return s.Store.Delete(ctx, id)
+}
+
+func (s *spy) Put(ctx context.Context, id blob.ID, r io.Reader, size int64) error {
+	s.puts.Add(1)
+	if s.putErr != nil {
+		return s.putErr
+	}
+	return s.Store.Put(ctx, id, r, size)
+}
+
+// folder is what a server finds in a [blob.Dir], and in no other store.
+type folder interface {
+	blob.Reserver
+	ReadAt(ctx context.Context, id blob.ID, offset int64, p []byte) error
+	Unfinished(ctx context.Context) iter.Seq2[blob.Info, error]
+}
+
+var _ folder = (*blob.Dir)(nil)
+
+// folderSpy is a spy before a folder: what the server does is what it does without one.
+type folderSpy struct{ *spy }
+
+func (s folderSpy) Reserve(ctx context.Context, ids []blob.ID) error {
+	return s.Store.(folder).Reserve(ctx, ids)
+}
+
+func (s folderSpy) Fill(ctx context.Context, id blob.ID, r io.Reader, size int64) error {
+	s.fills.Add(1)
+	if s.putErr != nil {
+		return s.putErr
+	}
+	return s.Store.(folder).Fill(ctx, id, r, size)
+}
+
+func (s folderSpy) ReadAt(ctx context.Context, id blob.ID, offset int64, p []byte) error {
+	return s.Store.(folder).ReadAt(ctx, id, offset, p)
+}
+
+func (s folderSpy) Unfinished(ctx context.Context) iter.Seq2[blob.Info, error] {
+	return s.Store.(folder).Unfinished(ctx)
+}
