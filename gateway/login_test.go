@@ -148,7 +148,7 @@ func TestLeaseLoginsThatFailLeaveNothingLocked(t *testing.T) {
 	for options, want := range map[string]string{
 		"-c fence.lease=users/1":                                          "42501", // no rule
 		"-c fence.lease=orders/*":                                         "22023",
-		"-c fence.lease=":                                                 "",
+		"-c fence.lease=":                                                 "22023",
 		"-c fence.lease=orders/%zz":                                       "22023",
 		"-c fence.lease=orders/2;ttl=soon":                                "22023",
 		"-c fence.lease=orders/2;ttl=-1s":                                 "22023",

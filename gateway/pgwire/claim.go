@@ -19,7 +19,11 @@ type settings struct {
 	fromOptions, fromMessage fenceSettings
 }
 
-type fenceSettings struct{ resource, token, grants, lease string }
+type fenceSettings struct {
+	resource, token, grants, lease string
+
+	emptyLease bool // fence.lease came, and names nothing: a variable that is not set, say
+}
 
 // settingLease is the gateway's own: PostgreSQL never sees it.
 const settingLease = "fence.lease"
@@ -33,7 +37,7 @@ func (f *fenceSettings) assign(name, value string) {
 	case "fence.grants":
 		f.grants = value
 	case settingLease:
-		f.lease = value
+		f.lease, f.emptyLease = value, value == ""
 	}
 }
 
@@ -115,6 +119,7 @@ func (s *settings) effective() fenceSettings {
 			*f.into = *f.from
 		}
 	}
+	all.emptyLease = s.fromMessage.emptyLease || all.emptyLease && all.lease == ""
 	return all
 }
 

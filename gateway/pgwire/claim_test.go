@@ -1,6 +1,7 @@
 package pgwire
 
 import (
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
@@ -53,6 +54,27 @@ func TestARuleFitsARoleHoweverItsNameIsSpelled(t *testing.T) {
 	}
 	if cfg.mayLease(name, "a") || cfg.mayLease(name, "b/a/1") {
 		t.Error("a pattern gives more than it says")
+	}
+}
+
+// A shell makes such options of a variable that is not set.
+func TestALeaseOfNothingIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{
+		"options\x00-c fence.lease=\x00",
+		"options\x00-cfence.lease\x00",
+		"options\x00-c fence.lease=a -c FENCE.lease=\x00",
+		"options\x00-c fence.lease=a\x00fence.lease\x00\x00",
+		"fence.lease\x00;wait=5s\x00",
+	} {
+		p, err := read(startupPacket(version30, "user\x00ada\x00"+body+"\x00"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var refused *fatalError
+		if who, err := parseStartup(p); !errors.As(err, &refused) || !strings.Contains(refused.message, "fence.lease names no resource") {
+			t.Errorf("%q: %+v, %v", body, who.lease, err)
+		}
 	}
 }
 

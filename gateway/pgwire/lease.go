@@ -69,16 +69,18 @@ type leaseAsked struct {
 
 // leaseAsked is nil where none is asked for. The error is a [*fatalError].
 func (f fenceSettings) leaseAsked() (*leaseAsked, error) {
-	if f.lease == "" {
-		return nil, nil //nolint:nilnil // none is asked for
-	}
 	invalid := func(why string) (*leaseAsked, error) {
 		return nil, &fatalError{
 			code: codeInvalidParameter, message: "the option fence.lease " + why,
 			hint: "Write fence.lease=RESOURCE, or RESOURCE;ttl=30s;wait=5s, the name percent-encoded.",
 		}
 	}
-	if f.resource != "" || f.token != "" || f.grants != "" {
+	switch {
+	case f.emptyLease: // whoever goes on would write without the lease that he means to have
+		return invalid("names no resource")
+	case f.lease == "":
+		return nil, nil //nolint:nilnil // none is asked for
+	case f.resource != "" || f.token != "" || f.grants != "":
 		return invalid("can't come together with a grant: it brings its own")
 	}
 	name, options, more := strings.Cut(f.lease, ";")
