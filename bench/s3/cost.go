@@ -12,12 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spent is processor time of a server and of the PostgreSQL that it asks.
-type spent struct{ server, postgres time.Duration }
+// spent is processor time of a server, of the PostgreSQL that it asks, and of the
+// clients, which are this process.
+type spent struct{ server, postgres, clients time.Duration }
 
 // spentBy is what a contender has used until now.
 func (w *world) spentBy(one *contender) (s spent, err error) {
-	if s.server, err = processorTime(one.pid); err != nil || one.name != "ours" {
+	if s.server, err = processorTime(one.pid); err != nil {
+		return s, err
+	}
+	if s.clients, err = processorTime(os.Getpid()); err != nil || one.name != "ours" {
 		return s, err
 	}
 	backends, err := childrenOf(w.db.Pid())
@@ -34,11 +38,12 @@ func (w *world) spentBy(one *contender) (s spent, err error) {
 
 // since is what was used for each of n operations.
 func (s spent) since(before spent, n int64) spent {
-	return spent{server: (s.server - before.server) / time.Duration(n), postgres: (s.postgres - before.postgres) / time.Duration(n)}
+	each := func(now, before time.Duration) time.Duration { return (now - before) / time.Duration(n) }
+	return spent{each(s.server, before.server), each(s.postgres, before.postgres), each(s.clients, before.clients)}
 }
 
 func (s spent) String() string {
-	return fmt.Sprintf("processor time of each: server %d µs, PostgreSQL %d µs", s.server.Microseconds(), s.postgres.Microseconds())
+	return fmt.Sprintf("processor time of each: server %d µs, PostgreSQL %d µs, client %d µs", s.server.Microseconds(), s.postgres.Microseconds(), s.clients.Microseconds())
 }
 
 // processorTime is that of all threads of a process, user and system.
