@@ -32,7 +32,7 @@ fmt: ## Format the code
 build: ## Build bin/fencegate
 	$(GO) build -o $(GATEWAY) ./cmd/fencegate
 
-examples: ## Run the three examples, each on a stack of its own
+examples: ## Run every example, each on a stack of its own
 	@scripts/examples
 
 compose-up: ## Start five Redis, PostgreSQL and a gateway in containers

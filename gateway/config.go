@@ -231,6 +231,9 @@ func (c Config) validate() (p parsed, err error) {
 	if err = validateNodes(c.RedisNodes); err != nil {
 		return p, err
 	}
+	if err = c.validateListens(); err != nil {
+		return p, err
+	}
 	if p.pool, err = pgxpool.ParseConfig(c.PostgresURL); err != nil {
 		return p, &fence.InvalidError{Field: "PostgresURL", Reason: "is not a PostgreSQL address"} // err may show it
 	}
@@ -289,6 +292,17 @@ func validateNodes(nodes []lock.Node) error {
 		number, numberErr := strconv.ParseUint(port, 10, 16)
 		if err != nil || host == "" || numberErr != nil || number == 0 {
 			return &fence.InvalidError{Field: "RedisNodes", Reason: fmt.Sprintf("have the address %q; host:port is needed, such as redis1:6379", addr)}
+		}
+	}
+	return nil
+}
+
+// validateListens refuses what is no address at all, before anything is concluded
+// from it.
+func (c Config) validateListens() error {
+	for _, l := range []struct{ field, addr string }{{"APIListen", c.APIListen}, {"PGListen", c.PGListen}, {"S3Listen", c.S3Listen}} {
+		if _, _, err := net.SplitHostPort(l.addr); l.addr != "" && err != nil {
+			return &fence.InvalidError{Field: l.field, Reason: fmt.Sprintf("is %q; HOST:PORT is needed, such as 127.0.0.1:7070", l.addr)}
 		}
 	}
 	return nil

@@ -90,6 +90,9 @@ func newBucketsRule(e env) *cobra.Command {
 		Args:    cobra.ExactArgs(3),
 	}
 	return bucketCall(e, cmd, func(ctx context.Context, c *client.Client, args []string) (json.RawMessage, error) {
+		if args[1] == "" {
+			return nil, usage(errors.New("the prefix is empty; the rule of all keys is changed by fencegate buckets set"))
+		}
 		return c.SetPrefixRule(ctx, args[0], args[1], args[2])
 	})
 }
@@ -101,6 +104,9 @@ func newBucketsDropRule(e env) *cobra.Command {
 		Args:    cobra.ExactArgs(2),
 	}
 	return bucketCall(e, cmd, func(ctx context.Context, c *client.Client, args []string) (json.RawMessage, error) {
+		if args[1] == "" {
+			return nil, usage(errors.New("the prefix is empty"))
+		}
 		return c.DropPrefixRule(ctx, args[0], args[1])
 	})
 }

@@ -56,8 +56,10 @@ func TestBucketsAreManagedByTheCommandLine(t *testing.T) {
 			t.Errorf("%s: %d %q", args, code, stderr)
 		}
 	}
-	if code, _, _ := cli(t, vars, "buckets", "show", ""); code != exitUsage {
-		t.Errorf("no name: %d", code)
+	for _, args := range [][]string{{"show", ""}, {"rule", "orders", "", "none"}, {"drop-rule", "orders", ""}} {
+		if code, _, stderr := cli(t, vars, append([]string{"buckets"}, args...)...); code != exitUsage || !strings.Contains(stderr, "is empty") {
+			t.Errorf("%q: %d %q", args, code, stderr)
+		}
 	}
 }
 
@@ -69,9 +71,9 @@ func TestServeRefusesBadFlagsOfTheS3Port(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ flag, value, reason string }{
-		{"--s3-tls-cert", key, "S3TLSKey"},
-		{"--s3-tls-client-ca", key, "S3TLSCert"},
-		{"--api-tls-key", key, "APITLSCert"},
+		{"--s3-tls-cert", key, "--s3-tls-cert and --s3-tls-key are needed together"},
+		{"--s3-tls-client-ca", key, "--s3-tls-cert"},
+		{"--api-tls-key", key, "--api-tls-cert"},
 		{"--s3-domain", "S3.Example.com", "lower-case"},
 		{"--s3-domain", "s3.example.com:7480", "without a port"},
 		{"--s3-max-connections", "0", "1 or more"},
@@ -80,6 +82,13 @@ func TestServeRefusesBadFlagsOfTheS3Port(t *testing.T) {
 		{"--s3-stall-timeout", "0s", "more than 0"},
 		{"--s3-header-timeout", "-1s", "more than 0"},
 		{"--s3-upload-timeout", "soon", "soon"},
+		{"--postgres-url", "nonsense://x", "--postgres-url is not a PostgreSQL address"},
+		{"--api-listen", "nonsense", "--api-listen is \"nonsense\"; HOST:PORT is needed"},
+		{"--s3-listen", "7480", "--s3-listen is \"7480\""},
+		{"--redis", "redis1", "--redis has the address \"redis1\""},
+		{"--s3-access-key", "admin", "--s3-access-key and --s3-secret-key-file are needed together"},
+		{"--max-ttl", "-1s", "one of the flags that take a time is negative"},
+		{"--sweep-rate", "-1", "--sweep-rate or --sweep-grace is negative"},
 	} {
 		code, _, stderr := cli(t, nil, "serve", "--postgres-url", "postgres://a@127.0.0.1:1/shop", "--redis", "127.0.0.1:1", "--master-key-file", key,
 			"--blobs", dir, "--api-listen", "127.0.0.1:0", "--pg-listen", "127.0.0.1:0", "--s3-listen", "127.0.0.1:0", c.flag, c.value)

@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,6 +60,104 @@ func TestMalformedInputIsAUsageErrorOfOneLineAndAHint(t *testing.T) {
 				t.Errorf("a password was printed: %q", stderr)
 			}
 		})
+	}
+}
+
+func TestAHintNamesTheHelpOfTheCommandThatWasRun(t *testing.T) {
+	t.Parallel()
+	for want, args := range map[string][]string{
+		"see fencegate --help":             {"frobnicate"},
+		"see fencegate run --help":         {"run", "--resource", "r"},
+		"see fencegate objects cp --help":  {"objects", "cp", "a", "b"},
+		"see fencegate migrate up --help":  {"migrate", "up"},
+		"see fencegate buckets set --help": {"buckets", "set", "orders"},
+	} {
+		if code, _, stderr := cli(t, nil, args...); code != exitUsage || !strings.HasSuffix(stderr, "hint: "+want+"\n") {
+			t.Errorf("%v: %d %q, want %q", args, code, stderr, want)
+		}
+	}
+	if _, _, stderr := cli(t, nil, "run", "--resource", "r"); !strings.Contains(stderr, "the command is missing") {
+		t.Errorf("no command: %q", stderr)
+	}
+}
+
+func TestNoVariableAsksForTheVersion(t *testing.T) {
+	t.Parallel()
+	if code, stdout, stderr := cli(t, map[string]string{"FENCEGATE_VERSION": "1.2"}); code != exitOK || !strings.Contains(stdout, "Usage:") {
+		t.Errorf("%d %q %q", code, stdout, stderr)
+	}
+}
+
+func TestAnotherServerThanAGatewayIsSaidSo(t *testing.T) {
+	t.Parallel()
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		_, _ = io.WriteString(w, "<Error><Code>MethodNotAllowed</Code></Error>")
+	}))
+	t.Cleanup(other.Close)
+	code, _, stderr := cli(t, nil, "lease", "acquire", "r", "--gateway", other.URL)
+	if code != exitFailed || !strings.Contains(stderr, "MethodNotAllowed") || !strings.Contains(stderr, "hint: see whether the address is that of a gateway's HTTP API") {
+		t.Errorf("%d %q", code, stderr)
+	}
+}
+
+func TestAnS3PortThatIsAwayOrCannotServeHasItsExitCode(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		status, code := http.StatusBadRequest, "InvalidRequest"
+		if strings.HasSuffix(r.URL.Path, "/away") {
+			status, code = http.StatusServiceUnavailable, "ServiceUnavailable"
+		}
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, "<Error><Code>"+code+"</Code><Message>why</Message></Error>")
+	}))
+	t.Cleanup(server.Close)
+	for _, c := range []struct {
+		endpoint, key string
+		code          int
+		says          string
+	}{
+		{"http://127.0.0.1:1", "x", exitUnavailable, "hint: see whether AWS_ENDPOINT_URL_S3"},
+		{server.URL, "away", exitUnavailable, "ServiceUnavailable: why"},
+		{server.URL, "x", exitFailed, "InvalidRequest: why"},
+	} {
+		vars := map[string]string{"AWS_ENDPOINT_URL_S3": c.endpoint, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "geheim"}
+		code, _, stderr := cli(t, vars, "objects", "cat", "s3://orders/"+c.key)
+		if code != c.code || !strings.Contains(stderr, c.says) || strings.Contains(stderr, "geheim") {
+			t.Errorf("%s: %d %q, want %d and %q", c.key, code, stderr, c.code, c.says)
+		}
+	}
+}
+
+func TestAnAddressThatIsWrongIsRefusedWithoutItsPassword(t *testing.T) {
+	t.Parallel()
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte("k1:"+strings.Repeat("5a", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const spaced = "host=h password = geheim x"
+	for _, args := range [][]string{
+		{"fence", "ls", "--postgres-url", spaced},
+		{"migrate", "up", "--postgres-url", spaced},
+		{"objects", "ls", "orders", "--postgres-url", spaced},
+		{"serve", "--redis", "127.0.0.1:1", "--master-key-file", key, "--postgres-url", spaced},
+		{"nodes", "status", "--redis", "redis://:geheim@127.0.0.1:1"},
+		{"nodes", "status", "--redis", "127.0.0.1:1,user:geheim@127.0.0.1:1"},
+		{"doctor", "--redis", ":geheim@127.0.0.1:1"},
+		{"serve", "--redis", "redis://:geheim@127.0.0.1:1", "--master-key-file", key, "--postgres-url", "postgres://a@127.0.0.1:1/b"},
+		{"buckets", "ls", "--gateway", "http://127.0.0.1:1/?token=geheim"},
+		{"lease", "acquire", "r", "--gateway", "http://127.0.0.1:1/#geheim"},
+	} {
+		code, stdout, stderr := cli(t, nil, args...)
+		if code != exitUsage || strings.Contains(stdout+stderr, "geheim") {
+			t.Errorf("%v: %d\n%s%s", args, code, stdout, stderr)
+		}
+	}
+	if code, stdout, stderr := cli(t, nil, "doctor", "--gateway", "http://127.0.0.1:1/?token=geheim"); code != exitFailed || strings.Contains(stdout+stderr, "geheim") {
+		t.Errorf("doctor: %d\n%s%s", code, stdout, stderr)
+	}
+	if err := checkNodes([]string{"r1:6379", "[::1]:6379", "/run/redis.sock", "primary@s1:26379+s2:26379"}); err != nil {
+		t.Errorf("good addresses: %v", err)
 	}
 }
 

@@ -34,6 +34,9 @@ func (r *redisFlags) nodes(e env) ([]lock.Node, error) {
 			return nil, err
 		}
 	}
+	if err := checkNodes(r.addrs); err != nil {
+		return nil, err
+	}
 	nodes := make([]lock.Node, len(r.addrs))
 	for i, addr := range r.addrs {
 		nodes[i] = nodeAt(addr, r.user, password)

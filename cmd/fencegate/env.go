@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -33,18 +34,18 @@ func execute(ctx context.Context, e env) int {
 	root.SetIn(e.stdin)
 	root.SetOut(e.stdout)
 	root.SetErr(e.stderr)
-	err := root.ExecuteContext(ctx)
+	ran, err := root.ExecuteContextC(ctx)
 	var said *exitError
 	var passed *childExit
 	if err != nil && ctx.Err() != nil && !errors.As(err, &said) && !errors.As(err, &passed) {
 		err = context.Canceled // what broke because of the interrupt is not worth telling
 	}
-	return report(e.stderr, err)
+	return report(e.stderr, ran.CommandPath(), err)
 }
 
-// report prints one line that says what happened, and one with a hint where
-// there is one.
-func report(w io.Writer, err error) int {
+// report prints one line that says what happened to the command, and one with a
+// hint where there is one.
+func report(w io.Writer, command string, err error) int {
 	if err == nil {
 		return exitOK
 	}
@@ -56,8 +57,14 @@ func report(w io.Writer, err error) int {
 	if code == exitInterrupted {
 		text = "interrupted"
 	}
+	if _, malformed := errors.AsType[*pgconn.ParseConfigError](err); malformed {
+		text = "the database's address is no PostgreSQL address" // err shows it, at times with its password
+	}
 	_, _ = fmt.Fprintf(w, "fencegate: %s\n", text)
-	if hint != "" {
+	if hint == seeHelp {
+		hint = "see " + command + " --help"
+	}
+	if hint != "" && !strings.Contains(text, oneLine(hint)) {
 		_, _ = fmt.Fprintf(w, "hint: %s\n", oneLine(hint))
 	}
 	return code
@@ -83,7 +90,7 @@ func markTypedOnly(cmd *cobra.Command, flag string) {
 func (e env) fromEnvironment(cmd *cobra.Command) error {
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if f.Changed || f.Name == "help" || f.Annotations[typedOnly] != nil || failed != nil {
+		if f.Changed || f.Name == "help" || f.Name == "version" || f.Annotations[typedOnly] != nil || failed != nil {
 			return
 		}
 		value, ok := e.lookup(envName(f.Name))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/client"
+	"github.com/fencegate/fencegate/internal/transfer"
 )
 
 // Exit codes. Refusals by a fence take theirs from fence.Codes; the numbers
@@ -40,8 +42,11 @@ type childExit struct{ code int }
 
 func (e *childExit) Error() string { return fmt.Sprintf("the command ended with %d", e.code) }
 
+// seeHelp stands for the help of the command that was run.
+const seeHelp = "see --help"
+
 func usage(err error) error {
-	return &exitError{code: exitUsage, hint: "see fencegate --help", err: err}
+	return &exitError{code: exitUsage, hint: seeHelp, err: err}
 }
 
 func withHint(err error, code int, hint string) error {
@@ -62,11 +67,17 @@ func classify(err error) (code int, hint string) {
 		return code, hint
 	}
 	var unreachable *client.UnreachableError
+	var silent *transfer.UnreachableError
+	var answered *transfer.Error
 	switch {
 	case errors.Is(err, context.Canceled):
 		return exitInterrupted, ""
 	case errors.As(err, &unreachable):
 		return exitUnavailable, "start one with `fencegate dev`, or name yours with --gateway or FENCEGATE_GATEWAY"
+	case errors.As(err, &answered) && answered.Code == "ServiceUnavailable":
+		return exitUnavailable, "" // the S3 port has said which part is away
+	case errors.As(err, &silent):
+		return exitUnavailable, "see whether AWS_ENDPOINT_URL_S3 is the gateway's S3 port, as fencegate run sets it"
 	case errors.Is(err, fence.ErrInvalid):
 		return exitUsage, ""
 	}
@@ -82,13 +93,36 @@ func classifyPostgreSQL(err error) (code int, hint string) {
 	var refused *pgconn.PgError
 	switch {
 	case errors.As(err, &malformed):
-		return exitUsage, check
+		return exitUsage, check + "; it reads postgres://user@host:port/database, with the password in PGPASSWORD or percent-encoded behind the user"
 	case errors.As(err, &refused) && strings.HasPrefix(refused.Code, "28"): // invalid authorization
 		return exitForbidden, check
 	case errors.As(err, &connect):
 		return exitUnavailable, check
+	case refused == nil:
+		return 0, ""
+	case notMigrated(refused):
+		return exitFailed, "the database may not be migrated, or be another one: fencegate migrate status"
+	case refused.Code == "42501": // insufficient_privilege
+		return exitForbidden, cmp.Or(refused.Hint, "log in as what the command's --help says of --postgres-url")
+	case refused.Hint != "":
+		return exitFailed, refused.Hint
 	}
 	return 0, ""
+}
+
+// notMigrated reports whether what PostgreSQL does not find is fencegate's own.
+func notMigrated(err *pgconn.PgError) bool {
+	switch err.Code {
+	case "42P01", "42883", "3F000": // undefined table, function, schema
+	default:
+		return false
+	}
+	for _, own := range []string{`"fence"`, `"objects"`, `"fence.`, `"objects.`, "function fence.", "function objects."} {
+		if strings.Contains(err.Message, own) {
+			return true
+		}
+	}
+	return false
 }
 
 func problemExit(p *client.Problem) int {

@@ -248,3 +248,35 @@ func TestDoctorFromTheCommandLine(t *testing.T) {
 		t.Errorf("nothing to examine: %d", code)
 	}
 }
+
+func TestADatabaseWithoutFencegatesSchemaIsSaidWithWhatToDo(t *testing.T) {
+	t.Parallel()
+	vars := map[string]string{"FENCEGATE_POSTGRES_URL": testenv.PostgresEmpty(t).URL}
+	for _, args := range [][]string{
+		{"fence", "ls"},
+		{"fence", "uncovered"},
+		{"fence", "revoke", "orders/1001"},
+		{"protect", "orders", "--under", "orders/"},
+		{"objects", "ls", "orders"},
+	} {
+		code, stdout, stderr := cli(t, vars, args...)
+		if code != exitFailed || stdout != "" || !strings.Contains(stderr, "hint: the database may not be migrated") {
+			t.Errorf("%v: %d\n%s%s", args, code, stdout, stderr)
+		}
+	}
+	pg := testenv.Postgres(t)
+	runSQL(t, pg.URL, "CREATE TABLE guarded (id int)")
+	migrated := map[string]string{"FENCEGATE_POSTGRES_URL": pg.URL}
+	if code, _, stderr := cli(t, migrated, "protect", "nowhere", "--under", "orders/"); code != exitFailed || strings.Contains(stderr, "migrated") {
+		t.Errorf("a table that is not there: %d\n%s", code, stderr)
+	}
+	strange := map[string]string{"FENCEGATE_POSTGRES_URL": pg.As(t)}
+	for hint, args := range map[string][]string{
+		"hint: The owner of a protected table is fence_writer: GRANT fence_writer TO": {"protect", "guarded", "--under", "orders/"},
+		"hint: log in as what the command's --help says of --postgres-url":            {"fence", "revoke", "orders/1001"},
+	} {
+		if code, _, stderr := cli(t, strange, args...); code != exitForbidden || !strings.Contains(stderr, hint) {
+			t.Errorf("%v without the right: %d\n%s", args, code, stderr)
+		}
+	}
+}

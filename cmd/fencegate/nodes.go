@@ -29,6 +29,19 @@ be reached, with the same --redis (or FENCEGATE_REDIS) as the gateways.`,
 
 const nodeForms = "host:port each; NAME@host:port+host:port for the primary that Sentinels at these addresses call NAME"
 
+// checkNodes refuses what is no address of a node, such as a URL: it may hold a
+// password, which would be taken for a name, and shown.
+func checkNodes(addrs []string) error {
+	for i, addr := range addrs {
+		name, _, named := strings.Cut(addr, "@")
+		if strings.Contains(addr, "://") || named && (name == "" || strings.ContainsAny(name, ":/")) {
+			return withHint(fmt.Errorf("--redis: address %d is neither host:port nor NAME@host:port+host:port", i+1), exitUsage,
+				"without a scheme and a password: that comes by --redis-password-file or FENCEGATE_REDIS_PASSWORD")
+		}
+	}
+	return nil
+}
+
 // nodeAt reads what a flag says of a node.
 func nodeAt(text, user, password string) lock.Node {
 	n := lock.Node{Addr: text, Username: user, Password: password}

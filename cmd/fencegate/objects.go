@@ -89,8 +89,11 @@ func (o shownObject) kind() string {
 }
 
 func objectsError(err error) error {
-	if errors.Is(err, s3.ErrNoBucket) || errors.Is(err, s3.ErrNoVersion) {
-		return withHint(err, exitFailed, "see fencegate objects versions BUCKET")
+	switch {
+	case errors.Is(err, s3.ErrNoBucket):
+		return withHint(err, exitFailed, "see fencegate buckets ls")
+	case errors.Is(err, s3.ErrNoVersion):
+		return withHint(err, exitFailed, "see fencegate objects versions BUCKET KEY")
 	}
 	return err
 }
@@ -199,6 +202,9 @@ func newObjectsAudit() *cobra.Command {
 				list := make([]shownObject, len(found))
 				for i, r := range found {
 					list[i] = shownRecord(r)
+				}
+				if len(found) == 0 {
+					fmt.Fprintf(cmd.ErrOrStderr(), "no write of %q in bucket %q is on record\n", args[1], args[0])
 				}
 				return d.printObjects(cmd, list, "WRITTEN AT\tVERSION\tSTATE\tSIZE\tRESOURCE\tTOKEN\tHOLDER", func(o shownObject) string {
 					return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s", o.WrittenAt.Format(time.RFC3339), o.Version, o.State, o.kind(), o.Resource, o.Token, oneLine(o.Holder))

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence/objects"
 	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/internal/transfer"
 )
 
 func newObjectsStage(e env) *cobra.Command {
@@ -35,18 +35,11 @@ What is never published goes with the gateway's sweep, after a day.`,
 			if err != nil {
 				return usage(fmt.Errorf("%w; run it under fencegate run, which sets AWS_ENDPOINT_URL_S3 and the lease's credentials", err))
 			}
-			file, err := os.Open(args[2])
+			file, size, err := transfer.OpenRegular(args[2])
 			if err != nil {
 				return err
 			}
 			defer file.Close()
-			info, err := file.Stat()
-			if err != nil {
-				return err
-			}
-			if !info.Mode().IsRegular() {
-				return usage(fmt.Errorf("%s is not a regular file", args[2]))
-			}
 			var opts []objects.Option
 			if contentType != "" {
 				opts = append(opts, objects.ContentType(contentType))
@@ -54,7 +47,7 @@ What is never published goes with the gateway's sweep, after a day.`,
 			if create {
 				opts = append(opts, objects.IfNoneMatch())
 			}
-			staged, err := client.Stage(cmd.Context(), args[0], args[1], file, info.Size(), opts...)
+			staged, err := client.Stage(cmd.Context(), args[0], args[1], file, size, opts...)
 			if err != nil {
 				return err
 			}

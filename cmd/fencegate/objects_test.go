@@ -89,6 +89,9 @@ func TestObjectsAreListedAuditedAndRestoredFromTheCommandLine(t *testing.T) {
 	if r := records[2]; r.State != "kept" || r.Token != "5" || r.Holder != "worker-a" || r.Resource != "orders/1001" {
 		t.Errorf("the first version: %+v", r)
 	}
+	if out, err := objectsCLI(t, vars, "audit", "orders", "1001/y"); err != nil || !strings.Contains(out, `no write of "1001/y" in bucket "orders" is on record`) {
+		t.Errorf("audit of a key that was never written: %v\n%s", err, out)
+	}
 	for _, args := range [][]string{{"ls", "nowhere"}, {"versions", "nowhere"}, {"ls", "orders", "--limit", "0"}, {"restore", "orders"}} {
 		if out, err := objectsCLI(t, vars, args...); err == nil {
 			t.Errorf("%v: done\n%s", args, out)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -37,7 +38,12 @@ only while fencegate itself is scheduled; the fence in the storage covers the re
 The exit code is the command's own; 79 where the lease was lost and the command was ended.`,
 		Example: `  fencegate run --resource reports/q3 --ttl 30s -- ./nightly-report.sh
   fencegate run --resource orders/1001 --wait 1m -- psql -c "UPDATE orders SET status = 'paid' WHERE id = 1001"`,
-		Args: cobra.MinimumNArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("the command is missing; it comes after --")
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			onLost, err := runner.ParseOnLost(o.onLost)
 			if err != nil {

@@ -71,7 +71,7 @@ a variable (--postgres-url is FENCEGATE_POSTGRES_URL), and secrets are read from
 			}
 			g, err := gateway.New(cfg)
 			if err != nil {
-				return err
+				return inFlags(err)
 			}
 			if err := tellToken(cmd.ErrOrStderr(), g.GeneratedToken()); err != nil {
 				return err
@@ -183,6 +183,9 @@ func (o *serveFlags) config(e env) (gateway.Config, error) {
 		if *s.into, err = readSecret(s.flag, s.path); err != nil {
 			return gateway.Config{}, err
 		}
+	}
+	if err = checkNodes(o.redis); err != nil {
+		return gateway.Config{}, err
 	}
 	for _, addr := range o.redis {
 		cfg.RedisNodes = append(cfg.RedisNodes, nodeAt(addr, o.redisUser, password))

@@ -55,6 +55,9 @@ func New(cfg Config) (*Client, error) {
 	if u.User != nil {
 		return nil, &fence.InvalidError{Field: "gateway URL", Reason: "holds credentials; pass the token by --token-file or FENCEGATE_TOKEN"}
 	}
+	if u.RawQuery != "" || u.Fragment != "" {
+		return nil, &fence.InvalidError{Field: "gateway URL", Reason: "has a query or a fragment; it ends with the port or a path, and the token is passed by --token-file or FENCEGATE_TOKEN"}
+	}
 	c := &Client{base: strings.TrimRight(u.String(), "/"), token: cfg.Token, http: cfg.HTTPClient}
 	if c.http == nil {
 		c.http = &http.Client{}

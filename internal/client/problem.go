@@ -64,7 +64,10 @@ func problemOf(status int, body []byte) error {
 	p := &Problem{}
 	if err := json.Unmarshal(body, p); err != nil || (p.Title == "" && p.Detail == "" && p.Code == "") {
 		text := strings.Join(strings.Fields(string(body[:min(len(body), 200)])), " ")
-		p = &Problem{Detail: fmt.Sprintf("the gateway answered %d %s: %s", status, http.StatusText(status), text)}
+		p = &Problem{
+			Detail:   fmt.Sprintf("the gateway answered %d %s: %s", status, http.StatusText(status), text),
+			HintText: "see whether the address is that of a gateway's HTTP API, and not of another port or server",
+		}
 	}
 	p.Status = status
 	return p

@@ -18,7 +18,7 @@ import (
 func examineGateway(ctx context.Context, address string) []Finding {
 	const check = "gateway.ready"
 	base, err := url.Parse(address)
-	if err != nil || base.Host == "" || base.User != nil {
+	if err != nil || base.Host == "" || base.User != nil || base.RawQuery != "" || base.Fragment != "" {
 		return []Finding{fail("gateway.reachable", "the address is not of the form http://host:port", "Correct --gateway or FENCEGATE_GATEWAY.")}
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath("readyz").String(), nil)

@@ -22,7 +22,7 @@ type child struct {
 // find looks the command up, before anything is acquired for it.
 func find(command string) (path string, err error) {
 	if path, err = exec.LookPath(command); err != nil {
-		return "", &fence.InvalidError{Field: "command", Reason: "was not found: " + err.Error()}
+		return "", &fence.InvalidError{Field: "command", Reason: "can't be run: " + err.Error()}
 	}
 	return path, nil
 }

@@ -16,12 +16,14 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"github.com/fencegate/fencegate/fence"
 )
@@ -39,11 +41,14 @@ type Config struct {
 }
 
 // Client moves objects. It is safe for concurrent use.
-type Client struct{ s3 *s3.Client }
+type Client struct {
+	s3       *s3.Client
+	endpoint string
+}
 
 // New connects to nothing yet.
 func New(c Config) *Client {
-	return &Client{s3: s3.New(s3.Options{
+	return &Client{endpoint: c.Endpoint, s3: s3.New(s3.Options{
 		Region: c.Region, BaseEndpoint: &c.Endpoint, UsePathStyle: true, Credentials: c.Credentials,
 		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenSupported,
 		ResponseChecksumValidation: aws.ResponseChecksumValidationWhenSupported,
@@ -75,8 +80,14 @@ type Options struct {
 	NoClobber bool   // refuse to replace an object that is there
 }
 
+var rangeForm = regexp.MustCompile(`^(\d+-\d*|-\d+)$`)
+
 // Cat writes an object's bytes, or a range of them.
 func (c *Client) Cat(ctx context.Context, from Object, w io.Writer, o Options) error {
+	if o.Range != "" && !rangeForm.MatchString(o.Range) {
+		// S3 ignores what it can't read, and would send all of the object.
+		return &fence.InvalidError{Field: "range", Reason: fmt.Sprintf("is %q; it must read FIRST-LAST, FIRST- or -N", o.Range)}
+	}
 	in := &s3.GetObjectInput{Bucket: &from.Bucket, Key: &from.Key, VersionId: optional(from.Version)}
 	if o.Range != "" {
 		in.Range = aws.String("bytes=" + o.Range)
@@ -85,7 +96,7 @@ func (c *Client) Cat(ctx context.Context, from Object, w io.Writer, o Options) e
 	}
 	out, err := c.s3.GetObject(ctx, in)
 	if err != nil {
-		return explain(from, err)
+		return c.explain(from.String(), err)
 	}
 	defer func() { _ = out.Body.Close() }()
 	n, err := io.Copy(w, out.Body)
@@ -124,12 +135,12 @@ func (c *Client) Download(ctx context.Context, from Object, path string, o Optio
 
 // Copy copies an object. Its bytes go from blob to blob inside of the gateway.
 func (c *Client) Copy(ctx context.Context, from, to Object, o Options) error {
-	source := url.PathEscape(from.Bucket + "/" + from.Key)
+	source := strings.ReplaceAll(url.PathEscape(from.Bucket+"/"+from.Key), "+", "%2B") // a plain one is read as a space
 	if from.Version != "" {
 		source += "?versionId=" + url.QueryEscape(from.Version)
 	}
 	_, err := c.s3.CopyObject(ctx, &s3.CopyObjectInput{Bucket: &to.Bucket, Key: &to.Key, CopySource: &source, IfNoneMatch: o.ifNoneMatch()})
-	return explain(to, err)
+	return c.explain(from.String()+" to "+to.String(), err)
 }
 
 func (o Options) ifNoneMatch() *string {
@@ -146,23 +157,26 @@ func optional(s string) *string {
 	return &s
 }
 
-// explain adds what the fence says to an error of the S3 port.
-func explain(o Object, err error) error {
+// explain adds what the fence says to an error of the S3 port about what is named.
+func (c *Client) explain(what string, err error) error {
 	if err == nil {
 		return nil
 	}
+	if unsent, ok := errors.AsType[*smithyhttp.RequestSendError](err); ok {
+		return fmt.Errorf("%s: %w", what, &UnreachableError{Endpoint: c.endpoint, Cause: unsent.Err})
+	}
 	api, isAPI := errors.AsType[smithy.APIError](err)
 	if !isAPI {
-		return fmt.Errorf("%s: %w", o, err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	for _, c := range fence.Codes {
 		if c.S3Code == api.ErrorCode() && c.S3Status != http.StatusServiceUnavailable {
 			// The message ends with what to do, which whoever shows the error says by its code.
 			said := strings.TrimSuffix(strings.TrimSuffix(api.ErrorMessage(), c.Hint), ". ")
-			return &refused{text: fmt.Sprintf("%s: %s", o, said), err: c.Err}
+			return &refused{text: fmt.Sprintf("%s: %s", what, said), err: c.Err}
 		}
 	}
-	return fmt.Errorf("%s: %w", o, &Error{Code: api.ErrorCode(), Message: api.ErrorMessage()})
+	return fmt.Errorf("%s: %w", what, &Error{Code: api.ErrorCode(), Message: api.ErrorMessage()})
 }
 
 // refused is a refusal by the fence, in the words of the S3 port.
@@ -173,6 +187,18 @@ type refused struct {
 
 func (e *refused) Error() string { return e.text }
 func (e *refused) Unwrap() error { return e.err }
+
+// UnreachableError says that no answer came from the S3 port.
+type UnreachableError struct {
+	Endpoint string
+	Cause    error
+}
+
+func (e *UnreachableError) Error() string {
+	return fmt.Sprintf("no answer from the S3 port at %s: %v", e.Endpoint, e.Cause)
+}
+
+func (e *UnreachableError) Unwrap() error { return e.Cause }
 
 // Error is a refusal by the S3 port that is not the fence's.
 type Error struct{ Code, Message string }

@@ -8,11 +8,13 @@ import (
 	"mime"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+
+	"github.com/fencegate/fencegate/fence"
 )
 
 // abortTimeout bounds the clean-up after an upload that failed.
@@ -21,26 +23,41 @@ const abortTimeout = 10 * time.Second
 // Upload writes a regular file into an object: at once, or in parts where it is
 // large. One that changes its size meanwhile is refused.
 func (c *Client) Upload(ctx context.Context, path string, to Object, o Options) error {
-	f, err := os.Open(path)
+	if strings.HasSuffix(to.Key, "/") {
+		return &fence.InvalidError{Field: "target", Reason: fmt.Sprintf("is %s, which ends with a slash; it must name the object, such as %s", to, to.String()+filepath.Base(path))}
+	}
+	f, size, err := OpenRegular(path)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is no regular file", path)
-	}
 	contentType := optional(mime.TypeByExtension(filepath.Ext(path)))
-	if info.Size() <= PartSize {
+	if size <= PartSize {
 		_, err := c.s3.PutObject(ctx, &s3.PutObjectInput{
-			Bucket: &to.Bucket, Key: &to.Key, Body: f, ContentLength: aws.Int64(info.Size()), ContentType: contentType, IfNoneMatch: o.ifNoneMatch(),
+			Bucket: &to.Bucket, Key: &to.Key, Body: f, ContentLength: &size, ContentType: contentType, IfNoneMatch: o.ifNoneMatch(),
 		})
-		return explain(to, err)
+		return c.explain(to.String(), err)
 	}
-	return explain(to, c.inParts(ctx, f, info.Size(), to, contentType, o))
+	return c.explain(to.String(), c.inParts(ctx, f, size, to, contentType, o))
+}
+
+// OpenRegular opens a file that is to be uploaded, and says how large it is. It
+// looks first what the file is: opening a named pipe would wait for its writer.
+func OpenRegular(path string) (f *os.File, size int64, err error) {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = &fence.InvalidError{Field: "file", Reason: fmt.Sprintf("%q is no regular file", path)}
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	if f, err = os.Open(path); err != nil {
+		return nil, 0, err
+	}
+	if info, err = f.Stat(); err != nil {
+		return nil, 0, errors.Join(err, f.Close())
+	}
+	return f, info.Size(), nil
 }
 
 // inParts uploads one part after the other; each is read again where it is sent again.
