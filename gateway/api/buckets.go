@@ -46,7 +46,7 @@ func (s *Server) ensureBucket(c echo.Context) error {
 	case body.Rule == "" && body.Keep == "":
 		return &fence.InvalidError{Field: "rule", Reason: "and keep are missing; one of them is needed"}
 	}
-	name := c.Param("bucket")
+	name := pathParam(c, "bucket")
 	created, err := s.cfg.Buckets.EnsureBucket(c.Request().Context(), name, body.Rule, body.Keep)
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func (s *Server) inspectBucket(c echo.Context) error {
 	if s.cfg.Buckets == nil {
 		return errNoS3Port
 	}
-	return s.tellBucket(c, http.StatusOK, c.Param("bucket"))
+	return s.tellBucket(c, http.StatusOK, pathParam(c, "bucket"))
 }
 
 // listBuckets pages through the buckets in the order of their names.
@@ -121,7 +121,7 @@ func (s *Server) setPrefixRule(c echo.Context) error {
 	if s.cfg.Buckets == nil {
 		return errNoS3Port
 	}
-	name := c.Param("bucket")
+	name := pathParam(c, "bucket")
 	if err := s.cfg.Buckets.SetPrefixRule(c.Request().Context(), name, body.Prefix, body.Rule); err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (s *Server) dropPrefixRule(c echo.Context) error {
 	if s.cfg.Buckets == nil {
 		return errNoS3Port
 	}
-	name, prefix := c.Param("bucket"), query.Get("prefix")
+	name, prefix := pathParam(c, "bucket"), query.Get("prefix")
 	if err := s.cfg.Buckets.DropPrefixRule(c.Request().Context(), name, prefix); err != nil {
 		return err
 	}

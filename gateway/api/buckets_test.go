@@ -22,6 +22,11 @@ func TestBucketsAreSetAndShown(t *testing.T) {
 		{"PUT", "/v1/buckets/orders", `{"rule":"key","keep":"30d"}`, 201, []string{"ensure", "orders", "key", "30d"}},
 		{"PUT", "/v1/buckets/orders", `{"keep":"all"}`, 200, []string{"ensure", "orders", "", "all"}},
 		{"GET", "/v1/buckets/orders", "", 200, nil},
+		{"PUT", "/v1/buckets/a%2Fb%25", `{"keep":"all"}`, 200, []string{"ensure", "a/b%", "", "all"}},
+		{"PUT", "/v1/buckets/a%25b", `{"keep":"all"}`, 200, []string{"ensure", "a%b", "", "all"}},
+		{"PUT", "/v1/buckets/a%252Fb", `{"keep":"all"}`, 200, []string{"ensure", "a%2Fb", "", "all"}},
+		{"PUT", "/v1/buckets/a%2Fb/rules", `{"prefix":"c/","rule":"none"}`, 200, []string{"set", "a/b", "c/", "none"}},
+		{"DELETE", "/v1/buckets/a%2Fb/rules?prefix=c%2F", "", 200, []string{"drop", "a/b", "c/"}},
 		{"GET", "/v1/buckets?after=x&limit=2", "", 200, []string{"list", "x", "2"}},
 		{"GET", "/v1/buckets", "", 200, []string{"list", "", "100"}},
 		{"PUT", "/v1/buckets/orders/rules", `{"prefix":"a/ b","rule":"none"}`, 200, []string{"set", "orders", "a/ b", "none"}},
@@ -41,6 +46,9 @@ func TestBucketsAreSetAndShown(t *testing.T) {
 		if a.status != c.status || !slices.Equal(f.told, c.told) {
 			t.Errorf("%s %s %s: %d %s, told %q; want %d, %q", c.method, c.path, c.body, a.status, a.text, f.told, c.status, c.told)
 		}
+	}
+	if a := request(t, s, "GET", "/v1/buckets/a%2Fb", ""); a.str("bucket") != "a/b" {
+		t.Errorf("another name is shown than was asked for: %s", a.text)
 	}
 	if a := request(t, s, "GET", "/v1/buckets?limit=2", ""); a.str("next") != "b" {
 		t.Errorf("a full page: %s", a.text)

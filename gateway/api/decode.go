@@ -8,6 +8,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -117,6 +118,20 @@ func escapedUnit(text []byte) rune {
 		return -1
 	}
 	return rune(unit)
+}
+
+// pathParam reads a parameter of the path as the client meant it: the router
+// works on the escaped path where that is not the usual form of the plain one,
+// as with an encoded slash, and leaves what it finds there escaped.
+func pathParam(c echo.Context, name string) string {
+	text := c.Param(name)
+	if c.Request().URL.RawPath == "" {
+		return text
+	}
+	if plain, err := url.PathUnescape(text); err == nil { // else net/http had refused the request
+		return plain
+	}
+	return text
 }
 
 // duration reads an optional duration such as "30s"; fallback where absent.

@@ -61,7 +61,7 @@ func (s *Server) endSession(c echo.Context) error {
 	if err := validateHolder(body.By); err != nil {
 		return &fence.InvalidError{Field: "by", Reason: "is too long, or has a control character"}
 	}
-	id := c.Param("session")
+	id := pathParam(c, "session")
 	if !s.cfg.Sessions.End(id) {
 		return fmt.Errorf("%w: this gateway has no open session with this id; another replica may have it", ErrNotFound)
 	}
