@@ -291,7 +291,7 @@ func validateNodes(nodes []lock.Node) error {
 		host, port, err := net.SplitHostPort(addr)
 		number, numberErr := strconv.ParseUint(port, 10, 16)
 		if err != nil || host == "" || numberErr != nil || number == 0 {
-			return &fence.InvalidError{Field: "RedisNodes", Reason: fmt.Sprintf("have the address %q; host:port is needed, such as redis1:6379", addr)}
+			return &fence.InvalidError{Field: "RedisNodes", Reason: fmt.Sprintf("has the address %q; host:port is needed, such as redis1:6379", addr)}
 		}
 	}
 	return nil

@@ -51,7 +51,11 @@ func bucketCall(e env, cmd *cobra.Command, call func(ctx context.Context, c *cli
 func newBucketsList(e env) *cobra.Command {
 	var after string
 	var limit int
-	cmd := &cobra.Command{Use: "ls", Short: "Print the buckets as JSON, in the order of their names", Args: cobra.NoArgs}
+	cmd := &cobra.Command{
+		Use: "ls", Short: "Print the buckets as JSON, in the order of their names",
+		Example: `  fencegate buckets ls | jq -r '.buckets[] | [.bucket, .rule, .keep] | @tsv'`,
+		Args:    cobra.NoArgs,
+	}
 	cmd.Flags().StringVar(&after, "after", "", "begin after this name: next of the page before")
 	cmd.Flags().IntVar(&limit, "limit", 100, "list at most that many, up to 1000")
 	return bucketCall(e, cmd, func(ctx context.Context, c *client.Client, _ []string) (json.RawMessage, error) {

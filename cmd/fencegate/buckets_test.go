@@ -63,18 +63,36 @@ func TestBucketsAreManagedByTheCommandLine(t *testing.T) {
 	}
 }
 
-func TestServeRefusesBadFlagsOfTheS3Port(t *testing.T) {
+func TestFieldsOfTheGatewayHaveFlags(t *testing.T) {
+	t.Parallel()
+	serve, _, err := newRoot(env{}).Find([]string{"serve"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for field, flag := range flagOf {
+		if serve.Flags().Lookup(strings.TrimPrefix(flag, "--")) == nil {
+			t.Errorf("field %s: serve has no flag %s", field, flag)
+		}
+	}
+}
+
+func TestServeRefusesWhatItsFlagsSayByTheirNames(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	key := filepath.Join(dir, "key")
 	if err := os.WriteFile(key, []byte("k1:"+strings.Repeat("5a", 32)), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	empty := filepath.Join(dir, "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct{ flag, value, reason string }{
 		{"--s3-tls-cert", key, "--s3-tls-cert and --s3-tls-key are needed together"},
-		{"--s3-tls-client-ca", key, "--s3-tls-cert"},
-		{"--api-tls-key", key, "--api-tls-cert"},
-		{"--s3-domain", "S3.Example.com", "lower-case"},
+		{"--s3-tls-client-ca", key, "--s3-tls-client-ca needs --s3-tls-cert"},
+		{"--api-tls-key", key, "--api-tls-cert and --api-tls-key are needed together"},
+		{"--pg-tls-client-ca", key, "--pg-tls-client-ca needs --pg-tls-cert"},
+		{"--s3-domain", "S3.Example.com", "--s3-domain is \"S3.Example.com\"; a lower-case"},
 		{"--s3-domain", "s3.example.com:7480", "without a port"},
 		{"--s3-max-connections", "0", "1 or more"},
 		{"--s3-max-uploads", "-1", "1 or more"},
@@ -86,9 +104,25 @@ func TestServeRefusesBadFlagsOfTheS3Port(t *testing.T) {
 		{"--api-listen", "nonsense", "--api-listen is \"nonsense\"; HOST:PORT is needed"},
 		{"--s3-listen", "7480", "--s3-listen is \"7480\""},
 		{"--redis", "redis1", "--redis has the address \"redis1\""},
+		{"--redis", "PGListen", "--redis has the address \"PGListen\""}, // a value is not a field's name
 		{"--s3-access-key", "admin", "--s3-access-key and --s3-secret-key-file are needed together"},
-		{"--max-ttl", "-1s", "one of the flags that take a time is negative"},
-		{"--sweep-rate", "-1", "--sweep-rate or --sweep-grace is negative"},
+		{"--s3-secret-key-file", key, "--s3-access-key and --s3-secret-key-file are needed together"},
+		{"--max-ttl", "-1s", "--max-ttl is negative"},
+		{"--max-ttl", "48h", "--max-ttl is 48h0m0s; allowed is"},
+		{"--node-timeout", "1us", "--node-timeout is 1µs; at least 1ms is needed"},
+		{"--sweep-rate", "-1", "--sweep-rate is negative"},
+		{"--sweep-grace", "-1h", "--sweep-grace is negative"},
+		{"--pg-max-user-connections", "-1", "--pg-max-user-connections is negative"},
+		{"--pg-idle-timeout", "-1s", "--pg-idle-timeout is negative"},
+		{"--pg-policy", "nonsense", "--pg-policy "},
+		{"--pg-lease", "nonsense", "--pg-lease "},
+		{"--sql-url", "nonsense://x", "--sql-url is not a PostgreSQL address"},
+		{"--master-key-file", empty, "--master-key-file is empty"},
+		{"--pg-tls-cert=" + key, "--pg-tls-key=" + key, "--pg-tls-cert and what belongs to it can't be used"},
+		{"--pg-listen=", "--pg-socket=" + dir + "/s", "--pg-socket needs --pg-listen"},
+		{"--pg-listen=", "--pg-policy=*=open", "--pg-policy needs --pg-listen"},
+		{"--pg-listen=", "--pg-lease=a=b", "--pg-lease needs --pg-listen"},
+		{"--blobs=", "--bucket=orders=key", "--bucket needs --blobs"},
 	} {
 		code, _, stderr := cli(t, nil, "serve", "--postgres-url", "postgres://a@127.0.0.1:1/shop", "--redis", "127.0.0.1:1", "--master-key-file", key,
 			"--blobs", dir, "--api-listen", "127.0.0.1:0", "--pg-listen", "127.0.0.1:0", "--s3-listen", "127.0.0.1:0", c.flag, c.value)

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 )
 
 // cli runs one command line in this process.
@@ -163,46 +165,28 @@ func TestAnAddressThatIsWrongIsRefusedWithoutItsPassword(t *testing.T) {
 
 func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{
-		{},
-		{"demo"},
-		{"dev"},
-		{"serve"},
-		{"run"},
-		{"protect"},
-		{"unprotect"},
-		{"migrate", "up"},
-		{"migrate", "down"},
-		{"migrate", "status"},
-		{"lease", "acquire"},
-		{"lease", "renew"},
-		{"lease", "release"},
-		{"resources", "show"},
-		{"sessions", "ls"},
-		{"sessions", "end"},
-		{"objects", "ls"},
-		{"objects", "versions"},
-		{"objects", "restore"},
-		{"objects", "audit"},
-		{"nodes", "status"},
-		{"nodes", "admit"},
-		{"nodes", "leaks"},
-		{"nodes", "sweep"},
-		{"doctor"},
-		{"fence", "ls"},
-		{"fence", "show"},
-		{"fence", "revoke"},
-		{"fence", "protect"},
-		{"fence", "unprotect"},
-		{"fence", "enforce"},
-		{"fence", "uncovered"},
-		{"fence", "events"},
-		{"fence", "invalidate-all"},
-	} {
-		code, stdout, _ := cli(t, nil, append(args, "--help")...)
-		if code != exitOK || !strings.Contains(stdout, "Examples:") {
-			t.Errorf("%v --help: exit code %d, no example in\n%s", args, code, stdout)
+	var leaves int
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			walk(sub)
 		}
+		if cmd.HasAvailableSubCommands() && cmd.HasParent() || cmd.Hidden {
+			return
+		}
+		leaves++
+		path := cmd.CommandPath()
+		code, stdout, _ := cli(t, nil, append(strings.Fields(path)[1:], "--help")...)
+		if code != exitOK || !strings.Contains(stdout, "Examples:") || !strings.Contains(cmd.Example, "fencegate ") || !strings.Contains(cmd.Example, cmd.Name()) {
+			t.Errorf("%s --help: exit code %d, no example of it in\n%s", path, code, stdout)
+		}
+		if cmd.Short == "" {
+			t.Errorf("%s is not described", path)
+		}
+	}
+	walk(newRoot(env{}))
+	if leaves < 20 {
+		t.Errorf("only %d commands were looked at", leaves)
 	}
 }
 

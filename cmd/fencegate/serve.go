@@ -58,6 +58,9 @@ a variable (--postgres-url is FENCEGATE_POSTGRES_URL), and secrets are read from
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := o.config(e)
+			if err == nil {
+				err = checkTogether(cmd.Flags())
+			}
 			if err != nil {
 				return err
 			}

@@ -1,47 +1,73 @@
 package main
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"strings"
+
+	"github.com/spf13/pflag"
 
 	"github.com/fencegate/fencegate/fence"
 )
 
-// flagOf names the flag of each field of the gateway's configuration that its
-// refusals name.
-var flagOf = strings.NewReplacer(
-	"PostgresURL", "--postgres-url",
-	"SQL URL", "--sql-url",
-	"RedisNodes have", "--redis has",
-	"APIListen", "--api-listen",
-	"PGListen", "--pg-listen",
-	"S3Listen", "--s3-listen",
-	"BlobDir", "--blobs",
-	"SweepRate", "--sweep-rate",
-	"SweepGrace", "--sweep-grace",
-	"S3AccessKey", "--s3-access-key",
-	"S3SecretKey", "--s3-secret-key-file",
-	"Buckets need the S3 port", "--bucket needs the S3 port, and so --blobs",
-	"PGMaxConnections", "--pg-max-connections",
-	"PGMaxUserConnections", "--pg-max-user-connections",
-	"APITLSCert", "--api-tls-cert",
-	"APITLSKey", "--api-tls-key",
-	"APITLSClientCA", "--api-tls-client-ca",
-	"PGTLSCert", "--pg-tls-cert",
-	"PGTLSKey", "--pg-tls-key",
-	"PGTLSClientCA", "--pg-tls-client-ca",
-	"S3TLSCert", "--s3-tls-cert",
-	"S3TLSKey", "--s3-tls-key",
-	"S3TLSClientCA", "--s3-tls-client-ca",
-	"times include a negative one", "one of the flags that take a time is negative",
-	"keyring", "--master-key-file",
-)
+// flagOf names the flag behind each field that the gateway, or a part of it, may
+// refuse by itself. Whether flags go together is said by checkTogether.
+var flagOf = map[string]string{
+	"PostgresURL":  "--postgres-url",
+	"SQL URL":      "--sql-url",
+	"RedisNodes":   "--redis",
+	"node timeout": "--node-timeout",
+	"max ttl":      "--max-ttl",
+	"APIListen":    "--api-listen",
+	"PGListen":     "--pg-listen",
+	"S3Listen":     "--s3-listen",
+	"APITLSCert":   "--api-tls-cert",
+	"PGTLSCert":    "--pg-tls-cert",
+	"S3TLSCert":    "--s3-tls-cert",
+	"domain":       "--s3-domain",
+	"policy":       "--pg-policy",
+	"lease rule":   "--pg-lease",
+	"keyring":      "--master-key-file",
+}
 
 // inFlags says what the gateway refuses of its configuration in the words of the
 // command line.
 func inFlags(err error) error {
-	if invalid, ok := errors.AsType[*fence.InvalidError](err); ok {
-		return usage(errors.New(flagOf.Replace(invalid.Error())))
+	invalid, ok := errors.AsType[*fence.InvalidError](err)
+	if !ok {
+		return err
 	}
-	return err
+	return usage(&fence.InvalidError{Field: cmp.Or(flagOf[invalid.Field], invalid.Field), Reason: invalid.Reason})
+}
+
+// checkTogether refuses flags of serve that need one another, and negative ones,
+// before the gateway does it in the words of its own configuration.
+func checkTogether(f *pflag.FlagSet) error {
+	given := func(flag string) bool {
+		value := f.Lookup(flag).Value.String()
+		return value != "" && value != "[]"
+	}
+	for _, pair := range [][2]string{
+		{"s3-access-key", "s3-secret-key-file"}, {"api-tls-cert", "api-tls-key"}, {"pg-tls-cert", "pg-tls-key"}, {"s3-tls-cert", "s3-tls-key"},
+	} {
+		if given(pair[0]) != given(pair[1]) {
+			return usage(fmt.Errorf("--%s and --%s are needed together", pair[0], pair[1]))
+		}
+	}
+	for _, pair := range [][2]string{
+		{"api-tls-client-ca", "api-tls-cert"}, {"pg-tls-client-ca", "pg-tls-cert"}, {"s3-tls-client-ca", "s3-tls-cert"},
+		{"pg-socket", "pg-listen"}, {"pg-policy", "pg-listen"}, {"pg-lease", "pg-listen"}, {"bucket", "blobs"},
+	} {
+		if given(pair[0]) && !given(pair[1]) {
+			return usage(fmt.Errorf("--%s needs --%s", pair[0], pair[1]))
+		}
+	}
+	var negative error
+	f.VisitAll(func(flag *pflag.Flag) {
+		if kind := flag.Value.Type(); (kind == "duration" || kind == "int") && strings.HasPrefix(flag.Value.String(), "-") {
+			negative = usage(fmt.Errorf("--%s is negative", flag.Name))
+		}
+	})
+	return negative
 }
