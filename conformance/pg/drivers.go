@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -113,9 +114,11 @@ func (w *world) script(ctx context.Context, folder, script, way string, grant *f
 	if grant != nil {
 		cmd.Env = append(cmd.Env, "RESOURCE="+fence.EscapeResource(grant.Resource), "TOKEN="+grant.Presented())
 	}
-	out, err := cmd.CombinedOutput()
+	var complaints bytes.Buffer // also a driver's warnings, of which psycopg has one when an error overtakes its pipeline
+	cmd.Stderr = &complaints
+	out, err := cmd.Output()
 	if err != nil {
-		return o, fmt.Errorf("%s: %w: %s", script, err, out)
+		return o, fmt.Errorf("%s: %w: %s%s", script, err, out, complaints.Bytes())
 	}
 	o.of = make(map[string]string)
 	for line := range strings.Lines(string(out)) {
