@@ -37,18 +37,8 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 	if g.requests.Add(1) > int64(g.cfg.MaxRequests) || conn.surplus {
 		return refuse(c, s3err.GetAPIError(s3err.ErrSlowDown))
 	}
-	if e := checkFraming(&c.Request().Header); e != nil {
-		return refuse(c, e)
-	}
-	bucket, e := hostBucket(c, g.cfg.Domain)
+	bucket, path, e := g.check(c, began)
 	if e != nil {
-		return refuse(c, *e)
-	}
-	if tooEarly(c, began) {
-		return refuse(c, apiError{code: "AccessDenied", status: http.StatusForbidden, message: "Request is not yet valid."})
-	}
-	path := pathIn(c, bucket)
-	if e := admit(c, path, g.cfg.RootAccessKey); e != nil {
 		return refuse(c, e)
 	}
 	if isUpload(c, path) {
@@ -77,6 +67,26 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 		c.Set(fiber.HeaderRetryAfter, retryAfter)
 	}
 	return nil
+}
+
+// check refuses what must not reach the front. It returns the bucket that the
+// host names, if any, and the path as the front will see it.
+func (g *gate) check(c fiber.Ctx, began time.Time) (bucket, path string, refused s3err.S3Error) {
+	if e := checkFraming(&c.Request().Header); e != nil {
+		return "", "", e
+	}
+	bucket, e := hostBucket(c, g.cfg.Domain)
+	if e != nil {
+		return "", "", *e
+	}
+	if tooEarly(c, began) {
+		return "", "", apiError{code: "AccessDenied", status: http.StatusForbidden, message: "Request is not yet valid."}
+	}
+	path, err := pathIn(c, bucket)
+	if err != nil {
+		return "", "", apiError{code: "InvalidURI", status: http.StatusBadRequest, message: "The path has a percent sign that is not followed by two hexadecimal digits."}
+	}
+	return bucket, path, admit(c, path, g.cfg.RootAccessKey)
 }
 
 // retryAfter is when a client may come again that was told 503, in seconds. Most

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"net/http"
-	"net/url"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -121,11 +119,9 @@ func bodyTimeout(length int64, cfg Config) time.Duration {
 // checkNames refuses names that PostgreSQL can't hold, in the path and in the
 // query: a key, a prefix, a marker.
 func checkNames(c fiber.Ctx, path string) s3err.S3Error {
-	if path, err := url.PathUnescape(path); err == nil { // else the front says what is wrong
-		_, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-		if e := checkKey(key); e != nil {
-			return e
-		}
+	_, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	if e := checkKey(key); e != nil {
+		return e
 	}
 	for name, value := range c.Request().URI().QueryArgs().All() {
 		switch {
@@ -172,8 +168,7 @@ func isUpload(c fiber.Ctx, path string) bool {
 	if c.Method() != fiber.MethodPut {
 		return false
 	}
-	query := c.Request().URI().QueryArgs()
-	if slices.ContainsFunc([]string{"tagging", "retention", "legal-hold", "acl"}, query.Has) {
+	if ofVersions(c) {
 		return false
 	}
 	_, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")

@@ -3,6 +3,7 @@ package s3
 import (
 	"bytes"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/gofiber/fiber/v3"
@@ -44,10 +45,12 @@ func hostBucket(c fiber.Ctx, domain string) (string, *apiError) {
 	return bucket, nil
 }
 
-// pathIn is the path with the bucket in it, as the front will see it.
-func pathIn(c fiber.Ctx, bucket string) string {
-	if bucket == "" {
-		return c.Path()
+// pathIn is the path with the bucket in it, decoded as the front will see it: it
+// decodes before it looks for a bucket and a key.
+func pathIn(c fiber.Ctx, bucket string) (string, error) {
+	path, err := url.PathUnescape(c.Path())
+	if bucket != "" {
+		path = "/" + bucket + path
 	}
-	return "/" + bucket + c.Path()
+	return strings.Clone(path), err
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/xml"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/gofiber/fiber/v3"
@@ -53,8 +52,7 @@ func (b inPlace) handle(c fiber.Ctx) error {
 		return c.Next()
 	}
 	at, e := hostBucket(c, b.domain)
-	path, err := url.PathUnescape(pathIn(c, at)) // the front changes it
-	path = strings.Clone(path)
+	path, err := pathIn(c, at) // the front changes it
 	if next := c.Next(); next != nil || e != nil || err != nil {
 		return next
 	}

@@ -67,7 +67,16 @@ func checkServed(c fiber.Ctx, path string) s3err.S3Error {
 			return s3err.GetNotImplementedErr(strings.ToValidUTF8(string(name), "?"), "")
 		}
 	}
+	if c.Method() == fiber.MethodPut && kind == " object" && c.Request().URI().QueryArgs().Has("versionId") && !ofVersions(c) {
+		return apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "This operation does not accept a version-id."}
+	}
 	return nil
+}
+
+// ofVersions reports whether what is put is not an object, but something about
+// one, which may be an older version.
+func ofVersions(c fiber.Ctx) bool {
+	return slices.ContainsFunc([]string{"tagging", "retention", "legal-hold", "acl"}, c.Request().URI().QueryArgs().Has)
 }
 
 // harmless parameters come with any operation: those of a presigned URL, and the
