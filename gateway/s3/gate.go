@@ -32,7 +32,7 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 	}()
 	conn := patientOf(c.RequestCtx().Conn())
 	conn.unread.Store(false)
-	defer func() { conn.unread.Store(c.Response().ConnectionClose()) }()
+	defer func() { conn.unread.Store(endsEarly(c)) }()
 	defer g.requests.Add(-1)
 	if g.requests.Add(1) > int64(g.cfg.MaxRequests) || conn.surplus {
 		return refuse(c, s3err.GetAPIError(s3err.ErrSlowDown))
@@ -88,6 +88,22 @@ func (g *gate) check(c fiber.Ctx, began time.Time) (bucket, path string, refused
 	}
 	return bucket, path, admit(c, path, g.cfg.RootAccessKey)
 }
+
+// endsEarly reports whether the connection ends though the client may be sending
+// still, and sees to it that it does where nobody can tell where the body ends:
+// of a chunked one the front leaves the last bytes, which would be taken for the
+// next request.
+func endsEarly(c fiber.Ctx) bool {
+	length := c.Request().Header.ContentLength()
+	if length == -1 {
+		c.Response().Header.SetConnectionClose()
+	}
+	return c.Response().ConnectionClose() || length > maxDrained && c.Response().StatusCode() >= http.StatusBadRequest
+}
+
+// maxDrained is what the front reads of a body that nobody wanted, in bytes. It
+// ends the connection where there is more, but only behind us.
+const maxDrained = 256 << 10
 
 // retryAfter is when a client may come again that was told 503, in seconds. Most
 // SDKs have a pause of their own.

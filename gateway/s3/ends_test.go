@@ -1,0 +1,71 @@
+//go:build unix
+
+package s3_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// Of an upload that came in HTTP's chunks the rest is no request, wherever its
+// reading ended.
+func TestTheRestOfAChunkedBodyIsNoRequest(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	w.arm("orders/1001", 5)
+	const second = "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+	piece := func(s string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(s), s) }
+	good := w.putRaw(5, "", "")
+	good.payload, good.header = "STREAMING-UNSIGNED-PAYLOAD-TRAILER", map[string]string{"X-Amz-Decoded-Content-Length": "4"}
+	forged, other := good, good
+	forged.creds.SecretAccessKey += "x"
+	other.path = "/orders/1002/x"
+	const whole = "4\r\ndata\r\n0\r\n\r\n"
+	for name, c := range map[string]struct {
+		r      raw
+		body   string
+		status int
+	}{
+		"whole":                 {good, piece(whole) + "0\r\n\r\n", 200},
+		"another one behind":    {good, piece(whole+strings.Repeat(" ", 2048)+second) + "0\r\n\r\n", 200},
+		"in a chunk of its own": {good, piece(whole) + piece(second) + "0\r\n\r\n", 200},
+		"forged":                {forged, second, 403},
+		"of another resource":   {other, second, 400},
+	} {
+		req := w.request(c.r)
+		var head strings.Builder
+		fmt.Fprintf(&head, "%s %s HTTP/1.1\r\nHost: %s\r\nTransfer-Encoding: chunked\r\n", c.r.method, req.URL.RequestURI(), req.URL.Host)
+		if err := req.Header.Write(&head); err != nil {
+			t.Fatal(err)
+		}
+		if n, status := w.answers(head.String() + "\r\n" + c.body); n != 1 || status != c.status {
+			t.Errorf("%s: %d answers, the first %d, want one, %d", name, n, status, c.status)
+		}
+	}
+	if got := get(t, w.root(), bucket, invoice); got != "data" {
+		t.Errorf("the object holds %q", got)
+	}
+}
+
+// A client that goes on sending learns why it was refused, also where the refusal
+// comes from behind the gate.
+func TestAStaleClientThatGoesOnSendingLearnsIt(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.bucket()
+	w.arm("orders/1001", 4)
+	w.arm("orders/1001", 5)
+	const size = 8 << 20 // more than what the sockets between hold
+	r := w.putRaw(4, "", "")
+	r.size = size
+	forged := r
+	forged.creds.SecretAccessKey += "x"
+	for code, r := range map[string]raw{"StaleFencingToken": r, "SignatureDoesNotMatch": forged} {
+		if status, text := w.wire(w.head(r) + strings.Repeat("x", size)); status < 400 || !strings.Contains(text, code) {
+			t.Errorf("got %d %.200s, want %s", status, text, code)
+		}
+	}
+	eventually(t, "the connections end", func() bool { return w.srv.Stats().Connections == 0 })
+}
