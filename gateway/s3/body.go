@@ -91,7 +91,7 @@ func (b *body) supported() error {
 
 // Read implements [io.Reader].
 func (b *body) Read(p []byte) (int, error) {
-	n, err := b.r.Read(p)
+	n, err := b.take(p)
 	b.md5.Write(p[:n])
 	b.count += int64(n)
 	switch {
@@ -101,6 +101,17 @@ func (b *body) Read(p []byte) (int, error) {
 		b.err = err
 	}
 	return n, err
+}
+
+// take reads from the front's readers, which panic where a chunk has a negative
+// size. Whoever stores the body must not be left in the middle of it.
+func (b *body) take(p []byte) (n int, err error) {
+	defer func() {
+		if recover() != nil {
+			n, err = 0, s3err.GetAPIError(s3err.ErrIncompleteBody)
+		}
+	}()
+	return b.r.Read(p)
 }
 
 // finish reads the end of a body whose bytes have been stored, unless the store

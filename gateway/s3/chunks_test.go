@@ -1,0 +1,128 @@
+//go:build unix
+
+package s3_test
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/fencegate/fencegate/gateway/s3"
+)
+
+const signedChunks = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
+
+func mac(key []byte, text string) []byte {
+	m := hmac.New(sha256.New, key)
+	m.Write([]byte(text))
+	return m.Sum(nil)
+}
+
+// chunkSigner signs the chunks of one upload.
+type chunkSigner struct {
+	key         []byte
+	date, scope string
+	previous    string // signature
+}
+
+func signerOf(c s3.Credentials, req *http.Request) *chunkSigner {
+	s := &chunkSigner{key: []byte("AWS4" + c.SecretAccessKey), date: req.Header.Get("X-Amz-Date")}
+	s.scope = s.date[:8] + "/us-east-1/s3/aws4_request"
+	for part := range strings.SplitSeq(s.scope, "/") {
+		s.key = mac(s.key, part)
+	}
+	_, s.previous, _ = strings.Cut(req.Header.Get("Authorization"), "Signature=")
+	return s
+}
+
+func (s *chunkSigner) sign(algorithm, text string) string {
+	s.previous = hex.EncodeToString(mac(s.key, strings.Join([]string{algorithm, s.date, s.scope, s.previous, text}, "\n")))
+	return s.previous
+}
+
+// chunk is the line before a chunk's bytes.
+func (s *chunkSigner) chunk(data string) string {
+	empty, sum := sha256.Sum256(nil), sha256.Sum256([]byte(data))
+	return fmt.Sprintf("%x;chunk-signature=%s\r\n", len(data), s.sign("AWS4-HMAC-SHA256-PAYLOAD", fmt.Sprintf("%x\n%x", empty, sum)))
+}
+
+// chunked sends an upload whose body is made by a signer of its chunks.
+func (w *world) chunked(data, trailer string, make func(*chunkSigner) string) (int, string) {
+	w.t.Helper()
+	r := w.putRaw(5, "", "")
+	r.payload, r.header = signedChunks, map[string]string{"X-Amz-Decoded-Content-Length": strconv.Itoa(len(data))}
+	if trailer != "" {
+		r.payload += "-TRAILER"
+		r.header["X-Amz-Trailer"] = trailer
+	}
+	req := w.request(r)
+	text := make(signerOf(r.creds, req))
+	req.Body, req.ContentLength = io.NopCloser(body(text)), int64(len(text))
+	res, err := httpClient(w.t).Do(req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return res.StatusCode, readAll(w.t, res.Body)
+}
+
+// What is signed is compared before anything is stored, wherever the body ends.
+func TestChunksThatNobodySignedAreNotStored(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	w.arm("orders/1001", 5)
+	forged := func(n int) string { return fmt.Sprintf("%x;chunk-signature=%s\r\n", n, strings.Repeat("0", 64)) }
+	for _, size := range []int{5, 100_000} { // read whole, and streamed
+		data := strings.Repeat("d", size)
+		sum := crc32.ChecksumIEEE([]byte(data))
+		crc := base64.StdEncoding.EncodeToString([]byte{byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)})
+		trailed := func(sum string) func(*chunkSigner) string {
+			return func(s *chunkSigner) string {
+				all, line := s.chunk(data)+data+"\r\n"+s.chunk(""), "x-amz-checksum-crc32:"+sum
+				signed := sha256.Sum256([]byte(line + "\n"))
+				return all + line + "\r\nx-amz-trailer-signature:" + s.sign("AWS4-HMAC-SHA256-TRAILER", hex.EncodeToString(signed[:])) + "\r\n\r\n"
+			}
+		}
+		const follows = "x-amz-checksum-crc32"
+		for _, c := range []struct {
+			name, trailer string
+			make          func(*chunkSigner) string
+			status        int
+		}{
+			{"signed", "", func(s *chunkSigner) string { return s.chunk(data) + data + "\r\n" + s.chunk("") + "\r\n" }, 200},
+			{"signed, with a checksum", follows, trailed(crc), 200},
+			{"another checksum", follows, trailed("AAAAAA=="), 400},
+			{"forged", "", func(s *chunkSigner) string { return forged(size) + data + "\r\n" + s.chunk("") + "\r\n" }, 403},
+			{"forged, and nothing behind", "", func(*chunkSigner) string { return forged(size) + data }, 400},
+			{"forged, and longer than announced", "", func(*chunkSigner) string { return forged(size+1) + data }, 400},
+			{"signed, and nothing behind", "", func(s *chunkSigner) string { return s.chunk(data) + data }, 400},
+			{"no checksum", follows, func(s *chunkSigner) string { return s.chunk(data) + data }, 400},
+			{"nothing", "", func(*chunkSigner) string { return "" }, 400},
+			{"a negative size", "", func(*chunkSigner) string { return forged(-5) + data }, 400},
+			{"a negative size later", "", func(s *chunkSigner) string { return s.chunk(data) + data + "\r\n" + forged(-5) + data }, 400},
+		} {
+			if status, text := w.chunked(data, c.trailer, c.make); status != c.status {
+				t.Errorf("%d bytes, %s: got %d %.200s, want %d", size, c.name, status, text, c.status)
+			}
+			if c.status != http.StatusOK {
+				continue
+			}
+			if got := get(t, w.root(), bucket, invoice); got != data {
+				t.Errorf("%d bytes, %s: the object holds %d others", size, c.name, len(got))
+			}
+		}
+	}
+	if n := w.count("SELECT count(*) FROM objects.versions"); n != 4 {
+		t.Errorf("%d versions are recorded, want 4", n)
+	}
+	eventually(t, "what was refused is given up", func() bool { return w.pending() == 0 })
+	w.reserveIsWhole()
+}
