@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,33 +10,60 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/gateway/witness"
+	"github.com/fencegate/fencegate/internal/pgtext"
 )
+
+// step is one thing that a start does.
+type step struct {
+	what string
+	at   string // where, without a secret
+	do   func(context.Context) error
+}
 
 // prepare does what the configuration asks at the start, trying again while
 // PostgreSQL or Redis come up.
 func (g *Gateway) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, g.cfg.StartTimeout)
 	defer cancel()
-	if g.cfg.InitNodes && g.admit != nil {
-		if err := g.patiently(ctx, "admit the Redis nodes", g.admit); err != nil {
-			return err
-		}
-	}
-	if g.s3 != nil {
-		if err := g.patiently(ctx, "see whether the blob store works", g.s3.CheckStore); err != nil {
-			return err
-		}
-	}
-	for name, rule := range g.parsed.buckets {
-		ensure := func(ctx context.Context) error { return g.makeBucket(ctx, name, rule) }
-		if err := g.patiently(ctx, "make the bucket "+name, ensure); err != nil {
+	for _, s := range g.steps() {
+		if err := g.patiently(ctx, s); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (g *Gateway) steps() (steps []step) {
+	if g.cfg.InitNodes && g.admit != nil {
+		names := make([]string, len(g.cfg.RedisNodes))
+		for i, n := range g.cfg.RedisNodes {
+			names[i] = cmp.Or(n.Name, n.Addr, n.MasterName)
+		}
+		steps = append(steps, step{"admit the Redis nodes", strings.Join(names, ","), g.admit})
+	}
+	if g.s3 != nil {
+		steps = append(steps, step{"see whether the blob store works", "the blob store", g.s3.CheckStore})
+	}
+	if len(g.parsed.buckets) > 0 {
+		pg := g.parsed.pool.ConnConfig
+		_, addr := pgconn.NetworkAddress(pg.Host, pg.Port)
+		at := addr + "/" + pg.Database
+		// A step of its own: what follows would try some times in silence.
+		steps = append(steps, step{"reach PostgreSQL", at, func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+			defer cancel()
+			return g.pool.Ping(ctx)
+		}})
+		for name, rule := range g.parsed.buckets {
+			steps = append(steps, step{"make the bucket " + name, at, func(ctx context.Context) error { return g.makeBucket(ctx, name, rule) }})
+		}
+	}
+	return steps
 }
 
 // makeBucket makes a bucket where it is missing. One that is there keeps its
@@ -49,22 +77,38 @@ func (g *Gateway) makeBucket(ctx context.Context, name string, rule s3.Rule) err
 	return err
 }
 
-func (g *Gateway) patiently(ctx context.Context, what string, do func(context.Context) error) error {
+func (g *Gateway) patiently(ctx context.Context, s step) error {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		err := do(ctx)
-		_, foreign := errors.AsType[*s3.StoreOwnerError](err)
-		if err == nil || foreign || errors.Is(err, fence.ErrInvalid) || errors.Is(err, s3.ErrRuleInUse) {
-			return err
+		err := s.do(ctx)
+		if err == nil || permanent(err) || ctx.Err() != nil {
+			return stepError(s, err)
 		}
-		g.log.Warn("the gateway can't start yet", "step", what, "error", err)
+		g.log.Warn("the gateway can't start yet", "step", s.what, "at", s.at, "error", pgtext.Of(err), "next_try_in", pause)
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s: %w", what, err)
+			return stepError(s, err)
 		case <-g.finished:
-			return fmt.Errorf("%s: %w", what, errors.Join(err, g.err))
+			return stepError(s, errors.Join(err, g.err))
 		case <-time.After(pause):
 		}
 	}
+}
+
+func stepError(s step, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", s.what, err)
+}
+
+// permanent reports whether waiting helps nothing: what is configured is refused,
+// or the gateway's login lacks a right.
+func permanent(err error) bool {
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "42501" { // insufficient_privilege
+		return true
+	}
+	_, foreign := errors.AsType[*s3.StoreOwnerError](err)
+	return foreign || errors.Is(err, fence.ErrInvalid) || errors.Is(err, s3.ErrRuleInUse)
 }
 
 // probeTimeout bounds the looks at the start.
@@ -81,7 +125,7 @@ func (g *Gateway) probe(ctx context.Context) {
 	for i, check := range checks {
 		looks.Go(func() {
 			if err := check.Run(ctx); err != nil {
-				failed[i] = check.Part + ": " + err.Error()
+				failed[i] = check.Part + ": " + pgtext.Of(err)
 			}
 		})
 	}

@@ -163,6 +163,21 @@ func TestAnAddressThatIsWrongIsRefusedWithoutItsPassword(t *testing.T) {
 	}
 }
 
+func TestAPostgreSQLThatIsAwayIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	vars := map[string]string{"FENCEGATE_POSTGRES_URL": "postgres://app:geheim@127.0.0.1:1/shop"}
+	const reason = `no connection to PostgreSQL as user "app" to database "shop": 127.0.0.1:1: connection refused`
+	for _, args := range [][]string{{"fence", "ls"}, {"migrate", "status"}, {"objects", "ls", "orders"}} {
+		code, _, stderr := cli(t, vars, args...)
+		if code != exitUnavailable || !strings.HasSuffix(strings.Split(stderr, "\n")[0], reason) || !strings.Contains(stderr, "hint: check --postgres-url") {
+			t.Errorf("%v: %d %s", args, code, stderr)
+		}
+	}
+	if code, stdout, _ := cli(t, vars, "doctor"); code != exitFailed || !strings.Contains(stdout, reason) || strings.Contains(stdout, "geheim") {
+		t.Errorf("doctor: %d %s", code, stdout)
+	}
+}
+
 func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 	t.Parallel()
 	var leaves int

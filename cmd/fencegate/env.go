@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/fencegate/fencegate/internal/pgtext"
 )
 
 // env is everything that a command takes from its process, so that tests can
@@ -53,7 +55,7 @@ func report(w io.Writer, command string, err error) int {
 		return passed.code
 	}
 	code, hint := classify(err)
-	text := oneLine(err.Error())
+	text := oneLine(pgtext.Of(err))
 	if code == exitInterrupted {
 		text = "interrupted"
 	}

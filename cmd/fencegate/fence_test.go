@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -278,5 +280,20 @@ func TestADatabaseWithoutFencegatesSchemaIsSaidWithWhatToDo(t *testing.T) {
 		if code, _, stderr := cli(t, strange, args...); code != exitForbidden || !strings.Contains(stderr, hint) {
 			t.Errorf("%v without the right: %d\n%s", args, code, stderr)
 		}
+	}
+}
+
+func TestServeSaysAMissingRightAtOnce(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	dir := t.TempDir()
+	key := filepath.Join(dir, "key")
+	if err := os.WriteFile(key, []byte("k1:"+strings.Repeat("5a", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr := cli(t, nil, "serve", "--postgres-url", pg.WriterURL, "--redis", "127.0.0.1:1", "--master-key-file", key, "--bucket", "orders=key",
+		"--blobs", filepath.Join(dir, "blobs"), "--api-listen", "127.0.0.1:0", "--pg-listen", "127.0.0.1:0", "--s3-listen", "127.0.0.1:0")
+	if code != exitForbidden || !strings.Contains(stderr, "make the bucket orders: ") || !strings.Contains(stderr, "42501") || !strings.Contains(stderr, "hint: log in as") || strings.Contains(stderr, "can't start yet") {
+		t.Errorf("%d %s", code, stderr)
 	}
 }

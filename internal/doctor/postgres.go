@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/internal/migrate"
+	"github.com/fencegate/fencegate/internal/pgtext"
 )
 
 // oldestServer is the oldest server_version_num that the migrations run on.
@@ -25,7 +26,7 @@ func examinePostgres(ctx context.Context, url string) []Finding {
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // nothing prepared, so that a pooler in between is seen and not stumbled over
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return []Finding{fail(check, err.Error(), "Start PostgreSQL, or correct the address, the login or pg_hba.conf.")}
+		return []Finding{fail(check, pgtext.Of(err), "Start PostgreSQL, or correct the address, the login or pg_hba.conf.")}
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	found := []Finding{ok(check, "%s as %s", place(config), config.User)}

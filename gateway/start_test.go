@@ -1,0 +1,114 @@
+//go:build unix
+
+package gateway_test
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// logged is a log that several goroutines write to.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *logged) lines(with string) (found []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.text.String()) {
+		if strings.Contains(line, with) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// failedStart starts a gateway that can't be, and returns its error and its log.
+func failedStart(t *testing.T, cfg gateway.Config) (error, *logged) {
+	t.Helper()
+	log := &logged{}
+	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+	g, err := gateway.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err = g.Start(t.Context()); err == nil {
+		t.Error("it started", g.Stop())
+	}
+	return err, log
+}
+
+// Waiting gives nobody a right: the start ends at the first try.
+func TestAMissingRightEndsTheStartAtOnce(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	cfg := config(t, pg)
+	cfg.PostgresURL, cfg.StartTimeout = pg.WriterURL, 10*time.Second
+	refused := func(step string) {
+		t.Helper()
+		cfg.BlobDir = t.TempDir()
+		err, log := failedStart(t, cfg)
+		if refusal, ok := errors.AsType[*pgconn.PgError](err); !ok || refusal.Code != "42501" || !strings.Contains(err.Error(), step+": ") {
+			t.Errorf("%v", err)
+		}
+		if again := log.lines("can't start yet"); len(again) > 0 {
+			t.Errorf("it was tried again: %s", again)
+		}
+	}
+	refused("make the bucket orders")
+	admin, err := pgx.Connect(t.Context(), pg.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = admin.Close(t.Context()) }()
+	if _, err := admin.Exec(t.Context(), "REVOKE CONNECT ON DATABASE "+pgx.Identifier{pg.Database}.Sanitize()+" FROM PUBLIC"); err != nil {
+		t.Fatal(err)
+	}
+	refused("reach PostgreSQL")
+}
+
+func TestTheLogSaysWhatTheStartWaitsForAndWhere(t *testing.T) {
+	t.Parallel()
+	gone := closedPort(t)
+	cfg := config(t, testenv.Postgres(t))
+	cfg.StartTimeout = 500 * time.Millisecond
+	away := cfg
+	away.PostgresURL = "postgres://u:hunter2@" + gone + "/shop"
+	noRedis := cfg
+	noRedis.RedisNodes = []lock.Node{{Addr: gone, Password: "hunter2"}}
+	noRedis.BlobDir = t.TempDir()
+	for where, c := range map[string]gateway.Config{gone + "/shop": away, gone: noRedis} {
+		err, log := failedStart(t, c)
+		waits := log.lines("can't start yet")
+		if len(waits) < 2 {
+			t.Fatalf("%v: it was logged %d times that the start waits: %s", err, len(waits), waits)
+		}
+		for _, line := range waits {
+			if !strings.Contains(line, " at="+where+" ") || !strings.Contains(line, "next_try_in=") || !strings.Contains(line, "step=") || strings.Contains(line, "hunter2") {
+				t.Errorf("want where, what and when: %s", line)
+			}
+		}
+		if !strings.Contains(waits[0], "next_try_in=100ms") || !strings.Contains(waits[1], "next_try_in=200ms") {
+			t.Errorf("the pauses: %s", waits)
+		}
+	}
+}

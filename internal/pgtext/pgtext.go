@@ -1,0 +1,98 @@
+// Package pgtext says in a line why there is no connection to PostgreSQL.
+//
+// The guarantee: the line names the user, the database, each address that was
+// tried, once, and why it failed, as the network or PostgreSQL says it. It never
+// holds a password. Any other error keeps its text.
+//
+//	conn, err := pgx.Connect(ctx, url)
+//	if err != nil {
+//		fmt.Fprintln(os.Stderr, pgtext.Of(err))
+//	}
+//	// no connection to PostgreSQL as user "app" to database "shop": [::1]:5432 (localhost), 127.0.0.1:5432 (localhost): connection refused
+package pgtext
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Of is the text of err, in which a [*pgconn.ConnectError] is said in one line.
+func Of(err error) string {
+	failed, ok := errors.AsType[*pgconn.ConnectError](err)
+	if !ok {
+		return err.Error()
+	}
+	return strings.Replace(err.Error(), failed.Error(), unconnected(failed), 1)
+}
+
+// unconnected says each reason once, behind the addresses that have it. pgx tries
+// each address with TLS and without, and tells of each try.
+func unconnected(failed *pgconn.ConnectError) string {
+	var reasons []string
+	places := map[string][]string{} // by reason
+	for _, try := range tries(failed.Unwrap()) {
+		place, why := told(try)
+		if !slices.Contains(reasons, why) {
+			reasons = append(reasons, why)
+		}
+		if place != "" && !slices.Contains(places[why], place) {
+			places[why] = append(places[why], place)
+		}
+	}
+	for i, why := range reasons {
+		if at := places[why]; len(at) > 0 {
+			reasons[i] = strings.Join(at, ", ") + ": " + why
+		}
+	}
+	return fmt.Sprintf("no connection to PostgreSQL as user %q to database %q: %s", failed.Config.User, failed.Config.Database, strings.Join(reasons, "; "))
+}
+
+// tries takes errors apart that were joined.
+func tries(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // what is wrapped has a text around it
+	if !ok {
+		return []error{err}
+	}
+	var all []error
+	for _, one := range joined.Unwrap() {
+		all = append(all, tries(one)...)
+	}
+	return all
+}
+
+// told takes the text of a try apart, which is "ADDRESS (HOST): REASON". The place
+// is empty where no address was tried.
+func told(try error) (place, why string) {
+	why = strings.Join(strings.Fields(try.Error()), " ")
+	addr, rest, _ := strings.Cut(why, " (")
+	host, reason, ok := strings.Cut(rest, "): ")
+	if ok && !strings.Contains(addr, " ") {
+		place, why = addr, strings.TrimPrefix(reason, "dial error: ")
+		if at, _, err := net.SplitHostPort(addr); err == nil && at != host {
+			place += " (" + host + ")"
+		}
+	}
+	var refused *pgconn.PgError
+	var dial *net.OpError
+	var call *os.SyscallError
+	var lookup *net.DNSError
+	switch {
+	case errors.As(try, &lookup):
+		why = lookup.Error()
+	case errors.As(try, &refused):
+		why = refused.Error()
+	case pgconn.Timeout(try):
+		why = "no answer in time"
+	case errors.As(try, &dial) && dial.Op == "dial" && errors.As(dial.Err, &call):
+		why = call.Err.Error()
+	case dial != nil && dial.Op == "dial":
+		why = dial.Err.Error()
+	}
+	return place, why
+}
