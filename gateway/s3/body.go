@@ -8,6 +8,7 @@ import (
 	"hash"
 	"io"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -166,10 +167,16 @@ func attributesOf(in s3response.PutObjectInput, b *body, tags map[string]string)
 // check refuses attributes that could not be given back as they are.
 func (a attributes) check() error {
 	texts := []string{a.ContentType, a.ContentEncoding, a.ContentDisposition, a.ContentLanguage, a.CacheControl, a.Expires}
-	for name, value := range a.Tags {
-		texts = append(texts, name, value)
-	}
 	for name, value := range a.Metadata {
+		texts = append(texts, value)
+		if strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }) {
+			return invalidText("metadata's name")
+		}
+	}
+	if slices.ContainsFunc(texts, func(s string) bool { return strings.ContainsFunc(s, isControl) }) {
+		return apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "The metadata has a line break or another control character, which no header can give back."}
+	}
+	for name, value := range a.Tags {
 		texts = append(texts, name, value)
 	}
 	if slices.ContainsFunc(texts, func(s string) bool { return !validText(s) }) {
@@ -177,6 +184,8 @@ func (a attributes) check() error {
 	}
 	return nil
 }
+
+func isControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
 
 // withoutChunking drops "aws-chunked", which describes the transfer and not the
 // object.

@@ -1,6 +1,8 @@
 package s3
 
 import (
+	"bytes"
+	"io"
 	"mime"
 	"net/textproto"
 	"strings"
@@ -9,6 +11,7 @@ import (
 	"github.com/versity/versitygw/s3api/middlewares"
 	"github.com/versity/versitygw/s3api/utils"
 	"github.com/versity/versitygw/s3err"
+	"github.com/versity/versitygw/s3response"
 )
 
 // A form, POST of multipart/form-data to a bucket, is how browsers upload: its
@@ -52,6 +55,9 @@ func (r request) checkForm(key string) error {
 	if e := checkKey(key); e != nil {
 		return e
 	}
+	if strings.Contains(key, "${filename}") { // the front puts no name there
+		return s3err.GetNotImplementedErr("${filename}", "")
+	}
 	for name, value := range form.Fields {
 		header := textproto.CanonicalMIMEHeaderKey(name)
 		if header == "Acl" || header == "X-Amz-Acl" {
@@ -61,5 +67,23 @@ func (r request) checkForm(key string) error {
 			return s3err.GetNotImplementedErr(strings.ToValidUTF8(name, "?"), "")
 		}
 	}
+	return nil
+}
+
+// cutForm leaves the file of a form as the body: the front takes the fields behind
+// it, such as a browser's button, for a part of it. A form is a document, so it is
+// held in memory.
+func (r request) cutForm(in *s3response.PutObjectInput) error {
+	if r.http == nil || r.http.UserValue(string(utils.ContextKeyObjectPostResult)) == nil {
+		return nil
+	}
+	_, params, _ := mime.ParseMediaType(r.header("Content-Type"))
+	data, err := io.ReadAll(in.Body)
+	if err != nil {
+		return s3err.GetAPIError(s3err.ErrMalformedPOSTRequest)
+	}
+	data, _, _ = bytes.Cut(data, []byte("\r\n--"+params["boundary"]))
+	size := int64(len(data))
+	in.Body, in.ContentLength = bytes.NewReader(data), &size
 	return nil
 }

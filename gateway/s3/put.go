@@ -61,6 +61,9 @@ func (b *backend) put(r request, bucket, key string, in s3response.PutObjectInpu
 	if err != nil {
 		return s3response.PutObjectOutput{}, err
 	}
+	if err := r.cutForm(&in); err != nil {
+		return s3response.PutObjectOutput{}, err
+	}
 	body, err := newBody(in)
 	if err == nil {
 		err = attributesOf(in, noBody, tags).check()
