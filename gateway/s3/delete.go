@@ -6,7 +6,6 @@ import (
 	"encoding/xml"
 	"errors"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -29,7 +28,11 @@ const (
 // of the pointer in one transaction.
 func (b *backend) DeleteObject(ctx context.Context, in *s3.DeleteObjectInput) (*s3.DeleteObjectOutput, error) {
 	r := b.requestOf(ctx)
-	gone, err := b.remove(b.base, r, in)
+	err := r.expects(in)
+	var gone removed
+	if err == nil {
+		gone, err = b.remove(b.base, r, in)
+	}
 	if err != nil {
 		return nil, b.fail(r, *in.Bucket, "DeleteObject", err)
 	}
@@ -112,10 +115,7 @@ func (b *backend) deleteDated(a addressed) (any, int, error) {
 	for _, o := range list.Objects {
 		id := types.ObjectIdentifier{Key: o.Key, VersionId: o.VersionId, ETag: o.ETag, Size: o.Size}
 		if o.LastModifiedTime != nil {
-			at, err := http.ParseTime(*o.LastModifiedTime)
-			if err != nil {
-				at, err = time.Parse(time.RFC3339, *o.LastModifiedTime)
-			}
+			at, err := dateOf(*o.LastModifiedTime)
 			if err != nil {
 				return nil, 0, s3err.GetAPIError(s3err.ErrMalformedXML)
 			}
@@ -126,6 +126,36 @@ func (b *backend) deleteDated(a addressed) (any, int, error) {
 	result, err := b.DeleteObjects(a.http, &in)
 	return result, http.StatusOK, err
 }
+
+func dateOf(text string) (time.Time, error) {
+	at, err := http.ParseTime(text)
+	if err != nil {
+		at, err = time.Parse(time.RFC3339, text)
+	}
+	return at, err
+}
+
+// expects reads what the front drops of a deletion's conditions: a size that is
+// none, a date in another form or in the future. Nothing is deleted without them.
+func (r request) expects(in *s3.DeleteObjectInput) error {
+	if r.header(headerExpectedSize) != "" && in.IfMatchSize == nil {
+		return apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "The header " + headerExpectedSize + " is not a size. Nothing was deleted."}
+	}
+	if text := r.header(headerExpectedTime); text != "" {
+		at, err := dateOf(text)
+		if err != nil {
+			return apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "The header " + headerExpectedTime + " is not a date. Nothing was deleted."}
+		}
+		in.IfMatchLastModifiedTime = &at
+	}
+	return nil
+}
+
+// Headers of what a deletion expects, beside If-Match.
+const (
+	headerExpectedSize = "X-Amz-If-Match-Size"
+	headerExpectedTime = "X-Amz-If-Match-Last-Modified-Time"
+)
 
 // removed says what a deletion did: it removed the version with the id, or, in
 // a bucket that keeps versions, it made one, which is a marker.
@@ -146,10 +176,12 @@ func (b *backend) remove(ctx context.Context, r request, in *s3.DeleteObjectInpu
 	if err := checkKey(*in.Key); err != nil { // one of a list was not seen at the gate
 		return removed{}, err
 	}
+	if *in.Key == "" {
+		return removed{}, apiError{code: "UserKeyMustBeSpecified", status: http.StatusBadRequest, message: "The object's key is empty. Nothing was deleted."}
+	}
 	var ifMatch *string
 	if in.IfMatch != nil && *in.IfMatch != "" {
-		etag := strings.Trim(*in.IfMatch, `"`)
-		ifMatch = &etag
+		ifMatch = wantedETag(*in.IfMatch)
 	}
 	wanted, err := versionOf(text(in.VersionId))
 	if err == nil {

@@ -320,13 +320,22 @@ func putConditions(ifMatch, ifNoneMatch *string) (conditions, error) {
 	case ifNoneMatch != nil && strings.Contains(*ifNoneMatch, ","):
 		return conditions{}, s3err.GetNotImplementedErr("If-None-Match", s3err.NmpAdditionalMessageIfNoneMatch)
 	case ifNoneMatch != nil && *ifNoneMatch != "*":
-		not := "!" + strings.Trim(*ifNoneMatch, `"`)
+		not := "!" + strings.Trim(strings.TrimPrefix(*ifNoneMatch, "W/"), `"`) // a weak one is compared weakly
 		return conditions{ifMatch: &not}, nil
 	case ifMatch != nil:
-		etag := strings.Clone(strings.Trim(*ifMatch, `"`))
-		return conditions{ifMatch: &etag}, nil
+		return conditions{ifMatch: wantedETag(*ifMatch)}, nil
 	}
 	return conditions{ifNoneMatch: ifNoneMatch != nil}, nil
+}
+
+// wantedETag is an ETag for PostgreSQL, where one that begins with "!" must not be
+// there. No object's does, and with a blank before it, it is none's.
+func wantedETag(etag string) *string {
+	etag = strings.Clone(strings.Trim(etag, `"`))
+	if strings.HasPrefix(etag, "!") {
+		etag = " " + etag
+	}
+	return &etag
 }
 
 // refuseUnsupported refuses what would otherwise be silently ignored.

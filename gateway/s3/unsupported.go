@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gofiber/fiber/v3"
 	"github.com/versity/versitygw/s3err"
@@ -99,11 +100,31 @@ func checkHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
 				return apiError{code: "AccessDenied", status: http.StatusForbidden, message: "All buckets here belong to the root access key, which is not the owner that " + header + " names."}
 			}
 		case acl && (header == headerACL || strings.HasPrefix(header, headerGrant)): // see askedFor
-		case asksForMore(header, string(value), key != ""):
+		case asksForMore(header, string(value), key != ""), overlooked(c, header):
 			return s3err.GetNotImplementedErr(header, "")
 		}
 	}
 	return nil
+}
+
+// overlooked reports whether a header is a condition, or a range, that the
+// operation would go on without.
+func overlooked(c fiber.Ctx, header string) bool {
+	switch header {
+	case headerExpectedSize, headerExpectedTime:
+		return c.Method() != fiber.MethodDelete
+	case "X-Amz-If-Match-Initiated-Time":
+		return true
+	case "X-Amz-Copy-Source-Range":
+		return !c.Request().URI().QueryArgs().Has("partNumber")
+	case "X-Amz-Copy-Source-If-Modified-Since", "X-Amz-Copy-Source-If-Unmodified-Since":
+		_, err := time.Parse(time.RFC1123, c.Get(header))
+		if err != nil {
+			_, err = time.Parse(time.RFC3339, c.Get(header))
+		}
+		return err != nil // the front takes no other form
+	}
+	return false
 }
 
 // setsACL reports whether a request sets an ACL and does nothing else.

@@ -1,0 +1,103 @@
+//go:build unix
+
+package s3_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+
+	"github.com/fencegate/fencegate/gateway/s3"
+)
+
+// A condition that can't be read, or that nothing could meet, is never left out.
+func TestNoConditionIsLeftOut(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	c := w.lease("orders/1001", 5)
+	upload := begin(t, c, bucket, "")
+	object := "/orders/" + invoice
+	for _, r := range []struct {
+		method, path, header, value string
+		status                      int
+	}{
+		{"PUT", object, "If-Match", `"!other"`, 412},
+		{"PUT", object, "If-Match", "!other", 412},
+		{"PUT", object, "If-None-Match", "W/" + etagOf("data"), 412},
+		{"PUT", object, "X-Amz-If-Match-Size", "4", 501},
+		{"DELETE", object, "If-Match", `"!other"`, 412},
+		{"DELETE", object, "X-Amz-If-Match-Size", "four", 400},
+		{"DELETE", object, "X-Amz-If-Match-Size", "99999999999999999999", 400},
+		{"DELETE", object, "X-Amz-If-Match-Last-Modified-Time", "yesterday", 400},
+		{"DELETE", object, "X-Amz-If-Match-Last-Modified-Time", "Sun, 01 Jan 2140 00:00:00 GMT", 412},
+		{"DELETE", object, "X-Amz-If-Match-Last-Modified-Time", "Monday, 01-Jan-01 00:00:00 GMT", 412},
+		{"DELETE", object + "?uploadId=" + *upload.id, "X-Amz-If-Match-Initiated-Time", "Mon, 01 Jan 2001 00:00:00 GMT", 501},
+	} {
+		put(t, c, bucket, invoice, "data")
+		q := raw{creds: w.issue("orders/1001", 5), method: r.method, path: r.path, header: map[string]string{r.header: r.value}}
+		if res, text := w.send(q); res.StatusCode != r.status {
+			t.Errorf("%s %s: %s: got %d %.200s, want %d", r.method, r.header, r.value, res.StatusCode, text, r.status)
+		}
+		if res, _ := w.send(raw{creds: q.creds, method: "HEAD", path: object}); res.StatusCode != http.StatusOK || res.ContentLength != 4 {
+			t.Errorf("%s %s: %s: the object is changed or gone: %d", r.method, r.header, r.value, res.StatusCode)
+		}
+	}
+	for header, value := range map[string]string{
+		"X-Amz-Copy-Source-Range": "bytes=0-1", "X-Amz-Copy-Source-If-Unmodified-Since": "yesterday", "X-Amz-Copy-Source-If-Modified-Since": "tomorrow",
+	} {
+		q := raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/1001/copy", header: map[string]string{"X-Amz-Copy-Source": object, header: value}}
+		if res, text := w.send(q); res.StatusCode != http.StatusNotImplemented {
+			t.Errorf("%s: %s: got %d %.200s", header, value, res.StatusCode, text)
+		}
+	}
+	wantNot(t, c, bucket, "1001/copy")
+	if _, err := upload.tryPart(c, 1, []byte("part")); err != nil {
+		t.Errorf("the upload is gone: %v", err)
+	}
+}
+
+func wantNot(t *testing.T, c *awss3.Client, bucket, key string) {
+	t.Helper()
+	_, err := c.GetObject(t.Context(), getInput(bucket, key))
+	wantRefused(t, err, 404, "NoSuchKey")
+}
+
+func TestADeletionExpectsADateInEachForm(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	c := w.lease("orders/1001", 5)
+	for _, form := range []string{http.TimeFormat, time.RFC850, time.RFC3339} {
+		put(t, c, bucket, invoice, "data")
+		head, err := c.HeadObject(t.Context(), &awss3.HeadObjectInput{Bucket: &bucket, Key: aws.String(invoice)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := raw{creds: w.issue("orders/1001", 5), method: "DELETE", path: "/orders/" + invoice, header: map[string]string{
+			"X-Amz-If-Match-Last-Modified-Time": head.LastModified.UTC().Format(form), "X-Amz-If-Match-Size": "4",
+		}}
+		if res, text := w.send(q); res.StatusCode != http.StatusNoContent {
+			t.Errorf("%s: got %d %s", form, res.StatusCode, text)
+		}
+		wantNot(t, c, bucket, invoice)
+	}
+}
+
+func TestADeletionOfManyNamesEachKey(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.keeping(s3.Keep{All: true})
+	c := w.lease("orders/", 5)
+	out, err := c.DeleteObjects(t.Context(), &awss3.DeleteObjectsInput{Bucket: &bucket, Delete: &types.Delete{Objects: []types.ObjectIdentifier{{Key: aws.String("")}}}})
+	if err != nil || len(out.Errors) != 1 || *out.Errors[0].Code != "UserKeyMustBeSpecified" {
+		t.Errorf("got %+v, %v", out, err)
+	}
+	if n := w.count("SELECT count(*) FROM objects.versions"); n != 0 {
+		t.Errorf("%d deletions of nothing are recorded", n)
+	}
+}
