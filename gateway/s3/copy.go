@@ -5,6 +5,7 @@ import (
 	"crypto/md5" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
 	"errors"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -62,7 +63,7 @@ func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectIn
 	if err := attributesOf(given, noBody, tags).check(); err != nil {
 		return made, source, err
 	}
-	srcBucket, srcKey, versionID, _ := front.ParseCopySource(*in.CopySource)
+	srcBucket, srcKey, versionID, _ := parseSource(*in.CopySource)
 	if srcBucket == bucket && srcKey == key && !replace && in.TaggingDirective != types.TaggingDirectiveReplace {
 		if versionID == "" || versionID == nullVersion {
 			return made, source, s3err.GetAPIError(s3err.ErrInvalidCopyDest)
@@ -105,9 +106,22 @@ func copySourceOf(in s3response.CopyObjectInput) (string, s3.GetObjectInput) {
 	}
 }
 
+// parseSource reads a copy's source. The front decodes before it looks for a
+// version's id, and so takes for one what belongs to a key.
+func parseSource(source string) (bucket, key, versionID string, err error) {
+	if bucket, _, _, err = front.ParseCopySource(source); err != nil {
+		return "", "", "", err
+	}
+	path, id, _ := strings.Cut(source, "?versionId=")
+	path, _ = url.QueryUnescape(path) // the whole of it could be
+	_, key, _ = strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	id, _ = url.QueryUnescape(id)
+	return bucket, key, id, nil
+}
+
 // copySource finds the version that is copied and evaluates the conditions on it.
 func (b *backend) copySource(source string, conditions s3.GetObjectInput) (version, error) {
-	bucket, key, versionID, err := front.ParseCopySource(source)
+	bucket, key, versionID, err := parseSource(source)
 	if err != nil {
 		return version{}, err
 	}
