@@ -169,21 +169,13 @@ func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInp
 	if err != nil {
 		return version{}, err
 	}
-	upload, err := b.db.upload(b.base, *in.Bucket, *in.Key, *in.UploadId)
+	upload, chosen, err := b.uploaded(in)
 	if errIs(err, s3err.ErrNoSuchUpload) && r.stages() {
 		return b.stagedBefore(r, in, err)
 	}
 	if errIs(err, s3err.ErrNoSuchUpload) {
 		return b.completedBefore(r, in, err)
 	}
-	if err != nil {
-		return version{}, err
-	}
-	stored, err := b.db.parts(b.base, upload.id, 0, maxParts)
-	if err != nil {
-		return version{}, err
-	}
-	chosen, err := choose(*in.UploadId, stored, in.MultipartUpload.Parts)
 	if err != nil {
 		return version{}, err
 	}
@@ -207,6 +199,26 @@ func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInp
 		return b.recordStage(sqlStageMultipart, upload.id, done)
 	}
 	return b.commitParts(upload.id, done)
+}
+
+// uploaded is an upload and those of its parts that its completion lists.
+func (b *backend) uploaded(in *s3.CompleteMultipartUploadInput) (upload, []part, error) {
+	u, err := b.db.upload(b.base, *in.Bucket, *in.Key, *in.UploadId)
+	if err != nil {
+		return u, nil, err
+	}
+	stored, err := b.db.parts(b.base, u.id, 0, maxParts)
+	if err != nil {
+		return u, nil, err
+	}
+	chosen, err := choose(*in.UploadId, stored, in.MultipartUpload.Parts)
+	if err != nil {
+		// Another try may have completed it in between, and taken the parts with it.
+		if _, gone := b.db.upload(b.base, *in.Bucket, *in.Key, *in.UploadId); gone != nil {
+			err = gone
+		}
+	}
+	return u, chosen, err
 }
 
 // commitParts makes what an upload's parts add up to the key's version.
