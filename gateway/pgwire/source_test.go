@@ -86,15 +86,26 @@ func TestLongAnswersPassInLargerReads(t *testing.T) {
 	one, other := tcpPair(t)
 	r := newSource(one)
 	defer r.free()
-	const much = 4 * largeBytes
+	const much, ahead = 4 * largeBytes / 10 * 10, 3 * bufferBytes
+	sent := bytes.Repeat([]byte("0123456789"), much/10)
+	if err := one.(*net.TCPConn).SetReadBuffer(4 * ahead); err != nil {
+		t.Fatal(err)
+	}
 	written := make(chan error, 1)
 	go func() {
-		_, err := other.Write(bytes.Repeat([]byte("0123456789"), much/10))
+		_, err := other.Write(sent)
 		written <- err
 	}()
+	// Much is there before anything is read: who keeps up with the writer need not make larger reads.
+	for tick, there := time.NewTicker(time.Millisecond), 0; there < ahead; <-tick.C {
+		err := r.raw.Control(func(fd uintptr) { there, _, _ = syscall.Recvfrom(int(fd), make([]byte, ahead), syscall.MSG_PEEK) })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	var got []byte
 	longest := 0
-	for len(got) < much/10*10 {
+	for len(got) < much {
 		b, err := r.read()
 		if err != nil {
 			t.Fatal(err)
@@ -105,7 +116,7 @@ func TestLongAnswersPassInLargerReads(t *testing.T) {
 		longest = max(longest, len(b))
 		got = append(got, b...)
 	}
-	if err := <-written; err != nil || !bytes.Equal(got, bytes.Repeat([]byte("0123456789"), much/10)) {
+	if err := <-written; err != nil || !bytes.Equal(got, sent) {
 		t.Errorf("%d bytes came, not those that were sent: %v", len(got), err)
 	}
 	if longest <= bufferBytes {
@@ -177,7 +188,7 @@ func TestAHostThatIsAwayIsTriedLastForAWhile(t *testing.T) {
 	}
 	defer func() { _ = alive.Close() }()
 	srv, err := New(Config{
-		Addr: silent.Addr().String(), UpstreamTLS: new(tls.Config), DialTimeout: 200 * time.Millisecond,
+		Addr: silent.Addr().String(), UpstreamTLS: new(tls.Config), DialTimeout: 2 * time.Second, // in which the other one must be reached
 		Fallbacks: []Upstream{{Addr: alive.Addr().String()}}, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
