@@ -103,7 +103,7 @@ func TestSeveralResourcesAreArmedInOneTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := []fence.Token{recorded("orders/1"), recorded("orders/2")}
-	if _, err := acquire(200 * time.Millisecond); !errors.Is(err, lock.ErrHeld) {
+	if _, err := acquire(2 * time.Second); !errors.Is(err, lock.ErrHeld) {
 		t.Errorf("got %v", err)
 	}
 	if after := []fence.Token{recorded("orders/1"), recorded("orders/2")}; after[0] != before[0] || after[1] != before[1] {

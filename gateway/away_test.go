@@ -17,15 +17,20 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// closedPort is an address on which nothing listens.
+// closedPort is an address on which nothing listens, nor will while the test runs:
+// a connection has it for its own end.
 func closedPort(t *testing.T) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = ln.Close() }()
-	return ln.Addr().String()
+	conn, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = conn.Close(), ln.Close() })
+	return conn.LocalAddr().String()
 }
 
 func TestWithoutPostgreSQLNothingIsHalfDone(t *testing.T) {

@@ -219,9 +219,9 @@ func TestStaleWriterIsRefusedOnEveryFace(t *testing.T) {
 			c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
 			return c.acquire("orders/1001", "30s", "0s")
 		},
-		"expired": func(lease) lease { return c.acquire("orders/1001", "30s", "20s") },
+		"expired": func(lease) lease { return c.acquire("orders/1001", "30s", "30s") },
 	} {
-		ttl := map[string]string{"released": "30s", "expired": "500ms"}[name]
+		ttl := map[string]string{"released": "30s", "expired": "5s"}[name] // it is used below while it lasts
 		a := c.acquire("orders/1001", ttl, "20s")
 		aConn := c.connect(pg, a)
 		if _, err := aConn.Exec(t.Context(), updateOrder, "by a"); err != nil {
@@ -354,7 +354,7 @@ func TestHeldResourceSaysWhenToTryAgain(t *testing.T) {
 	pg := testenv.Postgres(t)
 	c := start(t, config(t, pg))
 	l := c.acquire("r", "20s", "0s")
-	a := c.want(http.StatusConflict, "POST", "/v1/leases", map[string]string{"resource": "r", "wait": "100ms"})
+	a := c.want(http.StatusConflict, "POST", "/v1/leases", map[string]string{"resource": "r", "wait": "2s"})
 	if ms, _ := a.Body["retry_after_ms"].(float64); a.text("code") != "held" || ms <= 0 || ms > 20000 || a.text("holder") != "test" {
 		t.Errorf("%v", a.Body)
 	}

@@ -52,8 +52,8 @@ func TestMetricsTellWhatHappenedToLeases(t *testing.T) {
 	lost := c.acquire("r", "30s", "0s")
 	c.want(http.StatusOK, "POST", "/v1/resources/r/revoke", map[string]string{})
 	c.want(http.StatusGone, "POST", "/v1/leases/renew", map[string]string{"handle": lost.handle})
-	c.acquire("short", "50ms", "0s") // runs out; nobody asks for it again
-	c.acquire("short", "30s", "10s")
+	c.acquire("short", "3s", "0s") // runs out; nobody asks for it again
+	c.acquire("short", "30s", "30s")
 	series := c.scraped()
 	for name, want := range map[string]string{
 		`fencegate_lease_wait_seconds_count`:                               "4",
@@ -100,6 +100,7 @@ func TestAResourceShowsItsHolderAndWhoWaits(t *testing.T) {
 	l := c.acquire("r", "1m", "0s")
 	done := make(chan answer, 1)
 	go func() {
+		defer close(done)
 		done <- other.do("POST", "/v1/leases", map[string]string{"resource": "r", "ttl": "1m", "wait": "50s"})
 	}()
 	var state map[string]any
