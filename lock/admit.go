@@ -176,10 +176,13 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// admitsByItself reports whether lost nodes are admitted without being asked for.
+func (l *Locker) admitsByItself() bool { return l.cfg.Armer != nil || l.cfg.Embedded }
+
 // nodeLost starts the admission of a node that answered as a stranger, where
 // that may happen by itself.
 func (l *Locker) nodeLost(n *node) {
-	if l.cfg.Armer == nil && !l.cfg.Embedded {
+	if !l.admitsByItself() {
 		return
 	}
 	l.mu.Lock()

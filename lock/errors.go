@@ -73,6 +73,25 @@ type QuorumError struct {
 	Nodes     int          // how many there are
 	Quorum    int          // how many are needed
 	Causes    []*NodeError // one for each node that did not take part
+
+	// NeedsAdmission: so many of them are not admitted that the others alone are no
+	// quorum, and this Locker, which has no Armer, admits none by itself. It takes
+	// [Locker.Init] where the group is new, else [Locker.Readmit].
+	NeedsAdmission bool
+}
+
+// quorumError says why an operation found no quorum.
+func (l *Locker) quorumError(operation, resource string, causes []*NodeError) *QuorumError {
+	out := 0
+	for _, c := range causes {
+		if errors.Is(c, ErrQuarantined) {
+			out++
+		}
+	}
+	return &QuorumError{
+		Operation: operation, Resource: resource, Nodes: len(l.nodes), Quorum: l.quorum, Causes: causes,
+		NeedsAdmission: out > len(l.nodes)-l.quorum && !l.admitsByItself(),
+	}
 }
 
 func (e *QuorumError) Error() string {
@@ -98,8 +117,12 @@ func (e *QuorumError) Unwrap() []error {
 
 // Retryable reports whether the same call may succeed later without anybody
 // mending anything but Redis itself: the resource was held, or a quorum was
-// missing. A lost lease is not retryable: acquire again, and start again from
-// what the newer holder wrote.
+// missing. It is not where the nodes have to be admitted first by somebody
+// ([QuorumError.NeedsAdmission]). A lost lease is not retryable: acquire again,
+// and start again from what the newer holder wrote.
 func Retryable(err error) bool {
+	if missing, ok := errors.AsType[*QuorumError](err); ok && missing.NeedsAdmission {
+		return false
+	}
 	return errors.Is(err, ErrHeld) || errors.Is(err, ErrNoQuorum)
 }

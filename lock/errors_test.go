@@ -24,6 +24,7 @@ func TestRetryableIsWhatMaySucceedByItself(t *testing.T) {
 		{errors.Join(&lock.HeldError{Resource: "r"}, context.DeadlineExceeded), true},
 		{&lock.QuorumError{Causes: []*lock.NodeError{{Node: "n", Err: lock.ErrNodeTimeout}}}, true},
 		{fmt.Errorf("wrapped: %w", &lock.QuorumError{}), true},
+		{fmt.Errorf("wrapped: %w", &lock.QuorumError{NeedsAdmission: true}), false},
 		{lock.ErrLost, false},
 		{lock.ErrReleased, false},
 		{lock.ErrClosed, false},
@@ -86,6 +87,52 @@ func TestNoQuorumNamesEachNodesCause(t *testing.T) {
 	}
 	if !strings.Contains(err.Error(), "node-3: ") || !lock.Retryable(err) {
 		t.Errorf("%v", err)
+	}
+}
+
+// Without an Armer nobody admits nodes unasked: a caller that tried again would
+// do so for ever. With one, or embedded, it happens by itself.
+func TestNodesThatSomebodyHasToAdmitAreNotTriedAgain(t *testing.T) {
+	t.Parallel()
+	cfg, armed := shared(t, 3), shared(t, 3)
+	cfg.Epochs = &epochs{}
+	armed.Armer = &register{}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for name, c := range map[string]struct {
+		cfg  lock.Config
+		want bool
+	}{"without an Armer": {cfg, false}, "armed": {armed, true}} {
+		l := locker(t, c.cfg)
+		_, try := l.TryAcquire(ctx, "r")
+		_, wait := l.Acquire(ctx, "r")
+		for _, err := range []error{try, wait, l.Ping(ctx)} {
+			var quorum *lock.QuorumError
+			if !errors.As(err, &quorum) || !errors.Is(err, lock.ErrQuarantined) || quorum.NeedsAdmission == c.want || lock.Retryable(err) != c.want {
+				t.Errorf("%s: %v; want retryable %v", name, err, c.want)
+			}
+		}
+	}
+}
+
+// What a restart took from the nodes no renewal brings back, so renewing ends
+// when that is seen, with the reason, and not at the deadline.
+func TestRenewalsEndWithTheNodesAdmission(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	l := started(t, cfg)
+	ended := make(chan error, 1)
+	acquire(t, l, "r", lock.WithTTL(3*time.Second), lock.WithKeepAlive(lock.KeepAlive{For: time.Hour, Ended: func(err error) { ended <- err }}))
+	for _, s := range servers {
+		must(t, client(t, s.Addr).FlushAll(t.Context()).Err())
+	}
+	select {
+	case err := <-ended:
+		if lock.Retryable(err) || !errors.Is(err, lock.ErrQuarantined) {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it goes on renewing")
 	}
 }
 

@@ -92,17 +92,17 @@ func (l *Locker) admitFresh(ctx context.Context, states []nodeState) error {
 }
 
 func (l *Locker) notAdmitted(states []nodeState) error {
-	e := &QuorumError{Operation: "init", Resource: l.cfg.KeyPrefix, Nodes: len(states), Quorum: l.quorum}
+	var causes []*NodeError
 	for i, st := range states {
 		switch {
 		case st.err != nil:
-			e.Causes = append(e.Causes, &NodeError{Node: l.nodes[i].name, Err: st.err})
+			causes = append(causes, &NodeError{Node: l.nodes[i].name, Err: st.err})
 		case !st.admitted:
-			e.Causes = append(e.Causes, &NodeError{Node: l.nodes[i].name, Err: ErrQuarantined})
+			causes = append(causes, &NodeError{Node: l.nodes[i].name, Err: ErrQuarantined})
 			l.nodeLost(l.nodes[i])
 		}
 	}
-	return e
+	return l.quorumError("init", l.cfg.KeyPrefix, causes)
 }
 
 // nodeState is what a node says about itself.

@@ -50,19 +50,19 @@ func (l *Locker) Status(ctx context.Context) []NodeStatus {
 // Ping reports whether leases can be had: nil, or a [*QuorumError] that says
 // which nodes are missing and why.
 func (l *Locker) Ping(ctx context.Context) error {
-	e := &QuorumError{Operation: "ping", Resource: l.cfg.KeyPrefix, Nodes: len(l.nodes), Quorum: l.quorum}
+	var causes []*NodeError
 	for _, st := range l.Status(ctx) {
 		switch {
 		case st.Err != nil:
-			e.Causes = append(e.Causes, &NodeError{Node: st.Name, Err: st.Err})
+			causes = append(causes, &NodeError{Node: st.Name, Err: st.Err})
 		case !st.Admitted:
-			e.Causes = append(e.Causes, &NodeError{Node: st.Name, Err: ErrQuarantined})
+			causes = append(causes, &NodeError{Node: st.Name, Err: ErrQuarantined})
 		}
 	}
-	if len(l.nodes)-len(e.Causes) >= l.quorum {
+	if len(l.nodes)-len(causes) >= l.quorum {
 		return nil
 	}
-	return e
+	return l.quorumError("ping", l.cfg.KeyPrefix, causes)
 }
 
 // Inspection is who holds a resource, as the nodes see it.
@@ -103,12 +103,12 @@ func (l *Locker) Inspect(ctx context.Context, resource string) (Inspection, erro
 		asks.Go(func() { ins.Nodes[i] = n.inspect(ctx, resource) })
 	}
 	asks.Wait()
-	failed := &QuorumError{Operation: "inspect", Resource: resource, Nodes: len(l.nodes), Quorum: l.quorum}
+	var failed []*NodeError
 	votes := make(map[string][]NodeLock)
 	for _, nl := range ins.Nodes {
 		switch {
 		case nl.Err != nil:
-			failed.Causes = append(failed.Causes, &NodeError{Node: nl.Node, Err: nl.Err})
+			failed = append(failed, &NodeError{Node: nl.Node, Err: nl.Err})
 		case nl.Locked:
 			votes[nl.owner] = append(votes[nl.owner], nl)
 		}
@@ -120,8 +120,8 @@ func (l *Locker) Inspect(ctx context.Context, resource string) (Inspection, erro
 			ins.Locked, ins.owner, ins.Holder, ins.TTL = true, owner, locks[0].Holder, quorumTTL(locks, l.quorum)
 		}
 	}
-	if len(l.nodes)-len(failed.Causes) < l.quorum {
-		return ins, failed
+	if len(l.nodes)-len(failed) < l.quorum {
+		return ins, l.quorumError("inspect", resource, failed)
 	}
 	return ins, nil
 }

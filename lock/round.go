@@ -216,13 +216,7 @@ func (r *round) cause(node int, err error) {
 
 // noQuorum says why the round failed.
 func (r *round) noQuorum() error {
-	return &QuorumError{
-		Operation: r.operation,
-		Resource:  r.resource,
-		Nodes:     len(r.l.nodes),
-		Quorum:    r.l.quorum,
-		Causes:    r.causes,
-	}
+	return r.l.quorumError(r.operation, r.resource, r.causes)
 }
 
 // heldError is the refusal of a round that was refused: the latest expiry and
