@@ -76,7 +76,8 @@ type Node struct {
 // Config says how a [Locker] works. Only Nodes is required.
 type Config struct {
 	// Nodes: 1, 3, 5, 7… independent Redis servers. All lockers of a group
-	// must list the same nodes.
+	// must list the same nodes. Two are refused: both would be needed. Four
+	// tolerate no more failures than three.
 	Nodes []Node
 	// Armer, if set, raises the fence as the last step of each acquisition:
 	// tokens are then unique and rising under any loss of Redis data.
@@ -145,7 +146,13 @@ func (c Config) withDefaults() (Config, error) {
 	if err := validateHolder(c.Holder); err != nil {
 		return c, err
 	}
-	return c, c.nameNodes()
+	if err := c.nameNodes(); err != nil {
+		return c, err
+	}
+	if len(c.Nodes) == 2 {
+		return c, &fence.InvalidError{Field: "nodes", Reason: "are two, and both would be needed: that fails more often than one alone; give 1, 3 or 5"}
+	}
+	return c, nil
 }
 
 // maxNodes keeps sets of nodes in one machine word.

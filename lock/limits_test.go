@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -86,7 +87,7 @@ func TestAConfigurationOutOfBoundsIsRefused(t *testing.T) {
 	t.Parallel()
 	good := nodesAt("127.0.0.1:1")
 	for field, configs := range map[string][]lock.Config{
-		"nodes":        {{}, {Nodes: make([]lock.Node, 16)}, {Nodes: nodesAt("")}, {Nodes: nodesAt("127.0.0.1:1", "127.0.0.1:1")}},
+		"nodes":        {{}, {Nodes: nodesAt("127.0.0.1:1", "127.0.0.1:2")}, {Nodes: make([]lock.Node, 16)}, {Nodes: nodesAt("")}, {Nodes: nodesAt("127.0.0.1:1", "127.0.0.1:1")}},
 		"drift factor": {{Nodes: good, DriftFactor: math.NaN()}, {Nodes: good, DriftFactor: -0.1}, {Nodes: good, DriftFactor: 0.6}},
 		"node timeout": {{Nodes: good, NodeTimeout: -1}, {Nodes: good, NodeTimeout: time.Microsecond}},
 		"max ttl":      {{Nodes: good, MaxTTL: -1}, {Nodes: good, MaxTTL: 25 * time.Hour}},
@@ -100,4 +101,22 @@ func TestAConfigurationOutOfBoundsIsRefused(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Two nodes are worse than one, and the refusal says so. Four tolerate what three
+// do: a group that shrank from five works.
+func TestTwoNodesAreRefusedAndFourAreNot(t *testing.T) {
+	t.Parallel()
+	_, err := lock.New(lock.Config{Nodes: nodesAt("127.0.0.1:1", "127.0.0.1:2")})
+	if err == nil || !strings.Contains(err.Error(), "nodes are two") || !strings.Contains(err.Error(), "give 1, 3 or 5") {
+		t.Errorf("two: %v", err)
+	}
+	if _, err := lock.New(lock.Config{Nodes: nodesAt("127.0.0.1:1", "127.0.0.1:1")}); err == nil || !strings.Contains(err.Error(), " twice; each") {
+		t.Errorf("one of them twice: %v", err)
+	}
+	l, err := lock.New(lock.Config{Nodes: nodesAt("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4")})
+	if err != nil {
+		t.Fatalf("four: %v", err)
+	}
+	must(t, l.Close())
 }

@@ -490,7 +490,8 @@ func TestRedisNodesAreExamined(t *testing.T) {
 	}
 	findings = examine(addrs[0], strings.Replace(addrs[0], "127.0.0.1", "localhost", 1), addrs[1])
 	want(t, findings, "redis.independent", Fail, addrs[0])
-	want(t, examine(addrs[:2]...), "redis.nodes", Warn)
+	want(t, examine(addrs[:2]...), "redis.nodes", Fail, "both would be needed")
+	want(t, examine(append(addrs[:3:3], "127.0.0.1:1")...), "redis.nodes", Warn, "even number")
 
 	if err := sound[2].Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -509,7 +510,7 @@ func TestRedisNodesAreExamined(t *testing.T) {
 // Nodes that say nothing of themselves, as those of fencegate dev, are neither replicas nor one server.
 func TestNodesThatSayNothingOfThemselvesAreNotJudged(t *testing.T) {
 	t.Parallel()
-	findings := Examine(t.Context(), Config{RedisNodes: nodes(miniredis.RunT(t).Addr(), miniredis.RunT(t).Addr())})
+	findings := Examine(t.Context(), Config{RedisNodes: nodes(miniredis.RunT(t).Addr(), miniredis.RunT(t).Addr(), miniredis.RunT(t).Addr())})
 	want(t, findings, "redis.replica", Warn, "could not be looked at")
 	for _, f := range findings {
 		if f.Check == "redis.independent" || f.Check == "redis.version" {

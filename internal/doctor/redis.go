@@ -20,12 +20,12 @@ const oldestRedis = "7."
 
 func examineRedis(ctx context.Context, cfg Config) []Finding {
 	var found []Finding
-	if len(cfg.RedisNodes)%2 == 0 {
+	if n := len(cfg.RedisNodes); n%2 == 0 && n > 2 { // two are refused below
 		found = append(found, warn("redis.nodes", fmt.Sprintf("%d nodes: an even number tolerates no more failures than one node less", len(cfg.RedisNodes)), "Use 1, 3 or 5 independent nodes."))
 	}
 	locker, err := lock.New(lock.Config{Nodes: cfg.RedisNodes, KeyPrefix: cfg.KeyPrefix, NodeTimeout: time.Second}) // without an Armer it admits nothing
 	if err != nil {
-		return append(found, fail("redis.nodes", err.Error(), "Correct the list of nodes."))
+		return append(found, fail("redis.nodes", err.Error(), "Correct the list of nodes: 1, 3 or 5 independent ones."))
 	}
 	states := locker.Status(ctx)
 	_ = locker.Close()
