@@ -47,6 +47,7 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 			return refuse(c, s3err.GetAPIError(s3err.ErrSlowDown))
 		}
 	}
+	allowBody(c, conn, g.cfg)
 	guardChunks(c)
 	if g.lookAhead(c, bucket) {
 		defer leaveAhead(c)

@@ -26,6 +26,10 @@ const (
 	// writeBuffer is for the headers of an answer, and a body of 4 KiB beside them.
 	writeBuffer = 8 << 10 // bytes
 
+	// readAhead is what the server reads of a body before anybody looks at the
+	// request; allowBody gives the rest its time.
+	readAhead = 8 << 10 // bytes
+
 	// minBodyRate is what an upload needs on average, beyond the stall timeout.
 	minBodyRate = 32 << 10 // bytes per second
 )
@@ -39,7 +43,7 @@ func guard(server *fasthttp.Server, cfg Config) {
 	server.ReadTimeout = cfg.HeaderTimeout // replaced when the headers are there
 	server.IdleTimeout = cfg.StallTimeout
 	server.HeaderReceived = func(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
-		return fasthttp.RequestConfig{ReadTimeout: bodyTimeout(int64(h.ContentLength()), cfg)}
+		return fasthttp.RequestConfig{ReadTimeout: bodyTimeout(min(max(int64(h.ContentLength()), 0), readAhead), cfg)}
 	}
 	server.ErrorHandler = func(ctx *fasthttp.RequestCtx, err error) {
 		e := malformed(err)
@@ -107,6 +111,13 @@ func tooEarly(c fiber.Ctx, now time.Time) bool {
 
 // maxSkew is what S3 allows between two clocks.
 const maxSkew = 15 * time.Minute
+
+// allowBody lets a body take its time from now on.
+func allowBody(c fiber.Ctx, conn *patientConn, cfg Config) {
+	if length := c.Request().Header.ContentLength(); length != 0 && conn.Conn != nil {
+		_ = conn.SetReadDeadline(time.Now().Add(bodyTimeout(int64(length), cfg))) // where it fails, the next read does
+	}
+}
 
 // bodyTimeout is how long a body may take altogether. A negative length is not known.
 func bodyTimeout(length int64, cfg Config) time.Duration {
