@@ -143,7 +143,7 @@ func (w *world) headOf(r raw, payload string) string {
 
 func TestAStalledUploadIsToldSo(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *s3.Config) { c.StallTimeout = 300 * time.Millisecond })
+	w := setup(t, func(c *s3.Config) { c.StallTimeout = 3 * time.Second })
 	w.bucket()
 	w.arm("orders/1001", 5)
 	const size = 3 << 20
@@ -159,7 +159,7 @@ func TestAStalledUploadIsToldSo(t *testing.T) {
 
 func TestNobodyHoldsAConnectionThatDoesNothing(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *s3.Config) { c.StallTimeout = 300 * time.Millisecond })
+	w := setup(t, func(c *s3.Config) { c.StallTimeout = 3 * time.Second })
 	bucket := w.bucket()
 	put(t, w.lease("orders/1001", 5), bucket, invoice, strings.Repeat("x", 64<<20))
 	for name, taken := range map[string]int{"idle after its answer": 16 << 10, "takes no more of its answer": 0} {
@@ -189,7 +189,7 @@ func TestNobodyHoldsAConnectionThatDoesNothing(t *testing.T) {
 // An announced length is a promise, in whatever form the body comes.
 func TestAnUploadOfAnotherLengthThanAnnouncedIsRefused(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *s3.Config) { c.StallTimeout = time.Second })
+	w := setup(t, func(c *s3.Config) { c.StallTimeout = 3 * time.Second })
 	w.bucket()
 	w.arm("orders/1001", 5)
 	creds := w.issue("orders/1001", 5)
@@ -305,6 +305,7 @@ func TestAStopWaitsNoLongerThanItIsTold(t *testing.T) {
 	answered := make(chan int, 1)
 	head := w.head(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: body(""), size: size})
 	go func() {
+		defer close(answered)
 		status, _ := w.wire(head + strings.Repeat("x", size/2))
 		answered <- status
 	}()

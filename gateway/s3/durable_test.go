@@ -216,7 +216,7 @@ func TestTheTriesOfADeletionGoOneByOne(t *testing.T) {
 		done <- err
 	}()
 	eventually(t, "the second try waits, or is over", func() bool {
-		return len(done) == 1 || w.count("SELECT count(*) FROM pg_locks WHERE NOT granted") == 1
+		return len(done) == 1 || w.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()") == 1
 	})
 	if err := first.Commit(t.Context()); err != nil {
 		t.Fatal(err)
@@ -364,7 +364,7 @@ func TestDeletingManyStopsWhereTheDatabaseIsLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(begun); took > 6*time.Second {
+	if took := time.Since(begun); took > 20*time.Second {
 		t.Errorf("it took %v", took)
 	}
 	for _, e := range out.Errors {

@@ -220,10 +220,10 @@ func (w *world) trickle(head string, within time.Duration) {
 func TestBytesNowAndThenKeepNoConnection(t *testing.T) {
 	t.Parallel()
 	w := setup(t, func(c *s3.Config) {
-		c.HeaderTimeout, c.UploadTimeout, c.StallTimeout = 300*time.Millisecond, time.Second, 10*time.Second
+		c.HeaderTimeout, c.UploadTimeout, c.StallTimeout = 2*time.Second, 4*time.Second, time.Minute
 	})
 	bucket := w.bucket()
-	w.trickle("GET / HTTP/1.1\r\nX: ", 5*time.Second)
+	w.trickle("GET / HTTP/1.1\r\nX: ", 30*time.Second)
 	w.arm("orders/1001", 5)
 	slow := slowly{t.Context().Done()}
 	done := w.async(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: io.MultiReader(&zeros{left: 64 << 10}, slow), size: 1 << 20})
@@ -232,7 +232,7 @@ func TestBytesNowAndThenKeepNoConnection(t *testing.T) {
 		if a.status != 400 && a.status != 0 { // 0: the connection was cut before the answer was read
 			t.Errorf("got %+v", a)
 		}
-	case <-time.After(8 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("the server still waits for the upload")
 	}
 	eventually(t, "the upload is given up", func() bool { return w.count("SELECT count(*) FROM objects.blobs WHERE state = 'condemned'") == 1 })
@@ -243,7 +243,7 @@ func TestBytesNowAndThenKeepNoConnection(t *testing.T) {
 // no request of theirs.
 func TestAConnectionThatSaysNothingIsEndedWithoutAWord(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *s3.Config) { c.HeaderTimeout = 300 * time.Millisecond })
+	w := setup(t, func(c *s3.Config) { c.HeaderTimeout = 2 * time.Second })
 	for head, want := range map[string]string{"": "", "GET / HT": "RequestTimeout"} {
 		var d net.Dialer
 		conn, err := d.DialContext(t.Context(), "tcp", w.addr)

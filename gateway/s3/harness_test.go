@@ -240,10 +240,10 @@ func wantRefused(t *testing.T, err error, status int, code string, texts ...stri
 	}
 }
 
-// eventually polls until ok, or fails after ten seconds.
+// eventually polls until ok, or fails after a minute.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

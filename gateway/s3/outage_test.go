@@ -80,7 +80,7 @@ func TestAStuckDatabaseIsNotFloodedWithConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(pool.Close)
-		cfg.Pool, cfg.DatabaseTimeout = pool, 500*time.Millisecond
+		cfg.Pool, cfg.DatabaseTimeout = pool, 3*time.Second
 	})
 	w.bucket()
 	w.arm("orders/1001", 5)

@@ -66,7 +66,7 @@ func TestAnUploadThatIsCutShortLeavesNoObject(t *testing.T) {
 
 func TestAStalledUploadIsCutOff(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *s3.Config) { c.StallTimeout = 200 * time.Millisecond })
+	w := setup(t, func(c *s3.Config) { c.StallTimeout = 3 * time.Second })
 	w.bucket()
 	w.arm("orders/1001", 5)
 	slow := newHalf(3 << 20)
