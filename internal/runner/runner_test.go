@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -147,10 +148,20 @@ func TestTheExitCodeIsPassedOn(t *testing.T) {
 
 func TestTheLeaseIsRenewedWhileTheCommandRuns(t *testing.T) {
 	t.Parallel()
-	g := &gateway{ttl: 2 * time.Second}
-	got := run(t, g, runner.Kill, "sleep 3")
-	if got.ExitCode != 0 || got.Ended || g.renewals.Load() < 2 {
-		t.Errorf("got %+v after %d renewals, want an undisturbed command", got.Result, g.renewals.Load())
+	// The command runs until the fourth renewal: longer than the lease would last without one.
+	renewed := filepath.Join(t.TempDir(), "renewed")
+	g := &gateway{ttl: 6 * time.Second}
+	g.renew = func(w http.ResponseWriter, n int32) {
+		if n == 4 {
+			if err := os.WriteFile(renewed, nil, 0o600); err != nil {
+				t.Error(err)
+			}
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"valid_ms": g.ttl.Milliseconds()})
+	}
+	got := run(t, g, runner.Kill, "while ! test -e '"+renewed+"'; do sleep 0.05; done")
+	if got.ExitCode != 0 || got.Ended || got.took < g.ttl {
+		t.Errorf("got %+v after %s and %d renewals, want an undisturbed command", got.Result, got.took, g.renewals.Load())
 	}
 }
 
@@ -167,7 +178,7 @@ func TestACommandWhoseLeaseCannotBeRenewedEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const ttl = 1500 * time.Millisecond
+			const ttl = 4 * time.Second
 			got := run(t, &gateway{ttl: ttl, renew: unavailable}, runner.Kill, script)
 			if got.Lost == nil || !got.Ended || got.ExitCode == 0 || got.took >= ttl+busy {
 				t.Errorf("got %+v after %s, want it ended by %s", got.Result, got.took, ttl)
@@ -190,7 +201,8 @@ func TestACommandIsEndedAtOnceWhenItsLeaseIsAnothers(t *testing.T) {
 
 func TestWarnLetsTheCommandRun(t *testing.T) {
 	t.Parallel()
-	got := run(t, &gateway{ttl: 300 * time.Millisecond, renew: lost}, runner.Warn, "sleep 1; echo done")
+	// The lease is known to be lost after a third of its TTL.
+	got := run(t, &gateway{ttl: 3 * time.Second, renew: lost}, runner.Warn, "sleep 4; echo done")
 	if got.Ended || got.ExitCode != 0 || got.Lost == nil || !strings.Contains(got.stdout, "done") {
 		t.Errorf("got %+v %q, want the command to end by itself", got.Result, got.stdout)
 	}
@@ -227,7 +239,7 @@ func (f writerFunc) Write(b []byte) (int, error) { f(b); return len(b), nil }
 func TestWhatTheCommandStartedEndsWithItsLease(t *testing.T) {
 	t.Parallel()
 	// The command obeys TERM, what it started does not, and holds its output open.
-	const ttl = 1500 * time.Millisecond
+	const ttl = 4 * time.Second
 	got := run(t, &gateway{ttl: ttl, renew: unavailable}, runner.Kill,
 		`sh -c "trap '' TERM; while :; do sleep 0.05; done" & wait`)
 	if !got.Ended || got.took >= ttl+busy {
