@@ -21,7 +21,7 @@ type redisFlags struct {
 
 func (r *redisFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringSliceVar(&r.addrs, "redis", nil, "addresses of the independent Redis nodes, "+nodeForms)
+	f.StringSliceVar(&r.addrs, "redis", nil, "addresses of the independent Redis nodes, 1, 3 or 5 of them, "+nodeForms)
 	f.StringVar(&r.user, "redis-user", "", "user name on the Redis nodes")
 	f.StringVar(&r.passwordFile, "redis-password-file", "", "file with the Redis nodes' password (or the password itself in FENCEGATE_REDIS_PASSWORD)")
 }

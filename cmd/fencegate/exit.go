@@ -96,14 +96,14 @@ func classifyPostgreSQL(err error) (code int, hint string) {
 		return exitUsage, check + "; it reads postgres://user@host:port/database, with the password in PGPASSWORD or percent-encoded behind the user"
 	case errors.As(err, &refused) && strings.HasPrefix(refused.Code, "28"): // invalid authorization
 		return exitForbidden, check
+	case refused != nil && refused.Code == "42501": // insufficient_privilege, at times to connect at all
+		return exitForbidden, cmp.Or(refused.Hint, "log in as what the command's --help says of --postgres-url")
 	case errors.As(err, &connect):
 		return exitUnavailable, check
 	case refused == nil:
 		return 0, ""
 	case notMigrated(refused):
 		return exitFailed, "the database may not be migrated, or be another one: fencegate migrate status"
-	case refused.Code == "42501": // insufficient_privilege
-		return exitForbidden, cmp.Or(refused.Hint, "log in as what the command's --help says of --postgres-url")
 	case refused.Hint != "":
 		return exitFailed, refused.Hint
 	}

@@ -296,4 +296,9 @@ func TestServeSaysAMissingRightAtOnce(t *testing.T) {
 	if code != exitForbidden || !strings.Contains(stderr, "make the bucket orders: ") || !strings.Contains(stderr, "42501") || !strings.Contains(stderr, "hint: log in as") || strings.Contains(stderr, "can't start yet") {
 		t.Errorf("%d %s", code, stderr)
 	}
+	runSQL(t, pg.URL, "REVOKE CONNECT ON DATABASE "+pgx.Identifier{pg.Database}.Sanitize()+" FROM PUBLIC")
+	code, _, stderr = cli(t, map[string]string{"FENCEGATE_POSTGRES_URL": pg.WriterURL}, "fence", "ls")
+	if code != exitForbidden || !strings.Contains(stderr, "permission denied for database") || !strings.Contains(stderr, "hint: log in as") {
+		t.Errorf("no right to connect: %d %s", code, stderr)
+	}
 }

@@ -102,7 +102,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.postgresURL, "postgres-url", "", "the guarded database, as a login in the role fence_gateway (required)")
 	f.StringVar(&o.sqlURL, "sql-url", "", "the same database, as a login that is only in fence_writer: for SQL over HTTP (default: not offered)")
-	f.StringSliceVar(&o.redis, "redis", nil, "addresses of the independent Redis nodes, "+nodeForms+" (required)")
+	f.StringSliceVar(&o.redis, "redis", nil, "addresses of the independent Redis nodes, 1, 3 or 5 of them, "+nodeForms+" (required)")
 	f.StringVar(&o.redisUser, "redis-user", "", "user name on the Redis nodes")
 	f.StringVar(&o.redisPasswordFile, "redis-password-file", "", "file with the Redis nodes' password (or the password itself in FENCEGATE_REDIS_PASSWORD)")
 	f.StringVar(&o.apiListen, "api-listen", "127.0.0.1:7070", "address of the HTTP API")
