@@ -55,7 +55,7 @@ func (s *chunkSigner) chunk(data string) string {
 }
 
 // chunked sends an upload whose body is made by a signer of its chunks.
-func (w *world) chunked(data, trailer string, make func(*chunkSigner) string) (int, string) {
+func (w *world) chunked(data, trailer string, text func(*chunkSigner) string) (int, string) {
 	w.t.Helper()
 	r := w.putRaw(5, "", "")
 	r.payload, r.header = signedChunks, map[string]string{"X-Amz-Decoded-Content-Length": strconv.Itoa(len(data))}
@@ -64,8 +64,8 @@ func (w *world) chunked(data, trailer string, make func(*chunkSigner) string) (i
 		r.header["X-Amz-Trailer"] = trailer
 	}
 	req := w.request(r)
-	text := make(signerOf(r.creds, req))
-	req.Body, req.ContentLength = io.NopCloser(body(text)), int64(len(text))
+	wire := text(signerOf(r.creds, req))
+	req.Body, req.ContentLength = io.NopCloser(body(wire)), int64(len(wire))
 	res, err := httpClient(w.t).Do(req)
 	if err != nil {
 		w.t.Fatal(err)
@@ -125,4 +125,21 @@ func TestChunksThatNobodySignedAreNotStored(t *testing.T) {
 	}
 	eventually(t, "what was refused is given up", func() bool { return w.pending() == 0 })
 	w.reserveIsWhole()
+}
+
+// The front takes another kind of signed chunks for the object itself.
+func TestChunksSignedInAnotherWayAreNotImplemented(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.bucket()
+	w.arm("orders/1001", 5)
+	for _, payload := range []string{"STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD", "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD-TRAILER"} {
+		r := w.putRaw(5, "", "5;chunk-signature=")
+		r.payload = payload
+		r.header = map[string]string{"X-Amz-Decoded-Content-Length": strconv.FormatInt(r.size, 10)}
+		if res, text := w.send(r); res.StatusCode != http.StatusNotImplemented {
+			t.Errorf("%s: got %d %s", payload, res.StatusCode, text)
+		}
+	}
+	w.nothingLeft(0, 0)
 }

@@ -147,6 +147,8 @@ func asksForMore(header, value string, ofObject bool) bool {
 		return value != "STANDARD"
 	case headerOwnership:
 		return value != "BucketOwnerEnforced"
+	case "X-Amz-Content-Sha256": // the front would store the chunks with their signatures, unseen
+		return strings.HasPrefix(value, "STREAMING-AWS4-ECDSA-")
 	case "X-Amz-Bucket-Object-Lock-Enabled":
 		return !strings.EqualFold(value, "false")
 	case "X-Amz-Website-Redirect-Location", "X-Amz-Write-Offset-Bytes", "X-Amz-Rename-Source":
