@@ -42,8 +42,8 @@ func (l *logged) lines(with string) (found []string) {
 	return found
 }
 
-// failedStart starts a gateway that can't be, and returns its error and its log.
-func failedStart(t *testing.T, cfg gateway.Config) (error, *logged) {
+// failedStart starts a gateway that can't be, and returns its log and its error.
+func failedStart(t *testing.T, cfg gateway.Config) (*logged, error) {
 	t.Helper()
 	log := &logged{}
 	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
@@ -54,7 +54,7 @@ func failedStart(t *testing.T, cfg gateway.Config) (error, *logged) {
 	if err = g.Start(t.Context()); err == nil {
 		t.Error("it started", g.Stop())
 	}
-	return err, log
+	return log, err
 }
 
 // Waiting gives nobody a right: the start ends at the first try.
@@ -66,7 +66,7 @@ func TestAMissingRightEndsTheStartAtOnce(t *testing.T) {
 	refused := func(step string) {
 		t.Helper()
 		cfg.BlobDir = t.TempDir()
-		err, log := failedStart(t, cfg)
+		log, err := failedStart(t, cfg)
 		if refusal, ok := errors.AsType[*pgconn.PgError](err); !ok || refusal.Code != "42501" || !strings.Contains(err.Error(), step+": ") {
 			t.Errorf("%v", err)
 		}
@@ -97,7 +97,7 @@ func TestTheLogSaysWhatTheStartWaitsForAndWhere(t *testing.T) {
 	noRedis.RedisNodes = []lock.Node{{Addr: gone, Password: "hunter2"}}
 	noRedis.BlobDir = t.TempDir()
 	for where, c := range map[string]gateway.Config{gone + "/shop": away, gone: noRedis} {
-		err, log := failedStart(t, c)
+		log, err := failedStart(t, c)
 		waits := log.lines("can't start yet")
 		if len(waits) < 2 {
 			t.Fatalf("%v: it was logged %d times that the start waits: %s", err, len(waits), waits)

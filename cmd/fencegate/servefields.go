@@ -56,8 +56,13 @@ func checkTogether(f *pflag.FlagSet) error {
 		}
 	}
 	for _, pair := range [][2]string{
-		{"api-tls-client-ca", "api-tls-cert"}, {"pg-tls-client-ca", "pg-tls-cert"}, {"s3-tls-client-ca", "s3-tls-cert"},
-		{"pg-socket", "pg-listen"}, {"pg-policy", "pg-listen"}, {"pg-lease", "pg-listen"}, {"bucket", "blobs"},
+		{"api-tls-client-ca", "api-tls-cert"},
+		{"pg-tls-client-ca", "pg-tls-cert"},
+		{"s3-tls-client-ca", "s3-tls-cert"},
+		{"pg-socket", "pg-listen"},
+		{"pg-policy", "pg-listen"},
+		{"pg-lease", "pg-listen"},
+		{"bucket", "blobs"},
 	} {
 		if given(pair[0]) && !given(pair[1]) {
 			return usage(fmt.Errorf("--%s needs --%s", pair[0], pair[1]))

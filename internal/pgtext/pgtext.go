@@ -55,7 +55,7 @@ func unconnected(failed *pgconn.ConnectError) string {
 
 // tries takes errors apart that were joined.
 func tries(err error) []error {
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // what is wrapped has a text around it
+	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return []error{err}
 	}
