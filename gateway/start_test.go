@@ -4,6 +4,7 @@ package gateway_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"strings"
@@ -21,13 +22,20 @@ import (
 
 // logged is a log that several goroutines write to.
 type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
+	mu     sync.Mutex
+	text   bytes.Buffer
+	waits  int
+	enough func() // called when a start has waited so often
 }
 
 func (l *logged) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if bytes.Contains(b, []byte("can't start yet")) {
+		if l.waits--; l.waits == 0 {
+			l.enough()
+		}
+	}
 	return l.text.Write(b)
 }
 
@@ -43,15 +51,19 @@ func (l *logged) lines(with string) (found []string) {
 }
 
 // failedStart starts a gateway that can't be, and returns its log and its error.
-func failedStart(t *testing.T, cfg gateway.Config) (*logged, error) {
+// It gives up after so many waits, 0: never.
+func failedStart(t *testing.T, cfg gateway.Config, waits int) (*logged, error) {
 	t.Helper()
-	log := &logged{}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	log := &logged{waits: waits, enough: cancel}
+	cfg.StartTimeout = time.Minute
 	cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
 	g, err := gateway.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err = g.Start(t.Context()); err == nil {
+	if err = g.Start(ctx); err == nil {
 		t.Error("it started", g.Stop())
 	}
 	return log, err
@@ -62,15 +74,15 @@ func TestAMissingRightEndsTheStartAtOnce(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
 	cfg := config(t, pg)
-	cfg.PostgresURL, cfg.StartTimeout = pg.WriterURL, 10*time.Second
+	cfg.PostgresURL = pg.WriterURL
 	refused := func(step string) {
 		t.Helper()
 		cfg.BlobDir = t.TempDir()
-		log, err := failedStart(t, cfg)
+		log, err := failedStart(t, cfg, 0)
 		if refusal, ok := errors.AsType[*pgconn.PgError](err); !ok || refusal.Code != "42501" || !strings.Contains(err.Error(), step+": ") {
 			t.Errorf("%v", err)
 		}
-		if again := log.lines("can't start yet"); len(again) > 0 {
+		if again := log.lines("42501"); len(again) > 0 {
 			t.Errorf("it was tried again: %s", again)
 		}
 	}
@@ -90,16 +102,15 @@ func TestTheLogSaysWhatTheStartWaitsForAndWhere(t *testing.T) {
 	t.Parallel()
 	gone := closedPort(t)
 	cfg := config(t, testenv.Postgres(t))
-	cfg.StartTimeout = 500 * time.Millisecond
 	away := cfg
 	away.PostgresURL = "postgres://u:hunter2@" + gone + "/shop"
 	noRedis := cfg
 	noRedis.RedisNodes = []lock.Node{{Addr: gone, Password: "hunter2"}}
 	noRedis.BlobDir = t.TempDir()
 	for where, c := range map[string]gateway.Config{gone + "/shop": away, gone: noRedis} {
-		log, err := failedStart(t, c)
+		log, err := failedStart(t, c, 2)
 		waits := log.lines("can't start yet")
-		if len(waits) < 2 {
+		if len(waits) != 2 || err == nil {
 			t.Fatalf("%v: it was logged %d times that the start waits: %s", err, len(waits), waits)
 		}
 		for _, line := range waits {
