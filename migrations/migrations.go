@@ -30,6 +30,7 @@
 //	000040_object_reserve  blobs that are announced ahead, many at once; the common case of an upload's commit
 //	000041_bucket_documents documents of a bucket: CORS, tags, ownership, what is blocked from becoming public
 //	000044_fence_shown     no refusal repeats a seal
+//	000045_object_folders  a list under a delimiter reads through small folders, and jumps over large ones
 package migrations
 
 import "embed"
