@@ -40,7 +40,7 @@ func TestAGuessedLockStopsNoArm(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	lockedByAStranger(t, w, value[int64](t, w, `SELECT hashtextextended('arm', hashtextextended($1, 0))`, orders))
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if err := w.fence.Arm(ctx, fence.Arming{Resource: orders, Token: 1, SealHash: fence.NewSeal().Hash()}); err != nil {
 		t.Error(err)
@@ -146,7 +146,7 @@ func TestAStoppedWriterThatRaisedIsNamedToArm(t *testing.T) {
 				w.acquire(t, orders, 6)
 			}
 			tx := paused(t, w, pgx.ReadCommitted, fence.Grant{Resource: orders, Token: 7})
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			next := fence.Arming{Resource: orders, Token: 8, SealHash: fence.NewSeal().Hash()}
 			err := w.fence.Arm(ctx, next)

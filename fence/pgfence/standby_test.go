@@ -14,12 +14,25 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// standby names the synchronous standby; none of that name is connected.
+// standby names the synchronous standby; none of that name is connected. From then on commits wait.
 func (s *testServer) standby(t *testing.T, w world, name string) {
 	t.Helper()
 	w.exec(t, `ALTER SYSTEM SET synchronous_standby_names = '`+name+`'`)
 	w.exec(t, `SELECT pg_reload_conf()`)
 	w.waitFor(t, "the server has read its configuration", `SELECT current_setting('synchronous_standby_names') = $1`, name)
+	// It is another process of the server that lets commits wait, and it may read its configuration later.
+	for waits := name == ""; !waits; {
+		done := later(func() error {
+			_, err := w.admin.Exec(t.Context(), `SELECT pg_logical_emit_message(true, 'test', 'a transaction that writes')`)
+			return err
+		})
+		for len(done) == 0 && !waits {
+			waits = value[bool](t, w, waitsForStandby)
+		}
+		if err := cancelWaits(t, w, done); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // cancelWaits cancels the waits for the standby, one after the other, until done says that there is nothing left to wait for.
