@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
@@ -359,17 +358,13 @@ func TestDeletingManyStopsWhereTheDatabaseIsLost(t *testing.T) {
 		objects = append(objects, types.ObjectIdentifier{Key: aws.String(fmt.Sprintf("1001/%d", i))})
 	}
 	f.strike("commit_deletion", true, loseRequest)
-	begun := time.Now()
 	out, err := holder.DeleteObjects(t.Context(), &awss3.DeleteObjectsInput{Bucket: &bucket, Delete: &types.Delete{Objects: objects}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(begun); took > 20*time.Second {
-		t.Errorf("it took %v", took)
-	}
-	for _, e := range out.Errors {
-		if *e.Code != "ServiceUnavailable" {
-			t.Errorf("%s: %s", *e.Key, *e.Code)
+	for i, e := range out.Errors {
+		if *e.Code != "ServiceUnavailable" || strings.Contains(*e.Message, "before this key's turn came") != (i > 0) { // each try takes its time
+			t.Errorf("%s: %s %s", *e.Key, *e.Code, *e.Message)
 		}
 	}
 	if len(out.Deleted)+len(out.Errors) != len(objects) || len(out.Deleted) != 0 {
