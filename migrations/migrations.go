@@ -31,6 +31,7 @@
 //	000041_bucket_documents documents of a bucket: CORS, tags, ownership, what is blocked from becoming public
 //	000044_fence_shown     no refusal repeats a seal
 //	000045_object_folders  a list under a delimiter reads through small folders, and jumps over large ones
+//	000046_publish_if_match no if_match of a publication means the contrary
 package migrations
 
 import "embed"

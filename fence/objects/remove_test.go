@@ -81,6 +81,8 @@ func TestARemovalIsADeletionAsOverS3(t *testing.T) {
 	}
 	_, err := unpublish(g, "'reports', $1, if_match => 'other'", name)
 	wantState(t, "another ETag", err, "ZO002")
+	_, err = unpublish(g, "'reports', $1, if_match => '!other'", name)
+	wantState(t, "what is no ETag", err, "22023")
 	if was, err := unpublish(g, "'reports', $1, if_match => $2", name, staged.ETag); !was || err != nil {
 		t.Errorf("%v, %v", was, err)
 	}
