@@ -1,0 +1,174 @@
+//go:build unix
+
+package s3
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// wire is the network to PostgreSQL. It can hold answers back that PostgreSQL has
+// given already, and counts what it was asked.
+type wire struct {
+	asked atomic.Int32
+	came  chan struct{} // gets one for each answer that is held back
+
+	mu    sync.Mutex
+	held  chan struct{} // nil: nothing is held back
+	conns []net.Conn
+}
+
+func (w *wire) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.conns = append(w.conns, c)
+	return &wired{c, w}, nil
+}
+
+// hold lets no answer through until the function that it returns is called.
+func (w *wire) hold() (release func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	held := make(chan struct{})
+	w.held = held
+	w.asked.Store(0)
+	return sync.OnceFunc(func() {
+		w.mu.Lock()
+		w.held = nil
+		w.mu.Unlock()
+		close(held)
+	})
+}
+
+// cut ends all connections.
+func (w *wire) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.conns {
+		_ = c.Close()
+	}
+	w.conns = nil
+}
+
+type wired struct {
+	net.Conn
+
+	w *wire
+}
+
+func (c *wired) Write(p []byte) (int, error) {
+	if p[0] == 'B' { // Bind
+		c.w.asked.Add(1)
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *wired) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.w.mu.Lock()
+	held := c.w.held
+	c.w.mu.Unlock()
+	if held != nil {
+		c.w.came <- struct{}{}
+		<-held
+	}
+	return n, err
+}
+
+// asking is look-ups in a database with a bucket.
+type asking struct {
+	*backend
+
+	t    *testing.T
+	wire *wire
+	db   *pgxpool.Pool // beside the wire
+}
+
+func setUpLookups(t *testing.T, patience time.Duration) *asking {
+	t.Helper()
+	pg := testenv.Postgres(t)
+	a := &asking{t: t, wire: &wire{came: make(chan struct{}, 1000)}, db: pg.Pool(t)}
+	config, err := pgxpool.ParseConfig(pg.GatewayURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns, config.ConnConfig.DialFunc = 4, a.wire.dial
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	cfg := Config{Pool: pool, DatabaseTimeout: 30 * time.Second, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: deaf{}}
+	a.backend = &backend{cfg: cfg, base: t.Context(), db: newDatabase(cfg), lookups: newLookups(cfg)}
+	a.lookups.patience = patience
+	a.exec("SELECT objects.create_bucket('b', 0, 'none')")
+	for _, key := range []string{"first", "warm"} {
+		a.write(key)
+	}
+	// Each statement is prepared on the one connection that there is so far.
+	one := a.lookups.begin("b", "warm")
+	two, three := a.lookups.begin("b", "warm"), a.lookups.begin("b", "first")
+	for _, l := range []*lookup{one, two, three} {
+		if _, err := l.wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return a
+}
+
+func (a *asking) exec(sql string, args ...any) {
+	a.t.Helper()
+	if _, err := a.db.Exec(a.t.Context(), sql, args...); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// write makes a new version current, and is acknowledged when it returns.
+func (a *asking) write(key string) blob.ID {
+	a.t.Helper()
+	id := blob.NewID()
+	a.exec(`WITH v AS (INSERT INTO objects.versions (id, bucket, key, blobs, blob_sizes, size, etag, attributes, resource, token)
+		VALUES ($1, 'b', $2, ARRAY[$1, $3]::uuid[], '{3, 4}', 7, 'e-' || $2, '{"content_type": "text/plain", "part_checksums": ["x"]}', 'b', 1) RETURNING *)
+		INSERT INTO objects.pointers (bucket, key, version, size, etag, modified_at) SELECT bucket, key, id, size, etag, created_at FROM v
+		ON CONFLICT (bucket, key) DO UPDATE SET version = excluded.version`, uuid(id), key, uuid(blob.NewID()))
+	return id
+}
+
+// held begins a look-up whose answer is held back.
+func (a *asking) held() (first *lookup, release func()) {
+	release = a.wire.hold()
+	a.t.Cleanup(release)
+	return a.lookups.begin("b", "first"), release
+}
+
+func (a *asking) nothingIsLeft() {
+	a.t.Helper()
+	a.lookups.mu.Lock()
+	defer a.lookups.mu.Unlock()
+	if a.lookups.underWay != 0 || a.lookups.slow != 0 || len(a.lookups.waiting) != 0 {
+		a.t.Errorf("%d questions are under way, %d slow, %d look-ups wait", a.lookups.underWay, a.lookups.slow, len(a.lookups.waiting))
+	}
+	limit := time.After(10 * time.Second)
+	for a.cfg.Pool.Stat().AcquiredConns() != 0 { // the pool ends a lost connection beside its user
+		select {
+		case <-limit:
+			a.t.Fatalf("%d connections are not given back", a.cfg.Pool.Stat().AcquiredConns())
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
