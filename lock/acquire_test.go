@@ -182,7 +182,7 @@ func TestWaitEndsWithTheCallersContext(t *testing.T) {
 	t.Parallel()
 	l := started(t, shared(t, 3))
 	defer release(t, acquire(t, l, "r", lock.WithHolder("worker-a")))
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	_, err := l.Acquire(ctx, "r")
 	var held *lock.HeldError
