@@ -1,0 +1,205 @@
+//go:build unix
+
+package gateway_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/internal/migrate"
+	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// address forwards to whichever server is the primary, as a virtual IP does.
+type address struct {
+	ln net.Listener
+
+	mu     sync.Mutex
+	target string
+	open   []net.Conn
+}
+
+func newAddress(t *testing.T, target string) *address {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &address{ln: ln, target: target}
+	var conns sync.WaitGroup
+	conns.Go(func() {
+		for {
+			client, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			conns.Go(func() { a.forward(client) })
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); a.moveTo(""); conns.Wait() })
+	return a
+}
+
+func (a *address) forward(client net.Conn) {
+	defer func() { _ = client.Close() }()
+	a.mu.Lock()
+	target := a.target
+	a.mu.Unlock()
+	server, err := net.Dial("tcp", target)
+	if err != nil {
+		return
+	}
+	defer func() { _ = server.Close() }()
+	a.mu.Lock()
+	a.open = append(a.open, client, server)
+	a.mu.Unlock()
+	go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
+	_, _ = io.Copy(client, server)
+}
+
+// moveTo sends everybody elsewhere, and cuts what is open.
+func (a *address) moveTo(target string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.target = target
+	for _, c := range a.open {
+		_ = c.Close()
+	}
+	a.open = nil
+}
+
+// cluster is a PostgreSQL of the test's own with a guarded table, behind an
+// address that can move.
+type cluster struct {
+	*pgserver.Server
+	at *address
+}
+
+var clusterSettings = map[string]string{"wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on", "shared_buffers": "16MB", "max_wal_size": "64MB"}
+
+// clusterFolder is a new folder that PostgreSQL's user may enter.
+func clusterFolder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "fencegate-test-continuity-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "cluster")
+}
+
+func run(t *testing.T, cfg pgserver.Config) *pgserver.Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cfg.Fast, cfg.Ephemeral, cfg.Settings = true, true, clusterSettings
+	s, err := pgserver.Start(ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Stop() })
+	return s
+}
+
+func startCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{Server: run(t, pgserver.Config{Dir: clusterFolder(t)})}
+	c.at = newAddress(t, c.Addr())
+	if err := migrate.Up(t.Context(), c.URL("postgres")); err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{
+		`CREATE ROLE gate LOGIN PASSWORD 'gate' IN ROLE fence_gateway`,
+		`CREATE ROLE writer LOGIN PASSWORD 'writer' IN ROLE fence_writer`,
+		`CREATE TABLE orders (id bigint PRIMARY KEY, status text)`,
+		`INSERT INTO orders VALUES (1001, 'new')`,
+		`GRANT ALL ON orders TO PUBLIC`,
+		`SELECT fence.protect('orders', under => 'orders/')`,
+	} {
+		execOn(t, c.Server, sql)
+	}
+	return c
+}
+
+// execOn runs a statement as the superuser and returns its only value as text.
+func execOn(t *testing.T, s *pgserver.Server, sql string, args ...any) string {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	rows, _ := conn.Query(t.Context(), sql, args...)
+	values, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (string, error) {
+		all, err := row.Values()
+		return fmt.Sprint(all...), err
+	})
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return strings.Join(values, "\n")
+}
+
+// untilSays polls one value of a server.
+func untilSays(t *testing.T, s *pgserver.Server, sql, want string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for tick := time.NewTicker(20 * time.Millisecond); ; {
+		if execOn(t, s, sql) == want {
+			tick.Stop()
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("waited in vain until %s is %s", sql, want)
+		}
+	}
+}
+
+// as is an address of the moving server for a login.
+func (c *cluster) as(login string) string {
+	u := url.URL{Scheme: "postgres", User: url.UserPassword(login, login), Host: c.at.ln.Addr().String(), Path: "/postgres", RawQuery: "sslmode=disable"}
+	return u.String()
+}
+
+// write presents a grant to PostgreSQL itself; the SQLSTATE of its refusal, or "".
+func (c *cluster) write(t *testing.T, g string) string {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), c.as("writer"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	if _, err := conn.Exec(t.Context(), `SELECT set_config('fence.resource', 'orders/1001', false), set_config('fence.token', $1, false)`, g); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), updateOrder, "written"); err != nil {
+		return sqlState(err)
+	}
+	return ""
+}
+
+func (c *cluster) gateway(t *testing.T) gateway.Config {
+	t.Helper()
+	cfg := config(t, testenv.PG{GatewayURL: c.as("gate"), WriterURL: c.as("writer")})
+	cfg.PGListen, cfg.S3Listen, cfg.Buckets, cfg.BlobDir = "", "", nil, ""
+	return cfg
+}

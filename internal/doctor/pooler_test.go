@@ -1,0 +1,159 @@
+//go:build unix
+
+package doctor
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// transactionPooler lends one of the server's sessions to each client for one
+// transaction, as PgBouncer does in its transaction mode. Queries come as pgx
+// sends them: a batch up to Sync, or one simple query.
+func transactionPooler(t *testing.T, url string, size int) string {
+	t.Helper()
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers := make(chan *pgproto3.Frontend, size)
+	for range size {
+		conn, err := pgx.ConnectConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := conn.PgConn().Hijack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = raw.Conn.Close() })
+		servers <- raw.Frontend
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	go func() {
+		for {
+			client, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = client.Close() }()
+				lend(client, servers)
+			}()
+		}
+	}()
+	return fmt.Sprintf("postgres://pooled@%s/%s?sslmode=disable", ln.Addr(), config.Database)
+}
+
+func lend(client net.Conn, servers chan *pgproto3.Frontend) {
+	back := pgproto3.NewBackend(client, client)
+	if _, err := back.ReceiveStartupMessage(); err != nil {
+		return
+	}
+	back.Send(&pgproto3.AuthenticationOk{})
+	back.Send(&pgproto3.ParameterStatus{Name: "standard_conforming_strings", Value: "on"})
+	back.Send(&pgproto3.ParameterStatus{Name: "client_encoding", Value: "UTF8"})
+	back.Send(&pgproto3.BackendKeyData{ProcessID: 1, SecretKey: []byte{0, 0, 0, 1}})
+	back.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+	var server *pgproto3.Frontend
+	defer func() {
+		if server != nil {
+			servers <- server
+		}
+	}()
+	for back.Flush() == nil {
+		asked := false
+		for !asked {
+			msg, err := back.Receive()
+			if err != nil {
+				return
+			}
+			if server == nil {
+				server = <-servers
+			}
+			switch msg.(type) {
+			case *pgproto3.Terminate:
+				return
+			case *pgproto3.Query, *pgproto3.Sync:
+				asked = true
+			}
+			server.Send(msg)
+		}
+		if server.Flush() != nil {
+			return
+		}
+		for done := false; !done; {
+			msg, err := server.Receive()
+			if err != nil {
+				return
+			}
+			back.Send(msg)
+			if ready, ok := msg.(*pgproto3.ReadyForQuery); ok {
+				done = true
+				if ready.TxStatus == 'I' {
+					servers <- server
+					server = nil
+				}
+			}
+		}
+	}
+}
+
+func TestAPoolerInTransactionModeIsFound(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	want(t, examine(t, pg.URL), "postgresql.pooler", OK)
+	for _, size := range []int{1, 2, 5} {
+		want(t, examine(t, transactionPooler(t, pg.URL, size)), "postgresql.pooler", Fail, "transaction mode")
+	}
+
+	// What the finding says works does, and lends nobody the grant.
+	exec(t, pg.URL, `CREATE TABLE orders (id int)`, `SELECT fence.protect('orders', under => 'orders/')`)
+	config, err := pgxpool.ParseConfig(transactionPooler(t, pg.URL, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	config.MaxConns = 8
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	g := fence.Grant{Resource: "orders/1", Token: 1, Seal: fence.NewSeal()}
+	if err := pgfence.New(testenv.PoolOf(t, pg.GatewayURL)).Arm(t.Context(), fence.Arming{Resource: g.Resource, Token: g.Token, SealHash: g.Seal.Hash()}); err != nil {
+		t.Fatal(err)
+	}
+	var clients sync.WaitGroup
+	for i := range 16 {
+		clients.Go(func() {
+			insert := `INSERT INTO orders VALUES (1)`
+			if i%2 == 0 {
+				err := pgfence.InTx(t.Context(), pool, g, func(tx pgx.Tx) error { _, err := tx.Exec(t.Context(), insert); return err })
+				if err != nil {
+					t.Errorf("through the pooler: %v", err)
+				}
+				return
+			}
+			_, err := pool.Exec(t.Context(), insert)
+			if code, ok := fence.CodeOf(pgfence.Translate(err)); !ok || code.SQLState != "ZF002" {
+				t.Errorf("without a grant: %v", err)
+			}
+		})
+	}
+	clients.Wait()
+}

@@ -1,0 +1,137 @@
+//go:build unix
+
+package doctor
+
+import (
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock"
+)
+
+func nodes(addrs ...string) []lock.Node {
+	list := make([]lock.Node, len(addrs))
+	for i, addr := range addrs {
+		list[i].Addr = addr
+	}
+	return list
+}
+
+func TestRedisNodesAreExamined(t *testing.T) {
+	t.Parallel()
+	sound := testenv.OwnRedisWith(t, 3, redisserver.Config{AppendOnly: redisserver.Always})
+	addrs := []string{sound[0].Addr, sound[1].Addr, sound[2].Addr}
+	examine := func(list ...string) []Finding { return Examine(t.Context(), Config{RedisNodes: nodes(list...)}) }
+	findings := examine(addrs...)
+	want(t, findings, "redis.admitted", Warn, "--init")
+	want(t, findings, "redis.quorum", Fail)
+
+	locker, err := lock.New(lock.Config{Nodes: nodes(addrs...)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = locker.Close() }()
+	if err := locker.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	findings = examine(addrs...)
+	if Worst(findings) != OK {
+		t.Errorf("sound nodes: %+v", findings)
+	}
+	findings = examine(addrs[0], strings.Replace(addrs[0], "127.0.0.1", "localhost", 1), addrs[1])
+	want(t, findings, "redis.independent", Fail, addrs[0])
+	want(t, examine(addrs[:2]...), "redis.nodes", Fail, "both would be needed")
+	want(t, examine(append(addrs[:3:3], "127.0.0.1:1")...), "redis.nodes", Warn, "even number")
+
+	if err := sound[2].Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	findings = examine(addrs...)
+	want(t, findings, "redis.admitted", Warn, addrs[2])
+	want(t, findings, "redis.quorum", OK)
+	if err := sound[2].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	findings = examine(addrs...)
+	want(t, findings, "redis.reachable", Fail, addrs[2])
+	want(t, findings, "redis.quorum", OK)
+}
+
+// Nodes that say nothing of themselves, as those of fencegate dev, are neither replicas nor one server.
+func TestNodesThatSayNothingOfThemselvesAreNotJudged(t *testing.T) {
+	t.Parallel()
+	findings := Examine(t.Context(), Config{RedisNodes: nodes(miniredis.RunT(t).Addr(), miniredis.RunT(t).Addr(), miniredis.RunT(t).Addr())})
+	want(t, findings, "redis.replica", Warn, "could not be looked at")
+	for _, f := range findings {
+		if f.Check == "redis.independent" || f.Check == "redis.version" {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+func TestEachFaultOfARedisNodeIsFound(t *testing.T) {
+	t.Parallel()
+	plain := testenv.OwnRedis(t, 1)[0]
+	for name, broken := range map[string]struct {
+		cfg    redisserver.Config
+		check  string
+		status Status
+	}{
+		"no persistence":      {check: "redis.persistence", status: Warn},
+		"every second":        {cfg: redisserver.Config{AppendOnly: redisserver.EverySec}, check: "redis.persistence", status: Warn},
+		"would evict":         {cfg: redisserver.Config{Args: []string{"--maxmemory-policy", "allkeys-lru"}}, check: "redis.eviction", status: Warn},
+		"evicts":              {cfg: redisserver.Config{Args: []string{"--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb"}}, check: "redis.eviction", status: Fail},
+		"replica":             {cfg: redisserver.Config{Args: []string{"--replicaof", strings.Replace(plain.Addr, ":", " ", 1)}}, check: "redis.replica", status: Fail},
+		"cluster":             {cfg: redisserver.Config{Args: []string{"--cluster-enabled", "yes"}}, check: "redis.cluster", status: Fail},
+		"configuration hid":   {cfg: redisserver.Config{Args: []string{"--rename-command", "CONFIG", "hidden"}}, check: "redis.eviction", status: Warn},
+		"password is missing": {cfg: redisserver.Config{}, check: "redis.reachable", status: Fail},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var addr string
+			if name == "replica" {
+				host, port, _ := net.SplitHostPort(plain.Addr)
+				broken.cfg.Args = []string{"--replicaof", host + " " + port}
+			}
+			if name == "password is missing" {
+				addr = demandsPassword(t)
+			} else {
+				addr = testenv.OwnRedisWith(t, 1, broken.cfg)[0].Addr
+			}
+			want(t, Examine(t.Context(), Config{RedisNodes: nodes(addr)}), broken.check, broken.status)
+		})
+	}
+}
+
+// demandsPassword answers as a node does whose password was not given.
+func demandsPassword(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	go func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = conn.Close() }()
+				for buf := make([]byte, 4096); ; {
+					if _, err := conn.Read(buf); err != nil {
+						return
+					}
+					_, _ = conn.Write([]byte("-NOAUTH Authentication required.\r\n"))
+				}
+			}()
+		}
+	}()
+	return ln.Addr().String()
+}
