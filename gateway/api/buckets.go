@@ -3,8 +3,6 @@ package api
 import (
 	"fmt"
 	"net/http"
-	"slices"
-	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -46,7 +44,10 @@ func (s *Server) ensureBucket(c echo.Context) error {
 	case body.Rule == "" && body.Keep == "":
 		return &fence.InvalidError{Field: "rule", Reason: "and keep are missing; one of them is needed"}
 	}
-	name := pathParam(c, "bucket")
+	name, err := bucketName(c)
+	if err != nil {
+		return err
+	}
 	created, err := s.cfg.Buckets.EnsureBucket(c.Request().Context(), name, body.Rule, body.Keep)
 	if err != nil {
 		return err
@@ -71,26 +72,26 @@ func (s *Server) inspectBucket(c echo.Context) error {
 	if s.cfg.Buckets == nil {
 		return errNoS3Port
 	}
-	return s.tellBucket(c, http.StatusOK, pathParam(c, "bucket"))
+	name, err := bucketName(c)
+	if err != nil {
+		return err
+	}
+	return s.tellBucket(c, http.StatusOK, name)
 }
 
 // listBuckets pages through the buckets in the order of their names.
 func (s *Server) listBuckets(c echo.Context) error {
-	after, limit := "", defaultPage
-	for name, values := range c.QueryParams() {
-		switch {
-		case !slices.Contains([]string{"after", "limit"}, name):
-			return &fence.InvalidError{Field: "query", Reason: "has the unknown parameter " + strconv.Quote(name)}
-		case len(values) != 1:
-			return &fence.InvalidError{Field: name, Reason: "is given more than once"}
-		case name == "after":
-			after = values[0]
-		default:
-			var err error
-			if limit, err = strconv.Atoi(values[0]); err != nil || limit < 1 || limit > maxPage {
-				return &fence.InvalidError{Field: "limit", Reason: fmt.Sprintf("is not a number from 1 to %d", maxPage)}
-			}
-		}
+	query, err := queryOf(c, "after", "limit")
+	if err != nil {
+		return err
+	}
+	limit, err := limitIn(query)
+	if err != nil {
+		return err
+	}
+	after := query.Get("after")
+	if err := storable("after", after); err != nil {
+		return err
 	}
 	if s.cfg.Buckets == nil {
 		return errNoS3Port
@@ -121,7 +122,10 @@ func (s *Server) setPrefixRule(c echo.Context) error {
 	if s.cfg.Buckets == nil {
 		return errNoS3Port
 	}
-	name := pathParam(c, "bucket")
+	name, err := bucketName(c)
+	if err != nil {
+		return err
+	}
 	if err := s.cfg.Buckets.SetPrefixRule(c.Request().Context(), name, body.Prefix, body.Rule); err != nil {
 		return err
 	}
@@ -131,14 +135,24 @@ func (s *Server) setPrefixRule(c echo.Context) error {
 
 // dropPrefixRule takes it away again.
 func (s *Server) dropPrefixRule(c echo.Context) error {
-	query := c.QueryParams()
-	if len(query) != 1 || len(query["prefix"]) != 1 || query.Get("prefix") == "" {
-		return &fence.InvalidError{Field: "prefix", Reason: "is missing in the query, or not the only parameter there"}
+	query, err := queryOf(c, "prefix")
+	if err != nil {
+		return err
+	}
+	prefix := query.Get("prefix")
+	if prefix == "" {
+		return &fence.InvalidError{Field: "prefix", Reason: "is missing in the query"}
+	}
+	if err := storable("prefix", prefix); err != nil {
+		return err
 	}
 	if s.cfg.Buckets == nil {
 		return errNoS3Port
 	}
-	name, prefix := pathParam(c, "bucket"), query.Get("prefix")
+	name, err := bucketName(c)
+	if err != nil {
+		return err
+	}
 	if err := s.cfg.Buckets.DropPrefixRule(c.Request().Context(), name, prefix); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,10 +22,19 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-const (
-	maxBodyBytes = 1 << 20
-	readTimeout  = 30 * time.Second // for a body
-)
+const maxBodyBytes = 1 << 20
+
+// limitBody gives a body its time, whatever becomes of the request: net/http reads on
+// before it sends an answer, also that somebody may not ask, and would wait for ever.
+// Only who has read it to its end takes the limit away.
+func (s *Server) limitBody(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if c.Request().ContentLength != 0 {
+			_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(s.cfg.BodyTimeout)) // a test's recorder has no deadlines
+		}
+		return next(c)
+	}
+}
 
 // decode reads the request's body into v: exactly one JSON value, without
 // unknown fields, in UTF-8.
@@ -35,10 +45,10 @@ func decode(c echo.Context, v any) error {
 	if kind, _, err := mime.ParseMediaType(req.Header.Get(echo.HeaderContentType)); err != nil || kind != echo.MIMEApplicationJSON {
 		return &fence.InvalidError{Field: "Content-Type", Reason: "is not application/json"}
 	}
-	ctl := http.NewResponseController(c.Response())
-	_ = ctl.SetReadDeadline(time.Now().Add(readTimeout)) // a test's recorder has no deadlines
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), req.Body, maxBodyBytes))
-	_ = ctl.SetReadDeadline(time.Time{})
+	if err == nil { // what follows may wait for a lease
+		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Time{})
+	}
 	var over *http.MaxBytesError
 	switch {
 	case errors.As(err, &over):
@@ -59,7 +69,44 @@ func decode(c echo.Context, v any) error {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return &fence.InvalidError{Field: "body", Reason: "has data behind its JSON value"}
 	}
+	if name := repeated(json.NewDecoder(bytes.NewReader(body)), fieldDepth); name != "" {
+		return &fence.InvalidError{Field: "body", Reason: fmt.Sprintf("has the field %q twice", name)}
+	}
 	return nil
+}
+
+// fieldDepth is how deep the fields of a body lie at most: those of a statement, in a
+// list, in an object. What is deeper is a value of the client's own.
+const fieldDepth = 3
+
+// repeated returns a field that an object of the next value has twice, "" where none has.
+// Readers of JSON differ in which of the two they take, and the decoder would even mix
+// them: a second list of statements takes over arguments of the first. The value has
+// been decoded, so it is JSON, and has few fields.
+func repeated(dec *json.Decoder, depth int) string {
+	open, _ := dec.Token() //nolint:errcheck // as above
+	if open != json.Delim('{') && open != json.Delim('[') {
+		return ""
+	}
+	var names []string
+	for dec.More() {
+		if open == json.Delim('{') {
+			key, _ := dec.Token() //nolint:errcheck // as above
+			name, _ := key.(string)
+			if slices.ContainsFunc(names, func(other string) bool { return strings.EqualFold(name, other) }) { // as the decoder compares
+				return name
+			}
+			names = append(names, name)
+		}
+		if depth == 1 {
+			var value json.RawMessage
+			_ = dec.Decode(&value)
+		} else if name := repeated(dec, depth-1); name != "" {
+			return name
+		}
+	}
+	_, _ = dec.Token()
+	return ""
 }
 
 // describe says what is wrong with the JSON, without repeating its values:
@@ -132,6 +179,46 @@ func pathParam(c echo.Context, name string) string {
 		return plain
 	}
 	return text
+}
+
+// bucketName reads the bucket's name from the path.
+func bucketName(c echo.Context) (string, error) {
+	name := pathParam(c, "bucket")
+	return name, storable("bucket", name)
+}
+
+// storable refuses what PostgreSQL can't hold or look for, and what is longer than
+// every name in S3.
+func storable(field, text string) error {
+	const longest = 1024
+	switch {
+	case !utf8.ValidString(text):
+		return &fence.InvalidError{Field: field, Reason: "is not valid UTF-8"}
+	case strings.ContainsRune(text, 0):
+		return &fence.InvalidError{Field: field, Reason: "contains the control character U+0000"}
+	case len(text) > longest:
+		return &fence.InvalidError{Field: field, Reason: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(text), longest)}
+	}
+	return nil
+}
+
+// queryOf reads the query's parameters, each of them once and among those that are
+// known. A pair that is malformed is not left out in silence: the answer would be
+// for another question.
+func queryOf(c echo.Context, known ...string) (url.Values, error) {
+	query, err := url.ParseQuery(c.Request().URL.RawQuery)
+	if err != nil {
+		return nil, &fence.InvalidError{Field: "query", Reason: "is malformed: its percent-encoding, or a ';'"}
+	}
+	for name, values := range query {
+		if !slices.Contains(known, name) {
+			return nil, &fence.InvalidError{Field: "query", Reason: "has the unknown parameter " + strconv.Quote(name)}
+		}
+		if len(values) != 1 {
+			return nil, &fence.InvalidError{Field: name, Reason: "is given more than once"}
+		}
+	}
+	return query, nil
 }
 
 // duration reads an optional duration such as "30s"; fallback where absent.

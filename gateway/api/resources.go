@@ -5,7 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -105,28 +105,32 @@ const (
 	maxPage     = 1000
 )
 
+func limitIn(query url.Values) (int, error) {
+	if !query.Has("limit") {
+		return defaultPage, nil
+	}
+	limit, err := strconv.Atoi(query.Get("limit"))
+	if err != nil || limit < 1 || limit > maxPage {
+		return 0, &fence.InvalidError{Field: "limit", Reason: fmt.Sprintf("is not a number from 1 to %d", maxPage)}
+	}
+	return limit, nil
+}
+
 // list pages through the fences in the order of their names' bytes.
 func (s *Server) list(c echo.Context) error {
-	query := c.QueryParams()
-	for name, values := range query {
-		if !slices.Contains([]string{"prefix", "after", "limit"}, name) {
-			return &fence.InvalidError{Field: "query", Reason: "has the unknown parameter " + strconv.Quote(name)}
-		}
-		if len(values) != 1 {
-			return &fence.InvalidError{Field: name, Reason: "is given more than once"}
-		}
+	query, err := queryOf(c, "prefix", "after", "limit")
+	if err != nil {
+		return err
 	}
-	prefix, after, limit := query.Get("prefix"), query.Get("after"), defaultPage
+	prefix, after := query.Get("prefix"), query.Get("after")
 	for field, name := range map[string]string{"prefix": prefix, "after": after} {
 		if err := fence.ValidateResource(name); name != "" && err != nil {
 			return &fence.InvalidError{Field: field, Reason: strings.TrimPrefix(err.Error(), "resource ")}
 		}
 	}
-	if query.Has("limit") {
-		var err error
-		if limit, err = strconv.Atoi(query.Get("limit")); err != nil || limit < 1 || limit > maxPage {
-			return &fence.InvalidError{Field: "limit", Reason: fmt.Sprintf("is not a number from 1 to %d", maxPage)}
-		}
+	limit, err := limitIn(query)
+	if err != nil {
+		return err
 	}
 	found, err := s.cfg.Fences.List(c.Request().Context(), prefix, after, limit)
 	if err != nil {

@@ -52,6 +52,10 @@ type Config struct {
 	// DrainTimeout bounds how long a stop waits for requests under way. Defaults to 10 s.
 	DrainTimeout time.Duration
 
+	// BodyTimeout bounds the reading of a request's body, also of one that nobody asked
+	// for. Defaults to 30 s.
+	BodyTimeout time.Duration
+
 	// TLS is what the API speaks. Defaults to nil: plain HTTP.
 	TLS *tls.Config
 
@@ -74,6 +78,7 @@ func (c Config) withDefaults() Config {
 		{&c.MaxWait, 5 * time.Minute},
 		{&c.MaxLease, 24 * time.Hour},
 		{&c.DrainTimeout, 10 * time.Second},
+		{&c.BodyTimeout, 30 * time.Second},
 	} {
 		if *d.value == 0 {
 			*d.value = d.fallback
@@ -92,7 +97,7 @@ func (c Config) validate() error {
 		return &fence.InvalidError{Field: "Leases", Reason: "are missing"}
 	case c.Fences == nil:
 		return &fence.InvalidError{Field: "Fences", Reason: "are missing"}
-	case c.DefaultTTL < 0 || c.MaxTTL < 0 || c.MaxWait < 0 || c.MaxLease < 0 || c.DrainTimeout < 0:
+	case c.DefaultTTL < 0 || c.MaxTTL < 0 || c.MaxWait < 0 || min(c.MaxLease, c.DrainTimeout, c.BodyTimeout) < 0:
 		return &fence.InvalidError{Field: "times", Reason: "include a negative one"}
 	}
 	return nil
@@ -129,7 +134,7 @@ func (s *Server) routes() {
 	e := s.echo
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = s.fail
-	e.Use(s.observe)
+	e.Use(s.observe, s.limitBody)
 	e.GET("/healthz", s.health)
 	e.GET("/readyz", s.ready)
 	e.GET("/openapi.json", openAPI)
