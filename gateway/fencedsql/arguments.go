@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
+	"math"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -18,7 +20,13 @@ type arguments struct {
 	oids   []uint32 // 0: the server infers the type
 }
 
+// maxArguments is the protocol's limit.
+const maxArguments = math.MaxUint16
+
 func readArguments(field string, raw []json.RawMessage) (arguments, error) {
+	if len(raw) > maxArguments {
+		return arguments{}, &fence.InvalidError{Field: field, Reason: fmt.Sprintf("are %d; a statement takes at most %d", len(raw), maxArguments)}
+	}
 	a := arguments{values: make([][]byte, len(raw)), oids: make([]uint32, len(raw))}
 	for i, value := range raw {
 		switch value[0] {

@@ -37,6 +37,9 @@ const inTransaction = "is not allowed: a request is one transaction, which the g
 // [*fence.InvalidError] for the named field. nil says nothing about safety;
 // the package's comment says what does.
 func allowed(field, sql string) error {
+	if strings.ContainsRune(sql, 0) { // its end in the protocol: what follows would be read as something else
+		return &fence.InvalidError{Field: field, Reason: "contains the control character U+0000"}
+	}
 	s := scanner{text: sql}
 	first := s.next()
 	if first.kind == endOfText {

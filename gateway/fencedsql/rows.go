@@ -32,15 +32,34 @@ func appendRow(b []byte, fields []pgconn.FieldDescription, values [][]byte) ([]b
 			b = append(b, ',')
 		}
 		embedded := fields[i].DataTypeOID == pgtype.JSONOID || fields[i].DataTypeOID == pgtype.JSONBOID
-		if !utf8.Valid(value) || embedded && value != nil && !json.Valid(value) {
+		if !utf8.Valid(value) || embedded && value != nil && !embeddable(value) {
 			return nil, &api.StatementError{
 				SQLState: stateNotInRepertoire, Message: "a value in the column " + strconv.Quote(fields[i].Name) + " can't stand in JSON",
-				Hint: "An answer is UTF-8, with at most 10000 levels of JSON; leave client_encoding as it is.",
+				Hint: "An answer is UTF-8, with at most 10000 levels of JSON, 5 of them its own; leave client_encoding as it is.",
 			}
 		}
 		b = appendValue(b, fields[i].DataTypeOID, value)
 	}
 	return append(b, ']'), nil
+}
+
+const (
+	// maxLevels is what Go's encoder takes, as its decoder does.
+	maxLevels = 10000
+	// around is what an answer puts around a value: {"results":[{"rows":[[value]]}]}.
+	around = 5
+)
+
+// embeddable reports whether a value is JSON, and still is inside of an answer: that is
+// written after COMMIT.
+func embeddable(value []byte) bool {
+	if len(value) < maxLevels-around { // each level has a byte of its own, at least
+		return json.Valid(value)
+	}
+	inside := make([]byte, 0, len(value)+2*around)
+	inside = append(inside, "[[[[["...)
+	inside = append(inside, value...)
+	return json.Valid(append(inside, "]]]]]"...))
 }
 
 const stateNotInRepertoire = "22021" // character_not_in_repertoire
