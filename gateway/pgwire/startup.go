@@ -166,12 +166,17 @@ func cutString(b []byte) (value string, rest []byte, ok bool) {
 	return string(text), rest, ok
 }
 
-// isTrue reads a boolean as PostgreSQL does for the replication parameter;
-// "database" is not among them: it asks for logical replication.
+// isTrue reads a boolean as PostgreSQL does for the replication parameter: in any
+// case, and the words also by what they begin with. "database" is not among them: it asks for
+// logical replication.
 func isTrue(value string) bool {
-	switch value {
-	case "1", "on", "true", "yes", "t", "y":
+	if value == "1" || strings.EqualFold(value, "on") {
 		return true
+	}
+	for _, word := range []string{"true", "yes"} {
+		if n := len(value); 0 < n && n <= len(word) && strings.EqualFold(value, word[:n]) {
+			return true
+		}
 	}
 	return false
 }
