@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -59,6 +60,16 @@ var _ slog.LogValuer = (*fatalError)(nil)
 
 // LogValue keeps the text, with its cause, in one attribute.
 func (e *fatalError) LogValue() slog.Value { return slog.StringValue(e.Error()) }
+
+// mayBeCommitted is for clients that wait for an answer.
+const mayBeCommitted = "A COMMIT that was not acknowledged may or may not have taken effect."
+
+// advised is the same with one more sentence in its hint.
+func (e *fatalError) advised(more string) *fatalError {
+	with := *e
+	with.hint = strings.TrimSpace(e.hint + " " + more)
+	return &with
+}
 
 func asFatalError(err error) (*fatalError, bool) { return errors.AsType[*fatalError](err) }
 

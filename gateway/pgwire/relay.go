@@ -241,12 +241,12 @@ var (
 func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error) error {
 	s.explain() // also to the log of a client that has left on PostgreSQL's refusal
 	s.mu.Lock()
-	left, idle, why := s.left, s.idle, s.why
+	left, idle, why, unanswered := s.left, s.idle, s.why, s.phase == open && s.quiet == 0
 	s.mu.Unlock()
 	switch {
 	case errors.Is(cause, errClientGone):
 		if why != nil {
-			s.tell(why, false) // it was cut while it did not read
+			s.tell(why, unanswered, false) // it was cut while it did not read
 		}
 		return nil
 	case errors.Is(cause, errEnded):
@@ -255,7 +255,7 @@ func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error)
 			_, _ = upstream.Write(terminate) // never behind a piece of a client's message
 		}
 		_ = upstream.Close() // its locks are waited for
-		s.tell(why, stream.boundary())
+		s.tell(why, unanswered, stream.boundary())
 		return nil
 	case isTimeout(cause):
 		if stream.boundary() {
@@ -272,7 +272,7 @@ func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error)
 	if stream.boundary() {
 		sendFatal(s.client, &fatalError{
 			code: codeConnectionFailure, message: "the gateway has lost its connection to PostgreSQL at " + upstream.RemoteAddr().String(),
-			hint: "A COMMIT that was not acknowledged may or may not have taken effect.",
+			hint: mayBeCommitted,
 		})
 		linger(s.client, shortLinger)
 	}

@@ -1,6 +1,7 @@
 package pgwire
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -364,13 +365,16 @@ func (s *session) cutLocked(why *fatalError) {
 }
 
 // tell ends a session with a word to its client, unless the stream stands inside
-// of a message. nil: the gateway stops.
-func (s *session) tell(why *fatalError, boundary bool) {
-	if why == nil {
-		why = errStopping
-	} else if s.isOpen() {
+// of a message. nil: the gateway stops. Where something of the client is unanswered, that
+// may be a COMMIT: PostgreSQL goes on with it.
+func (s *session) tell(why *fatalError, unanswered, boundary bool) {
+	if why != nil && s.isOpen() {
 		s.srv.cfg.Metrics.Ended(why.code)
 		s.log().Info("a PostgreSQL session was ended", "sqlstate", why.code, "error", why, "detail", why.detail)
+	}
+	why = cmp.Or(why, errStopping)
+	if unanswered {
+		why = why.advised(mayBeCommitted)
 	}
 	if boundary {
 		sendFatal(s.client, why)

@@ -69,7 +69,7 @@ func (s *session) carries() claim {
 // errEndedByOperator is what the client of a session is told that [Server.End] ends.
 var errEndedByOperator = &fatalError{
 	code: codeAdminShutdown, message: "terminating connection due to administrator command at the gateway",
-	hint: "Its transaction is rolled back, and its lease, where it had one, is over.",
+	hint: "A transaction that is not committed is rolled back, and the lease, where there is one, is over.",
 }
 
 // End ends an open session, FATAL 57P01, whatever it does. It is false where this
