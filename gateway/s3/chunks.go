@@ -4,50 +4,86 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gofiber/fiber/v3"
 	"github.com/versity/versitygw/s3api/utils"
 	"github.com/versity/versitygw/s3err"
 )
 
-// A body whose chunks are signed ends with a chunk of no bytes, and only what comes
+const (
+	anyChunks    = "STREAMING-"                         // the begin of each payload that is a body in S3's chunks
+	signedChunks = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD" // and of those whose chunks are signed
+)
+
+// chunked is an upload's body in S3's chunks, on its way to the front, which takes
+// the object's bytes out of it.
+//
+// One whose chunks are signed ends with a chunk of no bytes, and only what comes
 // behind a chunk makes the front compare its signature. Where the body ended right
 // behind the last bytes, the front took them unseen, and a checksum that was to
 // follow as absent. So for it such a body has no end but that chunk.
+type chunked struct {
+	r      io.Reader
+	left   int64 // what it may still have, in bytes: the front holds in memory what follows the chunks
+	signed bool
+	ended  bool // read to the end that HTTP gives it
+	err    error
+}
 
-const signedChunks = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD" // the begin of both kinds
-
-// guardChunks sees to it that the front reads such a body through.
-func guardChunks(c fiber.Ctx) {
-	if !strings.HasPrefix(c.Get("X-Amz-Content-Sha256"), signedChunks) {
-		return
+// guardChunks puts itself before such a body; nil where it is none.
+func guardChunks(c fiber.Ctx) *chunked {
+	payload := c.Get("X-Amz-Content-Sha256")
+	if !strings.HasPrefix(payload, anyChunks) {
+		return nil
 	}
 	stream := c.Request().BodyStream()
 	if stream == nil {
 		stream = http.NoBody
 	}
-	utils.ContextKeyBodyReader.Set(c, &endless{r: stream})
+	size, _ := strconv.ParseInt(c.Get("X-Amz-Decoded-Content-Length"), 10, 64) // where it is no size, the front refuses it
+	b := &chunked{r: stream, left: maxChunked(size), signed: strings.HasPrefix(payload, signedChunks)}
+	utils.ContextKeyBodyReader.Set(c, b)
+	return b
 }
 
-// endless fails where its reader ends.
-type endless struct {
-	r   io.Reader
-	err error
+// maxChunked is how long a body with so many bytes in it may be: all its chunks but
+// the last have at least 8 KiB, and 100 bytes more.
+func maxChunked(size int64) int64 {
+	size = min(max(size, 0), maxCopySize)
+	return size + size/64 + 8<<10
 }
 
 // Read implements [io.Reader]. An error comes alone: the front forgets bytes that
 // come with one.
-func (e *endless) Read(p []byte) (int, error) {
-	if e.err != nil {
-		return 0, e.err
+func (b *chunked) Read(p []byte) (int, error) {
+	if b.err == nil && b.left == 0 {
+		b.err = s3err.GetAPIError(s3err.ErrIncompleteBody)
 	}
-	n, err := e.r.Read(p)
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) { // the front takes the second for the first
+	if b.err != nil {
+		return 0, b.err
+	}
+	n, err := b.r.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	b.ended = errors.Is(err, io.EOF)
+	if b.signed && (b.ended || errors.Is(err, io.ErrUnexpectedEOF)) { // the front takes the second for the first
 		err = s3err.GetAPIError(s3err.ErrIncompleteBody)
 	}
-	if e.err = err; n > 0 {
+	if b.err = err; n > 0 {
 		err = nil
 	}
 	return n, err
+}
+
+// over reports whether nothing is left of a body that the front is done with, so
+// that what comes next on the connection is a request. What ends it in HTTP may
+// still be on its way.
+func (b *chunked) over(conn *patientConn) bool {
+	if b == nil || conn.Conn == nil || conn.SetReadDeadline(time.Now().Add(time.Second)) != nil {
+		return false
+	}
+	n, _ := b.Read(make([]byte, 1))
+	return n == 0 && b.ended
 }

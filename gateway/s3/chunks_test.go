@@ -143,3 +143,35 @@ func TestChunksSignedInAnotherWayAreNotImplemented(t *testing.T) {
 	}
 	w.nothingLeft(0, 0)
 }
+
+// What is read behind the chunks is held in memory, so it is not much.
+func TestWhatFollowsTheChunksHasALimit(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	w.arm("orders/1001", 5)
+	const announced = 1 << 30 // most of which never comes: the answer does not wait for it
+	r := w.putRaw(5, "", "")
+	r.header, r.size = map[string]string{"X-Amz-Decoded-Content-Length": "4"}, announced
+	request := w.headOf(r, "STREAMING-UNSIGNED-PAYLOAD-TRAILER") + "4\r\ndata\r\n0\r\n"
+	if status, text := w.wire(request + strings.Repeat("x", 1<<20)); status != http.StatusBadRequest || !strings.Contains(text, "IncompleteBody") {
+		t.Errorf("got %d %s", status, text)
+	}
+	for _, decoded := range []string{"-1", "9223372036854775807", "x"} {
+		r.header = map[string]string{"X-Amz-Decoded-Content-Length": decoded}
+		if status, text := w.wire(w.headOf(r, "STREAMING-UNSIGNED-PAYLOAD-TRAILER") + strings.Repeat("x", 1<<20)); status != http.StatusBadRequest && status != http.StatusLengthRequired {
+			t.Errorf("%s: got %d %s", decoded, status, text)
+		}
+	}
+	w.nothingLeft(0, 0)
+	const size = 40_000 // in chunks that are as small as they may be
+	text := strings.Repeat("2000\r\n"+strings.Repeat("x", 8192)+"\r\n", size/8192) + fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", size%8192, strings.Repeat("x", size%8192))
+	r.payload, r.header = "STREAMING-UNSIGNED-PAYLOAD-TRAILER", map[string]string{"X-Amz-Decoded-Content-Length": strconv.Itoa(size)}
+	r.body, r.size = body(text), int64(len(text))
+	if res, text := w.send(r); res.StatusCode != http.StatusOK {
+		t.Errorf("small chunks: got %d %s", res.StatusCode, text)
+	}
+	if got := get(t, w.root(), bucket, invoice); got != strings.Repeat("x", size) {
+		t.Errorf("the object holds %d bytes", len(got))
+	}
+}

@@ -9,7 +9,7 @@ import (
 )
 
 // Of an upload that came in HTTP's chunks the rest is no request, wherever its
-// reading ended.
+// reading ended. What comes behind its end is one.
 func TestTheRestOfAChunkedBodyIsNoRequest(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -26,13 +26,17 @@ func TestTheRestOfAChunkedBodyIsNoRequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		r      raw
 		body   string
+		n      int // answers
 		status int
 	}{
-		"whole":                 {good, piece(whole) + "0\r\n\r\n", 200},
-		"another one behind":    {good, piece(whole+strings.Repeat(" ", 2048)+second) + "0\r\n\r\n", 200},
-		"in a chunk of its own": {good, piece(whole) + piece(second) + "0\r\n\r\n", 200},
-		"forged":                {forged, second, 403},
-		"of another resource":   {other, second, 400},
+		"whole":                 {good, piece(whole) + "0\r\n\r\n", 1, 200},
+		"two":                   {good, piece(whole) + "0\r\n\r\n" + second, 2, 200},
+		"two, with a trailer":   {good, piece(whole) + "0\r\nA: b\r\n\r\n" + second, 2, 200},
+		"another one inside":    {good, piece(whole+strings.Repeat(" ", 2048)+second) + "0\r\n\r\n", 1, 200},
+		"in a chunk of its own": {good, piece(whole) + piece(second) + "0\r\n\r\n", 1, 200},
+		"without an end":        {good, piece(whole) + second, 1, 200},
+		"forged":                {forged, second, 1, 403},
+		"of another resource":   {other, second, 1, 400},
 	} {
 		req := w.request(c.r)
 		var head strings.Builder
@@ -40,8 +44,8 @@ func TestTheRestOfAChunkedBodyIsNoRequest(t *testing.T) {
 		if err := req.Header.Write(&head); err != nil {
 			t.Fatal(err)
 		}
-		if n, status := w.answers(head.String() + "\r\n" + c.body); n != 1 || status != c.status {
-			t.Errorf("%s: %d answers, the first %d, want one, %d", name, n, status, c.status)
+		if n, status := w.answers(head.String() + "\r\n" + c.body); n != c.n || status != c.status {
+			t.Errorf("%s: %d answers, the first %d, want %d, %d", name, n, status, c.n, c.status)
 		}
 	}
 	if got := get(t, w.root(), bucket, invoice); got != "data" {

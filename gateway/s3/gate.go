@@ -32,7 +32,8 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 	}()
 	conn := patientOf(c.RequestCtx().Conn())
 	conn.unread.Store(false)
-	defer func() { conn.unread.Store(endsEarly(c)) }()
+	var body *chunked
+	defer func() { conn.unread.Store(endsEarly(c, conn, body)) }()
 	defer g.requests.Add(-1)
 	if g.requests.Add(1) > int64(g.cfg.MaxRequests) || conn.surplus {
 		return refuse(c, s3err.GetAPIError(s3err.ErrSlowDown))
@@ -48,7 +49,7 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 		}
 	}
 	allowBody(c, conn, g.cfg)
-	guardChunks(c)
+	body = guardChunks(c)
 	if g.lookAhead(c, bucket) {
 		defer leaveAhead(c)
 	}
@@ -92,15 +93,14 @@ func (g *gate) check(c fiber.Ctx, began time.Time) (bucket, path string, refused
 }
 
 // endsEarly reports whether the connection ends though the client may be sending
-// still, and sees to it that it does where nobody can tell where the body ends:
-// of a chunked one the front leaves the last bytes, which would be taken for the
-// next request.
-func endsEarly(c fiber.Ctx) bool {
-	length := c.Request().Header.ContentLength()
-	if length == -1 {
+// still, and sees to it that it does where a body in HTTP's chunks was not read to
+// its end: the front leaves the rest, which would be taken for the next request.
+func endsEarly(c fiber.Ctx, conn *patientConn, body *chunked) bool {
+	length, failed := c.Request().Header.ContentLength(), c.Response().StatusCode() >= http.StatusBadRequest
+	if length == -1 && (failed || !body.over(conn)) {
 		c.Response().Header.SetConnectionClose()
 	}
-	return c.Response().ConnectionClose() || length > maxDrained && c.Response().StatusCode() >= http.StatusBadRequest
+	return c.Response().ConnectionClose() || failed && length > maxDrained
 }
 
 // maxDrained is what the front reads of a body that nobody wanted, in bytes. It
