@@ -14,6 +14,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
 	"github.com/fencegate/fencegate/gateway/s3"
 )
@@ -174,4 +178,34 @@ func TestWhatFollowsTheChunksHasALimit(t *testing.T) {
 	if got := get(t, w.root(), bucket, invoice); got != strings.Repeat("x", size) {
 		t.Errorf("the object holds %d bytes", len(got))
 	}
+}
+
+// The front looks at no digest beside a presigned URL, and takes no chunks apart.
+func TestAPresignedUploadIsWhatIsSent(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	w.arm("orders/1001", 5)
+	creds := w.issue("orders/1001", 5)
+	for _, c := range []struct {
+		payload string
+		status  int
+	}{
+		{"STREAMING-UNSIGNED-PAYLOAD-TRAILER", 501}, {signedChunks, 501}, {strings.Repeat("0", 64), 501}, {"UNSIGNED-PAYLOAD", 200},
+	} {
+		req := w.request(raw{creds: creds, method: "PUT", path: "/orders/" + invoice + "?X-Amz-Expires=60"})
+		req.Header = http.Header{"X-Amz-Content-Sha256": {c.payload}}
+		signed, _, err := v4.NewSigner().PresignHTTP(t.Context(), aws.Credentials{AccessKeyID: creds.AccessKeyID, SecretAccessKey: creds.SecretAccessKey, SessionToken: creds.SessionToken},
+			req, "UNSIGNED-PAYLOAD", "s3", "us-east-1", time.Now(), func(o *v4.SignerOptions) { o.DisableURIPathEscaping, o.DisableHeaderHoisting = true, true })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, text := w.fetch("PUT", signed, "4\r\ndata\r\n0\r\n\r\n", "X-Amz-Content-Sha256", c.payload); status != c.status {
+			t.Errorf("%s: got %d %s, want %d", c.payload, status, text, c.status)
+		}
+	}
+	if got := get(t, w.root(), bucket, invoice); got != "4\r\ndata\r\n0\r\n\r\n" {
+		t.Errorf("the object holds %q", got)
+	}
+	w.nothingLeft(1, 1)
 }

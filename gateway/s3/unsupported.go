@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gofiber/fiber/v3"
+	"github.com/versity/versitygw/s3api/utils"
 	"github.com/versity/versitygw/s3err"
 )
 
@@ -107,14 +108,16 @@ func checkHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
 	return nil
 }
 
-// overlooked reports whether a header is a condition, or a range, that the
-// operation would go on without.
+// overlooked reports whether a header is a condition, a range or the digest of a
+// body that the operation would go on without.
 func overlooked(c fiber.Ctx, header string) bool {
 	switch header {
 	case headerExpectedSize, headerExpectedTime:
 		return c.Method() != fiber.MethodDelete
 	case "X-Amz-If-Match-Initiated-Time":
 		return true
+	case "X-Amz-Content-Sha256": // which the front does not look at beside a presigned URL
+		return c.Get(header) != "UNSIGNED-PAYLOAD" && utils.IsPresignedURLAuth(c) && (c.Method() == fiber.MethodPut || c.Method() == fiber.MethodPost)
 	case "X-Amz-Copy-Source-Range":
 		return !c.Request().URI().QueryArgs().Has("partNumber")
 	case "X-Amz-Copy-Source-If-Modified-Since", "X-Amz-Copy-Source-If-Unmodified-Since":
