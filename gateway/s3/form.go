@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gofiber/fiber/v3"
+	"github.com/versity/versitygw/auth"
 	"github.com/versity/versitygw/s3api/middlewares"
 	"github.com/versity/versitygw/s3api/utils"
 	"github.com/versity/versitygw/s3err"
@@ -43,22 +44,27 @@ func admitForm(c fiber.Ctx, path string) s3err.S3Error {
 	return nil
 }
 
+// form is what the front has read of a form before its file.
+func (r request) form() (form middlewares.PostObjectResult, isForm bool) {
+	if r.http != nil {
+		form, isForm = r.http.UserValue(string(utils.ContextKeyObjectPostResult)).(middlewares.PostObjectResult)
+	}
+	return form, isForm
+}
+
 // checkForm refuses fields that would be ignored; nil where there is no form.
 func (r request) checkForm(key string) error {
-	if r.http == nil {
-		return nil
-	}
-	form, isForm := r.http.UserValue(string(utils.ContextKeyObjectPostResult)).(middlewares.PostObjectResult)
+	form, isForm := r.form()
 	if !isForm {
 		return nil
 	}
 	if e := checkKey(key); e != nil {
 		return e
 	}
-	if strings.Contains(key, "${filename}") { // the front puts no name there
-		return s3err.GetNotImplementedErr("${filename}", "")
-	}
 	for name, value := range form.Fields {
+		if strings.Contains(value, "${filename}") { // the front puts no name there
+			return s3err.GetNotImplementedErr("${filename}", "")
+		}
 		header := textproto.CanonicalMIMEHeaderKey(name)
 		if header == "Acl" || header == "X-Amz-Acl" {
 			header = "X-Amz-Acl"
@@ -71,10 +77,11 @@ func (r request) checkForm(key string) error {
 }
 
 // cutForm leaves the file of a form as the body: the front takes the fields behind
-// it, such as a browser's button, for a part of it. A form is a document, so it is
-// held in memory.
+// it, such as a browser's button, for a part of it, and for a part of what the
+// policy says of its size. A form is a document, so it is held in memory.
 func (r request) cutForm(in *s3response.PutObjectInput) error {
-	if r.http == nil || r.http.UserValue(string(utils.ContextKeyObjectPostResult)) == nil {
+	form, isForm := r.form()
+	if !isForm {
 		return nil
 	}
 	_, params, _ := mime.ParseMediaType(r.header("Content-Type"))
@@ -82,8 +89,15 @@ func (r request) cutForm(in *s3response.PutObjectInput) error {
 	if err != nil {
 		return s3err.GetAPIError(s3err.ErrMalformedPOSTRequest)
 	}
-	data, _, _ = bytes.Cut(data, []byte("\r\n--"+params["boundary"]))
+	data, _, more := bytes.Cut(data, []byte("\r\n--"+strings.TrimSpace(params["boundary"])))
 	size := int64(len(data))
 	in.Body, in.ContentLength = bytes.NewReader(data), &size
-	return nil
+	if !more {
+		return nil
+	}
+	policy, err := auth.ParsePOSTPolicyBase64(form.Fields["policy"])
+	if err != nil {
+		return err
+	}
+	return policy.Evaluate(auth.PostPolicyEvalInput{Bucket: *in.Bucket, Key: *in.Key, ContentLength: size, Fields: form.Fields})
 }

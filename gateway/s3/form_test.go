@@ -20,6 +20,11 @@ import (
 
 // form is the body that a browser sends for a policy that the credentials' holder signed.
 func form(c s3.Credentials, key, data string, more map[string]string) string {
+	return formUnder(c, key, data, more)
+}
+
+// formUnder has more conditions than those that the fields fulfil.
+func formUnder(c s3.Credentials, key, data string, more map[string]string, conditions ...string) string {
 	now := time.Now().UTC()
 	date := now.Format("20060102")
 	fields := map[string]string{
@@ -30,7 +35,6 @@ func form(c s3.Credentials, key, data string, more map[string]string) string {
 		fields["x-amz-security-token"] = c.SessionToken
 	}
 	maps.Copy(fields, more)
-	var conditions []string
 	for name, value := range fields {
 		conditions = append(conditions, fmt.Sprintf("{%q: %q}", name, value))
 	}
