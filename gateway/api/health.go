@@ -21,14 +21,10 @@ func (s *Server) health(c echo.Context) error {
 // ready answers 200 where every part serves, else 503 naming the first that
 // does not.
 func (s *Server) ready(c echo.Context) error {
-	ctx, cancel := context.WithTimeout(c.Request().Context(), checkTimeout)
-	defer cancel()
-	failed := make([]error, len(s.cfg.Checks))
-	var checks sync.WaitGroup
-	for i, check := range s.cfg.Checks {
-		checks.Go(func() { failed[i] = check.Run(ctx) })
+	failed, err := s.looks.take(c.Request().Context(), s.cfg.Checks)
+	if err != nil {
+		return err
 	}
-	checks.Wait()
 	parts := make(map[string]string, len(failed))
 	for i, err := range failed {
 		if err != nil {
@@ -49,6 +45,51 @@ func (s *Server) metrics(c echo.Context) error {
 	extendWrite(c)
 	s.cfg.Metrics.ServeHTTP(c.Response(), c.Request())
 	return nil
+}
+
+// looks makes one look at the parts do for all requests that come while it lasts: nobody
+// needs a token for /readyz, and each look takes connections that leases need too.
+type looks struct {
+	mu  sync.Mutex
+	now *look // nil: none is under way
+}
+
+type look struct {
+	ended  chan struct{}
+	failed []error // for each check; good once it has ended
+}
+
+// take returns what a look finds, which may have begun before. The error is ctx's.
+func (l *looks) take(ctx context.Context, checks []Check) ([]error, error) {
+	l.mu.Lock()
+	found := l.now
+	if found != nil {
+		l.mu.Unlock()
+		select {
+		case <-found.ended:
+			return found.failed, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	found = &look{ended: make(chan struct{}), failed: make([]error, len(checks))}
+	l.now = found
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		l.now = nil
+		l.mu.Unlock()
+		close(found.ended)
+	}()
+	// It ends for all of them, also where the one who began it leaves.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
+	defer cancel()
+	var running sync.WaitGroup
+	for i, check := range checks {
+		running.Go(func() { found.failed[i] = check.Run(ctx) })
+	}
+	running.Wait()
+	return found.failed, nil
 }
 
 //go:embed openapi.json

@@ -108,6 +108,7 @@ type Server struct {
 	cfg     Config
 	log     *slog.Logger
 	handles *sealer
+	looks   looks
 	echo    *echo.Echo
 
 	stopping context.Context // ends when the server is asked to stop: waits are cut short
