@@ -112,6 +112,8 @@ func (s *session) admitted(upstream net.Conn, held []byte) ([]byte, error) {
 		}
 	}
 	switch {
+	case s.who.physical && s.policy == PolicyGrantRequired: // it writes nothing that a lease is for
+		return nil, s.noGrant()
 	case s.who.lease != nil:
 		return held, s.takeLease()
 	case s.policy == PolicyOpen, s.policy == PolicyReadOnly && !s.who.presents:

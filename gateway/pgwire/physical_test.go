@@ -1,0 +1,46 @@
+//go:build unix
+
+package pgwire_test
+
+import (
+	"io"
+	"net"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/fencegate/fencegate/gateway/pgwire"
+)
+
+// A lease is no way round the rule for physical replication, which writes nothing.
+func TestPhysicalReplicationNeedsOpenAlsoWithALease(t *testing.T) {
+	t.Parallel()
+	leases := newCounter()
+	r := start(t, "tcp", upstream(t, func(conn net.Conn) {
+		readStartup(conn)
+		_, _ = conn.Write(encode(authOK, ready))
+		_, _ = io.Copy(io.Discard, conn)
+	}), "shop", rules(t, "*@replication=grant-required"), func(c *pgwire.Config) {
+		c.Leases, c.LeaseRules = leases, []pgwire.LeaseRule{{User: "*", Resource: "*"}}
+	})
+	close(leases.give)
+	conn := r.dial()
+	send(t, conn, &pgproto3.StartupMessage{
+		ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "ada", "replication": "true", "fence.lease": "orders/1"},
+	})
+	for from := pgproto3.NewFrontend(conn, conn); ; {
+		m, err := from.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch m := m.(type) {
+		case *pgproto3.ErrorResponse:
+			if m.Code != "ZF002" {
+				t.Errorf("%+v", m)
+			}
+			return
+		case *pgproto3.ReadyForQuery:
+			t.Fatal("the session is open")
+		}
+	}
+}
