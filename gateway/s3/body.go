@@ -118,7 +118,7 @@ func (b *body) take(p []byte) (n int, err error) {
 // finish reads the end of a body whose bytes have been stored, unless the store
 // did, and says whether it is what was announced.
 func (b *body) finish(size int64) error {
-	var more [1]byte
+	var more [512]byte // the end of chunks, which the front would take apart byte by byte
 	for b.count == size && !b.ended && b.err == nil {
 		_, _ = b.Read(more[:]) // remembers the error
 	}

@@ -112,9 +112,9 @@ func tooEarly(c fiber.Ctx, now time.Time) bool {
 // maxSkew is what S3 allows between two clocks.
 const maxSkew = 15 * time.Minute
 
-// allowBody lets a body take its time from now on.
+// allowBody lets a body take its time from now on, where not all of it is there.
 func allowBody(c fiber.Ctx, conn *patientConn, cfg Config) {
-	if length := c.Request().Header.ContentLength(); length != 0 && conn.Conn != nil {
+	if length := c.Request().Header.ContentLength(); (length == -1 || length > readAhead) && conn.Conn != nil {
 		_ = conn.SetReadDeadline(time.Now().Add(bodyTimeout(int64(length), cfg))) // where it fails, the next read does
 	}
 }
