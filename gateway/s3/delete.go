@@ -180,8 +180,8 @@ func (b *backend) remove(ctx context.Context, r request, in *s3.DeleteObjectInpu
 		return removed{}, apiError{code: "UserKeyMustBeSpecified", status: http.StatusBadRequest, message: "The object's key is empty. Nothing was deleted."}
 	}
 	var ifMatch *string
-	if in.IfMatch != nil && *in.IfMatch != "" {
-		ifMatch = wantedETag(*in.IfMatch)
+	if in.IfMatch != nil {
+		ifMatch = wantedETag(*in.IfMatch) // an empty one is none's
 	}
 	wanted, err := versionOf(text(in.VersionId))
 	if err == nil {

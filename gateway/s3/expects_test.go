@@ -30,6 +30,13 @@ func TestNoConditionIsLeftOut(t *testing.T) {
 		{"PUT", object, "If-Match", "!other", 412},
 		{"PUT", object, "If-None-Match", "W/" + etagOf("data"), 412},
 		{"PUT", object, "X-Amz-If-Match-Size", "4", 501},
+		{"PUT", object, "If-Match", "", 400},
+		{"PUT", object, "If-Match", `""`, 400},
+		{"PUT", object, "If-None-Match", " ", 400},
+		{"DELETE", object, "If-Match", "", 400},
+		{"DELETE", object, "If-Match", `""`, 400},
+		{"DELETE", object, "X-Amz-If-Match-Size", "", 400},
+		{"DELETE", object, "X-Amz-If-Match-Last-Modified-Time", "", 400},
 		{"DELETE", object, "If-Match", `"!other"`, 412},
 		{"DELETE", object, "X-Amz-If-Match-Size", "four", 400},
 		{"DELETE", object, "X-Amz-If-Match-Size", "99999999999999999999", 400},
@@ -46,6 +53,15 @@ func TestNoConditionIsLeftOut(t *testing.T) {
 		if res, _ := w.send(raw{creds: q.creds, method: "HEAD", path: object}); res.StatusCode != http.StatusOK || res.ContentLength != 4 {
 			t.Errorf("%s %s: %s: the object is changed or gone: %d", r.method, r.header, r.value, res.StatusCode)
 		}
+	}
+	twice := w.request(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: object, header: map[string]string{"If-None-Match": `"other"`}})
+	twice.Header.Add("If-None-Match", etagOf("data")) // which nobody signed
+	if res, err := httpClient(t).Do(twice); err != nil || res.StatusCode != http.StatusBadRequest {
+		t.Errorf("a condition twice: got %+v, %v", res, err)
+	}
+	emptied, err := c.DeleteObjects(t.Context(), &awss3.DeleteObjectsInput{Bucket: &bucket, Delete: &types.Delete{Objects: []types.ObjectIdentifier{{Key: aws.String(invoice), ETag: aws.String("")}}}})
+	if err != nil || len(emptied.Errors) != 1 || *emptied.Errors[0].Code != "PreconditionFailed" {
+		t.Errorf("a deletion of many with an empty ETag: got %+v, %v", emptied, err)
 	}
 	for header, value := range map[string]string{
 		"X-Amz-Copy-Source-Range": "bytes=0-1", "X-Amz-Copy-Source-If-Unmodified-Since": "yesterday", "X-Amz-Copy-Source-If-Modified-Since": "tomorrow",

@@ -1,6 +1,7 @@
 package s3
 
 import (
+	"bytes"
 	"net/http"
 	"slices"
 	"strings"
@@ -41,6 +42,10 @@ var known = map[string]map[string]bool{
 	"PUT bucket": set(putBucket), "DELETE bucket": set(ofBuckets), "POST bucket": set("delete"),
 	"PUT object": set(putObject), "DELETE object": set(delObject), "POST object": set(postObject),
 }
+
+// ofWrites are the headers of conditions on a write, a deletion or a copy's source.
+var ofWrites = set("If-Match If-None-Match X-Amz-Copy-Source-If-Match X-Amz-Copy-Source-If-None-Match X-Amz-Copy-Source-If-Modified-Since " +
+	"X-Amz-Copy-Source-If-Unmodified-Since " + headerExpectedSize + " " + headerExpectedTime)
 
 var (
 	always   = set(strings.ToLower(everywhere))
@@ -91,10 +96,12 @@ func harmless(name string) bool {
 // checkHeaders refuses headers that ask for what is not there, of any operation.
 func checkHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
 	_, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	acl := setsACL(c)
+	acl, reads := setsACL(c), c.Method() == fiber.MethodGet || c.Method() == fiber.MethodHead
 	for name, value := range c.Request().Header.All() {
 		header := string(name)
 		switch {
+		case !reads && ofWrites[header] && (len(bytes.Trim(value, `" `)) == 0 || len(c.Request().Header.PeekAll(header)) > 1): // the front takes the first, and none that is empty
+			return apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "The condition " + header + " is there without a value, or more than once."}
 		case !strings.HasPrefix(header, "X-Amz-"):
 		case header == "X-Amz-Expected-Bucket-Owner" || header == "X-Amz-Source-Expected-Bucket-Owner":
 			if string(value) != owner {
