@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gofiber/fiber/v3"
+	"github.com/valyala/fasthttp"
 	"github.com/versity/versitygw/s3api/utils"
 	"github.com/versity/versitygw/s3err"
 )
@@ -62,6 +63,7 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 		return answer(c, e)
 	}
 	hideSeal(c)
+	sayIDsOnce(&c.Response().Header)
 	if len(c.Request().URI().QueryString()) > 0 { // no document of either without one
 		mendAttributes(c)
 		sortTags(c)
@@ -173,4 +175,16 @@ func admit(c fiber.Ctx, path, owner string) s3err.S3Error {
 		return s3err.GetEntityTooLargeErr(int64(length), maxDocument)
 	}
 	return nil
+}
+
+// sayIDsOnce takes one of two ids of the request out of an answer whose header names
+// keep their case, as those of reads do: the front adds its own in small letters.
+func sayIDsOnce(h *fasthttp.ResponseHeader) {
+	for name := range h.All() {
+		if string(name) == utils.HeaderAmzRequestID {
+			h.Del("X-Amz-Request-Id")
+			h.Del("X-Amz-Id-2")
+			return
+		}
+	}
 }
