@@ -14,7 +14,9 @@ import (
 // that PostgreSQL works meanwhile. Its answer is used only after that, by the
 // operation. Whoever makes PostgreSQL work like this names credentials that are
 // known here, and a request's limits count for it, too; what he learns without a
-// signature is nothing.
+// signature is nothing. Before a read from a page of another origin the front asks
+// PostgreSQL for the bucket's rules: the look-up would hold a connection meanwhile,
+// and wait for itself where there is only one.
 
 // localAhead holds the look-up on its way to the operation.
 const localAhead = "fencegate-ahead"
@@ -23,7 +25,8 @@ const localAhead = "fencegate-ahead"
 func (g *gate) lookAhead(c fiber.Ctx, hostBucket string) bool {
 	req := c.Request()
 	method := c.Method()
-	if g.lookups.limit == 0 || method != fiber.MethodGet && method != fiber.MethodHead || req.Header.ContentLength() > 0 || !plainQuery(req.URI().QueryString()) {
+	if g.lookups.limit == 0 || method != fiber.MethodGet && method != fiber.MethodHead || req.Header.ContentLength() > 0 ||
+		!plainQuery(req.URI().QueryString()) || len(req.Header.Peek(fiber.HeaderOrigin)) > 0 {
 		return false
 	}
 	path, err := url.PathUnescape(string(req.URI().PathOriginal()))

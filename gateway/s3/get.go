@@ -64,9 +64,7 @@ func (b *backend) findAfter(ahead *lookup, bucket, key, versionID string) (versi
 	var v version
 	var found, deletion bool
 	if wanted.Valid {
-		err = b.db.once(b.base, func(ctx context.Context, q querier) error {
-			return v.scan(behind{q.QueryRow(ctx, sqlFind, bucket, key, wanted), []any{&found, &deletion}})
-		})
+		v, found, deletion, err = b.named(bucket, key, wanted)
 	} else {
 		v, found, err = b.current(ahead, bucket, key)
 	}
@@ -85,6 +83,14 @@ func (b *backend) findAfter(ahead *lookup, bucket, key, versionID string) (versi
 	return v, nil
 }
 
+// named is the version of a key that has this id, and whether there is one.
+func (b *backend) named(bucket, key string, id pgtype.UUID) (v version, found, deletion bool, err error) {
+	err = b.db.once(b.base, func(ctx context.Context, q querier) error {
+		return v.scan(behind{q.QueryRow(ctx, sqlFind, bucket, key, id), []any{&found, &deletion}})
+	})
+	return v, found, deletion, err
+}
+
 // current is a key's current version and whether there is one.
 func (b *backend) current(ahead *lookup, bucket, key string) (v version, found bool, err error) {
 	began := time.Now()
@@ -101,6 +107,11 @@ func (b *backend) current(ahead *lookup, bucket, key string) (v version, found b
 		}
 		began = ahead.began
 	}
+	return b.currentAlone(began, bucket, key)
+}
+
+// currentAlone is current without the look-ups that others make.
+func (b *backend) currentAlone(began time.Time, bucket, key string) (v version, found bool, err error) {
 	ctx, cancel := context.WithDeadline(b.base, began.Add(b.cfg.DatabaseTimeout))
 	defer cancel()
 	err = b.db.once(ctx, func(ctx context.Context, q querier) error {
@@ -243,7 +254,7 @@ func (b *backend) lookAfter(ahead *lookup, in *s3.GetObjectInput) (version, exte
 func (v version) satisfies(in *s3.GetObjectInput) error {
 	cond := front.PreConditions{
 		IfModSince: in.IfModifiedSince, IfUnmodeSince: in.IfUnmodifiedSince,
-		IfMatch: v.matching(in.IfMatch, false), IfNoneMatch: v.matching(in.IfNoneMatch, true),
+		IfMatch: matching(v.ETag, in.IfMatch, false), IfNoneMatch: matching(v.ETag, in.IfNoneMatch, true),
 	}
 	if cond.IfUnmodeSince != nil {
 		until := cond.IfUnmodeSince.Add(1)
@@ -271,9 +282,9 @@ func (e unmodifiedError) tell(r request) {
 	}
 }
 
-// matching takes out of a list of ETags the one that is the version's, else the
+// matching takes out of a list of ETags the one that is a version's, else the
 // list. A weak one, W/"…", is equal only in a weak comparison.
-func (v version) matching(list *string, weak bool) *string {
+func matching(etag string, list *string, weak bool) *string {
 	if list == nil {
 		return nil
 	}
@@ -282,8 +293,8 @@ func (v version) matching(list *string, weak bool) *string {
 		if weak {
 			tag = strings.TrimPrefix(tag, "W/")
 		}
-		if strings.Trim(tag, `"`) == v.ETag {
-			return &v.ETag
+		if tag = strings.Trim(tag, `"`); tag == etag {
+			return &tag
 		}
 	}
 	return list

@@ -3,7 +3,6 @@
 package s3
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -214,39 +213,38 @@ func TestNobodyWaitsLongForAQuestionThatHangs(t *testing.T) {
 	a.nothingIsLeft()
 }
 
-func TestALookUpEndsAtItsDeadline(t *testing.T) {
+// Who waits for a second question waits no longer, though the first one was quick.
+func TestNobodyWaitsLongForALaterQuestionThatHangs(t *testing.T) {
 	t.Parallel()
-	a := setUpLookups(t, time.Hour)
-	a.lookups.timeout, a.cfg.DatabaseTimeout = 100*time.Millisecond, 100*time.Millisecond
-	tx, err := a.db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	a := setUpLookups(t, 300*time.Millisecond)
+	first, release := a.held()
+	hangs := a.lookups.begin("b", "warm")
+	ended := make(chan error, 2)
+	for _, l := range []*lookup{first, hangs} {
+		go func() {
+			_, err := l.wait()
+			ended <- err
+		}()
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := tx.Exec(t.Context(), "LOCK TABLE objects.pointers"); err != nil {
-		t.Fatal(err)
+	<-a.wire.came
+	later := make(chan struct{})
+	a.wire.mu.Lock()
+	a.wire.held = later
+	a.wire.mu.Unlock()
+	release()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
-	began := time.Now()
-	var readers sync.WaitGroup
-	for range 10 {
-		readers.Go(func() {
-			if _, _, err := a.current(nil, "b", "first"); !errors.Is(err, errDatabaseAway) {
-				t.Errorf("got %v", err)
-			}
-		})
+	<-a.wire.came
+	a.wire.mu.Lock()
+	a.wire.held = nil // for all but that one
+	a.wire.mu.Unlock()
+	if c, err := a.lookups.begin("b", "warm").wait(); err != nil || !c.key {
+		t.Errorf("beside it: %+v, %v", c, err)
 	}
-	readers.Wait()
-	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("it took %s", took)
-	}
-	_ = tx.Rollback(t.Context())
-	for found := false; !found; { // a busy machine may need more than one deadline to connect
-		if _, found, err = a.current(nil, "b", "first"); !found && time.Since(began) > 30*time.Second {
-			t.Fatalf("afterwards: %v", err)
-		}
-	}
-	if _, err := a.cfg.Pool.Exec(t.Context(), "SELECT pg_sleep(0.3)"); err != nil {
-		t.Errorf("a connection came back with a deadline: %v", err)
+	close(later)
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 	a.nothingIsLeft()
 }

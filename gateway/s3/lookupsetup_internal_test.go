@@ -49,7 +49,9 @@ func (w *wire) hold() (release func()) {
 	w.asked.Store(0)
 	return sync.OnceFunc(func() {
 		w.mu.Lock()
-		w.held = nil
+		if w.held == held {
+			w.held = nil
+		}
 		w.mu.Unlock()
 		close(held)
 	})
@@ -149,6 +151,14 @@ func (a *asking) write(key string) blob.ID {
 	return id
 }
 
+// endAfter is how long look-ups may take from now on; the set-up had longer.
+func (a *asking) endAfter(timeout time.Duration) {
+	a.lookups.mu.Lock()
+	defer a.lookups.mu.Unlock()
+	a.lookups.timeout, a.cfg.DatabaseTimeout = timeout, timeout
+	a.lookups.due = time.Time{} // that of the timer that runs is for the longer one
+}
+
 // held begins a look-up whose answer is held back.
 func (a *asking) held() (first *lookup, release func()) {
 	release = a.wire.hold()
@@ -160,8 +170,8 @@ func (a *asking) nothingIsLeft() {
 	a.t.Helper()
 	a.lookups.mu.Lock()
 	defer a.lookups.mu.Unlock()
-	if a.lookups.underWay != 0 || a.lookups.slow != 0 || len(a.lookups.waiting) != 0 {
-		a.t.Errorf("%d questions are under way, %d slow, %d look-ups wait", a.lookups.underWay, a.lookups.slow, len(a.lookups.waiting))
+	if len(a.lookups.underWay) != 0 || a.lookups.slow != 0 || len(a.lookups.waiting) != 0 {
+		a.t.Errorf("%d questions are under way, %d slow, %d look-ups wait", len(a.lookups.underWay), a.lookups.slow, len(a.lookups.waiting))
 	}
 	limit := time.After(10 * time.Second)
 	for a.cfg.Pool.Stat().AcquiredConns() != 0 { // the pool ends a lost connection beside its user
