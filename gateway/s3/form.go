@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"mime"
+	"net/http"
 	"net/textproto"
 	"strings"
 
@@ -18,13 +19,20 @@ import (
 // A form, POST of multipart/form-data to a bucket, is how browsers upload: its
 // fields carry a policy that somebody signed, and what other uploads have in
 // headers. The front holds the fields in memory before it knows who sent them, so
-// a form is bounded as every document is.
+// a form is bounded as every document is, and like one it is read at once.
+
+// maxFormParts is how many fields a form may have. S3 allows 20 kB of them, which
+// is about as many; the front needs time by the square of it.
+const maxFormParts = 256
 
 // isForm reports whether the request is a form.
 func isForm(c fiber.Ctx) bool {
+	if c.Method() != fiber.MethodPost {
+		return false
+	}
 	query := c.Request().URI().QueryArgs()
 	kind, _, _ := mime.ParseMediaType(c.Get("Content-Type"))
-	return c.Method() == fiber.MethodPost && !query.Has("delete") && !query.Has("uploads") && !query.Has("uploadId") && strings.HasPrefix(kind, "multipart/")
+	return !query.Has("delete") && !query.Has("uploads") && !query.Has("uploadId") && strings.HasPrefix(kind, "multipart/")
 }
 
 // admitForm refuses what only a signed header can ask for: none of a form's is.
@@ -41,7 +49,72 @@ func admitForm(c fiber.Ctx, path string) s3err.S3Error {
 		return s3err.GetNotImplementedErr(headerStage, "")
 	}
 	h.Del(headerInvocation)
+	for name := range h.All() {
+		if header := string(name); ignoredInForm(header) || strings.HasPrefix(header, "X-Amz-Checksum-") {
+			return s3err.GetNotImplementedErr(header, "")
+		}
+	}
 	return nil
+}
+
+// ignoredInForm reports whether a header, or a field of that name, is a condition or
+// a digest that the front takes of no form.
+func ignoredInForm(header string) bool { return ofWrites[header] || header == "Content-Md5" }
+
+// takeForm reads a form, and has the front find it complete: with a line break behind
+// the last boundary, which it insists on and some clients don't send.
+func takeForm(c fiber.Ctx) s3err.S3Error {
+	boundary := boundaryOf(c.Get("Content-Type"))
+	if boundary == "" {
+		return nil // the front refuses it
+	}
+	var form bytes.Buffer
+	req := c.Request()
+	if stream := req.BodyStream(); stream != nil {
+		_, _ = form.ReadFrom(stream) // a failure shows in the length
+	} else {
+		form.Write(req.Body())
+	}
+	if form.Len() != req.Header.ContentLength() {
+		return s3err.GetAPIError(s3err.ErrMalformedPOSTRequest)
+	}
+	if !bytes.HasSuffix(form.Bytes(), []byte("\r\n")) {
+		form.WriteString("\r\n")
+	}
+	if !bytes.Contains(form.Bytes(), []byte("\r\n--"+boundary+"--\r\n")) {
+		return s3err.GetAPIError(s3err.ErrMalformedPOSTRequest)
+	}
+	parts, more := 0, true
+	for rest := form.Bytes(); more; parts++ {
+		if parts > maxFormParts {
+			return apiError{code: "MaxPostPreDataLengthExceededError", status: http.StatusBadRequest, message: "Your POST request fields preceding the upload file were too large."}
+		}
+		_, rest, more = cutPart(rest, boundary)
+	}
+	req.SetBodyRaw(form.Bytes()) // which ends the stream: it counts by the length that changes here
+	req.Header.SetContentLength(form.Len())
+	return nil
+}
+
+func boundaryOf(contentType string) string {
+	_, params, _ := mime.ParseMediaType(contentType)
+	return strings.TrimSpace(params["boundary"])
+}
+
+// cutPart cuts what is before a boundary off. One that goes on is none.
+func cutPart(data []byte, boundary string) (part, rest []byte, found bool) {
+	line := []byte("\r\n--" + boundary)
+	for at := 0; ; at += len(line) {
+		next := bytes.Index(data[at:], line)
+		if next < 0 {
+			return data, nil, false
+		}
+		at += next
+		rest = data[at+len(line):]
+		if end := bytes.TrimLeft(rest, " \t"); len(end) == 0 || bytes.HasPrefix(end, []byte("\r\n")) || bytes.HasPrefix(end, []byte("--")) {
+			return data[:at], rest, true
+		}
+	}
 }
 
 // form is what the front has read of a form before its file.
@@ -69,30 +142,29 @@ func (r request) checkForm(key string) error {
 		if header == "Acl" || header == "X-Amz-Acl" {
 			header = "X-Amz-Acl"
 		}
-		if asksForMore(header, value, true) {
+		if asksForMore(header, value, true) || ignoredInForm(header) || header == headerToken || header == headerStage {
 			return s3err.GetNotImplementedErr(strings.ToValidUTF8(name, "?"), "")
 		}
 	}
 	return nil
 }
 
-// cutForm leaves the file of a form as the body: the front takes the fields behind
-// it, such as a browser's button, for a part of it, and for a part of what the
-// policy says of its size. A form is a document, so it is held in memory.
+// cutForm leaves the file of a form as the body: the front takes what is behind it,
+// such as a browser's button, for a part of it, or for a part of what the policy
+// says of its size.
 func (r request) cutForm(in *s3response.PutObjectInput) error {
 	form, isForm := r.form()
 	if !isForm {
 		return nil
 	}
-	_, params, _ := mime.ParseMediaType(r.header("Content-Type"))
 	data, err := io.ReadAll(in.Body)
 	if err != nil {
 		return s3err.GetAPIError(s3err.ErrMalformedPOSTRequest)
 	}
-	data, _, more := bytes.Cut(data, []byte("\r\n--"+strings.TrimSpace(params["boundary"])))
+	data, _, _ = cutPart(data, boundaryOf(r.header("Content-Type")))
 	size := int64(len(data))
 	in.Body, in.ContentLength = bytes.NewReader(data), &size
-	if !more {
+	if size == form.ContentLength {
 		return nil
 	}
 	policy, err := auth.ParsePOSTPolicyBase64(form.Fields["policy"])

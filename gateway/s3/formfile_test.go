@@ -4,8 +4,10 @@ package s3_test
 
 import (
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A form's object is its file, with all that it says, or nothing.
@@ -49,6 +51,88 @@ func TestAFormStoresItsFileAndNothingElse(t *testing.T) {
 		status, answer := w.post(text, nil)
 		if wanted := map[bool]int{true: 501, false: 400}[strings.HasSuffix(name, "a file name")]; status != wanted {
 			t.Errorf("%s: got %d %s, want %d", name, status, answer, wanted)
+		}
+	}
+	if got := get(t, c, bucket, invoice); got != "before" {
+		t.Errorf("the object holds %q", got)
+	}
+}
+
+// What follows a form's last boundary is not of its file, also where the policy says
+// how long that must be.
+func TestAFormsPolicyIsOfItsFileAlone(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	c := w.lease("orders/1001", 5)
+	creds := w.issue("orders/1001", 5)
+	put(t, c, bucket, invoice, "before")
+	text := formUnder(creds, invoice, "x", nil, `["content-length-range", 5, 1000]`) + strings.Repeat("e", 100)
+	if status, answer := w.post(text, nil); status != http.StatusBadRequest || !strings.Contains(answer, "EntityTooSmall") {
+		t.Errorf("got %d %s", status, answer)
+	}
+	if got := get(t, c, bucket, invoice); got != "before" {
+		t.Errorf("the object holds %q", got)
+	}
+}
+
+// Some clients send no line break behind the last boundary, and need none.
+func TestAFormEndsWithItsLastBoundary(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	c := w.lease("orders/1001", 5)
+	creds := w.issue("orders/1001", 5)
+	for _, data := range []string{"", "x", "data", "line\r\n--bcd\r\nmore", strings.Repeat("x", mib)} {
+		text := formUnder(creds, invoice, data, nil, `["content-length-range", 0, `+strconv.Itoa(len(data))+`]`)
+		if status, answer := w.post(strings.TrimSuffix(text, "\r\n"), nil); status != http.StatusNoContent {
+			t.Errorf("%.30q: got %d %s", data, status, answer)
+		}
+		if got := get(t, c, bucket, invoice); got != data {
+			t.Errorf("the object holds %.30q, want %.30q", got, data)
+		}
+	}
+	put(t, c, bucket, invoice, "before")
+	for _, end := range []string{formTail, "\n--b--\r\n", "b--\r\n", "--\r\n"} {
+		if status, answer := w.post(strings.TrimSuffix(form(creds, invoice, "x", nil), end), nil); status != http.StatusBadRequest || !strings.Contains(answer, "MalformedPOSTRequest") {
+			t.Errorf("without %q: got %d %s", end, status, answer)
+		}
+	}
+	if got := get(t, c, bucket, invoice); got != "before" {
+		t.Errorf("the object holds %q", got)
+	}
+}
+
+// The front joins fields of one name, and would be busy for seconds with a form that nobody signed.
+func TestAFormHasFewFields(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.bucket()
+	text := strings.Repeat("--b\r\nContent-Disposition: form-data; name=x-amz-meta-a\r\n\r\n"+strings.Repeat("v", 40)+"\r\n", 15_000)
+	began := time.Now()
+	if status, answer := w.post(text+formHead+"x"+formTail, nil); status != http.StatusBadRequest || !strings.Contains(answer, "MaxPostPreDataLengthExceeded") {
+		t.Errorf("got %d %s after %s", status, answer, time.Since(began))
+	}
+}
+
+// No condition and no digest of a form is left out: the object would be gone.
+func TestAFormIsNotTakenWithoutWhatItAsksFor(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	c := w.lease("orders/1001", 5)
+	creds := w.issue("orders/1001", 5)
+	put(t, c, bucket, invoice, "before")
+	for name, value := range map[string]string{
+		"If-None-Match": "*", "If-Match": `"0"`, "Content-MD5": "kBUJtpcVaWcK1Dg7nR9vXQ==", "x-amz-checksum-crc32": "AAAAAA==",
+		"Fencing-Token": "5", "Fencing-Stage": "a",
+	} {
+		lower := strings.ToLower(name)
+		if status, answer := w.post(form(creds, invoice, "x", map[string]string{lower: value}), nil); status < 400 {
+			t.Errorf("field %s: got %d %s", name, status, answer)
+		}
+		if status, answer := w.post(form(creds, invoice, "x", nil), map[string]string{name: value}); status < 400 {
+			t.Errorf("header %s: got %d %s", name, status, answer)
 		}
 	}
 	if got := get(t, c, bucket, invoice); got != "before" {

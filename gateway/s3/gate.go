@@ -50,6 +50,11 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 		}
 	}
 	allowBody(c, conn, g.cfg)
+	if isForm(c) {
+		if e := takeForm(c); e != nil {
+			return refuse(c, e)
+		}
+	}
 	body = guardChunks(c)
 	if g.lookAhead(c, bucket) {
 		defer leaveAhead(c)
