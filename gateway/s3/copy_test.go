@@ -111,6 +111,34 @@ func TestDeletingManyAnswersForEachKey(t *testing.T) {
 	}
 }
 
+// Who asks for quiet hears of refusals only, also where dates are expected, which
+// are read another way.
+func TestAQuietDeletionOfManyTellsRefusalsOnly(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	holder := w.lease("orders/1001", 5)
+	for _, quiet := range []bool{false, true} {
+		for _, dated := range []bool{false, true} {
+			put(t, holder, bucket, "1001/a", "x")
+			list := types.Delete{Quiet: &quiet, Objects: []types.ObjectIdentifier{{Key: aws.String("1001/a")}, {Key: aws.String("1002/a")}}}
+			if dated {
+				list.Objects[1].LastModifiedTime = aws.Time(time.Now())
+			}
+			out, err := holder.DeleteObjects(t.Context(), &awss3.DeleteObjectsInput{Bucket: &bucket, Delete: &list})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if told := len(out.Deleted) == 1; told == quiet || len(out.Errors) != 1 {
+				t.Errorf("quiet %v, dated %v: deleted %+v, errors %+v", quiet, dated, out.Deleted, out.Errors)
+			}
+			if got := names(t, w.root(), awss3.ListObjectsV2Input{Bucket: &bucket}); len(got) != 0 {
+				t.Errorf("left: %q", got)
+			}
+		}
+	}
+}
+
 // SDKs write dates as HTTP has them.
 func TestDeletingManyExpectsADateOfEach(t *testing.T) {
 	t.Parallel()

@@ -74,7 +74,17 @@ func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) 
 		}
 		result.Error = append(result.Error, deleteError(o, b.fail(r, *in.Bucket, "DeleteObjects", err)))
 	}
+	if r.http != nil && quiet(r.http.Request.Body()) {
+		result.Deleted = nil
+	}
 	return result, nil
+}
+
+// quiet reports whether a deletion of many wants to hear of refusals only. The
+// front does not pass that on.
+func quiet(document []byte) bool {
+	var list struct{ Quiet bool }
+	return bytes.Contains(document, []byte("Quiet")) && xml.Unmarshal(document, &list) == nil && list.Quiet
 }
 
 // deleteTime is what all deletions of one request have together.
