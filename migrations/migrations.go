@@ -32,6 +32,7 @@
 //	000044_fence_shown     no refusal repeats a seal
 //	000045_object_folders  a list under a delimiter reads through small folders, and jumps over large ones
 //	000046_publish_if_match no if_match of a publication means the contrary
+//	000047_fence_prepared   who is in the way of arming is named also where he is prepared; stamps in columns of any name
 package migrations
 
 import "embed"

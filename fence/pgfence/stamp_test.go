@@ -148,3 +148,31 @@ func TestASubscriptionKeepsResourcesAndStamps(t *testing.T) {
 		}
 	}
 }
+
+// PL/pgSQL keeps words for itself that SQL leaves to names, so that format's %I does not quote them.
+func TestColumnsMayHaveNamesThatPLpgSQLKeepsForItself(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	for i, name := range []string{"begin", "by", "declare", "execute", "foreach", "if", "loop", "strict", "while", `"when"`, `"Q""uoted"`} {
+		w.exec(t, `CREATE TABLE kept (id int PRIMARY KEY, doc text, `+name+` bigint); CREATE TABLE needed (`+name+` text, stamp bigint)`)
+		w.exec(t, `GRANT ALL ON kept, needed TO PUBLIC; SELECT fence.protect('kept', resource => 'docs/1', stamp => '`+strings.Trim(strings.ReplaceAll(name, `""`, `"`), `"`)+`')`)
+		w.exec(t, `SELECT fence.protect('needed', per_row => $$'docs/' || `+name+`$$, stamp => 'stamp')`)
+		g := w.acquire(t, "docs/1", fence.Token(i+1))
+		for _, presented := range []fence.Grant{g, {Resource: g.Resource, Seal: g.Seal}} {
+			tx := begin(t, w.session(t), pgx.ReadCommitted, presented)
+			for _, sql := range []string{`INSERT INTO kept VALUES (1, '1', 99)`, `UPDATE kept SET doc = '2'`, `INSERT INTO needed VALUES ('1')`, `UPDATE needed SET stamp = 3`} {
+				if _, err := tx.Exec(t.Context(), sql); err != nil {
+					t.Fatalf("%s, %s: %v", name, sql, err)
+				}
+			}
+			var kept, needed fence.Token
+			if err := tx.QueryRow(t.Context(), `SELECT (SELECT `+name+` FROM kept), (SELECT stamp FROM needed)`).Scan(&kept, &needed); err != nil || kept != g.Token || needed != g.Token {
+				t.Errorf("%s: stamped %d and %d, want %d: %v", name, kept, needed, g.Token, err)
+			}
+			if err := tx.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.exec(t, `DROP TABLE kept, needed`)
+	}
+}
