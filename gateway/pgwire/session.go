@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
@@ -203,18 +202,6 @@ func (s *session) negotiate(ctx context.Context) (packet, error) {
 	}
 }
 
-func (s *session) startTLS(ctx context.Context, conn net.Conn, direct bool) error {
-	secure := tls.Server(conn, s.srv.cfg.TLS)
-	if err := secure.HandshakeContext(ctx); err != nil {
-		return err
-	}
-	if direct && secure.ConnectionState().NegotiatedProtocol != alpn {
-		return errors.New("a TLS connection without ALPN postgresql")
-	}
-	s.client = secure
-	return nil
-}
-
 func (s *session) checkStartup(opening packet) (startup, error) {
 	who, err := parseStartup(opening)
 	if err == nil {
@@ -240,6 +227,9 @@ func (s *session) refuse(err error) {
 	switch {
 	case !ok && isTimeout(err):
 		log.Debug("a client did not finish its login in time", "error", err)
+		return
+	case !ok && isHandshake(err):
+		log.Warn("a TLS handshake failed", "error", err)
 		return
 	case !ok:
 		log.Debug("a client left before its login", "error", err)

@@ -1,9 +1,12 @@
 package pgwire
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"log/slog"
+	"net"
 
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
@@ -26,6 +29,42 @@ func (f TLSFiles) Load(log *slog.Logger) (*tls.Config, error) {
 		Port: "the PostgreSQL port", NextProtos: []string{alpn},
 		ClientAuth: tls.VerifyClientCertIfGiven, // who shows none is told so in PostgreSQL's protocol
 	}, log)
+}
+
+func (s *session) startTLS(ctx context.Context, conn net.Conn, direct bool) error {
+	secure := tls.Server(conn, s.srv.cfg.TLS)
+	err := secure.HandshakeContext(ctx)
+	switch {
+	case err != nil && (ctx.Err() != nil || isGone(err)):
+		return err
+	case err != nil:
+		return &handshakeError{err}
+	case direct && secure.ConnectionState().NegotiatedProtocol != alpn:
+		return &handshakeError{errors.New("TLS began without being asked for, and without ALPN postgresql")}
+	}
+	s.client = secure
+	return nil
+}
+
+// handshakeError is why the two sides could not agree on TLS. A client learns hardly
+// anything of it.
+type handshakeError struct{ cause error }
+
+func (e *handshakeError) Error() string { return e.cause.Error() }
+
+func (e *handshakeError) Unwrap() error { return e.cause }
+
+func isHandshake(err error) bool {
+	_, is := errors.AsType[*handshakeError](err)
+	return is
+}
+
+// isGone reports that a client left, or was too slow: nothing that it sent was wrong.
+func isGone(err error) bool {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		return op.Op != "remote error" // which is an alert of TLS
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // errNoCertificate is what a client is told that had to show one.
