@@ -131,6 +131,20 @@ func TestAnS3PortThatIsAwayOrCannotServeHasItsExitCode(t *testing.T) {
 	}
 }
 
+// The gateway itself says that it is too long.
+func TestTheLongestWaitThereIsReachesTheGateway(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = io.WriteString(w, `{"code":"invalid","detail":"too long","status":400}`)
+	}))
+	t.Cleanup(server.Close)
+	code, _, stderr := cli(t, nil, "lease", "acquire", "r", "--wait", "2562047h47m16s", "--gateway", server.URL)
+	if code == exitUnavailable || !strings.Contains(stderr, "too long") {
+		t.Errorf("%d %q", code, stderr)
+	}
+}
+
 func TestAnAddressThatIsWrongIsRefusedWithoutItsPassword(t *testing.T) {
 	t.Parallel()
 	key := filepath.Join(t.TempDir(), "key")

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -26,10 +27,15 @@ type env struct {
 	lookup         func(name string) (string, bool)
 }
 
+// endings are the signals that ask a command to end, but for those that this
+// process was started to ignore, as by nohup. Only before the first
+// [signal.Notify] can that be known.
+var endings = slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
+
 // execute runs one command line and returns its exit code. SIGINT, SIGTERM and
 // SIGHUP end the command's context; commands stop in order and clean up.
 func execute(ctx context.Context, e env) int {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := signal.NotifyContext(ctx, endings...)
 	defer stop()
 	root := newRoot(e)
 	root.SetArgs(e.args)

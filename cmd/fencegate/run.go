@@ -35,7 +35,8 @@ The lease is renewed while the command runs. When it cannot be renewed, the comm
 (TERM, then KILL) before the lease can be another's; --on-lost=warn only warns. That holds
 only while fencegate itself is scheduled; the fence in the storage covers the rest.
 
-The exit code is the command's own; 79 where the lease was lost and the command was ended.`,
+The exit code is the command's own; 79 where the lease was lost and the command was ended, or
+not started.`,
 		Example: `  fencegate run --resource reports/q3 --ttl 30s -- ./nightly-report.sh
   fencegate run --resource orders/1001 --wait 1m -- psql -c "UPDATE orders SET status = 'paid' WHERE id = 1001"`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -57,8 +58,8 @@ The exit code is the command's own; 79 where the lease was lost and the command 
 				return &fence.InvalidError{Field: "ttl", Reason: "must be positive"}
 			}
 			signals := make(chan os.Signal, 2)
-			signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 			defer signal.Stop(signals)
+			listen(signals)
 			result, err := runner.Run(cmd.Context(), runner.Config{
 				Client: c,
 				Acquire: client.AcquireRequest{
@@ -74,6 +75,8 @@ The exit code is the command's own; 79 where the lease was lost and the command 
 				},
 			})
 			switch {
+			case errors.Is(err, runner.ErrLate):
+				return withHint(err, exitLost, "the command was not started; the gateway was slow to answer, and a longer --ttl leaves more time")
 			case err != nil:
 				return err
 			case result.Ended:
@@ -94,4 +97,13 @@ The exit code is the command's own; 79 where the lease was lost and the command 
 	f.StringVar(&o.holder, "holder", fmt.Sprintf("%s/%d", host, os.Getpid()), "name shown to people who inspect the resource")
 	f.StringVar(&o.onLost, "on-lost", "kill", "what to do when the lease is lost: kill or warn")
 	return cmd
+}
+
+// listen has the signals sent that ask `run` to end. What it was started to ignore
+// it goes on to ignore, and so does the command.
+func listen(signals chan<- os.Signal) {
+	signal.Notify(signals, endings...)
+	// Whoever reads our messages may go away: to say something to nobody must not
+	// end the process that watches the lease. Ignored, it would be so for the command too.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 }

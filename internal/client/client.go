@@ -18,6 +18,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"strings"
@@ -114,7 +115,7 @@ func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (Lease, error) {
 	if r.Holder != "" {
 		body["holder"] = r.Holder
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.Wait+requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, min(r.Wait, math.MaxInt64-requestTimeout)+requestTimeout)
 	defer cancel()
 	var reply struct {
 		Resource string      `json:"resource"`

@@ -3,6 +3,7 @@ package runner
 import (
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"runtime"
 	"syscall"
@@ -56,18 +57,37 @@ func start(cfg Config, path string) (*child, error) {
 
 func (c *child) done() <-chan int { return c.exited }
 
-// groupGone reports whether nothing is left of the command's process group.
+// groupGone reports whether nothing is left of an ended command's process group.
 func (c *child) groupGone() bool {
-	return !c.group || errors.Is(syscall.Kill(-c.cmd.Process.Pid, 0), syscall.ESRCH)
+	if !c.group {
+		return true
+	}
+	// As the first process of a container we inherit what the command leaves behind.
+	for {
+		if pid, _ := syscall.Wait4(-c.cmd.Process.Pid, nil, syscall.WNOHANG, nil); pid <= 0 {
+			break
+		}
+	}
+	return errors.Is(syscall.Kill(-c.cmd.Process.Pid, 0), syscall.ESRCH) || onlyZombies(c.cmd.Process.Pid)
 }
 
-// signal sends s to the command; one that has ended is no error.
-func (c *child) signal(s syscall.Signal) {
-	if c.group {
-		_ = syscall.Kill(-c.cmd.Process.Pid, s)
-		return
+// signal sends s to the command; one that has ended is no error. What is stopped
+// gets TERM only once it goes on, so it is told to.
+func (c *child) signal(s syscall.Signal) error {
+	send := func(s syscall.Signal) error {
+		if c.group {
+			return syscall.Kill(-c.cmd.Process.Pid, s)
+		}
+		return c.cmd.Process.Signal(s)
 	}
-	_ = c.cmd.Process.Signal(s)
+	err := send(s)
+	if errors.Is(err, syscall.ESRCH) || errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	if s == syscall.SIGTERM {
+		_ = send(syscall.SIGCONT)
+	}
+	return err
 }
 
 const signalledBase = 128 // shells report 128 + the signal's number

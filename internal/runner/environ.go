@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,9 +30,16 @@ func Environ(ctx context.Context, c *client.Client, lease client.Lease, inherite
 	return environ(inherited, lease, at, creds), nil
 }
 
+// Variables that take precedence over the gateway's address or the lease's
+// credentials: with them the command would write past the gateway.
+var (
+	aroundPostgres = []string{"PGHOSTADDR", "PGSERVICE"}
+	aroundS3       = []string{"AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"}
+)
+
 // environ adds the grant to the variables that the command inherits. Variables
-// of the same names are replaced, but PGOPTIONS is extended: it may carry
-// settings that the command needs.
+// of the same names are replaced and those that lead past the gateway left out,
+// but PGOPTIONS is extended: it may carry settings that the command needs.
 func environ(inherited []string, lease client.Lease, at client.Endpoints, creds *client.Credentials) []string {
 	set := map[string]string{
 		"FENCE_RESOURCE": lease.Resource,
@@ -56,10 +64,10 @@ func environ(inherited []string, lease client.Lease, at client.Endpoints, creds 
 	env := make([]string, 0, len(inherited)+len(set))
 	for _, kv := range inherited {
 		name, _, _ := strings.Cut(kv, "=")
-		// A profile would take precedence over the credentials in some tools.
-		if _, replaced := set[name]; !replaced && !(creds != nil && name == "AWS_PROFILE") {
-			env = append(env, kv)
+		if _, replaced := set[name]; replaced || at.Postgres != nil && slices.Contains(aroundPostgres, name) || creds != nil && slices.Contains(aroundS3, name) {
+			continue
 		}
+		env = append(env, kv)
 	}
 	for name, v := range set {
 		env = append(env, name+"="+v)

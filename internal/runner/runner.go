@@ -50,12 +50,14 @@ type Config struct {
 	OnLost  OnLost
 
 	// Signals are those that this process gets. The first one is expected to end
-	// Run's context too; the second one kills the command.
+	// Run's context too; one that comes half a second after it or later kills the command.
 	Signals <-chan os.Signal
 
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	Say            func(format string, args ...any) // progress and warnings, one line each
+	// Say tells progress and warnings, one line each. It may block: nothing waits
+	// for it while the command runs.
+	Say func(format string, args ...any)
 }
 
 // Result is how a run that started its command ended.
@@ -66,12 +68,16 @@ type Result struct {
 	Ended    bool  // the command was told to end because of that
 }
 
+// ErrLate says that the command was not started, because no time was left of the lease.
+var ErrLate = errors.New("no time is left of the lease to run the command")
+
 // releaseTimeout bounds the release after the command has ended.
 const releaseTimeout = 5 * time.Second
 
 // Run acquires the lease, runs the command and releases the lease. An error
 // means that the command was not started. When ctx ends, the command gets
-// SIGTERM, and the lease is kept for as long as it takes to stop.
+// SIGTERM, and the lease is kept for as long as it and its process group take to
+// stop.
 //
 // What the command leaves running in the background when it ends by itself is
 // left alone, and has no lease any more.
@@ -80,6 +86,9 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	tell := newTeller(cfg.Say)
+	defer tell.close()
+	cfg.Say = tell.sayf
 	lease, err := cfg.Client.Acquire(ctx, cfg.Acquire)
 	if err != nil {
 		return Result{}, err
@@ -94,11 +103,13 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	if cfg.Environ, err = Environ(ctx, cfg.Client, lease, cfg.Environ); err != nil {
 		return Result{}, err
 	}
-	child, err := start(cfg, path)
-	if err != nil {
+	w := watch{cfg: cfg, lease: lease, deadline: lease.Deadline}
+	if w.due() <= 0 {
+		return Result{}, fmt.Errorf("%w on %q (token %d)", ErrLate, lease.Resource, lease.Token)
+	}
+	if w.child, err = start(cfg, path); err != nil {
 		return Result{}, err
 	}
-	w := watch{cfg: cfg, lease: lease, child: child, deadline: lease.Deadline}
 	result := w.untilExit(ctx)
 	result.Token = lease.Token
 	return result, nil

@@ -2,6 +2,7 @@ package runner_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -32,7 +33,9 @@ const presented = "34.0123456789abcdef0123456789abcdef"
 // gateway answers the HTTP API from memory; renew decides about renewals.
 type gateway struct {
 	ttl      time.Duration
+	valid    time.Duration // what is left of it when it is granted; 0: all
 	renew    func(w http.ResponseWriter, n int32)
+	release  func()
 	renewals atomic.Int32
 	acquired atomic.Int32
 	released atomic.Int32
@@ -48,11 +51,14 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		})
 	case "/v1/leases":
 		g.acquired.Add(1)
-		reply(map[string]any{"resource": "orders/10 01", "token": "34", "grant": presented, "handle": "h", "ttl_ms": g.ttl.Milliseconds(), "valid_ms": g.ttl.Milliseconds()})
+		reply(map[string]any{"resource": "orders/10 01", "token": "34", "grant": presented, "handle": "h", "ttl_ms": g.ttl.Milliseconds(), "valid_ms": cmp.Or(g.valid, g.ttl).Milliseconds()})
 	case "/v1/leases/credentials":
 		reply(map[string]any{"access_key_id": "ASIA1", "secret_access_key": "s", "session_token": "t", "endpoint_url": "http://127.0.0.1:7480", "region": "us-east-1"})
 	case "/v1/leases/release":
 		g.released.Add(1)
+		if g.release != nil {
+			g.release()
+		}
 		w.WriteHeader(http.StatusNoContent)
 	case "/v1/leases/renew":
 		n := g.renewals.Add(1)
@@ -96,9 +102,12 @@ func run(t *testing.T, g *gateway, onLost runner.OnLost, script string) outcome 
 		Client:  c,
 		Acquire: client.AcquireRequest{Resource: "orders/10 01", TTL: g.ttl},
 		Command: []string{"sh", "-c", script},
-		Environ: []string{"PATH=/usr/bin:/bin", "PGOPTIONS=-c statement_timeout=5s", "AWS_PROFILE=other", "AWS_ACCESS_KEY_ID=old"},
-		OnLost:  onLost,
-		Stdout:  &stdout, Stderr: &stdout,
+		Environ: []string{
+			"PATH=/usr/bin:/bin", "PGOPTIONS=-c statement_timeout=5s", "PGHOSTADDR=192.0.2.1", "PGSERVICE=around",
+			"AWS_PROFILE=around", "AWS_DEFAULT_PROFILE=around", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS=around", "AWS_ACCESS_KEY_ID=old",
+		},
+		OnLost: onLost,
+		Stdout: &stdout, Stderr: &stdout,
 		Say: func(format string, args ...any) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -126,7 +135,12 @@ func TestTheCommandFindsItsGrantInTheEnvironment(t *testing.T) {
 			t.Errorf("%q is missing in:\n%s", want, got.stdout)
 		}
 	}
-	if strings.Contains(got.stdout, "AWS_PROFILE") || strings.Contains(got.stdout, "=old") {
+	for _, name := range []string{"AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "PGHOSTADDR", "PGSERVICE"} {
+		if strings.Contains(got.stdout, name+"=") {
+			t.Errorf("%s is left, which leads past the gateway:\n%s", name, got.stdout)
+		}
+	}
+	if strings.Contains(got.stdout, "=old") {
 		t.Errorf("other credentials are left:\n%s", got.stdout)
 	}
 	if got.ExitCode != 0 || got.Lost != nil || g.released.Load() != 1 {
@@ -257,7 +271,10 @@ func TestTheSecondSignalKills(t *testing.T) {
 		t.Fatal(err)
 	}
 	signals := make(chan os.Signal, 2)
-	ready := writerFunc(func([]byte) { signals <- os.Interrupt; signals <- os.Interrupt })
+	ready := writerFunc(func([]byte) {
+		signals <- os.Interrupt
+		time.AfterFunc(time.Second, func() { signals <- os.Interrupt })
+	})
 	result, err := runner.Run(t.Context(), runner.Config{
 		Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: g.ttl},
 		Command: []string{"sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done"},

@@ -17,6 +17,9 @@ const (
 	maxGrace = 10 * time.Second
 	// tick bounds how late a clock that jumped, or a machine that slept, is noticed.
 	tick = 250 * time.Millisecond
+	// again is how long after the first signal another one means that somebody asks
+	// again. A terminal that closes and timeout(1) send theirs twice.
+	again = 500 * time.Millisecond
 )
 
 var errDeadline = errors.New("it could not be renewed in time")
@@ -24,8 +27,8 @@ var errDeadline = errors.New("it could not be renewed in time")
 // process is a [child], or what stands in for one.
 type process interface {
 	done() <-chan int // its exit code, once
-	signal(s syscall.Signal)
-	groupGone() bool
+	signal(s syscall.Signal) error
+	groupGone() bool // of one that has ended
 }
 
 // watch renews the lease while the child runs and ends the child in time.
@@ -40,6 +43,12 @@ type watch struct {
 	lost    error
 	termed  bool
 	killed  bool
+
+	asked  time.Time // the first signal
+	forced bool      // killed because somebody asked again
+	stop   bool      // asked to end the command
+	exited bool
+	code   int // the command's, once it has exited
 }
 
 type renewed struct {
@@ -56,25 +65,22 @@ func (w *watch) untilExit(ctx context.Context) Result {
 	w.renewal = make(chan renewed, 1)
 	ticker := time.NewTicker(min(tick, max(w.lease.TTL/20, time.Millisecond)))
 	defer ticker.Stop()
-	next := time.NewTimer(w.lease.TTL / 3)
+	next := time.NewTimer(w.untilRenewal())
 	defer next.Stop()
 	alarm := time.NewTimer(w.due())
 	defer alarm.Stop()
-	interrupted, signals := ctx.Done(), 0
+	interrupted, done := ctx.Done(), w.child.done()
 	for {
 		select {
-		case code := <-w.child.done():
-			w.endGroup(ticker.C, alarm)
-			return Result{ExitCode: code, Lost: w.lost, Ended: w.termed || w.killed}
+		case w.code = <-done:
+			w.exited, done = true, nil
 		case <-w.cfg.Signals:
-			if signals++; signals > 1 {
-				w.cfg.Say("asked again: sent KILL to the command")
-				w.child.signal(syscall.SIGKILL)
-			}
+			w.signalled()
 		case <-interrupted:
-			interrupted = nil
-			w.cfg.Say("stopping: sent TERM to the command")
-			w.child.signal(syscall.SIGTERM)
+			interrupted, w.stop = nil, true
+			if w.send(syscall.SIGTERM, "TERM") {
+				w.cfg.Say("stopping: sent TERM to the command")
+			}
 		case <-next.C:
 			go w.renew(renewCtx)
 		case r := <-w.renewal:
@@ -82,33 +88,66 @@ func (w *watch) untilExit(ctx context.Context) Result {
 		case <-ticker.C:
 		case <-alarm.C:
 		}
+		if w.over() {
+			return Result{ExitCode: w.code, Lost: w.lost, Ended: w.termed || w.killed}
+		}
 		w.enforce()
 		alarm.Reset(w.due())
 	}
 }
 
-// endGroup ends what an ended command has left of its process group, where the
-// lease is lost: it may stop in order until the deadline.
-func (w *watch) endGroup(tick <-chan time.Time, alarm *time.Timer) {
-	if w.lost == nil || w.cfg.OnLost == Warn {
-		return
+// over reports whether the command has ended, and with it what it started, as far
+// as that is told to end too: it may stop in order.
+func (w *watch) over() bool {
+	if !w.exited {
+		select { // of what was ready at once, the command's own end counts first
+		case w.code = <-w.child.done():
+			w.exited = true
+		default:
+			return false
+		}
 	}
-	for !w.child.groupGone() {
-		if w.killed || w.deadline.Remaining() <= killMargin {
-			w.child.signal(syscall.SIGKILL)
-			return
+	if w.stop || w.lost != nil && w.cfg.OnLost == Kill {
+		return w.killed || w.forced || w.child.groupGone()
+	}
+	if w.lost == nil && w.deadline.Remaining() <= 0 {
+		w.lose(errDeadline)
+		if w.cfg.OnLost == Kill {
+			w.cfg.Say("WARNING: the lease on %s (token %d) was over before the end of the command was seen", w.lease.Resource, w.lease.Token)
 		}
-		select {
-		case <-tick:
-		case <-alarm.C:
+	}
+	return true
+}
+
+// signalled kills the command when somebody asks for its end once more.
+func (w *watch) signalled() {
+	switch {
+	case w.asked.IsZero():
+		w.asked = time.Now()
+	case time.Since(w.asked) >= again && !w.forced:
+		w.forced = true
+		if w.send(syscall.SIGKILL, "KILL") {
+			w.cfg.Say("asked again: sent KILL to the command")
 		}
-		w.enforce()
-		alarm.Reset(w.due())
 	}
 }
+
+// send reports whether the command got the signal. Another user's, such as sudo,
+// does not.
+func (w *watch) send(s syscall.Signal, name string) bool {
+	err := w.child.signal(s)
+	if err != nil {
+		w.cfg.Say("could not send %s to the command: %v", name, err)
+	}
+	return err == nil
+}
+
+// untilRenewal is how long it takes until a third of the lease is over.
+func (w *watch) untilRenewal() time.Duration { return w.deadline.Remaining() - w.lease.TTL*2/3 }
 
 func (w *watch) renew(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, max(w.lease.TTL/3, time.Second))
+	// Short enough that another try is left where a connection was cut without a word.
+	ctx, cancel := context.WithTimeout(ctx, max(w.lease.TTL/8, 500*time.Millisecond))
 	defer cancel()
 	deadline, err := w.cfg.Client.Renew(ctx, w.lease.Handle, w.lease.TTL)
 	w.renewal <- renewed{deadline, err}
@@ -120,7 +159,7 @@ func (w *watch) renewed(r renewed, next *time.Timer) {
 		// Too late: the child was told to end, or the storage may have seen a newer token.
 	case r.err == nil:
 		w.deadline, w.said = r.deadline, ""
-		next.Reset(w.lease.TTL / 3)
+		next.Reset(max(w.untilRenewal(), w.retry()))
 	case lost(r.err):
 		w.lose(r.err)
 	default:
@@ -128,9 +167,12 @@ func (w *watch) renewed(r renewed, next *time.Timer) {
 			w.said = text
 			w.cfg.Say("could not renew the lease on %s, which ends in %s: %v", w.lease.Resource, w.deadline.Remaining().Round(time.Millisecond), r.err)
 		}
-		next.Reset(max(w.lease.TTL/12, 50*time.Millisecond))
+		next.Reset(w.retry())
 	}
 }
+
+// retry is the pause between two tries to renew.
+func (w *watch) retry() time.Duration { return max(w.lease.TTL/12, 50*time.Millisecond) }
 
 // lose notes the loss once.
 func (w *watch) lose(cause error) {
@@ -172,11 +214,12 @@ func (w *watch) enforce() {
 	case left <= 0 || gone:
 		w.lose(errDeadline)
 		w.killed = true
-		w.child.signal(syscall.SIGKILL)
+		w.send(syscall.SIGKILL, "KILL")
 	case left <= w.grace() && !w.termed:
 		w.termed = true
 		w.lose(errDeadline)
-		w.cfg.Say("the lease on %s could not be renewed and ends in %s: sent TERM to the command", w.lease.Resource, w.deadline.Remaining().Round(time.Millisecond))
-		w.child.signal(syscall.SIGTERM)
+		if w.send(syscall.SIGTERM, "TERM") {
+			w.cfg.Say("the lease on %s could not be renewed and ends in %s: sent TERM to the command", w.lease.Resource, w.deadline.Remaining().Round(time.Millisecond))
+		}
 	}
 }

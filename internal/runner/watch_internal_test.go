@@ -1,8 +1,10 @@
 package runner
 
 import (
+	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -18,16 +20,19 @@ type stubborn struct {
 	began  time.Time
 	got    []string
 	exited chan int
+
+	refusal error // the answer to each signal
 }
 
 func (s *stubborn) done() <-chan int { return s.exited }
 func (s *stubborn) groupGone() bool  { return true }
 
-func (s *stubborn) signal(sig syscall.Signal) {
+func (s *stubborn) signal(sig syscall.Signal) error {
 	s.got = append(s.got, sig.String()+" after "+time.Since(s.began).String())
 	if sig == syscall.SIGKILL {
 		s.exited <- 137
 	}
+	return s.refusal
 }
 
 // away is a gateway that renews nothing.
@@ -85,6 +90,118 @@ func TestWarningOnceIsAllThatIsDueUnderWarn(t *testing.T) {
 		}
 		if got := w.untilExit(t.Context()); got.Ended || got.Lost == nil || len(command.got) != 0 || !slices.Equal(warned, []time.Duration{9900 * time.Millisecond}) {
 			t.Errorf("signals %q, warned at %v, %+v; want one warning after 9.9s", command.got, warned, got)
+		}
+	})
+}
+
+// silentOnce is a gateway whose first answer never comes, as on a connection that was
+// cut without a word; it renews all that comes after.
+type silentOnce struct{ asked int }
+
+func (s *silentOnce) RoundTrip(r *http.Request) (*http.Response, error) {
+	if s.asked++; s.asked == 1 {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(`{"valid_ms":30000}`))}, nil
+}
+
+// watched is what the watch does with a command that runs for a minute, under a lease of 30 s.
+func watched(t *testing.T, gateway http.RoundTripper, left time.Duration, prepare func(*watch, *stubborn)) (Result, *stubborn) {
+	t.Helper()
+	c, err := client.New(client.Config{URL: "http://gateway.invalid", HTTPClient: &http.Client{Transport: gateway}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := &stubborn{began: time.Now(), exited: make(chan int, 2)}
+	ends := time.AfterFunc(time.Minute, func() { command.exited <- 0 })
+	defer ends.Stop()
+	w := watch{
+		cfg:   Config{Client: c, Say: func(string, ...any) {}},
+		lease: client.Lease{Resource: "r", TTL: 30 * time.Second}, child: command, deadline: client.DeadlineAfter(time.Now(), left),
+	}
+	if prepare != nil {
+		prepare(&w, command)
+	}
+	return w.untilExit(t.Context()), command
+}
+
+func TestOneRenewalWithoutAnAnswerCostsNoLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		if got, command := watched(t, &silentOnce{}, 30*time.Second, nil); got.Ended || got.Lost != nil || len(command.got) != 0 {
+			t.Errorf("got %+v and %q, want an undisturbed command", got, command.got)
+		}
+	})
+}
+
+func TestTheFirstRenewalComesSoonerWhenTheStartTookLong(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		renewing := &silentOnce{asked: 1}
+		if got, command := watched(t, renewing, 9*time.Second, nil); got.Ended || got.Lost != nil || len(command.got) != 0 {
+			t.Errorf("got %+v and %q, want an undisturbed command", got, command.got)
+		}
+	})
+}
+
+// A terminal that closes sends HUP twice, and timeout(1) sends TERM to its child
+// and to the group: nobody asked twice.
+func TestSignalsThatComeTogetherAreOne(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		apart time.Duration
+		want  []string
+	}{
+		"at once":          {0, nil},
+		"a moment later":   {100 * time.Millisecond, nil},
+		"after a thought":  {time.Second, []string{"killed after 1s"}},
+		"after a long one": {20 * time.Second, []string{"killed after 20s"}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			got, command := watched(t, &silentOnce{asked: 1}, 30*time.Second, func(w *watch, _ *stubborn) {
+				signals := make(chan os.Signal, 2)
+				w.cfg.Signals = signals
+				signals <- os.Interrupt
+				time.AfterFunc(tc.apart, func() { signals <- os.Interrupt })
+			})
+			if got.Ended || !slices.Equal(command.got, tc.want) {
+				t.Errorf("%s: got %+v and %q, want %q", name, got, command.got, tc.want)
+			}
+		})
+	}
+}
+
+// This process was stopped meanwhile, or the machine slept.
+func TestACommandThatEndedByItselfWasNotEnded(t *testing.T) {
+	t.Parallel()
+	for range 50 { // of all that is ready, select takes what it likes
+		synctest.Test(t, func(t *testing.T) {
+			var said []string
+			got, command := watched(t, away{}, -time.Second, func(w *watch, command *stubborn) {
+				command.exited <- 3
+				w.cfg.Say = func(format string, _ ...any) { said = append(said, format) }
+			})
+			if got.Ended || got.ExitCode != 3 || got.Lost == nil || len(command.got) != 0 {
+				t.Errorf("got %+v and %q, want the command's own end, and a lease that is lost", got, command.got)
+			}
+			if len(said) != 1 || !strings.HasPrefix(said[0], "WARNING") {
+				t.Errorf("said %q, want one warning", said)
+			}
+		})
+	}
+}
+
+func TestACommandThatCanNotBeSignalledIsToldOf(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var said strings.Builder
+		watched(t, away{}, 30*time.Second, func(w *watch, command *stubborn) {
+			command.refusal = syscall.EPERM // such as sudo, which is another user's
+			w.cfg.Say = func(format string, a ...any) { _, _ = fmt.Fprintf(&said, format+"\n", a...) }
+		})
+		if !strings.Contains(said.String(), "could not send TERM to the command: operation not permitted") || strings.Contains(said.String(), ": sent TERM") {
+			t.Errorf("said %q", said.String())
 		}
 	})
 }

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"bufio"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// runUnder is `run` with a command for the shell, under a lease of 2 s at a
+// gateway that has no other ports, and renews or does not.
+func runUnder(t *testing.T, renews bool, script string) *exec.Cmd {
+	t.Helper()
+	mux := http.NewServeMux()
+	answer := func(path string, status int, body string) {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(status)
+			_, _ = w.Write([]byte(body))
+		})
+	}
+	answer("/v1/leases", http.StatusCreated, `{"resource":"r","token":"1","grant":"1.0123456789abcdef0123456789abcdef","handle":"h","ttl_ms":2000,"valid_ms":2000}`)
+	answer("/v1/leases/release", http.StatusNoContent, "")
+	answer("/v1/endpoints", http.StatusOK, `{}`)
+	if renews {
+		answer("/v1/leases/renew", http.StatusOK, `{"valid_ms":2000}`)
+	} else {
+		answer("/v1/leases/renew", http.StatusServiceUnavailable, `{"code":"unavailable","detail":"no quorum","status":503}`)
+	}
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return command(t, t.TempDir(), "run", "--gateway", server.URL, "--resource", "r", "--ttl", "2s", "--", "sh", "-c", script)
+}
+
+func TestRunEndsItsCommandWhenNobodyReadsItsMessages(t *testing.T) {
+	t.Parallel()
+	cmd := runUnder(t, false, "trap '' TERM; i=0; while [ $((i += 1)) -lt 300 ]; do sleep 0.1; done")
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = w
+	began := time.Now()
+	_ = cmd.Run()
+	_ = w.Close()
+	if took := time.Since(began); cmd.ProcessState.ExitCode() != exitLost || took > 20*time.Second {
+		t.Errorf("it ended with %v after %s, want exit code %d by the end of the lease", cmd.ProcessState, took, exitLost)
+	}
+}
+
+func TestRunIgnoresWhatItWasStartedToIgnore(t *testing.T) {
+	t.Parallel()
+	for name, ignoring := range map[string]string{
+		"as by nohup":             `trap "" HUP; `,
+		"as behind & in a script": `trap "" INT HUP; `,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cmd := runUnder(t, true, "kill -HUP $PPID; kill -HUP $$; sleep 1; exit 7")
+			cmd.Args = append([]string{"sh", "-c", ignoring + `exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
+			cmd.Path = "/bin/sh"
+			_ = cmd.Run()
+			if got := cmd.ProcessState.ExitCode(); got != 7 {
+				t.Errorf("exit code %d, want the command's own 7", got)
+			}
+		})
+	}
+}
+
+func TestServeIgnoresAHangUpThatItWasStartedToIgnore(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	key := filepath.Join(dir, "key")
+	if err := os.WriteFile(key, []byte("k1:"+strings.Repeat("5a", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := command(t, dir, "serve", "--postgres-url", "postgres://a@127.0.0.1:1/b", "--redis", "127.0.0.1:1", "--master-key-file", key,
+		"--api-listen", "127.0.0.1:0", "--pg-listen", "127.0.0.1:0")
+	cmd.Args = append([]string{"sh", "-c", `trap "" HUP; exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
+	cmd.Path, cmd.Stderr = "/bin/sh", nil
+	says, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	serves := make(chan struct{}, 1)
+	go func() {
+		defer close(ended)
+		for lines := bufio.NewScanner(says); lines.Scan(); {
+			if strings.Contains(lines.Text(), "the gateway serves") {
+				serves <- struct{}{}
+			}
+		}
+	}()
+	select {
+	case <-serves:
+	case <-ended:
+		t.Fatal("it does not serve")
+	}
+	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ended:
+		t.Error("a hang-up ended it")
+	case <-time.After(time.Second):
+	}
+	_ = cmd.Process.Signal(syscall.SIGTERM)
+	<-ended
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}

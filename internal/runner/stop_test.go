@@ -1,0 +1,114 @@
+package runner_test
+
+import (
+	"context"
+	"errors"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/client"
+	"github.com/fencegate/fencegate/internal/runner"
+)
+
+// configure is what a run of the script needs, with a gateway of its own.
+func configure(t *testing.T, g *gateway, script string) runner.Config {
+	t.Helper()
+	server := httptest.NewServer(g)
+	t.Cleanup(server.Close)
+	c, err := client.New(client.Config{URL: server.URL, HTTPClient: server.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return runner.Config{
+		Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: g.ttl},
+		Command: []string{"sh", "-c", script},
+		Environ: []string{"PATH=/usr/bin:/bin"}, Say: func(string, ...any) {},
+	}
+}
+
+// newFIFO makes a named pipe, and returns its name and a channel that is closed
+// once the command has written to it.
+func newFIFO(t *testing.T) (name string, written <-chan struct{}) {
+	t.Helper()
+	name = filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(name, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = os.ReadFile(name)
+	}()
+	return name, done
+}
+
+func TestAReaderOfTheMessagesThatStandsStillKeepsNoCommandAlive(t *testing.T) {
+	t.Parallel()
+	// The messages go where the command's do: into a pipe that is full, to a terminal that was stopped by Ctrl-S.
+	const ttl = 4 * time.Second
+	still := make(chan struct{})
+	defer close(still)
+	cfg := configure(t, &gateway{ttl: ttl, renew: unavailable}, "trap '' TERM; while :; do sleep 0.05; done")
+	cfg.Say = func(string, ...any) { <-still }
+	began := time.Now()
+	got, err := runner.Run(t.Context(), cfg)
+	if took := time.Since(began); err != nil || !got.Ended || got.ExitCode != 137 || took >= ttl+busy {
+		t.Errorf("got %+v, %v after %s, want it killed by %s", got, err, took, ttl)
+	}
+}
+
+func TestACommandThatWasStoppedEndsWhenItIsAskedTo(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	fifo, written := newFIFO(t)
+	go func() { <-written; cancel() }()
+	cfg := configure(t, &gateway{ttl: time.Minute}, `sh -c 'kill -STOP $PPID; echo stopped >"$0"' '`+fifo+`' & wait`)
+	got, err := runner.Run(ctx, cfg)
+	if err != nil || got.ExitCode != 143 || got.Ended {
+		t.Errorf("got %+v, %v, want it ended by TERM", got, err)
+	}
+}
+
+func TestTheLeaseIsKeptUntilAllThatWasAskedToStopHasStopped(t *testing.T) {
+	t.Parallel()
+	// The shell ends at TERM; what it started stops in order, which takes longer.
+	stopped := filepath.Join(t.TempDir(), "stopped")
+	fifo, written := newFIFO(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-written; cancel() }()
+	g := &gateway{ttl: time.Minute}
+	g.release = func() {
+		if _, err := os.Stat(stopped); err != nil {
+			t.Errorf("the lease was released before: %v", err)
+		}
+	}
+	worker := `trap 'sleep 1; echo >"` + stopped + `"; exit' TERM; echo ready >"` + fifo + `"; while :; do sleep 0.05; done`
+	cfg := configure(t, g, `sh -c "$WORKER" & wait`)
+	cfg.Environ = append(cfg.Environ, "WORKER="+worker)
+	got, err := runner.Run(ctx, cfg)
+	if err != nil || got.ExitCode != 143 || got.Ended || g.released.Load() != 1 {
+		t.Errorf("got %+v, %v and %d releases, want the shell ended by TERM and one release", got, err, g.released.Load())
+	}
+}
+
+func TestACommandIsNotStartedWhenItsLeaseHasNoTimeLeft(t *testing.T) {
+	t.Parallel()
+	began := filepath.Join(t.TempDir(), "began")
+	for _, onLost := range []runner.OnLost{runner.Kill, runner.Warn} {
+		g := &gateway{ttl: time.Minute, valid: 50 * time.Millisecond}
+		cfg := configure(t, g, "echo >'"+began+"'")
+		cfg.OnLost = onLost
+		_, err := runner.Run(t.Context(), cfg)
+		if _, statErr := os.Stat(began); statErr == nil || !errors.Is(err, runner.ErrLate) || g.released.Load() != 1 {
+			t.Errorf("got %v and %d releases, and the command started: %t", err, g.released.Load(), statErr == nil)
+		}
+		if err != nil && !strings.Contains(err.Error(), `"orders/10 01"`) {
+			t.Errorf("it does not say of which resource: %v", err)
+		}
+	}
+}
