@@ -92,10 +92,16 @@ func TestArmingThatOutlastsTheLeaseLosesIt(t *testing.T) {
 	cfg := shared(t, 3)
 	cfg.Armer = slowArmer{}
 	l := started(t, cfg)
-	_, err := l.TryAcquire(t.Context(), "r", lock.WithTTL(600*time.Millisecond))
-	if !errors.Is(err, fence.ErrUnknown) {
-		t.Fatalf("got %v", err)
-	}
+	paced(t, 300*time.Millisecond, func(ttl time.Duration) error {
+		_, err := l.TryAcquire(t.Context(), "r", lock.WithTTL(ttl))
+		if errors.Is(err, lock.ErrLost) || errors.Is(err, lock.ErrHeld) {
+			return err // before it was armed, or not given back yet
+		}
+		if !errors.Is(err, fence.ErrUnknown) {
+			t.Errorf("got %v", err)
+		}
+		return nil
+	})
 }
 
 // slowArmer answers when its context ends.
@@ -111,7 +117,7 @@ func (slowArmer) Arm(ctx context.Context, _ fence.Arming) error {
 func TestArmedTokensRiseThroughTheLossOfEveryNode(t *testing.T) {
 	t.Parallel()
 	cfg, minis := embedded(t, 3)
-	cfg.Armer, cfg.Epochs, cfg.MaxTTL = &register{}, &epochs{}, time.Second
+	cfg.Armer, cfg.Epochs, cfg.MaxTTL = &register{}, &epochs{}, 5*time.Second
 	l := started(t, cfg)
 	var last fence.Token
 	for range 5 {
@@ -138,11 +144,11 @@ func free(t *testing.T, l *lock.Locker, resource string) {
 	t.Helper()
 	eventually(t, 10*time.Second, "the lock is given back on all nodes", func() bool {
 		ins, err := l.Inspect(t.Context(), resource)
-		if err != nil {
+		if err != nil && !errors.Is(err, lock.ErrNodeTimeout) {
 			t.Fatal(err)
 		}
 		for _, n := range ins.Nodes {
-			if n.Locked {
+			if n.Locked || n.Err != nil {
 				return false
 			}
 		}
@@ -152,7 +158,7 @@ func free(t *testing.T, l *lock.Locker, resource string) {
 
 func client(t *testing.T, addr string) *redis.Client {
 	t.Helper()
-	c := redis.NewClient(&redis.Options{Addr: addr})
+	c := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: patient})
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }

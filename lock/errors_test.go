@@ -56,10 +56,11 @@ func TestHeldNamesTheHolderAndWhenItEnds(t *testing.T) {
 func TestNoQuorumNamesEachNodesCause(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 5, redisserver.Config{})
-	cfg.NodeTimeout = 300 * time.Millisecond
-	l := started(t, cfg)
+	started(t, cfg)
+	cfg.NodeTimeout = silence
+	l := locker(t, cfg)
 	must(t, servers[0].Kill())
-	must(t, servers[1].Freeze())
+	freeze(t, servers[1])
 	must(t, client(t, servers[2].Addr).FlushAll(t.Context()).Err())
 	_, err := l.TryAcquire(t.Context(), "r")
 	var quorum *lock.QuorumError
@@ -122,7 +123,7 @@ func TestRenewalsEndWithTheNodesAdmission(t *testing.T) {
 	cfg, servers := own(t, 3, redisserver.Config{})
 	l := started(t, cfg)
 	ended := make(chan error, 1)
-	acquire(t, l, "r", lock.WithTTL(3*time.Second), lock.WithKeepAlive(lock.KeepAlive{For: time.Hour, Ended: func(err error) { ended <- err }}))
+	acquire(t, l, "r", lock.WithTTL(6*time.Second), lock.WithKeepAlive(lock.KeepAlive{For: time.Hour, Ended: func(err error) { ended <- err }}))
 	for _, s := range servers {
 		must(t, client(t, s.Addr).FlushAll(t.Context()).Err())
 	}

@@ -3,7 +3,33 @@ package lock
 import (
 	"cmp"
 	"context"
+	"time"
 )
+
+// Patient is a node timeout for tests that are not about time-outs.
+const Patient = 20 * time.Second
+
+// Recheck and Grace are how often a waiter looks by itself, at most, and how long
+// the first of a queue has before others try.
+const (
+	Recheck = recheck / 2
+	Grace   = grace
+)
+
+// Validity is how long a lease with these options is good for.
+func (l *Locker) Validity(opts ...AcquireOption) time.Duration {
+	o, _ := l.options("r", opts)
+	return l.validity(o.ttl)
+}
+
+// EndQuarantine ends a node's quarantine as time does.
+func (l *Locker) EndQuarantine(ctx context.Context, node string) error {
+	n, err := l.nodeNamed(node)
+	if err != nil {
+		return err
+	}
+	return n.client.Del(ctx, n.keys.q).Err()
+}
 
 // Waiting is how many callers of this Locker are in line for a resource.
 func (l *Locker) Waiting(resource string) int {

@@ -20,13 +20,16 @@ func TestAShorterExtensionShortensNoLock(t *testing.T) {
 	t.Parallel()
 	backends(t, []int{1, 3}, func(t *testing.T, cfg lock.Config) {
 		l := started(t, cfg)
-		lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
-		valid, err := locker(t, cfg).Extend(t.Context(), lease.Ref(), 100*time.Millisecond)
-		if err != nil || valid > 100*time.Millisecond {
-			t.Fatalf("extend: %v, %v", valid, err)
-		}
+		lease := acquire(t, l, "r", lock.WithTTL(lock.DefaultMaxTTL))
+		paced(t, 100*time.Millisecond, func(short time.Duration) error {
+			valid, err := locker(t, cfg).Extend(t.Context(), lease.Ref(), short)
+			if err == nil && valid > short {
+				t.Errorf("valid for %v; want at most %v", valid, short)
+			}
+			return err // that time may be over
+		})
 		ins, err := l.Inspect(t.Context(), "r")
-		if err != nil || !ins.Locked || ins.TTL < 50*time.Second {
+		if err != nil || !ins.Locked || ins.TTL < lock.DefaultMaxTTL/2 {
 			t.Errorf("%+v, %v", ins, err)
 		}
 		token(t, lease)
@@ -40,12 +43,12 @@ func TestAnAdmissionIsVoidOnceItsNodeHasRestarted(t *testing.T) {
 	t.Parallel()
 	for _, ended := range []bool{false, true} {
 		cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
-		cfg.MaxTTL, cfg.Epochs = 700*time.Millisecond, &epochs{}
+		cfg.Epochs = &epochs{}
 		l := started(t, cfg)
 		restart(t, servers[0], nil)
 		begun, err := l.AdmitBegin(t.Context(), "node-1")
 		must(t, err)
-		eventually(t, 10*time.Second, "the quarantine is over", func() bool { return l.Status(t.Context())[0].Quarantine == 0 })
+		must(t, l.EndQuarantine(t.Context(), "node-1"))
 		if ended {
 			must(t, l.Admit(t.Context(), begun))
 		}
@@ -53,10 +56,10 @@ func TestAnAdmissionIsVoidOnceItsNodeHasRestarted(t *testing.T) {
 		if err := l.Admit(t.Context(), begun); err == nil {
 			t.Errorf("ended before: %v: admitted after a restart", ended)
 		}
-		if st := l.Status(t.Context())[0]; st.Err != nil || st.Admitted {
+		if st := status(t, l)[0]; st.Err != nil || st.Admitted {
 			t.Errorf("ended before: %v: %+v", ended, st)
 		}
-		readmit(t, l, "node-1")
+		admit(t, l, "node-1")
 		release(t, acquire(t, l, "r"))
 	}
 }
@@ -110,22 +113,28 @@ func TestAcquireAllFailsWhenOneWasLostMeanwhile(t *testing.T) {
 	cfg := shared(t, 3)
 	other := started(t, cfg)
 	held := acquire(t, other, "z", lock.WithTTL(time.Minute))
-	had := func() bool {
-		ins, err := other.Inspect(t.Context(), "z")
-		return err == nil && ins.Locked && ins.Holder == "all"
-	}
+	taken := make(chan struct{})
+	cfg.Tracer = steps(func(step lock.Step, err error) {
+		if step.Name == "attempt" && step.Resource == "z" && err == nil {
+			close(taken)
+		}
+	})
 	h := &hook{}
 	h.failed = func(operation, cause string) {
 		if operation == "extend" && cause == "lost" {
-			release(t, held)
-			eventually(t, 10*time.Second, "the last one is acquired", had)
+			check(t, held.Release(t.Context()))
+			select {
+			case <-taken:
+			case <-time.After(20 * time.Second):
+				t.Error("the last one is not acquired")
+			}
 		}
 	}
 	cfg.Metrics = h
 	l := locker(t, cfg)
 	done := make(chan error)
 	go func() {
-		leases, err := l.AcquireAll(t.Context(), []string{"a", "z"}, lock.WithTTL(900*time.Millisecond), lock.WithHolder("all"))
+		leases, err := l.AcquireAll(t.Context(), []string{"a", "z"}, lock.WithTTL(6*time.Second))
 		for _, lease := range leases {
 			lease.ReleaseAsync()
 		}
@@ -168,6 +177,13 @@ func TestInitLeavesTheEmptyNodeOfAGroupThatWasSweptIntoANewEpochAlone(t *testing
 		t.Error("admitted without quarantine")
 	}
 	release(t, lease)
+}
+
+// steps is a Tracer that hears of ends.
+type steps func(step lock.Step, err error)
+
+func (s steps) Begin(ctx context.Context, step lock.Step) (context.Context, func(error)) {
+	return ctx, func(err error) { s(step, err) }
 }
 
 // order is a Tracer that remembers in which order nodes are asked.

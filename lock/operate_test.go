@@ -3,6 +3,7 @@ package lock_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/lock"
@@ -20,7 +21,10 @@ func TestLocksThatNeverExpireAreFound(t *testing.T) {
 		if prefix == "" {
 			prefix = lock.DefaultKeyPrefix
 		}
-		must(t, client(t, cfg.Nodes[0].Addr).Persist(t.Context(), prefix+":lock:leaky").Err())
+		c := client(t, cfg.Nodes[0].Addr)
+		eventually(t, 20*time.Second, "the lock is there too, and does not expire", func() bool { // a quorum has it
+			return c.Persist(t.Context(), prefix+":lock:leaky").Val()
+		})
 		leaks, err := l.Leaks(t.Context())
 		must(t, err)
 		if len(leaks) != 1 || leaks[0] != (lock.Leak{Node: "node-1", Resource: "leaky", Holder: "worker-a"}) {

@@ -17,7 +17,7 @@ type messages struct {
 
 func newMessages(t *testing.T, cfg Config) *messages {
 	t.Helper()
-	cfg.NodeTimeout = 5 * time.Second
+	cfg.NodeTimeout = Patient
 	l, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/child"
 	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -41,19 +42,38 @@ func newWatchedNode(t *testing.T, args ...string) *watchedNode {
 	eventually(t, 20*time.Second, "the replica has caught up", func() bool {
 		return strings.Contains(c.Info(t.Context(), "replication").Val(), "master_link_status:up")
 	})
+	up := client(t, primary.Addr)
+	eventually(t, 20*time.Second, "the primary counts the replica", func() bool {
+		info := up.Info(t.Context(), "replication").Val()
+		return strings.Contains(info, "state=online") && !strings.Contains(info, "min_slaves_good_slaves:0")
+	})
 	addr := startSentinel(t, fmt.Sprintf(`sentinel monitor main %s %s 1
-sentinel down-after-milliseconds main 1000
+sentinel down-after-milliseconds main %d
 sentinel failover-timeout main 4000
-`, host, port))
+`, host, port, time.Hour.Milliseconds()))
 	w.sentinel = client(t, addr)
 	eventually(t, 20*time.Second, "the Sentinel knows the replica", func() bool {
 		replicas, err := w.sentinel.Do(t.Context(), "SENTINEL", "replicas", "main").Slice()
 		return err == nil && len(replicas) == 1
 	})
-	dead, err := redisserver.FreeAddr()
-	must(t, err)
-	w.node = lock.Node{Name: "watched", Sentinels: []string{dead, addr}, MasterName: "main"}
+	w.node = lock.Node{Name: "watched", Sentinels: []string{testenv.DeadAddr(t), addr}, MasterName: "main"}
 	return w
+}
+
+// fail kills the primary and waits for its successor. Only meanwhile a server that
+// is silent for a second is down for the Sentinel: on a busy machine one may be.
+func (w *watchedNode) fail(t *testing.T, meanwhile func()) (failed string) {
+	t.Helper()
+	downAfter := func(d time.Duration) {
+		must(t, w.sentinel.Do(t.Context(), "SENTINEL", "SET", "main", "down-after-milliseconds", d.Milliseconds()).Err())
+	}
+	failed = w.primary(t)
+	must(t, w.servers[failed].Kill())
+	downAfter(time.Second)
+	meanwhile()
+	w.moved(t, failed)
+	downAfter(time.Hour)
+	return failed
 }
 
 // startBare starts a server on this machine's own loopback, also where other
@@ -70,19 +90,42 @@ func startSentinel(t *testing.T, config string) (addr string) {
 	t.Helper()
 	binary, err := redisserver.Find()
 	must(t, err)
-	addr, err = redisserver.FreeAddr()
-	must(t, err)
-	_, port, err := net.SplitHostPort(addr)
-	must(t, err)
-	dir := t.TempDir()
-	file := filepath.Join(dir, "sentinel.conf") // which it rewrites
-	must(t, os.WriteFile(file, []byte("port "+port+"\nbind 127.0.0.1\ndir "+dir+"\n"+config), 0o600))
-	p, err := child.Start(child.Spec{Path: binary, Args: []string{file, "--sentinel"}, Dir: dir, DeathSignal: syscall.SIGKILL})
-	must(t, err)
-	t.Cleanup(p.Kill)
+	for range 5 { // between finding a port and binding it, another process may take it
+		addr, err = redisserver.FreeAddr()
+		must(t, err)
+		_, port, err := net.SplitHostPort(addr)
+		must(t, err)
+		dir := t.TempDir()
+		file := filepath.Join(dir, "sentinel.conf") // which it rewrites
+		must(t, os.WriteFile(file, []byte("port "+port+"\nbind 127.0.0.1\ndir "+dir+"\n"+config), 0o600))
+		p, err := child.Start(child.Spec{Path: binary, Args: []string{file, "--sentinel"}, Dir: dir, DeathSignal: syscall.SIGKILL})
+		must(t, err)
+		t.Cleanup(p.Kill)
+		if answers(t, addr, p) {
+			return addr
+		}
+	}
+	t.Fatal("no Sentinel gets a port")
+	return ""
+}
+
+// answers waits until somebody answers at the address, and reports whether it is
+// the process, or until that has ended.
+func answers(t *testing.T, addr string, p *child.Process) bool {
+	t.Helper()
 	c := client(t, addr)
-	eventually(t, 20*time.Second, "the Sentinel answers", func() bool { return c.Ping(t.Context()).Err() == nil })
-	return addr
+	its := false
+	eventually(t, 20*time.Second, addr+" answers", func() bool {
+		info, err := c.Info(t.Context(), "server").Result()
+		its = strings.Contains(info, fmt.Sprintf("process_id:%d\r\n", p.Pid()))
+		select {
+		case <-p.Done():
+			return true
+		default:
+			return err == nil
+		}
+	})
+	return its
 }
 
 // primary is what the Sentinel says.
@@ -157,9 +200,7 @@ func TestAFailoverCountsAsLossOfTheNode(t *testing.T) {
 	cfg := watchedConfig(w)
 	l := started(t, cfg)
 	last := counted(t, l)
-	first := w.primary(t)
-	must(t, w.servers[first].Kill())
-	w.moved(t, first)
+	w.fail(t, func() {})
 	refused(t, l)
 	refused(t, locker(t, cfg)) // one that never saw the node before
 	lost := time.Now()
@@ -210,15 +251,14 @@ func TestAWatchedNodeIsOneOfThree(t *testing.T) {
 	cfg.MaxTTL, cfg.Armer, cfg.Epochs = time.Second, &register{}, &epochs{}
 	l := started(t, cfg)
 	last := counted(t, l)
-	if st := l.Status(t.Context())[2]; !st.Admitted || st.Warning != "" {
+	if st := status(t, l)[2]; !st.Admitted || st.Warning != "" {
 		t.Errorf("status %+v", st)
 	}
-	first := w.primary(t)
-	must(t, w.servers[first].Kill())
-	if got := counted(t, l); got <= last { // the other two go on
-		t.Errorf("token %d after %d", got, last)
-	}
-	w.moved(t, first)
+	first := w.fail(t, func() {
+		if got := counted(t, l); got <= last { // the other two go on
+			t.Errorf("token %d after %d", got, last)
+		}
+	})
 	must(t, w.servers[first].Restart(t.Context())) // the new primary wants a replica near
 	eventually(t, 60*time.Second, "the node is admitted again", func() bool { return l.Status(t.Context())[2].Admitted })
 }
@@ -227,7 +267,7 @@ func TestAPrimaryThatWritesWithoutReplicasIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	w := newWatchedNode(t)
 	l := started(t, watchedConfig(w))
-	if st := l.Status(t.Context())[0]; !strings.Contains(st.Warning, "min-replicas-to-write") {
+	if st := status(t, l)[0]; !strings.Contains(st.Warning, "min-replicas-to-write") {
 		t.Errorf("status %+v", st)
 	}
 }

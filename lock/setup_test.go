@@ -2,7 +2,9 @@ package lock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,8 +21,12 @@ import (
 )
 
 // patient is a node timeout for tests that are not about time-outs: the
-// machine may be busy with other tests.
-const patient = 2 * time.Second
+// machine may be busy with other tests. silence is one for tests that wait until
+// it is over: the nodes that do answer have done so by then.
+const (
+	patient = lock.Patient
+	silence = 2 * time.Second
+)
 
 // nodesAt turns addresses into nodes.
 func nodesAt(addrs ...string) []lock.Node {
@@ -98,9 +104,32 @@ func initialise(t *testing.T, l *lock.Locker) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if err := l.Init(ctx); err != nil {
+	err := l.Init(ctx)
+	for errors.Is(err, lock.ErrNodeTimeout) && ctx.Err() == nil { // of a look at the nodes, which has a second
+		err = l.Init(ctx)
+	}
+	if err != nil {
 		t.Fatalf("init: %v", err)
 	}
+}
+
+// status asks until all nodes have answered in time.
+func status(t *testing.T, l *lock.Locker) []lock.NodeStatus {
+	t.Helper()
+	var all []lock.NodeStatus
+	eventually(t, 20*time.Second, "all nodes answer in time", func() bool {
+		all = l.Status(t.Context())
+		return !slices.ContainsFunc(all, func(st lock.NodeStatus) bool { return errors.Is(st.Err, lock.ErrNodeTimeout) })
+	})
+	return all
+}
+
+// freeze stops a node, at the latest until the Lockers that were made before end:
+// they wait for what they have asked it.
+func freeze(t *testing.T, s *redisserver.Server) {
+	t.Helper()
+	must(t, s.Freeze())
+	t.Cleanup(func() { check(t, s.Thaw()) })
 }
 
 // backends runs a test on each kind of node: what holds on real Redis has to
@@ -135,30 +164,61 @@ func eventually(t *testing.T, within time.Duration, what string, ok func() bool)
 	}
 }
 
-// acquire takes a lease that must be had.
+// paced makes a try whose steps have to keep up with a TTL, or with another time
+// that runs. Where the try says that it shows nothing, because the machine was too
+// busy for that, it is made again, at half the pace.
+func paced(t *testing.T, pace time.Duration, try func(pace time.Duration) error) {
+	t.Helper()
+	var err error
+	for range 6 {
+		if err = try(pace); err == nil {
+			return
+		}
+		t.Logf("at a pace of %v: %v", pace, err)
+		pace *= 2
+	}
+	t.Fatalf("at any pace: %v", err)
+}
+
+// acquire takes a lease that must be had. Only where its TTL has run out on the
+// way, as a short one does on a busy machine, it tries again.
 func acquire(t *testing.T, l *lock.Locker, resource string, opts ...lock.AcquireOption) *lock.Lease {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	lease, err := l.Acquire(ctx, resource, opts...)
-	if err != nil {
-		t.Fatalf("acquire %q: %v", resource, err)
+	for {
+		begun := time.Now()
+		lease, err := l.Acquire(ctx, resource, opts...)
+		switch {
+		case err == nil:
+			return lease
+		case !errors.Is(err, lock.ErrLost) || time.Since(begun) < l.Validity(opts...):
+			t.Fatalf("acquire %q: %v", resource, err)
+		}
 	}
-	return lease
+}
+
+// ranOut reports whether an error says what is true: the lease's time is over. The
+// tests of short leases may be late on a busy machine.
+func ranOut(lease *lock.Lease, err error) bool {
+	return errors.Is(err, lock.ErrLost) && !time.Now().Before(lease.Deadline())
 }
 
 func token(t *testing.T, lease *lock.Lease) fence.Token {
 	t.Helper()
 	grant, err := lease.Grant()
-	if err != nil {
+	switch {
+	case err == nil:
+		return grant.Token
+	case !ranOut(lease, err):
 		t.Fatalf("grant: %v", err)
 	}
-	return grant.Token
+	return lease.Ref().Token
 }
 
 func release(t *testing.T, lease *lock.Lease) {
 	t.Helper()
-	if err := lease.Release(t.Context()); err != nil {
+	if err := lease.Release(t.Context()); err != nil && !ranOut(lease, err) {
 		t.Fatalf("release: %v", err)
 	}
 }

@@ -27,7 +27,6 @@ const asTortureClient = "FENCEGATE_TORTURE_CLIENT"
 // clientConfig is what a client is told, as JSON in the environment.
 type clientConfig struct {
 	Admin     bool   // admits nodes; the others acquire
-	Suspend   bool   // holds one lease while it is stopped
 	Broken    string // the safeguard that is removed, if any
 	Addrs     []string
 	Prefix    string
@@ -37,6 +36,7 @@ type clientConfig struct {
 	History   string
 	Seed      uint64
 	MaxTTL    time.Duration
+	Suspend   time.Duration // it holds one lease, of that TTL, while it is stopped; 0: it does not
 	Resources int
 }
 
@@ -127,6 +127,9 @@ func (c *tortureClient) run(ctx context.Context) error {
 	c.authority = &authorityClient{path: c.cfg.Authority}
 	defer c.authority.close()
 	cfg := lock.Config{KeyPrefix: c.cfg.Prefix, MaxTTL: c.cfg.MaxTTL, Epochs: c.authority, Nodes: nodesAt(c.cfg.Addrs...)}
+	if c.cfg.Suspend > 0 {
+		cfg.NodeTimeout = patient
+	}
 	if c.cfg.Armed {
 		cfg.Armer = c.authority
 	}
@@ -142,7 +145,7 @@ func (c *tortureClient) run(ctx context.Context) error {
 	switch {
 	case c.cfg.Admin:
 		return c.admit(ctx, lockers)
-	case c.cfg.Suspend:
+	case c.cfg.Suspend > 0:
 		return c.suspend(ctx, lockers[0])
 	}
 	var err error

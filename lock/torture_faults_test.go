@@ -233,13 +233,15 @@ func startTortureClient(t *testing.T, c clientConfig) *tortureProcess {
 	return p
 }
 
-func (p *tortureProcess) await(t *testing.T, word string) {
+// says is the next that the client says.
+func (p *tortureProcess) says(t *testing.T) string {
 	t.Helper()
 	line, err := p.output.ReadString('\n')
-	if err != nil || strings.TrimSpace(line) != word {
+	if err != nil {
 		_ = p.cmd.Wait()
 		t.Fatalf("the client said %q (%v): %s", line, err, p.errors.String())
 	}
+	return strings.TrimSpace(line)
 }
 
 // end lets the client finish what it is at, and reads its report.

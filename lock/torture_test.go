@@ -178,7 +178,9 @@ func (s scenario) runUntil(ctx context.Context, t *testing.T, seed uint64, look 
 	c.Admin = true
 	admin := startTortureClient(t, c)
 	c.Admin = false
-	admin.await(t, "ready")
+	if said := admin.says(t); said != "ready" {
+		t.Fatalf("the client said %q", said)
+	}
 	var clients []*tortureProcess
 	for i := range s.clients {
 		c.Seed, c.History = random.Uint64(), filepath.Join(dir, fmt.Sprint("history-", i))

@@ -31,9 +31,9 @@ func TestAHundredWaitersCostAFewTriesEach(t *testing.T) {
 	const waiters = 100
 	cfg := shared(t, 3)
 	holder := started(t, cfg)
-	lease := acquire(t, holder, "r", lock.WithTTL(time.Minute))
+	lease := acquire(t, holder, "r", lock.WithTTL(lock.DefaultMaxTTL))
 	lockers := make([]*lock.Locker, waiters)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	var all sync.WaitGroup
 	for i := range lockers {
@@ -49,7 +49,7 @@ func TestAHundredWaitersCostAFewTriesEach(t *testing.T) {
 		})
 	}
 	home := holder.Home("r")
-	eventually(t, 30*time.Second, "all stand in the queue", func() bool { return queued(t, cfg, home, "r") == waiters })
+	eventually(t, time.Minute, "all stand in the queue", func() bool { return queued(t, cfg, home, "r") == waiters })
 	var before, after int64
 	for _, l := range lockers {
 		before += l.Attempts()
@@ -73,8 +73,10 @@ func TestAReleaseWakesAWaiterOfAnotherProcess(t *testing.T) {
 	backends(t, []int{1, 3, 5}, func(t *testing.T, cfg lock.Config) {
 		holder := started(t, cfg)
 		waiter := locker(t, cfg)
+		// Nobody called, it looks again by itself after a second, now and then a little
+		// less: one hand-off that is quicker shows the call.
 		fastest := time.Hour
-		for range 5 {
+		for tries := 0; fastest > lock.Recheck/2 && tries < 10; tries++ {
 			lease := acquire(t, holder, "r", lock.WithTTL(time.Minute))
 			got := make(chan *lock.Lease)
 			go func() {
@@ -85,19 +87,28 @@ func TestAReleaseWakesAWaiterOfAnotherProcess(t *testing.T) {
 				got <- next
 			}()
 			eventually(t, 10*time.Second, "it waits", func() bool { return queued(t, cfg, waiter.Home("r"), "r") == 1 })
-			before, begun := waiter.Attempts(), time.Now()
-			release(t, lease)
-			release(t, <-got)
-			fastest = min(fastest, time.Since(begun))
-			if tries := waiter.Attempts() - before; tries > 10 {
-				t.Errorf("%d tries after the release", tries)
-			}
+			took := handOff(t, lease, waiter, got)
+			fastest = min(fastest, took)
 		}
-		// It would have looked again by itself after a second, now and then a little less.
-		if fastest > 700*time.Millisecond {
-			t.Errorf("the fastest of 5 hand-offs took %v", fastest)
+		if fastest > lock.Recheck/2 {
+			t.Errorf("the fastest of the hand-offs took %v", fastest)
 		}
 	})
+}
+
+// handOff releases a lease that the waiter waits for, and then the waiter's.
+func handOff(t *testing.T, lease *lock.Lease, waiter *lock.Locker, got <-chan *lock.Lease) (took time.Duration) {
+	t.Helper()
+	before, begun := waiter.Attempts(), time.Now()
+	release(t, lease)
+	release(t, <-got)
+	took = time.Since(begun)
+	// Where the release is late on some of the nodes it tries more often, and more
+	// and more seldom: soon every 31 ms at most.
+	if tries, few := waiter.Attempts()-before, 10+int64(took/(31*time.Millisecond)); tries > few {
+		t.Errorf("%d tries within %v after the release; want at most %d", tries, took, few)
+	}
+	return took
 }
 
 func TestAnotherNodeKeepsTheQueueWhenItsHomeIsDown(t *testing.T) {
@@ -118,12 +129,7 @@ func TestAnotherNodeKeepsTheQueueWhenItsHomeIsDown(t *testing.T) {
 	}()
 	second := (home + 1) % 3
 	eventually(t, 10*time.Second, "it waits at the second home", func() bool { return queued(t, cfg, second, "r") == 1 })
-	before := waiter.Attempts()
-	release(t, lease)
-	release(t, <-got)
-	if tries := waiter.Attempts() - before; tries > 10 {
-		t.Errorf("%d tries after the release", tries)
-	}
+	handOff(t, lease, waiter, got)
 }
 
 // A waiter that gives up must not take a wake-up with it, nor may one that is
@@ -158,10 +164,5 @@ func TestAWaiterThatIsGoneHoldsNobodyUp(t *testing.T) {
 	if err := <-left; err == nil {
 		t.Fatal("the one that gave up has it")
 	}
-	before := last.Attempts()
-	release(t, lease)
-	release(t, <-got)
-	if tries := last.Attempts() - before; tries > 10 {
-		t.Errorf("%d tries after the release", tries)
-	}
+	handOff(t, lease, last, got)
 }

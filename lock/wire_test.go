@@ -123,7 +123,7 @@ func readCommand(in *bufio.Reader) ([]string, error) {
 // against is a Locker over one impostor.
 func against(t *testing.T, s *impostor) *messages {
 	t.Helper()
-	l, err := New(Config{Nodes: []Node{{Addr: s.addr}}})
+	l, err := New(Config{Nodes: []Node{{Addr: s.addr}}, NodeTimeout: Patient})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -203,9 +203,14 @@ func (b redisBox) Freeze() error {
 	})
 }
 
+// Thaw is no error where the node is not frozen, as for a process.
 func (b redisBox) Thaw() error {
 	return b.control(func(ctx context.Context) error {
-		_, err := b.engine.Client().ContainerUnpause(ctx, b.name, client.ContainerUnpauseOptions{})
+		state, err := b.engine.Client().ContainerInspect(ctx, b.name, client.ContainerInspectOptions{})
+		if err != nil || !state.Container.State.Paused {
+			return err
+		}
+		_, err = b.engine.Client().ContainerUnpause(ctx, b.name, client.ContainerUnpauseOptions{})
 		return err
 	})
 }
