@@ -43,45 +43,54 @@ func TestWhateverBreaksTheOutcomeIsTrue(t *testing.T) {
 				return n
 			}
 			seen := map[string]int{}
-			for request := int64(1); request <= requests; request++ {
-				for _, arrives := range []bool{true, false} {
-					var p proxy
-					db := openAs(t, through(t, &p, address)+"&application_name=breaks")
-					db.SetMaxOpenConns(1)
-					if err := db.PingContext(t.Context()); err != nil {
-						t.Fatal(err)
-					}
-					before := count()
-					p.arrives.Store(arrives)
-					p.requests.Store(request)
-					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-					err := calls[name](ctx, db)
-					p.requests.Store(0)
-					if conn, poolErr := db.Conn(ctx); poolErr != nil {
-						t.Errorf("%s, request %d: the pool has lost its connection: %v", name, request, poolErr)
-					} else {
-						_ = conn.Close()
-					}
-					cancel()
-					_ = db.Close()
-					w.untilNobodyIs(t, "breaks")
-					done := count() > before
-					switch {
-					case err == nil && !done:
-						t.Errorf("%s, request %d (arrives: %t): said done, and it is not", name, request, arrives)
-					case err != nil && !errors.Is(err, fence.ErrUnknown) && done:
-						t.Errorf("%s, request %d (arrives: %t): said not done, and it is: %v", name, request, arrives, err)
-					case err == nil:
-						seen["done"]++
-					case errors.Is(err, fence.ErrUnknown):
-						seen["unknown"]++
-					default:
-						seen["not done"]++
+			sweep := func() {
+				for request := int64(1); request <= requests; request++ {
+					for _, arrives := range []bool{true, false} {
+						var p proxy
+						db := openAs(t, through(t, &p, address)+"&application_name=breaks")
+						db.SetMaxOpenConns(1)
+						if err := db.PingContext(t.Context()); err != nil {
+							t.Fatal(err)
+						}
+						before := count()
+						p.arrives.Store(arrives)
+						p.requests.Store(request)
+						ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+						err := calls[name](ctx, db)
+						p.requests.Store(0)
+						if conn, poolErr := db.Conn(ctx); poolErr != nil {
+							t.Errorf("%s, request %d: the pool has lost its connection: %v", name, request, poolErr)
+						} else {
+							_ = conn.Close()
+						}
+						cancel()
+						_ = db.Close()
+						w.untilNobodyIs(t, "breaks")
+						done := count() > before
+						switch {
+						case err == nil && !done:
+							t.Errorf("%s, request %d (arrives: %t): said done, and it is not", name, request, arrives)
+						case err != nil && !errors.Is(err, fence.ErrUnknown) && done:
+							t.Errorf("%s, request %d (arrives: %t): said not done, and it is: %v", name, request, arrives, err)
+						case err == nil:
+							seen["done"]++
+						case errors.Is(err, fence.ErrUnknown):
+							seen["unknown"]++
+						default:
+							seen["not done"]++
+						}
 					}
 				}
 			}
+			missing := func() bool {
+				return seen["done"] == 0 || name == "InTx" && (seen["not done"] == 0 || seen["unknown"] == 0)
+			}
+			// On a busy machine one request may come in two pieces, and so none of the cuts be at the COMMIT.
+			for sweeps := 0; sweeps < 5 && (sweeps == 0 || missing()); sweeps++ {
+				sweep()
+			}
 			t.Log(name, seen)
-			if seen["done"] == 0 || name == "InTx" && (seen["not done"] == 0 || seen["unknown"] == 0) {
+			if missing() {
 				t.Errorf("%s: the requests end too early or too late: %v", name, seen)
 			}
 		}

@@ -40,11 +40,11 @@ func TestStopWaitsForEverythingThatWasSent(t *testing.T) {
 			readStartup(conn)
 			_, _ = conn.Write(encode(authOK, ready))
 			b := make([]byte, 1000)
-			n, _ := conn.Read(b)
+			n, _ := io.ReadFull(conn, b[:size(c.first...)]) // it may come in pieces
 			received <- b[:n]
 			_, _ = conn.Write(encode(c.early...))
 			if len(c.second) > 0 {
-				n, _ = conn.Read(b)
+				n, _ = io.ReadFull(conn, b[:size(c.second...)])
 				received <- b[:n]
 			}
 			<-release

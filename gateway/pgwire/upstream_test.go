@@ -95,6 +95,15 @@ func send(t testing.TB, conn net.Conn, messages ...pgproto3.FrontendMessage) {
 	}
 }
 
+// size is how many bytes [send] writes.
+func size(messages ...pgproto3.FrontendMessage) int {
+	var b []byte
+	for _, m := range messages {
+		b, _ = m.Encode(b)
+	}
+	return len(b)
+}
+
 // farewell reads messages up to an error, whose code and text it returns, and
 // makes sure that the connection is closed behind it.
 func farewell(t *testing.T, conn net.Conn) (code, message string) {
