@@ -121,7 +121,11 @@ func (p *Process) Signal(sig syscall.Signal) error {
 		return os.ErrProcessDone
 	default:
 	}
-	err := syscall.Kill(p.pid, sig)
+	return signal(p.pid, sig)
+}
+
+func signal(pid int, sig syscall.Signal) error {
+	err := syscall.Kill(pid, sig)
 	if errors.Is(err, syscall.ESRCH) {
 		return os.ErrProcessDone
 	}

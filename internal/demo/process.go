@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -92,22 +93,11 @@ func (p *process) await(ctx context.Context, name string) (Event, error) {
 
 // freeze stops the process and returns when the kernel says that it is stopped.
 func (p *process) freeze() error {
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		return fmt.Errorf("stop worker %s: %w", p.name, err)
+	err := child.Freeze(p.pid())
+	if errors.Is(err, os.ErrProcessDone) {
+		return mismatch("worker %s ended instead of stopping", p.name)
 	}
-	var status syscall.WaitStatus
-	for {
-		_, err := syscall.Wait4(p.pid(), &status, syscall.WUNTRACED, nil)
-		switch {
-		case err == syscall.EINTR:
-			continue
-		case err != nil:
-			return fmt.Errorf("stop worker %s: %w", p.name, err)
-		case !status.Stopped():
-			return mismatch("worker %s ended instead of stopping", p.name)
-		}
-		return nil
-	}
+	return err
 }
 
 func (p *process) thaw() error { return p.cmd.Process.Signal(syscall.SIGCONT) }

@@ -171,14 +171,20 @@ func (p *process) Kill() error {
 	return nil
 }
 
-func (p *process) Freeze() error { return p.signal(syscall.SIGSTOP, "freeze") }
-func (p *process) Thaw() error   { return p.signal(syscall.SIGCONT, "thaw") }
+func (p *process) Freeze() error {
+	return p.signal("freeze", func() error { return child.Freeze(p.proc.Pid()) })
+}
 
-func (p *process) signal(sig syscall.Signal, what string) error {
-	if p.proc == nil {
-		return fmt.Errorf("redis: %s: not started", what)
+func (p *process) Thaw() error {
+	return p.signal("thaw", func() error { return p.proc.Signal(syscall.SIGCONT) })
+}
+
+func (p *process) signal(what string, send func() error) error {
+	err := errors.New("not started")
+	if p.proc != nil {
+		err = send()
 	}
-	if err := p.proc.Signal(sig); err != nil {
+	if err != nil {
 		return fmt.Errorf("redis: %s: %w", what, err)
 	}
 	return nil

@@ -113,7 +113,7 @@ func (s *Server) Pid() int { return do(s, func() int { return s.ctl.Pid() }) }
 func (s *Server) Kill() error { return do(s, s.ctl.Kill) }
 
 // Freeze stops the node where it stands (SIGSTOP): connections stay open and
-// nothing is answered until [Server.Thaw].
+// nothing more is answered, until [Server.Thaw].
 func (s *Server) Freeze() error { return do(s, s.ctl.Freeze) }
 
 // Thaw lets a frozen node go on.

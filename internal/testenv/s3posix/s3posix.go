@@ -98,7 +98,7 @@ type Server struct {
 func (s *Server) URL() string { return "http://" + s.Addr }
 
 // Freeze lets the server do nothing until Thaw.
-func (s *Server) Freeze() error { return s.process.Signal(syscall.SIGSTOP) }
+func (s *Server) Freeze() error { return child.Freeze(s.process.Pid) }
 
 // Thaw lets it go on.
 func (s *Server) Thaw() error { return s.process.Signal(syscall.SIGCONT) }
