@@ -105,3 +105,56 @@ func TestConnectionsThatSayNothingAreLimitedToo(t *testing.T) {
 		}
 	}
 }
+
+// answering is a client that answers the first thing it gets before the write that
+// brought it is over.
+type answering struct {
+	scripted
+	wrote func()
+}
+
+func (c *answering) Write(b []byte) (int, error) {
+	c.wrote()
+	return len(b), nil
+}
+
+// A client may have sent CopyDone before the goroutine that told it to send its data
+// goes on; what it counts by then must not keep the session busy for ever.
+func TestAClientMayAnswerBeforeTheWriteThatItAnswersIsOver(t *testing.T) {
+	t.Parallel()
+	const sync, copyIn, copyDone, ready = "S\x00\x00\x00\x04", "G\x00\x00\x00\x07\x00\x00\x00", "c\x00\x00\x00\x04", "Z\x00\x00\x00\x05I"
+	upstream, server := net.Pipe()
+	says, heard := make(chan string, 2), make(chan struct{})
+	client := &answering{scripted{read: func(b []byte) (int, error) {
+		if m, more := <-says; more {
+			return copy(b, m), nil
+		}
+		return 0, io.EOF
+	}}, func() {}}
+	s := aSession(t, client)
+	s.upstream, s.phase = upstream, open
+	s.endLogin()
+	client.wrote = func() {
+		client.wrote = func() {}
+		says <- copyDone + sync
+		<-heard
+	}
+	go func() {
+		b := make([]byte, 100)
+		_, _ = io.ReadFull(server, b[:len(sync)])
+		_, _ = io.WriteString(server, copyIn)
+		_, _ = io.ReadFull(server, b[:len(copyDone+sync)])
+		close(heard)
+		_, _ = io.WriteString(server, ready)
+		_ = server.Close()
+	}()
+	says <- sync
+	go s.clientToServer(upstream)
+	defer close(says)
+	if err := s.pump(newSource(upstream), nil, new(serverStream)); err != io.EOF {
+		t.Fatal(err)
+	}
+	if !s.idle || s.quiet != 'I' {
+		t.Errorf("%d answers are awaited behind the last one", s.pending)
+	}
+}

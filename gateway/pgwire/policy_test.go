@@ -152,22 +152,26 @@ func TestWhoHasNotLoggedInLearnsNothingOfFences(t *testing.T) {
 
 func TestRefusedSessionsStatementsReachNobody(t *testing.T) {
 	t.Parallel()
+	password := &pgproto3.PasswordMessage{Password: "p"}
 	got := make(chan []byte, 1)
 	addr := upstream(t, func(conn net.Conn) {
 		readStartup(conn)
+		_, _ = conn.Write(encode(&pgproto3.AuthenticationCleartextPassword{}))
+		b := make([]byte, size(password))
+		_, _ = io.ReadFull(conn, b)
 		_, _ = conn.Write(encode(authOK, ready))
-		b, _ := io.ReadAll(conn)
-		got <- b
+		rest, _ := io.ReadAll(conn)
+		got <- append(b, rest...)
 	})
 	r := start(t, "tcp", addr, "shop", rules(t, "*=grant-required"))
 	conn := r.dial()
 	// A client that does not wait for its login: PostgreSQL would run this.
-	send(t, conn, startup, &pgproto3.PasswordMessage{Password: "p"}, &pgproto3.Query{String: "DROP TABLE orders"})
+	send(t, conn, startup, password, &pgproto3.Query{String: "DROP TABLE orders"})
 	if code, message := farewell(t, conn); code != "ZF002" {
 		t.Errorf("%s %s; want ZF002", code, message)
 	}
-	password, _ := (&pgproto3.PasswordMessage{Password: "p"}).Encode(nil)
-	if b := <-got; string(b) != string(password) {
+	want, _ := password.Encode(nil)
+	if b := <-got; string(b) != string(want) {
 		t.Errorf("PostgreSQL got %q behind the startup packet; want the password only", b)
 	}
 }

@@ -103,6 +103,14 @@ func (s *session) forwarding(stream *clientStream) bool {
 	return true
 }
 
+// takesCopy notes, before the client hears of it and answers, that PostgreSQL is
+// reading COPY data.
+func (s *session) takesCopy() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.copyIn = true
+}
+
 // delivered notes what the client has got, and reports whether the session is
 // to end now.
 func (s *session) delivered(stream *serverStream) bool {
@@ -204,6 +212,9 @@ func (s *session) pump(from *source, held []byte, stream *serverStream) error {
 	for {
 		if len(held) > 0 {
 			stream.scan(held)
+			if stream.copyIn {
+				s.takesCopy()
+			}
 			s.toClientBusy.Store(true)
 			_, err := s.client.Write(held)
 			s.toClientBusy.Store(false)
