@@ -1,6 +1,7 @@
 package pgwire
 
 import (
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -151,7 +152,7 @@ func TestAClientMayAnswerBeforeTheWriteThatItAnswersIsOver(t *testing.T) {
 	says <- sync
 	go s.clientToServer(upstream)
 	defer close(says)
-	if err := s.pump(newSource(upstream), nil, new(serverStream)); err != io.EOF {
+	if err := s.pump(newSource(upstream), nil, new(serverStream)); !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
 	if !s.idle || s.quiet != 'I' {

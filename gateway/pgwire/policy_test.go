@@ -157,8 +157,7 @@ func TestRefusedSessionsStatementsReachNobody(t *testing.T) {
 	addr := upstream(t, func(conn net.Conn) {
 		readStartup(conn)
 		_, _ = conn.Write(encode(&pgproto3.AuthenticationCleartextPassword{}))
-		b := make([]byte, size(password))
-		_, _ = io.ReadFull(conn, b)
+		b, _ := io.ReadAll(io.LimitReader(conn, int64(size(password))))
 		_, _ = conn.Write(encode(authOK, ready))
 		rest, _ := io.ReadAll(conn)
 		got <- append(b, rest...)
