@@ -104,13 +104,22 @@ func TestChildAndFolderEndWithTheParent(t *testing.T) {
 
 func TestStopKillsAChildThatDoesNotListen(t *testing.T) {
 	t.Parallel()
-	p, err := child.Start(child.Spec{Path: "/bin/sh", Args: []string{"-c", "trap '' TERM; while :; do sleep 0.1; done"}})
+	deaf := filepath.Join(t.TempDir(), "deaf") // there once it is: at first it listens
+	p, err := child.Start(child.Spec{Path: "/bin/sh", Args: []string{"-c", `trap '' TERM; >"$0"; while :; do sleep 0.1; done`, deaf}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer p.Kill()
+	eventually(t, "the child does not listen", func() bool {
+		_, err := os.Stat(deaf)
+		return err == nil
+	})
 	p.Stop(50 * time.Millisecond)
 	if !gone(p.Pid()) {
 		t.Fatal("it runs on")
+	}
+	if err := p.Err(); err == nil || err.Error() != "signal: killed" {
+		t.Errorf("it ended with %v; want KILL", err)
 	}
 	p.Stop(0) // again: no error, no wait
 	if err := p.Signal(syscall.SIGTERM); !errors.Is(err, os.ErrProcessDone) {
