@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,9 +14,9 @@ import (
 	"time"
 )
 
-// runUnder is `run` with a command for the shell, under a lease of 2 s at a
-// gateway that has no other ports, and renews or does not.
-func runUnder(t *testing.T, renews bool, script string) *exec.Cmd {
+// runUnder is `run` with a command for the shell, under a lease at a gateway that
+// has no other ports, and renews nothing.
+func runUnder(t *testing.T, ttl time.Duration, script string) *exec.Cmd {
 	t.Helper()
 	mux := http.NewServeMux()
 	answer := func(path string, status int, body string) {
@@ -24,22 +25,18 @@ func runUnder(t *testing.T, renews bool, script string) *exec.Cmd {
 			_, _ = w.Write([]byte(body))
 		})
 	}
-	answer("/v1/leases", http.StatusCreated, `{"resource":"r","token":"1","grant":"1.0123456789abcdef0123456789abcdef","handle":"h","ttl_ms":2000,"valid_ms":2000}`)
+	answer("/v1/leases", http.StatusCreated, fmt.Sprintf(`{"resource":"r","token":"1","grant":"1.0123456789abcdef0123456789abcdef","handle":"h","ttl_ms":%d,"valid_ms":%[1]d}`, ttl.Milliseconds()))
 	answer("/v1/leases/release", http.StatusNoContent, "")
 	answer("/v1/endpoints", http.StatusOK, `{}`)
-	if renews {
-		answer("/v1/leases/renew", http.StatusOK, `{"valid_ms":2000}`)
-	} else {
-		answer("/v1/leases/renew", http.StatusServiceUnavailable, `{"code":"unavailable","detail":"no quorum","status":503}`)
-	}
+	answer("/v1/leases/renew", http.StatusServiceUnavailable, `{"code":"unavailable","detail":"no quorum","status":503}`)
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
-	return command(t, t.TempDir(), "run", "--gateway", server.URL, "--resource", "r", "--ttl", "2s", "--", "sh", "-c", script)
+	return command(t, t.TempDir(), "run", "--gateway", server.URL, "--resource", "r", "--ttl", ttl.String(), "--", "sh", "-c", script)
 }
 
 func TestRunEndsItsCommandWhenNobodyReadsItsMessages(t *testing.T) {
 	t.Parallel()
-	cmd := runUnder(t, false, "trap '' TERM; i=0; while [ $((i += 1)) -lt 300 ]; do sleep 0.1; done")
+	cmd := runUnder(t, 2*time.Second, "trap '' TERM; i=0; while [ $((i += 1)) -lt 300 ]; do sleep 0.1; done")
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +61,7 @@ func TestRunIgnoresWhatItWasStartedToIgnore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cmd := runUnder(t, true, "kill -HUP $PPID; kill -HUP $$; sleep 1; exit 7")
+			cmd := runUnder(t, time.Minute, "kill -HUP $PPID; kill -HUP $$; sleep 1; exit 7")
 			cmd.Args = append([]string{"sh", "-c", ignoring + `exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
 			cmd.Path = "/bin/sh"
 			_ = cmd.Run()

@@ -20,7 +20,9 @@ func TestTheDeadThatNobodyBuriesKeepNoLease(t *testing.T) {
 	fifo, written := newFIFO(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-written; cancel() }()
-	script := `sh -c 'sleep 0.2 & echo $$ >"` + parent + `"; exec setsid sleep 60' & sleep 1; echo ready >"` + fifo + `"; wait`
+	script := `sh -c 'sleep 0.2 & echo $$ $! >"` + parent + `"; exec setsid sleep 60' &
+		until read parent dead <"` + parent + `" && read name </proc/$parent/comm && test "$name" = sleep && grep -q "^State:.Z" /proc/$dead/status; do sleep 0.05; done
+		echo ready >"` + fifo + `"; wait`
 	began := time.Now()
 	got, err := runner.Run(ctx, configure(t, &gateway{ttl: time.Minute}, script))
 	if took := time.Since(began); err != nil || got.ExitCode != 143 || took > 20*time.Second {
@@ -30,7 +32,8 @@ func TestTheDeadThatNobodyBuriesKeepNoLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	first, _, _ := strings.Cut(string(b), " ")
+	pid, err := strconv.Atoi(first)
 	if err != nil {
 		t.Fatal(err)
 	}

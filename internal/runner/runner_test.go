@@ -270,7 +270,7 @@ func TestTheSecondSignalKills(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	signals := make(chan os.Signal, 2)
+	signals := make(chan os.Signal) // so that the second one comes a second after the first was heard
 	ready := writerFunc(func([]byte) {
 		signals <- os.Interrupt
 		time.AfterFunc(time.Second, func() { signals <- os.Interrupt })
