@@ -39,7 +39,7 @@ func TestAPreparedPublicationIsPublishedByItsSecondPhase(t *testing.T) {
 	}
 	outcome := make(chan error, 1)
 	go func() { outcome <- objects.Outcome(t.Context(), w.writer, staged) }()
-	for w.count("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype IN ('transactionid', 'tuple')") == 0 {
+	for w.count("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 0 {
 		select {
 		case err := <-outcome:
 			t.Fatalf("the outcome before the second phase: %v", err)

@@ -142,7 +142,7 @@ func writeAfter(t *testing.T, w world, tx pgx.Tx, waits bool) error {
 		t.Fatal(err)
 	}
 	done := later(func() error { return write(t.Context(), tx, 7) })
-	w.waitFor(t, "the writer waits for its turn", `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype IN ('transactionid', 'tuple'))`)
+	w.waitFor(t, "the writer waits for its turn", `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype IN ('transactionid', 'tuple') AND pid = $1)`, tx.Conn().PgConn().PID())
 	if err := first.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
