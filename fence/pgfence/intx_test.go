@@ -272,6 +272,7 @@ func (w *wire) pool(t testing.TB, address string, mode pgx.QueryExecMode) *pgxpo
 	t.Helper()
 	return poolWith(t, address, func(c *pgxpool.Config) {
 		c.ConnConfig.DefaultQueryExecMode = mode
+		c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // where it was idle for a second: it would lose that answer
 		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 			return &wireConn{Conn: conn, wire: w}, err
