@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -23,7 +24,11 @@ func newMessages(t *testing.T, cfg Config) *messages {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	if err := l.Init(t.Context()); err != nil {
+	err = l.Init(t.Context())
+	for tries := 0; errors.Is(err, ErrNodeTimeout) && tries < 20; tries++ { // of a look at the nodes, which has a second
+		err = l.Init(t.Context())
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	return &messages{t, l}

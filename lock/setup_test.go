@@ -100,7 +100,7 @@ func started(t *testing.T, cfg lock.Config) *lock.Locker {
 	return l
 }
 
-func initialise(t *testing.T, l *lock.Locker) {
+func initialise(t testing.TB, l *lock.Locker) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()

@@ -26,13 +26,11 @@ func TestALockerFollowsTheRulesOfASource(t *testing.T) {
 func openOn(tb testing.TB, cfg lock.Config) leasingtest.Open {
 	tb.Helper()
 	first, err := lock.New(cfg)
-	if err == nil {
-		err = first.Init(tb.Context())
-	}
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = first.Close() })
+	initialise(tb, first)
 	return func(armer leasing.Armer) leasing.Source {
 		one := cfg
 		one.Armer = armer

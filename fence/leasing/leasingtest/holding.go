@@ -139,7 +139,9 @@ func releaseWakes(t testing.TB, open Open) {
 	for name, s := range map[string]leasing.Source{"the same process": a, "another process": b} {
 		lease := take(t, a, request(TTL)) // outlives the rule: only its release can end the wait
 		ctx, cancel := context.WithTimeout(t.Context(), 2*patience(t))
-		leases, errs := waiting(ctx, s, request(TTL))
+		own := &lookedFor{Context: ctx, looked: make(chan struct{})}
+		leases, errs := waiting(own, s, request(TTL))
+		own.wait(t)
 		select {
 		case <-leases:
 			t.Fatalf("%s: two holders", name)
@@ -165,6 +167,15 @@ func (c *lookedFor) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
+// wait returns when somebody has looked, or when the patience is over.
+func (c *lookedFor) wait(t testing.TB) {
+	t.Helper()
+	select {
+	case <-c.looked:
+	case <-time.After(patience(t)):
+	}
+}
+
 func turns(t testing.TB, open Open) {
 	s := source(t, open, nil)
 	lease := take(t, s, request(TTL))
@@ -188,10 +199,7 @@ func turns(t testing.TB, open Open) {
 		})
 		// It asks before the next one does: who waits looks for the end of its
 		// context, when it stands in the line, or soon before it does.
-		select {
-		case <-own.looked:
-		case <-time.After(patience(t)):
-		}
+		own.wait(t)
 		<-time.After(100 * time.Millisecond)
 	}
 	release(t, s, lease)
