@@ -80,14 +80,15 @@ func (s *session) hangsUp() {
 }
 
 // forwarding notes, before bytes of the client are passed on, that the session
-// is busy. It is false where the session has been ended: the bytes stay here.
+// is busy. It is false where the session has been ended, or given up before it opened:
+// the bytes stay here.
 func (s *session) forwarding(stream *clientStream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closing == cutting {
+	if s.closing == cutting || s.phase != open {
 		return false
 	}
-	if s.asked.IsZero() && s.phase == open {
+	if s.asked.IsZero() {
 		s.asked = time.Now()
 	}
 	s.fromClient += stream.bytes
@@ -169,9 +170,12 @@ func (s *session) serverToClient(upstream net.Conn) error {
 		held, err = s.admit(upstream, held)
 	}
 	if err == nil {
-		if s.opened() {
+		switch {
+		case s.opened():
 			err = s.pump(from, held, &stream)
-		} else {
+		case s.ending():
+			err = errEnded
+		default:
 			err = os.ErrDeadlineExceeded
 		}
 	}

@@ -252,19 +252,18 @@ func (s *session) loggingIn(upstream net.Conn) bool {
 }
 
 // opened marks the end of the login: from now on only the peers limit time. It
-// is false where the client's direction has run out of time before.
+// is false where the client's direction has run out of time before, and where the
+// gateway ends the session: nothing has been asked yet.
 func (s *session) opened() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.expired {
+	if s.expired || s.closing != notClosing {
 		return false
 	}
 	s.phase = open
 	s.endLogin()
-	if s.closing == notClosing {
-		_ = s.raw.SetDeadline(time.Time{})
-		_ = s.upstream.SetReadDeadline(time.Time{})
-	}
+	_ = s.raw.SetDeadline(time.Time{})
+	_ = s.upstream.SetReadDeadline(time.Time{})
 	if !s.proved.Load() {
 		s.srv.unproved.Do(func() { s.log().Warn(unproved) })
 	}
