@@ -85,7 +85,11 @@ func (s *Server) dialOne(ctx context.Context, u Upstream) (net.Conn, error) {
 	if err != nil || u.TLS == nil {
 		return conn, err
 	}
+	giveUp := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	secure, err := upgrade(ctx, conn, notOurs(u.TLS, func() { s.askedForCertificate.Store(true) }), u.DirectTLS)
+	if !giveUp() {
+		err = ctx.Err()
+	}
 	if err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("TLS with %s: %w", u.Addr, err)
@@ -196,6 +200,7 @@ func (s *Server) cancelAt(ctx context.Context, u Upstream, p packet) error {
 		return err
 	}
 	s.counters.cancels.Add(1)
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // a stop does not wait for it
 	_, _ = io.CopyN(io.Discard, conn, 1)
 	return nil
 }
