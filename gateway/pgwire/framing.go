@@ -67,6 +67,8 @@ const (
 	typeQuery        = 'Q'
 	typeSync         = 'S'
 	typeFunctionCall = 'F'
+	typeFlush        = 'H'
+	typeCopyData     = 'd'
 	typeCopyDone     = 'c'
 	typeCopyFail     = 'f'
 	typeTerminate    = 'X'
@@ -80,12 +82,16 @@ type serverStream struct {
 	status byte  // of the last ReadyForQuery: 'I' idle, 'T' in a transaction, 'E' in a failed one
 	ready  int   // ReadyForQuery messages completed in the last scan
 	copyIn bool  // a CopyInResponse came after the last ReadyForQuery
+	copies bool  // one came in the last scan
+	late   int   // of ready, those behind the first one
+	fails  bool  // an ErrorResponse came in the last scan, and neither of them behind it
 	cut    bool  // a read ended between a ReadyForQuery's header and its status
 }
 
 func (s *serverStream) scan(b []byte) {
 	s.bytes = int64(len(b))
-	s.ready = 0
+	s.ready, s.late = 0, 0
+	s.copies, s.fails = false, false
 	if s.cut && len(b) > 0 {
 		s.cut = false
 		s.completed(b[0])
@@ -105,7 +111,9 @@ func (s *serverStream) scan(b []byte) {
 				s.completed(b[0])
 			}
 		case typeCopyInResponse:
-			s.copyIn = true
+			s.copyIn, s.copies, s.fails = true, true, false
+		case typeError:
+			s.fails = true
 		}
 	}
 }
@@ -113,7 +121,10 @@ func (s *serverStream) scan(b []byte) {
 func (s *serverStream) completed(status byte) {
 	s.status = status
 	s.ready++
-	s.copyIn = false
+	if s.copies {
+		s.late++
+	}
+	s.copyIn, s.fails = false, false
 }
 
 // untilReady scans b up to the first ReadyForQuery and returns how many bytes
@@ -153,14 +164,20 @@ type clientStream struct {
 	framer
 	bytes      int64 // in the last scan
 	syncs      int   // messages in the last scan that a ReadyForQuery answers
-	copyEnded  bool  // CopyDone or CopyFail in the last scan; then syncs counts from there
+	copyEnded  bool  // in the last scan data of a COPY by Execute ended, as far as the client knows; then syncs counts from there
+	before     int   // syncs before the first such end in the last scan
+	between    int   // and from there to the last one
+	asks       bool  // something in the last scan is answered, now or with the next Sync
+	unsynced   bool  // something was sent whose answer ends with a Sync that is still to come
+	simple     bool  // the last command was a Query, or a FunctionCall
 	terminated bool
 	proved     bool // it has answered a request for authentication
 }
 
 func (c *clientStream) scan(b []byte) {
 	c.bytes = int64(len(b))
-	c.syncs, c.copyEnded = 0, false
+	c.before, c.between, c.syncs = 0, 0, 0
+	c.copyEnded, c.asks = false, false
 	for {
 		var typ byte
 		typ, b = c.next(b)
@@ -169,10 +186,28 @@ func (c *clientStream) scan(b []byte) {
 			return
 		case typeQuery, typeSync, typeFunctionCall:
 			c.syncs++
+			c.asks, c.unsynced, c.simple = true, false, typ != typeSync
+		case typeCopyData, typeFlush:
 		case typeCopyDone, typeCopyFail:
-			c.syncs, c.copyEnded = 0, true
+			c.copyEnds()
 		case typeTerminate:
-			c.terminated = true
+			c.asks, c.terminated = true, true
+		default: // Parse, Execute and the like
+			c.asks, c.unsynced, c.simple = true, true, false
 		}
 	}
+}
+
+// copyEnds notes CopyDone or CopyFail. That of a Query's COPY says nothing: the Query is
+// answered, whatever comes of it.
+func (c *clientStream) copyEnds() {
+	if c.simple {
+		return
+	}
+	if c.copyEnded {
+		c.between += c.syncs
+	} else {
+		c.before = c.syncs
+	}
+	c.syncs, c.copyEnded = 0, true
 }

@@ -46,7 +46,6 @@ func (s *session) clientToServer(upstream net.Conn) {
 			if !s.forwarding(&stream) {
 				return
 			}
-			s.toServerBusy.Store(true)
 			_, werr := upstream.Write(b)
 			s.toServerBusy.Store(false)
 			if werr != nil {
@@ -71,17 +70,18 @@ func (s *session) clientToServer(upstream net.Conn) {
 	}
 }
 
-// hangsUp notes that the client will send no more. Where no answer is due to it, that is
-// its end; else it may still read.
+// hangsUp notes that the client will send no more. Once no answer is due to it, that is
+// its end; until then it may still read.
 func (s *session) hangsUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.left = s.left || s.phase != open || s.pending == 0
+	s.hungUp = true
+	s.left = s.left || s.phase != open
 }
 
-// forwarding notes, before bytes of the client are passed on, that the session
-// is busy. It is false where the session has been ended, or given up before it opened:
-// the bytes stay here.
+// forwarding notes, before bytes of the client are passed on, what is asked and that a
+// write is under way. It is false where the session has been ended, or given up before it
+// opened: the bytes stay here.
 func (s *session) forwarding(stream *clientStream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,23 +93,20 @@ func (s *session) forwarding(stream *clientStream) bool {
 	}
 	s.fromClient += stream.bytes
 	s.moves++
-	s.quiet = 0
-	s.inMessage = !stream.boundary()
-	if stream.copyEnded && s.copyIn {
-		s.pending = 0 // PostgreSQL ignores a Sync that comes while it reads COPY data
-	}
-	s.pending += stream.syncs
-	s.idle = false
+	s.sent(stream)
 	s.left = s.left || stream.terminated
+	if s.idle && s.closing == draining { // no answer will come, behind which that would be seen
+		_ = s.upstream.SetReadDeadline(time.Now())
+	}
+	s.toServerBusy.Store(true)
 	return true
 }
 
-// takesCopy notes, before the client hears of it and answers, that PostgreSQL is
-// reading COPY data.
-func (s *session) takesCopy() {
+// arrived notes what PostgreSQL has sent, before it is passed on.
+func (s *session) arrived(stream *serverStream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.copyIn = true
+	s.comes(stream)
 }
 
 // delivered notes what the client has got, and reports whether the session is
@@ -123,14 +120,7 @@ func (s *session) delivered(stream *serverStream) bool {
 	}
 	s.toClient += stream.bytes
 	s.moves++
-	s.copyIn = stream.copyIn
-	if stream.ready > 0 {
-		s.pending = max(0, s.pending-stream.ready)
-		s.idle = s.pending == 0 && stream.status == 'I'
-		if s.pending == 0 {
-			s.quiet = stream.status
-		}
-	}
+	s.came(stream)
 	return s.endsNow(stream)
 }
 
@@ -216,8 +206,8 @@ func (s *session) pump(from *source, held []byte, stream *serverStream) error {
 	for {
 		if len(held) > 0 {
 			stream.scan(held)
-			if stream.copyIn {
-				s.takesCopy()
+			if stream.ready > 0 || stream.copies || stream.fails {
+				s.arrived(stream)
 			}
 			s.toClientBusy.Store(true)
 			_, err := s.client.Write(held)
@@ -256,7 +246,8 @@ var (
 func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error) error {
 	s.explain() // also to the log of a client that has left on PostgreSQL's refusal
 	s.mu.Lock()
-	left, idle, why, unanswered := s.left, s.idle, s.why, s.phase == open && s.quiet == 0
+	left, why, unanswered := s.left || s.hungUp && s.pending == 0, s.why, s.phase == open && s.quiet == 0
+	idle := s.idle && !s.toServerBusy.Load()
 	s.mu.Unlock()
 	switch {
 	case errors.Is(cause, errClientGone):

@@ -40,21 +40,18 @@ type session struct {
 	proved                     atomic.Bool // the client was asked who it is, and has answered
 	toClientBusy, toServerBusy atomic.Bool // a write is under way
 
-	mu        sync.Mutex // guards what follows; held for a few loads and stores at a time
-	upstream  net.Conn
-	phase     phase
-	pending   int  // ReadyForQuery messages that the client may still expect
-	idle      bool // the last byte from PostgreSQL was a ReadyForQuery 'I' that answers the last byte from the client
-	inMessage bool // the last byte of the client was not the end of a message
-	copyIn    bool // PostgreSQL is reading COPY data
-	left      bool // the client has taken leave
-	expired   bool // the client's direction ran into the login's deadline
-	closing   closing
-	claims    []claim     // what the startup options carried
-	why       *fatalError // why it is cut; nil: the gateway stops
-	patient   bool        // it waits for its lease: the login's deadline is over
-	quiet     byte        // status of the ReadyForQuery that was the last word of both sides; 0: there was more
-	moves     uint64      // how often bytes passed, in either direction
+	mu       sync.Mutex // guards what follows; held for a few loads and stores at a time
+	upstream net.Conn
+	phase    phase
+	answers
+	left    bool // the client has taken leave
+	hungUp  bool // the client will send no more
+	expired bool // the client's direction ran into the login's deadline
+	closing closing
+	claims  []claim     // what the startup options carried
+	why     *fatalError // why it is cut; nil: the gateway stops
+	patient bool        // it waits for its lease: the login's deadline is over
+	moves   uint64      // how often bytes passed, in either direction
 
 	fromClient, toClient int64 // bytes since it opened
 	tallied              struct{ fromClient, toClient int64 }
