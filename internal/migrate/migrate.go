@@ -36,6 +36,7 @@ const (
 	sqlCreateSchema = `CREATE SCHEMA IF NOT EXISTS ` + schema
 	sqlPublish      = `GRANT USAGE ON SCHEMA ` + schema + ` TO PUBLIC; GRANT SELECT ON ` + schema + `.` + table + ` TO PUBLIC`
 	sqlDropSchema   = `DROP SCHEMA ` + schema + ` CASCADE`
+	sqlMayChange    = `DELETE FROM ` + schema + `.` + table + ` WHERE false`
 	sqlHasTable     = `SELECT to_regclass('` + schema + `.` + table + `') IS NOT NULL`
 	sqlVersion      = `SELECT version, dirty FROM ` + schema + `.` + table
 
@@ -78,6 +79,9 @@ func Down(ctx context.Context, url string, force bool) error {
 		if err := conn.QueryRow(ctx, sqlHasTable).Scan(&has); err != nil || !has {
 			return wrap("migrate down", err)
 		}
+		if _, err := conn.Exec(ctx, sqlMayChange); err != nil { // nothing is begun without the right
+			return wrap("migrate down", err)
+		}
 		if !force {
 			if err := inUse(ctx, conn); err != nil {
 				return err
@@ -95,7 +99,7 @@ func Down(ctx context.Context, url string, force bool) error {
 type State struct {
 	Version uint // of the database; 0: none
 	Latest  uint // of this program
-	Dirty   bool // a migration to Version was interrupted; migrating again makes it good
+	Dirty   bool // a migration to Version was interrupted, or what is applied is another one; migrating again makes it good
 }
 
 // UpToDate reports whether the database is at this program's version.
@@ -134,15 +138,21 @@ func Status(ctx context.Context, url string) (State, error) {
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	state := State{Latest: latest}
 	var has bool
-	if err := conn.QueryRow(ctx, sqlHasTable).Scan(&has); err != nil || !has {
+	if err := conn.QueryRow(ctx, sqlHasTable).Scan(&has); err != nil {
 		return state, wrap("migrate status", err)
 	}
-	var version int64 // -1 where the first migration's removal was interrupted
-	err = conn.QueryRow(ctx, sqlVersion).Scan(&version, &state.Dirty)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return state, nil
+	version := int64(-1) // also where the first migration's removal was interrupted
+	if has {
+		err := conn.QueryRow(ctx, sqlVersion).Scan(&version, &state.Dirty)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return state, wrap("migrate status", err)
+		}
 	}
 	state.Version = uint(max(version, 0))
+	applied, known, err := noted(ctx, conn)
+	if known && int64(applied) != version {
+		state.Dirty = true
+	}
 	return state, wrap("migrate status", err)
 }
 

@@ -1,0 +1,108 @@
+package migrate_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencegate/fencegate/internal/migrate"
+)
+
+func TestAnInterruptEndsAMigrationThatWaitsForOthers(t *testing.T) {
+	t.Parallel()
+	pg := setup(t)
+	inTheWay := blocker(t, pg, `CREATE SCHEMA fence`)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	done := make(chan error, 1)
+	go func() { done <- migrate.Up(ctx, pg.URL) }()
+	waitFor(t, pg, "the first migration is under way", fmt.Sprintf(blockedOn, "-- Roles, the schema%"))
+	interrupt()
+	select {
+	case err := <-done:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it goes on waiting for the transaction in its way")
+		exec1(t, pg, endThem)
+		<-done
+	}
+	if err := inTheWay.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantStatus(t, pg.URL, false, false)
+	up(t, pg.URL)
+	wantStatus(t, pg.URL, true, false)
+}
+
+// What is applied is what the migrations' own transactions noted: a record beside it that was lost, or set back by a process
+// that had lost its lock, is corrected.
+func TestTheRecordOfTheVersionFollowsWhatIsApplied(t *testing.T) {
+	t.Parallel()
+	pg := setup(t)
+	up(t, pg.URL)
+	for what, sql := range map[string]string{
+		"set back":             `UPDATE fencegate.migrations SET version = 15`,
+		"empty":                `DELETE FROM fencegate.migrations`,
+		"its table is missing": `DROP TABLE fencegate.migrations`, // a dump of the schemas fence and objects alone
+		"its schema, too":      `DROP SCHEMA fencegate CASCADE`,
+	} {
+		exec1(t, pg, sql)
+		if err := migrate.Up(t.Context(), pg.URL); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		wantStatus(t, pg.URL, true, false)
+	}
+}
+
+func TestASchemaThatSomebodyDroppedIsNotUpToDate(t *testing.T) {
+	t.Parallel()
+	pg := setup(t)
+	up(t, pg.URL)
+	exec1(t, pg, `DROP SCHEMA fence, objects CASCADE`)
+	if s, err := migrate.Status(t.Context(), pg.URL); err != nil || s.UpToDate() {
+		t.Errorf("status %v, %v: there is no fence", s, err)
+	}
+	up(t, pg.URL)
+	wantStatus(t, pg.URL, true, false)
+	exec1(t, pg, `SELECT fence.raise('r', 1, NULL, '')`)
+}
+
+func TestAConnectionThatBreaksIsSaidWithoutTheMigrationsText(t *testing.T) {
+	t.Parallel()
+	pg := setup(t)
+	inTheWay := blocker(t, pg, `CREATE SCHEMA fence`)
+	done := make(chan error, 1)
+	go func() { done <- migrate.Up(t.Context(), pg.URL) }()
+	waitFor(t, pg, "the first migration is under way", fmt.Sprintf(blockedOn, "-- Roles, the schema%"))
+	exec1(t, pg, endThem)
+	if err := <-done; err == nil || strings.Contains(err.Error(), "CREATE") || !strings.Contains(err.Error(), "57P01") || !strings.Contains(err.Error(), "migrate again") {
+		t.Errorf("got %.300v", err)
+	}
+	if err := inTheWay.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whoever looks for what PostgreSQL said, such as an exit code, finds it.
+func TestARightThatIsMissingIsFoundInTheError(t *testing.T) {
+	t.Parallel()
+	pg := setup(t)
+	up(t, pg.URL)
+	for what, err := range map[string]error{
+		"up":   migrate.Up(t.Context(), pg.OtherURL),
+		"down": migrate.Down(t.Context(), pg.OtherURL, true),
+	} {
+		var refused *pgconn.PgError
+		if !errors.As(err, &refused) || refused.Code != "42501" || strings.Contains(err.Error(), "TRUNCATE") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	wantStatus(t, pg.URL, true, false)
+}
