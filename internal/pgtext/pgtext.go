@@ -45,12 +45,31 @@ func unconnected(failed *pgconn.ConnectError) string {
 			places[why] = append(places[why], place)
 		}
 	}
+	reasons = slices.DeleteFunc(reasons, func(why string) bool { return why == withoutTLS && triedOtherwise(places) })
 	for i, why := range reasons {
 		if at := places[why]; len(at) > 0 {
 			reasons[i] = strings.Join(at, ", ") + ": " + why
 		}
 	}
 	return fmt.Sprintf("no connection to PostgreSQL as user %q to database %q: %s", failed.Config.User, failed.Config.Database, strings.Join(reasons, "; "))
+}
+
+// withoutTLS is why pgx goes on to try an address without TLS, where it may.
+const withoutTLS = "tls error: server refused TLS connection"
+
+// triedOtherwise reports whether each place without TLS has another reason, too:
+// that one counts.
+func triedOtherwise(places map[string][]string) bool {
+	for _, place := range places[withoutTLS] {
+		other := false
+		for why, at := range places {
+			other = other || why != withoutTLS && slices.Contains(at, place)
+		}
+		if !other {
+			return false
+		}
+	}
+	return len(places[withoutTLS]) > 0
 }
 
 // tries takes errors apart that were joined.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -18,9 +19,9 @@ import (
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 // connect makes a connection that fails. Names ending in .invalid are looked up in vain.
-func connect(t *testing.T, url string) error {
+func connect(t *testing.T, address string) error {
 	t.Helper()
-	config, err := pgx.ParseConfig(url)
+	config, err := pgx.ParseConfig(address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +35,7 @@ func connect(t *testing.T, url string) error {
 	conn, err := pgx.ConnectConfig(t.Context(), config)
 	if err == nil {
 		_ = conn.Close(t.Context())
-		t.Fatalf("%s: there is a connection", url)
+		t.Fatalf("%s: there is a connection", address)
 	}
 	return err
 }
@@ -49,7 +50,7 @@ func TestAFailedConnectionIsSaidInOneLine(t *testing.T) {
 	defer func() { _ = silent.Close() }()
 	mute := silent.Addr().String()
 	const head = `no connection to PostgreSQL as user "u" to database "d": `
-	for url, want := range map[string]string{
+	for address, want := range map[string]string{
 		"postgres://u:geheim@127.0.0.1:1/d":                        head + "127.0.0.1:1: connection refused",
 		"postgres://u:geheim@127.0.0.1:1/d?sslmode=disable":        head + "127.0.0.1:1: connection refused",
 		"postgres://u:geheim@127.0.0.1:1,127.0.0.1:2/d":            head + "127.0.0.1:1, 127.0.0.1:2: connection refused",
@@ -58,9 +59,9 @@ func TestAFailedConnectionIsSaidInOneLine(t *testing.T) {
 		"postgres://u:geheim@no.such.host.invalid/d":               head + "lookup no.such.host.invalid: no such host",
 		"postgres://u:geheim@127.0.0.1:1,no.such.host.invalid:5/d": head + "lookup no.such.host.invalid: no such host; 127.0.0.1:1: connection refused",
 	} {
-		text := pgtext.Of(connect(t, url))
+		text := pgtext.Of(connect(t, address))
 		if text != want {
-			t.Errorf("%s: %s\nwant %s", url, text, want)
+			t.Errorf("%s: %s\nwant %s", address, text, want)
 		}
 	}
 }
@@ -99,6 +100,24 @@ func TestWhatIsAroundAConnectionsErrorStays(t *testing.T) {
 	} {
 		if text := pgtext.Of(err); !strings.HasPrefix(text, want) {
 			t.Errorf("%s, want %s", text, want)
+		}
+	}
+}
+
+// A server without TLS refuses a login for the reason that it gives, and for no lack of TLS.
+func TestThatTLSWasTriedFirstIsNoReason(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	u, err := url.Parse(pg.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Path = "/nowhere"
+	for mode, want := range map[string]string{"prefer": `database "nowhere" does not exist`, "require": "server refused TLS connection"} {
+		u.RawQuery = "sslmode=" + mode
+		text := pgtext.Of(connect(t, u.String()))
+		if !strings.Contains(text, want) || mode == "prefer" && strings.Contains(text, "TLS") {
+			t.Errorf("%s: %s", mode, text)
 		}
 	}
 }
