@@ -16,12 +16,17 @@ package doctor
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencegate/fencegate/internal/pgtext"
+	"github.com/fencegate/fencegate/internal/terminal"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -77,6 +82,9 @@ func Examine(ctx context.Context, cfg Config) []Finding {
 	if cfg.BlobDir != "" {
 		parts = append(parts, func(ctx context.Context) []Finding { return examineBlobs(ctx, cfg.BlobDir) })
 	}
+	if cfg.BlobDir != "" && cfg.PostgresURL != "" {
+		parts = append(parts, func(ctx context.Context) []Finding { return examineOwner(ctx, cfg.PostgresURL, cfg.BlobDir) })
+	}
 	found := make([][]Finding, len(parts))
 	var looks sync.WaitGroup
 	for i, part := range parts {
@@ -108,9 +116,9 @@ func Worst(findings []Finding) Status {
 func Print(w io.Writer, findings []Finding) error {
 	var b strings.Builder
 	for _, f := range findings {
-		fmt.Fprintf(&b, "%-4s  %s: %s\n", f.Status, f.Check, oneLine(f.Found))
+		fmt.Fprintf(&b, "%-4s  %s: %s\n", f.Status, f.Check, terminal.Line(f.Found))
 		if f.Do != "" {
-			fmt.Fprintf(&b, "      → %s\n", oneLine(f.Do))
+			fmt.Fprintf(&b, "      → %s\n", terminal.Line(f.Do))
 		}
 	}
 	_, err := io.WriteString(w, b.String())
@@ -128,8 +136,6 @@ func PrintJSON(w io.Writer, findings []Finding) error {
 	}{Worst(findings), findings})
 }
 
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
-
 func ok(check, format string, args ...any) Finding {
 	return Finding{Check: check, Status: OK, Found: fmt.Sprintf(format, args...)}
 }
@@ -142,7 +148,18 @@ func fail(check, found, do string) Finding {
 	return Finding{Check: check, Status: Fail, Found: found, Do: do}
 }
 
-// unseen is the finding of a check that could not look.
+// unseen is the finding of a check that could not look. What a login may not see
+// leaves the rest in doubt; everything else (no answer in time, a connection that
+// broke, something that is not there) does not work for a gateway either.
 func unseen(check string, err error) Finding {
-	return warn(check, "could not be looked at: "+err.Error(), "Run doctor as a login that may see it, such as the one that migrates.")
+	found := "could not be looked at: " + pgtext.Of(err)
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch {
+		case refused.Code == "42501": // insufficient_privilege
+			return warn(check, found, "Run doctor as a login that may see it, such as the one that migrates.")
+		case strings.HasPrefix(refused.Code, "42"), refused.Code == "3F000": // a name that is not there
+			return fail(check, found, "Run: fencegate migrate up. Where the schema is up to date, somebody has changed it: restore what is missing.")
+		}
+	}
+	return fail(check, found, "See why PostgreSQL does not answer: what it waits for (pg_stat_activity), its log, its load; or look again with a longer --patience.")
 }

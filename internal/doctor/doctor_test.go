@@ -315,7 +315,7 @@ func TestAGatewayAndABlobFolderAreExamined(t *testing.T) {
 	status := http.StatusOK
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(status)
-		_, _ = w.Write([]byte(`{"detail": "PostgreSQL may have forgotten fences", "path": "` + r.URL.Path + `"}`))
+		_, _ = w.Write([]byte(`{"status": "ready", "detail": "PostgreSQL may have forgotten fences", "path": "` + r.URL.Path + `"}`))
 	}))
 	defer srv.Close()
 	look := func(url string) []Finding { return Examine(t.Context(), Config{GatewayURL: url}) }

@@ -37,8 +37,7 @@ func checkGuards(ctx context.Context, conn *pgx.Conn) []Finding {
 			found = append(found, warn(check, u.Found+" "+u.Do, "fencegate fence enforce "+u.Found+", once the log shows no refusal that is none of yours."))
 			continue
 		}
-		found = append(found, fail(check, u.Found+" can be written without a grant: "+u.Do,
-			fmt.Sprintf("fencegate fence protect %s --resource … (or --under …), or fencegate fence unprotect %s where that is meant.", u.Found, u.Found)))
+		found = append(found, fail(check, u.Found+" can be written without a grant: "+u.Do, remedy(u)))
 	}
 	var guarded int
 	switch err := conn.QueryRow(ctx, sqlGuarded).Scan(&guarded); {
@@ -55,6 +54,22 @@ func checkGuards(ctx context.Context, conn *pgx.Conn) []Finding {
 			"Remove those whose tokens fencegate issues."))
 	}
 	return found
+}
+
+// remedy says what helps against a table's lack of a guard, by what fence.uncovered says of it.
+func remedy(u fault) string {
+	protect := fmt.Sprintf("fencegate fence protect %s --resource … (or --under …)", u.Found)
+	switch {
+	case strings.Contains(u.Do, "foreign table"):
+		return "Guard it on the server that has its data, and let writers reach it there; or move it out of what is protected."
+	case strings.HasPrefix(u.Do, "is in the protected schema"):
+		return "Protect the schema again (fencegate fence protect SCHEMA --schema …), or move the table to another one. With event triggers it is done for new tables: fencegate fence events install"
+	case strings.HasPrefix(u.Do, "is a partition or child"):
+		return "Protect the table above it again, or this one as that is: " + protect
+	case strings.HasPrefix(u.Do, "is written through its parent"):
+		return "Protect its parent alike, or take the table out of it."
+	}
+	return protect + fmt.Sprintf(", or fencegate fence unprotect %s where that is meant.", u.Found)
 }
 
 func checkReplicaIdentity(ctx context.Context, conn *pgx.Conn) Finding {

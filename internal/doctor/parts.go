@@ -11,8 +11,14 @@ import (
 	"os"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/s3"
 )
+
+const sqlListsBlobs = `SELECT EXISTS (SELECT FROM objects.blobs WHERE state = 'live')`
 
 // examineGateway asks a gateway whether it is ready; neither path needs a token.
 func examineGateway(ctx context.Context, address string) []Finding {
@@ -34,13 +40,17 @@ func examineGateway(ctx context.Context, address string) []Finding {
 	defer func() { _ = resp.Body.Close() }()
 	found := []Finding{ok("gateway.reachable", "%s answers", base.Redacted())}
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
+	var answer struct{ Status, Detail any } // status is "ready", or, of a problem, a number
+	understood := json.Unmarshal(body, &answer) == nil
 	if resp.StatusCode == http.StatusOK {
-		return append(found, ok(check, "ready"))
+		if understood && answer.Status == "ready" {
+			return append(found, ok(check, "ready"))
+		}
+		return append(found, fail(check, "it answers, but not as a gateway does", "See whether the address is that of a gateway's HTTP API, and not of another port, server or proxy."))
 	}
-	var problem struct{ Detail, Title string }
-	why := strings.TrimSpace(string(body))
-	if json.Unmarshal(body, &problem) == nil && problem.Detail != "" {
-		why = problem.Detail
+	why := strings.TrimSpace(string(body[:min(len(body), 500)]))
+	if detail, ok := answer.Detail.(string); ok && detail != "" {
+		why = detail
 	}
 	return append(found, fail(check, fmt.Sprintf("not ready (%d): %s", resp.StatusCode, why), "Do what it says; the other findings may say more."))
 }
@@ -69,4 +79,37 @@ func examineBlobs(ctx context.Context, location string) []Finding {
 		return []Finding{fail(check, err.Error(), "See whether the disk is full or read-only.")}
 	}
 	return []Finding{ok(check, "%s takes files as this user", dir)}
+}
+
+// examineOwner looks whether a blob store is the database's, and still has its blobs.
+func examineOwner(ctx context.Context, url, location string) []Finding {
+	const check = "blobs.owner"
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil // examinePostgres says it
+	}
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return []Finding{unseen(check, err)}
+	}
+	defer pool.Close()
+	var lists bool
+	if err := pool.QueryRow(ctx, sqlListsBlobs).Scan(&lists); err != nil {
+		return []Finding{unseen(check, err)}
+	}
+	store, err := blob.OpenExisting(ctx, location)
+	switch {
+	case err != nil && lists:
+		return []Finding{fail(check, "the database lists blobs, but "+err.Error(), "Mount the disk, or name the folder or bucket that the gateways have as --blobs.")}
+	case err != nil: // before a gateway's first start
+		return []Finding{ok(check, "no gateway has stored anything yet")}
+	}
+	if err := s3.NewCatalog(pool).Belongs(ctx, store); err != nil {
+		if foreign, ok := errors.AsType[*s3.StoreOwnerError](err); ok {
+			return []Finding{fail(check, foreign.Error(), "Check --blobs and --postgres-url first; then see fencegate objects claim --help.")}
+		}
+		return []Finding{unseen(check, err)}
+	}
+	return []Finding{ok(check, "the blob store is this database's")}
 }

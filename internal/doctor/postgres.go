@@ -29,7 +29,7 @@ func examinePostgres(ctx context.Context, url string) []Finding {
 		return []Finding{fail(check, pgtext.Of(err), "Start PostgreSQL, or correct the address, the login or pg_hba.conf.")}
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	found := []Finding{ok(check, "%s as %s", place(config), config.User)}
+	found := []Finding{ok(check, "%s as %s", place(conn), config.User)}
 
 	found = append(found, checkPooler(ctx, config), checkVersion(ctx, conn), checkPrimary(ctx, conn), checkClock(ctx, conn))
 	found = append(found, checkDurability(ctx, conn)...)
@@ -46,8 +46,16 @@ func examinePostgres(ctx context.Context, url string) []Finding {
 	return append(found, checkReplicaIdentity(ctx, conn))
 }
 
-func place(config *pgx.ConnConfig) string {
-	return fmt.Sprintf("%s:%d/%s", config.Host, config.Port, config.Database)
+// place is where a connection leads: of several hosts, the one that answered.
+func place(conn *pgx.Conn) string {
+	config := conn.Config()
+	at := fmt.Sprintf("%s:%d", config.Host, config.Port)
+	for _, other := range config.Fallbacks {
+		if other.Host != config.Host || other.Port != config.Port {
+			at = conn.PgConn().Conn().RemoteAddr().String()
+		}
+	}
+	return at + "/" + config.Database
 }
 
 func checkVersion(ctx context.Context, conn *pgx.Conn) Finding {

@@ -44,11 +44,10 @@ func examineRedis(ctx context.Context, cfg Config) []Finding {
 			found = append(found, fail("redis.independent", node.Addr+" and "+twin+" are one server: it counts double in a quorum", "Name each node once."))
 		}
 		runs[info["run_id"]] = node.Addr
-		f := admission(node.Addr, states[i])
-		if f.Status == OK {
+		if states[i].Err == nil && states[i].Admitted { // warned of or not
 			admitted++
 		}
-		found = append(found, f)
+		found = append(found, admission(node.Addr, states[i]))
 	}
 	quorum := len(cfg.RedisNodes)/2 + 1
 	if admitted < quorum {

@@ -48,7 +48,38 @@ func checkRoles(ctx context.Context, conn *pgx.Conn) []Finding {
 		found = append(found, ok("postgresql.login", "this login may arm fences"))
 	}
 	found = append(found, checkPrivileges(ctx, conn)...)
+	found = append(found, checkWriters(ctx, conn)...)
 	return append(found, checkSignal(ctx, conn))
+}
+
+// sqlWriters lists the logins that write or arm and may do more than they should. What a superuser may is no membership.
+const sqlWriters = `
+WITH RECURSIVE writers (role) AS (
+  SELECT oid FROM pg_roles WHERE rolname IN ('fence_writer', 'fence_gateway')
+  UNION SELECT m.member FROM pg_auth_members m JOIN writers w ON w.role = m.roleid
+)
+SELECT CASE WHEN r.rolsuper THEN format('%I is a superuser and writes or arms: it can take guards off, and its stale transactions can''t be ended', r.rolname)
+            ELSE format('%I writes or arms and is in fence_owner, so it may change fences', r.rolname) END,
+       CASE WHEN r.rolsuper THEN format('Let it write as another login; or ALTER ROLE %I NOSUPERUSER;', r.rolname)
+            ELSE 'Let one login migrate, which is in fence_owner, and others write.' END
+  FROM pg_roles r
+ WHERE r.rolcanlogin AND r.oid IN (SELECT role FROM writers) AND (r.rolsuper OR pg_has_role(r.oid, to_regrole('fence_owner'), 'MEMBER'))
+ ORDER BY 1`
+
+func checkWriters(ctx context.Context, conn *pgx.Conn) []Finding {
+	const check = "postgresql.writers"
+	faults, err := collect[fault](ctx, conn, sqlWriters)
+	if err != nil {
+		return []Finding{unseen(check, err)}
+	}
+	if len(faults) == 0 {
+		return []Finding{ok(check, "no superuser is in fence_writer or fence_gateway, nor anybody of fence_owner")}
+	}
+	found := make([]Finding, len(faults))
+	for i, f := range faults {
+		found[i] = warn(check, f.Found, f.Do)
+	}
+	return found
 }
 
 // sqlPrivileges lists what is not as migrated: who owns what, who else may write what holds the fences or call what only a
@@ -76,6 +107,22 @@ SELECT format('%s may %s %s', w.name, a.privilege_type, c.oid::regclass), format
   FROM pg_class c, aclexplode(c.relacl) a JOIN who w ON w.role = a.grantee
  WHERE c.relnamespace = 'fence'::regnamespace AND c.relkind IN ('r', 'v') AND a.grantee <> c.relowner
    AND (a.privilege_type <> 'SELECT' OR c.relkind = 'r' AND c.relname <> 'registry')   -- the views are for reading
+UNION ALL   -- some columns alone
+SELECT format('%s may %s %s (%I)', w.name, a.privilege_type, c.oid::regclass, t.attname), format('REVOKE %s (%I) ON %s FROM %s;', a.privilege_type, t.attname, c.oid::regclass, w.sql)
+  FROM pg_attribute t JOIN pg_class c ON c.oid = t.attrelid, aclexplode(t.attacl) a JOIN who w ON w.role = a.grantee
+ WHERE c.relnamespace = 'fence'::regnamespace AND c.relkind IN ('r', 'v') AND a.grantee <> c.relowner
+   AND (a.privilege_type <> 'SELECT' OR c.relkind = 'r' AND c.relname <> 'registry')
+UNION ALL   -- what lists the objects
+SELECT format('%s may %s %s', w.name, a.privilege_type, c.oid::regclass), format('REVOKE %s ON %s FROM %s;', a.privilege_type, c.oid::regclass, w.sql)
+  FROM pg_class c, aclexplode(c.relacl) a JOIN who w ON w.role = a.grantee
+ WHERE c.relnamespace = to_regnamespace('objects') AND c.relkind IN ('r', 'v') AND a.grantee <> c.relowner AND a.privilege_type <> 'SELECT'
+UNION ALL   -- a function that fits a call better than fence's own would run with the owner's rights
+SELECT format('%s may make functions in the schema %I', w.name, n.nspname), format('REVOKE CREATE ON SCHEMA %I FROM %s;', n.nspname, w.sql)
+  FROM pg_namespace n, aclexplode(n.nspacl) a JOIN who w ON w.role = a.grantee
+ WHERE n.nspname IN ('fence', 'objects') AND a.privilege_type = 'CREATE' AND a.grantee <> n.nspowner
+UNION ALL
+SELECT format('%s is in pg_write_all_data, so it may write fences', m.member::regrole), format('REVOKE pg_write_all_data FROM %s;', m.member::regrole)
+  FROM pg_auth_members m JOIN pg_roles r ON r.oid = m.member WHERE m.roleid = to_regrole('pg_write_all_data') AND NOT r.rolsuper
 UNION ALL
 SELECT format('%s may call %s', w.name, p.oid::regprocedure), format('REVOKE ALL ON ROUTINE %s FROM %s;', p.oid::regprocedure, w.sql)
   FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a JOIN who w ON w.role = a.grantee
@@ -123,9 +170,10 @@ func checkSignal(ctx context.Context, conn *pgx.Conn) Finding {
 	return ok(check, "fence_owner may end stale transactions")
 }
 
-// Both are looked for by what they call, since their names can be changed.
+// Both are looked for by what they call and when, since their names can be changed; one that is called for some commands only is none.
 const sqlEventTriggers = `SELECT p.proname::text, coalesce(e.evtname::text, ''), coalesce(e.evtenabled::text, '')
   FROM pg_proc p LEFT JOIN pg_event_trigger e ON e.evtfoid = p.oid
+   AND e.evttags IS NULL AND e.evtevent = CASE p.proname WHEN 'keep_dropped' THEN 'sql_drop' ELSE 'ddl_command_end' END
  WHERE p.pronamespace = 'fence'::regnamespace AND p.prorettype = 'event_trigger'::regtype ORDER BY 1`
 
 type eventTrigger struct{ Calls, Name, Enabled string }
