@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fencegate/fencegate/internal/pgtext"
+	"github.com/fencegate/fencegate/internal/terminal"
 )
 
 // env is everything that a command takes from its process, so that tests can
@@ -78,7 +79,7 @@ func report(w io.Writer, command string, err error) int {
 	return code
 }
 
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+func oneLine(s string) string { return terminal.Line(s) }
 
 const envPrefix = "FENCEGATE_"
 

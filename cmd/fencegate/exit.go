@@ -3,8 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -72,6 +76,8 @@ func classify(err error) (code int, hint string) {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return exitInterrupted, ""
+	case errors.As(err, &unreachable) && mayBeDone(unreachable):
+		return exitUnavailable, "the gateway may have done it all the same: look before you do it again"
 	case errors.As(err, &unreachable):
 		return exitUnavailable, "start one with `fencegate dev`, or name yours with --gateway or FENCEGATE_GATEWAY"
 	case errors.As(err, &answered) && answered.Code == "ServiceUnavailable":
@@ -82,6 +88,34 @@ func classify(err error) (code int, hint string) {
 		return exitUsage, ""
 	}
 	return exitFailed, ""
+}
+
+// mayBeDone reports whether a request that changes something may have reached
+// the gateway before the answer failed to come.
+func mayBeDone(e *client.UnreachableError) bool {
+	if request, ok := errors.AsType[*url.Error](e); ok && request.Op == "Get" {
+		return false
+	}
+	if dial, ok := errors.AsType[*net.OpError](e); ok && dial.Op == "dial" {
+		return false
+	}
+	_, untrusted := errors.AsType[*tls.CertificateVerificationError](e)
+	_, plain := errors.AsType[tls.RecordHeaderError](e)
+	return !untrusted && !plain && !errors.Is(e, http.ErrSchemeMismatch)
+}
+
+// broken is what becomes of an error of PostgreSQL's that ended the connection, or
+// is none of its answers: whether the statement took effect is not known then.
+func broken(err error) error {
+	if err == nil {
+		return nil
+	}
+	refused, answered := errors.AsType[*pgconn.PgError](err)
+	_, away := errors.AsType[*pgconn.ConnectError](err)
+	if away || answered && refused.SeverityUnlocalized == "ERROR" {
+		return err
+	}
+	return fmt.Errorf("%w: %w", fence.ErrUnknown, err)
 }
 
 // classifyPostgreSQL is for errors of a connection that the command itself makes;
@@ -100,8 +134,12 @@ func classifyPostgreSQL(err error) (code int, hint string) {
 		return exitForbidden, cmp.Or(refused.Hint, "log in as what the command's --help says of --postgres-url")
 	case errors.As(err, &connect):
 		return exitUnavailable, check
+	case errors.Is(err, fence.ErrUnknown) && !errors.As(err, new(*client.UnreachableError)):
+		return exitUnavailable, "PostgreSQL may have done it all the same: look before you do it again"
 	case refused == nil:
 		return 0, ""
+	case refused.Code == "25006": // read_only_sql_transaction
+		return exitFailed, "the server is a standby, or default_transaction_read_only is on: name the primary"
 	case notMigrated(refused):
 		return exitFailed, "the database may not be migrated, or be another one: fencegate migrate status"
 	case refused.Hint != "":

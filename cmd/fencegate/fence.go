@@ -208,7 +208,7 @@ func newFenceUncovered() *cobra.Command {
 					err = printJSON(cmd.OutOrStdout(), list)
 				} else {
 					for _, u := range list {
-						fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", u.Relation, u.Reason)
+						fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", oneLine(u.Relation), oneLine(u.Reason))
 					}
 				}
 				if err == nil && len(list) > 0 {

@@ -84,11 +84,15 @@ func invalidate(ctx context.Context, pool *pgxpool.Pool, again bool) (invalidati
 	done := invalidation{Undrained: []undrained{}}
 	err := pool.QueryRow(ctx, sqlInvalidate, again).Scan(&done.ID, &done.Identity, &done.Raised, &done.Unsealed, &done.Already)
 	if err != nil {
-		return done, pgfence.Translate(err)
+		return done, pgfence.Translate(broken(err))
 	}
 	rows, _ := pool.Query(ctx, sqlDrainInvalidated) // the error comes again from rows
 	left, err := pgx.CollectRows(rows, pgx.RowToStructByPos[undrained])
 	done.Undrained = append(done.Undrained, left...)
+	if err != nil {
+		err = broken(err)
+		err = withHint(fmt.Errorf("%s writers from before may not have ended: %w", done.text(), err), exitOf(err), "run it again: it goes on draining")
+	}
 	return done, err
 }
 

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -49,10 +52,14 @@ func newLeaseAcquire(e env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printJSON(cmd.OutOrStdout(), map[string]any{
+			err = printJSON(cmd.OutOrStdout(), map[string]any{
 				"resource": lease.Resource, "token": lease.Token, "grant": lease.Presented, "handle": lease.Handle,
 				"valid_ms": lease.Deadline.Remaining().Milliseconds(),
 			})
+			if err != nil { // nobody else knows the handle
+				err = errors.Join(err, c.Release(context.WithoutCancel(cmd.Context()), lease.Handle))
+			}
+			return err
 		},
 	}
 	g.register(cmd)
@@ -71,7 +78,7 @@ func newLeaseRenew(e env) *cobra.Command {
 		Example: `  jq -r .handle lease.json | fencegate lease renew --ttl 30s`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, handle, err := clientAndHandle(e, &g, cmd.InOrStdin())
+			c, handle, err := clientAndHandle(cmd.Context(), e, &g, cmd.InOrStdin())
 			if err != nil {
 				return err
 			}
@@ -95,7 +102,7 @@ func newLeaseRelease(e env) *cobra.Command {
 		Example: `  jq -r .handle lease.json | fencegate lease release`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, handle, err := clientAndHandle(e, &g, cmd.InOrStdin())
+			c, handle, err := clientAndHandle(cmd.Context(), e, &g, cmd.InOrStdin())
 			if err != nil {
 				return err
 			}
@@ -108,20 +115,40 @@ func newLeaseRelease(e env) *cobra.Command {
 
 const maxHandle = 4096
 
-func clientAndHandle(e env, g *gatewayFlags, in io.Reader) (*client.Client, string, error) {
+func clientAndHandle(ctx context.Context, e env, g *gatewayFlags, in io.Reader) (*client.Client, string, error) {
 	c, err := g.client(e)
 	if err != nil {
 		return nil, "", err
 	}
-	b, err := io.ReadAll(io.LimitReader(in, maxHandle))
+	b, err := readWithin(ctx, in, maxHandle)
 	if err != nil {
 		return nil, "", err
 	}
-	handle := oneLine(string(b))
+	handle := strings.Join(strings.Fields(string(b)), " ")
 	if handle == "" {
 		return nil, "", usage(fmt.Errorf("no handle on standard input"))
 	}
 	return c, handle, nil
+}
+
+// readWithin reads in to its end, at most limit bytes. It gives up when ctx is
+// done: a terminal may have no end.
+func readWithin(ctx context.Context, in io.Reader, limit int64) ([]byte, error) {
+	type result struct {
+		read []byte
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		b, err := io.ReadAll(io.LimitReader(in, limit))
+		done <- result{b, err}
+	}()
+	select {
+	case r := <-done:
+		return r.read, r.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 func newResources(e env) *cobra.Command {

@@ -118,7 +118,7 @@ func newEvents() *cobra.Command {
 			}
 			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
 				_, err := pool.Exec(cmd.Context(), sql)
-				return err
+				return broken(err)
 			})
 		},
 	}
@@ -131,7 +131,7 @@ func newEvents() *cobra.Command {
 func (d *database) change(cmd *cobra.Command, now, sql string, args ...any) error {
 	return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
 		if _, err := pool.Exec(cmd.Context(), sql, args...); err != nil {
-			return err
+			return broken(err)
 		}
 		if d.json {
 			return printJSON(cmd.OutOrStdout(), map[string]any{"name": args[0], "state": now})

@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -84,6 +85,9 @@ func (g *gatewayFlags) client(e env) (*client.Client, error) {
 		if token, err = readSecret("--token-file", g.tokenFile); err != nil {
 			return nil, err
 		}
+	}
+	if strings.ContainsFunc(token, unicode.IsControl) { // no header may hold one
+		return nil, usage(errors.New("the bearer token (--token-file or FENCEGATE_TOKEN) holds a control character or the end of a line"))
 	}
 	return client.New(client.Config{URL: g.url, Token: token})
 }
