@@ -70,6 +70,11 @@ func dev(cmd *cobra.Command, cfg devstack.Config, command []string) (err error) 
 	if err := portsFree(cfg); err != nil {
 		return err
 	}
+	if len(command) > 0 {
+		if _, err := exec.LookPath(command[0]); err != nil {
+			return usage(fmt.Errorf("the command: %w", err))
+		}
+	}
 	stack, err := devstack.Start(ctx, cfg)
 	if err != nil {
 		return err
@@ -107,16 +112,15 @@ func runBeside(cmd *cobra.Command, stack *devstack.Stack, command []string) erro
 	return nil
 }
 
-// portsFree looks before the long steps whether the addresses can be had.
+// portsFree looks before the long steps whether the addresses can be had, all of
+// them at the same time.
 func portsFree(cfg devstack.Config) error {
-	for flag, address := range map[string]string{"api-listen": cfg.APIListen, "pg-listen": cfg.PGListen, "s3-listen": cfg.S3Listen} {
-		ln, err := net.Listen("tcp", address)
+	for _, port := range []struct{ flag, address string }{{"api-listen", cfg.APIListen}, {"pg-listen", cfg.PGListen}, {"s3-listen", cfg.S3Listen}} {
+		ln, err := net.Listen("tcp", port.address)
 		if err != nil {
-			return withHint(fmt.Errorf("--%s: %w", flag, err), exitUsage, "name another address with --"+flag+", such as 127.0.0.1:0 for any free port")
+			return withHint(fmt.Errorf("--%s: %w", port.flag, err), exitUsage, "name another address with --"+port.flag+", such as 127.0.0.1:0 for any free port")
 		}
-		if err := ln.Close(); err != nil {
-			return err
-		}
+		defer func() { _ = ln.Close() }()
 	}
 	return nil
 }

@@ -26,6 +26,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/lock"
@@ -128,6 +130,11 @@ func (s *Stack) start(ctx context.Context, cfg Config) error {
 func (s *Stack) postgres(ctx context.Context, cfg Config) (string, error) {
 	if cfg.PostgresURL != "" {
 		s.source, s.names = "the PostgreSQL of --postgres-url", foreignNames()
+		conn, err := pgx.Connect(ctx, cfg.PostgresURL)
+		if err != nil {
+			return "", err // and there is nothing to undo
+		}
+		_ = conn.Close(ctx)
 		if cfg.Ephemeral {
 			s.undo = append(s.undo, func() error {
 				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
