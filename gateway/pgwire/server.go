@@ -17,6 +17,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
+	places   int            // sessions among them that are not surplus
 	ofUser   map[string]int // sessions that have logged in
 	tallies  map[string]*Traffic
 	stopping bool
@@ -75,7 +76,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 		}
 	})
 	var sessions, watching sync.WaitGroup
-	watched, stopWatching := context.WithCancel(ctx)
+	watched, stopWatching := context.WithCancel(context.WithoutCancel(ctx)) // also while sessions are drained
 	defer watching.Wait()
 	defer stopWatching()
 	if s.cfg.Fences != nil {
@@ -139,10 +140,14 @@ const refusers = 16
 func (s *Server) add(ss *session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopping || len(s.sessions) >= s.cfg.MaxConnections+refusers {
+	full := s.places >= s.cfg.MaxConnections
+	if s.stopping || full && len(s.sessions)-s.places >= refusers {
 		return false
 	}
-	ss.surplus = len(s.sessions) >= s.cfg.MaxConnections
+	ss.surplus = full
+	if !full {
+		s.places++
+	}
 	s.sessions[ss] = struct{}{}
 	return true
 }
@@ -151,6 +156,9 @@ func (s *Server) remove(ss *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, ss)
+	if !ss.surplus {
+		s.places--
+	}
 }
 
 // each calls f for the sessions that are there now.
