@@ -56,7 +56,11 @@ func (d *Dir) fill(ctx context.Context, id ID, r io.Reader, size int64) (err err
 	if err != nil {
 		return err
 	}
-	info, err := f.Stat()
+	err = holdAlone(f)
+	var info fs.FileInfo
+	if err == nil {
+		info, err = f.Stat()
+	}
 	if err == nil && info.Size() > 0 {
 		err = ErrFilled
 	}
@@ -65,8 +69,8 @@ func (d *Dir) fill(ctx context.Context, id ID, r io.Reader, size int64) (err err
 	}
 	defer func() {
 		if err != nil {
-			_ = f.Close() // again where it was closed: harmless
-			_ = os.Remove(path)
+			_ = os.Remove(path) // while it is held: nobody else fills what goes
+			_ = f.Close()       // again where it was closed: harmless
 		}
 	}()
 	if err := copyExactly(ctx, f, r, size); err != nil {
@@ -78,6 +82,6 @@ func (d *Dir) fill(ctx context.Context, id ID, r io.Reader, size int64) (err err
 	return f.Close()
 }
 
-// ErrFilled is what Fill reports of a place that holds bytes already: they are
-// somebody else's, and stay.
+// ErrFilled is what Fill reports of a place that holds bytes already, or that
+// another one fills at this moment: they are somebody else's, and stay.
 var ErrFilled = errors.New("the place holds bytes already")
