@@ -33,6 +33,7 @@
 //	000045_object_folders  a list under a delimiter reads through small folders, and jumps over large ones
 //	000046_publish_if_match no if_match of a publication means the contrary
 //	000047_fence_prepared   who is in the way of arming is named also where he is prepared; stamps in columns of any name
+//	000048_object_lasting   what is answered lasts, also where only an earlier try wrote it; a grace is a whole one
 package migrations
 
 import "embed"

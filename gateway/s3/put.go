@@ -201,16 +201,16 @@ func fault(body *body, size int64, err error) error {
 // discard takes back an upload that no commit was or will be asked for, so that
 // its bytes can go also where its row has.
 func (b *backend) discard(id blob.ID) {
-	if !b.giveUp(id) {
+	if gone, _ := b.giveUp(id); !gone {
 		b.forget(id)
 	}
 }
 
 // giveUp takes back a pending upload: first its row, so that no commit can make
-// it live, then its bytes. It reports whether nothing will ever point at it.
-// What fails here is left to the sweep.
-func (b *backend) giveUp(id blob.ID) bool {
-	var gone bool
+// it live, then its bytes. Gone: nothing will ever point at it. Where it is not gone
+// and answered, that lasts: it had been committed, or was given up before. What
+// fails here is left to the sweep.
+func (b *backend) giveUp(id blob.ID) (gone, answered bool) {
 	err := b.db.once(b.base, func(ctx context.Context, q querier) error {
 		return q.QueryRow(ctx, sqlAbandonUpload, uuid(id)).Scan(&gone)
 	})
@@ -220,7 +220,7 @@ func (b *backend) giveUp(id blob.ID) bool {
 	if err != nil {
 		b.cfg.Logger.Warn("s3: an upload could not be given up; the sweep will", "blob", id, "error", err)
 	}
-	return gone
+	return gone, err == nil
 }
 
 // commit is what becomes a version.
@@ -265,14 +265,17 @@ func (b *backend) commit(c commit) (version, error) {
 		b.forget(c.blob) // the sweep had given it up, and its row may be gone: nobody else knows these bytes
 		return version{}, errGivenUp
 	}
-	if b.giveUp(c.blob) {
+	gone, answered := b.giveUp(c.blob)
+	if gone {
 		if unknown, ok := errors.AsType[*unknownError](err); ok {
 			err = unknown.cause // known now: it can't take effect any more
 		}
 		return version{}, err
 	}
-	if stands, lost := b.versionOf(v.ID); lost == nil {
-		return stands, nil // it did take effect
+	if answered {
+		if stands, lost := b.versionOf(v.ID); lost == nil {
+			return stands, nil // it did take effect
+		}
 	}
 	return version{}, err
 }

@@ -1,0 +1,134 @@
+//go:build unix
+
+package s3_test
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/internal/migrate"
+	"github.com/fencegate/fencegate/internal/pgserver"
+)
+
+// ownServer is a PostgreSQL of the test's own, in a folder that the test removes.
+func ownServer(t *testing.T, dir string) *pgserver.Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	server, err := pgserver.Start(ctx, pgserver.Config{Dir: dir, Fast: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Stop() })
+	return server
+}
+
+// setupAlone is setup on a PostgreSQL of the test's own, which it may configure.
+func setupAlone(t *testing.T) (w *world, server *pgserver.Server, dir string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "fencegate-pg-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil { // PostgreSQL's user enters it
+		t.Fatal(err)
+	}
+	server = ownServer(t, dir)
+	if err := migrate.Up(t.Context(), server.URL("postgres")); err != nil {
+		t.Fatal(err)
+	}
+	w = setup(t, func(cfg *s3.Config) { cfg.Pool, cfg.DatabaseTimeout = poolOf(t, server.URL("postgres")), time.Second })
+	w.admin = poolOf(t, server.URL("postgres"))
+	return w, server, dir
+}
+
+// standby names the synchronous standby that commits wait for: none of that name is
+// connected. "" is none to wait for.
+func (w *world) standby(name string) {
+	w.t.Helper()
+	w.exec("ALTER SYSTEM SET synchronous_standby_names = '" + name + "'")
+	w.exec("SELECT pg_reload_conf()")
+	eventually(w.t, "commits wait for the standby, or no more", func() bool {
+		ctx, cancel := context.WithTimeout(w.t.Context(), time.Second)
+		defer cancel()
+		_, err := w.admin.Exec(ctx, "SELECT pg_logical_emit_message(true, 'test', 'a transaction that writes')")
+		return (err != nil) == (name != "")
+	})
+}
+
+// A statement that takes too long is cancelled, and with it its COMMIT's wait for the
+// standby: what it did is seen then, and a failover undoes it.
+func TestNothingIsAcknowledgedThatTheSynchronousStandbyDoesNotHave(t *testing.T) {
+	t.Parallel()
+	w, _, _ := setupAlone(t)
+	bucket := w.bucket()
+	w.keepAll()
+	holder := w.lease("orders/1001", 5)
+	old := put(t, holder, bucket, "1001/restored", "old")
+	put(t, holder, bucket, "1001/restored", "new")
+	put(t, holder, bucket, "1001/deleted", "data")
+	m := begin(t, holder, bucket, "")
+	m.part(1, []byte("data"))
+	creds := w.issue("orders/1001", 5)
+	source := "/" + bucket + "/1001/restored?versionId=" + *old.VersionId
+	requests := map[string]func() raw{
+		"upload": func() raw {
+			return raw{creds: creds, method: "PUT", path: "/orders/1001/small", body: body("data"), size: 4, invocation: "a"}
+		},
+		"delete": func() raw { return raw{creds: creds, method: "DELETE", path: "/orders/1001/deleted", invocation: "b"} },
+		"restore": func() raw {
+			return raw{creds: creds, method: "PUT", path: "/orders/1001/restored", header: map[string]string{"X-Amz-Copy-Source": source}, invocation: "c"}
+		},
+	}
+	w.standby("missing")
+	answers := map[string]<-chan answer{}
+	for name, r := range requests {
+		answers[name] = w.async(r())
+	}
+	completed := make(chan error, 1)
+	go func() {
+		_, err := m.complete(holder, m.parts)
+		if err != nil {
+			_, err = m.complete(holder, m.parts) // as an SDK does
+		}
+		completed <- err
+	}()
+	for name, done := range answers {
+		if a := <-done; a.status != http.StatusServiceUnavailable {
+			t.Errorf("%s: got %+v", name, a)
+		}
+	}
+	wantRefused(t, <-completed, 503, "ServiceUnavailable")
+
+	w.standby("")
+	for name, r := range requests {
+		if res, text := w.send(r()); res.StatusCode != http.StatusOK && res.StatusCode != http.StatusNoContent {
+			t.Errorf("%s, again: got %d %s", name, res.StatusCode, text)
+		}
+	}
+	if _, err := m.complete(holder, m.parts); err != nil {
+		t.Errorf("complete, again: %v", err)
+	}
+	for key, want := range map[string]string{"1001/small": "data", "1001/restored": "old", invoice: "data"} {
+		if got := get(t, holder, bucket, key); got != want {
+			t.Errorf("%s holds %q, want %q", key, got, want)
+		}
+	}
+	if out, err := holder.ListObjectVersions(t.Context(), &awss3.ListObjectVersionsInput{Bucket: &bucket}); err != nil || len(out.Versions) != 6 || len(out.DeleteMarkers) != 1 {
+		t.Errorf("%+v, %v", out, err)
+	}
+}
+
+func (w *world) keepAll() {
+	w.t.Helper()
+	if err := w.srv.SetKeep(w.t.Context(), "orders", s3.Keep{All: true}); err != nil {
+		w.t.Fatal(err)
+	}
+}

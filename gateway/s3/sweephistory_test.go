@@ -1,0 +1,51 @@
+//go:build unix
+
+package s3_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/fencegate/fencegate/gateway/s3"
+)
+
+// What is superseded or pending in a server that was restored, or promoted, may be
+// live in what is restored after it.
+func TestAfterARestoreEachGraceBeginsAnew(t *testing.T) {
+	t.Parallel()
+	w, server, dir := setupAlone(t)
+	bucket := w.bucket()
+	holder := w.lease("orders/1001", 5)
+	put(t, holder, bucket, invoice, "old")
+	put(t, holder, bucket, invoice, "new")
+	m := begin(t, holder, bucket, "")
+	m.part(1, []byte("part"))
+	w.age("25 hours")
+	w.sweep(s3.Swept{Condemned: 2}, s3.Sweep{DryRun: true}) // which would take them now
+
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "data", "standby.signal"), nil, 0o644); err != nil { // PostgreSQL's user reads it
+		t.Fatal(err)
+	}
+	server = ownServer(t, dir)
+	w.admin = poolOf(t, server.URL("postgres"))
+	w.exec("SELECT pg_promote()") // another timeline, as after a recovery to a point in time
+	catalog := s3.NewCatalog(poolOf(t, server.URL("postgres")))
+	sweep := func(want s3.Swept, o s3.Sweep) {
+		t.Helper()
+		if got, err := catalog.Sweep(t.Context(), w.store.Store, o); err != nil || got != want {
+			t.Errorf("swept %+v, %v; want %+v", got, err, want)
+		}
+	}
+	for _, o := range []s3.Sweep{{DryRun: true}, {}, {DryRun: true}, {}} {
+		sweep(s3.Swept{}, o)
+	}
+	w.exec("UPDATE objects.installation SET since = since - interval '23 hours'")
+	sweep(s3.Swept{}, s3.Sweep{})
+	w.exec("UPDATE objects.installation SET since = since - interval '2 hours'")
+	sweep(s3.Swept{Condemned: 2}, s3.Sweep{DryRun: true})
+	sweep(s3.Swept{Condemned: 2, Deleted: 2}, s3.Sweep{})
+}
