@@ -73,7 +73,7 @@ func (c *Catalog) Sweep(ctx context.Context, store blob.Store, o Sweep) (Swept, 
 	if err := own(); err != nil {
 		return Swept{}, fmt.Errorf("sweep: %w", err)
 	}
-	s := sweeper{db: c.db, store: store, Sweep: o, pace: pace{rate: o.Rate}}
+	s := sweeper{db: c.db, store: store, Sweep: o, pace: pace{rate: o.Rate}, own: own}
 	err := s.mark(ctx)
 	if err == nil && !o.DryRun {
 		err = s.remove(ctx)
@@ -87,6 +87,7 @@ type sweeper struct {
 
 	db    database
 	store blob.Store
+	own   func() error // nil while the store is this database's
 	pace  pace
 	swept Swept
 }
@@ -159,6 +160,9 @@ func (s *sweeper) remove(ctx context.Context) error {
 	}
 	var failures []error
 	for {
+		if err := s.own(); err != nil { // it may take hours, and another database may have taken the store
+			return errors.Join(append(failures, fmt.Errorf("sweep: %w", err))...)
+		}
 		n, failed, err := s.removeSome(ctx, begun)
 		s.swept.Deleted += n
 		if len(failures) < maxFailures {

@@ -123,21 +123,32 @@ func (c *Catalog) recognise(ctx context.Context, store blob.Store) error {
 	return err
 }
 
-// storeOwner remembers that the store has been found to be this database's, and for a
-// moment that it has not: those who waited meanwhile need not ask one by one.
+// storeOwner remembers for a while that the store has been found to be this
+// database's, and for a moment that it has not: those who waited meanwhile need not
+// ask one by one.
 type storeOwner struct {
 	mu    sync.Mutex
 	known bool
 	err   error
-	until time.Time // of err
+	until time.Time // of what is remembered
 }
 
-const ownerPause = time.Second
+const (
+	ownerPause = time.Second
+	ownerTrust = time.Minute // far below the age at which another database would take these blobs for leftovers
+)
 
-// owned is nil once the store is known to be this database's. Until then each
-// upload looks: PostgreSQL may have been away when the gateway started.
+// owned is nil while the store is known to be this database's. Before that each
+// upload looks: PostgreSQL may have been away when the gateway started. Later one
+// looks now and then, for another database may have taken the store, and deletes
+// what is put there; the others do not wait for that.
 func (b *backend) owned(ctx context.Context) error {
 	b.store.mu.Lock()
+	if b.store.known && !time.Now().Before(b.store.until) {
+		b.store.until = time.Now().Add(ownerTrust)
+		b.store.mu.Unlock()
+		return b.stillOwned(ctx)
+	}
 	defer b.store.mu.Unlock()
 	if b.store.known {
 		return nil
@@ -146,8 +157,29 @@ func (b *backend) owned(ctx context.Context) error {
 		return b.store.err
 	}
 	err := (&Catalog{db: b.db}).Claim(ctx, b.cfg.Store, false)
-	b.store.known, b.store.err, b.store.until = err == nil, err, time.Now().Add(ownerPause)
+	b.store.remember(err)
 	return err
+}
+
+// stillOwned looks again. Where that fails, nothing says that anything has changed.
+func (b *backend) stillOwned(ctx context.Context) error {
+	err := (&Catalog{db: b.db}).Claim(ctx, b.cfg.Store, false)
+	if _, foreign := errors.AsType[*StoreOwnerError](err); !foreign {
+		return nil
+	}
+	b.store.mu.Lock()
+	defer b.store.mu.Unlock()
+	b.store.remember(err)
+	return err
+}
+
+// remember notes what a look has found. The lock is held.
+func (s *storeOwner) remember(err error) {
+	pause := ownerTrust
+	if err != nil {
+		pause = ownerPause
+	}
+	s.known, s.err, s.until = err == nil, err, time.Now().Add(pause)
 }
 
 // CheckStore sees whether the store does what is relied upon ([blob.Probe]), and

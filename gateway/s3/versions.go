@@ -2,6 +2,9 @@ package s3
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -20,10 +23,14 @@ const (
 )
 
 // restore makes an older version of a key current again, by a new version that
-// lists the same blobs.
+// lists the same blobs. They are looked for first: after a database or a store was
+// set back, PostgreSQL may list what is not there.
 func (b *backend) restore(r request, t target, source version) (version, error) {
 	if r.stages() {
 		return version{}, errNotThere
+	}
+	if err := b.stored(source); err != nil {
+		return version{}, err
 	}
 	var v version
 	args := []any{
@@ -32,6 +39,36 @@ func (b *backend) restore(r request, t target, source version) (version, error) 
 	}
 	err := b.db.settle(b.base, func(ctx context.Context, q querier) error { return v.scan(q.QueryRow(ctx, sqlRestore, args...)) })
 	return v, err
+}
+
+// stored sees that the store has a version's blobs, in their sizes; several at a
+// time, for there may be many.
+func (b *backend) stored(v version) error {
+	errs := make([]error, len(v.Blobs))
+	free := make(chan struct{}, sweepWorkers)
+	var wg sync.WaitGroup
+	for i, id := range v.Blobs {
+		free <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-free }()
+			size, err := b.cfg.Store.Size(b.base, id)
+			switch {
+			case errors.Is(err, blob.ErrNotFound):
+				errs[i] = fmt.Errorf("the blob store lacks a blob of version %x: %w", v.ID, err)
+			case err != nil:
+				errs[i] = fmt.Errorf("%w: %w", errStoreFailed, err)
+			case size != v.BlobSizes[i]:
+				errs[i] = fmt.Errorf("blob %s of version %x: %w: the store has %d bytes of %d", blob.ID(id), v.ID, blob.ErrSize, size, v.BlobSizes[i])
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // listed is an entry of a list of versions.
