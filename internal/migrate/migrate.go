@@ -141,16 +141,20 @@ func Status(ctx context.Context, url string) (State, error) {
 	if err := conn.QueryRow(ctx, sqlHasTable).Scan(&has); err != nil {
 		return state, wrap("migrate status", err)
 	}
-	version := int64(-1) // also where the first migration's removal was interrupted
+	version, recorded := int64(-1), has // also where the first migration's removal was interrupted
 	if has {
 		err := conn.QueryRow(ctx, sqlVersion).Scan(&version, &state.Dirty)
-		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		if recorded = !errors.Is(err, pgx.ErrNoRows); recorded && err != nil {
 			return state, wrap("migrate status", err)
 		}
 	}
 	state.Version = uint(max(version, 0))
 	applied, known, err := noted(ctx, conn)
-	if known && int64(applied) != version {
+	switch {
+	case !known:
+	case !recorded: // a dump without the record, or migrated by other means
+		state.Version = uint(max(applied, 0))
+	case int64(applied) != version:
 		state.Dirty = true
 	}
 	return state, wrap("migrate status", err)

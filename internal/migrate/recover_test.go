@@ -54,6 +54,9 @@ func TestTheRecordOfTheVersionFollowsWhatIsApplied(t *testing.T) {
 		"its schema, too":      `DROP SCHEMA fencegate CASCADE`,
 	} {
 		exec1(t, pg, sql)
+		if s, err := migrate.Status(t.Context(), pg.URL); err != nil || s.UpToDate() != (what != "set back") {
+			t.Errorf("%s: %v, %v", what, s, err)
+		}
 		if err := migrate.Up(t.Context(), pg.URL); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
