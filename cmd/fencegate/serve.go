@@ -79,6 +79,9 @@ a variable (--postgres-url is FENCEGATE_POSTGRES_URL), and secrets are read from
 			if err := tellToken(cmd.ErrOrStderr(), g.GeneratedToken()); err != nil {
 				return err
 			}
+			if err := awaitSchema(cmd.Context(), o.postgresURL, schemaPatience, cfg.Logger); err != nil {
+				return err
+			}
 			return g.Run(cmd.Context())
 		},
 	}

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/migrate"
+)
+
+const (
+	schemaPatience = 30 * time.Second // for a migration that is under way, or about to begin
+	schemaLook     = time.Second
+	schemaAnswer   = 5 * time.Second
+)
+
+// awaitSchema waits while a database is not migrated as far as this program, and
+// gives up after the patience: a gateway that is newer than the schema calls what
+// is not there. A server that does not answer is the gateway's to wait for, and a
+// newer schema serves older programs.
+func awaitSchema(ctx context.Context, url string, patience time.Duration, log *slog.Logger) error {
+	begun, told := time.Now(), false
+	for again := time.NewTicker(schemaLook); ; {
+		look, cancel := context.WithTimeout(ctx, schemaAnswer)
+		state, err := migrate.Status(look, url)
+		cancel()
+		switch {
+		case err != nil || state.UpToDate() || state.Newer():
+			again.Stop()
+			return nil
+		case time.Since(begun) >= patience:
+			again.Stop()
+			return withHint(fmt.Errorf("the database's schema: %s", state), exitFailed, "fencegate migrate up, as a login that may make roles and schemas")
+		case !told:
+			log.Warn("the database's schema is older than this program: waiting for a migration", "schema", state.String(), "at most", patience)
+			told = true
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return nil // as one that is asked to stop while it starts
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// setBack makes a database look as one that an older program migrated.
+const setBack = `UPDATE fencegate.migrations SET version = 40; COMMENT ON SCHEMA fence IS 'fencegate schema version 40'`
+
+func TestServeDoesNotServeOnASchemaThatIsOlder(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	runSQL(t, pg.URL, setBack)
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte("k1:"+strings.Repeat("5a", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	said, stderr := io.Pipe()
+	code := make(chan int, 1)
+	go func() {
+		code <- execute(ctx, env{
+			args: []string{
+				"serve", "--postgres-url", pg.GatewayURL, "--redis", "127.0.0.1:1", "--master-key-file", key,
+				"--api-listen", "127.0.0.1:0", "--pg-listen", "127.0.0.1:0",
+			},
+			stdin: strings.NewReader(""), stdout: io.Discard, stderr: stderr, lookup: func(string) (string, bool) { return "", false },
+		})
+		_ = stderr.Close()
+	}()
+	lines := bufio.NewScanner(said)
+	for lines.Scan() && !strings.Contains(lines.Text(), "the gateway serves") && !strings.Contains(lines.Text(), "version 40 of ") {
+	}
+	if !strings.Contains(lines.Text(), "version 40 of ") {
+		t.Errorf("it says %q", lines.Text())
+	}
+	stop()
+	_, _ = io.Copy(io.Discard, said)
+	if got := <-code; got != exitOK {
+		t.Errorf("asked to stop: %d", got)
+	}
+}
+
+func TestAnOlderSchemaIsWaitedForAndThenRefused(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	log := slog.New(slog.DiscardHandler)
+	if err := awaitSchema(t.Context(), pg.WriterURL, 0, log); err != nil {
+		t.Errorf("up to date: %v", err)
+	}
+	if err := awaitSchema(t.Context(), "postgres://nobody@127.0.0.1:1/none", 0, log); err != nil {
+		t.Errorf("away: %v", err)
+	}
+	runSQL(t, pg.URL, setBack)
+	err := awaitSchema(t.Context(), pg.WriterURL, 0, log)
+	if code, hint := classify(err); err == nil || code != exitFailed || !strings.Contains(hint, "migrate up") || !strings.Contains(err.Error(), "version 40 of ") {
+		t.Errorf("older: %v, %d %q", err, code, hint)
+	}
+	waited := make(chan error, 1)
+	told := &signalled{told: make(chan struct{})}
+	go func() {
+		waited <- awaitSchema(t.Context(), pg.WriterURL, time.Hour, slog.New(slog.NewTextHandler(told, nil)))
+	}()
+	<-told.told
+	runSQL(t, pg.URL, `UPDATE fencegate.migrations SET version = 999999`) // a newer program migrates meanwhile
+	if err := <-waited; err != nil {
+		t.Errorf("migrated meanwhile: %v", err)
+	}
+}
+
+// signalled closes told at its first line.
+type signalled struct{ told chan struct{} }
+
+func (s *signalled) Write(p []byte) (int, error) {
+	close(s.told)
+	return len(p), nil
+}
