@@ -73,6 +73,9 @@ The exit code is 1 where something is FAIL.`,
 			if cfg.PostgresURL == "" && len(cfg.RedisNodes) == 0 && cfg.GatewayURL == "" && cfg.BlobDir == "" {
 				return usage(errors.New("nothing to examine: name at least one of --postgres-url, --redis, --gateway and --blobs"))
 			}
+			if cfg.Patience <= 0 {
+				return usage(errors.New("--patience must be more than 0"))
+			}
 			redis.SetLogger(silent{}) // what it would say is a finding
 			findings := doctor.Examine(cmd.Context(), cfg)
 			show := doctor.Print

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,6 +35,9 @@ func examineGateway(ctx context.Context, address string) []Finding {
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment}
 	defer transport.CloseIdleConnections()
 	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return []Finding{fail("gateway.reachable", untrusted.Error(), "Renew the gateway's certificate (--api-tls-cert), name the gateway as it does, or make its authority known to this machine (SSL_CERT_FILE).")}
+	}
 	if err != nil {
 		return []Finding{fail("gateway.reachable", err.Error(), "Start the gateway, or correct --gateway.")}
 	}

@@ -6,6 +6,8 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -49,7 +51,6 @@ func TestASchemaThatSomebodyRemovedAPartOfFails(t *testing.T) {
 	for sql, check := range map[string]string{
 		`DROP SCHEMA fence CASCADE`:            "postgresql.schema",
 		`DROP VIEW fence.uncovered CASCADE`:    "postgresql.guards",
-		`DELETE FROM fencegate.migrations`:     "postgresql.schema",
 		`DROP SCHEMA fence, fencegate CASCADE`: "postgresql.schema",
 	} {
 		pg := testenv.Postgres(t)
@@ -205,4 +206,14 @@ func TestABlobStoreThatIsNotTheDatabasesIsFound(t *testing.T) {
 	want(t, look(strange), "blobs.owner", Fail, "belongs to another database", "objects claim")
 	exec(t, pg.URL, `INSERT INTO objects.blobs (id, state) VALUES (gen_random_uuid(), 'live')`)
 	want(t, look(fresh), "blobs.owner", Fail, "the database lists blobs", "Mount the disk")
+}
+
+func TestACertificateThatIsNotTrustedIsNoGatewayThatIsAway(t *testing.T) {
+	t.Parallel()
+	srv := httptest.NewUnstartedServer(nil)
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.StartTLS()
+	defer srv.Close()
+	findings := Examine(t.Context(), Config{GatewayURL: srv.URL})
+	want(t, findings, "gateway.reachable", Fail, "x509", "Renew the gateway's certificate")
 }
