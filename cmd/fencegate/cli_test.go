@@ -18,7 +18,8 @@ func cli(t *testing.T, vars map[string]string, args ...string) (code int, stdout
 	t.Helper()
 	var out, errs bytes.Buffer
 	code = execute(t.Context(), env{
-		args: args, stdin: strings.NewReader(""), stdout: &out, stderr: &errs,
+		args:  append([]string{}, args...), // where it is nil, the test binary's own are taken
+		stdin: strings.NewReader(""), stdout: &out, stderr: &errs,
 		lookup: func(name string) (string, bool) { v, ok := vars[name]; return v, ok },
 	})
 	return code, out.String(), errs.String()
