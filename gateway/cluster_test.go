@@ -64,8 +64,14 @@ func (a *address) forward(client net.Conn) {
 	}
 	defer func() { _ = server.Close() }()
 	a.mu.Lock()
-	a.open = append(a.open, client, server)
+	moved := a.target != target
+	if !moved {
+		a.open = append(a.open, client, server)
+	}
 	a.mu.Unlock()
+	if moved { // meanwhile: nobody would cut this one
+		return
+	}
 	go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
 	_, _ = io.Copy(client, server)
 }

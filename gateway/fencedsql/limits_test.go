@@ -21,7 +21,7 @@ import (
 
 func TestLimitsHold(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *fencedsql.Config) { c.MaxResultBytes, c.StatementTimeout = 1000, time.Second })
+	w := setup(t, func(c *fencedsql.Config) { c.MaxResultBytes, c.StatementTimeout = 1000, 4*time.Second }) // for a large result's first rows, too
 	insert := st("INSERT INTO items (id) VALUES (1)")
 	var tooLarge *api.TooLargeError
 	if err := w.fails(insert, st("SELECT repeat('x', 100), generate_series(1, 1000000000)")); !errors.As(err, &tooLarge) || tooLarge.Limit != 1000 {
@@ -79,7 +79,7 @@ func TestAnswerThatIsNoJSONCommitsNothing(t *testing.T) {
 
 func TestStatementsMayNotLiftTheRequestsLimit(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *fencedsql.Config) { c.RequestTimeout = 2 * time.Second })
+	w := setup(t, func(c *fencedsql.Config) { c.RequestTimeout = 5 * time.Second }) // in which all but the last statement must be through
 	var failed *api.StatementError
 	err := w.fails(st("INSERT INTO items (id) VALUES (1)"), st("SET LOCAL statement_timeout = 0"), st("SELECT pg_sleep(60)"))
 	if !errors.As(err, &failed) || failed.SQLState != "57014" || failed.Index != 2 {

@@ -194,7 +194,7 @@ func TestGrantThatGoesStaleInTheMiddleLosesAll(t *testing.T) {
 		_, err := w.run.Run(t.Context(), w.grant, []api.Statement{st("INSERT INTO items (id) VALUES (1)"), st("SELECT * FROM gate")})
 		failed <- err
 	}()
-	w.until("SELECT count(*) > 0 FROM pg_locks WHERE relation = 'gate'::regclass AND NOT granted")
+	w.until("SELECT count(*) > 0 FROM pg_locks WHERE relation = 'gate'::regclass AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
 	w.arm("r", 2) // ends the transaction: it passed the check under the grant before
 	if err := <-failed; !errors.Is(err, fence.ErrStale) {
 		t.Errorf("%v; want stale", err)
@@ -207,18 +207,20 @@ func TestGrantThatGoesStaleInTheMiddleLosesAll(t *testing.T) {
 // until waits for a query to say true.
 func (w *world) until(sql string) {
 	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		var yes bool
-		if err := w.admin.QueryRow(w.t.Context(), sql).Scan(&yes); err != nil {
+		if err := w.admin.QueryRow(ctx, sql).Scan(&yes); err != nil {
 			w.t.Fatalf("%s: %v", sql, err)
 		}
 		if yes {
 			return
 		}
 		select {
-		case <-w.t.Context().Done():
+		case <-ctx.Done():
 			w.t.Fatalf("%s: never", sql)
 		case <-tick.C:
 		}

@@ -210,7 +210,10 @@ func TestTrafficIsToldByResource(t *testing.T) {
 	if got := w.exec(conn, "SELECT repeat('x', 100000)"); got != "" {
 		t.Fatal(got)
 	}
-	until(t, "the answer is counted", func() bool { return of("r").ToClient > 100000 })
+	until(t, "the answer is counted to its end", func() bool { // the relay notes an answer when its client has it
+		all := w.srv.Sessions()
+		return len(all) == 1 && all[0].State == "idle" && of("r").ToClient > 100000
+	})
 	before := of("r")
 	if before.Sessions != 1 || before.FromClient == 0 || before.FromClient > 10000 {
 		t.Errorf("%+v", before)

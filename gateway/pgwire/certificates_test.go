@@ -22,6 +22,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // pair is a self-signed certificate, an authority of its own.
@@ -257,11 +258,6 @@ func TestPostgreSQLIsShownNoCertificateOfTheGateway(t *testing.T) {
 
 func TestAnotherUpstreamServesWhileTheFirstIsAway(t *testing.T) {
 	t.Parallel()
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = closed.Close()
 	cancels := make(chan string, 2)
 	host := func(name string) string {
 		return upstream(t, func(conn net.Conn) {
@@ -275,7 +271,7 @@ func TestAnotherUpstreamServesWhileTheFirstIsAway(t *testing.T) {
 		})
 	}
 	second, third := host("second"), host("third")
-	r := start(t, "tcp", closed.Addr().String(), "shop", func(c *pgwire.Config) { c.Fallbacks = []pgwire.Upstream{{Addr: second}, {Addr: third}} })
+	r := start(t, "tcp", testenv.DeadAddr(t), "shop", func(c *pgwire.Config) { c.Fallbacks = []pgwire.Upstream{{Addr: second}, {Addr: third}} })
 	conn := r.dial()
 	send(t, conn, startup)
 	frontend := pgproto3.NewFrontend(conn, conn)
@@ -294,15 +290,7 @@ func TestAnotherUpstreamServesWhileTheFirstIsAway(t *testing.T) {
 
 func TestNoUpstreamAnswers(t *testing.T) {
 	t.Parallel()
-	dead := func() string {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = ln.Close() }()
-		return ln.Addr().String()
-	}
-	first, second := dead(), dead()
+	first, second := testenv.DeadAddr(t), testenv.DeadAddr(t)
 	r := start(t, "tcp", first, "shop", func(c *pgwire.Config) {
 		c.Fallbacks = []pgwire.Upstream{{Addr: second}, {Network: "unix", Addr: filepath.Join(t.TempDir(), "none")}}
 	})

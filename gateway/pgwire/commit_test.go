@@ -39,7 +39,7 @@ func TestSessionEndedDuringItsCommitIsToldThatItMayHaveTakenEffect(t *testing.T)
 		ended <- err
 	}()
 	until(t, "COMMIT waits", func() (waits bool) {
-		err := pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 7 AND NOT granted)").Scan(&waits)
+		err := pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 7 AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))").Scan(&waits)
 		return err == nil && waits
 	})
 	if all := w.srv.Sessions(); len(all) != 1 || !w.srv.End(all[0].ID) {

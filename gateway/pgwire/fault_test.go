@@ -98,9 +98,9 @@ func TestClientThatDoesNotReadHoldsBackPostgreSQL(t *testing.T) {
 		readStartup(conn)
 		_, _ = conn.Write(encode(authOK, ready))
 		row := encode(&pgproto3.DataRow{Values: [][]byte{make([]byte, 1<<20)}})
-		_ = conn.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
 		total := 0
 		for total < much {
+			_ = conn.SetWriteDeadline(time.Now().Add(500 * time.Millisecond)) // of each: what moves slowly moves
 			n, err := conn.Write(row)
 			total += n
 			if err != nil {

@@ -68,7 +68,7 @@ func TestABucketIsCreatedAgainOnlyWhereS3AllowsIt(t *testing.T) {
 // likes; no lock of ours may be among those.
 func TestNoLoginCanHoldUploadsUpByAnAdvisoryLock(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *s3.Config) { c.DatabaseTimeout = 2 * time.Second })
+	w := setup(t, func(c *s3.Config) { c.DatabaseTimeout = 5 * time.Second })
 	bucket := w.bucket()
 	conn, err := poolOf(t, w.pg.OtherURL).Acquire(t.Context())
 	if err != nil {

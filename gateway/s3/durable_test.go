@@ -175,7 +175,9 @@ func TestADeletionSupersedesWhatItRemoves(t *testing.T) {
 			return err
 		})
 	}()
-	eventually(t, "the deletion waits", func() bool { return w.count("SELECT count(*) FROM pg_locks WHERE NOT granted AND objid = 4711") == 1 })
+	eventually(t, "the deletion waits", func() bool {
+		return w.count("SELECT count(*) FROM pg_locks WHERE NOT granted AND objid = 4711 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") == 1
+	})
 	put(t, holder, bucket, invoice, "in between")
 	if err := gate.Commit(t.Context()); err != nil {
 		t.Fatal(err)

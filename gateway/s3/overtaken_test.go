@@ -28,7 +28,7 @@ func TestACompletionThatIsOvertakenSaysThatItIsDone(t *testing.T) {
 	list := fmt.Sprintf("<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>%s</ETag></Part></CompleteMultipartUpload>", *m.parts[0].ETag)
 	done := w.async(raw{creds: w.issue("orders/1001", 5), method: "POST", path: "/orders/" + invoice + "?uploadId=" + *m.id, body: body(list), size: int64(len(list))})
 	eventually(t, "it waits for the parts", func() bool {
-		return w.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FROM objects.parts%'") == 1
+		return w.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FROM objects.parts%' AND datname = current_database()") == 1
 	})
 	const overtake = `SELECT objects.complete_multipart(u.id, u.bucket, u.key, ARRAY[p.blob], ARRAY[p.size], md5(decode(p.etag, 'hex')) || '-1', '{}', u.resource, u.token, NULL, NULL, NULL, false)
 		FROM objects.uploads u JOIN objects.parts p ON p.upload = u.id`
