@@ -81,6 +81,7 @@ func TestEachFaultOfARedisNodeIsFound(t *testing.T) {
 		cfg    redisserver.Config
 		check  string
 		status Status
+		word   string
 	}{
 		"no persistence":      {check: "redis.persistence", status: Warn},
 		"every second":        {cfg: redisserver.Config{AppendOnly: redisserver.EverySec}, check: "redis.persistence", status: Warn},
@@ -89,7 +90,7 @@ func TestEachFaultOfARedisNodeIsFound(t *testing.T) {
 		"replica":             {cfg: redisserver.Config{Args: []string{"--replicaof", strings.Replace(plain.Addr, ":", " ", 1)}}, check: "redis.replica", status: Fail},
 		"cluster":             {cfg: redisserver.Config{Args: []string{"--cluster-enabled", "yes"}}, check: "redis.cluster", status: Fail},
 		"configuration hid":   {cfg: redisserver.Config{Args: []string{"--rename-command", "CONFIG", "hidden"}}, check: "redis.eviction", status: Warn},
-		"password is missing": {cfg: redisserver.Config{}, check: "redis.reachable", status: Fail},
+		"password is missing": {check: "redis.reachable", status: Fail, word: "NOAUTH"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -103,35 +104,15 @@ func TestEachFaultOfARedisNodeIsFound(t *testing.T) {
 			} else {
 				addr = testenv.OwnRedisWith(t, 1, broken.cfg)[0].Addr
 			}
-			want(t, Examine(t.Context(), Config{RedisNodes: nodes(addr)}), broken.check, broken.status)
+			want(t, Examine(t.Context(), Config{RedisNodes: nodes(addr)}), broken.check, broken.status, broken.word)
 		})
 	}
 }
 
-// demandsPassword answers as a node does whose password was not given.
+// demandsPassword is the address of a node whose password was not given.
 func demandsPassword(t *testing.T) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = ln.Close() })
-	go func() {
-		for {
-			conn, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer func() { _ = conn.Close() }()
-				for buf := make([]byte, 4096); ; {
-					if _, err := conn.Read(buf); err != nil {
-						return
-					}
-					_, _ = conn.Write([]byte("-NOAUTH Authentication required.\r\n"))
-				}
-			}()
-		}
-	}()
-	return ln.Addr().String()
+	node := miniredis.RunT(t)
+	node.RequireAuth("secret")
+	return node.Addr()
 }
