@@ -55,12 +55,32 @@ func (w *world) standby(name string) {
 	w.t.Helper()
 	w.exec("ALTER SYSTEM SET synchronous_standby_names = '" + name + "'")
 	w.exec("SELECT pg_reload_conf()")
-	eventually(w.t, "commits wait for the standby, or no more", func() bool {
-		ctx, cancel := context.WithTimeout(w.t.Context(), time.Second)
-		defer cancel()
-		_, err := w.admin.Exec(ctx, "SELECT pg_logical_emit_message(true, 'test', 'a transaction that writes')")
-		return (err != nil) == (name != "")
-	})
+	// It is another process of the server that lets commits wait, and it may read its configuration later.
+	eventually(w.t, "commits wait for the standby, or no more", func() bool { return w.commitWaits() == (name != "") })
+}
+
+// commitWaits reports whether a COMMIT waits for the standby, or else that it is over.
+func (w *world) commitWaits() bool {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_, _ = w.admin.Exec(ctx, "SELECT pg_logical_emit_message(true, 'test', 'a transaction that writes')")
+	}()
+	defer func() { cancel(); <-over }()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-over:
+			return false
+		case <-tick.C:
+			if w.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") > 0 {
+				return true
+			}
+		}
+	}
 }
 
 // A statement that takes too long is cancelled, and with it its COMMIT's wait for the
