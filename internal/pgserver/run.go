@@ -152,18 +152,12 @@ func (s *Server) choosePort() (int, error) {
 	if s.cfg.Port != 0 {
 		return s.cfg.Port, nil
 	}
-	wish := "0"
 	if text, err := os.ReadFile(filepath.Join(s.cfg.Dir, "port")); err == nil {
-		wish = strings.TrimSpace(string(text))
+		if l, err := net.Listen("tcp", "127.0.0.1:"+strings.TrimSpace(string(text))); err == nil {
+			return l.Addr().(*net.TCPAddr).Port, l.Close()
+		}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:"+wish)
-	if err != nil {
-		l, err = net.Listen("tcp", "127.0.0.1:0")
-	}
-	if err != nil {
-		return 0, fmt.Errorf("no free port on loopback: %w", err)
-	}
-	return l.Addr().(*net.TCPAddr).Port, l.Close()
+	return child.FreePort()
 }
 
 func (s *Server) startOnce(ctx context.Context) error {

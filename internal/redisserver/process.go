@@ -210,11 +210,8 @@ func (p *process) Pid() int {
 
 // FreeAddr names a loopback address whose port was free a moment ago.
 func FreeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("no free port on loopback: %w", err)
-	}
-	return l.Addr().String(), l.Close()
+	port, err := child.FreePort()
+	return fmt.Sprintf("127.0.0.1:%d", port), err
 }
 
 // lastLines quotes the end of a log for an error.
