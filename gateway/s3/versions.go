@@ -30,6 +30,9 @@ func (b *backend) restore(r request, t target, source version) (version, error) 
 		return version{}, errNotThere
 	}
 	if err := b.stored(source); err != nil {
+		if _, gone := b.find(t.bucket, t.key, blob.ID(source.ID).String()); gone != nil {
+			err = gone // let go of and swept since it was found
+		}
 		return version{}, err
 	}
 	var v version
