@@ -114,7 +114,7 @@ func (s *session) arrived(stream *serverStream) {
 func (s *session) delivered(stream *serverStream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.answered && !s.asked.IsZero() {
+	if !s.answered && !s.asked.IsZero() && s.toClient > 0 { // first comes the login's ReadyForQuery
 		s.answered = true
 		s.srv.cfg.Metrics.Answered(time.Since(s.asked))
 	}

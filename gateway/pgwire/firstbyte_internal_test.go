@@ -1,0 +1,57 @@
+package pgwire
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+type firstBytes struct {
+	deaf
+
+	told atomic.Int64
+}
+
+func (f *firstBytes) Answered(time.Duration) { f.told.Add(1) }
+
+// A client that sends its first statement as soon as it may has it passed on before the
+// relay notes that it got the login's ReadyForQuery: that is not the statement's answer.
+func TestTheFirstByteIsThatOfTheFirstStatement(t *testing.T) {
+	t.Parallel()
+	const query, ready = "Q\x00\x00\x00\x05\x00", "Z\x00\x00\x00\x05I"
+	upstream, server := net.Pipe()
+	says, heard := make(chan string, 2), make(chan struct{})
+	var m firstBytes
+	client := &answering{scripted{read: func(b []byte) (int, error) {
+		if m, more := <-says; more {
+			return copy(b, m), nil
+		}
+		return 0, io.EOF
+	}}, func() {}}
+	s := aSession(t, client)
+	s.srv.cfg.Metrics = &m
+	s.upstream, s.phase = upstream, open
+	s.endLogin()
+	s.pending = 1
+	client.wrote = func() { // the login's ReadyForQuery
+		client.wrote = func() {}
+		says <- query
+		<-heard
+	}
+	go func() {
+		_, _ = io.ReadFull(server, make([]byte, len(query)))
+		close(heard) // and it is not answered
+		_ = server.Close()
+	}()
+	go s.clientToServer(upstream)
+	defer close(says)
+	if err := s.pump(newSource(upstream), []byte(ready), new(serverStream)); !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	if n := m.told.Load(); n != 0 {
+		t.Errorf("%d answers are told of a statement that got none", n)
+	}
+}
