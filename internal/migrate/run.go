@@ -36,7 +36,8 @@ var (
 // run gives golang-migrate a connection of its own, and one migration at a time.
 // A context that ends cancels the one that is under way, which is then rolled
 // back. (golang-migrate's own loop reads ahead, and leaves a goroutine behind for
-// each migration that it read and did not run; and it knows no context.)
+// each migration that it read and did not run; one at most this way. And it knows no
+// context.)
 //
 // conn is the connection that holds the lock.
 func run(ctx context.Context, conn *pgx.Conn, url string, dir direction) (err error) {
