@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -158,4 +159,64 @@ func TestAClientMayAnswerBeforeTheWriteThatItAnswersIsOver(t *testing.T) {
 	if !s.idle || s.quiet != 'I' {
 		t.Errorf("%d answers are awaited behind the last one", s.pending)
 	}
+}
+
+// slowReturn is a connection whose first write is over only when it is told.
+type slowReturn struct {
+	net.Conn
+	told  chan struct{}
+	later atomic.Bool
+}
+
+func (c *slowReturn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if !c.later.Swap(true) {
+		<-c.told
+	}
+	return n, err
+}
+
+// PostgreSQL may have answered before the write that asked is over; a session that is
+// ended then takes its leave all the same.
+func TestPostgreSQLMayAnswerBeforeTheWriteThatAsksIsOver(t *testing.T) {
+	t.Parallel()
+	const query, ready, terminate = "Q\x00\x00\x00\x05\x00", "Z\x00\x00\x00\x05I", "X\x00\x00\x00\x04"
+	near, server := net.Pipe()
+	upstream := &slowReturn{Conn: near, told: make(chan struct{})}
+	says := make(chan string, 1)
+	quiet, _ := net.Pipe()
+	client := &answering{scripted{Conn: quiet, read: func(b []byte) (int, error) {
+		if m, more := <-says; more {
+			return copy(b, m), nil
+		}
+		return 0, io.EOF
+	}}, func() {}}
+	s := aSession(t, client)
+	s.upstream, s.phase, s.closing = upstream, open, draining
+	s.endLogin()
+	rest := make(chan string, 1)
+	go func() {
+		_, _ = io.ReadFull(server, make([]byte, len(query)))
+		_, _ = io.WriteString(server, ready)
+		b, _ := io.ReadAll(server)
+		rest <- string(b)
+	}()
+	says <- query
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		s.clientToServer(upstream)
+	}()
+	var stream serverStream
+	err := s.pump(newSource(upstream), nil, &stream)
+	if !errors.Is(err, errEnded) {
+		t.Fatal(err)
+	}
+	close(says)
+	_ = s.farewell(upstream, &stream, err)
+	if got := <-rest; got != terminate {
+		t.Errorf("PostgreSQL got %q at the end; want Terminate", got)
+	}
+	close(upstream.told)
+	<-asked
 }

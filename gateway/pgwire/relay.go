@@ -246,8 +246,7 @@ var (
 func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error) error {
 	s.explain() // also to the log of a client that has left on PostgreSQL's refusal
 	s.mu.Lock()
-	left, why, unanswered := s.left || s.hungUp && s.pending == 0, s.why, s.phase == open && s.quiet == 0
-	idle := s.idle && !s.toServerBusy.Load()
+	left, idle, why, unanswered := s.left || s.hungUp && s.pending == 0, s.idle, s.why, s.phase == open && s.quiet == 0
 	s.mu.Unlock()
 	switch {
 	case errors.Is(cause, errClientGone):
@@ -258,7 +257,7 @@ func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error)
 	case errors.Is(cause, errEnded):
 		if idle {
 			_ = upstream.SetWriteDeadline(time.Now().Add(farewellTimeout))
-			_, _ = upstream.Write(terminate) // never behind a piece of a client's message
+			_, _ = upstream.Write(terminate) // never behind a piece of a client's message: one write waits for another
 		}
 		_ = upstream.Close() // its locks are waited for
 		s.tell(why, unanswered, stream.boundary())
