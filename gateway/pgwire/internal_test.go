@@ -212,11 +212,17 @@ func TestPostgreSQLMayAnswerBeforeTheWriteThatAsksIsOver(t *testing.T) {
 	if !errors.Is(err, errEnded) {
 		t.Fatal(err)
 	}
-	close(says)
-	_ = s.farewell(upstream, &stream, err)
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		_ = s.farewell(upstream, &stream, err)
+	}()
+	<-time.After(200 * time.Millisecond) // it does not wait for the write, or it waits
+	close(upstream.told)
 	if got := <-rest; got != terminate {
 		t.Errorf("PostgreSQL got %q at the end; want Terminate", got)
 	}
-	close(upstream.told)
+	close(says)
+	<-left
 	<-asked
 }

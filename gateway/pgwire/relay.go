@@ -43,13 +43,8 @@ func (s *session) clientToServer(upstream net.Conn) {
 	for ; ; b, err = from.read() {
 		if len(b) > 0 {
 			stream.scan(b)
-			if !s.forwarding(&stream) {
-				return
-			}
-			_, werr := upstream.Write(b)
-			s.toServerBusy.Store(false)
-			if werr != nil {
-				return // PostgreSQL has gone; what it said last is still read by the other direction
+			if passed, werr := s.passOn(upstream, b, &stream); !passed || werr != nil {
+				return // or PostgreSQL has gone; what it said last is still read by the other direction
 			}
 		}
 		switch {
@@ -68,6 +63,18 @@ func (s *session) clientToServer(upstream net.Conn) {
 			return
 		}
 	}
+}
+
+// passOn writes what the client has sent. It is false where the session has been ended.
+func (s *session) passOn(upstream net.Conn, b []byte, stream *clientStream) (passed bool, err error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if !s.forwarding(stream) {
+		return false, nil
+	}
+	_, err = upstream.Write(b)
+	s.toServerBusy.Store(false)
+	return true, err
 }
 
 // hangsUp notes that the client will send no more. Once no answer is due to it, that is
@@ -257,7 +264,9 @@ func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error)
 	case errors.Is(cause, errEnded):
 		if idle {
 			_ = upstream.SetWriteDeadline(time.Now().Add(farewellTimeout))
-			_, _ = upstream.Write(terminate) // never behind a piece of a client's message: one write waits for another
+			s.writing.Lock() // never into a message of the client
+			_, _ = upstream.Write(terminate)
+			s.writing.Unlock()
 		}
 		_ = upstream.Close() // its locks are waited for
 		s.tell(why, unanswered, stream.boundary())

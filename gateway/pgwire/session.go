@@ -39,6 +39,7 @@ type session struct {
 
 	proved                     atomic.Bool // the client was asked who it is, and has answered
 	toClientBusy, toServerBusy atomic.Bool // a write is under way
+	writing                    sync.Mutex  // of what goes to PostgreSQL once the session is open; taken before mu
 
 	mu       sync.Mutex // guards what follows; held for a few loads and stores at a time
 	upstream net.Conn
