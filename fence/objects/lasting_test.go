@@ -13,40 +13,8 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/objects"
 	"github.com/fencegate/fencegate/internal/migrate"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
-
-// standby names the synchronous standby that commits wait for: none of that name is connected. "" is none to wait for.
-func (w *world) standby(name string) {
-	w.t.Helper()
-	w.exec("ALTER SYSTEM SET synchronous_standby_names = '" + name + "'")
-	w.exec("SELECT pg_reload_conf()")
-	// It is another process of the server that lets commits wait, and it may read its configuration later.
-	eventually(w.t.(*testing.T), "commits wait for the standby, or no more", func() bool { return w.commitWaits() == (name != "") })
-}
-
-// commitWaits reports whether a COMMIT waits for the standby, or else that it is over.
-func (w *world) commitWaits() bool {
-	w.t.Helper()
-	ctx, cancel := context.WithCancel(w.t.Context())
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		_, _ = w.admin.Exec(ctx, "SELECT pg_logical_emit_message(true, 'test', 'a transaction that writes')")
-	}()
-	defer func() { cancel(); <-over }()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-over:
-			return false
-		case <-tick.C:
-			if w.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") > 0 {
-				return true
-			}
-		}
-	}
-}
 
 // A publication whose wait for the synchronous standby was cancelled is seen here, and a failover undoes it.
 func TestTheOutcomeIsNotToldBeforeTheStandbyHasIt(t *testing.T) {
@@ -72,7 +40,7 @@ func TestTheOutcomeIsNotToldBeforeTheStandbyHasIt(t *testing.T) {
 	if err := objects.Publish(t.Context(), tx, staged); err != nil {
 		t.Fatal(err)
 	}
-	w.standby("missing")
+	testenv.SynchronousStandby(w.t, w.admin, "missing")
 	soon, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := tx.Commit(soon); err == nil {
@@ -82,7 +50,7 @@ func TestTheOutcomeIsNotToldBeforeTheStandbyHasIt(t *testing.T) {
 	soon, cancel = context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	wantErr(t, "before the standby has it", objects.Outcome(soon, w.writer, staged), fence.ErrUnknown)
-	w.standby("")
+	testenv.SynchronousStandby(w.t, w.admin, "")
 	if err := objects.Outcome(t.Context(), w.writer, staged); err != nil {
 		t.Errorf("when there is nothing to wait for: %v", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/internal/migrate"
 	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // ownServer is a PostgreSQL of the test's own, in a folder that the test removes.
@@ -49,40 +50,6 @@ func setupAlone(t *testing.T) (w *world, server *pgserver.Server, dir string) {
 	return w, server, dir
 }
 
-// standby names the synchronous standby that commits wait for: none of that name is
-// connected. "" is none to wait for.
-func (w *world) standby(name string) {
-	w.t.Helper()
-	w.exec("ALTER SYSTEM SET synchronous_standby_names = '" + name + "'")
-	w.exec("SELECT pg_reload_conf()")
-	// It is another process of the server that lets commits wait, and it may read its configuration later.
-	eventually(w.t, "commits wait for the standby, or no more", func() bool { return w.commitWaits() == (name != "") })
-}
-
-// commitWaits reports whether a COMMIT waits for the standby, or else that it is over.
-func (w *world) commitWaits() bool {
-	w.t.Helper()
-	ctx, cancel := context.WithCancel(w.t.Context())
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		_, _ = w.admin.Exec(ctx, "SELECT pg_logical_emit_message(true, 'test', 'a transaction that writes')")
-	}()
-	defer func() { cancel(); <-over }()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-over:
-			return false
-		case <-tick.C:
-			if w.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") > 0 {
-				return true
-			}
-		}
-	}
-}
-
 // A statement that takes too long is cancelled, and with it its COMMIT's wait for the
 // standby: what it did is seen then, and a failover undoes it.
 func TestNothingIsAcknowledgedThatTheSynchronousStandbyDoesNotHave(t *testing.T) {
@@ -107,7 +74,7 @@ func TestNothingIsAcknowledgedThatTheSynchronousStandbyDoesNotHave(t *testing.T)
 			return raw{creds: creds, method: "PUT", path: "/orders/1001/restored", header: map[string]string{"X-Amz-Copy-Source": source}, invocation: "c"}
 		},
 	}
-	w.standby("missing")
+	testenv.SynchronousStandby(w.t, w.admin, "missing")
 	answers := map[string]<-chan answer{}
 	for name, r := range requests {
 		answers[name] = w.async(r())
@@ -127,7 +94,7 @@ func TestNothingIsAcknowledgedThatTheSynchronousStandbyDoesNotHave(t *testing.T)
 	}
 	wantRefused(t, <-completed, 503, "ServiceUnavailable")
 
-	w.standby("")
+	testenv.SynchronousStandby(w.t, w.admin, "")
 	for name, r := range requests {
 		if res, text := w.send(r()); res.StatusCode != http.StatusOK && res.StatusCode != http.StatusNoContent {
 			t.Errorf("%s, again: got %d %s", name, res.StatusCode, text)
