@@ -18,7 +18,7 @@ type request struct {
 	http       *fasthttp.RequestCtx
 	root       bool
 	grant      session // zero where no lease's credentials signed the request
-	invocation string  // empty where there is none, or it is not signed
+	invocation string  // empty where there is none
 }
 
 // requestOf reads the context that the front passes on, which is the HTTP
@@ -39,7 +39,9 @@ func (b *backend) requestOf(ctx context.Context) request {
 	} else {
 		r.root = account.Access != "" && account.Access == b.cfg.RootAccessKey
 	}
-	if id := r.header(headerInvocation); len(id) <= maxInvocation && r.signed(headerInvocation) {
+	// Signed or not: botocore leaves the id out of its signature. An id that is put in on the way
+	// can make a write fail, or repeat its earlier answer; it lets none in.
+	if id := r.header(headerInvocation); len(id) <= maxInvocation {
 		r.invocation = id
 	}
 	return r

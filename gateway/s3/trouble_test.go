@@ -246,34 +246,47 @@ func TestADeletionWhoseAcknowledgementIsLostIsResolved(t *testing.T) {
 	}
 }
 
+// botocore does not sign amz-sdk-invocation-id, the AWS SDK for Go does.
 func TestALateFirstAttemptNeverOverwritesALaterWrite(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	bucket := w.bucket()
-	w.arm("orders/1001", 5)
-	const size = 3 << 20
-	first := newHalf(size)
-	stalled := w.async(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: first, size: size, invocation: "one request"})
-	w.underWay(first)
-	retry := w.putRaw(5, "one request", strings.Repeat("x", size))
-	if res, text := w.send(retry); res.StatusCode != http.StatusOK {
-		t.Fatalf("the retry: got %d %s", res.StatusCode, text)
+	for name, sign := range map[string]func(raw) raw{"signed": func(r raw) raw { return r }, "unsigned": unsignedInvocation} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			bucket := w.bucket()
+			w.arm("orders/1001", 5)
+			const size = 3 << 20
+			first := newHalf(size)
+			stalled := w.async(sign(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: first, size: size, invocation: "one request"}))
+			w.underWay(first)
+			retry := sign(w.putRaw(5, "one request", strings.Repeat("x", size)))
+			if res, text := w.send(retry); res.StatusCode != http.StatusOK {
+				t.Fatalf("the retry: got %d %s", res.StatusCode, text)
+			}
+			if res, text := w.send(sign(w.putRaw(5, "another", "the later write"))); res.StatusCode != http.StatusOK {
+				t.Fatalf("the later write: got %d %s", res.StatusCode, text)
+			}
+			close(first.resume)
+			if a := <-stalled; a.status != 200 || a.etag != etagOf(strings.Repeat("x", size)) {
+				t.Errorf("the first attempt: got %+v, want its retry's answer", a)
+			}
+			if got := get(t, w.root(), bucket, invoice); got != "the later write" {
+				t.Errorf("the object holds %d bytes", len(got))
+			}
+			w.nothingLeft(2, 2)
+			res, text := w.send(sign(w.putRaw(5, "another", "other bytes")))
+			if res.StatusCode != http.StatusBadRequest || !strings.Contains(text, "invocation") {
+				t.Errorf("an invocation id for another request: got %d %s", res.StatusCode, text)
+			}
+			w.nothingLeft(2, 2)
+		})
 	}
-	if res, text := w.send(w.putRaw(5, "another", "the later write")); res.StatusCode != http.StatusOK {
-		t.Fatalf("the later write: got %d %s", res.StatusCode, text)
-	}
-	close(first.resume)
-	if a := <-stalled; a.status != 200 || a.etag != etagOf(strings.Repeat("x", size)) {
-		t.Errorf("the first attempt: got %+v, want its retry's answer", a)
-	}
-	if got := get(t, w.root(), bucket, invoice); got != "the later write" {
-		t.Errorf("the object holds %d bytes", len(got))
-	}
-	w.nothingLeft(2, 2)
-	if res, text := w.send(w.putRaw(5, "another", "other bytes")); res.StatusCode != http.StatusBadRequest || !strings.Contains(text, "invocation") {
-		t.Errorf("an invocation id for another request: got %d %s", res.StatusCode, text)
-	}
-	w.nothingLeft(2, 2)
+}
+
+// unsignedInvocation sends the request's amz-sdk-invocation-id outside its signature.
+func unsignedInvocation(r raw) raw {
+	r.unsigned, r.invocation = map[string]string{"Amz-Sdk-Invocation-Id": r.invocation}, none
+	return r
 }
 
 func TestALateDeletionNeverRemovesALaterWrite(t *testing.T) {
