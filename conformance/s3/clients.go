@@ -122,14 +122,7 @@ func run(ctx context.Context, srv *s3stack.Server, name, command, grant string, 
 		words = []string{os.Args[0], "-client", name}
 	}
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...) //nolint:gosec // a line of the table above
-	// By the environment: a command line is for everybody to read.
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "AWS_") }),
-		"ENDPOINT="+srv.Addr, "BUCKET="+bucket, "RUN="+name+"-"+grant+"/", "PYTHONDONTWRITEBYTECODE=1",
-		"AWS_ACCESS_KEY_ID="+c.AccessKeyID, "AWS_SECRET_ACCESS_KEY="+c.SecretAccessKey, "AWS_REGION=us-east-1", "AWS_DEFAULT_REGION=us-east-1",
-		"AWS_CONFIG_FILE=/dev/null", "AWS_SHARED_CREDENTIALS_FILE=/dev/null", "AWS_EC2_METADATA_DISABLED=true", "AWS_PAGER=")
-	if c.SessionToken != "" {
-		cmd.Env = append(cmd.Env, "AWS_SESSION_TOKEN="+c.SessionToken)
-	}
+	cmd.Env = clientEnv(srv.Addr, name+"-"+grant+"/", c)
 	var problems strings.Builder
 	cmd.Stderr = &problems
 	out, err := cmd.Output()
@@ -145,4 +138,16 @@ func run(ctx context.Context, srv *s3stack.Server, name, command, grant string, 
 		got[name] = outcome
 	}
 	return got, nil
+}
+
+// clientEnv is the environment of a client: a command line is for everybody to read.
+func clientEnv(addr, run string, c s3.Credentials) []string {
+	env := append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "AWS_") }),
+		"ENDPOINT="+addr, "BUCKET="+bucket, "RUN="+run, "PYTHONDONTWRITEBYTECODE=1",
+		"AWS_ACCESS_KEY_ID="+c.AccessKeyID, "AWS_SECRET_ACCESS_KEY="+c.SecretAccessKey, "AWS_REGION=us-east-1", "AWS_DEFAULT_REGION=us-east-1",
+		"AWS_CONFIG_FILE=/dev/null", "AWS_SHARED_CREDENTIALS_FILE=/dev/null", "AWS_EC2_METADATA_DISABLED=true", "AWS_PAGER=")
+	if c.SessionToken != "" {
+		env = append(env, "AWS_SESSION_TOKEN="+c.SessionToken)
+	}
+	return env
 }

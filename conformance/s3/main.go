@@ -39,7 +39,7 @@ func main() {
 	case *client != "":
 		err = runGoClient(ctx, *client)
 	case *checkout == "":
-		wrong, err = runClients(ctx, *all)
+		wrong, err = runClientsAndLate(ctx, *all)
 	default:
 		wrong, err = runSuite(ctx, suite{python: *python, checkout: *checkout, log: *log, only: *only}, *update)
 	}
@@ -53,6 +53,15 @@ func main() {
 		fmt.Fprintf(os.Stderr, "conformance-s3: %d outcomes are not as they should be\n", wrong)
 		os.Exit(1)
 	}
+}
+
+func runClientsAndLate(ctx context.Context, all bool) (wrong int, err error) {
+	wrong, err = runClients(ctx, all)
+	if err != nil {
+		return wrong, err
+	}
+	late, err := runLate(ctx, all)
+	return wrong + late, err
 }
 
 const expectedFile = "expected.txt"

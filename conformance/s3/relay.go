@@ -1,0 +1,92 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"sync"
+	"time"
+)
+
+// relay carries requests to a server. It holds back the first one with a given
+// method: its client sees the connection break, and the server gets the request
+// when [relay.deliver] is called.
+type relay struct {
+	addr string
+
+	method string
+	to     *url.URL
+	proxy  *httputil.ReverseProxy
+	server *http.Server
+
+	mu   sync.Mutex
+	held *http.Request // with all of its body
+	seen int           // requests with the method, the held one included
+}
+
+func startRelay(to, method string) (*relay, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	r := &relay{addr: ln.Addr().String(), method: method, to: &url.URL{Scheme: "http", Host: to}}
+	r.proxy = &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) {
+		p.SetURL(r.to)
+		p.Out.Host = p.In.Host // which is signed
+	}}
+	r.server = &http.Server{Handler: r, ReadHeaderTimeout: time.Minute}
+	go func() { _ = r.server.Serve(ln) }() // ends by close
+	return r, nil
+}
+
+func (r *relay) close() error { return r.server.Close() }
+
+// ServeHTTP implements [http.Handler].
+func (r *relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if req.Method != r.method || !r.holds(req) {
+		r.proxy.ServeHTTP(w, req)
+		return
+	}
+	panic(http.ErrAbortHandler) // the documented way to break the connection
+}
+
+// holds keeps the request where it is the first with the method.
+func (r *relay) holds(req *http.Request) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen++
+	if r.seen > 1 {
+		return false
+	}
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return true // held stays empty, which deliver reports
+	}
+	r.held = req.Clone(context.Background())
+	r.held.Body, r.held.RequestURI = io.NopCloser(bytes.NewReader(body)), ""
+	r.held.URL.Scheme, r.held.URL.Host = r.to.Scheme, r.to.Host
+	return true
+}
+
+// deliver brings the held request to the server, and returns its answer's status.
+func (r *relay) deliver() (status int, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.held == nil {
+		return 0, errors.New("no request was held back")
+	}
+	if r.seen < 2 {
+		return 0, fmt.Errorf("the client sent the %s once only", r.method)
+	}
+	res, err := http.DefaultTransport.RoundTrip(r.held)
+	if err != nil {
+		return 0, err
+	}
+	return res.StatusCode, res.Body.Close()
+}
