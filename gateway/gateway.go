@@ -134,11 +134,11 @@ func (g *Gateway) buildS3() (err error) {
 		return err
 	}
 	g.ofS3 = newS3Metrics()
-	g.s3, err = s3.New(s3.Config{
-		Pool: g.pool, Store: g.store, Keys: g.parsed.keyring, Region: g.cfg.Region,
+	g.s3, err = s3.New(s3.Deps{
+		Pool: g.pool, Store: g.store, Keys: g.parsed.keyring, TLS: g.parsed.s3TLS, Logger: g.log, Metrics: g.ofS3,
+	}, s3.Options{
 		RootAccessKey: g.cfg.S3AccessKey, RootSecretKey: g.cfg.S3SecretKey,
-		DrainTimeout: g.cfg.DrainTimeout, Logger: g.log, Metrics: g.ofS3,
-		TLS: g.parsed.s3TLS, Domain: g.cfg.S3Domain,
+		Region: g.cfg.Region, Domain: g.cfg.S3Domain, DrainTimeout: g.cfg.DrainTimeout,
 		MaxConnections: g.cfg.S3MaxConnections, MaxRequests: g.cfg.S3MaxRequests, MaxUploads: g.cfg.S3MaxUploads,
 		HeaderTimeout: g.cfg.S3HeaderTimeout, StallTimeout: g.cfg.S3StallTimeout, UploadTimeout: g.cfg.S3UploadTimeout,
 	})

@@ -87,9 +87,10 @@ func setup(t testing.TB) *world {
 	if err := s3.NewCatalog(pool).Claim(t.Context(), store, false); err != nil { // some tests record uploads whose bytes are nowhere
 		t.Fatal(err)
 	}
-	w.srv, err = s3.New(s3.Config{
-		Pool: pool, Store: store, Keys: w.keys, RootAccessKey: rootAccess, RootSecretKey: rootSecret,
-		Logger:  slog.New(slog.NewTextHandler(t.Output(), nil)),
+	w.srv, err = s3.New(s3.Deps{
+		Pool: pool, Store: store, Keys: w.keys, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}, s3.Options{
+		RootAccessKey: rootAccess, RootSecretKey: rootSecret,
 		Reserve: -1, // so that every blob there is belongs to an upload
 	})
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 // rules read first.
 func TestAReadFromAPageNeedsOneConnectionAtATime(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(cfg *s3.Config) {
+	w := setup(t, func(cfg *config) {
 		config := cfg.Pool.Config()
 		config.MaxConns = 1
 		pool, err := pgxpool.NewWithConfig(t.Context(), config)

@@ -22,7 +22,7 @@ import (
 type backend struct {
 	front.BackendUnsupported
 
-	cfg     Config
+	cfg     config
 	base    context.Context //nolint:containedctx // the server's life; see above
 	db      database
 	acl     []byte
@@ -33,12 +33,12 @@ type backend struct {
 
 var _ front.Backend = (*backend)(nil)
 
-func newBackend(base context.Context, cfg Config) (*backend, error) {
+func newBackend(base context.Context, cfg config) (*backend, error) {
 	acl, err := json.Marshal(auth.ACL{Owner: cfg.RootAccessKey})
 	if err != nil {
 		return nil, fmt.Errorf("encode the buckets' ACL: %w", err)
 	}
-	b := &backend{cfg: cfg, base: base, db: newDatabase(cfg), lookups: newLookups(cfg), acl: acl}
+	b := &backend{cfg: cfg, base: base, db: newDatabase(cfg.Pool, cfg.DatabaseTimeout), lookups: newLookups(cfg), acl: acl}
 	b.reserve = newReserve(b, cfg.Reserve)
 	return b, nil
 }

@@ -42,7 +42,7 @@ func TestCreatingABucketKeepsTheRuleOfOneThatIsThere(t *testing.T) {
 func TestABucketIsCreatedAgainOnlyWhereS3AllowsIt(t *testing.T) {
 	t.Parallel()
 	for region, again := range map[string]bool{"us-east-1": true, "eu-central-1": false} {
-		w := setup(t, func(c *s3.Config) { c.Region = region })
+		w := setup(t, func(c *config) { c.Region = region })
 		root := w.client(rootCredentials(), func(o *awss3.Options) { o.Region = region })
 		in := &awss3.CreateBucketInput{Bucket: aws.String("orders"), ObjectOwnership: types.ObjectOwnershipBucketOwnerEnforced}
 		if region != "us-east-1" {
@@ -68,7 +68,7 @@ func TestABucketIsCreatedAgainOnlyWhereS3AllowsIt(t *testing.T) {
 // likes; no lock of ours may be among those.
 func TestNoLoginCanHoldUploadsUpByAnAdvisoryLock(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *s3.Config) { c.DatabaseTimeout = 5 * time.Second })
+	w := setup(t, func(c *config) { c.DatabaseTimeout = 5 * time.Second })
 	bucket := w.bucket()
 	conn, err := poolOf(t, w.pg.OtherURL).Acquire(t.Context())
 	if err != nil {

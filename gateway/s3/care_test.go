@@ -35,8 +35,8 @@ func TestUploadsAndRequestsBeyondTheirLimitAreToldToSlowDown(t *testing.T) {
 		option   option
 		readable bool // while an upload is under way
 	}{
-		"uploads":  {func(cfg *s3.Config) { cfg.MaxUploads = 1 }, true},
-		"requests": {func(cfg *s3.Config) { cfg.MaxRequests = 1 }, false},
+		"uploads":  {func(cfg *config) { cfg.MaxUploads = 1 }, true},
+		"requests": {func(cfg *config) { cfg.MaxRequests = 1 }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -89,7 +89,7 @@ func TestConnectionsBeyondTheirLimitAreToldToSlowDown(t *testing.T) {
 	files := filesIn(t)
 	cert := certify(t, files, "s3.test")
 	for _, scheme := range []string{"http", "https"} {
-		w := setup(t, func(cfg *s3.Config) {
+		w := setup(t, func(cfg *config) {
 			cfg.MaxConnections = 2
 			if scheme == "http" {
 				return
@@ -143,7 +143,7 @@ func (w *world) headOf(r raw, payload string) string {
 
 func TestAStalledUploadIsToldSo(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *s3.Config) { c.StallTimeout = 3 * time.Second })
+	w := setup(t, func(c *config) { c.StallTimeout = 3 * time.Second })
 	w.bucket()
 	w.arm("orders/1001", 5)
 	const size = 3 << 20
@@ -159,7 +159,7 @@ func TestAStalledUploadIsToldSo(t *testing.T) {
 
 func TestNobodyHoldsAConnectionThatDoesNothing(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *s3.Config) { c.StallTimeout = 3 * time.Second })
+	w := setup(t, func(c *config) { c.StallTimeout = 3 * time.Second })
 	bucket := w.bucket()
 	put(t, w.lease("orders/1001", 5), bucket, invoice, strings.Repeat("x", 64<<20))
 	for name, taken := range map[string]int{"idle after its answer": 16 << 10, "takes no more of its answer": 0} {
@@ -189,7 +189,7 @@ func TestNobodyHoldsAConnectionThatDoesNothing(t *testing.T) {
 // An announced length is a promise, in whatever form the body comes.
 func TestAnUploadOfAnotherLengthThanAnnouncedIsRefused(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *s3.Config) { c.StallTimeout = 3 * time.Second })
+	w := setup(t, func(c *config) { c.StallTimeout = 3 * time.Second })
 	w.bucket()
 	w.arm("orders/1001", 5)
 	creds := w.issue("orders/1001", 5)
@@ -268,7 +268,7 @@ func TestADiskThatTakesNoMoreIs503AndTheNextUploadGoesThrough(t *testing.T) { //
 
 func TestAStopLetsUploadsUnderWayFinish(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *s3.Config) { c.DrainTimeout = 30 * time.Second })
+	w := setup(t, func(c *config) { c.DrainTimeout = 30 * time.Second })
 	w.bucket()
 	w.arm("orders/1001", 5)
 	idle, err := net.Dial("tcp", w.addr)
@@ -298,7 +298,7 @@ func TestAStopLetsUploadsUnderWayFinish(t *testing.T) {
 
 func TestAStopWaitsNoLongerThanItIsTold(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *s3.Config) { c.DrainTimeout = 200 * time.Millisecond })
+	w := setup(t, func(c *config) { c.DrainTimeout = 200 * time.Millisecond })
 	w.bucket()
 	w.arm("orders/1001", 5)
 	const size = 3 << 20

@@ -29,7 +29,7 @@ type Catalog struct{ db database }
 
 // NewCatalog reads through a pool that is logged in as a member of fence_gateway.
 func NewCatalog(pool *pgxpool.Pool) *Catalog {
-	return &Catalog{db: newDatabase(Config{Pool: pool, DatabaseTimeout: catalogTimeout})}
+	return &Catalog{db: newDatabase(pool, catalogTimeout)}
 }
 
 // Object is the current version of a key.

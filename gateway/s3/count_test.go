@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/fencegate/fencegate/gateway/blob"
-	"github.com/fencegate/fencegate/gateway/s3"
 )
 
 // What a test counts is what uploads have made and left. The server keeps a reserve
@@ -15,10 +14,10 @@ import (
 
 // announcing lets each upload announce a blob of its own, as on a store that makes no
 // places, or where nothing can be reserved.
-func announcing(cfg *s3.Config) { cfg.Reserve = -1 }
+func announcing(cfg *config) { cfg.Reserve = -1 }
 
 // byDefault lets small uploads take reserved blobs.
-func byDefault(*s3.Config) {}
+func byDefault(*config) {}
 
 // bothWays runs a test of small uploads that take reserved blobs, and of such that
 // announce their own.

@@ -25,8 +25,8 @@ type database struct {
 	fresh   chan struct{} // holds one for each connection beside the pool's
 }
 
-func newDatabase(cfg Config) database {
-	return database{pool: cfg.Pool, timeout: cfg.DatabaseTimeout, fresh: make(chan struct{}, cfg.Pool.Config().MaxConns)}
+func newDatabase(pool *pgxpool.Pool, timeout time.Duration) database {
+	return database{pool: pool, timeout: timeout, fresh: make(chan struct{}, pool.Config().MaxConns)}
 }
 
 // errDatabaseAway: PostgreSQL can't be reached, and nothing was changed.

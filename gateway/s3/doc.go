@@ -15,10 +15,7 @@
 // Or root signs a request with the header Fencing-Token, TOKEN.SEAL.
 //
 //	keys, err := s3.ParseKeyring(os.Getenv("FENCEGATE_MASTER_KEY"))
-//	srv, err := s3.New(s3.Config{
-//		Pool: pool, Store: store, Keys: keys, Region: "us-east-1",
-//		RootAccessKey: access, RootSecretKey: secret,
-//	})
+//	srv, err := s3.New(s3.Deps{Pool: pool, Store: store, Keys: keys}, s3.Options{RootAccessKey: access, RootSecretKey: secret})
 //	created, err := srv.EnsureBucket(ctx, "orders", s3.PrefixRule(1)) // orders/1001/invoice.txt needs the resource orders/1001
 //	go srv.Serve(ctx, listener)                                       // until ctx is done, then drains
 //	creds, err := keys.Issue("orders/1001", 34, lease.Expires)

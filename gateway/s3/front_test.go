@@ -103,7 +103,7 @@ func TestBucketsAreReachedByHostToo(t *testing.T) {
 	files := filesIn(t)
 	cert := certify(t, files, "s3.test")
 	for _, scheme := range []string{"http", "https"} {
-		w := setup(t, func(cfg *s3.Config) {
+		w := setup(t, func(cfg *config) {
 			cfg.Domain = "s3.test"
 			if scheme == "http" {
 				return
@@ -188,7 +188,7 @@ func (w *world) presignedByHost(c *awss3.Client, hc *http.Client, bucket string)
 // request line, in the port, or behind the domain.
 func TestASignedHostIsTheHostThatCounts(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(cfg *s3.Config) { cfg.Domain = "s3.test" })
+	w := setup(t, func(cfg *config) { cfg.Domain = "s3.test" })
 	bucket := w.bucket()
 	if _, err := w.srv.EnsureBucket(t.Context(), "secret", s3.NoRule()); err != nil {
 		t.Fatal(err)
@@ -240,7 +240,7 @@ func TestTheS3PortsCertificateIsReplacedWithoutARestart(t *testing.T) {
 	t.Parallel()
 	files := filesIn(t)
 	first := certify(t, files, "s3.test")
-	w := setup(t, func(cfg *s3.Config) {
+	w := setup(t, func(cfg *config) {
 		var err error
 		if cfg.TLS, err = files.Load(tlsfiles.Use{Port: "the S3 port"}, cfg.Logger); err != nil {
 			t.Fatal(err)

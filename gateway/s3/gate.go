@@ -17,7 +17,7 @@ import (
 // much or what is not there, sees to it that no error of the front goes out raw,
 // and tells the metrics what came of each request.
 type gate struct {
-	cfg               Config
+	cfg               config
 	lookups           *lookups
 	requests, uploads atomic.Int64 // at work
 }

@@ -35,7 +35,7 @@ const (
 )
 
 // guard prepares the front's HTTP server, before it serves.
-func guard(server *fasthttp.Server, cfg Config) {
+func guard(server *fasthttp.Server, cfg config) {
 	server.DisablePreParseMultipartForm = true // else anybody's forms are read into temporary files
 	server.Name = "fencegate"
 	server.WriteBufferSize = writeBuffer
@@ -113,14 +113,14 @@ func tooEarly(c fiber.Ctx, now time.Time) bool {
 const maxSkew = 15 * time.Minute
 
 // allowBody lets a body take its time from now on, where not all of it is there.
-func allowBody(c fiber.Ctx, conn *patientConn, cfg Config) {
+func allowBody(c fiber.Ctx, conn *patientConn, cfg config) {
 	if length := c.Request().Header.ContentLength(); (length == -1 || length > readAhead) && conn.Conn != nil {
 		_ = conn.SetReadDeadline(time.Now().Add(bodyTimeout(int64(length), cfg))) // where it fails, the next read does
 	}
 }
 
 // bodyTimeout is how long a body may take altogether. A negative length is not known.
-func bodyTimeout(length int64, cfg Config) time.Duration {
+func bodyTimeout(length int64, cfg config) time.Duration {
 	if length < 0 || length/minBodyRate > int64(cfg.UploadTimeout/time.Second) {
 		return cfg.UploadTimeout
 	}

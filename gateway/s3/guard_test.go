@@ -219,7 +219,7 @@ func (w *world) trickle(head string, within time.Duration) {
 
 func TestBytesNowAndThenKeepNoConnection(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *s3.Config) {
+	w := setup(t, func(c *config) {
 		c.HeaderTimeout, c.UploadTimeout, c.StallTimeout = 2*time.Second, 4*time.Second, time.Minute
 	})
 	bucket := w.bucket()
@@ -243,7 +243,7 @@ func TestBytesNowAndThenKeepNoConnection(t *testing.T) {
 // no request of theirs.
 func TestAConnectionThatSaysNothingIsEndedWithoutAWord(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *s3.Config) { c.HeaderTimeout = 2 * time.Second })
+	w := setup(t, func(c *config) { c.HeaderTimeout = 2 * time.Second })
 	for head, want := range map[string]string{"": "", "GET / HT": "RequestTimeout"} {
 		var d net.Dialer
 		conn, err := d.DialContext(t.Context(), "tcp", w.addr)

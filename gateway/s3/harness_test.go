@@ -59,7 +59,13 @@ type world struct {
 	ended <-chan struct{}    // closed when it has ended
 }
 
-type option func(*s3.Config)
+// config is all that a test may choose of a server.
+type config struct {
+	s3.Deps
+	s3.Options
+}
+
+type option func(*config)
 
 // setup starts a server as it is by default and when it has been at work: small
 // uploads find blobs reserved.
@@ -75,9 +81,11 @@ func start(t *testing.T, opts ...option) *world {
 	t.Helper()
 	pg := testenv.Postgres(t)
 	w := &world{t: t, pg: pg, admin: pg.Pool(t), keys: keyring(t), store: &spy{Store: dir(t)}}
-	cfg := s3.Config{
-		Pool: testenv.PoolOf(t, pg.GatewayURL), Store: w.store, Keys: w.keys, RootAccessKey: rootAccess, RootSecretKey: rootSecret,
-		DefaultRule: s3.PrefixRule(1), Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	cfg := config{
+		Deps: s3.Deps{
+			Pool: testenv.PoolOf(t, pg.GatewayURL), Store: w.store, Keys: w.keys, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		},
+		Options: s3.Options{RootAccessKey: rootAccess, RootSecretKey: rootSecret, DefaultRule: s3.PrefixRule(1)},
 	}
 	for _, o := range opts {
 		o(&cfg)
@@ -85,7 +93,7 @@ func start(t *testing.T, opts ...option) *world {
 	if _, ok := w.store.Store.(folder); ok && cfg.Store == w.store {
 		cfg.Store = folderSpy{w.store}
 	}
-	srv, err := s3.New(cfg)
+	srv, err := s3.New(cfg.Deps, cfg.Options)
 	if err != nil {
 		t.Fatal(err)
 	}

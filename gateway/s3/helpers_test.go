@@ -155,7 +155,7 @@ type faulty struct {
 
 // throughFaulty lets the server reach PostgreSQL through f.
 func throughFaulty(t *testing.T, f *faulty) option {
-	return func(cfg *s3.Config) {
+	return func(cfg *config) {
 		t.Helper()
 		f.conns = map[*faultyConn]struct{}{}
 		config := cfg.Pool.Config()

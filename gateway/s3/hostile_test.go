@@ -150,7 +150,7 @@ func TestNoSecretIsLogged(t *testing.T) {
 	t.Parallel()
 	log := &record{}
 	f := &faulty{}
-	w := setup(t, throughFaulty(t, f), func(c *s3.Config) {
+	w := setup(t, throughFaulty(t, f), func(c *config) {
 		c.Logger = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	bucket := w.bucket()

@@ -19,7 +19,6 @@ import (
 
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/blob/blobtest"
-	"github.com/fencegate/fencegate/gateway/s3"
 )
 
 // overlong stores other bytes than it was given, which it never reads.
@@ -36,7 +35,7 @@ func TestDigestsAreComparedWhateverTheStoreReads(t *testing.T) {
 		"exact":   func(s blob.Store) blob.Store { return blobtest.Exact{Store: s} },
 		"reading": func(s blob.Store) blob.Store { return s },
 	} {
-		w := setup(t, func(c *s3.Config) { c.Store = store(c.Store) })
+		w := setup(t, func(c *config) { c.Store = store(c.Store) })
 		w.bucket()
 		w.arm("orders/1001", 5)
 		creds := w.issue("orders/1001", 5)
@@ -49,7 +48,7 @@ func TestDigestsAreComparedWhateverTheStoreReads(t *testing.T) {
 		w.nothingLeft(0, 0)
 		put(t, w.holder("orders/1001", 5), "orders", invoice, "as announced")
 	}
-	w := setup(t, func(c *s3.Config) { c.Store = overlong{c.Store} })
+	w := setup(t, func(c *config) { c.Store = overlong{c.Store} })
 	w.bucket()
 	if _, err := tryPut(t, w.lease("orders/1001", 5), "orders", invoice, "never read"); err == nil {
 		t.Error("an upload that the store never read was committed")

@@ -120,7 +120,7 @@ func TestCredentialsOutliveARotationOfTheMasterKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := setup(t, func(c *s3.Config) { c.Keys = rotated })
+	w := setup(t, func(c *config) { c.Keys = rotated })
 	bucket := w.bucket()
 	w.arm("orders/1001", 5)
 	for _, k := range []*s3.Keyring{before, rotated} {
@@ -137,9 +137,9 @@ func TestCredentialsOutliveARotationOfTheMasterKey(t *testing.T) {
 
 func TestTheServerNeedsItsParts(t *testing.T) {
 	t.Parallel()
-	for _, cfg := range []s3.Config{{}, {Store: dir(t)}, {Keys: keyring(t), Store: dir(t)}} {
-		if _, err := s3.New(cfg); err == nil {
-			t.Errorf("New(%+v) succeeded", cfg)
+	for _, deps := range []s3.Deps{{}, {Store: dir(t)}, {Keys: keyring(t), Store: dir(t)}} {
+		if _, err := s3.New(deps, s3.Options{}); err == nil {
+			t.Errorf("New(%+v) succeeded", deps)
 		}
 	}
 }

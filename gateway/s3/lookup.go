@@ -53,7 +53,7 @@ const (
 	maxHanded = 100 // then the pool gets the connection back, and may find that it is too old
 )
 
-func newLookups(cfg Config) *lookups {
+func newLookups(cfg config) *lookups {
 	l := &lookups{pool: cfg.Pool, timeout: cfg.DatabaseTimeout, log: cfg.Logger, patience: 5 * time.Millisecond}
 	config := cfg.Pool.Config()
 	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement { // else there may be a pooler that keeps no statements

@@ -268,7 +268,7 @@ func TestALookUpAheadIsTakenOnceAndOfItsKeyOnly(t *testing.T) {
 func TestNoLookUpBeginsForNamesThatCannotBe(t *testing.T) {
 	t.Parallel()
 	a := setUpLookups(t, time.Hour)
-	g := &gate{cfg: Config{RootAccessKey: "root"}, lookups: a.lookups}
+	g := &gate{cfg: config{Options: Options{RootAccessKey: "root"}}, lookups: a.lookups}
 	for path, want := range map[string]bool{"/b/warm": true, "/%ff/warm": false, "/b%00/warm": false, "/b/": false} {
 		var rc fasthttp.RequestCtx
 		rc.Request.SetRequestURI(path)

@@ -105,18 +105,21 @@ func setUpLookups(t *testing.T, patience time.Duration) *asking {
 	t.Helper()
 	pg := testenv.Postgres(t)
 	a := &asking{t: t, wire: &wire{came: make(chan struct{}, 1000)}, db: pg.Pool(t)}
-	config, err := pgxpool.ParseConfig(pg.GatewayURL)
+	pc, err := pgxpool.ParseConfig(pg.GatewayURL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.MaxConns, config.ConnConfig.DialFunc = 4, a.wire.dial
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	pc.MaxConns, pc.ConnConfig.DialFunc = 4, a.wire.dial
+	pool, err := pgxpool.NewWithConfig(t.Context(), pc)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	cfg := Config{Pool: pool, DatabaseTimeout: 30 * time.Second, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: deaf{}}
-	a.backend = &backend{cfg: cfg, base: t.Context(), db: newDatabase(cfg), lookups: newLookups(cfg)}
+	cfg := config{
+		Deps:    Deps{Pool: pool, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: deaf{}},
+		Options: Options{DatabaseTimeout: 30 * time.Second},
+	}
+	a.backend = &backend{cfg: cfg, base: t.Context(), db: newDatabase(cfg.Pool, cfg.DatabaseTimeout), lookups: newLookups(cfg)}
 	a.lookups.patience = patience
 	a.exec("SELECT objects.create_bucket('b', 0, 'none')")
 	for _, key := range []string{"first", "warm"} {

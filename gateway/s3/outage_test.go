@@ -12,8 +12,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/fencegate/fencegate/gateway/s3"
 )
 
 // What cannot be done twice is not reported as failed when its answer was lost.
@@ -61,7 +59,7 @@ func TestAStuckDatabaseIsNotFloodedWithConnections(t *testing.T) {
 	t.Parallel()
 	const requests = 40
 	var open, most atomic.Int32
-	w := setup(t, func(cfg *s3.Config) {
+	w := setup(t, func(cfg *config) {
 		config := cfg.Pool.Config()
 		config.MaxConns = 2
 		config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {

@@ -29,15 +29,18 @@ func inFolder(t *testing.T) (folder string, o option) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return folder, func(cfg *s3.Config) { cfg.Store = d }
+	return folder, func(cfg *config) { cfg.Store = d }
 }
 
 // replica is another gateway on the same database and store.
 func (w *world) replica(o option) *world {
 	w.t.Helper()
-	cfg := s3.Config{Pool: testenv.PoolOf(w.t, w.pg.GatewayURL), Keys: w.keys, RootAccessKey: rootAccess, RootSecretKey: rootSecret}
+	cfg := config{
+		Deps:    s3.Deps{Pool: testenv.PoolOf(w.t, w.pg.GatewayURL), Keys: w.keys},
+		Options: s3.Options{RootAccessKey: rootAccess, RootSecretKey: rootSecret},
+	}
 	o(&cfg)
-	srv, err := s3.New(cfg)
+	srv, err := s3.New(cfg.Deps, cfg.Options)
 	if err != nil {
 		w.t.Fatal(err)
 	}

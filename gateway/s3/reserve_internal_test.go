@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -64,7 +63,7 @@ func newUploads(t *testing.T) (b *backend, put func(key, text string), read func
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := Config{Pool: pool, Store: store, Keys: &Keyring{}, RootAccessKey: "root", RootSecretKey: "secret", Logger: slog.New(slog.DiscardHandler)}.withDefaults()
+	cfg, err := configOf(Deps{Pool: pool, Store: store, Keys: &Keyring{}}, Options{RootAccessKey: "root", RootSecretKey: "secret"})
 	if err == nil {
 		b, err = newBackend(t.Context(), cfg)
 	}

@@ -20,7 +20,7 @@ import (
 const firstBatch = 8
 
 // reserving lets the server keep no more blobs ready than it begins with.
-func reserving(cfg *s3.Config) { cfg.Reserve = firstBatch }
+func reserving(cfg *config) { cfg.Reserve = firstBatch }
 
 const announcedBlobs = "SELECT count(*) FROM objects.blobs WHERE state = 'pending'" // of the reserve and of uploads
 
@@ -49,7 +49,7 @@ func TestByDefaultASmallUploadTakesAReservedBlob(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, way option) {
 		reserved := int32(0)
-		w := setup(t, way, func(cfg *s3.Config) {
+		w := setup(t, way, func(cfg *config) {
 			if cfg.Reserve == 0 {
 				reserved = 1
 			}
@@ -190,7 +190,7 @@ func (f *full) Reserve(ctx context.Context, ids []blob.ID) error {
 func TestUploadsGoOnWhereNothingCanBeReserved(t *testing.T) {
 	t.Parallel()
 	var store *full
-	w := start(t, reserving, func(cfg *s3.Config) {
+	w := start(t, reserving, func(cfg *config) {
 		inner := cfg.Store.(*spy)
 		store = &full{Dir: inner.Store.(*blob.Dir)}
 		inner.Store = store
@@ -211,7 +211,7 @@ func TestUploadsGoOnWhereNothingCanBeReserved(t *testing.T) {
 // A store that makes no places may write over a blob: each upload has an id of its own.
 func TestAStoreWithoutPlacesKeepsNoReserve(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(cfg *s3.Config) { cfg.Store = struct{ blob.Store }{cfg.Store} })
+	w := setup(t, func(cfg *config) { cfg.Store = struct{ blob.Store }{cfg.Store} })
 	bucket := w.bucket()
 	holder := w.lease("orders/1001", 5)
 	put(t, holder, bucket, invoice, "first")

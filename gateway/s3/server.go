@@ -2,102 +2,23 @@ package s3
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net"
 	"reflect"
 	"time"
 
 	"github.com/gofiber/fiber/v3"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/versity/versitygw/s3api"
 	"github.com/versity/versitygw/s3api/middlewares"
 
-	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
 
-// Config says what a server needs. Fields without a default must be set.
-type Config struct {
-	Pool  *pgxpool.Pool // logged in as a member of fence_gateway
-	Store blob.Store    // where the bytes go
-	Keys  *Keyring      // of the leases' credentials
-
-	// Root credentials may read, and manage buckets. They write no object.
-	RootAccessKey, RootSecretKey string
-
-	Region      string       // default us-east-1
-	Domain      string       // buckets are reached as BUCKET.Domain too; default: by path only
-	TLS         *tls.Config  // default: plain HTTP
-	DefaultRule Rule         // of buckets that are created over S3; default BucketRule
-	Logger      *slog.Logger // default: discards
-	Metrics     Metrics      // hears what happens; default: nobody does
-
-	// Blobs that are kept ready for uploads of at most 64 KiB, about, while there are such uploads. Default 128; negative: none.
-	Reserve int
-
-	// What is beyond a limit is answered 503 SlowDown.
-	MaxConnections int // default 4096
-	MaxRequests    int // at work at the same time. Default 1024
-	MaxUploads     int // at work at the same time, parts of multipart uploads each. Default 256
-
-	HeaderTimeout   time.Duration // of a request's headers, from their first byte or the connection's begin. Default 10s
-	UploadTimeout   time.Duration // of a request's body at the most; a small one has less, see minBodyRate. Default 12h
-	StallTimeout    time.Duration // of a connection on which nothing moves while a request or response is under way. Default 1m
-	DatabaseTimeout time.Duration // of one statement. Default 10s
-	DrainTimeout    time.Duration // of the requests under way when the server stops. Default 10s
-}
-
-func (c Config) withDefaults() (Config, error) {
-	switch {
-	case c.Pool == nil:
-		return c, errors.New("s3: no PostgreSQL pool")
-	case c.Store == nil:
-		return c, errors.New("s3: no blob store")
-	case c.Keys == nil:
-		return c, errors.New("s3: no keyring")
-	case c.RootAccessKey == "" || c.RootSecretKey == "":
-		return c, errors.New("s3: no root credentials")
-	}
-	if c.Region == "" {
-		c.Region = "us-east-1"
-	}
-	if !validDomain(c.Domain) {
-		return c, &fence.InvalidError{Field: "domain", Reason: fmt.Sprintf("is %q; a lower-case host name without a port is needed, such as s3.example.com", c.Domain)}
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	if c.Metrics == nil {
-		c.Metrics = deaf{}
-	}
-	if c.Reserve == 0 {
-		c.Reserve = 128
-	}
-	orDefault(&c.MaxConnections, 4096)
-	orDefault(&c.MaxRequests, 1024)
-	orDefault(&c.MaxUploads, 256)
-	orDefault(&c.HeaderTimeout, 10*time.Second)
-	orDefault(&c.UploadTimeout, 12*time.Hour)
-	orDefault(&c.StallTimeout, time.Minute)
-	orDefault(&c.DatabaseTimeout, 10*time.Second)
-	orDefault(&c.DrainTimeout, 10*time.Second)
-	return c, nil
-}
-
-func orDefault[T int | time.Duration](v *T, def T) {
-	if *v <= 0 {
-		*v = def
-	}
-}
-
 // Server is a fenced S3 endpoint. Its methods are safe for concurrent use.
 type Server struct {
-	cfg     Config
+	cfg     config
 	app     *fiber.App
 	backend *backend
 	gate    *gate
@@ -106,8 +27,8 @@ type Server struct {
 }
 
 // New makes a server. It connects to nothing yet.
-func New(cfg Config) (*Server, error) {
-	cfg, err := cfg.withDefaults()
+func New(deps Deps, o Options) (*Server, error) {
+	cfg, err := configOf(deps, o)
 	if err != nil {
 		return nil, err
 	}

@@ -6,14 +6,12 @@ import (
 	"io"
 	"testing"
 	"time"
-
-	"github.com/fencegate/fencegate/gateway/s3"
 )
 
 // Who has shown no credentials yet keeps no connection by announcing a long body.
 func TestNobodyKeepsAConnectionByABodyToCome(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *s3.Config) { c.StallTimeout = 3 * time.Second }) // ten times the wait below
+	w := setup(t, func(c *config) { c.StallTimeout = 3 * time.Second }) // ten times the wait below
 	bucket := w.bucket()
 	for _, lines := range []string{"Content-Length: 5000000000", "Expect: 100-continue\r\nContent-Length: 5000000000", "Content-Length: 9000"} {
 		w.trickle("PUT /orders/"+invoice+" HTTP/1.1\r\nHost: x\r\n"+lines+"\r\n\r\n", 20*time.Second)

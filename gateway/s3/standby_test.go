@@ -45,7 +45,7 @@ func setupAlone(t *testing.T) (w *world, server *pgserver.Server, dir string) {
 	if err := migrate.Up(t.Context(), server.URL("postgres")); err != nil {
 		t.Fatal(err)
 	}
-	w = setup(t, func(cfg *s3.Config) { cfg.Pool, cfg.DatabaseTimeout = poolOf(t, server.URL("postgres")), time.Second })
+	w = setup(t, func(cfg *config) { cfg.Pool, cfg.DatabaseTimeout = poolOf(t, server.URL("postgres")), time.Second })
 	w.admin = poolOf(t, server.URL("postgres"))
 	return w, server, dir
 }

@@ -66,7 +66,7 @@ func TestAnUploadThatIsCutShortLeavesNoObject(t *testing.T) {
 
 func TestAStalledUploadIsCutOff(t *testing.T) {
 	t.Parallel()
-	w := setup(t, func(c *s3.Config) { c.StallTimeout = 3 * time.Second })
+	w := setup(t, func(c *config) { c.StallTimeout = 3 * time.Second })
 	w.bucket()
 	w.arm("orders/1001", 5)
 	slow := newHalf(3 << 20)
@@ -157,7 +157,7 @@ func TestACommitWhoseAcknowledgementIsLostIsResolved(t *testing.T) {
 			bothWays(t, func(t *testing.T, way option) {
 				f := &faulty{spare: c.spare}
 				var pool *pgxpool.Pool
-				w := setup(t, throughFaulty(t, f), way, func(cfg *s3.Config) { pool = cfg.Pool })
+				w := setup(t, throughFaulty(t, f), way, func(cfg *config) { pool = cfg.Pool })
 				bucket := w.bucket()
 				put(t, w.lease("orders/1001", 5), bucket, invoice, "old")
 				openAtLeast(t, pool, 2)

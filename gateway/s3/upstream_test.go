@@ -33,7 +33,7 @@ func onS3(t *testing.T, endpoint string) option {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	return func(c *s3.Config) { c.Store.(*spy).Store = store }
+	return func(c *config) { c.Store.(*spy).Store = store }
 }
 
 func TestObjectsOnAnS3Service(t *testing.T) {

@@ -147,9 +147,8 @@ func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	if s.pool, err = pgxpool.New(ctx, cfg.PostgresURL); err != nil {
 		return nil, err
 	}
-	s.Server, err = s3.New(s3.Config{
-		Pool: s.pool, Store: store, Keys: s.keys, RootAccessKey: cfg.Root.AccessKeyID, RootSecretKey: cfg.Root.SecretAccessKey,
-		DefaultRule: cfg.Rule, Logger: cfg.Logger,
+	s.Server, err = s3.New(s3.Deps{Pool: s.pool, Store: store, Keys: s.keys, Logger: cfg.Logger}, s3.Options{
+		RootAccessKey: cfg.Root.AccessKeyID, RootSecretKey: cfg.Root.SecretAccessKey, DefaultRule: cfg.Rule,
 	})
 	if err != nil {
 		s.pool.Close()
