@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/fencegate/fencegate/fence/objects"
+	"github.com/fencegate/fencegate/fence/s3fence"
 	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/internal/transfer"
 )
@@ -31,7 +31,7 @@ What is never published goes with the gateway's sweep, after a day.`,
 		Example: `  fencegate run --resource reports/2026-11.csv -- sh -c 'id=$(fencegate objects stage reports 2026-11.csv out.csv) && psql -c "…"'`,
 		Args:    cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, err := objects.New(objects.FromEnv(e.lookup))
+			client, err := s3fence.New(s3fence.FromEnv(e.lookup))
 			if err != nil {
 				return usage(fmt.Errorf("%w; run it under fencegate run, which sets AWS_ENDPOINT_URL_S3 and the lease's credentials", err))
 			}
@@ -40,12 +40,12 @@ What is never published goes with the gateway's sweep, after a day.`,
 				return err
 			}
 			defer file.Close()
-			var opts []objects.Option
+			var opts []s3fence.Option
 			if contentType != "" {
-				opts = append(opts, objects.ContentType(contentType))
+				opts = append(opts, s3fence.ContentType(contentType))
 			}
 			if create {
-				opts = append(opts, objects.IfNoneMatch())
+				opts = append(opts, s3fence.IfNoneMatch())
 			}
 			staged, err := client.Stage(cmd.Context(), args[0], args[1], file, size, opts...)
 			if err != nil {

@@ -27,8 +27,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/objects"
 	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/fence/s3fence"
 )
 
 func main() {
@@ -106,7 +106,7 @@ type reporter struct {
 	name  string
 	db    *pgxpool.Pool
 	grant fence.Grant
-	files *objects.Client
+	files *s3fence.Client
 	s3    *s3.Client
 }
 
@@ -129,7 +129,7 @@ func newReporter(ctx context.Context, db *pgxpool.Pool, name, ttl string) (*repo
 	if err := call(ctx, "/v1/leases/credentials", map[string]string{"handle": lease.Handle}, &creds); err != nil {
 		return nil, err
 	}
-	files, err := objects.New(objects.Config{
+	files, err := s3fence.New(s3fence.Config{
 		Endpoint: creds.EndpointURL, Region: creds.Region,
 		AccessKeyID: creds.AccessKeyID, SecretAccessKey: creds.SecretAccessKey, SessionToken: creds.SessionToken,
 	})
@@ -140,19 +140,19 @@ func newReporter(ctx context.Context, db *pgxpool.Pool, name, ttl string) (*repo
 }
 
 // stage uploads the file, which shows it to nobody.
-func (r *reporter) stage(ctx context.Context, text string) (objects.Staged, error) {
-	return r.files.Stage(ctx, bucket, key, strings.NewReader(text), int64(len(text)), objects.ContentType("text/csv"))
+func (r *reporter) stage(ctx context.Context, text string) (s3fence.Staged, error) {
+	return r.files.Stage(ctx, bucket, key, strings.NewReader(text), int64(len(text)), s3fence.ContentType("text/csv"))
 }
 
 // publish writes the row and makes the file visible, in one transaction.
-func (r *reporter) publish(ctx context.Context, staged objects.Staged) error {
+func (r *reporter) publish(ctx context.Context, staged s3fence.Staged) error {
 	return pgfence.InTx(ctx, r.db, r.grant, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `INSERT INTO report_rows VALUES ('2026-11', $1)
 			ON CONFLICT (month) DO UPDATE SET author = EXCLUDED.author`, r.name)
 		if err != nil {
 			return err
 		}
-		return objects.Publish(ctx, tx, staged)
+		return s3fence.Publish(ctx, tx, staged)
 	})
 }
 

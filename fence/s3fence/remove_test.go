@@ -1,6 +1,6 @@
 //go:build unix
 
-package objects_test
+package s3fence_test
 
 import (
 	"database/sql"
@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/objects"
 	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/fence/s3fence"
 	"github.com/fencegate/fencegate/fence/sqlfence"
 	"github.com/fencegate/fencegate/gateway/s3"
 )
@@ -23,7 +23,7 @@ func (w *world) remove(level pgx.TxIsoLevel, g fence.Grant) error {
 		if _, err := tx.Exec(w.t.Context(), "DELETE FROM rows"); err != nil {
 			return err
 		}
-		return objects.Remove(w.t.Context(), tx, bucket, name)
+		return s3fence.Remove(w.t.Context(), tx, bucket, name)
 	})
 }
 
@@ -39,9 +39,9 @@ func TestRowsAndFileGoTogether(t *testing.T) {
 		wantErr(t, "stale", w.remove(level, old), fence.ErrStale)
 		wantErr(t, "another resource", w.remove(level, w.acquire("reports/x", fence.Token(i+1))), fence.ErrWrongResource)
 		tx := w.begin(level)
-		wantErr(t, "no grant", objects.Remove(t.Context(), tx, bucket, name), fence.ErrNoGrant)
+		wantErr(t, "no grant", s3fence.Remove(t.Context(), tx, bucket, name), fence.ErrNoGrant)
 		tx = w.begin(level, g)
-		if err := objects.Remove(t.Context(), tx, bucket, name); err != nil {
+		if err := s3fence.Remove(t.Context(), tx, bucket, name); err != nil {
 			t.Fatal(err)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
@@ -113,28 +113,28 @@ func TestARemovalNeedsWhatTheRuleAsksFor(t *testing.T) {
 	w.rule(s3.NoRule())
 	for _, level := range levels {
 		tx := w.begin(level)
-		wantErr(t, "none, and no lease", objects.Remove(t.Context(), tx, bucket, name), fence.ErrNoGrant)
+		wantErr(t, "none, and no lease", s3fence.Remove(t.Context(), tx, bucket, name), fence.ErrNoGrant)
 		tx = w.begin(level, lease)
-		if err := errors.Join(objects.Remove(t.Context(), tx, bucket, name), tx.Commit(t.Context())); err != nil {
+		if err := errors.Join(s3fence.Remove(t.Context(), tx, bucket, name), tx.Commit(t.Context())); err != nil {
 			t.Errorf("none, and any lease: %v", err)
 		}
 	}
 	w.rule(s3.KeyRule().Monotone())
 	g := w.acquire(report, 1)
 	tx := w.begin(pgx.ReadCommitted, g)
-	wantErr(t, "monotone takes no seal", objects.Remove(t.Context(), tx, bucket, name), fence.ErrNeverIssued)
+	wantErr(t, "monotone takes no seal", s3fence.Remove(t.Context(), tx, bucket, name), fence.ErrNeverIssued)
 	w.exec("INSERT INTO fence.unsealed VALUES ('reports/minted')")
 	tx = w.begin(pgx.ReadCommitted, fence.Grant{Resource: "reports/minted", Token: 9})
-	if err := errors.Join(objects.Remove(t.Context(), tx, bucket, "minted"), tx.Commit(t.Context())); err != nil { // which lets the rule go
+	if err := errors.Join(s3fence.Remove(t.Context(), tx, bucket, "minted"), tx.Commit(t.Context())); err != nil { // which lets the rule go
 		t.Error(err)
 	}
 	w.rule(s3.KeyRule())
 	for _, driver := range []string{"pgx", "postgres"} {
-		err := sqlfence.InTx(t.Context(), openSQL(t, driver, withoutTLS(w.pg.WriterURL)), g, func(tx *sql.Tx) error { return objects.RemoveSQL(t.Context(), tx, bucket, name) })
+		err := sqlfence.InTx(t.Context(), openSQL(t, driver, withoutTLS(w.pg.WriterURL)), g, func(tx *sql.Tx) error { return s3fence.RemoveSQL(t.Context(), tx, bucket, name) })
 		if err != nil {
 			t.Error(err)
 		}
 	}
-	wantErr(t, "pgx", objects.Remove(t.Context(), nil, bucket, name), fence.ErrInvalid)
-	wantErr(t, "database/sql", objects.RemoveSQL(t.Context(), nil, bucket, name), fence.ErrInvalid)
+	wantErr(t, "pgx", s3fence.Remove(t.Context(), nil, bucket, name), fence.ErrInvalid)
+	wantErr(t, "database/sql", s3fence.RemoveSQL(t.Context(), nil, bucket, name), fence.ErrInvalid)
 }

@@ -1,6 +1,6 @@
 //go:build unix
 
-package objects_test
+package s3fence_test
 
 import (
 	"context"
@@ -23,8 +23,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/objects"
 	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/fence/s3fence"
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/internal/testenv"
@@ -150,26 +150,26 @@ func (w *world) acquire(resource string, token fence.Token) fence.Grant {
 }
 
 // files stages with the credentials of a grant's lease.
-func (w *world) files(g fence.Grant) *objects.Client {
+func (w *world) files(g fence.Grant) *s3fence.Client {
 	w.t.Helper()
 	c, err := w.keys.Issue(g.Resource, g.Token, time.Now().Add(time.Hour))
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return w.open(objects.Config{AccessKeyID: c.AccessKeyID, SecretAccessKey: c.SecretAccessKey, SessionToken: c.SessionToken})
+	return w.open(s3fence.Config{AccessKeyID: c.AccessKeyID, SecretAccessKey: c.SecretAccessKey, SessionToken: c.SessionToken})
 }
 
-func (w *world) open(cfg objects.Config) *objects.Client {
+func (w *world) open(cfg s3fence.Config) *s3fence.Client {
 	w.t.Helper()
 	cfg.Endpoint, cfg.HTTPClient = "http://"+w.addr, w.client
-	c, err := objects.New(cfg)
+	c, err := s3fence.New(cfg)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return c
 }
 
-func (w *world) stage(g fence.Grant, key, text string, opts ...objects.Option) objects.Staged {
+func (w *world) stage(g fence.Grant, key, text string, opts ...s3fence.Option) s3fence.Staged {
 	w.t.Helper()
 	s, err := w.files(g).Stage(w.t.Context(), bucket, key, strings.NewReader(text), int64(len(text)), opts...)
 	if err != nil {
@@ -179,26 +179,26 @@ func (w *world) stage(g fence.Grant, key, text string, opts ...objects.Option) o
 }
 
 // record stages without bytes, for tests that are about rows only.
-func (w *world) record(g fence.Grant, key string) objects.Staged {
+func (w *world) record(g fence.Grant, key string) s3fence.Staged {
 	w.t.Helper()
 	id, data := blob.NewID().String(), blob.NewID().String()
 	w.exec("SELECT objects.begin_upload($1::text::uuid, $2, $3, $4, $5, $6)", data, bucket, key, g.Resource, int64(g.Token), g.Seal.Hash())
 	w.exec("SELECT objects.stage_upload($1::text::uuid, $2, $3, ARRAY[$4::text::uuid], '{1}', 'e', '{}', $5, $6, $7, NULL, false)",
 		id, bucket, key, data, g.Resource, int64(g.Token), g.Seal.Hash())
-	return objects.Staged{ID: id, Bucket: bucket, Key: key, ETag: "e", Size: 1}
+	return s3fence.Staged{ID: id, Bucket: bucket, Key: key, ETag: "e", Size: 1}
 }
 
 // publish writes a row and publishes, in one transaction under the grant.
-func (w *world) publish(level pgx.TxIsoLevel, g fence.Grant, staged ...objects.Staged) error {
+func (w *world) publish(level pgx.TxIsoLevel, g fence.Grant, staged ...s3fence.Staged) error {
 	return publishOn(w.t.Context(), w.writer, level, g, staged...)
 }
 
-func publishOn(ctx context.Context, db pgfence.Beginner, level pgx.TxIsoLevel, g fence.Grant, staged ...objects.Staged) error {
+func publishOn(ctx context.Context, db pgfence.Beginner, level pgx.TxIsoLevel, g fence.Grant, staged ...s3fence.Staged) error {
 	return pgfence.InTxWith(ctx, db, pgx.TxOptions{IsoLevel: level}, g, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "INSERT INTO rows VALUES ($1)", staged[0].ID); err != nil {
 			return err
 		}
-		return objects.Publish(ctx, tx, staged...)
+		return s3fence.Publish(ctx, tx, staged...)
 	})
 }
 

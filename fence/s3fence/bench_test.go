@@ -1,14 +1,14 @@
 //go:build unix
 
-package objects_test
+package s3fence_test
 
 import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencegate/fencegate/fence/objects"
 	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/fence/s3fence"
 )
 
 // What publishing adds to a transaction of one guarded row.
@@ -17,7 +17,7 @@ func BenchmarkPublish(b *testing.B) {
 		b.Run(map[bool]string{false: "row", true: "row-and-file"}[publishes], func(b *testing.B) {
 			w := setup(b)
 			g := w.acquire(report, 1)
-			staged := make([]objects.Staged, b.N)
+			staged := make([]s3fence.Staged, b.N)
 			for i := range staged {
 				staged[i] = w.record(g, name)
 			}
@@ -26,7 +26,7 @@ func BenchmarkPublish(b *testing.B) {
 				err := pgfence.InTx(b.Context(), w.writer, g, func(tx pgx.Tx) error {
 					_, err := tx.Exec(b.Context(), "INSERT INTO rows VALUES ('x')")
 					if err == nil && publishes {
-						err = objects.Publish(b.Context(), tx, s)
+						err = s3fence.Publish(b.Context(), tx, s)
 					}
 					return err
 				})

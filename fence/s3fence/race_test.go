@@ -1,6 +1,6 @@
 //go:build unix
 
-package objects_test
+package s3fence_test
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/objects"
+	"github.com/fencegate/fencegate/fence/s3fence"
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/s3"
 )
@@ -54,10 +54,10 @@ func TestOfASweepAndAPublicationExactlyOneWins(t *testing.T) {
 		case failed == nil && rows == 1 && live == 1 && condemned == 0:
 			published++
 		case failed != nil && rows == 0 && live == 0 && condemned == 1:
-			if pg, ok := errors.AsType[*pgconn.PgError](failed); !errors.Is(failed, objects.ErrGone) && (!ok || pg.Code != "40001") {
+			if pg, ok := errors.AsType[*pgconn.PgError](failed); !errors.Is(failed, s3fence.ErrGone) && (!ok || pg.Code != "40001") {
 				t.Errorf("lost by %v", failed)
 			}
-			wantErr(t, "given up", objects.Outcome(t.Context(), w.writer, staged), objects.ErrGone)
+			wantErr(t, "given up", s3fence.Outcome(t.Context(), w.writer, staged), s3fence.ErrGone)
 		default:
 			t.Fatalf("race %d: %v; %d rows, %d live, %d condemned", i, failed, rows, live, condemned)
 		}
@@ -75,14 +75,14 @@ func TestWhatIsStagedAndNeverPublishedIsSwept(t *testing.T) {
 		t.Errorf("swept %+v, %v", got, err)
 	}
 	w.age("25 hours")
-	wantErr(t, "nobody swept yet", objects.Outcome(t.Context(), w.writer, young), fence.ErrNotCommitted)
+	wantErr(t, "nobody swept yet", s3fence.Outcome(t.Context(), w.writer, young), fence.ErrNotCommitted)
 	if got, err := w.srv.Sweep(t.Context(), s3.Sweep{}); err != nil || got != (s3.Swept{Condemned: 1, Deleted: 1}) {
 		t.Errorf("swept %+v, %v", got, err)
 	}
 	for _, level := range levels {
-		wantErr(t, "given up", w.publish(level, g, young), objects.ErrGone)
+		wantErr(t, "given up", w.publish(level, g, young), s3fence.ErrGone)
 	}
-	wantErr(t, "given up", objects.Outcome(t.Context(), w.writer, young), objects.ErrGone)
+	wantErr(t, "given up", s3fence.Outcome(t.Context(), w.writer, young), s3fence.ErrGone)
 	w.age("49 hours")
 	w.exec("UPDATE objects.blobs SET swept_at = swept_at - interval '49 hours'")
 	if _, err := w.srv.Sweep(t.Context(), s3.Sweep{}); err != nil {
@@ -104,7 +104,7 @@ func TestAStageAgesFromItsStaging(t *testing.T) {
 	w.age("2 hours")
 	w.exec("SELECT objects.stage_upload($1::text::uuid, $2, $3, ARRAY[$4::text::uuid], '{1}', 'e', '{}', $5, 1, NULL, NULL, false)", data, bucket, name, data, report)
 	w.exec("SELECT objects.condemn('1 hour', '1 day', 10, false)")
-	if err := w.publish(pgx.ReadCommitted, g, objects.Staged{ID: data}); err != nil {
+	if err := w.publish(pgx.ReadCommitted, g, s3fence.Staged{ID: data}); err != nil {
 		t.Error(err)
 	}
 }
@@ -120,11 +120,11 @@ func TestADeathBeforeCommitPublishesNothing(t *testing.T) {
 		if _, err := tx.Exec(t.Context(), "INSERT INTO rows VALUES ('dead')"); err != nil {
 			t.Fatal(err)
 		}
-		if err := objects.Publish(t.Context(), tx, staged); err != nil {
+		if err := s3fence.Publish(t.Context(), tx, staged); err != nil {
 			t.Fatal(err)
 		}
 		asked := make(chan error, 1)
-		go func() { asked <- objects.Outcome(t.Context(), w.writer, staged) }()
+		go func() { asked <- s3fence.Outcome(t.Context(), w.writer, staged) }()
 		eventually(t, "the question waits for the publication", func() bool {
 			return w.count("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
 		})
@@ -193,13 +193,13 @@ func TestALostCommitIsFoundByItsStageAndNotRepeated(t *testing.T) {
 			staged := w.record(g, name)
 			err = publishOn(t.Context(), pool, level, g, staged)
 			wantErr(t, "the answer is lost", err, fence.ErrUnknown)
-			err = objects.Outcome(t.Context(), w.writer, staged)
+			err = s3fence.Outcome(t.Context(), w.writer, staged)
 			again := w.publish(level, g, staged)
 			if arrives {
 				if err != nil {
 					t.Errorf("it was committed, and the outcome is %v", err)
 				}
-				wantErr(t, "again", again, objects.ErrPublished)
+				wantErr(t, "again", again, s3fence.ErrPublished)
 			} else {
 				wantErr(t, "it did not arrive", err, fence.ErrNotCommitted)
 				if again != nil {
@@ -213,7 +213,7 @@ func TestALostCommitIsFoundByItsStageAndNotRepeated(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 	defer cancel()
-	wantErr(t, "nobody answers", objects.Outcome(ctx, w.writer, objects.Staged{ID: strings.Repeat("0", 32)}), fence.ErrUnknown)
+	wantErr(t, "nobody answers", s3fence.Outcome(ctx, w.writer, s3fence.Staged{ID: strings.Repeat("0", 32)}), fence.ErrUnknown)
 }
 
 func TestTheOutcomeIsNotToldFromAnOldSnapshot(t *testing.T) {
@@ -233,9 +233,9 @@ func TestAStageFromAfterTheSnapshotIsNotThere(t *testing.T) {
 	for _, level := range levels {
 		tx := w.begin(level, g)
 		staged := w.record(g, name)
-		err := objects.Publish(t.Context(), tx, staged)
+		err := s3fence.Publish(t.Context(), tx, staged)
 		if level != pgx.ReadCommitted {
-			wantErr(t, string(level), err, objects.ErrGone)
+			wantErr(t, string(level), err, s3fence.ErrGone)
 			if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || !strings.Contains(pg.Hint, "begin a new one") {
 				t.Errorf("the hint does not say what to do: %v", err)
 			}

@@ -1,6 +1,6 @@
 //go:build unix
 
-package objects_test
+package s3fence_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/objects"
+	"github.com/fencegate/fencegate/fence/s3fence"
 	"github.com/fencegate/fencegate/internal/migrate"
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/testenv"
@@ -56,11 +56,11 @@ func TestTheOutcomeIsKnownAfterACrash(t *testing.T) {
 	}
 	t.Cleanup(pool.Close)
 	wantErr(t, "the answer is lost", publishOn(t.Context(), pool, pgx.ReadCommitted, g, answered), fence.ErrUnknown)
-	if err := objects.Outcome(t.Context(), w.writer, answered); err != nil { // it has arrived
+	if err := s3fence.Outcome(t.Context(), w.writer, answered); err != nil { // it has arrived
 		t.Fatal(err)
 	}
 	open := w.begin(pgx.ReadCommitted, g)
-	if err := objects.Publish(t.Context(), open, lost); err != nil {
+	if err := s3fence.Publish(t.Context(), open, lost); err != nil {
 		t.Fatal(err)
 	}
 	if err := server.Kill(); err != nil {
@@ -68,11 +68,11 @@ func TestTheOutcomeIsKnownAfterACrash(t *testing.T) {
 	}
 
 	server = w.serve(dir)
-	if err := objects.Outcome(t.Context(), w.writer, answered); err != nil {
+	if err := s3fence.Outcome(t.Context(), w.writer, answered); err != nil {
 		t.Errorf("committed before the crash: %v", err)
 	}
-	wantErr(t, "again", w.publish(pgx.ReadCommitted, g, answered), objects.ErrPublished)
-	wantErr(t, "lost in the crash", objects.Outcome(t.Context(), w.writer, lost), fence.ErrNotCommitted)
+	wantErr(t, "again", w.publish(pgx.ReadCommitted, g, answered), s3fence.ErrPublished)
+	wantErr(t, "lost in the crash", s3fence.Outcome(t.Context(), w.writer, lost), fence.ErrNotCommitted)
 	if err := w.publish(pgx.ReadCommitted, g, lost); err != nil {
 		t.Error(err)
 	}

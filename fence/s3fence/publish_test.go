@@ -1,6 +1,6 @@
 //go:build unix
 
-package objects_test
+package s3fence_test
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/objects"
 	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/fence/s3fence"
 	"github.com/fencegate/fencegate/gateway/s3"
 )
 
@@ -25,14 +25,14 @@ func TestRowsAndFileBecomeVisibleTogetherOrNotAtAll(t *testing.T) {
 	for _, level := range levels {
 		text := "written at " + string(level)
 		first := w.stage(g, name, "rolled back")
-		second := w.stage(g, name, text, objects.ContentType("text/csv"))
+		second := w.stage(g, name, text, s3fence.ContentType("text/csv"))
 		w.holds("staged", seen, rows)
 		refused := errors.New("changed its mind")
 		err := pgfence.InTxWith(t.Context(), w.writer, pgx.TxOptions{IsoLevel: level}, g, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(t.Context(), "INSERT INTO rows VALUES ('x')"); err != nil {
 				return err
 			}
-			err := objects.Publish(t.Context(), tx, first)
+			err := s3fence.Publish(t.Context(), tx, first)
 			w.holds("before the rollback", seen, rows)
 			return errors.Join(err, refused)
 		})
@@ -42,7 +42,7 @@ func TestRowsAndFileBecomeVisibleTogetherOrNotAtAll(t *testing.T) {
 			if _, err := tx.Exec(t.Context(), "INSERT INTO rows VALUES ('x')"); err != nil {
 				return err
 			}
-			err := objects.Publish(t.Context(), tx, second)
+			err := s3fence.Publish(t.Context(), tx, second)
 			w.holds("before COMMIT", seen, rows)
 			return err
 		})
@@ -84,7 +84,7 @@ func TestAStaleGrantPublishesNothing(t *testing.T) {
 		if _, err := begun.Exec(t.Context(), "SELECT set_config('fence.resource', $1, true), set_config('fence.token', $2, true)", report, old.Presented()); err != nil {
 			t.Fatal(err)
 		}
-		wantErr(t, "on an old snapshot", objects.Publish(t.Context(), begun, staged), fence.ErrStale)
+		wantErr(t, "on an old snapshot", s3fence.Publish(t.Context(), begun, staged), fence.ErrStale)
 
 		err := w.publish(level, current, staged)
 		wantErr(t, "staged under an older grant", err, fence.ErrStale)
@@ -108,7 +108,7 @@ func TestAcquiringDrainsAPublicationUnderWay(t *testing.T) {
 		g := w.acquire(report, fence.Token(2*i+1))
 		staged := w.record(g, name)
 		tx := w.begin(level, g)
-		if err := objects.Publish(t.Context(), tx, staged); err != nil {
+		if err := s3fence.Publish(t.Context(), tx, staged); err != nil {
 			t.Fatal(err)
 		}
 		w.acquire(report, fence.Token(2*i+2))
@@ -128,15 +128,15 @@ func TestAStageIsPublishedOnce(t *testing.T) {
 	for _, level := range levels {
 		staged := w.record(g, name)
 		tx := w.begin(level, g)
-		if err := objects.Publish(t.Context(), tx, staged); err != nil {
+		if err := s3fence.Publish(t.Context(), tx, staged); err != nil {
 			t.Fatal(err)
 		}
-		wantErr(t, "again in its transaction", objects.Publish(t.Context(), tx, staged), objects.ErrPublished)
+		wantErr(t, "again in its transaction", s3fence.Publish(t.Context(), tx, staged), s3fence.ErrPublished)
 		_ = tx.Rollback(t.Context())
 		if err := w.publish(level, g, staged); err != nil {
 			t.Fatalf("after the rollback: %v", err)
 		}
-		wantErr(t, "again", w.publish(level, g, staged), objects.ErrPublished)
+		wantErr(t, "again", w.publish(level, g, staged), s3fence.ErrPublished)
 
 		// At once: one of them.
 		staged = w.record(g, name)
@@ -151,7 +151,7 @@ func TestAStageIsPublishedOnce(t *testing.T) {
 			if err == nil {
 				won++
 			} else {
-				wantErr(t, "the others", err, objects.ErrPublished)
+				wantErr(t, "the others", err, s3fence.ErrPublished)
 			}
 		}
 		if n := w.count("SELECT count(*) FROM rows WHERE note = $1", staged.ID); won != 1 || n != 1 {
@@ -162,7 +162,7 @@ func TestAStageIsPublishedOnce(t *testing.T) {
 }
 
 // retried repeats what PostgreSQL says can be repeated.
-func (w *world) retried(level pgx.TxIsoLevel, g fence.Grant, staged ...objects.Staged) error {
+func (w *world) retried(level pgx.TxIsoLevel, g fence.Grant, staged ...s3fence.Staged) error {
 	for {
 		err := w.publish(level, g, staged...)
 		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "40001" && pg.Code != "40P01" {
@@ -180,18 +180,18 @@ func TestASavepointTakesAPublicationBack(t *testing.T) {
 		err := pgfence.InTxWith(t.Context(), w.writer, pgx.TxOptions{IsoLevel: level}, g, func(tx pgx.Tx) error {
 			inner, err := tx.Begin(t.Context())
 			if err == nil {
-				err = objects.Publish(t.Context(), inner, staged)
+				err = s3fence.Publish(t.Context(), inner, staged)
 			}
 			if err := errors.Join(err, inner.Rollback(t.Context())); err != nil {
 				return err
 			}
-			return objects.Publish(t.Context(), tx, other)
+			return s3fence.Publish(t.Context(), tx, other)
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		wantErr(t, "taken back", objects.Outcome(t.Context(), w.writer, staged), fence.ErrNotCommitted)
-		if err := objects.Outcome(t.Context(), w.writer, other); err != nil {
+		wantErr(t, "taken back", s3fence.Outcome(t.Context(), w.writer, staged), fence.ErrNotCommitted)
+		if err := s3fence.Outcome(t.Context(), w.writer, other); err != nil {
 			t.Error(err)
 		}
 		if err := w.publish(level, g, staged); err != nil {
@@ -205,17 +205,17 @@ func TestSeveralArePublishedTogetherInOneOrderOfLocks(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	a, b := w.acquire("reports/a", 1), w.acquire("reports/b", 1)
-	both := func(s ...objects.Staged) error {
+	both := func(s ...s3fence.Staged) error {
 		return pgfence.InTxAll(t.Context(), w.writer, pgfence.TxOptions{}, []fence.Grant{b, a}, func(tx pgx.Tx) error {
-			return objects.Publish(t.Context(), tx, s...)
+			return s3fence.Publish(t.Context(), tx, s...)
 		})
 	}
 	w.exec("SELECT objects.commit_deletion(gen_random_uuid(), 'reports', 'a', 'reports/a', 1, NULL, NULL, NULL)")
 	var all sync.WaitGroup
 	for i := range 4 {
-		var pairs [][]objects.Staged
+		var pairs [][]s3fence.Staged
 		for range 20 {
-			pair := []objects.Staged{w.record(a, "a"), w.record(b, "b")}
+			pair := []s3fence.Staged{w.record(a, "a"), w.record(b, "b")}
 			if i%2 == 1 {
 				pair[0], pair[1] = pair[1], pair[0]
 			}
@@ -233,7 +233,7 @@ func TestSeveralArePublishedTogetherInOneOrderOfLocks(t *testing.T) {
 	first, second := w.record(a, "a"), w.record(b, "b")
 	err := w.publish(pgx.ReadCommitted, a, first, second) // all or none
 	wantErr(t, "one grant of two", err, fence.ErrWrongResource)
-	wantErr(t, "the other one", objects.Outcome(t.Context(), w.writer, first), fence.ErrNotCommitted)
+	wantErr(t, "the other one", s3fence.Outcome(t.Context(), w.writer, first), fence.ErrNotCommitted)
 	one, two := w.record(a, "a"), w.record(a, "a")
 	if err := both(two, one); err != nil {
 		t.Fatal(err)
@@ -249,13 +249,13 @@ func TestConditionsAreJudgedWhenTheUploadIsPublished(t *testing.T) {
 	w := setup(t)
 	g := w.acquire(report, 1)
 	for i, level := range levels {
-		fresh := w.stage(g, name, "new", objects.IfNoneMatch()) // whatever there is now
+		fresh := w.stage(g, name, "new", s3fence.IfNoneMatch()) // whatever there is now
 		w.exec("DELETE FROM objects.pointers")
 		errs := make([]error, 8)
 		var all sync.WaitGroup
-		staged := []objects.Staged{fresh}
+		staged := []s3fence.Staged{fresh}
 		for range len(errs) - 1 {
-			staged = append(staged, w.stage(g, name, "new", objects.IfNoneMatch()))
+			staged = append(staged, w.stage(g, name, "new", s3fence.IfNoneMatch()))
 		}
 		for i := range errs {
 			all.Go(func() { errs[i] = w.retried(level, g, staged[i]) })
@@ -266,18 +266,18 @@ func TestConditionsAreJudgedWhenTheUploadIsPublished(t *testing.T) {
 			if err == nil {
 				won++
 			} else {
-				wantErr(t, "the others", err, objects.ErrPrecondition)
+				wantErr(t, "the others", err, s3fence.ErrPrecondition)
 			}
 		}
 		if n := w.count("SELECT count(*) FROM rows"); won != 1 || n != 2*i+1 {
 			t.Errorf("%s: %d created it, %d rows", level, won, n)
 		}
-		wantErr(t, "another ETag", w.publish(level, g, w.stage(g, name, "x", objects.IfMatch("abc"))), objects.ErrPrecondition)
-		if err := w.publish(level, g, w.stage(g, name, "y", objects.IfMatch(fresh.ETag))); err != nil {
+		wantErr(t, "another ETag", w.publish(level, g, w.stage(g, name, "x", s3fence.IfMatch("abc"))), s3fence.ErrPrecondition)
+		if err := w.publish(level, g, w.stage(g, name, "y", s3fence.IfMatch(fresh.ETag))); err != nil {
 			t.Error(err)
 		}
 		w.exec("DELETE FROM objects.pointers")
-		wantErr(t, "nothing there", w.publish(level, g, w.stage(g, name, "x", objects.IfMatch("*"))), objects.ErrPrecondition)
+		wantErr(t, "nothing there", w.publish(level, g, w.stage(g, name, "x", s3fence.IfMatch("*"))), s3fence.ErrPrecondition)
 	}
 }
 
@@ -288,7 +288,7 @@ func TestAPublishedVersionIsRecordedWithItsTokenAndHolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := w.acquire(report, 7)
-	one := w.stage(first, name, "one", objects.Metadata("origin", "test"))
+	one := w.stage(first, name, "one", s3fence.Metadata("origin", "test"))
 	if err := w.publish(pgx.ReadCommitted, first, one); err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +301,7 @@ func TestAPublishedVersionIsRecordedWithItsTokenAndHolder(t *testing.T) {
 	if err != nil || len(found) != 2 {
 		t.Fatalf("%d records, %v", len(found), err)
 	}
-	for i, want := range []objects.Staged{two, one} {
+	for i, want := range []s3fence.Staged{two, one} {
 		got := found[i]
 		if got.ID != want.ID || got.ETag != want.ETag || got.Size != want.Size || got.Token != fence.Token(8-i) || got.Holder != "worker" || got.Resource != report ||
 			got.Latest != (i == 0) || got.Kept != (i == 1) {
@@ -337,7 +337,7 @@ func TestAnOldSnapshotKeepsNoBytesForEver(t *testing.T) {
 				t.Fatalf("swept %+v, %v", got, err)
 			}
 		}
-		err := objects.Publish(t.Context(), tx, next)
+		err := s3fence.Publish(t.Context(), tx, next)
 		if level == pgx.RepeatableRead {
 			wantState(t, "on the old snapshot", err, "40001")
 			_ = tx.Rollback(t.Context())
@@ -359,7 +359,7 @@ func TestAPublicationIsDurableWhateverTheSessionChose(t *testing.T) {
 	var got string
 	_, err := tx.Exec(t.Context(), "SET LOCAL synchronous_commit = off")
 	if err == nil {
-		err = objects.Publish(t.Context(), tx, w.record(g, name))
+		err = s3fence.Publish(t.Context(), tx, w.record(g, name))
 	}
 	if err == nil {
 		err = tx.QueryRow(t.Context(), "SHOW synchronous_commit").Scan(&got)
@@ -371,6 +371,6 @@ func TestAPublicationIsDurableWhateverTheSessionChose(t *testing.T) {
 
 func TestPublishingNeedsATransaction(t *testing.T) {
 	t.Parallel()
-	wantErr(t, "pgx", objects.Publish(context.Background(), nil, objects.Staged{}), fence.ErrInvalid)
-	wantErr(t, "database/sql", objects.PublishSQL(context.Background(), nil, objects.Staged{}), fence.ErrInvalid)
+	wantErr(t, "pgx", s3fence.Publish(context.Background(), nil, s3fence.Staged{}), fence.ErrInvalid)
+	wantErr(t, "database/sql", s3fence.PublishSQL(context.Background(), nil, s3fence.Staged{}), fence.ErrInvalid)
 }

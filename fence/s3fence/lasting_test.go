@@ -1,6 +1,6 @@
 //go:build unix
 
-package objects_test
+package s3fence_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/objects"
+	"github.com/fencegate/fencegate/fence/s3fence"
 	"github.com/fencegate/fencegate/internal/migrate"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
@@ -37,7 +37,7 @@ func TestTheOutcomeIsNotToldBeforeTheStandbyHasIt(t *testing.T) {
 	g := w.acquire(report, 1)
 	staged := w.record(g, name)
 	tx := w.begin(pgx.ReadCommitted, g)
-	if err := objects.Publish(t.Context(), tx, staged); err != nil {
+	if err := s3fence.Publish(t.Context(), tx, staged); err != nil {
 		t.Fatal(err)
 	}
 	testenv.SynchronousStandby(w.t, w.admin, "missing")
@@ -49,9 +49,9 @@ func TestTheOutcomeIsNotToldBeforeTheStandbyHasIt(t *testing.T) {
 	eventually(t, "it is published here", func() bool { return w.count("SELECT count(*) FROM objects.versions") == 1 })
 	soon, cancel = context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	wantErr(t, "before the standby has it", objects.Outcome(soon, w.writer, staged), fence.ErrUnknown)
+	wantErr(t, "before the standby has it", s3fence.Outcome(soon, w.writer, staged), fence.ErrUnknown)
 	testenv.SynchronousStandby(w.t, w.admin, "")
-	if err := objects.Outcome(t.Context(), w.writer, staged); err != nil {
+	if err := s3fence.Outcome(t.Context(), w.writer, staged); err != nil {
 		t.Errorf("when there is nothing to wait for: %v", err)
 	}
 }
@@ -61,8 +61,8 @@ func TestWhatIsReplacedByALongTransactionGetsTheWholeGrace(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	for doing, replace := range map[string]func(fence.Grant, pgx.Tx) error{
-		"publish":   func(g fence.Grant, tx pgx.Tx) error { return objects.Publish(t.Context(), tx, w.record(g, name)) },
-		"unpublish": func(_ fence.Grant, tx pgx.Tx) error { return objects.Remove(t.Context(), tx, bucket, name) },
+		"publish":   func(g fence.Grant, tx pgx.Tx) error { return s3fence.Publish(t.Context(), tx, w.record(g, name)) },
+		"unpublish": func(_ fence.Grant, tx pgx.Tx) error { return s3fence.Remove(t.Context(), tx, bucket, name) },
 	} {
 		g := w.acquire(report, fence.Token(w.count("SELECT coalesce(max(token), 0)::int FROM fence.resources")+1))
 		if err := w.publish(pgx.ReadCommitted, g, w.record(g, name)); err != nil {

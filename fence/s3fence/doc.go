@@ -1,4 +1,4 @@
-// Package objects publishes files and rows together: what was uploaded to the
+// Package s3fence publishes files and rows together: what was uploaded to the
 // gateway's S3 port is staged, which shows it to nobody, and one PostgreSQL
 // transaction makes it visible together with the rows that it writes.
 //
@@ -7,7 +7,7 @@
 // neither. It commits only under the grant that the files were staged with. A
 // writer whose lease is over changes nothing.
 //
-//	files, err := objects.New(objects.Config{ // or objects.FromEnv(os.LookupEnv), under fencegate run
+//	files, err := s3fence.New(s3fence.Config{ // or s3fence.FromEnv(os.LookupEnv), under fencegate run
 //		Endpoint: creds.EndpointURL, AccessKeyID: creds.AccessKeyID, SecretAccessKey: creds.SecretAccessKey, SessionToken: creds.SessionToken,
 //	})
 //	staged, err := files.Stage(ctx, "reports", "2026-11.csv", file, size) // streams; holds no transaction
@@ -16,10 +16,10 @@
 //		if err != nil {
 //			return err
 //		}
-//		return objects.Publish(ctx, tx, staged) // last: it locks the file's name until COMMIT
+//		return s3fence.Publish(ctx, tx, staged) // last: it locks the file's name until COMMIT
 //	})
 //	if errors.Is(err, fence.ErrUnknown) {
-//		err = objects.Outcome(ctx, pool, staged) // nil: committed, rows and file
+//		err = s3fence.Outcome(ctx, pool, staged) // nil: committed, rows and file
 //	}
 //
 // A stage is published once. So a transaction that is run again although it had
@@ -29,4 +29,4 @@
 // For database/sql there are [PublishSQL] and [OutcomeSQL]. Other languages send the
 // header Fencing-Stage: true with an ordinary S3 upload, take the stage's id from
 // the same header of the answer, and call fence.publish in SQL.
-package objects
+package s3fence

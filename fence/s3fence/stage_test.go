@@ -1,6 +1,6 @@
 //go:build unix
 
-package objects_test
+package s3fence_test
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ import (
 	_ "github.com/lib/pq"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/objects"
+	"github.com/fencegate/fencegate/fence/s3fence"
 	"github.com/fencegate/fencegate/fence/sqlfence"
 )
 
@@ -35,7 +35,7 @@ func TestKeysOfAnyKindAndSizeAreStaged(t *testing.T) {
 		if staged.Size != int64(len(text)) || staged.Key != key || staged.Bucket != bucket {
 			t.Errorf("staged %+v", staged)
 		}
-		err := sqlfence.InTx(t.Context(), openSQL(t, "pgx", w.pg.WriterURL), g, func(tx *sql.Tx) error { return objects.PublishSQL(t.Context(), tx, staged) })
+		err := sqlfence.InTx(t.Context(), openSQL(t, "pgx", w.pg.WriterURL), g, func(tx *sql.Tx) error { return s3fence.PublishSQL(t.Context(), tx, staged) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,31 +50,31 @@ func TestStagingIsRefusedAsAnyUpload(t *testing.T) {
 	w := setup(t)
 	old := w.acquire(report, 1)
 	current := w.acquire(report, 2)
-	stage := func(c *objects.Client, bucket, key string) error {
+	stage := func(c *s3fence.Client, bucket, key string) error {
 		_, err := c.Stage(t.Context(), bucket, key, body("abc"), 3)
 		return err
 	}
 	err := stage(w.files(old), bucket, name)
 	wantErr(t, "stale", err, fence.ErrStale)
-	if e, ok := errors.AsType[*objects.StageError](err); !ok || e.Status != 412 || e.Code != "StaleFencingToken" || !strings.Contains(e.Message, "stands at 2") {
+	if e, ok := errors.AsType[*s3fence.StageError](err); !ok || e.Status != 412 || e.Code != "StaleFencingToken" || !strings.Contains(e.Message, "stands at 2") {
 		t.Errorf("got %+v", e)
 	}
 	wantErr(t, "another resource", stage(w.files(current), bucket, "other"), fence.ErrWrongResource)
 	wantErr(t, "never issued", stage(w.files(fence.Grant{Resource: report, Token: 3}), bucket, name), fence.ErrNeverIssued)
-	root := objects.Config{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}
+	root := s3fence.Config{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}
 	wantErr(t, "no grant", stage(w.open(root), bucket, name), fence.ErrNoGrant)
 	root.Grant = current
 	if err := stage(w.open(root), bucket, name); err != nil {
 		t.Error(err)
 	}
-	if e, ok := errors.AsType[*objects.StageError](stage(w.files(current), "nowhere", name)); !ok || e.Code != "NoSuchBucket" {
+	if e, ok := errors.AsType[*s3fence.StageError](stage(w.files(current), "nowhere", name)); !ok || e.Code != "NoSuchBucket" {
 		t.Errorf("got %+v", e)
 	}
 	wantErr(t, "no bucket", stage(w.files(current), "", name), fence.ErrInvalid)
 	_, err = w.files(current).Stage(t.Context(), bucket, name, body(""), -1)
 	wantErr(t, "no size", err, fence.ErrInvalid)
-	for _, cfg := range []objects.Config{{}, {Endpoint: "host"}, {Endpoint: "http://host"}, {Endpoint: "http://host", AccessKeyID: "a"}} {
-		_, err := objects.New(cfg)
+	for _, cfg := range []s3fence.Config{{}, {Endpoint: "host"}, {Endpoint: "http://host"}, {Endpoint: "http://host", AccessKeyID: "a"}} {
+		_, err := s3fence.New(cfg)
 		wantErr(t, fmt.Sprint(cfg.Endpoint), err, fence.ErrInvalid)
 	}
 }
@@ -117,7 +117,7 @@ func TestAnAnswerThatIsNoStageIsNotBelieved(t *testing.T) {
 	} {
 		server := httptest.NewServer(answer)
 		defer server.Close()
-		c, err := objects.New(objects.Config{Endpoint: server.URL, AccessKeyID: "a", SecretAccessKey: "b", HTTPClient: server.Client()})
+		c, err := s3fence.New(s3fence.Config{Endpoint: server.URL, AccessKeyID: "a", SecretAccessKey: "b", HTTPClient: server.Client()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,8 +129,8 @@ func TestAnAnswerThatIsNoStageIsNotBelieved(t *testing.T) {
 
 func TestTheEnvironmentOfFencegateRunIsEnough(t *testing.T) {
 	t.Parallel()
-	got := objects.FromEnv(func(name string) (string, bool) { return name, true })
-	if got != (objects.Config{
+	got := s3fence.FromEnv(func(name string) (string, bool) { return name, true })
+	if got != (s3fence.Config{
 		Endpoint: "AWS_ENDPOINT_URL_S3", Region: "AWS_REGION", AccessKeyID: "AWS_ACCESS_KEY_ID", SecretAccessKey: "AWS_SECRET_ACCESS_KEY",
 		SessionToken: "AWS_SESSION_TOKEN",
 	}) {
@@ -155,22 +155,22 @@ func TestPublishingByDatabaseSQL(t *testing.T) {
 	for _, driver := range []string{"pgx", "postgres"} {
 		db := openSQL(t, driver, withoutTLS(w.pg.WriterURL))
 		for i, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
-			staged := []objects.Staged{w.stage(g, name, fmt.Sprint(driver, i)), w.stage(g, name, "and again")}
+			staged := []s3fence.Staged{w.stage(g, name, fmt.Sprint(driver, i)), w.stage(g, name, "and again")}
 			opts := sqlfence.TxOptions{TxOptions: sql.TxOptions{Isolation: level}}
 			write := func(tx *sql.Tx) error {
 				if _, err := tx.ExecContext(t.Context(), "INSERT INTO rows VALUES ($1)", driver); err != nil {
 					return err
 				}
-				return objects.PublishSQL(t.Context(), tx, staged...)
+				return s3fence.PublishSQL(t.Context(), tx, staged...)
 			}
-			wantErr(t, "before", objects.OutcomeSQL(t.Context(), db, staged[0]), fence.ErrNotCommitted)
+			wantErr(t, "before", s3fence.OutcomeSQL(t.Context(), db, staged[0]), fence.ErrNotCommitted)
 			if err := sqlfence.InTxAll(t.Context(), db, opts, []fence.Grant{g}, write); err != nil {
 				t.Fatal(err)
 			}
-			if err := objects.OutcomeSQL(t.Context(), db, staged[0]); err != nil {
+			if err := s3fence.OutcomeSQL(t.Context(), db, staged[0]); err != nil {
 				t.Error(err)
 			}
-			wantErr(t, "again", sqlfence.InTxAll(t.Context(), db, opts, []fence.Grant{g}, write), objects.ErrPublished)
+			wantErr(t, "again", sqlfence.InTxAll(t.Context(), db, opts, []fence.Grant{g}, write), s3fence.ErrPublished)
 			if n := w.count("SELECT count(*) FROM rows WHERE note = $1", driver); n != i+1 {
 				t.Errorf("%d rows", n)
 			}
@@ -187,7 +187,7 @@ func TestPublishingByDatabaseSQL(t *testing.T) {
 	if _, err := tx.ExecContext(t.Context(), "SELECT set_config('fence.resource', $1, true), set_config('fence.token', $2, true)", report, g.Presented()); err != nil {
 		t.Fatal(err)
 	}
-	wantErr(t, "stale", objects.PublishSQL(t.Context(), tx, newer), fence.ErrStale)
+	wantErr(t, "stale", s3fence.PublishSQL(t.Context(), tx, newer), fence.ErrStale)
 }
 
 func withoutTLS(url string) string {

@@ -1,6 +1,6 @@
 //go:build unix
 
-package objects_test
+package s3fence_test
 
 import (
 	"crypto/rand"
@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/objects"
+	"github.com/fencegate/fencegate/fence/s3fence"
 	"github.com/fencegate/fencegate/gateway/s3"
 )
 
@@ -26,7 +26,7 @@ func TestAPreparedPublicationIsPublishedByItsSecondPhase(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "INSERT INTO rows VALUES ('x')"); err != nil {
 		t.Fatal(err)
 	}
-	if err := objects.Publish(t.Context(), tx, staged); err != nil {
+	if err := s3fence.Publish(t.Context(), tx, staged); err != nil {
 		t.Fatal(err)
 	}
 	gid := rand.Text()
@@ -38,7 +38,7 @@ func TestAPreparedPublicationIsPublishedByItsSecondPhase(t *testing.T) {
 		t.Errorf("swept %+v, %v", got, err)
 	}
 	outcome := make(chan error, 1)
-	go func() { outcome <- objects.Outcome(t.Context(), w.writer, staged) }()
+	go func() { outcome <- s3fence.Outcome(t.Context(), w.writer, staged) }()
 	for w.count("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 0 {
 		select {
 		case err := <-outcome:

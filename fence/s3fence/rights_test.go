@@ -1,6 +1,6 @@
 //go:build unix
 
-package objects_test
+package s3fence_test
 
 import (
 	"fmt"
@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/objects"
 	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/fence/s3fence"
 	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
@@ -26,17 +26,17 @@ func TestOnlyTheGrantThatStagedPublishes(t *testing.T) {
 		wantErr(t, "another resource's grant", w.publish(level, other, staged), fence.ErrWrongResource)
 		wantErr(t, "a forged seal", w.publish(level, forged, staged), fence.ErrNeverIssued)
 		wantErr(t, "without its seal", w.publish(level, fence.Grant{Resource: report, Token: 5}, staged), fence.ErrNeverIssued)
-		wantErr(t, "a guessed id", w.publish(level, g, objects.Staged{ID: "0197aa00-0000-7000-8000-000000000000"}), objects.ErrGone)
+		wantErr(t, "a guessed id", w.publish(level, g, s3fence.Staged{ID: "0197aa00-0000-7000-8000-000000000000"}), s3fence.ErrGone)
 		tx := w.begin(level)
-		wantErr(t, "no grant", objects.Publish(t.Context(), tx, staged), fence.ErrNoGrant)
+		wantErr(t, "no grant", s3fence.Publish(t.Context(), tx, staged), fence.ErrNoGrant)
 		tx = w.begin(level, other)
 		_, err := tx.Exec(t.Context(), "SELECT set_config('fence.resource', 'reports/*', true)")
 		if err == nil {
-			err = objects.Publish(t.Context(), tx, staged)
+			err = s3fence.Publish(t.Context(), tx, staged)
 		}
 		wantErr(t, "a pattern", err, fence.ErrNeverIssued)
 		for _, id := range []string{"x", "'; DROP TABLE rows; --", staged.ID + "'"} {
-			wantState(t, id, w.publish(level, g, objects.Staged{ID: id}), "22P02")
+			wantState(t, id, w.publish(level, g, s3fence.Staged{ID: id}), "22P02")
 		}
 		tx = w.begin(level, g)
 		_, err = tx.Exec(t.Context(), "SELECT fence.publish(NULL)")
@@ -135,7 +135,7 @@ func TestNamesOfAWritersOwnAreNotCalled(t *testing.T) {
 	for _, level := range levels {
 		staged := w.record(g, name)
 		if err := pgfence.InTxWith(t.Context(), conn, pgx.TxOptions{IsoLevel: level}, g, func(tx pgx.Tx) error {
-			return objects.Publish(t.Context(), tx, staged)
+			return s3fence.Publish(t.Context(), tx, staged)
 		}); err != nil {
 			t.Error(err)
 		}
@@ -166,10 +166,10 @@ func TestTheRuleOfThePublicationCounts(t *testing.T) {
 		wantErr(t, "under which it was not staged", w.publish(level, whole, staged), fence.ErrWrongResource)
 		w.rule(s3.NoRule())
 		tx := w.begin(level)
-		wantErr(t, "none now, and still its own", objects.Publish(t.Context(), tx, staged), fence.ErrNoGrant)
+		wantErr(t, "none now, and still its own", s3fence.Publish(t.Context(), tx, staged), fence.ErrNoGrant)
 		free := w.record(fence.Grant{}, "free.csv")
 		tx = w.begin(level)
-		if err := objects.Publish(t.Context(), tx, free); err != nil {
+		if err := s3fence.Publish(t.Context(), tx, free); err != nil {
 			t.Errorf("under the rule none: %v", err)
 		}
 		_ = tx.Rollback(t.Context())
@@ -183,7 +183,7 @@ func TestTheRuleOfThePublicationCounts(t *testing.T) {
 		if err := w.srv.SetPrefixRule(t.Context(), bucket, "2026", s3.BucketRule()); err != nil {
 			t.Fatal(err)
 		}
-		err := objects.Publish(t.Context(), begun, staged)
+		err := s3fence.Publish(t.Context(), begun, staged)
 		if level == pgx.ReadCommitted {
 			wantErr(t, "a prefix's rule", err, fence.ErrWrongResource)
 		} else {
@@ -200,7 +200,7 @@ func TestTheRuleOfThePublicationCounts(t *testing.T) {
 	}
 	staged := w.record(g, name)
 	w.exec("SELECT objects.delete_bucket($1)", bucket)
-	wantErr(t, "the bucket is gone", w.publish(pgx.ReadCommitted, g, staged), objects.ErrNoBucket)
+	wantErr(t, "the bucket is gone", w.publish(pgx.ReadCommitted, g, staged), s3fence.ErrNoBucket)
 }
 
 func TestTokensMintedElsewherePublishWhereTheyAreAccepted(t *testing.T) {
@@ -208,8 +208,8 @@ func TestTokensMintedElsewherePublishWhereTheyAreAccepted(t *testing.T) {
 	w := setup(t)
 	w.rule(s3.KeyRule().Monotone())
 	minted := fence.Grant{Resource: report, Token: 41}
-	root := w.open(objects.Config{AccessKeyID: rootAccess, SecretAccessKey: rootSecret, Grant: minted})
-	stage := func() objects.Staged {
+	root := w.open(s3fence.Config{AccessKeyID: rootAccess, SecretAccessKey: rootSecret, Grant: minted})
+	stage := func() s3fence.Staged {
 		s, err := root.Stage(t.Context(), bucket, name, body("abc"), 3)
 		if err != nil {
 			t.Fatal(err)
@@ -228,7 +228,7 @@ func TestTokensMintedElsewherePublishWhereTheyAreAccepted(t *testing.T) {
 		if err := pgfence.Use(t.Context(), tx, minted42); err != nil { // which raises the fence
 			t.Fatal(err)
 		}
-		wantErr(t, "staged under a lower one", objects.Publish(t.Context(), tx, staged), fence.ErrStale)
+		wantErr(t, "staged under a lower one", s3fence.Publish(t.Context(), tx, staged), fence.ErrStale)
 		_ = tx.Rollback(t.Context())
 	}
 }
