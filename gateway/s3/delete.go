@@ -109,10 +109,10 @@ type dated struct {
 	} `xml:"Object"`
 }
 
-// unreadable reports whether the front could not read a list of objects to
-// delete, and so deleted none: it takes dates only as RFC 3339 has them.
-func unreadable(status int, document []byte) bool {
-	return status == http.StatusBadRequest && bytes.Contains(document, []byte("LastModifiedTime")) && xml.Unmarshal(document, &s3response.DeleteObjects{}) != nil
+// unreadable reports whether versitygw can't read a list of objects to delete: it
+// takes dates only as RFC 3339 has them.
+func unreadable(document []byte) bool {
+	return bytes.Contains(document, []byte("LastModifiedTime")) && xml.Unmarshal(document, &s3response.DeleteObjects{}) != nil
 }
 
 // deleteDated is DeleteObjects for what the front can't read.

@@ -66,13 +66,16 @@ const (
 
 // Send implements the front's metrics.Manager.
 func (operations) Send(c fiber.Ctx, err error, action string, _ int64, _ int) {
-	if name, isS3 := strings.CutPrefix(action, "s3_"); isS3 {
+	if name, isS3 := strings.CutPrefix(action, actionPrefix); isS3 {
 		c.Locals(localOperation, name)
 	}
 	if err != nil {
 		c.Locals(localCode, codeOf(err))
 	}
 }
+
+// actionPrefix is what versitygw's names of S3's operations begin with.
+const actionPrefix = "s3_"
 
 // Close implements the front's metrics.Manager.
 func (operations) Close() {}

@@ -4,14 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net"
-	"reflect"
 	"time"
 
 	"github.com/gofiber/fiber/v3"
-	"github.com/versity/versitygw/s3api"
-	"github.com/versity/versitygw/s3api/middlewares"
 
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
@@ -39,35 +35,9 @@ func New(deps Deps, o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, backend: be, stop: stop, gate: &gate{cfg: cfg, lookups: be.lookups}}
-	options := []s3api.Option{
-		s3api.WithQuiet(), s3api.WithKeepAlive(), s3api.WithMiddleware("/", s.gate.handle), s3api.WithMiddleware("/", inPlace{be, cfg.Domain}.handle),
-		s3api.WithConcurrencyLimiter(cfg.MaxConnections+refusers+1, math.MaxInt32), // the gate and the listener have the limits
-	}
-	if cfg.Domain != "" {
-		options = append(options, s3api.WithHostStyle(cfg.Domain))
-	}
-	front, err := s3api.New(be, middlewares.RootUserConfig{Access: cfg.RootAccessKey, Secret: cfg.RootSecretKey}, cfg.Region, iam{keys: cfg.Keys},
-		nil, nil, nil, operations{}, options...)
-	if err != nil {
-		stop()
-		return nil, fmt.Errorf("s3: set up the front: %w", err)
-	}
-	if s.app, err = appOf(front); err != nil {
-		stop()
-		return nil, err
-	}
+	s.app = newApp(cfg, be, s.gate)
 	guard(s.app.Server(), cfg)
 	return s, nil
-}
-
-// appOf takes the HTTP application out of the front, which itself listens only
-// on addresses that it opens, not on a listener that is given.
-func appOf(front *s3api.S3ApiServer) (*fiber.App, error) {
-	field := reflect.ValueOf(front).Elem().FieldByName("app")
-	if !field.IsValid() || field.Type() != reflect.TypeFor[*fiber.App]() {
-		return nil, errors.New("s3: this version of the S3 front keeps its application elsewhere")
-	}
-	return (*fiber.App)(field.UnsafePointer()), nil
 }
 
 // Serve answers requests on the listener until ctx is done; then it takes no

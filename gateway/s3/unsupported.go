@@ -16,19 +16,9 @@ import (
 // else: it finds operations by the parameters that it knows, so that
 // DELETE /bucket?metadataTable would delete the bucket.
 
-// Parameters that name an operation of the front, or belong to one. It answers
-// NotImplemented itself to those of them that are not there.
-const (
-	ofBuckets  = "tagging ownershipControls policy cors analytics encryption intelligent-tiering inventory lifecycle metrics replication publicAccessBlock website id"
-	putBucket  = ofBuckets + " versioning object-lock acl logging requestPayment notification accelerate"
-	putObject  = "tagging retention legal-hold acl uploadId partNumber versionId"
-	postObject = "restore uploadId uploads versionId"
-	delObject  = "tagging uploadId versionId"
-	everywhere = "x-id Expires AWSAccessKeyId Signature X-Amz-Algorithm X-Amz-Credential X-Amz-Date X-Amz-Expires X-Amz-SignedHeaders X-Amz-Signature X-Amz-Security-Token X-Amz-Content-Sha256 X-Amz-User-Agent"
-
-	// not read: a read with any other parameter that nobody knows is an ordinary one.
-	notRead = "torrent session metadataTable metadataConfiguration metadataInventoryTable metadataJournalTable abac renameObject select restore"
-)
+// everywhere are parameters that come with any operation: those of a presigned URL.
+const everywhere = "x-id Expires AWSAccessKeyId Signature X-Amz-Algorithm X-Amz-Credential X-Amz-Date X-Amz-Expires X-Amz-SignedHeaders " +
+	"X-Amz-Signature X-Amz-Security-Token X-Amz-Content-Sha256 X-Amz-User-Agent"
 
 // Headers that ask for an ACL, or for none.
 const (
@@ -37,19 +27,12 @@ const (
 	headerOwnership = "X-Amz-Object-Ownership"
 )
 
-// known holds the parameters above by method and by whether there is a key.
-var known = map[string]map[string]bool{
-	"PUT bucket": set(putBucket), "DELETE bucket": set(ofBuckets), "POST bucket": set("delete"),
-	"PUT object": set(putObject), "DELETE object": set(delObject), "POST object": set(postObject),
-}
-
 // ofWrites are the headers of conditions on a write, a deletion or a copy's source.
 var ofWrites = set("If-Match If-None-Match X-Amz-Copy-Source-If-Match X-Amz-Copy-Source-If-None-Match X-Amz-Copy-Source-If-Modified-Since " +
 	"X-Amz-Copy-Source-If-Unmodified-Since " + headerExpectedSize + " " + headerExpectedTime)
 
 var (
 	always   = set(strings.ToLower(everywhere))
-	unread   = set(notRead)
 	notThere = []string{headerGrant, "X-Amz-Object-Lock-", "X-Amz-Server-Side-Encryption", "X-Amz-Copy-Source-Server-Side-Encryption"}
 )
 
@@ -61,20 +44,13 @@ func set(words string) map[string]bool {
 	return s
 }
 
-// checkServed refuses a parameter that would be overlooked.
+// checkServed refuses a parameter that the routes of the path's level don't have.
 func checkServed(c fiber.Ctx, path string) s3err.S3Error {
-	kind := " bucket"
-	if _, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/"); key != "" {
-		kind = " object"
+	l := levelOf(path)
+	if _, param := find(c, l); param != "" {
+		return s3err.GetNotImplementedErr(param, "")
 	}
-	allowed, changes := known[c.Method()+kind]
-	for name := range c.Request().URI().QueryArgs().All() {
-		switch {
-		case !changes && unread[string(name)], changes && !allowed[string(name)] && !harmless(string(name)):
-			return s3err.GetNotImplementedErr(strings.ToValidUTF8(string(name), "?"), "")
-		}
-	}
-	if c.Method() == fiber.MethodPut && kind == " object" && c.Request().URI().QueryArgs().Has("versionId") && !ofVersions(c) {
+	if c.Method() == fiber.MethodPut && l == ofObject && c.Request().URI().QueryArgs().Has("versionId") && !ofVersions(c) {
 		return apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "This operation does not accept a version-id."}
 	}
 	return nil

@@ -1,0 +1,138 @@
+package s3
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/gofiber/fiber/v3"
+	"github.com/versity/versitygw/metrics"
+	"github.com/versity/versitygw/s3api/controllers"
+	"github.com/versity/versitygw/s3err"
+)
+
+// addressed is what a request is about; the key is "" for a bucket.
+type addressed struct {
+	request
+
+	bucket, key string
+}
+
+// ours is an operation of our own, for what versitygw knows and does not do, or not as it should. The first result
+// is the answer's document; nil for none.
+func ours(action string, do func(*backend, addressed) (document any, status int, err error)) operation {
+	name := strings.TrimPrefix(action, actionPrefix)
+	return func(p *port, c fiber.Ctx) (*controllers.Response, error) {
+		a := p.backend.addressedBy(c)
+		document, status, err := do(p.backend, a)
+		if err != nil {
+			return &controllers.Response{}, p.backend.fail(a.request, a.bucket, name, err)
+		}
+		c.Response().Header.SetContentType(fiber.MIMEApplicationXML)
+		return &controllers.Response{Data: document, MetaOpts: &controllers.MetaOptions{Status: status}}, nil
+	}
+}
+
+// addressedBy copies the names: the request's buffer is used again.
+func (b *backend) addressedBy(c fiber.Ctx) addressed {
+	a := addressed{request: b.requestOf(c.RequestCtx())}
+	a.bucket, a.key, _ = strings.Cut(strings.TrimPrefix(strings.Clone(c.Path()), "/"), "/")
+	return a
+}
+
+// deleteObjects is versitygw's, but for lists that it can't read.
+func deleteObjects(p *port, c fiber.Ctx) (*controllers.Response, error) {
+	if unreadable(c.BodyRaw()) {
+		return deleteDatedObjects(p, c)
+	}
+	return p.ctl.DeleteObjects(c)
+}
+
+var deleteDatedObjects = ours(metrics.ActionDeleteObjects, (*backend).deleteDated)
+
+// there says why a bucket, or the object that the request names, is not there.
+func (b *backend) there(a addressed) error {
+	if a.key == "" {
+		_, err := b.db.rule(b.base, a.bucket)
+		return err
+	}
+	_, err := b.find(a.bucket, a.key, a.query("versionId"))
+	return err
+}
+
+// none answers that a bucket has no such configuration, which none can have.
+func none(code, message string) func(*backend, addressed) (any, int, error) {
+	return func(b *backend, a addressed) (any, int, error) {
+		if err := b.there(a); err != nil {
+			return nil, 0, err
+		}
+		return nil, 0, apiError{code: code, status: http.StatusNotFound, message: message}
+	}
+}
+
+var (
+	noEncryption  = none("ServerSideEncryptionConfigurationNotFoundError", "The server side encryption configuration was not found.")
+	noLifecycle   = none("NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist.")
+	noReplication = none("ReplicationConfigurationNotFoundError", "The replication configuration was not found.")
+)
+
+// deleteNone deletes a configuration that no bucket can have.
+func deleteNone(b *backend, a addressed) (any, int, error) {
+	if !a.root {
+		return nil, 0, s3err.GetAPIError(s3err.ErrAccessDenied)
+	}
+	return nil, http.StatusNoContent, b.there(a)
+}
+
+func (b *backend) readACL(a addressed) (any, int, error) {
+	return b.rootsACL(), http.StatusOK, b.there(a)
+}
+
+// writeACL changes nothing, so it needs no grant.
+func (b *backend) writeACL(a addressed) (any, int, error) {
+	err := b.there(a)
+	if err == nil {
+		err = b.setACL(a.request, a.bucket, a.key != "")
+	}
+	if err == nil && a.key == "" && !a.root {
+		err = s3err.GetAPIError(s3err.ErrAccessDenied)
+	}
+	return nil, http.StatusOK, err
+}
+
+// readPolicyStatus: without policies nothing is public.
+func (b *backend) readPolicyStatus(a addressed) (any, int, error) {
+	return struct {
+		XMLName  xml.Name `xml:"PolicyStatus"`
+		IsPublic bool
+	}{}, http.StatusOK, b.there(a)
+}
+
+func (b *backend) readPublicAccess(a addressed) (any, int, error) {
+	block, set, err := b.publicAccess(a.bucket)
+	if err == nil && !set {
+		err = apiError{
+			code: "NoSuchPublicAccessBlockConfiguration", status: http.StatusNotFound,
+			message: "The public access block configuration was not found.",
+		}
+	}
+	return block, http.StatusOK, err
+}
+
+func (b *backend) writePublicAccess(a addressed) (any, int, error) {
+	var asked publicAccess
+	if xml.Unmarshal(a.http.Request.Body(), &asked) != nil {
+		return nil, 0, s3err.GetAPIError(s3err.ErrMalformedXML)
+	}
+	text, err := json.Marshal(asked)
+	if err != nil {
+		return nil, 0, fmt.Errorf("encode what bucket %q blocks: %w", a.bucket, err)
+	}
+	return nil, http.StatusOK, b.setDocument(a.http, a.bucket, kindPublicAccess, "PutPublicAccessBlock", string(text))
+}
+
+func (b *backend) deletePublicAccess(a addressed) (any, int, error) {
+	return nil, http.StatusNoContent, b.setDocument(a.http, a.bucket, kindPublicAccess, "DeletePublicAccessBlock", "")
+}

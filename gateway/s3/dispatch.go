@@ -1,0 +1,198 @@
+package s3
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/gofiber/fiber/v3"
+	"github.com/versity/versitygw/metrics"
+	"github.com/versity/versitygw/s3api/controllers"
+	"github.com/versity/versitygw/s3err"
+)
+
+// manner says what becomes of parameters that a place does not know.
+type manner uint8
+
+const (
+	lenient manner = iota // they are ignored, but for those of notRead
+	reads                 // they are ignored, but for S3's sub-resources, which would ask for something else
+	writes                // they are refused: the request would do something else
+)
+
+// compiled is a place as requests are held against it.
+type compiled struct {
+	manner manner
+	params map[string]uint64 // a bit for each parameter that chooses a route; none for one that is only read
+	routes []match
+}
+
+// match is a route as requests are held against it.
+type match struct {
+	*route
+
+	id          int    // of the route, among all
+	need        uint64 // bits of the parameters that must be there
+	name, value string // of a parameter that must have this value; no name: none
+}
+
+// methods are those with routes; the last one stands for all others.
+const (
+	methodGet = iota
+	methodHead
+	methodPut
+	methodPost
+	methodDelete
+	methodOptions
+	methodOther
+	methodCount
+)
+
+func methodOf(name string) int {
+	switch name {
+	case http.MethodGet:
+		return methodGet
+	case http.MethodHead:
+		return methodHead
+	case http.MethodPut:
+		return methodPut
+	case http.MethodPost:
+		return methodPost
+	case http.MethodDelete:
+		return methodDelete
+	case http.MethodOptions:
+		return methodOptions
+	}
+	return methodOther
+}
+
+var manners = [methodCount]manner{methodGet: reads, methodHead: reads, methodPut: writes, methodPost: writes, methodDelete: writes}
+
+// Where a request finds its route.
+var (
+	table        = compile(places)
+	subresources = allSubresources(places) // S3's, and those that have a route
+	unread       = set(notRead)
+)
+
+func compile(places []place) (all [methodCount][levels]compiled) {
+	for m := range all {
+		for l := range all[m] {
+			all[m][l].manner = manners[m]
+		}
+	}
+	id := 0
+	for _, p := range places {
+		c := &all[methodOf(p.method)][p.level]
+		c.params = map[string]uint64{}
+		for i := range p.routes {
+			c.add(&p.routes[i], id)
+			id++
+		}
+		for name := range strings.FieldsSeq(p.with) {
+			c.params[name] |= 0
+		}
+	}
+	return all
+}
+
+func allSubresources(places []place) map[string]bool {
+	all := set(notRead)
+	for _, p := range places {
+		for _, r := range p.routes {
+			if r.sub != "" {
+				all[r.sub] = true
+			}
+		}
+	}
+	return all
+}
+
+func (p *compiled) add(r *route, id int) {
+	m := match{route: r, id: id}
+	name, value, valued := strings.Cut(r.and, "=")
+	if valued {
+		m.name, m.value = name, value
+	}
+	for _, param := range []string{r.sub, name} {
+		if param == "" {
+			continue
+		}
+		if p.params[param] == 0 {
+			p.params[param] = 1 << len(p.params)
+		}
+		m.need |= p.params[param]
+	}
+	p.routes = append(p.routes, m)
+}
+
+// levelOf is what the path names.
+func levelOf(path string) level {
+	bucket, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	switch {
+	case bucket == "" && len(path) <= 1:
+		return ofService
+	case bucket == "":
+		return ofNothing
+	case key == "":
+		return ofBucket
+	}
+	return ofObject
+}
+
+// find is the route of a request, nil for none, or a parameter that is not served on this level.
+func find(c fiber.Ctx, l level) (found *match, unserved string) {
+	place, query := &table[methodOf(c.Method())][l], c.Request().URI().QueryArgs()
+	var have uint64
+	if query.Len() > 0 {
+		for name := range query.All() {
+			bit, known := place.params[string(name)]
+			if !known && place.manner.refuses(name) {
+				return nil, strings.ToValidUTF8(string(name), "?")
+			}
+			have |= bit
+		}
+	}
+	for i := range place.routes {
+		m := &place.routes[i]
+		if have&m.need == m.need && (m.name == "" || string(query.Peek(m.name)) == m.value) && (m.header == "" || c.Get(m.header) != "") {
+			return m, ""
+		}
+	}
+	return nil, ""
+}
+
+func (m manner) refuses(param []byte) bool {
+	switch m {
+	case writes:
+		return !harmless(string(param))
+	case reads:
+		return subresources[string(param)]
+	default:
+		return unread[string(param)]
+	}
+}
+
+// dispatch hands a request to its route. The path is decoded and has the bucket in it.
+func (p *port) dispatch(c fiber.Ctx) error {
+	found, param := find(c, levelOf(c.Path()))
+	switch {
+	case param != "":
+		return answer(c, s3err.GetNotImplementedErr(param, ""))
+	case found == nil:
+		return p.notAllowed(c)
+	}
+	return p.routes[found.id](c)
+}
+
+// serve makes the routes' handlers.
+func (p *port) serve() {
+	for _, place := range places {
+		for _, r := range place.routes {
+			do := func(c fiber.Ctx) (*controllers.Response, error) { return r.do(p, c) }
+			p.routes = append(p.routes, controllers.ProcessHandlers(do, r.action, &p.services, p.handlers(r)...))
+		}
+	}
+	p.notAllowed = controllers.ProcessHandlers(func(c fiber.Ctx) (*controllers.Response, error) {
+		return &controllers.Response{}, s3err.GetMethodNotAllowedErr(c.Method(), s3err.ResourceTypeService, nil)
+	}, metrics.ActionUndetected, &p.services)
+}
