@@ -20,9 +20,12 @@ type addressed struct {
 	bucket, key string
 }
 
-// ours is an operation of our own, for what versitygw knows and does not do, or not as it should. The first result
+// ownAnswer is an operation of our own, for what versitygw knows and does not do, or not as it should. The first result
 // is the answer's document; nil for none.
-func ours(action string, do func(*backend, addressed) (document any, status int, err error)) operation {
+type ownAnswer func(*backend, addressed) (document any, status int, err error)
+
+// ours is the answer in versitygw's form.
+func ours(action string, do ownAnswer) operation {
 	name := strings.TrimPrefix(action, actionPrefix)
 	return func(p *port, c fiber.Ctx) (*controllers.Response, error) {
 		a := p.backend.addressedBy(c)
@@ -63,7 +66,7 @@ func (b *backend) there(a addressed) error {
 }
 
 // none answers that a bucket has no such configuration, which none can have.
-func none(code, message string) func(*backend, addressed) (any, int, error) {
+func none(code, message string) ownAnswer {
 	return func(b *backend, a addressed) (any, int, error) {
 		if err := b.there(a); err != nil {
 			return nil, 0, err

@@ -188,11 +188,27 @@ func (p *port) dispatch(c fiber.Ctx) error {
 func (p *port) serve() {
 	for _, place := range places {
 		for _, r := range place.routes {
-			do := func(c fiber.Ctx) (*controllers.Response, error) { return r.do(p, c) }
-			p.routes = append(p.routes, controllers.ProcessHandlers(do, r.action, &p.services, p.handlers(r)...))
+			p.routes = append(p.routes, p.handler(r.operation(), r.action, p.handlers(r)...))
 		}
 	}
-	p.notAllowed = controllers.ProcessHandlers(func(c fiber.Ctx) (*controllers.Response, error) {
+	p.notAllowed = p.handler(func(_ *port, c fiber.Ctx) (*controllers.Response, error) {
 		return &controllers.Response{}, s3err.GetMethodNotAllowedErr(c.Method(), s3err.ResourceTypeService, nil)
-	}, metrics.ActionUndetected, &p.services)
+	}, metrics.ActionUndetected)
+}
+
+func (p *port) handler(do operation, action string, before ...fiber.Handler) fiber.Handler {
+	bound := func(c fiber.Ctx) (*controllers.Response, error) { return do(p, c) }
+	return controllers.ProcessHandlers(bound, action, &p.services, before...)
+}
+
+func (r route) served() bool { return r.do != nil || r.own != nil }
+
+func (r route) operation() operation {
+	switch {
+	case r.own != nil:
+		return ours(r.action, r.own)
+	case r.do != nil:
+		return r.do
+	}
+	return fails(s3err.GetAPIError(s3err.ErrNotImplemented))
 }

@@ -29,11 +29,12 @@ type place struct {
 
 // route is one operation, and what of a request chooses it.
 type route struct {
-	sub    string // S3's sub-resource, a parameter; none: the place itself
-	and    string // another parameter that must be there; with =VALUE: that has this value
-	header string // a header that must be there
-	action string // versitygw's name of the operation
-	do     operation
+	sub    string    // S3's sub-resource, a parameter; none: the place itself
+	and    string    // another parameter that must be there; with =VALUE: that has this value
+	header string    // a header that must be there
+	action string    // versitygw's name of the operation
+	do     operation // of versitygw, or in its form
+	own    ownAnswer // or of our own. Without any, the answer is NotImplemented
 	steps  steps
 }
 
@@ -63,24 +64,24 @@ var places = []place{
 		{sub: "policy", action: metrics.ActionGetBucketPolicy, do: versity(ctl.GetBucketPolicy)},
 		{sub: "cors", action: metrics.ActionGetBucketCors, do: versity(ctl.GetBucketCors)},
 		{sub: "object-lock", action: metrics.ActionGetObjectLockConfiguration, do: versity(ctl.GetObjectLockConfiguration)},
-		{sub: "acl", action: metrics.ActionGetBucketAcl, do: ours(metrics.ActionGetBucketAcl, (*backend).readACL), steps: checked | sumOptional},
+		{sub: "acl", action: metrics.ActionGetBucketAcl, own: (*backend).readACL, steps: checked | sumOptional},
 		{sub: "uploads", action: metrics.ActionListMultipartUploads, do: versity(ctl.ListMultipartUploads)},
 		{sub: "versions", action: metrics.ActionListObjectVersions, do: versity(ctl.ListObjectVersions)},
-		{sub: "policyStatus", action: metrics.ActionGetBucketPolicyStatus, do: ours(metrics.ActionGetBucketPolicyStatus, (*backend).readPolicyStatus), steps: checked},
+		{sub: "policyStatus", action: metrics.ActionGetBucketPolicyStatus, own: (*backend).readPolicyStatus, steps: checked},
 		unserved("analytics", "id", metrics.ActionGetBucketAnalyticsConfiguration),
 		unserved("analytics", "", metrics.ActionListBucketAnalyticsConfigurations),
-		{sub: "encryption", action: metrics.ActionGetBucketEncryption, do: ours(metrics.ActionGetBucketEncryption, noEncryption), steps: checked | noCORS},
+		{sub: "encryption", action: metrics.ActionGetBucketEncryption, own: noEncryption, steps: checked | noCORS},
 		unserved("intelligent-tiering", "id", metrics.ActionGetBucketIntelligentTieringConfiguration),
 		unserved("intelligent-tiering", "", metrics.ActionListBucketIntelligentTieringConfigurations),
 		unserved("inventory", "id", metrics.ActionGetBucketInventoryConfiguration),
 		unserved("inventory", "", metrics.ActionListBucketInventoryConfigurations),
-		{sub: "lifecycle", action: metrics.ActionGetBucketLifecycleConfiguration, do: ours(metrics.ActionGetBucketLifecycleConfiguration, noLifecycle), steps: checked | noCORS},
+		{sub: "lifecycle", action: metrics.ActionGetBucketLifecycleConfiguration, own: noLifecycle, steps: checked | noCORS},
 		unserved("logging", "", metrics.ActionGetBucketLogging),
 		unserved("requestPayment", "", metrics.ActionGetBucketRequestPayment),
 		unserved("metrics", "id", metrics.ActionGetBucketMetricsConfiguration),
 		unserved("metrics", "", metrics.ActionListBucketMetricsConfigurations),
-		{sub: "replication", action: metrics.ActionGetBucketReplication, do: ours(metrics.ActionGetBucketReplication, noReplication), steps: checked | noCORS},
-		{sub: "publicAccessBlock", action: metrics.ActionGetPublicAccessBlock, do: ours(metrics.ActionGetPublicAccessBlock, (*backend).readPublicAccess), steps: checked | noCORS},
+		{sub: "replication", action: metrics.ActionGetBucketReplication, own: noReplication, steps: checked | noCORS},
+		{sub: "publicAccessBlock", action: metrics.ActionGetPublicAccessBlock, own: (*backend).readPublicAccess, steps: checked | noCORS},
 		unserved("notification", "", metrics.ActionGetBucketNotificationConfiguration),
 		unserved("accelerate", "", metrics.ActionGetBucketAccelerateConfiguration),
 		{sub: "website", action: metrics.ActionGetBucketWebsite, do: versity(ctl.GetBucketWebsite)},
@@ -94,7 +95,7 @@ var places = []place{
 		{sub: "object-lock", action: metrics.ActionPutObjectLockConfiguration, do: versity(ctl.PutObjectLockConfiguration), steps: needsBody | needsSum},
 		{sub: "cors", action: metrics.ActionPutBucketCors, do: versity(ctl.PutBucketCors), steps: needsBody | needsSum},
 		{sub: "policy", action: metrics.ActionPutBucketPolicy, do: versity(ctl.PutBucketPolicy), steps: checked},
-		{sub: "acl", action: metrics.ActionPutBucketAcl, do: ours(metrics.ActionPutBucketAcl, (*backend).writeACL), steps: checked},
+		{sub: "acl", action: metrics.ActionPutBucketAcl, own: (*backend).writeACL, steps: checked},
 		unserved("analytics", "", metrics.ActionPutBucketAnalyticsConfiguration),
 		unserved("encryption", "", metrics.ActionPutBucketEncryption),
 		unserved("intelligent-tiering", "", metrics.ActionPutBucketIntelligentTieringConfiguration),
@@ -104,7 +105,7 @@ var places = []place{
 		unserved("requestPayment", "", metrics.ActionPutBucketRequestPayment),
 		unserved("metrics", "", metrics.ActionPutBucketMetricsConfiguration),
 		unserved("replication", "", metrics.ActionPutBucketReplication),
-		{sub: "publicAccessBlock", action: metrics.ActionPutPublicAccessBlock, do: ours(metrics.ActionPutPublicAccessBlock, (*backend).writePublicAccess), steps: checked | noCORS},
+		{sub: "publicAccessBlock", action: metrics.ActionPutPublicAccessBlock, own: (*backend).writePublicAccess, steps: checked | noCORS},
 		unserved("notification", "", metrics.ActionPutBucketNotificationConfiguration),
 		unserved("accelerate", "", metrics.ActionPutBucketAccelerateConfiguration),
 		{sub: "website", action: metrics.ActionPutBucketWebsite, do: versity(ctl.PutBucketWebsite), steps: needsBody},
@@ -117,13 +118,13 @@ var places = []place{
 		{sub: "policy", action: metrics.ActionDeleteBucketPolicy, do: versity(ctl.DeleteBucketPolicy)},
 		{sub: "cors", action: metrics.ActionDeleteBucketCors, do: versity(ctl.DeleteBucketCors)},
 		unserved("analytics", "", metrics.ActionDeleteBucketAnalyticsConfiguration),
-		{sub: "encryption", action: metrics.ActionDeleteBucketEncryption, do: ours(metrics.ActionDeleteBucketEncryption, deleteNone), steps: checked | noCORS},
+		{sub: "encryption", action: metrics.ActionDeleteBucketEncryption, own: deleteNone, steps: checked | noCORS},
 		unserved("intelligent-tiering", "", metrics.ActionDeleteBucketIntelligentTieringConfiguration),
 		unserved("inventory", "", metrics.ActionDeleteBucketInventoryConfiguration),
 		unserved("lifecycle", "", metrics.ActionDeleteBucketLifecycle),
 		unserved("metrics", "", metrics.ActionDeleteBucketMetricsConfiguration),
 		unserved("replication", "", metrics.ActionDeleteBucketReplication),
-		{sub: "publicAccessBlock", action: metrics.ActionDeletePublicAccessBlock, do: ours(metrics.ActionDeletePublicAccessBlock, (*backend).deletePublicAccess), steps: checked | noCORS},
+		{sub: "publicAccessBlock", action: metrics.ActionDeletePublicAccessBlock, own: (*backend).deletePublicAccess, steps: checked | noCORS},
 		{sub: "website", action: metrics.ActionDeleteBucketWebsite, do: versity(ctl.DeleteBucketWebsite)},
 		{action: metrics.ActionDeleteBucket, do: versity(ctl.DeleteBucket)},
 	}},
@@ -144,7 +145,7 @@ var places = []place{
 		{sub: "tagging", action: metrics.ActionGetObjectTagging, do: versity(ctl.GetObjectTagging)},
 		{sub: "retention", action: metrics.ActionGetObjectRetention, do: versity(ctl.GetObjectRetention)},
 		{sub: "legal-hold", action: metrics.ActionGetObjectLegalHold, do: versity(ctl.GetObjectLegalHold)},
-		{sub: "acl", action: metrics.ActionGetObjectAcl, do: ours(metrics.ActionGetObjectAcl, (*backend).readACL), steps: checked},
+		{sub: "acl", action: metrics.ActionGetObjectAcl, own: (*backend).readACL, steps: checked},
 		{sub: "attributes", action: metrics.ActionGetObjectAttributes, do: versity(ctl.GetObjectAttributes)},
 		{sub: "uploadId", action: metrics.ActionListParts, do: versity(ctl.ListParts)},
 		{action: metrics.ActionGetObject, do: versity(ctl.GetObject)},
@@ -153,10 +154,10 @@ var places = []place{
 		{sub: "tagging", action: metrics.ActionPutObjectTagging, do: versity(ctl.PutObjectTagging), steps: corsFirst | needsBody},
 		{sub: "retention", action: metrics.ActionPutObjectRetention, do: versity(ctl.PutObjectRetention), steps: checked | needsSum},
 		{sub: "legal-hold", action: metrics.ActionPutObjectLegalHold, do: versity(ctl.PutObjectLegalHold), steps: checked | needsSum},
-		{sub: "acl", action: metrics.ActionPutObjectAcl, do: ours(metrics.ActionPutObjectAcl, (*backend).writeACL), steps: checked},
+		{sub: "acl", action: metrics.ActionPutObjectAcl, own: (*backend).writeACL, steps: checked},
 		{sub: "uploadId", and: "partNumber", header: headerCopySource, action: metrics.ActionUploadPartCopy, do: versity(ctl.UploadPartCopy)},
 		{sub: "uploadId", and: "partNumber", action: metrics.ActionUploadPart, do: versity(ctl.UploadPart), steps: streamed},
-		{and: "partNumber", action: metrics.ActionUndetected, do: fails(s3err.GetInvalidArgumentErr(s3err.InvalidArgMissingUploadId, "partNumber")), steps: open},
+		{and: "partNumber", action: metrics.ActionUndetected, do: fails(errUploadID), steps: open},
 		{sub: "uploadId", action: metrics.ActionUndetected, do: fails(errPartNumber), steps: open},
 		{header: headerCopySource, action: metrics.ActionCopyObject, do: versity(ctl.CopyObject), steps: corsFirst},
 		{action: metrics.ActionPutObject, do: versity(ctl.PutObject), steps: streamed | corsFirst},
@@ -185,9 +186,13 @@ const headerCopySource = "X-Amz-Copy-Source"
 // noCopySource refuses a header that only writes may have, before anybody asks who sent it.
 var noCopySource = route{header: headerCopySource, action: metrics.ActionUndetected, do: refuseCopySource, steps: open}
 
-// unserved is an operation that versitygw knows and nobody serves.
+// unserved is an operation that versitygw knows and nobody serves: who asks for it is authenticated nevertheless.
 func unserved(sub, and, action string) route {
-	return route{sub: sub, and: and, action: action, do: fails(s3err.GetAPIError(s3err.ErrNotImplemented)), steps: noCORS}
+	return route{sub: sub, and: and, action: action, steps: noCORS}
 }
 
-var errPartNumber = s3err.GetMethodNotAllowedErr(http.MethodPut, s3err.ResourceTypeUpload, []string{http.MethodDelete, http.MethodPost, http.MethodGet})
+var (
+	errPartNumber = s3err.GetMethodNotAllowedErr(http.MethodPut, s3err.ResourceTypeUpload,
+		[]string{http.MethodDelete, http.MethodPost, http.MethodGet})
+	errUploadID = s3err.GetInvalidArgumentErr(s3err.InvalidArgMissingUploadId, "partNumber")
+)
