@@ -1,0 +1,1425 @@
+-- What the migrations make, for reading and for comparing: it can't be run. The query is internal/catalogue/catalogue.sql;
+-- PostgreSQL 15 wrote it. After a change: make schema
+
+ROLE fence_gateway
+
+ROLE fence_owner
+  MEMBER OF pg_signal_backend
+
+ROLE fence_writer
+
+SCHEMA fence
+  OWNER fence_owner
+  GRANT USAGE TO PUBLIC
+  COMMENT 'fencegate schema version 48'
+
+TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
+  OWNER fence_owner
+
+SEQUENCE fence.protections AS integer START 1 INCREMENT 1 MINVALUE 1 MAXVALUE 2147483647 CACHE 1
+  OWNER fence_owner
+
+TABLE fence.arms
+  resource text COLLATE "C" NOT NULL
+  CONSTRAINT arms_pkey PRIMARY KEY (resource)
+  CREATE UNIQUE INDEX arms_pkey ON fence.arms USING btree (resource)
+  OWNER fence_owner
+
+TABLE fence.beats WITH (fillfactor=10)
+  only_row boolean NOT NULL DEFAULT true
+  beats bigint NOT NULL
+  CONSTRAINT beats_only_row_check CHECK (only_row)
+  CONSTRAINT beats_pkey PRIMARY KEY (only_row)
+  CREATE UNIQUE INDEX beats_pkey ON fence.beats USING btree (only_row)
+  OWNER fence_owner
+
+TABLE fence.epochs
+  only_row boolean NOT NULL DEFAULT true
+  epoch bigint NOT NULL
+  CONSTRAINT epochs_epoch_check CHECK (((epoch >= 0) AND (epoch < 2097152)))
+  CONSTRAINT epochs_only_row_check CHECK (only_row)
+  CONSTRAINT epochs_pkey PRIMARY KEY (only_row)
+  CREATE UNIQUE INDEX epochs_pkey ON fence.epochs USING btree (only_row)
+  OWNER fence_owner
+
+TABLE fence.invalidations
+  id uuid NOT NULL DEFAULT gen_random_uuid()
+  identity text NOT NULL
+  at timestamp with time zone NOT NULL DEFAULT now()
+  by text NOT NULL DEFAULT SESSION_USER
+  raised bigint NOT NULL
+  unsealed bigint NOT NULL
+  CONSTRAINT invalidations_pkey PRIMARY KEY (id)
+  CREATE UNIQUE INDEX invalidations_pkey ON fence.invalidations USING btree (id)
+  OWNER fence_owner
+
+TABLE fence.registry
+  relation regclass NOT NULL
+  resource text
+  under text
+  per_row text
+  mode text NOT NULL DEFAULT 'enforce'::text
+  stamp name
+  number integer
+  CONSTRAINT registry_check CHECK ((num_nonnulls(resource, under, per_row) = 1))
+  CONSTRAINT registry_mode_check CHECK ((mode = ANY (ARRAY['enforce'::text, 'report'::text])))
+  CONSTRAINT registry_pkey PRIMARY KEY (relation)
+  CREATE UNIQUE INDEX registry_pkey ON fence.registry USING btree (relation)
+  OWNER fence_owner
+  GRANT SELECT TO PUBLIC
+
+TABLE fence.resources WITH (fillfactor=50)
+  resource text COLLATE "C" NOT NULL
+  token bigint NOT NULL
+  seal bytea
+  holder text NOT NULL
+  armed_at timestamp with time zone NOT NULL
+  undrained bigint[] NOT NULL DEFAULT '{}'::bigint[]
+  CONSTRAINT resources_pkey PRIMARY KEY (resource)
+  CONSTRAINT resources_seal_check CHECK ((octet_length(seal) = 32))
+  CONSTRAINT resources_token_check CHECK ((token > 0))
+  CREATE UNIQUE INDEX resources_pkey ON fence.resources USING btree (resource)
+  OWNER fence_owner
+
+TABLE fence.schema_names
+  name text NOT NULL
+  resource text
+  under text
+  per_row text
+  mode text NOT NULL
+  stamp name
+  CONSTRAINT schema_names_pkey PRIMARY KEY (name)
+  CREATE UNIQUE INDEX schema_names_pkey ON fence.schema_names USING btree (name)
+  OWNER fence_owner
+
+TABLE fence.unsealed
+  pattern text COLLATE "C" NOT NULL
+  CONSTRAINT unsealed_pattern_check CHECK ((pattern <> ''::text))
+  CONSTRAINT unsealed_pkey PRIMARY KEY (pattern)
+  CREATE UNIQUE INDEX unsealed_pkey ON fence.unsealed USING btree (pattern)
+  OWNER fence_owner
+
+VIEW fence.fences
+  resource text
+  token bigint
+  sealed boolean
+  holder text
+  armed_at timestamp with time zone
+  undrained integer
+   SELECT resources.resource,
+      resources.token,
+      (resources.seal IS NOT NULL) AS sealed,
+      resources.holder,
+      resources.armed_at,
+      cardinality(resources.undrained) AS undrained
+     FROM fence.resources;
+  OWNER fence_owner
+  GRANT SELECT TO fence_gateway
+
+VIEW fence.protected
+  relation regclass
+  resource text
+  under text
+  guard name
+  complete boolean
+  per_row text
+  mode text
+  stamp name
+  would_refuse bigint
+  number integer
+   SELECT (t.tgrelid)::regclass AS relation,
+      g.resource,
+      g.under,
+      t.tgname AS guard,
+      ((t.tgqual IS NULL) AND ((t.tgattr)::text = ''::text) AND (t.tgnargs > 0) AND
+          CASE c.relkind
+              WHEN 'v'::"char" THEN ((t.tgenabled = 'O'::"char") AND (t.tgtype = 30) AND (pg_relation_is_updatable((c.oid)::regclass, false) = 0))
+              ELSE ((t.tgenabled = 'A'::"char") AND (t.tgtype = 62))
+          END AND ((g.per_row IS NULL) OR COALESCE(((r.complete = 3) AND ((r.number)::text = g.number) AND (r.mode = g.mode) AND (r.needed IS NULL)), false)) AND ((g.per_row IS NOT NULL) OR (r.complete IS NULL) OR ((r.complete = 2) AND (NOT (r.needed IS DISTINCT FROM COALESCE(g.resource, (g.under || '*'::text)))))) AND ((r.stamp IS NULL) OR (c.relkind <> 'r'::"char") OR (EXISTS ( SELECT
+             FROM (pg_trigger s
+               JOIN pg_proc f ON ((f.oid = s.tgfoid)))
+            WHERE ((s.tgrelid = t.tgrelid) AND (f.pronamespace = ('fence'::regnamespace)::oid) AND (f.proname = ('stamp_'::text || r.number)) AND (s.tgenabled = 'A'::"char") AND (s.tgtype = 23) AND (s.tgqual IS NULL) AND ((s.tgattr)::text = ''::text)))))) AS complete,
+      g.per_row,
+      g.mode,
+      (COALESCE(r.stamp, g.later_stamp))::name AS stamp,
+          CASE g.mode
+              WHEN 'report'::text THEN COALESCE(pg_sequence_last_value(to_regclass(('fence.refused_'::text || g.number))), (0)::bigint)
+              ELSE NULL::bigint
+          END AS would_refuse,
+      COALESCE(r.number, (g.number)::integer) AS number
+     FROM (((pg_trigger t
+       JOIN pg_class c ON ((c.oid = t.tgrelid)))
+       JOIN ( VALUES ('fence.guard'::regproc,'guard'::text), ('fence.guard_rows'::regproc,'rows'::text), ('fence.report'::regproc,'report'::text)) k(made, kind) ON (((k.made)::oid = t.tgfoid)))
+       LEFT JOIN fence.row_guards r ON (((r.relation)::oid = t.tgrelid))),
+      LATERAL fence.arguments(t.tgargs) a(a),
+      LATERAL ( SELECT NULLIF(
+                  CASE
+                      WHEN (k.kind <> 'rows'::text) THEN a.a[1]
+                      ELSE NULL::text
+                  END, ''::text) AS resource,
+              NULLIF(
+                  CASE
+                      WHEN (k.kind <> 'rows'::text) THEN a.a[2]
+                      ELSE NULL::text
+                  END, ''::text) AS under,
+              NULLIF(
+                  CASE k.kind
+                      WHEN 'rows'::text THEN a.a[1]
+                      WHEN 'report'::text THEN a.a[3]
+                      ELSE NULL::text
+                  END, ''::text) AS per_row,
+              "substring"(
+                  CASE k.kind
+                      WHEN 'rows'::text THEN a.a[2]
+                      WHEN 'report'::text THEN a.a[4]
+                      ELSE NULL::text
+                  END, '^[0-9]{1,9}$'::text) AS number,
+              NULLIF(
+                  CASE k.kind
+                      WHEN 'report'::text THEN a.a[5]
+                      ELSE NULL::text
+                  END, ''::text) AS later_stamp,
+                  CASE k.kind
+                      WHEN 'report'::text THEN 'report'::text
+                      ELSE 'enforce'::text
+                  END AS mode) g;
+  OWNER fence_owner
+  GRANT SELECT TO PUBLIC
+
+VIEW fence.row_guards
+  relation regclass
+  number integer
+  mode text
+  needed text
+  stamp text
+  complete bigint
+   SELECT (t.tgrelid)::regclass AS relation,
+      (substr((p.proname)::text, 6))::integer AS number,
+      a.a[1] AS mode,
+      NULLIF(a.a[2], ''::text) AS needed,
+      NULLIF(a.a[3], ''::text) AS stamp,
+      count(*) FILTER (WHERE ((t.tgenabled = 'A'::"char") AND (t.tgqual IS NULL) AND ((t.tgattr)::text = ''::text) AND ((a.a[2] <> ''::text) OR ((t.tgtype = 4) OR (t.tgoldtable = 'old_rows'::name))) AND ((t.tgtype = 8) OR (t.tgnewtable = 'new_rows'::name)) AND (t.tgtype = ANY (ARRAY[4, 8, 16])))) AS complete
+     FROM (pg_trigger t
+       JOIN pg_proc p ON ((p.oid = t.tgfoid))),
+      LATERAL fence.arguments(t.tgargs) a(a)
+    WHERE ((p.pronamespace = ('fence'::regnamespace)::oid) AND (p.proname ~ '^rows_[0-9]+$'::text))
+    GROUP BY (t.tgrelid)::regclass, (substr((p.proname)::text, 6))::integer, a.a[1], NULLIF(a.a[2], ''::text), NULLIF(a.a[3], ''::text);
+  OWNER fence_owner
+  GRANT SELECT TO PUBLIC
+
+VIEW fence.schemas
+  schema regnamespace
+  resource text
+  under text
+  per_row text
+  mode text
+  stamp name
+   SELECT to_regnamespace(n.name) AS schema,
+      n.resource,
+      n.under,
+      n.per_row,
+      n.mode,
+      n.stamp
+     FROM fence.schema_names n
+    WHERE (to_regnamespace(n.name) IS NOT NULL);
+  OWNER fence_owner
+  GRANT SELECT TO PUBLIC
+
+VIEW fence.uncovered
+  relation regclass
+  reason text
+   SELECT p.relation,
+      format('guard %I is disabled or does not cover every kind of write'::text, p.guard) AS reason
+     FROM fence.protected p
+    WHERE (NOT p.complete)
+  UNION ALL
+   SELECT p.relation,
+      'is in report mode: what it would refuse is logged, and nothing is refused'::text AS reason
+     FROM fence.protected p
+    WHERE (p.complete AND (p.mode = 'report'::text))
+  UNION ALL
+   SELECT r.relation,
+      'its guard was dropped or changed: protect it again, or unprotect it'::text AS reason
+     FROM (fence.registry r
+       JOIN pg_class c ON ((c.oid = (r.relation)::oid)))
+    WHERE (NOT (EXISTS ( SELECT
+             FROM fence.protected p
+            WHERE (((p.relation)::oid = (r.relation)::oid) AND (NOT ((p.resource IS DISTINCT FROM r.resource) OR (p.under IS DISTINCT FROM r.under) OR (p.per_row IS DISTINCT FROM r.per_row) OR (p.mode IS DISTINCT FROM r.mode) OR (p.stamp IS DISTINCT FROM r.stamp)))))))
+  UNION ALL
+   SELECT DISTINCT d.relation,
+      ('is a partition or child of a protected table and has no guard'::text ||
+          CASE c.relkind
+              WHEN 'f'::"char" THEN ', nor can a foreign table have one'::text
+              ELSE ''::text
+          END) AS reason
+     FROM fence.protected p,
+      (LATERAL fence.family(p.relation) d(relation)
+       JOIN pg_class c ON ((c.oid = (d.relation)::oid)))
+    WHERE (NOT (EXISTS ( SELECT
+             FROM fence.protected g
+            WHERE ((g.relation)::oid = (d.relation)::oid))))
+  UNION ALL
+   SELECT DISTINCT p.relation,
+      format('is written through its parent %s, %s'::text, a.relation,
+          CASE
+              WHEN (EXISTS ( SELECT
+                 FROM fence.protected g
+                WHERE ((g.relation)::oid = (a.relation)::oid))) THEN 'whose guard needs another resource'::text
+              ELSE 'which has no guard'::text
+          END) AS reason
+     FROM fence.protected p,
+      LATERAL fence.ancestors(p.relation) a(relation)
+    WHERE (NOT (EXISTS ( SELECT
+             FROM fence.protected g
+            WHERE (((g.relation)::oid = (a.relation)::oid) AND (NOT ((g.resource IS DISTINCT FROM p.resource) OR (g.under IS DISTINCT FROM p.under) OR (g.per_row IS DISTINCT FROM p.per_row)))))))
+  UNION ALL
+   SELECT t.relation,
+      format('is in the protected schema %s and has no guard'::text, s.schema) AS reason
+     FROM fence.schemas s,
+      LATERAL fence.tables_of(s.schema) t(relation)
+    WHERE (NOT (EXISTS ( SELECT
+             FROM fence.protected g
+            WHERE ((g.relation)::oid = (t.relation)::oid))))
+  UNION ALL
+   SELECT c.oid AS relation,
+      format('is a foreign table in the protected schema %s, and can''t be guarded here'::text, s.schema) AS reason
+     FROM (fence.schemas s
+       JOIN pg_class c ON (((c.relnamespace = (s.schema)::oid) AND (c.relkind = 'f'::"char"))));
+  OWNER fence_owner
+  GRANT SELECT TO PUBLIC
+
+FUNCTION fence."check"(needed text DEFAULT NULL::text) RETURNS bigint
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  body 19e3461ebd73a065ab7c3bc2b3127526
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_writer
+
+FUNCTION fence."position"() RETURNS pg_lsn
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body b4fa9bb17e78b59c8304f0db9de84739
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.accepts_unsealed(p_resource text) RETURNS boolean
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body aec954e0abfcdf4146a7382820efd8ae
+  OWNER fence_owner
+
+FUNCTION fence.ancestors(p_relation regclass) RETURNS SETOF regclass
+  sql STABLE COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  body 0ca54c5342e95808064661b0a1650457
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.arguments(p_bytes bytea) RETURNS text[]
+  plpgsql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 8f3272af463eb9b6261a2e41b3d1351a
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.arm(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '00:00:05'::interval) RETURNS boolean
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  body 8aa991d047bb9a4657e8fa96ceebfb1d
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION fence.arm_otherwise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval) RETURNS boolean
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 6b72a1eef64bb6960f4a57544da359f5
+  OWNER fence_owner
+
+FUNCTION fence.arming_named(p_resource text) RETURNS text
+  sql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body ac5b2fe918229ab80561674875530d9c
+  OWNER fence_owner
+
+FUNCTION fence.beat() RETURNS bigint
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body ac21fc626f3ac4caaa4fffddd0212d43
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION fence.check_issued(resource text, token bigint) RETURNS bigint
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 43c78457a8219b7ea34c28291e71258e
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION fence.commit_durably() RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body fae87b5f01980bc015080b2031e04b74
+  OWNER fence_owner
+
+FUNCTION fence.cover(p_relation regclass) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 3a2765fd0fcd25e05c5fbcb55c1ed4f9
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.drain(p_resource text, p_token bigint, p_seal_hash bytea, p_grace interval DEFAULT '00:00:00.2'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT ours boolean, OUT recorded bigint, OUT ended integer) RETURNS record
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body f1d2da9802d4e2453272f7ef7acd02aa
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION fence.drain_all(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[], p_grace interval DEFAULT '00:00:00.2'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT ours boolean, OUT resource text, OUT recorded bigint) RETURNS record
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body fbeeaf401f46c2371a5201f2edc7c915
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION fence.drain_invalidated(p_grace interval DEFAULT '00:00:00.2'::interval, p_limit interval DEFAULT '00:00:05'::interval) RETURNS TABLE(resource text, held_by text)
+  plpgsql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  body 0e29a8e259da96e8b98fe0195d3a5dd3
+  OWNER fence_owner
+
+FUNCTION fence.end_holders(p_key bigint, OUT told integer, OUT held_by text) RETURNS record
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 47431343fdbabb0dd5e4ee6fa7f06f60
+  OWNER fence_owner
+
+FUNCTION fence.enforce(relation regclass) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 05e91421c1cdae912e0642b31980062b
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.expression_fault(p_index regclass) RETURNS text
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 6782bcb4ea88bf1a88206d87886a7bba
+  OWNER fence_owner
+
+FUNCTION fence.family(p_relation regclass) RETURNS SETOF regclass
+  sql STABLE COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  body 287d0a1fd52b1f3927fe1fbf5da603ae
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.fast_check(r text, g text) RETURNS bigint
+  plpgsql VOLATILE COST 100
+  body 45101a96f3f603df8e64bb8f944caf93
+  OWNER fence_owner
+
+FUNCTION fence.forget(p_relation regclass) RETURNS void
+  sql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body f100feefeeda2ab8db72963a7020bbea
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.guard() RETURNS trigger
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  body a71e598142a3a15db9c6c4022376eea4
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_writer
+
+FUNCTION fence.guard_rows() RETURNS trigger
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  body fafa8e03db06e7e88bff6950091a5d01
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_writer
+
+FUNCTION fence.holders(p_key bigint) RETURNS TABLE(pid integer, gid text, writer boolean)
+  sql VOLATILE COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  body 07ecf4895e18c7ea182c2c9b815225b5
+  OWNER fence_owner
+
+FUNCTION fence.holders_named(p_key bigint) RETURNS text
+  sql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body bb24235e3820af20b706c5e0c5c28a31
+  OWNER fence_owner
+
+FUNCTION fence.identity(OUT identity text, OUT written pg_lsn, OUT beats bigint, OUT invalidations text[]) RETURNS record
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 75381bb20669480a0dfddfa94395909a
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+  GRANT EXECUTE TO fence_writer
+
+FUNCTION fence.install_event_triggers() RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body a55935eb725633a632d6757baac02e32
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.intact(p_relation regclass) RETURNS boolean
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 7bec418ffa92bb6e2d0cb638ef575066
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.invalidate_all(p_again boolean DEFAULT false, p_limit interval DEFAULT '00:00:05'::interval, OUT id uuid, OUT identity text, OUT raised bigint, OUT unsealed bigint, OUT already boolean) RETURNS record
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 1c9644ef59922ae71c82d69dda0b7b26
+  OWNER fence_owner
+
+FUNCTION fence.is_newest(p_resource text) RETURNS boolean
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 16ad935da9fbfcc199aaccf988b3189f
+  OWNER fence_owner
+
+FUNCTION fence.judge_rows(p_relation regclass, p_resources text[], p_tokens bigint[], p_needed text) RETURNS fence.verdict
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body bea48311cff6798c03488f1e4383fb3e
+  OWNER fence_owner
+
+FUNCTION fence.keep() RETURNS event_trigger
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 5773947a0c46b004062b71449e6e85dd
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.keep_dropped() RETURNS event_trigger
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 04bc4d0538fb3e5ecf6f877f505fcef8
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.key(p_resource text, p_token bigint, p_seal_hash bytea) RETURNS bigint
+  sql IMMUTABLE PARALLEL SAFE COST 100
+  body 291a88ea2de843102fe598fb20cce585
+  OWNER fence_owner
+
+FUNCTION fence.lock_within(p_key bigint, p_exclusive boolean, p_patience numeric) RETURNS boolean
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 714f15743cedd0bf83b5529a0498a05d
+  OWNER fence_owner
+
+FUNCTION fence.log_refusal(p_relation regclass, p_operation text, p_number text, v fence.verdict) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 08c1d0a2bd9d977419d1e3c57f68fa25
+  OWNER fence_owner
+
+FUNCTION fence.make_counter(p_number integer) RETURNS integer
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 038eef305e74f76b781a6207632021cd
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_writer
+
+FUNCTION fence.make_rows(p_index regclass, p_stamp name) RETURNS integer
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body dcd64f75138134fc81b35a1cba5c5023
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_writer
+
+FUNCTION fence.make_stamp(p_number integer, p_stamp name, p_resource text) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 0a6ca1fa21e98d7d9dc1e90635bae294
+  OWNER fence_owner
+
+FUNCTION fence.need_intact(p_relation regclass) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 8988b7ed92fe13830401ed5f63068649
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.need_read_committed() RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body eb9acb4633417be0026448b63247c5ad
+  OWNER fence_owner
+
+FUNCTION fence.need_writer() RETURNS void
+  plpgsql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body e2865c53c8e55b69bbf709da0ca741bc
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.outcome(xid text, run text) RETURNS text
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 5be234001b7fd1f9d8afc036b02d6b6c
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+  GRANT EXECUTE TO fence_writer
+
+FUNCTION fence.patience() RETURNS numeric
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 526e580dcac0430335ad0614b96d5d18
+  OWNER fence_owner
+
+FUNCTION fence.probe(p_relation regclass, p_expression text) RETURNS regclass
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 2f6247071127747ebf13753e444cdf5b
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.protect(relation regclass, resource text DEFAULT NULL::text, under text DEFAULT NULL::text, per_row text DEFAULT NULL::text, mode text DEFAULT 'enforce'::text, stamp name DEFAULT NULL::name) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body a12836748888a0265c5628f9d5e7e5a4
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.protect_schema(schema regnamespace, resource text DEFAULT NULL::text, under text DEFAULT NULL::text, per_row text DEFAULT NULL::text, mode text DEFAULT 'enforce'::text, stamp name DEFAULT NULL::name) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body bfdfdc24203dd5cf2a4b1baecac2c0d7
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.publish(stage uuid, if_match text DEFAULT NULL::text, if_none_match boolean DEFAULT false) RETURNS TABLE(bucket text, key text, etag text, size bigint)
+  sql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  body 6a1f4a5aa78f916dbc79a1ac7fd128d6
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_writer
+
+FUNCTION fence.publish_all(stages uuid[]) RETURNS TABLE(stage uuid, bucket text, key text, etag text, size bigint)
+  sql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  body ce4b33b8255c04484d0658b38a5c70ef
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_writer
+
+FUNCTION fence.put_guards(g fence.registry) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 9afc258666c0e6e5712e8120029bacf8
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.raise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '00:00:05'::interval, OUT raised boolean, OUT recorded bigint) RETURNS record
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 8db545d68e1882814783279e853163b8
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION fence.raise_all(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[], p_holders text[], p_limit interval DEFAULT '00:00:05'::interval, OUT raised boolean, OUT resource text, OUT recorded bigint) RETURNS record
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 4e460599471ed3b64c8dc8e229201127
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION fence.raise_epoch(p_above bigint) RETURNS bigint
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body f1f08ba09b46048ec853c52bf077c87b
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION fence.raise_unsealed(p_resource text, p_token bigint) RETURNS fence.verdict
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 39f7830241c6db0490df4519dda84c0e
+  OWNER fence_owner
+
+FUNCTION fence.refusal(p_state text, p_message text, p_resource text, p_presented bigint, p_recorded bigint, p_needed text DEFAULT NULL::text, p_advice text DEFAULT NULL::text, p_held_by text DEFAULT NULL::text) RETURNS fence.verdict
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body f802fe91bc7952b800239476f97dddb0
+  OWNER fence_owner
+
+FUNCTION fence.remember(p_relation regclass) RETURNS void
+  sql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body f6ab4f59f562044be675acd1d776044f
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.remember_schema(p_schema fence.schemas) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 2498e45a68d09537446029a2203c2a0c
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.replicates() RETURNS boolean
+  sql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 851050c8f0dc0115cc9236fdf9d0f7e2
+  OWNER fence_owner
+
+FUNCTION fence.report() RETURNS trigger
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body aa3c818f64e7514ac01fd437d3f887cc
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_writer
+
+FUNCTION fence.report_rows(p_relation regclass, p_operation text, p_resources text[], p_number text) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body bded28b645c3d104d8b64771f7d68ca2
+  OWNER fence_owner
+
+FUNCTION fence.resource_fault(p_resource text) RETURNS text
+  plpgsql IMMUTABLE PARALLEL SAFE COST 100
+  body 37d654c4d3dc88c46785c1536527de1c
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.revoke(p_resource text, p_holder text DEFAULT NULL::text, OUT token bigint, OUT seal_hash bytea) RETURNS record
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body ee96b8a544dd4c45f6e6223ab7b154e2
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION fence.server_run() RETURNS text
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  body 73d5ca0bbfae3e6b33ba4bc218ba149b
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+  GRANT EXECUTE TO fence_writer
+
+FUNCTION fence.shown(p_name text) RETURNS text
+  plpgsql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body cec20845d08b58b28dde825cbe80b29b
+  OWNER fence_owner
+
+FUNCTION fence.staged(stage uuid) RETURNS text
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body dda89f6cc4b731f8ff6e80225958aa40
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_writer
+
+FUNCTION fence.tables_of(p_schema regnamespace) RETURNS SETOF regclass
+  sql STABLE COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  body 6050fedc9650ff6976020572d8df8a03
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.take_turn(p_resource text, p_patience numeric) RETURNS boolean
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 07743155a86ef851a5d75cbf480d8688
+  OWNER fence_owner
+
+FUNCTION fence.text_fault(p_expression text) RETURNS text
+  plpgsql IMMUTABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body f334980475e40b12610125fadbac2b4b
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.tidy() RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 80944acba34440dd78e0d30a3d96be4c
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.try_settings(p_needed text) RETURNS fence.verdict
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body dd0b31c9cde8c44c528e6062c0fc837f
+  OWNER fence_owner
+
+FUNCTION fence.unescape(p_escaped text) RETURNS text
+  plpgsql IMMUTABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 98ca52e33730493c22d0beac40ab8c51
+  OWNER fence_owner
+
+FUNCTION fence.uninstall_event_triggers() RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body c3365ac6696fc87fbad3f9c353d3a01c
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.unprotect(relation regclass) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body c0bd8acf341f725683b407a02b19ca03
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.unprotect_schema(schema regnamespace) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 77a0a2a76d58706ca5459feff85dbacd
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.unpublish(bucket text, key text, if_match text DEFAULT NULL::text) RETURNS boolean
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 0a6e7fe513e942ff6f19fb803556490f
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_writer
+
+FUNCTION fence.use(resource text, token text) RETURNS bigint
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  body a05d52ae8a3fedb36ea75100840fd2f6
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_writer
+
+FUNCTION fence.use(resources text[], tokens text[]) RETURNS integer
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 36d2c240cde87a5a4331e4b1618bf2d0
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_writer
+
+FUNCTION fence.verify(p_resource text, p_token bigint, p_seal_hash bytea, p_kind text) RETURNS fence.verdict
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 4f31c003134a923041202c79ee26d433
+  OWNER fence_owner
+
+FUNCTION fence.verify_presented(p_resource text, p_setting text, p_presented text) RETURNS fence.verdict
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 36d0fd85ebfc6735c3ed51709c0de148
+  OWNER fence_owner
+
+FUNCTION fence.verify_settings(p_needed text) RETURNS fence.verdict
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 4ada2849b96aa552ab6badcb36302be9
+  OWNER fence_owner
+
+FUNCTION fence.view_fault(p_view regclass) RETURNS text
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body d1d661987ace46fb63cc9d09bf96669f
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+PROCEDURE fence.wait_for(IN p_position pg_lsn, IN p_patience interval DEFAULT '00:00:05'::interval)
+  plpgsql VOLATILE COST 100
+  body c2c9f953f181ed1ed00fb1818f137ff0
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+SCHEMA fencegate
+  OWNER (who migrates)
+  GRANT USAGE TO PUBLIC
+
+TABLE fencegate.migrations
+  version bigint NOT NULL
+  dirty boolean NOT NULL
+  CONSTRAINT migrations_pkey PRIMARY KEY (version)
+  CREATE UNIQUE INDEX migrations_pkey ON fencegate.migrations USING btree (version)
+  OWNER (who migrates)
+  GRANT SELECT TO PUBLIC
+
+SCHEMA objects
+  OWNER fence_owner
+  GRANT USAGE TO fence_gateway
+
+SEQUENCE objects.kept_order AS bigint START 1 INCREMENT 1 MINVALUE 1 MAXVALUE 9223372036854775807 CACHE 1
+  OWNER fence_owner
+
+TABLE objects.blobs WITH (fillfactor=70)
+  id uuid NOT NULL
+  state text NOT NULL DEFAULT 'pending'::text
+  changed_at timestamp with time zone NOT NULL DEFAULT now()
+  swept_at timestamp with time zone
+  tried_at timestamp with time zone
+  version uuid
+  CONSTRAINT blobs_pkey PRIMARY KEY (id)
+  CONSTRAINT blobs_state_check CHECK ((state = ANY (ARRAY['pending'::text, 'live'::text, 'superseded'::text, 'condemned'::text])))
+  CREATE INDEX blobs_to_sweep ON objects.blobs USING btree (changed_at) WHERE (state <> 'live'::text)
+  CREATE UNIQUE INDEX blobs_pkey ON objects.blobs USING btree (id)
+  OWNER fence_owner
+  GRANT SELECT TO fence_gateway
+
+TABLE objects.bucket_documents
+  bucket text COLLATE "C" NOT NULL
+  kind text NOT NULL
+  document text NOT NULL
+  CONSTRAINT bucket_documents_bucket_fkey FOREIGN KEY (bucket) REFERENCES objects.buckets(name) ON DELETE CASCADE
+  CONSTRAINT bucket_documents_document_check CHECK (((octet_length(document) >= 1) AND (octet_length(document) <= 65536)))
+  CONSTRAINT bucket_documents_kind_check CHECK ((kind = ANY (ARRAY['cors'::text, 'tagging'::text, 'ownership'::text, 'public-access'::text])))
+  CONSTRAINT bucket_documents_pkey PRIMARY KEY (bucket, kind)
+  CREATE UNIQUE INDEX bucket_documents_pkey ON objects.bucket_documents USING btree (bucket, kind)
+  OWNER fence_owner
+  GRANT SELECT TO fence_gateway
+
+TABLE objects.buckets
+  name text COLLATE "C" NOT NULL
+  depth integer NOT NULL
+  created_at timestamp with time zone NOT NULL DEFAULT now()
+  keep_count integer DEFAULT 0
+  keep_age interval
+  mode text NOT NULL DEFAULT 'lease'::text
+  CONSTRAINT buckets_check CHECK (((keep_count IS NULL) OR (keep_age IS NULL)))
+  CONSTRAINT buckets_depth_check CHECK ((depth >= '-1'::integer))
+  CONSTRAINT buckets_keep_age_check CHECK ((keep_age > '00:00:00'::interval))
+  CONSTRAINT buckets_keep_count_check CHECK ((keep_count >= 0))
+  CONSTRAINT buckets_mode_check CHECK ((mode = ANY (ARRAY['lease'::text, 'monotone'::text, 'none'::text])))
+  CONSTRAINT buckets_pkey PRIMARY KEY (name)
+  CREATE UNIQUE INDEX buckets_pkey ON objects.buckets USING btree (name)
+  OWNER fence_owner
+  GRANT SELECT TO fence_gateway
+
+TABLE objects.installation
+  only_row boolean NOT NULL DEFAULT true
+  id uuid NOT NULL DEFAULT gen_random_uuid()
+  history text
+  since timestamp with time zone NOT NULL DEFAULT '-infinity'::timestamp with time zone
+  CONSTRAINT installation_only_row_check CHECK (only_row)
+  CONSTRAINT installation_pkey PRIMARY KEY (only_row)
+  CREATE UNIQUE INDEX installation_pkey ON objects.installation USING btree (only_row)
+  OWNER fence_owner
+
+TABLE objects.parts
+  upload uuid NOT NULL
+  number integer NOT NULL
+  blob uuid NOT NULL
+  size bigint NOT NULL
+  etag text NOT NULL
+  checksum_algorithm text NOT NULL
+  checksum text NOT NULL
+  changed_at timestamp with time zone NOT NULL DEFAULT now()
+  CONSTRAINT parts_blob_key UNIQUE (blob)
+  CONSTRAINT parts_number_check CHECK (((number >= 1) AND (number <= 10000)))
+  CONSTRAINT parts_pkey PRIMARY KEY (upload, number)
+  CONSTRAINT parts_upload_fkey FOREIGN KEY (upload) REFERENCES objects.uploads(id) ON DELETE CASCADE
+  CREATE UNIQUE INDEX parts_blob_key ON objects.parts USING btree (blob)
+  CREATE UNIQUE INDEX parts_pkey ON objects.parts USING btree (upload, number)
+  OWNER fence_owner
+  GRANT SELECT TO fence_gateway
+
+TABLE objects.pointers WITH (fillfactor=80)
+  bucket text COLLATE "C" NOT NULL
+  key text COLLATE "C" NOT NULL
+  version uuid NOT NULL
+  size bigint NOT NULL
+  etag text NOT NULL
+  modified_at timestamp with time zone NOT NULL
+  CONSTRAINT pointers_pkey PRIMARY KEY (bucket, key)
+  CREATE UNIQUE INDEX pointers_pkey ON objects.pointers USING btree (bucket, key)
+  OWNER fence_owner
+  GRANT SELECT TO fence_gateway
+
+TABLE objects.prefix_rules
+  bucket text COLLATE "C" NOT NULL
+  prefix text COLLATE "C" NOT NULL
+  depth integer NOT NULL
+  mode text NOT NULL
+  CONSTRAINT prefix_rules_bucket_fkey FOREIGN KEY (bucket) REFERENCES objects.buckets(name) ON DELETE CASCADE
+  CONSTRAINT prefix_rules_depth_check CHECK ((depth >= '-1'::integer))
+  CONSTRAINT prefix_rules_mode_check CHECK ((mode = ANY (ARRAY['lease'::text, 'monotone'::text, 'none'::text])))
+  CONSTRAINT prefix_rules_pkey PRIMARY KEY (bucket, prefix)
+  CONSTRAINT prefix_rules_prefix_check CHECK ((prefix <> ''::text))
+  CREATE UNIQUE INDEX prefix_rules_pkey ON objects.prefix_rules USING btree (bucket, prefix)
+  OWNER fence_owner
+  GRANT SELECT TO fence_gateway
+
+TABLE objects.stages
+  id uuid NOT NULL
+  bucket text COLLATE "C" NOT NULL
+  key text COLLATE "C" NOT NULL
+  blob uuid NOT NULL
+  blobs uuid[] NOT NULL
+  blob_sizes bigint[] NOT NULL
+  etag text NOT NULL
+  attributes jsonb NOT NULL
+  resource text NOT NULL
+  token bigint NOT NULL
+  if_match text
+  if_none_match boolean NOT NULL
+  created_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+  CONSTRAINT stages_blob_fkey FOREIGN KEY (blob) REFERENCES objects.blobs(id) ON DELETE CASCADE
+  CONSTRAINT stages_blob_key UNIQUE (blob)
+  CONSTRAINT stages_pkey PRIMARY KEY (id)
+  CREATE INDEX stages_in_order ON objects.stages USING btree (bucket, key, id)
+  CREATE UNIQUE INDEX stages_blob_key ON objects.stages USING btree (blob)
+  CREATE UNIQUE INDEX stages_pkey ON objects.stages USING btree (id)
+  OWNER fence_owner
+  GRANT SELECT TO fence_gateway
+
+TABLE objects.taggings
+  id uuid NOT NULL
+  version uuid NOT NULL
+  bucket text COLLATE "C" NOT NULL
+  key text COLLATE "C" NOT NULL
+  tags jsonb NOT NULL
+  resource text NOT NULL
+  token bigint NOT NULL
+  invocation_id text
+  created_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+  CONSTRAINT taggings_pkey PRIMARY KEY (id)
+  CONSTRAINT taggings_version_fkey FOREIGN KEY (version) REFERENCES objects.versions(id) ON DELETE CASCADE
+  CREATE INDEX taggings_of_version ON objects.taggings USING btree (version)
+  CREATE UNIQUE INDEX taggings_once ON objects.taggings USING btree (bucket, key, invocation_id) WHERE (invocation_id IS NOT NULL)
+  CREATE UNIQUE INDEX taggings_pkey ON objects.taggings USING btree (id)
+  OWNER fence_owner
+  GRANT SELECT TO fence_gateway
+
+TABLE objects.uploads
+  id uuid NOT NULL
+  bucket text COLLATE "C" NOT NULL
+  key text COLLATE "C" NOT NULL
+  attributes jsonb NOT NULL
+  resource text NOT NULL
+  token bigint NOT NULL
+  created_at timestamp with time zone NOT NULL DEFAULT now()
+  CONSTRAINT uploads_pkey PRIMARY KEY (id)
+  CREATE INDEX uploads_in_order ON objects.uploads USING btree (bucket, key, id)
+  CREATE UNIQUE INDEX uploads_pkey ON objects.uploads USING btree (id)
+  OWNER fence_owner
+  GRANT SELECT TO fence_gateway
+
+TABLE objects.versions
+  id uuid NOT NULL
+  bucket text COLLATE "C" NOT NULL
+  key text COLLATE "C" NOT NULL
+  deletion boolean NOT NULL DEFAULT false
+  blobs uuid[] NOT NULL
+  blob_sizes bigint[] NOT NULL
+  size bigint NOT NULL
+  etag text NOT NULL
+  attributes jsonb NOT NULL DEFAULT '{}'::jsonb
+  resource text NOT NULL
+  token bigint NOT NULL
+  invocation_id text
+  created_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+  holder text NOT NULL DEFAULT ''::text
+  origin uuid
+  kept_order bigint
+  kept_at timestamp with time zone
+  removed_by text
+  removed_with bigint
+  removed_at timestamp with time zone
+  CONSTRAINT versions_pkey PRIMARY KEY (id)
+  CREATE INDEX deletions_to_forget ON objects.versions USING btree (created_at) WHERE (deletion AND (kept_order IS NULL))
+  CREATE INDEX versions_kept ON objects.versions USING btree (bucket, key, kept_order DESC) WHERE (kept_order IS NOT NULL)
+  CREATE INDEX versions_of_origin ON objects.versions USING btree (origin) WHERE (origin IS NOT NULL)
+  CREATE UNIQUE INDEX versions_once ON objects.versions USING btree (bucket, key, invocation_id)
+  CREATE UNIQUE INDEX versions_pkey ON objects.versions USING btree (id)
+  OWNER fence_owner
+  GRANT SELECT TO fence_gateway
+
+FUNCTION objects.abandon_upload(p_blob uuid) RETURNS boolean
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 959d8fb2ee54267f7941651bbce37968
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.abort_multipart(p_upload uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea) RETURNS uuid[]
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body ca6d2ba40008dee89010763bd04d70e4
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.adopt(p_blobs uuid[], p_dry boolean, OUT adopted integer, OUT named integer) RETURNS record
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 7aa38d934de1d45fbc8641e847b6ac2d
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.ages_since(p_dry boolean) RETURNS timestamp with time zone
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 45485986313b8dd8d21a7c580927b33c
+  OWNER fence_owner
+
+FUNCTION objects.authorize(p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea) RETURNS bigint
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 05678589a92aa70f447eabde69eff42f
+  OWNER fence_owner
+
+FUNCTION objects.authorize_stage(s objects.stages) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 0b81d36641a73e6442a3aa1ce6f5b33d
+  OWNER fence_owner
+
+FUNCTION objects.begin_change() RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body d5bc71619c57d89ab98fd31138a10fa2
+  OWNER fence_owner
+
+FUNCTION objects.begin_multipart(p_upload uuid, p_bucket text, p_key text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 66bbab36858b5bae2cb92c9d65008dbd
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.begin_upload(p_blob uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 65ef318b1dde65c4100707863b44ff44
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.check_expected(v objects.versions, p_if_match text, p_size bigint, p_modified timestamp with time zone) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 17abf51ed5088c20bbd08beb40ae026a
+  OWNER fence_owner
+
+FUNCTION objects.commit_deletion(p_version uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text) RETURNS objects.versions
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 7556dc57b7973c47e1f4f7f5108832e6
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.commit_deletion_if(p_version uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_size bigint, p_modified timestamp with time zone) RETURNS objects.versions
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 78ac8f318b041673700657c00f9ac4c3
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.commit_put(p_version uuid, p_bucket text, p_key text, p_blob uuid, p_size bigint, p_etag text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_if_none_match boolean, OUT version uuid, OUT modified timestamp with time zone, OUT kept boolean) RETURNS record
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  SET enable_seqscan=off
+  SET plan_cache_mode=force_generic_plan
+  body dcafce76022a9ea09753a95fa6cdcc4b
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.commit_upload(p_version uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_if_none_match boolean) RETURNS objects.versions
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 107c0c61e4f01d79eee7844e177bc52e
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.complete_multipart(p_upload uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_if_none_match boolean) RETURNS objects.versions
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 3bfd757bd2554d39fbf31f6dcc83f077
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.completed_multipart(p_upload uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea) RETURNS objects.versions
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 3aedba47a91a20c1893ffca3e20f2db2
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.condemn(p_pending interval, p_superseded interval, p_limit integer, p_dry boolean) RETURNS integer
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body a0dbc5abb28bdedd2e1250663442e612
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.condemned(p_again interval, p_begun timestamp with time zone, p_limit integer) RETURNS SETOF uuid
+  sql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  body 036619e08e9d9ad6d5b21e35a5148b8f
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.create_bucket(p_bucket text, p_depth integer, p_mode text DEFAULT 'lease'::text, OUT created boolean, OUT current_depth integer, OUT current_mode text) RETURNS record
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 54d9e17601296844232d9c0adbfaed93
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.delete_bucket(p_bucket text) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 7a7c0df595e49d0de5edb3b3b8e1dae0
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.drop_multipart(p_upload uuid) RETURNS uuid[]
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 07419c1ba46faeaa983050b04a609bb8
+  OWNER fence_owner
+
+FUNCTION objects.earlier_attempt(p_bucket text, p_key text, p_version uuid, p_invocation text) RETURNS objects.versions
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 2a401a361d43e4ba639248e46bc6ca46
+  OWNER fence_owner
+
+FUNCTION objects.ensure_bucket(p_bucket text, p_depth integer, p_mode text DEFAULT 'lease'::text) RETURNS boolean
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 29bf7d0378cd36bebedf1cc9f2373652
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.forget_deletions(p_age interval, p_limit integer, p_dry boolean) RETURNS integer
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 9fbf15ff649b7d81aa0b62e07b202500
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.holder_of(p_resource text) RETURNS text
+  plpgsql STABLE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body db5796749ffad2d21106573d1565ea0e
+  OWNER fence_owner
+
+FUNCTION objects.is_named(p_origin uuid) RETURNS boolean
+  plpgsql STABLE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body c95820c98e707b33345652d5f5095485
+  OWNER fence_owner
+
+FUNCTION objects.keeps(p_bucket text) RETURNS boolean
+  plpgsql STABLE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body a6a33a01709f7ebc7ab021f3d1576273
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.list(p_bucket text, p_prefix text, p_delimiter text, p_after text, p_limit integer) RETURNS TABLE(entry text, is_prefix boolean, size bigint, etag text, modified_at timestamp with time zone)
+  plpgsql STABLE SECURITY DEFINER COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  SET enable_seqscan=off
+  SET enable_bitmapscan=off
+  SET plan_cache_mode=force_generic_plan
+  SET jit=off
+  body 4fd4ec6203c8a70e6a4412031afd020e
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.list_uploads(p_bucket text, p_prefix text, p_delimiter text, p_after_key text, p_after_id uuid, p_limit integer) RETURNS TABLE(entry text, is_prefix boolean, id uuid, created_at timestamp with time zone)
+  plpgsql STABLE SECURITY DEFINER COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  SET enable_seqscan=off
+  SET enable_bitmapscan=off
+  SET plan_cache_mode=force_generic_plan
+  body 04b96fb7cbe13ab9bea2ac126d22d79f
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.list_versions(p_bucket text, p_prefix text, p_delimiter text, p_after_key text, p_after_version uuid, p_limit integer) RETURNS TABLE(entry text, is_prefix boolean, id uuid, latest boolean, deletion boolean, size bigint, etag text, modified_at timestamp with time zone, resource text, token bigint, holder text)
+  plpgsql STABLE SECURITY DEFINER COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  SET enable_seqscan=off
+  SET enable_bitmapscan=off
+  SET plan_cache_mode=force_generic_plan
+  body 7cc0b8e570c3b4d3feb6411a99ffa8a0
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.lock_current(p_bucket text, p_key text) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 38d316e06106e7295587ba99fd945410
+  OWNER fence_owner
+
+FUNCTION objects.lock_pointer(p_bucket text, p_key text, p_if_match text, p_if_none_match boolean) RETURNS objects.pointers
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 7268c4d28b2f718cbf6cb8e7266d1816
+  OWNER fence_owner
+
+FUNCTION objects.make_current(made objects.versions, p_if_match text, p_if_none_match boolean) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body f75f9a2ef391109b4fbb2f1141f09efc
+  OWNER fence_owner
+
+FUNCTION objects.owner_mark() RETURNS text
+  sql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 0ede3878c1772f5f828ec8eff5c33896
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.prefix_end(p text) RETURNS text
+  plpgsql IMMUTABLE COST 100
+  body 4b1471625ff6f6da2f529390497dc5e5
+  OWNER fence_owner
+
+FUNCTION objects.prune_versions(p_bucket text, p_key text, p_limit integer, p_dry boolean, OUT pruned integer, OUT bucket text, OUT key text) RETURNS record
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  SET enable_seqscan=off
+  SET enable_bitmapscan=off
+  SET plan_cache_mode=force_generic_plan
+  body e77fb660953d355d4360285c49a17cf5
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.publish(p_stages uuid[], p_if_match text, p_if_none_match boolean) RETURNS SETOF objects.stages
+  plpgsql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  body 837dd0a761cb180d9c5c7d49e5707923
+  OWNER fence_owner
+
+FUNCTION objects.publish_one(s objects.stages) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 1dbc2ce4ff80ae0bbb311b6630c2fcb9
+  OWNER fence_owner
+
+FUNCTION objects.put_part(p_upload uuid, p_bucket text, p_key text, p_number integer, p_blob uuid, p_size bigint, p_etag text, p_algorithm text, p_checksum text, p_resource text, p_token bigint, p_seal bytea) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body db67826fcdda5397be1bfe187a51ff61
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.put_tags(p_change uuid, p_bucket text, p_key text, p_version uuid, p_tags jsonb, p_resource text, p_token bigint, p_seal bytea, p_invocation text) RETURNS uuid
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 3dba12cc75babdb3907f0fd33c9658a1
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.raise_monotone(p_resource text, p_token bigint) RETURNS bigint
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 8cca14a3e5d7a0e26c7ac35042b609e3
+  OWNER fence_owner
+
+FUNCTION objects.remove_version(p_bucket text, p_key text, p_version uuid, p_resource text, p_token bigint, p_seal bytea) RETURNS boolean
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body f378acce2afe479df55fe3933983eb50
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.remove_version_if(p_bucket text, p_key text, p_version uuid, p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_size bigint, p_modified timestamp with time zone) RETURNS boolean
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body f1dfdd33e76fbb559d6ead44758dc99f
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.reserve_blobs(p_blobs uuid[]) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 49c1ef4c2bb11079e0cf35bc9ec6847b
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.resource_of(p_bucket text, p_depth integer, p_key text) RETURNS text
+  plpgsql IMMUTABLE PARALLEL SAFE COST 100
+  body 040ee76e2834aed7456393e56e4e5623
+  OWNER fence_owner
+
+FUNCTION objects.restore_version(p_version uuid, p_bucket text, p_key text, p_source uuid, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_if_none_match boolean) RETURNS objects.versions
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 7240557de6d9c0a2f7db66e6388adb9a
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.retire(p_bucket text, p_version uuid) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 2e21c8cc5e375529991de56cc624a4fe
+  OWNER fence_owner
+
+FUNCTION objects.return_blobs(p_blobs uuid[]) RETURNS SETOF uuid
+  plpgsql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  body d68acf7fcb7ff6256a37b79d2cac715b
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.rule_of(p_bucket text, p_key text, OUT depth integer, OUT mode text) RETURNS record
+  plpgsql STABLE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body b6aeaca47f85e2e06fd32bdb7d7b096f
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.set_bucket_document(p_bucket text, p_kind text, p_document text) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body f3034e960b7b3504720e67acaab9530f
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.set_keep(p_bucket text, p_count integer, p_age interval) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 7b2d30d821ccfb4b2b688c86ed9165a7
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.set_prefix_rule(p_bucket text, p_prefix text, p_depth integer, p_mode text) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 5f705d05d3b97b671a24b075f4cdfaa8
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.stage_multipart(p_upload uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_if_none_match boolean) RETURNS objects.stages
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 2a7cfbe4d35063287b8458750eeaf7ea
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.stage_upload(p_stage uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_if_none_match boolean) RETURNS objects.stages
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body d397d89d39bc6bf2ca1e9532dcc0e527
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.supersede(p_version uuid) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 32cae18256ac7f649ca35ca8af3ec461
+  OWNER fence_owner
+
+FUNCTION objects.swept(p_deleted uuid[], p_failed uuid[], p_forget interval) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 3df90792e12e2550fd153989e801a6ef
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.verify_presented(p_needed text, p_mode text) RETURNS fence.verdict
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 48380c982ceb64a9dc703c5ea45e30ed
+  OWNER fence_owner
+
+FUNCTION objects.wanted_etag(p_etag text) RETURNS text
+  plpgsql IMMUTABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body c6717f2b0b182608c205b67ca631b3ac
+  OWNER fence_owner
