@@ -28,7 +28,7 @@ lint: ## Check formatting, modules, vet and all linters
 
 schema: ## Write migrations/schema.sql anew, from what the migrations make (PostgreSQL 15)
 	@scripts/need postgres
-	$(GO) test -count 1 -run TestTheCommittedSchema ./internal/migrate -update
+	$(GO) test -count 1 -run TestTheCommittedSchema ./migrate -update
 
 fmt: ## Format the code
 	$(LINT) fmt

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fencegate/fencegate/internal/migrate"
+	"github.com/fencegate/fencegate/migrate"
 )
 
 func newMigrate() *cobra.Command {

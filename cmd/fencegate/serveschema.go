@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/fencegate/fencegate/internal/migrate"
+	"github.com/fencegate/fencegate/migrate"
 )
 
 const (

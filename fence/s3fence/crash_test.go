@@ -14,9 +14,9 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/s3fence"
-	"github.com/fencegate/fencegate/internal/migrate"
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/migrate"
 )
 
 // A transaction's number tells nothing after a crash, because it may be given out again. The stage does.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/s3fence"
-	"github.com/fencegate/fencegate/internal/migrate"
 	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/migrate"
 )
 
 // A publication whose wait for the synchronous standby was cancelled is seen here, and a failover undoes it.

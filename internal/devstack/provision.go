@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/fencegate/fencegate/internal/migrate"
+	"github.com/fencegate/fencegate/migrate"
 )
 
 // names are what provision makes in a server: a login for people, which owns the

@@ -25,8 +25,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/internal/child"
-	"github.com/fencegate/fencegate/internal/migrate"
 	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/migrate"
 )
 
 // DatabaseConfig says what PostgreSQL runs.

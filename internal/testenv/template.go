@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencegate/fencegate/internal/migrate"
+	"github.com/fencegate/fencegate/migrate"
 	"github.com/fencegate/fencegate/migrations"
 )
 

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/fencegate/fencegate/internal/migrate"
 	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/migrate"
 )
 
 // waitFor polls until the query, asked on a connection of its own, says true.

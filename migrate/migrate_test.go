@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
-	"github.com/fencegate/fencegate/internal/migrate"
 	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/migrate"
 )
 
 // migrateURL, in the environment, makes the test binary migrate and end: for

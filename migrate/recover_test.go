@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/fencegate/fencegate/internal/migrate"
+	"github.com/fencegate/fencegate/migrate"
 )
 
 func TestAnInterruptEndsAMigrationThatWaitsForOthers(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 var updateSchema = flag.Bool("update", false, "write migrations/schema.sql anew")
 
 const (
-	schemaFile   = "../../migrations/schema.sql"
+	schemaFile   = "../migrations/schema.sql"
 	schemaHeader = `-- What the migrations make, for reading and for comparing: it can't be run. The query is internal/catalogue/catalogue.sql;
 -- PostgreSQL 15 wrote it. After a change: make schema
 `
