@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ops lint schema fmt build examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-pgwire bench-s3 bench-s3-quick conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick fuzz clean blob-minio s3-memory
+.PHONY: help demo test test-ops lint code-hash schema fmt build examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-pgwire bench-s3 bench-s3-quick conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick fuzz clean blob-minio s3-memory
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -25,6 +25,9 @@ test-ops: ## Test dump, restore, pg_upgrade, failover, crash and uninstalling, w
 
 lint: ## Check formatting, modules, vet and all linters
 	@scripts/lint
+
+code-hash: ## Write the hashes of the SQL functions into their manifests
+	$(GO) test -count 1 -run TestChangedCodeHasANewRevision ./migrations -update
 
 schema: ## Write migrations/schema.sql anew, from what the migrations make (PostgreSQL 15)
 	@scripts/need postgres

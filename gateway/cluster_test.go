@@ -18,9 +18,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/migrate"
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/testenv"
-	"github.com/fencegate/fencegate/migrate"
 )
 
 // address forwards to whichever server is the primary, as a virtual IP does.
@@ -127,7 +127,7 @@ func startCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{Server: run(t, pgserver.Config{Dir: clusterFolder(t)})}
 	c.at = newAddress(t, c.Addr())
-	if err := migrate.Up(t.Context(), c.URL("postgres")); err != nil {
+	if err := migrate.Up(t.Context(), c.URL("postgres"), migrate.All); err != nil {
 		t.Fatal(err)
 	}
 	for _, sql := range []string{

@@ -3,6 +3,7 @@ package migrate_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,8 +60,8 @@ func TestAMigrationThatDiedInItsMiddleIsMadeGood(t *testing.T) {
 	pg := setup(t)
 	inTheWay := blocker(t, pg, `CREATE SCHEMA fence`)
 	done := make(chan error, 1)
-	go func() { done <- migrate.Up(t.Context(), pg.URL) }()
-	waitFor(t, pg, "the first migration is under way", fmt.Sprintf(blockedOn, "-- Roles, the schema%"))
+	go func() { done <- migrate.Up(t.Context(), pg.URL, migrate.All) }()
+	waitFor(t, pg, "the first migration is under way", fmt.Sprintf(blockedOn, "-- Tables and roles%"))
 	exec1(t, pg, endThem)
 	if err := <-done; err == nil {
 		t.Fatal("migrated although its connection died")
@@ -78,13 +79,13 @@ func TestAMigrationThatDiedBehindItsCommitIsMadeGood(t *testing.T) {
 	pg := setup(t)
 	first := blocker(t, pg, `CREATE SCHEMA fence`)
 	done := make(chan error, 1)
-	go func() { done <- migrate.Up(t.Context(), pg.URL) }()
-	waitFor(t, pg, "the first migration is under way", fmt.Sprintf(blockedOn, "-- Roles, the schema%"))
-	second := blocker(t, pg, `LOCK TABLE fencegate.migrations IN SHARE MODE`)
+	go func() { done <- migrate.Up(t.Context(), pg.URL, migrate.All) }()
+	waitFor(t, pg, "the first migration is under way", fmt.Sprintf(blockedOn, "-- Tables and roles%"))
+	second := blocker(t, pg, `LOCK TABLE fencegate.fence_state IN SHARE MODE`)
 	if err := first.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, pg, "its version is about to be recorded", fmt.Sprintf(blockedOn, "%migrations%"))
+	waitFor(t, pg, "its version is about to be recorded", fmt.Sprintf(blockedOn, "%fence_state%"))
 	exec1(t, pg, endThem)
 	if err := <-done; err == nil {
 		t.Fatal("migrated although its connection died")
@@ -101,37 +102,60 @@ func TestAMigrationThatDiedBehindItsCommitIsMadeGood(t *testing.T) {
 func TestEveryStepCanBeInterrupted(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
-	up(t, pg.URL)
-	s, err := migrate.Status(t.Context(), pg.URL)
-	if err != nil {
+	k := later(t, 3)
+	if err := k.Up(t.Context(), pg.URL, migrate.All); err != nil {
 		t.Fatal(err)
 	}
-	for _, recorded := range []uint{s.Latest, s.Latest - 1, 1} {
-		exec1(t, pg, fmt.Sprintf(`UPDATE fencegate.migrations SET version = %d, dirty = true`, recorded))
-		up(t, pg.URL)
-		wantStatus(t, pg.URL, true, false)
+	for _, set := range []string{"fence", "objects"} {
+		for _, recorded := range []int{3, 2, 1} {
+			exec1(t, pg, fmt.Sprintf(`UPDATE fencegate.%s_state SET version = %d, dirty = true`, set, recorded))
+			if s, err := k.Look(t.Context(), pg.URL, migrate.All); err != nil || s.UpToDate() || !strings.Contains(s.String(), "interrupted") {
+				t.Errorf("%s, %d: %v, %v", set, recorded, s, err)
+			}
+			if err := k.Up(t.Context(), pg.URL, migrate.All); err != nil {
+				t.Errorf("%s, %d: %v", set, recorded, err)
+			}
+			if s, err := k.Look(t.Context(), pg.URL, migrate.All); err != nil || !s.UpToDate() {
+				t.Errorf("%s, %d: %v, %v", set, recorded, s, err)
+			}
+		}
+		exec1(t, pg, fmt.Sprintf(`UPDATE fencegate.%s_state SET dirty = true`, set))
 	}
-	exec1(t, pg, `UPDATE fencegate.migrations SET dirty = true`)
-	if err := migrate.Down(t.Context(), pg.URL, false); err != nil {
+	if err := k.Down(t.Context(), pg.URL, migrate.All, false); err != nil {
 		t.Error(err)
 	}
 	wantStatus(t, pg.URL, false, false)
 }
 
-func TestTheStateReadsAsASentence(t *testing.T) {
+func TestTheStatusReadsAsASentence(t *testing.T) {
 	t.Parallel()
-	for want, s := range map[string]migrate.State{
-		"not migrated (this program has version 12)": {Latest: 12},
-		"version 4 of 12: migrate up":                {Version: 4, Latest: 12},
-		"version 12, up to date":                     {Version: 12, Latest: 12},
-		"a migration to or from version 4 was interrupted: migrate up again (this program has version 12)": {Version: 4, Latest: 12, Dirty: true},
-		"version 13, newer than this program's 12: use a newer program":                                    {Version: 13, Latest: 12},
+	set := migrate.SetStatus{Set: "fence", Version: 4, Latest: 4, Revision: 7, LatestRevision: 7}
+	with := func(change func(*migrate.SetStatus)) migrate.Status {
+		s := set
+		change(&s)
+		return migrate.Status{Sets: []migrate.SetStatus{s}}
+	}
+	for want, s := range map[string]migrate.Status{
+		"fence state 4, code 7: up to date":                                                                    with(func(*migrate.SetStatus) {}),
+		"no fence (this program has state 4, code 7): not migrated":                                            with(func(s *migrate.SetStatus) { s.Version, s.Revision = 0, 0 }),
+		"fence state 3 of 4, code pending: migrate up":                                                         with(func(s *migrate.SetStatus) { s.Version, s.Revision = 3, 0 }),
+		"fence state 4, code pending: migrate up":                                                              with(func(s *migrate.SetStatus) { s.Revision = 0 }),
+		"fence state 4, code 6 of 7: migrate up":                                                               with(func(s *migrate.SetStatus) { s.Revision = 6 }),
+		"fence state 4, code 7 with another text: migrate up":                                                  with(func(s *migrate.SetStatus) { s.Changed = true }),
+		"fence state 4, code 7: a migration was interrupted: migrate up again":                                 with(func(s *migrate.SetStatus) { s.Dirty = true }),
+		"fence state 5 of 4, code 7: newer than this program: use a newer program":                             with(func(s *migrate.SetStatus) { s.Version = 5 }),
+		"fence state 4, code 8 of 7: newer than this program: use a newer program":                             with(func(s *migrate.SetStatus) { s.Revision = 8 }),
+		"fence state 4, code 7: somebody dropped fence.guard(): migrate up again":                              {Sets: []migrate.SetStatus{set}, Missing: []string{"fence.guard()"}},
+		"fence state 4, code 7: it needs a program of generation 9, and this one is of 1: use a newer program": {Sets: []migrate.SetStatus{set}, MinProgram: 9},
 	} {
 		if got := fmt.Sprint(s); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		if s.UpToDate() != (want == "version 12, up to date") || s.Newer() != (s.Version == 13) {
+		if s.UpToDate() && !strings.Contains(want, "up to date") && s.MinProgram == 0 || s.Newer() != strings.Contains(want, "newer than") {
 			t.Errorf("%s: up to date %v, newer %v", want, s.UpToDate(), s.Newer())
+		}
+		if s.Serves() != (strings.Contains(want, "up to date") || s.Newer()) {
+			t.Errorf("%s: serves %v", want, s.Serves())
 		}
 	}
 }
@@ -139,9 +163,9 @@ func TestTheStateReadsAsASentence(t *testing.T) {
 func TestCausesCanBeLookedFor(t *testing.T) {
 	t.Parallel()
 	calls := map[string]func(string) error{
-		"up":     func(url string) error { return migrate.Up(t.Context(), url) },
-		"down":   func(url string) error { return migrate.Down(t.Context(), url, false) },
-		"status": func(url string) error { _, err := migrate.Status(t.Context(), url); return err },
+		"up":     func(url string) error { return migrate.Up(t.Context(), url, migrate.All) },
+		"down":   func(url string) error { return migrate.Down(t.Context(), url, migrate.All, false) },
+		"status": func(url string) error { _, err := migrate.Look(t.Context(), url, migrate.All); return err },
 	}
 	for name, call := range calls {
 		var away *pgconn.ConnectError

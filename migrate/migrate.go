@@ -1,180 +1,211 @@
-// Package migrate applies and removes fencegate's schema in a PostgreSQL database.
+// Package migrate applies and removes what fencegate keeps in a PostgreSQL database.
 //
-// The guarantee: each migration is one transaction, so it is applied entirely
-// or not at all; processes that migrate one database at the same time go one
-// by one; and fences are not removed by accident, because without them nothing
-// refuses a stale write.
+// The guarantee: each step is one transaction, so it is applied entirely or not at
+// all; processes that migrate one database at the same time go one by one; no step
+// locks a table of the users'; and fences are not removed by accident, because without
+// them nothing refuses a stale write.
 //
-//	status, err := migrate.Status(ctx, url) // which version the database has, and which this program has
-//	err = migrate.Up(ctx, url)              // all that is missing
-//	err = migrate.Down(ctx, url, false)     // *migrate.InUseError where fences or protected tables exist
+//	err := migrate.Up(ctx, url, migrate.All)             // all that is missing
+//	err = migrate.Up(ctx, url, migrate.Fence)            // the fence alone, as for fence/pgfence
+//	status, err := migrate.Look(ctx, url, migrate.All)   // what the database has, and what this program has
+//	err = migrate.Down(ctx, url, migrate.All, false)     // *migrate.InUseError where fences or protected tables exist
 //
-// The url is postgres://… of a login that may create roles and schemas. The
-// version is kept in the table fencegate.migrations, whatever the search_path.
-// The migrations themselves are run by golang-migrate.
+// The url is postgres://… of a login that may create roles and schemas. What is
+// applied is recorded in the schema fencegate, whatever the search_path. The SQL is
+// in package migrations: of each set first the state, tables that is, and then the
+// code, which is functions and views.
 package migrate
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"sync"
 
-	"github.com/golang-migrate/migrate/v4/source/iofs"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/migrations"
 )
 
+// Set says which part of the SQL is meant.
+type Set int
+
+// The parts. The objects need the fence.
+const (
+	All     Set = iota // the fence, and the objects of the S3 port
+	Fence              // the fence alone
+	Objects            // the objects alone, where the fence is there
+)
+
 const (
 	schema = "fencegate"
-	table  = "migrations"
 
 	// lockKey orders the processes that migrate one database: 'fencegat' in ASCII.
 	lockKey = 0x66656e6365676174
 
-	sqlLock         = `SELECT pg_catalog.pg_advisory_lock($1)`
-	sqlCreateSchema = `CREATE SCHEMA IF NOT EXISTS ` + schema
-	sqlPublish      = `GRANT USAGE ON SCHEMA ` + schema + ` TO PUBLIC; GRANT SELECT ON ` + schema + `.` + table + ` TO PUBLIC`
-	sqlDropSchema   = `DROP SCHEMA ` + schema + ` CASCADE`
-	sqlMayChange    = `DELETE FROM ` + schema + `.` + table + ` WHERE false`
-	sqlHasTable     = `SELECT to_regclass('` + schema + `.` + table + `') IS NOT NULL`
-	sqlVersion      = `SELECT version, dirty FROM ` + schema + `.` + table
-
-	// What the last migration notes, in its transaction.
-	sqlApplied = `SELECT pg_catalog.obj_description(oid, 'pg_namespace') FROM pg_catalog.pg_namespace WHERE nspname = 'fence'`
-	notePrefix = "fencegate schema version "
-
-	// Asks for what a removal would destroy. The schema may be there in part.
-	sqlHasFences    = `SELECT to_regclass('fence.resources') IS NOT NULL`
-	sqlCountFences  = `SELECT count(*) FROM fence.resources`
-	sqlHasProtected = `SELECT to_regclass('fence.protected') IS NOT NULL`
-	sqlProtected    = `SELECT relation::text FROM fence.protected ORDER BY 1 LIMIT 10`
+	sqlLock   = `SELECT pg_catalog.pg_advisory_lock($1)`
+	sqlRecord = `CREATE SCHEMA IF NOT EXISTS fencegate;
+CREATE TABLE IF NOT EXISTS fencegate.code (
+  name        text PRIMARY KEY,   -- of the set
+  revision    integer NOT NULL,
+  hash        text NOT NULL,
+  min_program integer NOT NULL,   -- the oldest generation of programs that may go on with it
+  applied_at  timestamptz NOT NULL DEFAULT now()
+)`
+	// A gateway's login may ask for the status.
+	sqlPublish    = `GRANT USAGE ON SCHEMA fencegate TO PUBLIC; GRANT SELECT ON ALL TABLES IN SCHEMA fencegate TO PUBLIC`
+	sqlDropSchema = `DROP SCHEMA fencegate CASCADE`
+	sqlIsThere    = `SELECT to_regclass($1) IS NOT NULL`
 )
 
-// Up applies every migration that the database has not. A database that is up
-// to date is success, and a migration that was interrupted is made good; see
-// [DirtyError] for the exception.
+// kit is the sets that a program knows, each after those that it needs.
+type kit []migrations.Set
+
+// embedded is this program's kit.
+var embedded = sync.OnceValues(func() (kit, error) {
+	var k kit
+	for _, name := range []string{"fence", "objects"} {
+		set, err := migrations.Load(migrations.FS, name)
+		if err != nil {
+			return nil, err
+		}
+		k = append(k, set)
+	}
+	return k, nil
+})
+
+// has reports whether a set is meant.
+func (s Set) has(name string) bool {
+	return s == All || s == Fence && name == "fence" || s == Objects && name == "objects"
+}
+
+// Up applies all that the database has not. A database that is up to date is success,
+// and a step that was interrupted is made good; see [DirtyError] for the exception. A
+// database that a newer program migrated is left alone: [*NewerError]. So is one of a
+// pre-release: [*PreReleaseError].
 //
-// Where PostgreSQL can't be reached the error is a *pgconn.ConnectError, and
-// where the url is malformed a *pgconn.ParseConfigError; so with Down and Status.
-func Up(ctx context.Context, url string) error {
+// Where PostgreSQL can't be reached the error is a *pgconn.ConnectError, and where the
+// url is malformed a *pgconn.ParseConfigError; so with Down and Look.
+func Up(ctx context.Context, url string, which Set) error {
+	k, err := embedded()
+	if err != nil {
+		return err
+	}
+	return k.up(ctx, url, which)
+}
+
+func (k kit) up(ctx context.Context, url string, which Set) error {
 	return withLock(ctx, url, func(conn *pgx.Conn) error {
-		if _, err := conn.Exec(ctx, sqlCreateSchema); err != nil {
+		if _, err := k.mayChange(ctx, conn); err != nil {
+			return wrap("migrate up", err)
+		}
+		if _, err := conn.Exec(ctx, sqlRecord); err != nil {
 			return fmt.Errorf("migrate up: create the schema %s: %w", schema, err)
 		}
-		if err := run(ctx, conn, url, up); err != nil {
-			return err
+		for _, set := range k {
+			if !which.has(set.Name) {
+				continue
+			}
+			if err := k.needed(ctx, conn, set, which); err != nil {
+				return wrap("migrate up", err)
+			}
+			if err := runState(ctx, conn, url, set, up); err != nil {
+				return err
+			}
 		}
-		_, err := conn.Exec(ctx, sqlPublish) // a gateway's login may ask for the status
-		return wrap("migrate up: publish the version", err)
+		return wrap("migrate up", k.applyCode(ctx, conn, which))
 	})
+}
+
+// needed refuses a set whose need is neither in the database nor about to be.
+func (k kit) needed(ctx context.Context, conn *pgx.Conn, set migrations.Set, which Set) error {
+	if set.Needs == nil || which.has(set.Needs.Set) {
+		return nil
+	}
+	status, err := k.look(ctx, conn, All)
+	if err != nil {
+		return err
+	}
+	for _, s := range status.Sets {
+		if s.Set == set.Needs.Set && s.Version >= set.Needs.State && s.Revision >= set.Needs.Revision {
+			return nil
+		}
+	}
+	return &NeedError{Set: set.Name, Need: *set.Needs}
 }
 
 // Down removes everything that the migrations made, in this database and, where
 // nothing else uses them, the roles. It gives an [*InUseError] where fences or
-// protected tables exist, unless forced. A database without migrations is success.
-func Down(ctx context.Context, url string, force bool) error {
+// protected tables exist, or buckets where only the objects are meant, unless forced.
+// The fence alone is not removed while the objects are there: [*NeededError]. A
+// database without migrations is success.
+func Down(ctx context.Context, url string, which Set, force bool) error {
+	k, err := embedded()
+	if err != nil {
+		return err
+	}
+	return k.down(ctx, url, which, force)
+}
+
+func (k kit) down(ctx context.Context, url string, which Set, force bool) error {
 	return withLock(ctx, url, func(conn *pgx.Conn) error {
-		var has bool
-		if err := conn.QueryRow(ctx, sqlHasTable).Scan(&has); err != nil || !has {
+		status, err := k.mayChange(ctx, conn)
+		if err != nil || !status.recorded {
 			return wrap("migrate down", err)
 		}
-		if _, err := conn.Exec(ctx, sqlMayChange); err != nil { // nothing is begun without the right
-			return wrap("migrate down", err)
+		if s, ok := status.of("objects"); ok && which == Fence && s.Version > 0 {
+			return &NeededError{Set: "fence", By: "objects"}
+		}
+		for _, s := range status.Sets { // before anything is removed
+			if which.has(s.Set) && s.Dirty && !s.noted {
+				return &DirtyError{Set: s.Set, Version: s.Version}
+			}
 		}
 		if !force {
-			if err := inUse(ctx, conn); err != nil {
+			if err := inUse(ctx, conn, which); err != nil {
 				return err
 			}
 		}
-		if err := run(ctx, conn, url, down); err != nil {
-			return err
+		for i := len(k) - 1; i >= 0; i-- {
+			if s, ok := status.of(k[i].Name); !ok || !which.has(k[i].Name) || !s.recorded {
+				continue
+			}
+			if err := dropCode(ctx, conn, k[i]); err != nil {
+				return wrap("migrate down", err)
+			}
+			if err := runState(ctx, conn, url, k[i], down); err != nil {
+				return err
+			}
+			if err := forget(ctx, conn, k[i]); err != nil {
+				return wrap("migrate down", err)
+			}
 		}
-		_, err := conn.Exec(ctx, sqlDropSchema)
+		if status, err = k.look(ctx, conn, All); err != nil || status.Installed() {
+			return wrap("migrate down", err)
+		}
+		_, err = conn.Exec(ctx, sqlDropSchema)
 		return wrap("migrate down: drop the schema "+schema, err)
 	})
 }
 
-// State says how far a database is migrated.
-type State struct {
-	Version uint // of the database; 0: none
-	Latest  uint // of this program
-	Dirty   bool // a migration to Version was interrupted, or what is applied is another one; migrating again makes it good
-}
-
-// UpToDate reports whether the database is at this program's version.
-func (s State) UpToDate() bool { return s.Version == s.Latest && !s.Dirty }
-
-// Newer reports whether a newer program migrated the database, which this one
-// leaves alone.
-func (s State) Newer() bool { return s.Version > s.Latest }
-
-// String says it for people, in one line.
-func (s State) String() string {
+// mayChange looks at the database, and refuses one that is not this program's to change.
+func (k kit) mayChange(ctx context.Context, conn *pgx.Conn) (Status, error) {
+	status, err := k.look(ctx, conn, All)
 	switch {
-	case s.Newer():
-		return fmt.Sprintf("version %d, newer than this program's %d: use a newer program", s.Version, s.Latest)
-	case s.Dirty:
-		return fmt.Sprintf("a migration to or from version %d was interrupted: migrate up again (this program has version %d)", s.Version, s.Latest)
-	case s.Version == 0:
-		return fmt.Sprintf("not migrated (this program has version %d)", s.Latest)
-	case s.Version < s.Latest:
-		return fmt.Sprintf("version %d of %d: migrate up", s.Version, s.Latest)
+	case err != nil:
+		return status, err
+	case status.PreRelease > 0:
+		return status, &PreReleaseError{Version: status.PreRelease}
+	case status.Newer():
+		return status, &NewerError{Status: status}
 	}
-	return fmt.Sprintf("version %d, up to date", s.Version)
-}
-
-// Status reports how far the database is migrated. Any login may ask; it changes
-// nothing.
-func Status(ctx context.Context, url string) (State, error) {
-	latest, err := latest()
-	if err != nil {
-		return State{}, err
-	}
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return State{}, fmt.Errorf("migrate status: %w", err)
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	state := State{Latest: latest}
-	var has bool
-	if err := conn.QueryRow(ctx, sqlHasTable).Scan(&has); err != nil {
-		return state, wrap("migrate status", err)
-	}
-	version, recorded := int64(-1), has // also where the first migration's removal was interrupted
-	if has {
-		err := conn.QueryRow(ctx, sqlVersion).Scan(&version, &state.Dirty)
-		if recorded = !errors.Is(err, pgx.ErrNoRows); recorded && err != nil {
-			return state, wrap("migrate status", err)
+	for _, s := range status.Sets {
+		if s.recorded {
+			if _, err := conn.Exec(ctx, `DELETE FROM `+stateTable(s.Set)+` WHERE false`); err != nil { // nothing is begun without the right
+				return status, err
+			}
 		}
 	}
-	state.Version = uint(max(version, 0))
-	applied, known, err := noted(ctx, conn)
-	switch {
-	case !known:
-	case !recorded: // a dump without the record, or migrated by other means
-		state.Version = uint(max(applied, 0))
-	case int64(applied) != version:
-		state.Dirty = true
-	}
-	return state, wrap("migrate status", err)
-}
-
-// latest is the highest version among the embedded migrations.
-func latest() (uint, error) {
-	src, err := iofs.New(migrations.FS, ".")
-	if err != nil {
-		return 0, fmt.Errorf("read the embedded migrations: %w", err)
-	}
-	defer func() { _ = src.Close() }()
-	version, err := src.First()
-	for err == nil {
-		var next uint
-		if next, err = src.Next(version); err == nil {
-			version = next
-		}
-	}
-	return version, nil // the error says that there is no next one
+	return status, nil
 }
 
 // withLock runs f while no other process migrates the database. The lock is the

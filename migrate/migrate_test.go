@@ -23,7 +23,7 @@ const migrateURL = "MIGRATE_TEST_URL"
 
 func TestMain(m *testing.M) {
 	if address := os.Getenv(migrateURL); address != "" {
-		if err := migrate.Up(context.Background(), address); err != nil {
+		if err := migrate.Up(context.Background(), address, migrate.All); err != nil {
 			_, _ = os.Stderr.WriteString(err.Error())
 			os.Exit(1)
 		}
@@ -45,7 +45,7 @@ func setup(t *testing.T) testenv.PG {
 
 func up(t *testing.T, address string) {
 	t.Helper()
-	if err := migrate.Up(t.Context(), address); err != nil {
+	if err := migrate.Up(t.Context(), address, migrate.All); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -59,9 +59,12 @@ func exec1(t *testing.T, pg testenv.PG, sql string) {
 
 func wantStatus(t *testing.T, address string, migrated, dirty bool) {
 	t.Helper()
-	s, err := migrate.Status(t.Context(), address)
-	if err != nil || s.Latest == 0 || s.Dirty != dirty || (s.Version == s.Latest) != migrated {
-		t.Errorf("status %+v, %v", s, err)
+	s, err := migrate.Look(t.Context(), address, migrate.All)
+	if err != nil || len(s.Sets) != 2 || len(s.Outside) > 0 {
+		t.Fatalf("status %+v, %v", s, err)
+	}
+	if s.Sets[0].Dirty != dirty || s.UpToDate() != (migrated && !dirty) {
+		t.Errorf("status %+v", s)
 	}
 }
 
@@ -77,14 +80,14 @@ func TestUpAndDownAreComplete(t *testing.T) {
 		wantStatus(t, pg.OtherURL, true, false)
 		exec1(t, pg, `SELECT fence.raise('r', 1, NULL, '')`)
 		exec1(t, pg, `TRUNCATE fence.resources`)
-		if err := migrate.Down(t.Context(), pg.URL, false); err != nil {
+		if err := migrate.Down(t.Context(), pg.URL, migrate.All, false); err != nil {
 			t.Fatal(err)
 		}
 		var left string
 		if err := pg.Pool(t).QueryRow(t.Context(), schemas).Scan(&left); err != nil || left != "" {
 			t.Errorf("left behind: %q, %v", left, err)
 		}
-		if err := migrate.Down(t.Context(), pg.URL, false); err != nil {
+		if err := migrate.Down(t.Context(), pg.URL, migrate.All, false); err != nil {
 			t.Errorf("nothing to remove: %v", err)
 		}
 	}
@@ -102,7 +105,7 @@ func TestDownKeepsFencesUnlessForced(t *testing.T) {
 	exec1(t, pg, `SELECT fence.protect('work', resource => 'r')`)
 	refused := func(fences int64, protected int) {
 		t.Helper()
-		err := migrate.Down(t.Context(), pg.URL, false)
+		err := migrate.Down(t.Context(), pg.URL, migrate.All, false)
 		var inUse *migrate.InUseError
 		if !errors.As(err, &inUse) || inUse.Fences != fences || len(inUse.Protected) != protected {
 			t.Errorf("got %v", err)
@@ -115,7 +118,7 @@ func TestDownKeepsFencesUnlessForced(t *testing.T) {
 	exec1(t, pg, `SELECT fence.unprotect('work')`)
 	refused(1, 0)
 	exec1(t, pg, `SELECT fence.protect('work', resource => 'r')`)
-	if err := migrate.Down(t.Context(), pg.URL, true); err != nil {
+	if err := migrate.Down(t.Context(), pg.URL, migrate.All, true); err != nil {
 		t.Fatal(err)
 	}
 	exec1(t, pg, `INSERT INTO work DEFAULT VALUES`) // the table stays, without its guard
@@ -128,7 +131,7 @@ func TestManyMigrateAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 6 {
 		wg.Go(func() {
-			if err := migrate.Up(t.Context(), []string{pg.URL, other.URL}[i%2]); err != nil {
+			if err := migrate.Up(t.Context(), []string{pg.URL, other.URL}[i%2], migrate.All); err != nil {
 				t.Error(err)
 			}
 		})
@@ -169,7 +172,7 @@ func TestARefusedMigrationCanBeRepeated(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
 	exec1(t, pg, `CREATE SCHEMA objects`) // in the way of a later migration
-	err := migrate.Up(t.Context(), pg.URL)
+	err := migrate.Up(t.Context(), pg.URL, migrate.All)
 	if err == nil || !strings.Contains(err.Error(), `schema "objects" already exists`) || strings.Contains(err.Error(), "CREATE") {
 		t.Fatalf("got %v, want PostgreSQL's reason without the whole file", err)
 	}
@@ -180,12 +183,12 @@ func TestARefusedMigrationCanBeRepeated(t *testing.T) {
 
 	exec1(t, pg, `CREATE FUNCTION public.f() RETURNS regtype LANGUAGE sql RETURN 'fence.verdict'::regtype`)
 	exec1(t, pg, `CREATE TABLE public.dependent (v fence.verdict)`) // in the way of a removal
-	if err := migrate.Down(t.Context(), pg.URL, false); err == nil {
+	if err := migrate.Down(t.Context(), pg.URL, migrate.All, false); err == nil {
 		t.Fatal("removed")
 	}
 	exec1(t, pg, `DROP TABLE public.dependent; DROP FUNCTION public.f()`)
 	up(t, pg.URL)
-	if err := migrate.Down(t.Context(), pg.URL, false); err != nil {
+	if err := migrate.Down(t.Context(), pg.URL, migrate.All, false); err != nil {
 		t.Error(err)
 	}
 }
@@ -194,35 +197,35 @@ func TestAnInterruptedMigrationWithoutANoteSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
 	up(t, pg.URL)
-	exec1(t, pg, `COMMENT ON SCHEMA fence IS 'mine'; UPDATE fencegate.migrations SET dirty = true`)
+	exec1(t, pg, `COMMENT ON SCHEMA fence IS 'mine'; UPDATE fencegate.fence_state SET dirty = true`)
 	wantStatus(t, pg.URL, true, true)
-	for _, err := range []error{migrate.Up(t.Context(), pg.URL), migrate.Down(t.Context(), pg.URL, false)} {
+	for _, err := range []error{migrate.Up(t.Context(), pg.URL, migrate.All), migrate.Down(t.Context(), pg.URL, migrate.All, false)} {
 		var dirty *migrate.DirtyError
-		if !errors.As(err, &dirty) || !strings.Contains(err.Error(), "UPDATE fencegate.migrations SET dirty = false") {
+		if !errors.As(err, &dirty) || !strings.Contains(err.Error(), "UPDATE fencegate.fence_state SET dirty = false") {
 			t.Errorf("got %v", err)
 		}
 	}
-	exec1(t, pg, `UPDATE fencegate.migrations SET dirty = false`) // as it says
+	exec1(t, pg, `UPDATE fencegate.fence_state SET dirty = false`) // as it says
 	up(t, pg.URL)
 }
 
 func TestErrorsNameTheCause(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
-	if err := migrate.Up(t.Context(), pg.OtherURL); err == nil || !strings.Contains(err.Error(), "permission denied") {
+	if err := migrate.Up(t.Context(), pg.OtherURL, migrate.All); err == nil || !strings.Contains(err.Error(), "permission denied") {
 		t.Errorf("a login without rights: %v", err)
 	}
 	for _, address := range []string{"postgres://nobody@127.0.0.1:1/none?connect_timeout=2", "postgres://%zz"} {
-		if err := migrate.Up(t.Context(), address); err == nil {
+		if err := migrate.Up(t.Context(), address, migrate.All); err == nil {
 			t.Errorf("%s: done", address)
 		}
-		if _, err := migrate.Status(t.Context(), address); err == nil {
+		if _, err := migrate.Look(t.Context(), address, migrate.All); err == nil {
 			t.Errorf("%s: status", address)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := migrate.Up(ctx, pg.URL); !errors.Is(err, context.Canceled) {
+	if err := migrate.Up(ctx, pg.URL, migrate.All); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled context: %v", err)
 	}
 }
@@ -242,7 +245,7 @@ func TestALoginThatIsNoSuperuserCanMigrate(t *testing.T) {
 	exec1(t, pg, `ALTER DATABASE `+pg.Database+` OWNER TO `+login)
 	up(t, address)
 	wantStatus(t, address, true, false)
-	if err := migrate.Down(t.Context(), address, false); err != nil {
+	if err := migrate.Down(t.Context(), address, migrate.All, false); err != nil {
 		t.Error(err)
 	}
 	exec1(t, pg, `ALTER DATABASE `+pg.Database+` OWNER TO CURRENT_USER`)
@@ -252,8 +255,8 @@ func TestADatabaseFromANewerProgramIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
 	up(t, pg.URL)
-	exec1(t, pg, `UPDATE fencegate.migrations SET version = 999999`)
-	for _, err := range []error{migrate.Up(t.Context(), pg.URL), migrate.Down(t.Context(), pg.URL, false)} {
+	exec1(t, pg, `UPDATE fencegate.fence_state SET version = 999999`)
+	for _, err := range []error{migrate.Up(t.Context(), pg.URL, migrate.All), migrate.Down(t.Context(), pg.URL, migrate.All, false)} {
 		if err == nil || !strings.Contains(err.Error(), "use a newer program") {
 			t.Errorf("got %v", err)
 		}

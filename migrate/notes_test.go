@@ -9,34 +9,40 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// Migrating again after an interruption goes by what each migration says is applied: its own version, or, where it is undone, the
+// Migrating again after an interruption goes by what each step says is applied: its own version, or, where it is undone, the
 // one before it.
-func TestEachMigrationSaysWhatIsAppliedAfterIt(t *testing.T) {
+func TestEachStepSaysWhatIsAppliedAfterIt(t *testing.T) {
 	t.Parallel()
-	ups, err := fs.Glob(migrations.FS, "*.up.sql")
-	if err != nil || len(ups) == 0 {
-		t.Fatal(ups, err)
-	}
-	before := 0
-	for _, up := range ups { // in the order of their names
-		var version int
-		if _, err := fmt.Sscanf(up, "%06d_", &version); err != nil {
-			t.Fatal(up, err)
+	for _, name := range []string{"fence", "objects"} {
+		state, err := fs.Sub(migrations.FS, name+"/state")
+		if err != nil {
+			t.Fatal(err)
 		}
-		says := map[string]int{up: version}
-		if before > 0 { // with the first one the schema goes
-			says[strings.TrimSuffix(up, ".up.sql")+".down.sql"] = before
+		ups, err := fs.Glob(state, "*.up.sql")
+		if err != nil || len(ups) == 0 {
+			t.Fatal(ups, err)
 		}
-		for file, want := range says {
-			text, err := fs.ReadFile(migrations.FS, file)
-			if err != nil {
-				t.Fatal(err)
+		before := 0
+		for _, up := range ups { // in the order of their names
+			var version int
+			if _, err := fmt.Sscanf(up, "%06d_", &version); err != nil {
+				t.Fatal(up, err)
 			}
-			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-			if last := lines[len(lines)-1]; last != fmt.Sprintf("COMMENT ON SCHEMA fence IS 'fencegate schema version %d';", want) {
-				t.Errorf("%s ends with %q, want it to say version %d", file, last, want)
+			says := map[string]int{up: version}
+			if before > 0 { // with the first one the schema goes
+				says[strings.TrimSuffix(up, ".up.sql")+".down.sql"] = before
 			}
+			for file, want := range says {
+				text, err := fs.ReadFile(state, file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+				if last := lines[len(lines)-1]; last != fmt.Sprintf("COMMENT ON SCHEMA %[1]s IS 'fencegate %[1]s state %[2]d';", name, want) {
+					t.Errorf("%s/state/%s ends with %q, want it to say version %d", name, file, last, want)
+				}
+			}
+			before = version
 		}
-		before = version
 	}
 }

@@ -20,8 +20,8 @@ func TestAnInterruptEndsAMigrationThatWaitsForOthers(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	done := make(chan error, 1)
-	go func() { done <- migrate.Up(ctx, pg.URL) }()
-	waitFor(t, pg, "the first migration is under way", fmt.Sprintf(blockedOn, "-- Roles, the schema%"))
+	go func() { done <- migrate.Up(ctx, pg.URL, migrate.All) }()
+	waitFor(t, pg, "the first migration is under way", fmt.Sprintf(blockedOn, "-- Tables and roles%"))
 	interrupt()
 	select {
 	case err := <-done:
@@ -46,21 +46,26 @@ func TestAnInterruptEndsAMigrationThatWaitsForOthers(t *testing.T) {
 func TestTheRecordOfTheVersionFollowsWhatIsApplied(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
-	up(t, pg.URL)
+	k := later(t, 3)
 	for what, sql := range map[string]string{
-		"set back":             `UPDATE fencegate.migrations SET version = 15`,
-		"empty":                `DELETE FROM fencegate.migrations`,
-		"its table is missing": `DROP TABLE fencegate.migrations`, // a dump of the schemas fence and objects alone
+		"set back":             `UPDATE fencegate.fence_state SET version = 2; UPDATE fencegate.objects_state SET version = 1`,
+		"empty":                `DELETE FROM fencegate.fence_state; DELETE FROM fencegate.objects_state; DELETE FROM fencegate.code`,
+		"its table is missing": `DROP TABLE fencegate.fence_state, fencegate.objects_state, fencegate.code`, // a dump of the schemas fence and objects alone
 		"its schema, too":      `DROP SCHEMA fencegate CASCADE`,
 	} {
+		if err := k.Up(t.Context(), pg.URL, migrate.All); err != nil {
+			t.Fatal(err)
+		}
 		exec1(t, pg, sql)
-		if s, err := migrate.Status(t.Context(), pg.URL); err != nil || s.UpToDate() != (what != "set back") {
+		if s, err := k.Look(t.Context(), pg.URL, migrate.All); err != nil || s.UpToDate() != (what != "set back") {
 			t.Errorf("%s: %v, %v", what, s, err)
 		}
-		if err := migrate.Up(t.Context(), pg.URL); err != nil {
+		if err := k.Up(t.Context(), pg.URL, migrate.All); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
-		wantStatus(t, pg.URL, true, false)
+		if s, err := k.Look(t.Context(), pg.OtherURL, migrate.All); err != nil || !s.UpToDate() {
+			t.Errorf("%s: %v, %v", what, s, err)
+		}
 	}
 }
 
@@ -69,7 +74,7 @@ func TestASchemaThatSomebodyDroppedIsNotUpToDate(t *testing.T) {
 	pg := setup(t)
 	up(t, pg.URL)
 	exec1(t, pg, `DROP SCHEMA fence, objects CASCADE`)
-	if s, err := migrate.Status(t.Context(), pg.URL); err != nil || s.UpToDate() {
+	if s, err := migrate.Look(t.Context(), pg.URL, migrate.All); err != nil || s.UpToDate() {
 		t.Errorf("status %v, %v: there is no fence", s, err)
 	}
 	up(t, pg.URL)
@@ -82,8 +87,8 @@ func TestAConnectionThatBreaksIsSaidWithoutTheMigrationsText(t *testing.T) {
 	pg := setup(t)
 	inTheWay := blocker(t, pg, `CREATE SCHEMA fence`)
 	done := make(chan error, 1)
-	go func() { done <- migrate.Up(t.Context(), pg.URL) }()
-	waitFor(t, pg, "the first migration is under way", fmt.Sprintf(blockedOn, "-- Roles, the schema%"))
+	go func() { done <- migrate.Up(t.Context(), pg.URL, migrate.All) }()
+	waitFor(t, pg, "the first migration is under way", fmt.Sprintf(blockedOn, "-- Tables and roles%"))
 	exec1(t, pg, endThem)
 	if err := <-done; err == nil || strings.Contains(err.Error(), "CREATE") || !strings.Contains(err.Error(), "57P01") || !strings.Contains(err.Error(), "migrate again") {
 		t.Errorf("got %.300v", err)
@@ -99,8 +104,8 @@ func TestARightThatIsMissingIsFoundInTheError(t *testing.T) {
 	pg := setup(t)
 	up(t, pg.URL)
 	for what, err := range map[string]error{
-		"up":   migrate.Up(t.Context(), pg.OtherURL),
-		"down": migrate.Down(t.Context(), pg.OtherURL, true),
+		"up":   migrate.Up(t.Context(), pg.OtherURL, migrate.All),
+		"down": migrate.Down(t.Context(), pg.OtherURL, migrate.All, true),
 	} {
 		var refused *pgconn.PgError
 		if !errors.As(err, &refused) || refused.Code != "42501" || strings.Contains(err.Error(), "TRUNCATE") {

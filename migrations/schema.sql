@@ -11,7 +11,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate schema version 48'
+  COMMENT 'fencegate fence state 1, code 1 8b48254d9dbc'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -244,7 +244,7 @@ VIEW fence.uncovered
        JOIN pg_class c ON ((c.oid = (r.relation)::oid)))
     WHERE (NOT (EXISTS ( SELECT
              FROM fence.protected p
-            WHERE (((p.relation)::oid = (r.relation)::oid) AND (NOT ((p.resource IS DISTINCT FROM r.resource) OR (p.under IS DISTINCT FROM r.under) OR (p.per_row IS DISTINCT FROM r.per_row) OR (p.mode IS DISTINCT FROM r.mode) OR (p.stamp IS DISTINCT FROM r.stamp)))))))
+            WHERE (((p.relation)::oid = (r.relation)::oid) AND (NOT (((((p.resource IS DISTINCT FROM r.resource) OR (p.under IS DISTINCT FROM r.under)) OR (p.per_row IS DISTINCT FROM r.per_row)) OR (p.mode IS DISTINCT FROM r.mode)) OR (p.stamp IS DISTINCT FROM r.stamp)))))))
   UNION ALL
    SELECT DISTINCT d.relation,
       ('is a partition or child of a protected table and has no guard'::text ||
@@ -271,7 +271,7 @@ VIEW fence.uncovered
       LATERAL fence.ancestors(p.relation) a(relation)
     WHERE (NOT (EXISTS ( SELECT
              FROM fence.protected g
-            WHERE (((g.relation)::oid = (a.relation)::oid) AND (NOT ((g.resource IS DISTINCT FROM p.resource) OR (g.under IS DISTINCT FROM p.under) OR (g.per_row IS DISTINCT FROM p.per_row)))))))
+            WHERE (((g.relation)::oid = (a.relation)::oid) AND (NOT (((g.resource IS DISTINCT FROM p.resource) OR (g.under IS DISTINCT FROM p.under)) OR (g.per_row IS DISTINCT FROM p.per_row)))))))
   UNION ALL
    SELECT t.relation,
       format('is in the protected schema %s and has no guard'::text, s.schema) AS reason
@@ -829,17 +829,37 @@ SCHEMA fencegate
   OWNER (who migrates)
   GRANT USAGE TO PUBLIC
 
-TABLE fencegate.migrations
+TABLE fencegate.code
+  name text NOT NULL
+  revision integer NOT NULL
+  hash text NOT NULL
+  min_program integer NOT NULL
+  applied_at timestamp with time zone NOT NULL DEFAULT now()
+  CONSTRAINT code_pkey PRIMARY KEY (name)
+  CREATE UNIQUE INDEX code_pkey ON fencegate.code USING btree (name)
+  OWNER (who migrates)
+  GRANT SELECT TO PUBLIC
+
+TABLE fencegate.fence_state
   version bigint NOT NULL
   dirty boolean NOT NULL
-  CONSTRAINT migrations_pkey PRIMARY KEY (version)
-  CREATE UNIQUE INDEX migrations_pkey ON fencegate.migrations USING btree (version)
+  CONSTRAINT fence_state_pkey PRIMARY KEY (version)
+  CREATE UNIQUE INDEX fence_state_pkey ON fencegate.fence_state USING btree (version)
+  OWNER (who migrates)
+  GRANT SELECT TO PUBLIC
+
+TABLE fencegate.objects_state
+  version bigint NOT NULL
+  dirty boolean NOT NULL
+  CONSTRAINT objects_state_pkey PRIMARY KEY (version)
+  CREATE UNIQUE INDEX objects_state_pkey ON fencegate.objects_state USING btree (version)
   OWNER (who migrates)
   GRANT SELECT TO PUBLIC
 
 SCHEMA objects
   OWNER fence_owner
   GRANT USAGE TO fence_gateway
+  COMMENT 'fencegate objects state 1, code 1 0b2bcd94fa7e'
 
 SEQUENCE objects.kept_order AS bigint START 1 INCREMENT 1 MINVALUE 1 MAXVALUE 9223372036854775807 CACHE 1
   OWNER fence_owner

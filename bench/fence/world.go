@@ -16,8 +16,8 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
-	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/migrate"
+	"github.com/fencegate/fencegate/internal/pgserver"
 )
 
 // shared is the resource whose grant all clients present: that of the tables
@@ -60,7 +60,7 @@ func start(ctx context.Context, below string, clients int) (w *world, err error)
 	if err != nil {
 		return w, errors.Join(err, os.RemoveAll(dir))
 	}
-	if err = migrate.Up(ctx, w.server.URL("postgres")); err != nil {
+	if err = migrate.Up(ctx, w.server.URL("postgres"), migrate.All); err != nil {
 		return w, err
 	}
 	if w.admin, err = pgx.Connect(ctx, w.server.URL("postgres")); err != nil {

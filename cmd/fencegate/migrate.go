@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +17,7 @@ func newMigrate() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	var url string
+	var url, only string
 	var force bool
 	required := func() error {
 		if url == "" {
@@ -24,16 +25,28 @@ func newMigrate() *cobra.Command {
 		}
 		return nil
 	}
+	which := func() (migrate.Set, error) {
+		switch only {
+		case "":
+			return migrate.All, required()
+		case "fence":
+			return migrate.Fence, required()
+		case "objects":
+			return migrate.Objects, required()
+		}
+		return 0, usage(errors.New("--only is neither fence nor objects"))
+	}
 	up := &cobra.Command{
 		Use:     "up",
 		Short:   "Bring the schema to this version; several processes may do so at once",
 		Example: `  fencegate migrate up --postgres-url postgres://admin@db/app`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := required(); err != nil {
+			set, err := which()
+			if err != nil {
 				return err
 			}
-			return migrate.Up(cmd.Context(), url)
+			return migrate.Up(cmd.Context(), url, set)
 		},
 	}
 	down := &cobra.Command{
@@ -44,10 +57,11 @@ them every stale writer could write again, and tokens would start anew.`,
 		Example: `  fencegate migrate down --force --postgres-url postgres://admin@db/app`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := required(); err != nil {
+			set, err := which()
+			if err != nil {
 				return err
 			}
-			return migrate.Down(cmd.Context(), url, force)
+			return migrate.Down(cmd.Context(), url, set, force)
 		},
 	}
 	status := &cobra.Command{
@@ -56,19 +70,24 @@ them every stale writer could write again, and tokens would start anew.`,
 		Example: `  fencegate migrate status --postgres-url postgres://admin@db/app`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := required(); err != nil {
-				return err
-			}
-			s, err := migrate.Status(cmd.Context(), url)
+			set, err := which()
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), s)
-			return err
+			s, err := migrate.Look(cmd.Context(), url, set)
+			if err != nil {
+				return err
+			}
+			if _, err = fmt.Fprintln(cmd.OutOrStdout(), s); err != nil || len(s.Outside) == 0 {
+				return err
+			}
+			return withHint(fmt.Errorf("not of this version, and in our schemas: %s", strings.Join(s.Outside, ", ")), exitFailed,
+				"an old function may let pass what its successor refuses; look whose it is, and DROP FUNCTION (or VIEW) it")
 		},
 	}
 	for _, sub := range []*cobra.Command{up, down, status} {
 		sub.Flags().StringVar(&url, "postgres-url", "", "the database, as a login that may create roles and schemas (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
+		sub.Flags().StringVar(&only, "only", "", "one part alone: fence, or objects (what the S3 port keeps; needs the fence)")
 		cmd.AddCommand(sub)
 	}
 

@@ -18,17 +18,20 @@ const (
 // awaitSchema waits while a database is not migrated as far as this program, and
 // gives up after the patience: a gateway that is newer than the schema calls what
 // is not there. A server that does not answer is the gateway's to wait for, and a
-// newer schema serves older programs.
+// newer schema serves older programs, unless it says that it does not.
 func awaitSchema(ctx context.Context, url string, patience time.Duration, log *slog.Logger) error {
 	begun, told := time.Now(), false
 	for again := time.NewTicker(schemaLook); ; {
 		look, cancel := context.WithTimeout(ctx, schemaAnswer)
-		state, err := migrate.Status(look, url)
+		state, err := migrate.Look(look, url, migrate.All)
 		cancel()
 		switch {
-		case err != nil || state.UpToDate() || state.Newer():
+		case err != nil || state.Serves():
 			again.Stop()
 			return nil
+		case state.Newer(), state.PreRelease > 0: // waiting does not help
+			again.Stop()
+			return withHint(fmt.Errorf("the database's schema: %s", state), exitFailed, "fencegate migrate status says more")
 		case time.Since(begun) >= patience:
 			again.Stop()
 			return withHint(fmt.Errorf("the database's schema: %s", state), exitFailed, "fencegate migrate up, as a login that may make roles and schemas")

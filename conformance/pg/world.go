@@ -22,8 +22,8 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/internal/child"
-	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/migrate"
+	"github.com/fencegate/fencegate/internal/pgserver"
 )
 
 // terms are what a suite wants of its world.
@@ -135,7 +135,7 @@ func (w *world) fence(ctx context.Context, database, schema string) error {
 			return err
 		}
 	}
-	if err := migrate.Up(ctx, w.server.URL(database)); err != nil {
+	if err := migrate.Up(ctx, w.server.URL(database), migrate.All); err != nil {
 		return err
 	}
 	if err := w.exec(ctx, database, schema); err != nil {

@@ -18,9 +18,9 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/migrate"
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/testenv"
-	"github.com/fencegate/fencegate/migrate"
 )
 
 // serverFolder is a new folder that PostgreSQL's user may enter.
@@ -52,7 +52,7 @@ func replicaServer(t *testing.T, dir string, settings map[string]string, fast bo
 // on is a world on a server of the test's own.
 func on(t *testing.T, s *pgserver.Server) world {
 	t.Helper()
-	if err := migrate.Up(t.Context(), s.URL("postgres")); err != nil {
+	if err := migrate.Up(t.Context(), s.URL("postgres"), migrate.All); err != nil {
 		t.Fatal(err)
 	}
 	pool := testenv.PoolOf(t, s.URL("postgres"))

@@ -13,8 +13,8 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
-	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/migrate"
+	"github.com/fencegate/fencegate/internal/pgserver"
 )
 
 // testServer is a PostgreSQL that the test may configure and crash.
@@ -36,7 +36,7 @@ func startServer(t *testing.T) *testServer {
 	s := &testServer{dir: dir}
 	s.start(t)
 	t.Cleanup(func() { _ = s.Stop() })
-	if err := migrate.Up(t.Context(), s.URL("postgres")); err != nil {
+	if err := migrate.Up(t.Context(), s.URL("postgres"), migrate.All); err != nil {
 		t.Fatal(err)
 	}
 	return s

@@ -6,8 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/migrate"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // inventory is everything in the database that did not come with PostgreSQL, and every trigger, in words.
@@ -44,13 +44,13 @@ func TestUninstallingLeavesNothing(t *testing.T) {
 	do(`CREATE FUNCTION vf() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; CREATE TRIGGER vt INSTEAD OF INSERT ON v FOR EACH ROW EXECUTE FUNCTION vf()`)
 	before := inventory(t, conn)
 	for _, events := range []string{`SELECT 1`, `SELECT fence.install_event_triggers()`} {
-		if err := migrate.Up(t.Context(), pg.URL); err != nil {
+		if err := migrate.Up(t.Context(), pg.URL, migrate.All); err != nil {
 			t.Fatal(err)
 		}
 		do(events)
 		do(`SELECT fence.protect('a', under => 'x/', stamp => 'stamp'), fence.protect('p', per_row => $$'x/' || id$$, stamp => 'stamp'), fence.protect('v', resource => 'x'),
 			fence.protect('r', per_row => 'id', mode => 'report'), fence.protect_schema('shop', resource => 'x')`)
-		if err := migrate.Down(t.Context(), pg.URL, true); err != nil {
+		if err := migrate.Down(t.Context(), pg.URL, migrate.All, true); err != nil {
 			t.Fatal(err)
 		}
 		after := inventory(t, conn)

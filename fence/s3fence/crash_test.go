@@ -33,7 +33,7 @@ func TestTheOutcomeIsKnownAfterACrash(t *testing.T) {
 	w := &world{t: t}
 	server := w.serve(dir)
 	t.Cleanup(func() { _ = server.Stop() })
-	if err := migrate.Up(t.Context(), server.URL("postgres")); err != nil {
+	if err := migrate.Up(t.Context(), server.URL("postgres"), migrate.All); err != nil {
 		t.Fatal(err)
 	}
 	w.exec(`CREATE TABLE rows (note text); SELECT fence.protect('rows', under => 'reports/'), objects.create_bucket('reports', -1)`)

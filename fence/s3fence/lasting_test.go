@@ -30,7 +30,7 @@ func TestTheOutcomeIsNotToldBeforeTheStandbyHasIt(t *testing.T) {
 	w := &world{t: t}
 	server := w.serve(dir)
 	t.Cleanup(func() { _ = server.Stop() })
-	if err := migrate.Up(t.Context(), server.URL("postgres")); err != nil {
+	if err := migrate.Up(t.Context(), server.URL("postgres"), migrate.All); err != nil {
 		t.Fatal(err)
 	}
 	w.exec("SELECT objects.create_bucket('reports', -1)")

@@ -12,9 +12,9 @@ import (
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/migrate"
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/testenv"
-	"github.com/fencegate/fencegate/migrate"
 )
 
 // ownServer is a PostgreSQL of the test's own, in a folder that the test removes.
@@ -42,7 +42,7 @@ func setupAlone(t *testing.T) (w *world, server *pgserver.Server, dir string) {
 		t.Fatal(err)
 	}
 	server = ownServer(t, dir)
-	if err := migrate.Up(t.Context(), server.URL("postgres")); err != nil {
+	if err := migrate.Up(t.Context(), server.URL("postgres"), migrate.All); err != nil {
 		t.Fatal(err)
 	}
 	w = setup(t, func(cfg *config) { cfg.Pool, cfg.DatabaseTimeout = poolOf(t, server.URL("postgres")), time.Second })

@@ -53,7 +53,7 @@ func provision(ctx context.Context, serverURL string, n names) (urls, error) {
 	if u.admin, err = withDatabase(serverURL, n.database, nil); err != nil {
 		return urls{}, err
 	}
-	if err := migrate.Up(ctx, u.admin); err != nil {
+	if err := migrate.Up(ctx, u.admin, migrate.All); err != nil {
 		return urls{}, err
 	}
 	for _, l := range []struct {

@@ -20,9 +20,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
+	"github.com/fencegate/fencegate/migrate"
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/testenv"
-	"github.com/fencegate/fencegate/migrate"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Wrap(m), testenv.LeakOptions()...) }
@@ -143,9 +143,11 @@ func TestEachFaultOfADatabaseIsFound(t *testing.T) {
 		"writer can't use":          {before: []string{`REVOKE EXECUTE ON FUNCTION fence.use(text, text) FROM fence_writer`}, check: "postgresql.privileges", status: Fail, words: []string{"fence_writer may not call"}},
 		"foreign owner":             {before: []string{`ALTER TABLE fence.resources OWNER TO fencegate_test_other`}, check: "postgresql.privileges", status: Fail, words: []string{"belongs to fencegate_test_other"}},
 		"no replica identity":       {before: []string{`CREATE TABLE bare (v int)`, `SELECT fence.protect('bare', under => 'x/')`, `CREATE PUBLICATION p FOR TABLE bare`}, check: "postgresql.replica-identity", status: Warn, words: []string{"bare", "REPLICA IDENTITY"}},
-		"older schema":              {before: []string{`UPDATE fencegate.migrations SET version = 12`}, check: "postgresql.schema", status: Fail, words: []string{"migrate up"}},
-		"newer schema":              {before: []string{`UPDATE fencegate.migrations SET version = 999999`}, check: "postgresql.schema", status: Fail, words: []string{"newer"}},
-		"interrupted schema":        {before: []string{`UPDATE fencegate.migrations SET dirty = true`}, check: "postgresql.schema", status: Fail, words: []string{"interrupted"}},
+		"older schema":              {before: []string{`COMMENT ON SCHEMA fence IS 'fencegate fence state 1'`}, check: "postgresql.schema", status: Fail, words: []string{"migrate up"}},
+		"schema of a pre-release":   {before: []string{`COMMENT ON SCHEMA fence IS 'fencegate schema version 48'`}, check: "postgresql.schema", status: Fail, words: []string{"pre-release"}},
+		"old function":              {before: []string{`CREATE FUNCTION fence.check() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS 'SELECT 1::bigint'`}, check: "postgresql.schema", status: Fail, words: []string{"fence.check()", "DROP FUNCTION"}},
+		"newer schema":              {before: []string{`UPDATE fencegate.fence_state SET version = 999999`}, check: "postgresql.schema", status: Fail, words: []string{"newer"}},
+		"interrupted schema":        {before: []string{`UPDATE fencegate.fence_state SET dirty = true`}, check: "postgresql.schema", status: Fail, words: []string{"interrupted"}},
 		"writer may raise all rows": {before: []string{`GRANT EXECUTE ON FUNCTION fence.invalidate_all TO fence_writer`}, check: "postgresql.privileges", status: Fail, words: []string{"invalidate_all"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -173,7 +175,7 @@ func TestEachFaultOfADatabaseIsFound(t *testing.T) {
 func TestEachFaultOfAServerIsFound(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, filepath.Join(serverFolder(t), "data"))
-	if err := migrate.Up(t.Context(), server.URL("postgres")); err != nil {
+	if err := migrate.Up(t.Context(), server.URL("postgres"), migrate.All); err != nil {
 		t.Fatal(err)
 	}
 	for _, broken := range []struct {
@@ -272,7 +274,7 @@ func TestAClockThatDiffersIsFound(t *testing.T) {
 func TestWhatCannotBeLookedAtIsSaid(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
-	exec(t, pg.URL, `REVOKE SELECT ON fence.uncovered FROM PUBLIC`, `REVOKE ALL ON fencegate.migrations FROM PUBLIC`)
+	exec(t, pg.URL, `REVOKE SELECT ON fence.uncovered FROM PUBLIC`, `REVOKE ALL ON fencegate.fence_state FROM PUBLIC`)
 	findings := examine(t, pg.OtherURL)
 	want(t, findings, "postgresql.guards", Warn, "could not be looked at")
 }

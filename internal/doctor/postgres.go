@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencegate/fencegate/internal/pgtext"
 	"github.com/fencegate/fencegate/migrate"
+	"github.com/fencegate/fencegate/internal/pgtext"
 )
 
 // oldestServer is the oldest server_version_num that the migrations run on.
@@ -216,17 +216,22 @@ func checkStandbys(ctx context.Context, conn *pgx.Conn) Finding {
 func checkSchema(ctx context.Context, conn *pgx.Conn, url string) (f Finding, migrated bool) {
 	const check = "postgresql.schema"
 	const up = "Run: fencegate migrate up"
-	state, err := migrate.Status(ctx, url)
+	state, err := migrate.Look(ctx, url, migrate.All)
 	if err != nil {
 		return unseen(check, err), hasFence(ctx, conn)
 	}
 	switch {
-	case state.Version == 0 && !hasFence(ctx, conn):
+	case state.PreRelease > 0:
+		return fail(check, state.String(), "Remove the pre-release's schema, by that pre-release; then: fencegate migrate up"), true
+	case !state.Installed() && !hasFence(ctx, conn):
 		return fail(check, "the database has no fence", up), false
 	case state.Newer():
 		return fail(check, state.String(), "Use a program as new as the schema."), true
 	case !state.UpToDate():
 		return fail(check, state.String(), up), true
+	case len(state.Outside) > 0:
+		return fail(check, "not of this version, and in our schemas: "+strings.Join(state.Outside, ", "),
+			"An old function may let pass what its successor refuses. Look whose it is, and DROP FUNCTION (or VIEW) it."), true
 	}
 	return ok(check, "%s", state), true
 }

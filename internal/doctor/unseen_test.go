@@ -21,10 +21,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/migrate"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
-	"github.com/fencegate/fencegate/migrate"
 )
 
 // Monitoring goes by the exit code, which is 1 where something is FAIL: a server that does not answer must not pass.
@@ -37,7 +37,7 @@ func TestADatabaseThatStopsAnsweringFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	for _, sql := range []string{`BEGIN`, `LOCK TABLE fencegate.migrations IN ACCESS EXCLUSIVE MODE`} {
+	for _, sql := range []string{`BEGIN`, `LOCK TABLE fencegate.fence_state IN ACCESS EXCLUSIVE MODE`} {
 		if _, err := conn.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +108,7 @@ func TestSuperusersAndOwnersThatWriteAreNamed(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, filepath.Join(serverFolder(t), "data"))
 	url := server.URL("postgres")
-	if err := migrate.Up(t.Context(), url); err != nil {
+	if err := migrate.Up(t.Context(), url, migrate.All); err != nil {
 		t.Fatal(err)
 	}
 	want(t, examine(t, url), "postgresql.writers", OK)

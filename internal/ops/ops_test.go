@@ -19,9 +19,9 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/migrate"
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/testenv"
-	"github.com/fencegate/fencegate/migrate"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Wrap(m), testenv.LeakOptions()...) }
@@ -84,7 +84,7 @@ func texts(t *testing.T, conn *pgx.Conn, sql string, args ...any) []string {
 // used is a database with every kind of guard, and a grant of `orders/1`.
 func used(t *testing.T, address string) fence.Grant {
 	t.Helper()
-	if err := migrate.Up(t.Context(), address); err != nil {
+	if err := migrate.Up(t.Context(), address, migrate.All); err != nil {
 		t.Fatal(err)
 	}
 	conn := connect(t, address)
@@ -212,7 +212,7 @@ func TestADumpBringsEverythingBackAndAsksForInvalidation(t *testing.T) {
 		t.Errorf("rows: %v", got)
 	}
 	// It is still a schema of fencegate's: up to date, and removable.
-	state, err := migrate.Status(ctx, server.URL("restored"))
+	state, err := migrate.Look(ctx, server.URL("restored"), migrate.All)
 	if err != nil || !state.UpToDate() {
 		t.Errorf("status of the restored database: %v %v", state, err)
 	}
@@ -284,10 +284,10 @@ func TestUninstallingLeavesNothing(t *testing.T) {
 	used(t, address)
 
 	var inUse *migrate.InUseError
-	if err := migrate.Down(t.Context(), address, false); !errors.As(err, &inUse) || inUse.Fences != 1 || len(inUse.Protected) == 0 {
+	if err := migrate.Down(t.Context(), address, migrate.All, false); !errors.As(err, &inUse) || inUse.Fences != 1 || len(inUse.Protected) == 0 {
 		t.Fatalf("removing it without force: %v", err)
 	}
-	if err := migrate.Down(t.Context(), address, true); err != nil {
+	if err := migrate.Down(t.Context(), address, migrate.All, true); err != nil {
 		t.Fatal(err)
 	}
 	after := texts(t, conn, everything)

@@ -25,8 +25,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/internal/child"
-	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/migrate"
+	"github.com/fencegate/fencegate/internal/pgserver"
 )
 
 // DatabaseConfig says what PostgreSQL runs.
@@ -65,7 +65,7 @@ func StartDatabase(ctx context.Context, cfg DatabaseConfig) (d *Database, err er
 	if err != nil {
 		return d, err
 	}
-	if err = migrate.Up(ctx, d.URL()); err != nil {
+	if err = migrate.Up(ctx, d.URL(), migrate.All); err != nil {
 		return d, err
 	}
 	d.Pool, err = pgxpool.New(ctx, d.URL())

@@ -76,7 +76,7 @@ func (c *cluster) makeTemplate() (string, error) {
 				return fmt.Errorf("template: %w", err)
 			}
 		}
-		if err := migrate.Up(ctx, c.url(making, "", "")); err != nil {
+		if err := migrate.Up(ctx, c.url(making, "", ""), migrate.All); err != nil {
 			return fmt.Errorf("template: %w", err)
 		}
 		grants := fmt.Sprintf("GRANT fence_gateway TO %s; GRANT fence_writer TO %s", loginGateway, loginWriter)
@@ -90,17 +90,17 @@ func (c *cluster) makeTemplate() (string, error) {
 
 // hashOfMigrations names a set of migrations.
 func hashOfMigrations() (string, error) {
-	names, err := fs.Glob(migrations.FS, "*.sql") // sorted
+	sum := sha256.New()
+	err := fs.WalkDir(migrations.FS, ".", func(name string, entry fs.DirEntry, err error) error { // in the order of the names
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := fs.ReadFile(migrations.FS, name)
+		fmt.Fprintf(sum, "%s %d\n%s", name, len(text), text)
+		return err
+	})
 	if err != nil {
 		return "", err
-	}
-	sum := sha256.New()
-	for _, name := range names {
-		text, err := fs.ReadFile(migrations.FS, name)
-		if err != nil {
-			return "", err
-		}
-		fmt.Fprintf(sum, "%s %d\n%s", name, len(text), text)
 	}
 	return hex.EncodeToString(sum.Sum(nil))[:16], nil
 }

@@ -1,0 +1,200 @@
+package migrate
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/golang-migrate/migrate/v4"
+	"github.com/golang-migrate/migrate/v4/database"
+	driver "github.com/golang-migrate/migrate/v4/database/pgx/v5"
+	"github.com/golang-migrate/migrate/v4/source/iofs"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/fencegate/fencegate/migrations"
+)
+
+// All that is golang-migrate's is in this file. It knows no context; it reads ahead; it
+// marks a step before it runs it, and leaves the mark where the step was interrupted;
+// and its errors repeat a whole file and hide what PostgreSQL said.
+
+// direction is up or down.
+type direction struct {
+	name string
+	step int
+	end  func(latest int) int // the version at which there is nothing more to do
+}
+
+var (
+	up   = direction{"up", 1, func(latest int) int { return latest }}
+	down = direction{"down", -1, func(int) int { return database.NilVersion }}
+)
+
+// stateTable is where golang-migrate keeps the version of a set's state.
+func stateTable(set string) string { return schema + "." + set + "_state" }
+
+// runState gives golang-migrate a connection of its own, and one step of a set's state
+// at a time. A context that ends cancels the one that is under way, which is then rolled
+// back. (golang-migrate's own loop leaves a goroutine behind for each step that it read
+// ahead and did not run; one at most this way.)
+//
+// conn is the connection that holds the lock.
+func runState(ctx context.Context, conn *pgx.Conn, url string, set migrations.Set, dir direction) (err error) {
+	defer func() { err = wrap(fmt.Sprintf("migrate %s: state of the set %s", dir.name, set.Name), err) }()
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return err
+	}
+	src, err := iofs.New(set.State, ".")
+	if err != nil {
+		return fmt.Errorf("read the embedded migrations: %w", err)
+	}
+	db := stdlib.OpenDB(*config)
+	session, err := onlySession(ctx, db)
+	if err != nil {
+		return errors.Join(err, db.Close())
+	}
+	stopCancelling := cancelAtEnd(ctx, session)
+	defer stopCancelling()
+	target, err := driver.WithInstance(db, &driver.Config{SchemaName: schema, MigrationsTable: set.Name + "_state"})
+	if err != nil {
+		return errors.Join(because(ctx, cause(err)), db.Close())
+	}
+	m, err := migrate.NewWithInstance("embedded", src, "postgresql", target)
+	if err != nil {
+		return errors.Join(err, target.Close())
+	}
+	defer func() {
+		srcErr, dbErr := m.Close()
+		err = errors.Join(err, srcErr, dbErr)
+	}()
+	for {
+		version, err := settled(ctx, conn, m, target, set)
+		switch {
+		case err != nil:
+			return because(ctx, err)
+		case version > set.Latest:
+			return fmt.Errorf("the database is at version %d, which this program, at %d, does not know: use a newer program", version, set.Latest)
+		case version == dir.end(set.Latest):
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		}
+		if err := m.Steps(dir.step); err != nil {
+			stopCancelling() // what follows is short
+			return because(ctx, explain(m, version, err))
+		}
+	}
+}
+
+// settled is the version that a set's state is at. Each step is one transaction that
+// ends with a note of its version, so the note tells what is applied; a record that says
+// otherwise, of a step that was interrupted, or that was lost or set back, is corrected.
+// One of a newer program is left alone.
+func settled(ctx context.Context, conn *pgx.Conn, m *migrate.Migrate, target database.Driver, set migrations.Set) (int, error) {
+	recorded, dirty, err := target.Version()
+	if err != nil {
+		return 0, cause(err)
+	}
+	if recorded > set.Latest {
+		return recorded, nil
+	}
+	note, err := readNote(ctx, conn, set.Name)
+	switch {
+	case err != nil:
+		return 0, err
+	case !note.known && dirty:
+		return 0, &DirtyError{Set: set.Name, Version: recorded}
+	case !note.known, note.version == recorded && !dirty:
+		return recorded, nil
+	}
+	return note.version, wrap("settle an interrupted migration", cause(m.Force(note.version)))
+}
+
+// onlySession opens the one session that a database handle will have.
+func onlySession(ctx context.Context, db *sql.DB) (session *pgconn.PgConn, err error) {
+	db.SetMaxOpenConns(1)
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	err = conn.Raw(func(c any) error {
+		session = c.(*stdlib.Conn).Conn().PgConn()
+		return nil
+	})
+	return session, errors.Join(err, conn.Close())
+}
+
+const (
+	cancelEvery   = 100 * time.Millisecond
+	cancelTimeout = 2 * time.Second
+)
+
+// cancelAtEnd cancels what a session does once the context ends, until stop is
+// called, once or more often: golang-migrate knows no context. Again and again, for a request that
+// comes between two statements is lost.
+func cancelAtEnd(ctx context.Context, session *pgconn.PgConn) (stop func()) {
+	stopped, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-ctx.Done():
+		case <-stopped:
+			return
+		}
+		for again := time.NewTicker(cancelEvery); ; {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
+			_ = session.CancelRequest(ctx)
+			cancel()
+			select {
+			case <-again.C:
+			case <-stopped:
+				again.Stop()
+				return
+			}
+		}
+	}()
+	return sync.OnceFunc(func() { close(stopped); <-done })
+}
+
+// because is err, and what ended the context where it has ended.
+func because(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	return errors.Join(context.Cause(ctx), err)
+}
+
+// explain makes an error of golang-migrate readable. Where PostgreSQL refused a
+// migration, it was rolled back as a whole, so the mark that it is under way is
+// taken off: after the cause is removed, migrating again just works.
+func explain(m *migrate.Migrate, version int, err error) error {
+	if _, begun := errors.AsType[database.Error](err); !begun {
+		return cause(err)
+	}
+	err = cause(err)
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || refused.SeverityUnlocalized != "ERROR" {
+		return fmt.Errorf("the step from version %d broke off, and was applied entirely or not at all; migrate again, which looks what it was: %w", max(version, 0), err)
+	}
+	err = fmt.Errorf("the step from version %d was refused and rolled back: %w", max(version, 0), err)
+	return errors.Join(err, cause(m.Force(version)))
+}
+
+// cause is the error behind one of golang-migrate, which repeats a whole migration
+// and hides what PostgreSQL said: by value from a migration, by pointer from the
+// record of the version.
+func cause(err error) error {
+	if failed, ok := errors.AsType[database.Error](err); ok {
+		return failed.OrigErr
+	}
+	if failed, ok := errors.AsType[*database.Error](err); ok {
+		return failed.OrigErr
+	}
+	return err
+}

@@ -1,3 +1,0 @@
--- Forgets every bucket, object and version. The blobs' bytes stay in the blob store.
-DROP SCHEMA objects CASCADE;
-COMMENT ON SCHEMA fence IS 'fencegate schema version 4';

@@ -1,0 +1,347 @@
+-- Arming: raise, then drain. For the gateway only.
+--
+--   SELECT * FROM fence.raise('orders/1001', 35, <seal hash>, 'worker-b');   -- a transaction of its own, committed
+--   SELECT * FROM fence.drain('orders/1001', 35, <seal hash>);               -- another one, after that COMMIT
+--
+-- The acquisition is complete when both have succeeded. Whoever dies in between leaves the superseded grant's key in
+-- `undrained`, for the next one who arms.
+--
+-- `undrained` is cleared by the next raise alone, never by drain: an UPDATE after the raise would make every REPEATABLE READ
+-- transaction of the NEW holder that began in between look stale, and would double what arming writes. A row lock would
+-- leave xmax <> 0 and send every check down the slow path. The price is a few free keys, tried once more.
+--
+-- In one transaction, where nobody is in the way:
+--
+--   SELECT fence.arm('orders/1001', 35, <seal hash>, 'worker-b');   -- a transaction of its own, committed; false: raise and drain
+--
+-- What draining would wait for, the superseded grants' keys, is locked exclusively, if they are free, before the row is
+-- changed and until the COMMIT is through. So whoever passed the check under those grants has ended before, and whoever comes
+-- meanwhile waits for the COMMIT and then reads the new token: there is nothing left to drain. (Keys are given back after the
+-- COMMIT can be seen.) Where a key is not free, raising must come first and waiting after it: fence.raise, fence.drain.
+-- A writer of the superseded grant waits as long as the COMMIT takes; so nothing else belongs into this transaction.
+--
+-- fence.arm is what a lease costs on top of its lock, so every name in it is qualified instead of a SET clause.
+--
+-- Whoever takes locks of several resources takes them in the order of the names' bytes, so that two can't wait for each other.
+
+-- What people and the gateway may see of the fences: no seal.
+CREATE OR REPLACE VIEW fence.fences AS
+  SELECT resource, token, seal IS NOT NULL AS sealed, holder, armed_at, cardinality(undrained) AS undrained
+    FROM fence.resources;
+REVOKE ALL ON fence.fences FROM PUBLIC, fence_writer, fence_gateway;
+GRANT SELECT ON fence.fences TO fence_gateway;
+
+-- Phase 1. Raises the fence if the recorded token is lower. Waits for another raise of the resource, at most p_limit (then
+-- ZF005: a writer whose unsealed token raised the fence has not ended), and for no sealed writer.
+-- raised: the fence holds this very grant, by this call or by an earlier one whose acknowledgement was lost.
+-- Otherwise nothing was changed, and `recorded` says what stands there.
+CREATE OR REPLACE FUNCTION fence.raise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '5 s',
+                            OUT raised boolean, OUT recorded bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  f record;
+  held_by text;
+  v fence.verdict;
+  fault text := coalesce(
+    'resource ' || fence.resource_fault(p_resource),
+    CASE WHEN coalesce(p_token, 0) <= 0 THEN 'token is not a positive number' END,
+    CASE WHEN octet_length(p_seal_hash) <> 32 THEN 'seal hash is not 32 bytes long' END);
+BEGIN
+  IF fault IS NOT NULL THEN
+    RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  PERFORM fence.need_read_committed();
+  PERFORM fence.commit_durably();
+  PERFORM FROM fence.arms a WHERE a.resource = p_resource FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND AND NOT fence.take_turn(p_resource, 1000 * extract(epoch FROM p_limit)) THEN
+    held_by := fence.arming_named(p_resource);
+    v := fence.refusal('ZF005', format('fence of "%s" was not raised to %s: an earlier raise has not ended: %s', p_resource, p_token, held_by),
+                       p_resource, NULL, NULL, NULL, NULL, held_by);
+    RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+  END IF;
+
+  SELECT token, seal, undrained INTO f FROM fence.resources WHERE resource = p_resource;
+  IF f.token >= p_token THEN
+    raised := f.token = p_token AND f.seal IS NOT DISTINCT FROM p_seal_hash;
+    recorded := f.token;
+    RETURN;
+  ELSIF fence.key(p_resource, p_token, p_seal_hash) = ANY (f.undrained || fence.key(p_resource, f.token, f.seal)) THEN
+    RAISE EXCEPTION 'seal was used for an earlier token of "%"; each token needs a new one', p_resource
+      USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+
+  -- A superseded key that is free now is drained for ever: who locks it later reads this or a newer token. UPDATE, else
+  -- INSERT, not ON CONFLICT DO UPDATE, which locks first and so leaves xmax <> 0 in the new version.
+  UPDATE fence.resources
+     SET token = p_token, seal = p_seal_hash, holder = coalesce(p_holder, ''), armed_at = now(),
+         undrained = ARRAY(SELECT k FROM unnest(undrained) k WHERE NOT pg_try_advisory_xact_lock(k))
+                     || fence.key(resource, token, seal)
+   WHERE resource = p_resource AND token < p_token;
+  IF NOT FOUND THEN
+    INSERT INTO fence.resources (resource, token, seal, holder, armed_at)
+    VALUES (p_resource, p_token, p_seal_hash, coalesce(p_holder, ''), now());
+  END IF;
+  raised := true;
+  recorded := p_token;
+END $$;
+REVOKE ALL ON FUNCTION fence.raise(text, bigint, bytea, text, interval) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.raise(text, bigint, bytea, text, interval) TO fence_gateway;
+
+-- Ends the sessions that hold one superseded key. told: how many were signalled; held_by: what could not be, and why. A holder
+-- that has just ended, as a prepared transaction that is being committed, is waited for.
+CREATE OR REPLACE FUNCTION fence.end_holders(p_key bigint, OUT told int, OUT held_by text) LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  h record;
+BEGIN
+  told := 0;
+  FOR h IN SELECT * FROM fence.holders(p_key) x WHERE x.writer AND (x.pid IS NOT NULL OR x.gid IS NOT NULL) LOOP
+    IF h.pid IS NULL THEN
+      held_by := format('prepared transaction %L; ROLLBACK PREPARED or COMMIT PREPARED it', h.gid);
+    ELSE
+      BEGIN
+        told := told + pg_terminate_backend(h.pid)::int;
+      EXCEPTION WHEN insufficient_privilege THEN
+        held_by := format('process %s, which %I may not end (%s)', h.pid, current_user, sqlerrm)
+          || CASE WHEN pg_has_role(current_user, 'pg_signal_backend', 'USAGE') THEN ''
+                  ELSE format('; as a superuser: GRANT pg_signal_backend TO %I', current_user) END;
+      END;
+    END IF;
+  END LOOP;
+END $$;
+REVOKE ALL ON FUNCTION fence.end_holders(bigint) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Phase 2. Waits until no writer of a superseded grant is in flight. Those that still are when p_grace has passed are stale
+-- by proof, and their sessions are ended. (pg_blocking_pids would be of no use: it also names waiting arms.) A signal hits a
+-- session, not a transaction, so a pooled one may just have moved on to other work: therefore the grace.
+-- ours = false: the fence holds another grant, which `recorded` names, and nothing was drained. `ended` counts the signals
+-- sent. Raises ZF005 where a holder can't be ended, or p_limit has passed.
+CREATE OR REPLACE FUNCTION fence.drain(p_resource text, p_token bigint, p_seal_hash bytea,
+                            p_grace interval DEFAULT '200 ms', p_limit interval DEFAULT '5 s',
+                            OUT ours boolean, OUT recorded bigint, OUT ended int)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  -- Milliseconds. They are counted by the waits, not by a clock, which may jump. The limit leaves time to answer before a
+  -- statement_timeout.
+  allowed numeric := 800 * extract(epoch FROM current_setting('statement_timeout')::interval);
+  most numeric := least(1000 * extract(epoch FROM p_limit), nullif(allowed, 0));
+  grace numeric := least(1000 * extract(epoch FROM p_grace), most / 2);
+  waited numeric := 0;
+  patience numeric;
+  f record;
+  k bigint;
+  e record;
+  v fence.verdict;
+BEGIN
+  PERFORM fence.need_read_committed();
+  SELECT token, seal, undrained INTO f FROM fence.resources WHERE resource = p_resource;
+  recorded := f.token;
+  ours := coalesce(f.token = p_token AND f.seal IS NOT DISTINCT FROM p_seal_hash, false);
+  ended := 0;
+  IF NOT ours THEN
+    RETURN;
+  END IF;
+  FOR k IN SELECT DISTINCT u FROM unnest(f.undrained) u ORDER BY u LOOP
+    -- Nobody holds it shared: drained, as the raise is committed, so that whoever takes it later is refused. A stranger's
+    -- exclusive lock does no harm: it keeps writers out.
+    WHILE NOT pg_try_advisory_xact_lock(k) AND EXISTS (SELECT FROM fence.holders(k) h WHERE h.writer) LOOP
+      patience := greatest(1, CASE WHEN waited < grace THEN grace - waited ELSE 100 END);
+      EXIT WHEN fence.lock_within(k, true, patience);
+      waited := waited + patience;
+      e := fence.end_holders(k);
+      ended := ended + e.told;
+      IF e.held_by IS NULL AND waited > most THEN
+        e.held_by := format('%s session(s) were told to end and have not', ended);
+      END IF;
+      IF e.held_by IS NOT NULL THEN
+        v := fence.refusal('ZF005',
+          format('fence of "%s" is raised to %s, but stale transactions still hold it: %s', p_resource, p_token, e.held_by),
+          p_resource, NULL, p_token, NULL, NULL, e.held_by);
+        RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+      END IF;
+    END LOOP;
+  END LOOP;
+END $$;
+REVOKE ALL ON FUNCTION fence.drain(text, bigint, bytea, interval, interval) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.drain(text, bigint, bytea, interval, interval) TO fence_gateway;
+
+-- Raises the fence past whoever holds it, to a seal that nobody knows. Draining is, as ever, a transaction of its own:
+-- pass what this returns to fence.drain. token is NULL where the resource has no fence.
+CREATE OR REPLACE FUNCTION fence.revoke(p_resource text, p_holder text DEFAULT NULL, OUT token bigint, OUT seal_hash bytea)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM fence.need_read_committed();
+  PERFORM FROM fence.arms a WHERE a.resource = p_resource FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND AND EXISTS (SELECT FROM fence.arms a WHERE a.resource = p_resource) THEN
+    PERFORM fence.take_turn(p_resource, fence.patience());   -- in vain: fence.raise says who is in the way
+  END IF;
+  SELECT f.token INTO token FROM fence.resources f WHERE f.resource = p_resource;
+  IF token = 9223372036854775807 THEN
+    RAISE EXCEPTION 'fence of "%" stands at the highest token there is, so it can''t be raised further', p_resource
+      USING ERRCODE = 'program_limit_exceeded';
+  ELSIF token IS NOT NULL THEN
+    token := token + 1;
+    seal_hash := sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()));
+    PERFORM fence.raise(p_resource, token, seal_hash, coalesce(p_holder, 'revoked by ' || session_user));
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION fence.revoke(text, text) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.revoke(text, text) TO fence_gateway;
+
+-- Allocates an epoch above p_above and above every one before, for good once committed.
+CREATE OR REPLACE FUNCTION fence.raise_epoch(p_above bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  allocated bigint;
+BEGIN
+  PERFORM fence.commit_durably();
+  UPDATE fence.epochs SET epoch = greatest(epoch, p_above) + 1 RETURNING epoch INTO STRICT allocated;
+  RETURN allocated;
+EXCEPTION WHEN check_violation OR numeric_value_out_of_range THEN
+  RAISE EXCEPTION 'no epoch is left above %: epochs end at 2097151', p_above USING ERRCODE = 'program_limit_exceeded';
+END $$;
+REVOKE ALL ON FUNCTION fence.raise_epoch(bigint) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.raise_epoch(bigint) TO fence_gateway;
+
+-- true: the fence holds this grant, by this call, and no writer of an older one is in flight. false: fence.raise and
+-- fence.drain have to decide. Nothing was changed then, or, for a resource without a fence, it is raised.
+CREATE OR REPLACE FUNCTION fence.arm(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '5 s')
+RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
+BEGIN
+  IF pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
+     AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'on' THEN
+    -- Its turn among those who change the row, as in fence.raise.
+    PERFORM FROM fence.arms a WHERE a.resource OPERATOR(pg_catalog.=) p_resource FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+      -- CASE, because the key is locked only where the rest is so. NULL is for arm_otherwise.
+      UPDATE fence.resources f
+         SET token = p_token, seal = p_seal_hash, holder = coalesce(p_holder, ''), armed_at = pg_catalog.now()
+       WHERE f.resource OPERATOR(pg_catalog.=) p_resource
+         AND CASE WHEN f.token OPERATOR(pg_catalog.<) p_token AND f.undrained OPERATOR(pg_catalog.=) '{}'::pg_catalog.int8[]
+                   AND f.seal OPERATOR(pg_catalog.<>) p_seal_hash
+                  THEN pg_catalog.pg_try_advisory_xact_lock(fence.key(f.resource, f.token, f.seal)) END;
+      IF FOUND THEN
+        RETURN true;
+      END IF;
+    END IF;
+  END IF;
+  RETURN fence.arm_otherwise(p_resource, p_token, p_seal_hash, p_holder, p_limit);
+END $$;
+REVOKE ALL ON FUNCTION fence.arm(text, bigint, bytea, text, interval) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.arm(text, bigint, bytea, text, interval) TO fence_gateway;
+
+-- The rarer cases: keys that earlier raises have left, the first grant of all, an unsealed one.
+CREATE OR REPLACE FUNCTION fence.arm_otherwise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval)
+RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
+    RETURN false;
+  END IF;
+  PERFORM FROM fence.arms a WHERE a.resource = p_resource FOR UPDATE SKIP LOCKED;
+  IF FOUND THEN
+    UPDATE fence.resources f
+       SET token = p_token, seal = p_seal_hash, holder = coalesce(p_holder, ''), armed_at = now(), undrained = '{}'
+     WHERE f.resource = p_resource
+       AND CASE WHEN f.token < p_token AND fence.key(p_resource, p_token, p_seal_hash) <> ALL (f.undrained || fence.key(f.resource, f.token, f.seal))
+                THEN NOT EXISTS (SELECT FROM unnest(f.undrained || fence.key(f.resource, f.token, f.seal)) k WHERE NOT pg_try_advisory_xact_lock(k))
+                ELSE false END;
+    RETURN FOUND;
+  END IF;
+  IF NOT EXISTS (SELECT FROM fence.resources f WHERE f.resource = p_resource) THEN
+    PERFORM fence.raise(p_resource, p_token, p_seal_hash, p_holder, p_limit);
+    -- Where it superseded nobody, that is all; another arm may have been first.
+    RETURN EXISTS (SELECT FROM fence.resources f WHERE f.resource = p_resource AND f.token = p_token AND f.seal = p_seal_hash AND f.undrained = '{}');
+  END IF;
+  RETURN false;
+END $$;
+REVOKE ALL ON FUNCTION fence.arm_otherwise(text, bigint, bytea, text, interval) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Phase 1 of arming several resources: raises all of them or none, in one transaction; see fence.raise. Where one recorded
+-- token is not lower, raised is false, and `resource` and `recorded` say which. That is looked at before anything is changed: a
+-- raise that is rolled back would leave xmax <> 0 and send every check down the slow path. Waits at most p_limit in all.
+CREATE OR REPLACE FUNCTION fence.raise_all(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[], p_holders text[], p_limit interval DEFAULT '5 s',
+                                OUT raised boolean, OUT resource text, OUT recorded bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  until timestamptz := clock_timestamp() + p_limit;
+  a record;
+  r record;
+  held_by text;
+  v fence.verdict;
+  fault text := CASE
+    WHEN coalesce(cardinality(p_resources), 0) = 0 THEN 'resources are missing'
+    WHEN ARRAY[cardinality(p_tokens), cardinality(p_seal_hashes), cardinality(p_holders)] <> array_fill(cardinality(p_resources), ARRAY[3])
+      THEN 'tokens, seal hashes and holders are not as many as resources'
+    WHEN (SELECT count(DISTINCT x) < count(*) FROM unnest(p_resources) x) THEN 'resources name one resource twice'
+    ELSE (SELECT min('resource ' || fence.resource_fault(x)) FROM unnest(p_resources) x)
+  END;
+BEGIN
+  IF fault IS NOT NULL THEN
+    RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  PERFORM fence.need_read_committed();
+
+  -- The turn of each, in order. From then on nobody else changes these rows.
+  FOR a IN SELECT x.r FROM unnest(p_resources) x(r) ORDER BY x.r COLLATE "C" LOOP
+    PERFORM FROM fence.arms w WHERE w.resource = a.r FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND AND NOT fence.take_turn(a.r, 1000 * extract(epoch FROM until - clock_timestamp())) THEN
+      held_by := fence.arming_named(a.r);
+      v := fence.refusal('ZF005', format('fence of "%s" was not raised: an earlier raise has not ended: %s', a.r, held_by),
+                         a.r, NULL, NULL, NULL, NULL, held_by);
+      RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+    END IF;
+  END LOOP;
+
+  SELECT f.resource, f.token INTO raise_all.resource, raise_all.recorded
+    FROM unnest(p_resources, p_tokens, p_seal_hashes) x(r, token, seal_hash) JOIN fence.resources f ON f.resource = x.r
+   WHERE f.token > x.token OR f.token = x.token AND f.seal IS DISTINCT FROM x.seal_hash
+   ORDER BY x.r COLLATE "C" LIMIT 1;
+  raised := NOT FOUND;
+  IF NOT raised THEN
+    RETURN;
+  END IF;
+  FOR a IN SELECT * FROM unnest(p_resources, p_tokens, p_seal_hashes, p_holders) x(r, token, seal_hash, holder) ORDER BY x.r COLLATE "C" LOOP
+    SELECT * INTO r FROM fence.raise(a.r, a.token, a.seal_hash, a.holder, p_limit);
+    IF NOT r.raised THEN
+      RAISE EXCEPTION 'fence of "%" changed while its turn was held', a.r USING ERRCODE = 'internal_error';
+    END IF;
+  END LOOP;
+END $$;
+REVOKE ALL ON FUNCTION fence.raise_all(text[], bigint[], bytea[], text[], interval) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.raise_all(text[], bigint[], bytea[], text[], interval) TO fence_gateway;
+
+-- Phase 2 for several: drains each, in order; see fence.drain. The grace and the limit are those of all together. Where one
+-- fence holds another grant, ours is false, and `resource` and `recorded` say which.
+CREATE OR REPLACE FUNCTION fence.drain_all(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[],
+                                p_grace interval DEFAULT '200 ms', p_limit interval DEFAULT '5 s',
+                                OUT ours boolean, OUT resource text, OUT recorded bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  begun timestamptz := clock_timestamp();
+  allowed interval := 0.8 * nullif(current_setting('statement_timeout')::interval, '0');   -- time to answer, as in fence.drain
+  most interval := least(p_limit, allowed);
+  spent interval;
+  a record;
+  d record;
+BEGIN
+  ours := true;
+  FOR a IN SELECT * FROM unnest(p_resources, p_tokens, p_seal_hashes) x(r, token, seal_hash) ORDER BY x.r COLLATE "C" LOOP
+    LOOP
+      spent := clock_timestamp() - begun;
+      BEGIN
+        SELECT * INTO d FROM fence.drain(a.r, a.token, a.seal_hash, greatest(p_grace - spent, '0'), greatest(most - spent, '0'));
+        EXIT;
+      EXCEPTION WHEN deadlock_detected THEN   -- with a stale writer of two of them, who is refused when its short wait is over
+        NULL;
+      END;
+    END LOOP;
+    IF NOT d.ours THEN
+      ours := false;
+      drain_all.resource := a.r;
+      drain_all.recorded := d.recorded;
+      RETURN;
+    END IF;
+  END LOOP;
+END $$;
+REVOKE ALL ON FUNCTION fence.drain_all(text[], bigint[], bytea[], interval, interval) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.drain_all(text[], bigint[], bytea[], interval, interval) TO fence_gateway;

@@ -1,0 +1,332 @@
+-- The check: is the presented grant the one that the fence records? It runs inside the transaction that it protects.
+--
+-- The rule. A writer LOCKS its grant's advisory key (shared, to the end of the transaction), then READS the fence, in a
+-- new statement. Arming PUBLISHES the new token (commit), then locks the superseded key exclusively. So either the
+-- writer sees the new token and is refused, or draining sees the writer and waits for it or ends it.
+--
+-- Facts behind it, each tested:
+--  * Reading before locking, or without locking, is unsafe. A STABLE function would read a snapshot from before the lock.
+--  * READ COMMITTED takes a new snapshot for each statement in here. REPEATABLE READ and SERIALIZABLE do not: there a
+--    row is proven to be the newest version by xmax = 0, and otherwise by a row lock that fails when it is not.
+--  * ROLLBACK TO a savepoint gives back a lock taken after it; so every statement checks again. Nothing that a client can
+--    set may remember "already checked".
+--  * Row locks in the hot path starve arming and double the WAL; advisory locks touch no table.
+--
+-- Settings: fence.resource (percent-encoded; a value without '%' is itself) and fence.token ('34.<seal>', '0.<seal>', '34').
+-- They come with the connection, with SET, or with fence.use. After SET LOCAL ends a setting reads '', not NULL.
+-- No message, DETAIL or CONTEXT in here may show a seal, nor any part of a malformed token.
+
+-- The advisory lock of one grant: shared by the writers that passed the check under it, exclusive for whoever drains
+-- them. It is per seal hash, because a writer may know its seal before its token. Unsealed: per token.
+CREATE OR REPLACE FUNCTION fence.key(p_resource text, p_token bigint, p_seal_hash bytea) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+  SELECT pg_catalog.hashtextextended(
+    coalesce(pg_catalog.encode(p_seal_hash, 'hex'), p_token::pg_catalog.text),
+    pg_catalog.hashtextextended(p_resource, 0))
+$$;
+REVOKE ALL ON FUNCTION fence.key(text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- How long a writer waits for others, in milliseconds, before it fails with ZF005. A session that only reports waits for nobody
+-- (see fence.try_settings). Any session may set the same: only its own write fails sooner.
+CREATE OR REPLACE FUNCTION fence.patience() RETURNS numeric LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT CASE current_setting('fence.impatient', true) WHEN 'yes' THEN 1.0 ELSE 5000.0 END
+$$;
+REVOKE ALL ON FUNCTION fence.patience() FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Takes an advisory lock to the end of the transaction, or gives up after p_patience milliseconds. Any login can take any
+-- advisory lock, so nothing waits for one without end.
+CREATE OR REPLACE FUNCTION fence.lock_within(p_key bigint, p_exclusive boolean, p_patience numeric) RETURNS boolean LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  before text := current_setting('lock_timeout');
+BEGIN
+  PERFORM set_config('lock_timeout', greatest(1, ceil(p_patience))::text, true);
+  IF p_exclusive THEN
+    PERFORM pg_advisory_xact_lock(p_key);
+  ELSE
+    PERFORM pg_advisory_xact_lock_shared(p_key);
+  END IF;
+  PERFORM set_config('lock_timeout', before, true);
+  RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+  RETURN false;
+END $$;
+REVOKE ALL ON FUNCTION fence.lock_within(bigint, boolean, numeric) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- The slow path of ordering: the resource has no row in fence.arms yet, or somebody holds it. false: still, after
+-- p_patience milliseconds.
+CREATE OR REPLACE FUNCTION fence.take_turn(p_resource text, p_patience numeric) RETURNS boolean LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  before text := current_setting('lock_timeout');
+BEGIN
+  PERFORM set_config('lock_timeout', greatest(1, ceil(p_patience))::text, true);
+  INSERT INTO fence.arms (resource) VALUES (p_resource) ON CONFLICT DO NOTHING;
+  IF NOT FOUND THEN
+    PERFORM FROM fence.arms a WHERE a.resource = p_resource FOR UPDATE;
+  END IF;
+  PERFORM set_config('lock_timeout', before, true);
+  RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+  RETURN false;
+END $$;
+REVOKE ALL ON FUNCTION fence.take_turn(text, numeric) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Raising and draining look at what others have committed until now.
+CREATE OR REPLACE FUNCTION fence.need_read_committed() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+    RAISE EXCEPTION 'arming needs READ COMMITTED, but this transaction is %', upper(current_setting('transaction_isolation'))
+      USING ERRCODE = 'invalid_transaction_state',
+            HINT = 'Connect with default_transaction_isolation = ''read committed''.';
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION fence.need_read_committed() FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Makes the COMMIT of the transaction at hand durable, whatever the session chose: with synchronous_commit = off an
+-- acknowledged raise was lost in a crash. A SET clause would not do: it is undone before COMMIT.
+CREATE OR REPLACE FUNCTION fence.commit_durably() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
+    PERFORM set_config('synchronous_commit', 'on', true);
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION fence.commit_durably() FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Who else holds the advisory lock of a grant. writer: shared, as whoever passed the check under it. A prepared transaction
+-- has a gid and no pid; it is found by the lock on its own xid (its virtual xid is that of the session that prepared it, or
+-- after a restart -1/xid).
+CREATE OR REPLACE FUNCTION fence.holders(p_key bigint) RETURNS TABLE (pid int, gid text, writer boolean) LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+  SELECT l.pid, (SELECT p.gid FROM pg_locks x JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
+                  WHERE l.pid IS NULL AND x.pid IS NULL AND x.virtualtransaction = l.virtualtransaction
+                    AND x.locktype = 'transactionid' LIMIT 1), l.mode = 'ShareLock'
+    FROM pg_locks l
+   WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
+     AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+     AND l.classid = ((p_key >> 32) & 4294967295)::oid AND l.objid = (p_key & 4294967295)::oid
+     AND l.pid IS DISTINCT FROM pg_backend_pid()
+$$;
+REVOKE ALL ON FUNCTION fence.holders(bigint) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Names the holders of one grant's lock for people. For a moment after COMMIT PREPARED or ROLLBACK PREPARED pg_locks has locks of a
+-- transaction that pg_prepared_xacts no longer names: those are left out.
+CREATE OR REPLACE FUNCTION fence.holders_named(p_key bigint) RETURNS text LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT coalesce(string_agg(CASE WHEN pid IS NULL THEN format('prepared transaction %L', gid) ELSE format('process %s', pid) END, ', '),
+                  'a transaction that has just ended') FROM fence.holders(p_key) WHERE pid IS NOT NULL OR gid IS NOT NULL
+$$;
+REVOKE ALL ON FUNCTION fence.holders_named(bigint) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Names who holds a resource's row in fence.arms: whose transaction is its xmax. Who had to wait for its turn, or inserted the
+-- row, did so in a subtransaction, whose number tells nobody anything; but it has the table's lock for writing.
+CREATE OR REPLACE FUNCTION fence.arming_named(p_resource text) RETURNS text LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+  WITH l AS MATERIALIZED (
+    SELECT k.pid, k.locktype, k.mode, k.transactionid, k.virtualtransaction,
+           k.relation = 'fence.arms'::regclass AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AS of_arms
+      FROM pg_locks k WHERE k.granted AND k.pid IS DISTINCT FROM pg_backend_pid()
+  ), holding AS (
+    SELECT l.pid, l.virtualtransaction FROM l WHERE l.transactionid = (SELECT a.xmax FROM fence.arms a WHERE a.resource = p_resource)
+  ), in_the_way AS (
+    SELECT h.pid, h.virtualtransaction FROM holding h
+    UNION
+    SELECT l.pid, l.virtualtransaction FROM l WHERE l.of_arms AND l.mode = 'RowExclusiveLock' AND NOT EXISTS (SELECT FROM holding)
+  )
+  SELECT coalesce(string_agg(DISTINCT CASE WHEN w.pid IS NULL THEN format('prepared transaction %L', p.gid) ELSE format('process %s', w.pid) END, ', '),
+                  'a transaction that has just ended')
+    FROM in_the_way w
+    LEFT JOIN l x ON w.pid IS NULL AND x.pid IS NULL AND x.virtualtransaction = w.virtualtransaction AND x.locktype = 'transactionid'
+    LEFT JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
+   WHERE w.pid IS NOT NULL OR p.gid IS NOT NULL
+$$;
+REVOKE ALL ON FUNCTION fence.arming_named(text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Whether unsealed tokens are accepted for a resource.
+CREATE OR REPLACE FUNCTION fence.accepts_unsealed(p_resource text) RETURNS boolean LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+  SELECT EXISTS (SELECT FROM fence.unsealed u WHERE p_resource LIKE   -- chr(92) is \, whatever standard_conforming_strings says
+    replace(replace(replace(replace(u.pattern, chr(92), repeat(chr(92), 2)), '%', chr(92) || '%'), '_', chr(92) || '_'), '*', '%'))
+$$;
+REVOKE ALL ON FUNCTION fence.accepts_unsealed(text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- At REPEATABLE READ and SERIALIZABLE: is the version in this snapshot the newest committed one? A row lock answers
+-- (serialization_failure: no). It is taken in a subtransaction that rolls back, because arming must never wait for it,
+-- and NOWAIT: a raise that is not committed yet will drain after its commit, and finds the advisory lock that the caller
+-- holds by now.
+CREATE OR REPLACE FUNCTION fence.is_newest(p_resource text) RETURNS boolean LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM FROM fence.resources f WHERE f.resource = p_resource FOR SHARE NOWAIT;
+  RAISE EXCEPTION USING ERRCODE = 'ZF000';
+EXCEPTION
+  WHEN SQLSTATE 'ZF000' OR lock_not_available THEN RETURN true;
+  WHEN serialization_failure THEN RETURN false;
+  WHEN read_only_sql_transaction THEN RETURN false;   -- it can't tell
+END $$;
+REVOKE ALL ON FUNCTION fence.is_newest(text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- An unsealed token above the recorded one raises the fence itself, in the writer's transaction: first its turn among those
+-- who change the row, then the key of every grant before it, exclusively (so their writers are through, and new ones wait),
+-- all to the end of the transaction; then the row. Sorted, so that two can't wait for each other. A plain UPDATE: ON CONFLICT
+-- DO UPDATE would leave xmax <> 0 in the new version. The verdict is NULL, or ZF005 when somebody does not end in time.
+CREATE OR REPLACE FUNCTION fence.raise_unsealed(p_resource text, p_token bigint) RETURNS fence.verdict LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  f record;
+  k bigint;
+  held_by text;
+BEGIN
+  PERFORM fence.commit_durably();
+  PERFORM FROM fence.arms a WHERE a.resource = p_resource FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND AND NOT fence.take_turn(p_resource, fence.patience()) THEN
+    held_by := fence.arming_named(p_resource);
+    RETURN fence.refusal('ZF005', format('fence of "%s" was not raised to %s: an earlier raise has not ended: %s', p_resource, p_token, held_by),
+                         p_resource, p_token, NULL, NULL, NULL, held_by);
+  END IF;
+  SELECT token, seal, undrained INTO f FROM fence.resources WHERE resource = p_resource;
+  IF f.token >= p_token THEN
+    RETURN NULL;   -- another writer was faster; the caller looks again
+  ELSIF f.token IS NULL THEN
+    BEGIN
+      INSERT INTO fence.resources (resource, token, holder, armed_at) VALUES (p_resource, p_token, session_user, now());
+    EXCEPTION WHEN unique_violation THEN   -- a row that this transaction's snapshot cannot see
+      RAISE EXCEPTION 'could not serialize access to the fence of "%"', p_resource USING ERRCODE = 'serialization_failure';
+    END;
+    RETURN NULL;
+  END IF;
+  FOR k IN SELECT DISTINCT u FROM unnest(f.undrained || fence.key(p_resource, f.token, f.seal)) u ORDER BY u LOOP
+    IF NOT pg_try_advisory_xact_lock(k) AND NOT fence.lock_within(k, true, fence.patience()) THEN
+      held_by := fence.holders_named(k);
+      RETURN fence.refusal('ZF005', format('fence of "%s" was not raised to %s: an older writer has not ended: %s', p_resource, p_token, held_by),
+                           p_resource, p_token, f.token, NULL, NULL, held_by);
+    END IF;
+  END LOOP;
+  UPDATE fence.resources SET token = p_token, seal = NULL, holder = session_user, armed_at = now(), undrained = '{}'
+   WHERE resource = p_resource AND token < p_token;
+  RETURN NULL;
+END $$;
+REVOKE ALL ON FUNCTION fence.raise_unsealed(text, bigint) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- The whole decision, for a resource and a token that are well-formed. p_kind: 'sealed' (p_seal_hash given; token 0 means
+-- "the one that this seal was issued with"), 'unsealed', or 'issued' (the caller authenticated the token by other means).
+-- The verdict is the recorded token, ZF001, ZF003 or ZF005. Creates no row, except for unsealed tokens where they are accepted.
+CREATE OR REPLACE FUNCTION fence.verify(p_resource text, p_token bigint, p_seal_hash bytea, p_kind text) RETURNS fence.verdict
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  f record;
+  held bigint;
+  wanted bigint;
+  waited numeric := 0;
+  v fence.verdict;
+  stale boolean := false;
+  open boolean := p_kind = 'unsealed' AND fence.accepts_unsealed(p_resource);
+  snapshot boolean := current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted');
+  never CONSTANT text := 'fencing token %s was never issued for "%s" with the presented seal';
+  advice text := CASE WHEN snapshot THEN
+    'If it was issued after this transaction began, begin a new transaction: this one cannot see what the last holder wrote.' END;
+BEGIN
+  LOOP
+    SELECT token, seal, xmax = '0'::xid AS untouched INTO f FROM fence.resources WHERE resource = p_resource;
+
+    IF open AND (f.token IS NULL OR f.token < p_token) THEN
+      -- Who may not use fence.use may not raise by way of a guarded table either. Tokens stay below 2^53 here, so that nobody
+      -- leaves a resource without a next one.
+      IF p_token >= 9007199254740992 OR NOT pg_has_role(session_user, 'fence_writer', 'MEMBER') THEN
+        RETURN fence.refusal('ZF003', format(never, p_token, fence.shown(p_resource)), p_resource, p_token, f.token, NULL,
+                             'Unsealed tokens raise a fence up to 9007199254740991, and for logins that are fence_writer.');
+      END IF;
+      v := fence.raise_unsealed(p_resource, p_token);
+      IF v.state IS NOT NULL THEN
+        RETURN v;
+      END IF;
+      CONTINUE;
+    ELSIF f.token IS NULL OR p_token > f.token THEN
+      RETURN fence.refusal('ZF003', format(never, p_token, fence.shown(p_resource)), p_resource, p_token, f.token, NULL, advice);
+    ELSIF p_token < f.token AND (p_token > 0 OR f.seal IS DISTINCT FROM p_seal_hash) THEN
+      -- A seal without its token that is not the recorded one: superseded, as far as anybody can tell.
+      RETURN fence.refusal('ZF001', format('stale fencing token %s for "%s": the fence stands at %s', p_token, p_resource, f.token),
+                           p_resource, p_token, f.token);
+    ELSIF p_kind = 'sealed' AND f.seal IS DISTINCT FROM p_seal_hash
+       OR p_kind = 'unsealed' AND (f.seal IS NOT NULL OR NOT open) THEN
+      RETURN fence.refusal('ZF003', format(never, p_token, fence.shown(p_resource)), p_resource, p_token, f.token, NULL, advice);
+    END IF;
+
+    -- It looks current. It is, once the same is read while its key is held. Whoever holds the key exclusively is about to
+    -- supersede the grant, or is a stranger: so look again, now and then, and not for ever.
+    wanted := fence.key(p_resource, f.token, f.seal);
+    EXIT WHEN held = wanted;
+    IF pg_try_advisory_xact_lock_shared(wanted) OR fence.lock_within(wanted, false, 100) THEN
+      held := wanted;
+      CONTINUE;
+    END IF;
+    waited := waited + 100;
+    stale := snapshot AND NOT fence.is_newest(p_resource);
+    EXIT WHEN stale;
+    IF waited >= fence.patience() THEN
+      RETURN fence.refusal('ZF005', format('the lock of grant %s of "%s" is held by %s, which is no writer', f.token, p_resource, fence.holders_named(wanted)),
+                           p_resource, p_token, f.token, NULL, NULL, fence.holders_named(wanted));
+    END IF;
+  END LOOP;
+
+  IF stale OR snapshot AND NOT f.untouched AND NOT fence.is_newest(p_resource) THEN
+    RETURN fence.refusal('ZF001', format('stale fencing token %s for "%s": the fence was raised after this transaction''s snapshot',
+                                         p_token, p_resource), p_resource, p_token, NULL, NULL,
+      CASE WHEN current_setting('transaction_read_only')::boolean THEN
+        'If the raise was rolled back, a read-only transaction can tell at READ COMMITTED only.' END);
+  END IF;
+  RETURN ROW(f.token, NULL, NULL, NULL, NULL)::fence.verdict;
+END $$;
+REVOKE ALL ON FUNCTION fence.verify(text, bigint, bytea, text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- The common case of verify_settings in two steps: a sealed grant, a name without percent-encoding, a row that nobody has
+-- touched since it was armed. Returns the recorded token, or NULL: then verify_settings decides. It is the hot path, so
+-- every name is qualified instead of a SET clause, which costs.
+CREATE OR REPLACE FUNCTION fence.fast_check(r text, g text) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  h pg_catalog.bytea := pg_catalog.sha256(pg_catalog.convert_to(
+    pg_catalog.substr(g, pg_catalog.strpos(g, '.') OPERATOR(pg_catalog.+) 1), 'UTF8'));
+  recorded pg_catalog.int8;
+BEGIN
+  -- 1. Lock: fence.key written out. Try only: a drain may be under way, which the slow path waits for.
+  IF pg_catalog.strpos(r, '%') OPERATOR(pg_catalog.=) 0
+     AND pg_catalog.pg_try_advisory_xact_lock_shared(
+           pg_catalog.hashtextextended(pg_catalog.encode(h, 'hex'), pg_catalog.hashtextextended(r, 0)))
+  THEN
+    -- 2. Read, in a new statement.
+    SELECT f.token INTO recorded FROM fence.resources f
+     WHERE f.resource OPERATOR(pg_catalog.=) r AND f.seal OPERATOR(pg_catalog.=) h
+       AND (pg_catalog.split_part(g, '.', 1) OPERATOR(pg_catalog.=) f.token::pg_catalog.text
+            OR pg_catalog.split_part(g, '.', 1) OPERATOR(pg_catalog.=) '0')
+       AND f.xmax OPERATOR(pg_catalog.=) '0'::pg_catalog.xid;
+  END IF;
+  RETURN recorded;
+END $$;
+REVOKE ALL ON FUNCTION fence.fast_check(text, text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Whether this is a worker of logical replication, which applies what a publisher's fence has judged. No client can be one.
+CREATE OR REPLACE FUNCTION fence.replicates() RETURNS boolean LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT EXISTS (SELECT FROM pg_stat_get_subscription(NULL) s WHERE s.pid = pg_backend_pid())
+$$;
+REVOKE ALL ON FUNCTION fence.replicates() FROM PUBLIC, fence_writer, fence_gateway;
+
+-- The guard of a table, see fence.protect: a statement trigger with the arguments (resource) or ('', prefix).
+CREATE OR REPLACE FUNCTION fence.guard() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
+DECLARE
+  r pg_catalog.text := pg_catalog.current_setting('fence.resource', true);
+  v fence.verdict;
+BEGIN
+  IF (tg_argv[0] OPERATOR(pg_catalog.=) r OR pg_catalog.starts_with(r, tg_argv[1]))
+     AND fence.fast_check(r, pg_catalog.current_setting('fence.token', true)) IS NOT NULL THEN
+    RETURN NULL;
+  END IF;
+  v := fence.verify_settings(CASE WHEN tg_argv[0] OPERATOR(pg_catalog.=) ''
+                                  THEN tg_argv[1] OPERATOR(pg_catalog.||) '*' ELSE tg_argv[0] END);
+  IF v.state OPERATOR(pg_catalog.=) 'ZF002' AND fence.replicates() THEN
+    RETURN NULL;
+  END IF;
+  IF v.state IS NOT NULL THEN
+    RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+  END IF;
+  RETURN NULL;
+END $$;
+REVOKE ALL ON FUNCTION fence.guard() FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.guard() TO fence_writer;

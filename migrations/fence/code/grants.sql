@@ -1,0 +1,200 @@
+-- The grants that a transaction presents, and the check of a write against them.
+--
+--   SELECT fence.use(ARRAY['orders/1001', 'users/7'], ARRAY['34.<seal>', '2.<seal>']);
+--
+-- The list travels in a setting of its own, fence.grants: 'orders/1001=34.<seal>,users/7=2.<seal>', each resource
+-- percent-encoded so that it holds no '%', '=' or ','. It may come with the connection, as fence.resource and fence.token may;
+-- where all three are set, all grants in them are presented. fence.use replaces whatever was presented before.
+--
+-- THE way to check a write, for every guard there is: fence.verify_settings(needed). `needed` is the resource that the write
+-- needs; 'orders/*' for any resource below 'orders/'; NULL for whatever is presented. It finds the grant among those presented,
+-- checks it, and keeps its lock to the end of the transaction; the verdict has state NULL, or the refusal to raise. A guard
+-- with a resource per row calls it once for each resource that the statement touched. Guards may try fence.fast_check first,
+-- where fence.resource is exactly the resource that is needed, and nowhere else.
+--
+-- Whoever takes locks of several resources takes them in the order of the names' bytes, so that two can't wait for each other.
+
+-- Decides on one grant as it was presented, for a name that is decoded and well-formed. p_setting is the name as it was
+-- presented, '' where it must not go the fast way.
+CREATE OR REPLACE FUNCTION fence.verify_presented(p_resource text, p_setting text, p_presented text) RETURNS fence.verdict LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  number text := split_part(p_presented, '.', 1);
+  seal text := CASE WHEN strpos(p_presented, '.') > 0 THEN substr(p_presented, strpos(p_presented, '.') + 1) END;
+  fault text := CASE
+    WHEN number = '' THEN 'is empty'
+    WHEN number !~ '^[0-9]+$' THEN 'is not a decimal number'
+    WHEN number = '0' AND seal IS NULL THEN 'is 0; tokens start at 1'
+    WHEN number ~ '^0.' THEN 'has a leading zero'
+    WHEN length(number) > 19 OR number::numeric > 9223372036854775807 THEN 'is over the int64 range'
+  END;
+  recorded bigint;
+BEGIN
+  IF fault IS NOT NULL THEN
+    RETURN fence.refusal('ZF003', 'token ' || fault, p_resource, NULL, NULL);
+  ELSIF seal !~ '^[0-9a-f]{32}$' THEN
+    RETURN fence.refusal('ZF003', 'seal is not 32 lower-case hexadecimal digits', p_resource, number::bigint, NULL);
+  ELSIF seal IS NOT NULL AND p_setting <> '' THEN
+    recorded := fence.fast_check(p_setting, p_presented);
+    IF recorded IS NOT NULL THEN
+      RETURN ROW(recorded, NULL, NULL, NULL, NULL)::fence.verdict;
+    END IF;
+  END IF;
+  RETURN fence.verify(p_resource, number::bigint, sha256(convert_to(seal, 'UTF8')), CASE WHEN seal IS NULL THEN 'unsealed' ELSE 'sealed' END);
+END $$;
+REVOKE ALL ON FUNCTION fence.verify_presented(text, text, text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Decides on the settings as they are, for a write that needs p_needed: a resource; 'orders/*' for any resource below
+-- 'orders/'; NULL for whatever is presented. Of several grants that fit, each must be current. The verdict is the recorded
+-- token (of the first one), or ZF001 to ZF005.
+CREATE OR REPLACE FUNCTION fence.verify_settings(p_needed text) RETURNS fence.verdict LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  below text := CASE WHEN right(p_needed, 1) = '*' THEN left(p_needed, -1) END;
+  listed text := coalesce(current_setting('fence.grants', true), '');
+  settings text[] := ARRAY[coalesce(current_setting('fence.resource', true), '')];
+  tokens text[] := ARRAY[coalesce(current_setting('fence.token', true), '')];
+  names text[] := '{}';
+  name text;
+  fault text;
+  v fence.verdict;
+  first fence.verdict;
+  i int;
+BEGIN
+  IF pg_is_in_recovery() THEN
+    RETURN fence.refusal('55000', 'a standby may be behind the fence, so a grant can''t be checked here', NULL, NULL, NULL, NULL,
+                         'Present the grant to the primary.');
+  END IF;
+  IF settings[1] = '' OR tokens[1] = '' THEN
+    settings := '{}';
+    tokens := '{}';
+  END IF;
+  IF listed <> '' THEN
+    IF listed !~ '^[^=,]+=[^=,]+(,[^=,]+=[^=,]+)*$' THEN
+      RETURN fence.refusal('ZF003', 'the setting fence.grants is not a list of resource=token, separated by commas', NULL, NULL, NULL);
+    END IF;
+    SELECT settings || array_agg(split_part(e, '=', 1) ORDER BY n), tokens || array_agg(split_part(e, '=', 2) ORDER BY n)
+      INTO settings, tokens FROM unnest(string_to_array(listed, ',')) WITH ORDINALITY x(e, n);
+  END IF;
+  IF settings = '{}' THEN
+    RETURN fence.refusal('ZF002', concat('write without a fencing token', ': it needs a grant of "' || fence.shown(p_needed) || '"'),
+                         NULL, NULL, NULL, p_needed);
+  END IF;
+
+  FOR i IN 1 .. cardinality(settings) LOOP
+    name := CASE WHEN strpos(settings[i], '%') > 0 THEN fence.unescape(settings[i]) ELSE settings[i] END;
+    IF name IS NULL THEN
+      RETURN fence.refusal('ZF003', 'the setting fence.resource is not a percent-encoded name of at most 512 bytes', left(fence.shown(settings[i]), 512), NULL, NULL);
+    END IF;
+    fault := fence.resource_fault(name);
+    IF fault IS NOT NULL THEN
+      RETURN fence.refusal('ZF003', 'resource ' || fault, left(fence.shown(settings[i]), 512), NULL, NULL);
+    END IF;
+    names := names || name;
+  END LOOP;
+
+  FOR i IN SELECT n FROM unnest(names) WITH ORDINALITY x(r, n)
+            WHERE p_needed IS NULL OR r = p_needed OR starts_with(r, below) ORDER BY r COLLATE "C", n LOOP
+    v := fence.verify_presented(names[i], settings[i], tokens[i]);
+    IF v.state IS NOT NULL THEN
+      RETURN v;
+    END IF;
+    IF first IS NULL THEN
+      first := v;
+    END IF;
+  END LOOP;
+  IF v IS NULL THEN
+    SELECT array_agg(fence.shown(r) ORDER BY n) INTO names FROM unnest(names) WITH ORDINALITY x(r, n);
+    RETURN fence.refusal('ZF004', format('%s for "%s", but the write needs "%s"', CASE WHEN cardinality(names) = 1 THEN 'grant is' ELSE 'grants are' END,
+                                         left(array_to_string(names, '", "'), 512), fence.shown(p_needed)),
+                         left(array_to_string(names, ', '), 512), NULL, NULL, p_needed);
+  END IF;
+  RETURN first;
+END $$;
+REVOKE ALL ON FUNCTION fence.verify_settings(text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Checks the settings now, instead of at the next guarded write; see verify_settings for what `needed` may be. Returns the
+-- recorded token.
+CREATE OR REPLACE FUNCTION fence.check(needed text DEFAULT NULL) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
+DECLARE
+  v fence.verdict := fence.verify_settings(needed);
+BEGIN
+  IF v.state IS NOT NULL THEN
+    RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+  END IF;
+  RETURN v.token;
+END $$;
+REVOKE ALL ON FUNCTION fence.check(text) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.check(text) TO fence_writer;
+
+-- Presents a grant for the rest of this transaction, instead of what was presented before, and checks it now. The resource is
+-- the plain name. Returns the recorded token.
+CREATE OR REPLACE FUNCTION fence.use(resource text, token text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
+DECLARE
+  setting pg_catalog.text := pg_catalog.set_config('fence.resource', pg_catalog.replace(resource, '%', '%25'), true);
+  presented pg_catalog.text := pg_catalog.set_config('fence.token', token, true);
+  recorded pg_catalog.int8 := CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN fence.fast_check(setting, presented) END;
+  v fence.verdict;
+BEGIN
+  IF pg_catalog.current_setting('fence.grants', true) OPERATOR(pg_catalog.<>) '' THEN
+    PERFORM pg_catalog.set_config('fence.grants', '', true);
+  END IF;
+  IF recorded IS NULL THEN
+    v := fence.verify_settings(NULL);
+    IF v.state IS NOT NULL THEN
+      RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+    END IF;
+    recorded := v.token;
+  END IF;
+  RETURN recorded;
+END $$;
+REVOKE ALL ON FUNCTION fence.use(text, text) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.use(text, text) TO fence_writer;
+
+-- Presents several grants for the rest of this transaction, instead of what was presented before, and checks each now.
+-- Resources are plain names, each once, and tokens are in the same order. Returns the number of grants.
+CREATE OR REPLACE FUNCTION fence.use(resources text[], tokens text[]) RETURNS int LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  fault text := CASE
+    WHEN coalesce(cardinality(resources), 0) = 0 THEN 'resources are missing'
+    WHEN cardinality(tokens) IS DISTINCT FROM cardinality(resources) THEN 'tokens are not as many as resources'
+    WHEN array_position(resources, NULL) > 0 OR array_position(tokens, NULL) > 0 THEN 'a resource or a token is NULL'
+    WHEN (SELECT count(DISTINCT r) < count(*) FROM unnest(resources) r) THEN 'resources name one resource twice'
+    WHEN '' = ANY (resources) THEN 'resource is empty'
+    WHEN EXISTS (SELECT FROM unnest(tokens) x WHERE x !~ '^[^=,]+$') THEN 'a token is malformed'
+  END;
+  v fence.verdict;
+BEGIN
+  IF fault IS NOT NULL THEN
+    RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  PERFORM set_config('fence.resource', '', true), set_config('fence.token', '', true),
+          set_config('fence.grants', (SELECT string_agg(replace(replace(replace(r, '%', '%25'), ',', '%2C'), '=', '%3D') || '=' || k, ',')
+                                        FROM unnest(resources, tokens) x(r, k)), true);
+  v := fence.verify_settings(NULL);
+  IF v.state IS NOT NULL THEN
+    RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+  END IF;
+  RETURN cardinality(resources);
+END $$;
+REVOKE ALL ON FUNCTION fence.use(text[], text[]) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.use(text[], text[]) TO fence_writer;
+
+-- For a gateway that authenticated (resource, token) by its own MAC, so that no seal is presented: the same check, under
+-- the recorded grant's key. Returns the recorded token, which is then the presented one; raises ZF001 or ZF003.
+CREATE OR REPLACE FUNCTION fence.check_issued(resource text, token bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  fault text := coalesce('resource ' || fence.resource_fault(resource),
+                         CASE WHEN coalesce(token, 0) <= 0 THEN 'token is not a positive number' END);
+  v fence.verdict := CASE WHEN fault IS NULL THEN fence.verify(resource, token, NULL, 'issued')
+                          ELSE fence.refusal('ZF003', fault, left(resource, 512), token, NULL) END;
+BEGIN
+  IF v.state IS NOT NULL THEN
+    RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+  END IF;
+  RETURN v.token;
+END $$;
+REVOKE ALL ON FUNCTION fence.check_issued(text, bigint) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.check_issued(text, bigint) TO fence_gateway;

@@ -1,0 +1,75 @@
+-- Names of resources: which ones there can be, how they are escaped, and how they are shown.
+--
+-- No refusal repeats a seal, also where it was given in the place of a resource's name: a name is shown in messages, in DETAIL and
+-- so in PostgreSQL's log, and whoever swaps the arguments of fence.use, or the settings, presents '34.<seal>' as one. Such a text
+-- names no resource, and what has the shape of a seal is shown only where a fence of that name is recorded.
+
+-- A name as it may be shown. 32 hexadecimal digits alone, or behind a number and a dot (that may be percent-encoded), are a seal as far
+-- as anybody can tell, unless there is a resource that is called so.
+CREATE OR REPLACE FUNCTION fence.shown(p_name text) RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  shown text := regexp_replace(p_name COLLATE "C", '^[0-9a-f]{32}$|[0-9]+([.]|%2[Ee])[0-9a-f]{32}', '[seal]', 'g');
+BEGIN
+  RETURN CASE WHEN shown = p_name OR EXISTS (SELECT FROM fence.resources f WHERE f.resource = p_name) THEN p_name ELSE shown END;
+END $$;
+REVOKE ALL ON FUNCTION fence.shown(text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Why a name can't name a resource, or NULL where it can. What reads as a token with its seal names no resource. The same rules
+-- and words as the Go package fence. PL/pgSQL, because PostgreSQL 15 plans a SQL function that it can't inline on each call.
+CREATE OR REPLACE FUNCTION fence.resource_fault(p_resource text) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+BEGIN
+  RETURN CASE
+    WHEN coalesce(p_resource, '') = '' THEN 'is empty'
+    WHEN pg_catalog.octet_length(p_resource) > 512
+      THEN pg_catalog.format('is %s bytes long; at most 512 are allowed', pg_catalog.octet_length(p_resource))
+    WHEN p_resource COLLATE "C" ~ concat('[', chr(1), '-', chr(31), chr(127), '-', chr(159), ']') THEN 'contains a control character'
+    WHEN pg_catalog.strpos(p_resource, '*') > 0 THEN 'contains ''*'', which is kept for patterns'
+    WHEN p_resource COLLATE "C" ~ '^[0-9]+[.][0-9a-f]{32}$' THEN 'reads as a token with its seal: the resource comes first, then the token'
+  END;
+END $$;
+REVOKE ALL ON FUNCTION fence.resource_fault(text) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.resource_fault(text) TO PUBLIC;
+
+-- Undoes the percent-encoding; NULL where it is malformed. convert_from refuses what is not valid in UTF-8.
+CREATE OR REPLACE FUNCTION fence.unescape(p_escaped text) RETURNS text LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  bytes bytea := '';
+  part text;
+  first boolean := true;
+BEGIN
+  IF octet_length(p_escaped) > 1536 THEN   -- a name has at most 512 bytes
+    RETURN NULL;
+  END IF;
+  FOREACH part IN ARRAY string_to_array(p_escaped, '%') LOOP
+    IF first THEN
+      bytes := convert_to(part, 'UTF8');
+    ELSIF part ~ '^[0-9A-Fa-f]{2}' THEN
+      bytes := bytes || decode(left(part, 2), 'hex') || convert_to(substr(part, 3), 'UTF8');
+    ELSE
+      RETURN NULL;
+    END IF;
+    first := false;
+  END LOOP;
+  RETURN convert_from(bytes, 'UTF8');
+EXCEPTION WHEN character_not_in_repertoire OR untranslatable_character THEN
+  RETURN NULL;
+END $$;
+REVOKE ALL ON FUNCTION fence.unescape(text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- A refusal, with names as they may be shown. In DETAIL tokens are text: they may exceed what a double holds exactly.
+CREATE OR REPLACE FUNCTION fence.refusal(p_state text, p_message text, p_resource text, p_presented bigint, p_recorded bigint,
+                              p_needed text DEFAULT NULL, p_advice text DEFAULT NULL, p_held_by text DEFAULT NULL)
+RETURNS fence.verdict LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT ROW(NULL, p_state, p_message,
+    json_strip_nulls(json_build_object('resource', fence.shown(p_resource), 'presented', p_presented::text, 'recorded', p_recorded::text,
+                                       'needed', fence.shown(p_needed), 'held_by', p_held_by))::text,
+    concat_ws(' ', CASE p_state
+      WHEN 'ZF001' THEN 'A newer holder has taken over. Stop; acquire the resource again and start from what it wrote.'
+      WHEN 'ZF002' THEN 'Acquire a lease and present its grant with the write.'
+      WHEN 'ZF003' THEN 'Present the token and seal exactly as they were issued, or acquire the resource again.'
+      WHEN 'ZF004' THEN 'Acquire the resource that the write needs.'
+      WHEN 'ZF005' THEN 'End the transactions that still hold the resource, then acquire again.'
+    END, p_advice))::fence.verdict
+$$;
+REVOKE ALL ON FUNCTION fence.refusal(text, text, text, bigint, bigint, text, text, text) FROM PUBLIC, fence_writer, fence_gateway;

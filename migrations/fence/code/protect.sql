@@ -1,0 +1,312 @@
+-- Putting tables under a fence, and seeing what is under one; with a resource per row, in report mode, and with a stamp; and views.
+--
+--   SELECT fence.protect('orders', resource => 'orders');      -- writes need the grant of this resource
+--   SELECT fence.protect('orders', under => 'orders/');        -- writes need the grant of some resource below the prefix
+--   SELECT fence.protect('orders', per_row => $$'orders/' || id$$);   -- each row needs the grant of its own resource
+--   SELECT fence.protect('orders', under => 'orders/', mode => 'report');   SELECT fence.enforce('orders');
+--   SELECT fence.protect('orders', under => 'orders/', stamp => 'token');   -- bigint: the token that wrote the row
+--   SELECT fence.unprotect('orders');
+--   SELECT * FROM fence.protected;   SELECT * FROM fence.uncovered;
+--
+-- Facts behind it, each tested: a trigger of the root does not fire for DML on a leaf partition, so every partition and
+-- inheritance child gets its own. ORIGIN triggers are skipped under session_replication_role = replica, so they are ENABLE
+-- ALWAYS. Row-level security would turn a stale UPDATE into a silent no-op.
+--
+-- On a subscriber: rows that logical replication applies fire no statement trigger; its TRUNCATE and its initial copy do, and
+-- the guard lets the worker pass (see fence.replicates): the publisher's fence has judged that write.
+
+-- The table with all its partitions and inheritance children.
+CREATE OR REPLACE FUNCTION fence.family(p_relation regclass) RETURNS SETOF regclass LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+  WITH RECURSIVE family(relid) AS (
+    SELECT p_relation::oid
+    UNION
+    SELECT i.inhrelid FROM pg_inherits i JOIN family ON i.inhparent = family.relid
+  )
+  SELECT relid::regclass FROM family
+$$;
+REVOKE ALL ON FUNCTION fence.family(regclass) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.family(regclass) TO PUBLIC;
+
+-- Every table above it, through which its rows can be written too.
+CREATE OR REPLACE FUNCTION fence.ancestors(p_relation regclass) RETURNS SETOF regclass LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+  WITH RECURSIVE above(relid) AS (
+    SELECT i.inhparent FROM pg_inherits i WHERE i.inhrelid = p_relation
+    UNION
+    SELECT i.inhparent FROM pg_inherits i JOIN above ON i.inhrelid = above.relid
+  )
+  SELECT relid::regclass FROM above
+$$;
+REVOKE ALL ON FUNCTION fence.ancestors(regclass) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.ancestors(regclass) TO PUBLIC;
+
+-- The triggers after statements that look at rows: how many of a table are as fence.protect made them.
+-- tgtype: 4 AFTER INSERT, 16 AFTER UPDATE, 8 AFTER DELETE. A stamp without a resource per row needs no look at old rows.
+CREATE OR REPLACE VIEW fence.row_guards AS
+  SELECT t.tgrelid::regclass AS relation, substr(p.proname, 6)::integer AS number, a[1] AS mode, nullif(a[2], '') AS needed, nullif(a[3], '') AS stamp,
+         count(*) FILTER (WHERE t.tgenabled = 'A' AND t.tgqual IS NULL AND t.tgattr::text = '' AND (a[2] <> '' OR (t.tgtype = 4 OR t.tgoldtable = 'old_rows'))
+                            AND (t.tgtype = 8 OR t.tgnewtable = 'new_rows') AND t.tgtype IN (4, 8, 16)) AS complete
+    FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid, LATERAL fence.arguments(t.tgargs) a
+   WHERE p.pronamespace = 'fence'::regnamespace AND p.proname ~ '^rows_[0-9]+$'
+   GROUP BY 1, 2, 3, 4, 5;
+REVOKE ALL ON fence.row_guards FROM PUBLIC, fence_writer, fence_gateway;
+GRANT SELECT ON fence.row_guards TO PUBLIC;
+
+-- Each guard there is: what its table's writes need, whether it guards fully, and what it would have refused in report mode.
+-- tgtype 62: BEFORE STATEMENT, INSERT, UPDATE, DELETE, TRUNCATE; a view has no TRUNCATE, and its triggers can't be ALWAYS (nor
+-- can those INSTEAD OF, which do the writing). 23: BEFORE ROW, INSERT, UPDATE; the leaves have that, not what is above them.
+CREATE OR REPLACE VIEW fence.protected AS
+  SELECT t.tgrelid::regclass AS relation, g.resource, g.under, t.tgname AS guard,
+         t.tgqual IS NULL AND t.tgattr::text = '' AND t.tgnargs > 0
+           AND CASE c.relkind WHEN 'v' THEN t.tgenabled = 'O' AND t.tgtype = 30 AND pg_relation_is_updatable(c.oid, false) = 0
+                              ELSE t.tgenabled = 'A' AND t.tgtype = 62 END
+           AND (g.per_row IS NULL OR coalesce(r.complete = 3 AND r.number::text = g.number AND r.mode = g.mode AND r.needed IS NULL, false))
+           AND (g.per_row IS NOT NULL OR r.complete IS NULL OR r.complete = 2 AND r.needed IS NOT DISTINCT FROM coalesce(g.resource, g.under || '*'))
+           AND (r.stamp IS NULL OR c.relkind <> 'r' OR EXISTS (
+                 SELECT FROM pg_trigger s JOIN pg_proc f ON f.oid = s.tgfoid
+                  WHERE s.tgrelid = t.tgrelid AND f.pronamespace = 'fence'::regnamespace AND f.proname = 'stamp_' || r.number
+                    AND s.tgenabled = 'A' AND s.tgtype = 23 AND s.tgqual IS NULL AND s.tgattr::text = '')) AS complete,
+         g.per_row, g.mode, coalesce(r.stamp, g.later_stamp)::name AS stamp,
+         CASE g.mode WHEN 'report' THEN coalesce(pg_sequence_last_value(to_regclass('fence.refused_' || g.number)), 0) END AS would_refuse,
+         coalesce(r.number, g.number::integer) AS number
+    FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+    JOIN (VALUES ('fence.guard'::regproc, 'guard'), ('fence.guard_rows', 'rows'), ('fence.report', 'report')) k(made, kind) ON k.made = t.tgfoid
+    LEFT JOIN fence.row_guards r ON r.relation = t.tgrelid,
+         LATERAL fence.arguments(t.tgargs) a,
+         LATERAL (SELECT nullif(CASE WHEN kind <> 'rows' THEN a[1] END, '') AS resource, nullif(CASE WHEN kind <> 'rows' THEN a[2] END, '') AS under,
+                         nullif(CASE kind WHEN 'rows' THEN a[1] WHEN 'report' THEN a[3] END, '') AS per_row,
+                         substring(CASE kind WHEN 'rows' THEN a[2] WHEN 'report' THEN a[4] END FROM '^[0-9]{1,9}$') AS number,   -- anybody can put triggers on a table of his own
+                         nullif(CASE kind WHEN 'report' THEN a[5] END, '') AS later_stamp,
+                         CASE kind WHEN 'report' THEN 'report' ELSE 'enforce' END AS mode) g;
+REVOKE ALL ON fence.protected FROM PUBLIC, fence_writer, fence_gateway;
+GRANT SELECT ON fence.protected TO PUBLIC;
+
+-- Puts a table's guard into the registry. It states what is so, whoever calls.
+CREATE OR REPLACE FUNCTION fence.remember(p_relation regclass) RETURNS void LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+  DELETE FROM fence.registry r WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = r.relation);
+  INSERT INTO fence.registry AS r (relation, resource, under, per_row, mode, stamp, number)
+  SELECT DISTINCT ON (p.relation) p.relation, p.resource, p.under, p.per_row, p.mode, p.stamp, p.number FROM fence.protected p WHERE p.relation = p_relation AND p.complete
+  ON CONFLICT (relation) DO UPDATE SET resource = EXCLUDED.resource, under = EXCLUDED.under, per_row = EXCLUDED.per_row, mode = EXCLUDED.mode,
+    stamp = EXCLUDED.stamp, number = EXCLUDED.number;
+$$;
+REVOKE ALL ON FUNCTION fence.remember(regclass) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.remember(regclass) TO PUBLIC;
+
+-- Takes a table out of the registry, for its owner. Before its guard is taken off: whoever watches over the guards goes by this.
+CREATE OR REPLACE FUNCTION fence.forget(p_relation regclass) RETURNS void LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+  DELETE FROM fence.registry r
+   WHERE r.relation = p_relation AND EXISTS (SELECT FROM pg_class c WHERE c.oid = p_relation AND pg_has_role(session_user, c.relowner, 'MEMBER'))
+$$;
+REVOKE ALL ON FUNCTION fence.forget(regclass) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.forget(regclass) TO PUBLIC;
+
+-- Removes the guards. Runs with the caller's rights: PostgreSQL lets the table's owner do it, and nobody else.
+CREATE OR REPLACE FUNCTION fence.unprotect(relation regclass) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  t record;
+BEGIN
+  FOR t IN SELECT m.member FROM fence.family(relation) m(member) LOOP
+    PERFORM fence.forget(t.member);
+  END LOOP;
+  FOR t IN SELECT x.tgrelid::regclass AS relation, x.tgname AS name FROM pg_trigger x JOIN pg_proc p ON p.oid = x.tgfoid
+            WHERE x.tgrelid IN (SELECT fence.family(unprotect.relation)) AND p.pronamespace = 'fence'::regnamespace
+              AND p.proname ~ '^(guard|guard_rows|report|(rows|stamp)_[0-9]+)$' LOOP
+    EXECUTE format('DROP TRIGGER %I ON %s', t.name, t.relation);
+  END LOOP;
+  PERFORM fence.tidy();
+END $$;
+REVOKE ALL ON FUNCTION fence.unprotect(regclass) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.unprotect(regclass) TO PUBLIC;
+
+-- Whoever puts a guard on a table may use what it calls.
+CREATE OR REPLACE FUNCTION fence.need_writer() RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF NOT has_function_privilege('fence.guard()', 'EXECUTE') THEN
+    RAISE EXCEPTION 'fence.protect: % may not use fence.guard', current_user USING ERRCODE = 'insufficient_privilege',
+      HINT = format('The owner of a protected table is fence_writer: GRANT fence_writer TO %I;', current_user);
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION fence.need_writer() FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.need_writer() TO PUBLIC;
+
+-- Puts the guards on one table, as described by what its row in fence.registry will hold. With the caller's rights.
+CREATE OR REPLACE FUNCTION fence.put_guards(g fence.registry) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  kind "char" := (SELECT c.relkind FROM pg_class c WHERE c.oid = g.relation);
+  stamped boolean := g.stamp IS NOT NULL AND g.mode = 'enforce';
+  rows text := format('FOR EACH STATEMENT EXECUTE FUNCTION fence.rows_%s(%L, %L, %L)', g.number, g.mode,
+                      CASE WHEN g.per_row IS NULL THEN coalesce(g.resource, g.under || '*') ELSE '' END, CASE WHEN stamped THEN g.stamp ELSE '' END);
+  made text[] := '{fence_guard}';
+BEGIN
+  IF kind NOT IN ('r', 'p', 'v') THEN
+    RAISE EXCEPTION 'fence.protect: % is no ordinary table, so it can''t be guarded here', g.relation USING ERRCODE = 'wrong_object_type',
+      HINT = 'A foreign table is protected where it lives.';
+  END IF;
+  EXECUTE format('CREATE TRIGGER fence_guard BEFORE INSERT OR UPDATE OR DELETE %s ON %s FOR EACH STATEMENT EXECUTE FUNCTION %s',
+    CASE WHEN kind <> 'v' THEN 'OR TRUNCATE' END, g.relation,
+    CASE WHEN g.mode = 'report' THEN format('fence.report(%L, %L, %L, %L, %L)', coalesce(g.resource, ''), coalesce(g.under, ''), coalesce(g.per_row, ''), g.number, coalesce(g.stamp, ''))
+         WHEN g.per_row IS NOT NULL THEN format('fence.guard_rows(%L, %L)', g.per_row, g.number)
+         WHEN g.resource IS NOT NULL THEN format('fence.guard(%L)', g.resource)
+         ELSE format('fence.guard('''', %L)', g.under) END);
+  IF kind = 'v' THEN
+    PERFORM fence.remember(g.relation);
+    RETURN;
+  END IF;
+  IF g.per_row IS NOT NULL OR stamped THEN
+    EXECUTE format('CREATE TRIGGER fence_insert AFTER INSERT ON %s REFERENCING NEW TABLE AS new_rows %s', g.relation, rows);
+    EXECUTE format('CREATE TRIGGER fence_update AFTER UPDATE ON %s REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows %s', g.relation, rows);
+    made := made || '{fence_insert, fence_update}';
+  END IF;
+  IF g.per_row IS NOT NULL THEN
+    EXECUTE format('CREATE TRIGGER fence_delete AFTER DELETE ON %s REFERENCING OLD TABLE AS old_rows %s', g.relation, rows);
+    made := made || '{fence_delete}';
+  END IF;
+  IF stamped AND kind = 'r' THEN
+    EXECUTE format('CREATE TRIGGER fence_stamp BEFORE INSERT OR UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION fence.stamp_%s(%L, %L)',
+                   g.relation, g.number, g.stamp, coalesce(g.resource, g.under || '*', ''));
+    made := made || '{fence_stamp}';
+  END IF;
+  EXECUTE format('ALTER TABLE ONLY %s %s', g.relation, (SELECT string_agg(format('ENABLE ALWAYS TRIGGER %I', x), ', ') FROM unnest(made) x));
+  PERFORM fence.remember(g.relation);
+END $$;
+REVOKE ALL ON FUNCTION fence.put_guards(fence.registry) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.put_guards(fence.registry) TO PUBLIC;
+
+-- Why a view can't be guarded, or NULL where it can: where triggers of its own do the writing, statement triggers fire on it;
+-- where PostgreSQL or a rule turns a write into one of another table, only those of that table do.
+CREATE OR REPLACE FUNCTION fence.view_fault(p_view regclass) RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT CASE WHEN pg_relation_is_updatable(p_view, false) <> 0 THEN 'is a view whose writes reach another table: protect that one, whose guard sees them'
+              WHEN NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = p_view AND t.tgtype & 64 <> 0) THEN 'is a view that nobody can write to' END
+$$;
+REVOKE ALL ON FUNCTION fence.view_fault(regclass) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.view_fault(regclass) TO PUBLIC;
+
+-- Why a text can't be an expression per row, by its looks, or NULL where it can. PostgreSQL sees it only afterwards, because it may be
+-- run by somebody else than who wrote it: by whoever makes a table in a protected schema, or makes a table enforce. So it can't leave
+-- its parentheses, and names nothing but columns and what is in pg_catalog: no function of somebody's own.
+CREATE OR REPLACE FUNCTION fence.text_fault(p_expression text) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  bare text := regexp_replace(regexp_replace(p_expression, E'\'[^\']*\'|"[^"]*"|--[^\n\r]*', ' x ', 'g'), '\mpg_catalog\s*[.]', '', 'gi');
+BEGIN
+  IF strpos(p_expression, chr(92)) > 0 OR bare ~ $q$[;$'"]|/[*]$q$ THEN
+    RETURN 'holds a backslash, a $, a semicolon, a /* or half a quote';
+  ELSIF strpos(bare, '.') > 0 THEN
+    RETURN 'names with a dot what does not come with PostgreSQL: make it a generated column, and name that';
+  END IF;
+  WHILE bare ~ '[(][^()]*[)]' LOOP
+    bare := regexp_replace(bare, '[(][^()]*[)]', ' x ', 'g');
+  END LOOP;
+  RETURN CASE WHEN bare ~ '[()]' THEN 'is not one expression: a parenthesis lacks its other one' END;
+END $$;
+REVOKE ALL ON FUNCTION fence.text_fault(text) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.text_fault(text) TO PUBLIC;
+
+-- Makes an index over the expression, on an empty table with the relation's columns of types that come with PostgreSQL, with the caller's rights: so PostgreSQL
+-- itself says whether it is one expression over the row, and immutable. (coalesce makes one of a lone column; planning takes it off.) The caller drops the
+-- table.
+CREATE OR REPLACE FUNCTION fence.probe(p_relation regclass, p_expression text) RETURNS regclass LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  EXECUTE format('CREATE TEMPORARY TABLE fence_probe (%s)', (SELECT string_agg(format('%I %s', a.attname, format_type(a.atttypid, a.atttypmod)), ', ' ORDER BY a.attnum)
+    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+   WHERE a.attrelid = p_relation AND a.attnum > 0 AND NOT a.attisdropped AND t.oid < 16384));
+  EXECUTE concat('CREATE INDEX fence_probe_index ON pg_temp.fence_probe (coalesce((', p_expression, E'\n)::pg_catalog.text))');
+  RETURN 'pg_temp.fence_probe_index'::regclass;
+EXCEPTION
+  WHEN insufficient_privilege THEN RAISE;
+  WHEN undefined_column THEN
+    RAISE EXCEPTION 'fence.protect: per_row uses a column that is not there, or whose type does not come with PostgreSQL: %', sqlerrm
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Where its type is your own: make it a generated column, and name that.';
+  WHEN OTHERS THEN
+    RAISE EXCEPTION 'fence.protect: per_row is no immutable expression over a row of %: %', p_relation, sqlerrm USING ERRCODE = 'invalid_parameter_value',
+      HINT = 'It uses columns by their names, and nothing that depends on settings, the time or other rows; for example ''orders/'' || id';
+END $$;
+REVOKE ALL ON FUNCTION fence.probe(regclass, text) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.probe(regclass, text) TO PUBLIC;
+
+-- Guards a table, its partitions and its inheritance children: afterwards a write without the current grant fails, or, in
+-- report mode, is reported. Protecting again replaces what was. Waits for the writers at work. Runs with the caller's rights, as
+-- fence.unprotect does.
+CREATE OR REPLACE FUNCTION fence.protect(relation regclass, resource text DEFAULT NULL, under text DEFAULT NULL, per_row text DEFAULT NULL,
+                              mode text DEFAULT 'enforce', stamp name DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  kind "char" := (SELECT c.relkind FROM pg_class c WHERE c.oid = relation);
+  g fence.registry := ROW(relation, resource, under, per_row, mode, stamp, NULL)::fence.registry;
+  fault text := CASE
+    WHEN kind IS NULL THEN 'no such table'
+    WHEN kind = 'f' THEN format('%s is a foreign table: protect it where it lives', relation)
+    WHEN kind NOT IN ('r', 'p', 'v') THEN format('%s is not a table', relation)
+    WHEN coalesce(mode, '') NOT IN ('enforce', 'report') THEN 'mode is neither ''enforce'' nor ''report'''
+    WHEN num_nonnulls(resource, under, per_row) <> 1 THEN 'give either resource or under or per_row'
+    WHEN resource IS NOT NULL THEN 'resource ' || fence.resource_fault(resource)
+    WHEN under NOT LIKE '%/' THEN 'under does not end in ''/'''
+    WHEN under IS NOT NULL THEN 'under ' || fence.resource_fault(under)
+    WHEN per_row IS NOT NULL THEN 'per_row ' || fence.text_fault(per_row)
+  END;
+  index regclass;
+  parent regclass;
+BEGIN
+  IF fault IS NULL AND kind = 'v' THEN
+    fault := coalesce(format('%s ', relation) || fence.view_fault(relation),
+                      CASE WHEN num_nonnulls(per_row, stamp) > 0 THEN 'a view has neither per_row nor stamp' END);
+  END IF;
+  IF fault IS NULL AND stamp IS NOT NULL AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = relation AND a.attname = stamp
+       AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid = 'bigint'::regtype AND a.attgenerated = '') THEN
+    fault := format('stamp: %s has no ordinary column %I of type bigint', relation, stamp);
+  END IF;
+  IF fault IS NOT NULL THEN
+    RAISE EXCEPTION 'fence.protect: %', fault USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+
+  PERFORM fence.need_writer();
+
+  -- The lock that CREATE TRIGGER takes, before the family is read: it holds off a partition that is being attached.
+  IF kind <> 'v' THEN
+    EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', relation);
+  END IF;
+  SELECT a INTO parent FROM fence.ancestors(relation) a
+   WHERE NOT EXISTS (SELECT FROM fence.protected p WHERE p.relation = a AND p.complete
+                        AND (p.resource, p.under, p.per_row, p.mode, p.stamp) IS NOT DISTINCT FROM (g.resource, g.under, g.per_row, g.mode, g.stamp)) LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'fence.protect: % is written through its parent % too, which needs no grant of the same resource', relation, parent
+      USING ERRCODE = 'object_not_in_prerequisite_state', HINT = format('Protect %s: its partitions and children come with it.', parent);
+  END IF;
+  PERFORM fence.unprotect(relation);
+
+  IF per_row IS NOT NULL THEN
+    index := fence.probe(relation, per_row);
+  END IF;
+  IF per_row IS NOT NULL OR stamp IS NOT NULL AND mode = 'enforce' THEN
+    g.number := fence.make_rows(index, CASE mode WHEN 'enforce' THEN stamp END);
+  END IF;
+  IF per_row IS NOT NULL THEN
+    DROP TABLE pg_temp.fence_probe;
+  END IF;
+  IF mode = 'report' THEN
+    g.number := fence.make_counter(g.number);
+  END IF;
+  FOR g.relation IN SELECT fence.family(relation) LOOP
+    PERFORM fence.put_guards(g);
+  END LOOP;
+END $$;
+REVOKE ALL ON FUNCTION fence.protect(regclass, text, text, text, text, name) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.protect(regclass, text, text, text, text, name) TO PUBLIC;
+
+-- Makes the guards of a table in report mode enforce what they reported.
+CREATE OR REPLACE FUNCTION fence.enforce(relation regclass) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  g fence.registry;
+BEGIN
+  SELECT * INTO g FROM fence.registry r WHERE r.relation = enforce.relation;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'fence.enforce: % is not protected', relation USING ERRCODE = 'object_not_in_prerequisite_state';
+  END IF;
+  PERFORM fence.protect(relation, g.resource, g.under, g.per_row, 'enforce', g.stamp);
+END $$;
+REVOKE ALL ON FUNCTION fence.enforce(regclass) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.enforce(regclass) TO PUBLIC;

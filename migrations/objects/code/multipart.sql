@@ -1,0 +1,120 @@
+-- Multipart uploads: each part is a blob of its own, pending until the upload is completed. Completing is the same commit as
+-- that of a plain upload, with several blobs; the upload's id becomes the version's.
+--
+--   ZO008 no such upload (it was completed, aborted, or never was)
+
+-- Begins a multipart upload.
+CREATE OR REPLACE FUNCTION objects.begin_multipart(p_upload uuid, p_bucket text, p_key text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea)
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM objects.begin_change();
+  p_token := objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
+  INSERT INTO objects.uploads (id, bucket, key, attributes, resource, token)
+  VALUES (p_upload, p_bucket, p_key, p_attributes, p_resource, p_token) ON CONFLICT DO NOTHING;   -- it may be repeated
+END $$;
+REVOKE ALL ON FUNCTION objects.begin_multipart(uuid, text, text, jsonb, text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.begin_multipart(uuid, text, text, jsonb, text, bigint, bytea) TO fence_gateway;
+
+-- Adds a part whose blob is complete; a part of that number that was there is given up.
+CREATE OR REPLACE FUNCTION objects.put_part(
+  p_upload uuid, p_bucket text, p_key text, p_number integer, p_blob uuid, p_size bigint, p_etag text, p_algorithm text, p_checksum text,
+  p_resource text, p_token bigint, p_seal bytea
+) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM objects.begin_change();
+  PERFORM 1 FROM objects.uploads WHERE id = p_upload AND bucket = p_bucket AND key = p_key FOR SHARE;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'there is no such upload' USING ERRCODE = 'ZO008';
+  END IF;
+  PERFORM objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
+  PERFORM 1 FROM objects.blobs WHERE id = p_blob AND state = 'pending' FOR UPDATE;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'the part was given up before it was complete' USING ERRCODE = 'ZO004';
+  END IF;
+  LOOP
+    UPDATE objects.blobs b SET state = 'condemned', changed_at = now() FROM objects.parts p
+     WHERE p.upload = p_upload AND p.number = p_number AND b.id = p.blob AND b.id <> p_blob AND b.state = 'pending';
+    UPDATE objects.parts SET blob = p_blob, size = p_size, etag = p_etag, checksum_algorithm = p_algorithm, checksum = p_checksum, changed_at = now()
+     WHERE upload = p_upload AND number = p_number;
+    EXIT WHEN FOUND;
+    INSERT INTO objects.parts (upload, number, blob, size, etag, checksum_algorithm, checksum)
+    VALUES (p_upload, p_number, p_blob, p_size, p_etag, p_algorithm, p_checksum) ON CONFLICT (upload, number) DO NOTHING;
+    EXIT WHEN FOUND;
+  END LOOP;
+END $$;
+REVOKE ALL ON FUNCTION objects.put_part(uuid, text, text, integer, uuid, bigint, text, text, text, text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.put_part(uuid, text, text, integer, uuid, bigint, text, text, text, text, bigint, bytea) TO fence_gateway;
+
+-- Forgets an upload and gives up its parts that are no object's; returns their blobs.
+CREATE OR REPLACE FUNCTION objects.drop_multipart(p_upload uuid) RETURNS uuid[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  gone uuid[];
+BEGIN
+  WITH dropped AS (
+    UPDATE objects.blobs b SET state = 'condemned', changed_at = now() FROM objects.parts p
+     WHERE p.upload = p_upload AND b.id = p.blob AND b.state = 'pending' RETURNING b.id)
+  SELECT coalesce(array_agg(id), '{}') INTO gone FROM dropped;
+  DELETE FROM objects.uploads WHERE id = p_upload;
+  RETURN gone;
+END $$;
+REVOKE ALL ON FUNCTION objects.drop_multipart(uuid) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Completes an upload. The listed blobs become the object; the parts that are not listed are given up. Repeating it gives the
+-- first answer.
+CREATE OR REPLACE FUNCTION objects.complete_multipart(
+  p_upload uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb,
+  p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_if_none_match boolean
+) RETURNS objects.versions
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v objects.versions;
+BEGIN
+  PERFORM 1 FROM objects.uploads WHERE id = p_upload AND bucket = p_bucket AND key = p_key FOR UPDATE;
+  IF NOT FOUND AND NOT EXISTS (SELECT FROM objects.versions WHERE id = p_upload AND bucket = p_bucket AND key = p_key) THEN
+    RAISE EXCEPTION 'there is no such upload' USING ERRCODE = 'ZO008';
+  END IF;
+  v := objects.commit_upload(p_upload, p_bucket, p_key, p_blobs, p_blob_sizes, p_etag, p_attributes, p_resource, p_token, p_seal,
+                             p_invocation, p_if_match, p_if_none_match);
+  PERFORM objects.drop_multipart(p_upload);
+  RETURN v;
+END $$;
+REVOKE ALL ON FUNCTION objects.complete_multipart(uuid, text, text, uuid[], bigint[], text, jsonb, text, bigint, bytea, text, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.complete_multipart(uuid, text, text, uuid[], bigint[], text, jsonb, text, bigint, bytea, text, text, boolean) TO fence_gateway;
+
+-- The version that an upload became, for whoever repeats its completion: the grant that completed it, as the gateway
+-- authenticated it, or else the current one. The answer must last; see the top of write.sql.
+CREATE OR REPLACE FUNCTION objects.completed_multipart(p_upload uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea)
+RETURNS objects.versions
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v objects.versions;
+BEGIN
+  PERFORM objects.begin_change();
+  SELECT * INTO v FROM objects.versions WHERE id = p_upload AND bucket = p_bucket AND key = p_key;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'there is no such upload' USING ERRCODE = 'ZO008';
+  END IF;
+  IF p_seal IS NOT NULL OR v.resource <> p_resource OR v.token <> p_token THEN
+    PERFORM objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
+  END IF;
+  PERFORM pg_logical_emit_message(true, 'fencegate', '');
+  RETURN v;
+END $$;
+REVOKE ALL ON FUNCTION objects.completed_multipart(uuid, text, text, text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.completed_multipart(uuid, text, text, text, bigint, bytea) TO fence_gateway;
+
+-- Gives up a multipart upload; returns the blobs of its parts.
+CREATE OR REPLACE FUNCTION objects.abort_multipart(p_upload uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea) RETURNS uuid[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM objects.begin_change();
+  PERFORM 1 FROM objects.uploads WHERE id = p_upload AND bucket = p_bucket AND key = p_key FOR UPDATE;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'there is no such upload' USING ERRCODE = 'ZO008';
+  END IF;
+  PERFORM objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
+  RETURN objects.drop_multipart(p_upload);
+END $$;
+REVOKE ALL ON FUNCTION objects.abort_multipart(uuid, text, text, text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.abort_multipart(uuid, text, text, text, bigint, bytea) TO fence_gateway;

@@ -1,0 +1,207 @@
+-- The sweep: finds the bytes that nobody will ask for, and says so in the blob's row before anybody deletes them. Ages decide
+-- only how tidy it is. What keeps a live object's bytes is the row: whoever changes it first, a commit or the sweep, wins, and
+-- the other one sees that. A condemned blob's row stays for a while and its bytes are deleted again, because an upload that
+-- stalled may still finish writing them.
+--
+-- It goes in small steps, and knows whose blobs it sweeps (objects.owner_mark).
+
+-- Since when ages count in this history. After a promotion or a restore, rows are as old as what was restored, and who has restored
+-- may find that it was not enough, and restore something newer: then what is pending or superseded now is live. So in a new history
+-- every age begins anew, with the first sweep that sees it.
+CREATE OR REPLACE FUNCTION objects.ages_since(p_dry boolean) RETURNS timestamptz
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  here text := (SELECT i.identity FROM fence.identity() i);
+  o objects.installation;
+BEGIN
+  SELECT * INTO o FROM objects.installation;
+  IF o.history = here THEN
+    RETURN o.since;
+  END IF;
+  IF NOT p_dry THEN
+    UPDATE objects.installation i SET history = here, since = now() WHERE i.history IS DISTINCT FROM here;
+  END IF;
+  RETURN now();
+END $$;
+REVOKE ALL ON FUNCTION objects.ages_since(boolean) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Condemns uploads that have been pending, and blobs that have been superseded, for longer than these ages, but no blob that a
+-- version names, whatever its state says; multipart uploads are forgotten after p_pending, and their parts with them. Returns how
+-- many blobs were condemned: fewer than p_limit means that none is left. p_dry only counts, up to p_limit, also the parts of the
+-- uploads that would be forgotten, and locks nothing. Ages count from objects.ages_since.
+CREATE OR REPLACE FUNCTION objects.condemn(p_pending interval, p_superseded interval, p_limit integer, p_dry boolean) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  ids uuid[];
+  pending timestamptz := now() - p_pending;         -- what has not changed since goes
+  superseded timestamptz := now() - p_superseded;
+  since timestamptz;
+BEGIN
+  PERFORM objects.begin_change();
+  since := objects.ages_since(p_dry);
+  IF since >= pending THEN
+    pending := '-infinity';
+  END IF;
+  IF since >= superseded THEN
+    superseded := '-infinity';
+  END IF;
+  IF p_dry THEN
+    RETURN (SELECT count(*) FROM (
+      SELECT FROM objects.blobs b
+       WHERE (b.state = 'pending' AND b.changed_at < pending
+              OR b.state = 'superseded' AND b.changed_at < superseded AND NOT objects.is_named(b.version))
+         AND NOT EXISTS (
+           SELECT FROM objects.parts mine JOIN objects.uploads u ON u.id = mine.upload
+            WHERE mine.blob = b.id AND (u.created_at >= pending
+              OR EXISTS (SELECT FROM objects.parts p WHERE p.upload = u.id AND p.changed_at >= pending)))
+       LIMIT p_limit) due);
+  END IF;
+  DELETE FROM objects.uploads WHERE id IN (
+    SELECT u.id FROM objects.uploads u WHERE u.created_at < pending
+       AND NOT EXISTS (SELECT FROM objects.parts p WHERE p.upload = u.id AND p.changed_at >= pending)
+     LIMIT p_limit FOR UPDATE SKIP LOCKED);
+  SELECT coalesce(array_agg(id), '{}') INTO ids FROM (
+    SELECT b.id FROM objects.blobs b
+     WHERE (b.state = 'pending' AND b.changed_at < pending
+            OR b.state = 'superseded' AND b.changed_at < superseded AND NOT objects.is_named(b.version))
+       AND NOT EXISTS (SELECT FROM objects.parts p WHERE p.blob = b.id)
+     LIMIT p_limit FOR UPDATE SKIP LOCKED) due;
+  UPDATE objects.blobs SET state = 'condemned', changed_at = now() WHERE id = ANY (ids);
+  RETURN cardinality(ids);
+END $$;
+REVOKE ALL ON FUNCTION objects.condemn(interval, interval, integer, boolean) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.condemn(interval, interval, integer, boolean) TO fence_gateway;
+
+-- Condemned blobs whose bytes were not deleted yet, or not since p_again ago, and on which this sweep, which began at p_begun,
+-- did not try its hand; those that failed before come last.
+CREATE OR REPLACE FUNCTION objects.condemned(p_again interval, p_begun timestamptz, p_limit integer) RETURNS SETOF uuid
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT id FROM objects.blobs
+   WHERE state = 'condemned' AND (swept_at IS NULL OR swept_at < now() - p_again) AND (tried_at IS NULL OR tried_at < p_begun)
+   ORDER BY tried_at NULLS FIRST, changed_at LIMIT p_limit
+$$;
+REVOKE ALL ON FUNCTION objects.condemned(interval, timestamp with time zone, integer) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.condemned(interval, timestamp with time zone, integer) TO fence_gateway;
+
+-- Notes that these condemned blobs' bytes were deleted, and forgets those that have been condemned for longer than p_forget;
+-- and that others' could not be deleted.
+CREATE OR REPLACE FUNCTION objects.swept(p_deleted uuid[], p_failed uuid[], p_forget interval) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM objects.begin_change();
+  DELETE FROM objects.blobs WHERE id = ANY (p_deleted) AND state = 'condemned' AND changed_at < now() - p_forget;
+  UPDATE objects.blobs SET tried_at = now(), swept_at = CASE WHEN id = ANY (p_deleted) THEN now() ELSE swept_at END
+   WHERE id = ANY (p_deleted || p_failed) AND state = 'condemned';
+END $$;
+REVOKE ALL ON FUNCTION objects.swept(uuid[], uuid[], interval) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.swept(uuid[], uuid[], interval) TO fence_gateway;
+
+-- Lets go of kept versions that their bucket keeps no longer, of at most p_limit keys of one bucket, the next ones after
+-- (p_bucket, p_key); returns the last key that was looked at, NULL after the last. Their blobs are superseded, unless another
+-- version names them, which gives them the sweep's grace. A deletion counts for nothing and goes when it hides no kept version.
+-- Each call is a short transaction: as long as it goes on, nobody can decide that this bucket keeps more.
+CREATE OR REPLACE FUNCTION objects.prune_versions(p_bucket text, p_key text, p_limit integer, p_dry boolean, OUT pruned integer, OUT bucket text, OUT key text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  b objects.buckets;
+  keys text[];
+  ids uuid[];
+  gone uuid;
+  lo text COLLATE "C" := coalesce(p_key, '');
+BEGIN
+  PERFORM objects.begin_change();
+  pruned := 0;
+  SELECT * INTO b FROM objects.buckets x
+   WHERE x.name >= p_bucket AND (x.name > p_bucket OR p_key IS NOT NULL) AND (x.keep_count IS NOT NULL OR x.keep_age IS NOT NULL)
+   ORDER BY x.name LIMIT 1 FOR SHARE;
+  IF b.name IS NULL THEN
+    RETURN;
+  END IF;
+  bucket := b.name;
+  IF b.name <> p_bucket THEN
+    lo := '';
+  END IF;
+  keys := ARRAY(SELECT DISTINCT v.key FROM objects.versions v
+                 WHERE v.bucket = b.name AND v.key > lo AND v.kept_order IS NOT NULL ORDER BY v.key LIMIT p_limit);
+  key := keys[p_limit];   -- NULL: these were the bucket's last
+  ids := ARRAY(
+    SELECT k.id FROM (
+      SELECT v.id, v.deletion, v.kept_at,
+             count(*) FILTER (WHERE NOT v.deletion) OVER (PARTITION BY v.key ORDER BY v.kept_order DESC) AS nth,
+             count(*) FILTER (WHERE NOT v.deletion) OVER (PARTITION BY v.key ORDER BY v.kept_order) AS hidden
+        FROM objects.versions v WHERE v.bucket = b.name AND v.key = ANY (keys) AND v.kept_order IS NOT NULL) k
+     WHERE CASE WHEN k.deletion THEN k.hidden = 0 AND (b.keep_count IS NOT NULL OR k.kept_at < now() - b.keep_age)
+                ELSE k.nth > b.keep_count OR k.kept_at < now() - b.keep_age END);
+  IF p_dry THEN
+    pruned := cardinality(ids);
+    RETURN;
+  END IF;
+  FOR gone IN SELECT v.id FROM objects.versions v WHERE v.id = ANY (ids) AND v.kept_order IS NOT NULL ORDER BY v.id FOR UPDATE SKIP LOCKED LOOP
+    UPDATE objects.versions v SET kept_order = NULL, kept_at = NULL WHERE v.id = gone;
+    PERFORM objects.supersede(gone);
+    pruned := pruned + 1;
+  END LOOP;
+END $$;
+REVOKE ALL ON FUNCTION objects.prune_versions(text, text, integer, boolean) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.prune_versions(text, text, integer, boolean) TO fence_gateway;
+
+-- Forgets deletions, and changes of tags, that are older than p_age. Their rows recognise late attempts, so one is in doubt until
+-- the fence itself refuses every such attempt: until it stands above the token of the deletion. No clock proves that.
+CREATE OR REPLACE FUNCTION objects.forget_deletions(p_age interval, p_limit integer, p_dry boolean) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  ids uuid[];
+BEGIN
+  PERFORM objects.begin_change();
+  SELECT coalesce(array_agg(due.id), '{}') INTO ids FROM (
+    SELECT v.id FROM objects.versions v JOIN fence.resources f ON f.resource = v.resource AND f.token > v.token
+     WHERE v.deletion AND v.kept_order IS NULL AND v.created_at < now() - p_age LIMIT p_limit FOR UPDATE OF v SKIP LOCKED) due;
+  IF NOT p_dry THEN
+    DELETE FROM objects.versions v WHERE v.id = ANY (ids);
+    DELETE FROM objects.taggings t USING fence.resources f
+     WHERE f.resource = t.resource AND f.token > t.token AND t.created_at < now() - p_age;
+  END IF;
+  RETURN cardinality(ids);
+END $$;
+REVOKE ALL ON FUNCTION objects.forget_deletions(interval, integer, boolean) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.forget_deletions(interval, integer, boolean) TO fence_gateway;
+
+-- The mark. A promoted standby has the same; a restored dump, a copy by CREATE DATABASE, and pg_upgrade make another one.
+CREATE OR REPLACE FUNCTION objects.owner_mark() RETURNS text
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT format('installation %s database %s/%s', o.id, split_part((SELECT i.identity FROM fence.identity() i), '/', 1), d.oid)
+    FROM objects.installation o, pg_database d WHERE d.datname = current_database()
+$$;
+REVOKE ALL ON FUNCTION objects.owner_mark() FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.owner_mark() TO fence_gateway;
+
+-- Takes note of blobs that the store holds and that have no row: those of a database that was restored to an earlier state, or
+-- bytes that came after their row was forgotten. They are superseded from now on, so that they go through the same graces as
+-- all others. An upload's row is committed before its first byte is sent, so what is under way is never among them. `named`:
+-- blobs without a row that a current or kept version lists; they are left alone, and somebody should look into it.
+CREATE OR REPLACE FUNCTION objects.adopt(p_blobs uuid[], p_dry boolean, OUT adopted integer, OUT named integer)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  unknown uuid[];
+  listed uuid[];
+BEGIN
+  PERFORM objects.begin_change();
+  adopted := 0;
+  named := 0;
+  unknown := ARRAY(SELECT x.id FROM unnest(p_blobs) x (id) WHERE NOT EXISTS (SELECT FROM objects.blobs b WHERE b.id = x.id));
+  IF unknown = '{}' THEN
+    RETURN;
+  END IF;
+  listed := ARRAY(SELECT DISTINCT x.id FROM objects.versions v, unnest(v.blobs) x (id)
+                   WHERE v.blobs && unknown AND x.id = ANY (unknown) AND objects.is_named(coalesce(v.origin, v.id)));
+  named := cardinality(listed);
+  adopted := cardinality(unknown) - named;
+  IF NOT p_dry THEN
+    INSERT INTO objects.blobs (id, state) SELECT x.id, 'superseded' FROM unnest(unknown) x (id) WHERE x.id <> ALL (listed)
+    ON CONFLICT DO NOTHING;
+    GET DIAGNOSTICS adopted = ROW_COUNT;
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION objects.adopt(uuid[], boolean) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.adopt(uuid[], boolean) TO fence_gateway;

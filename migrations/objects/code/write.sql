@@ -1,0 +1,322 @@
+-- Pointers to objects: what a bucket and key stand for at this moment, who wrote it under which fencing token, and which blobs
+-- hold the bytes. The bytes lie in a blob store; a name becomes visible, or changes, only by one of the transactions below,
+-- which carry the fence check. Nobody writes these tables but the functions here.
+--
+-- A blob's life: pending (announced, bytes may be on their way) -> live (a version lists it) -> superseded (that version is no
+-- longer current) -> condemned (may be deleted from the store). A pending blob may also go to condemned; which of the two ways
+-- it takes is decided by who changes its row first, never by a clock.
+--
+-- Refusals of the functions: ZF001-ZF004 as everywhere, and class ZO:
+--   ZO001 no such bucket       ZO002 a precondition failed (DETAIL: If-Match or If-None-Match)    ZO003 no such key
+--   ZO004 the upload was given up: its blob is condemned or unknown     ZO005 the bucket is not empty
+--   ZO006 the invocation id was used for another request                ZO007 the bucket's rule can't change while it holds objects
+--
+-- What is answered lasts. A try of a request that finds what an earlier one did writes nothing, so its COMMIT waits for no
+-- synchronous standby; and the wait of the earlier one may have been cancelled, as a client's that gives up is. Then what it did is
+-- seen here before the standby has it, and a failover undoes it. So whoever answers by what was found writes something to wait for.
+--
+-- What a write calls of helpers is PL/pgSQL: PostgreSQL 15 plans the statements of a function in SQL anew with each call that it
+-- can't inline, and it inlines none with a search_path of its own.
+
+-- Announces a blob, so that whatever becomes of the upload somebody can find and remove its bytes. Refuses at once what the
+-- commit would refuse: no use in sending the bytes. Nobody waits until the announcement is on disk: where PostgreSQL loses it in
+-- a crash, the commit refuses the upload (ZO004), and the sweep takes note of bytes that have no row.
+CREATE OR REPLACE FUNCTION objects.begin_upload(p_blob uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM objects.begin_change();
+  IF p_seal IS DISTINCT FROM '' THEN   -- a token without a seal may raise the fence
+    PERFORM set_config('synchronous_commit', 'off', true);
+  END IF;
+  PERFORM objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
+  INSERT INTO objects.blobs (id) VALUES (p_blob) ON CONFLICT DO NOTHING;   -- it may be repeated
+END $$;
+REVOKE ALL ON FUNCTION objects.begin_upload(uuid, text, text, text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.begin_upload(uuid, text, text, text, bigint, bytea) TO fence_gateway;
+
+-- Gives up a pending blob. False: it is not pending any more, so its bytes must stay. False is relied upon, too: the upload took
+-- effect. So it waits for the standbys; see the top.
+CREATE OR REPLACE FUNCTION objects.abandon_upload(p_blob uuid) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM objects.begin_change();
+  UPDATE objects.blobs SET state = 'condemned', changed_at = now() WHERE id = p_blob AND state = 'pending';
+  IF FOUND THEN
+    RETURN true;
+  END IF;
+  PERFORM pg_logical_emit_message(true, 'fencegate', '');
+  RETURN false;
+END $$;
+REVOKE ALL ON FUNCTION objects.abandon_upload(uuid) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.abandon_upload(uuid) TO fence_gateway;
+
+-- Announces blobs that a gateway keeps ready. All of it is as with objects.begin_upload, but for the check of a grant, for there
+-- is none yet; and the COMMIT is durable, since many uploads would be refused where a crash took it back. A reserve that its
+-- gateway loses, or keeps for too long, is the sweep's, as any upload that was begun and never completed. It may be repeated.
+CREATE OR REPLACE FUNCTION objects.reserve_blobs(p_blobs uuid[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM objects.begin_change();
+  INSERT INTO objects.blobs (id) SELECT unnest(p_blobs) ON CONFLICT DO NOTHING;
+END $$;
+REVOKE ALL ON FUNCTION objects.reserve_blobs(uuid[]) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.reserve_blobs(uuid[]) TO fence_gateway;
+
+-- Takes back what objects.reserve_blobs announced, of blobs that no upload was given, and tells which of them: only their places
+-- may be deleted. A copy of the gateway's process (a machine that went on from a snapshot) may have used the others.
+CREATE OR REPLACE FUNCTION objects.return_blobs(p_blobs uuid[]) RETURNS SETOF uuid
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM objects.begin_change();
+  RETURN QUERY DELETE FROM objects.blobs b WHERE b.id = ANY (p_blobs) AND b.state = 'pending' RETURNING b.id;
+END $$;
+REVOKE ALL ON FUNCTION objects.return_blobs(uuid[]) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.return_blobs(uuid[]) TO fence_gateway;
+
+-- What became of an earlier attempt: NULLs where there was none that took effect. What is found is answered, so it must last; see
+-- the top.
+CREATE OR REPLACE FUNCTION objects.earlier_attempt(p_bucket text, p_key text, p_version uuid, p_invocation text) RETURNS objects.versions
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  done objects.versions;
+BEGIN
+  SELECT v.* INTO done FROM objects.versions v WHERE v.id = p_version;
+  IF NOT FOUND AND p_invocation IS NOT NULL THEN
+    SELECT v.* INTO done FROM objects.versions v WHERE v.bucket = p_bucket AND v.key = p_key AND v.invocation_id = p_invocation;
+  END IF;
+  IF FOUND THEN
+    PERFORM pg_logical_emit_message(true, 'fencegate', '');
+  END IF;
+  RETURN done;
+END $$;
+REVOKE ALL ON FUNCTION objects.earlier_attempt(text, text, uuid, text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- The current version of a key, locked; NULLs where there is none. p_if_match: the ETag that it must have; '*' for any; '!' and an
+-- ETag that it must not have, where it is there.
+CREATE OR REPLACE FUNCTION objects.lock_pointer(p_bucket text, p_key text, p_if_match text, p_if_none_match boolean) RETURNS objects.pointers
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  cur objects.pointers;
+BEGIN
+  SELECT * INTO cur FROM objects.pointers WHERE bucket = p_bucket AND key = p_key FOR UPDATE;
+  IF starts_with(p_if_match, '!') THEN
+    IF substr(p_if_match, 2) = cur.etag THEN
+      RAISE EXCEPTION 'the object has that ETag' USING ERRCODE = 'ZO002', DETAIL = 'If-None-Match';
+    END IF;
+    RETURN cur;
+  END IF;
+  IF p_if_match IS NOT NULL AND cur.version IS NULL THEN
+    RAISE EXCEPTION 'there is no object % in bucket %', p_key, p_bucket USING ERRCODE = 'ZO003';
+  END IF;
+  IF p_if_match <> '*' AND p_if_match <> cur.etag THEN
+    RAISE EXCEPTION 'the object has another ETag' USING ERRCODE = 'ZO002', DETAIL = 'If-Match';
+  END IF;
+  IF p_if_none_match AND cur.version IS NOT NULL THEN
+    RAISE EXCEPTION 'the object exists already' USING ERRCODE = 'ZO002', DETAIL = 'If-None-Match';
+  END IF;
+  RETURN cur;
+END $$;
+REVOKE ALL ON FUNCTION objects.lock_pointer(text, text, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Whether any version of an origin is current or kept. Two look-ups by an index each, whatever the tables' sizes were when the
+-- session planned them.
+CREATE OR REPLACE FUNCTION objects.is_named(p_origin uuid) RETURNS boolean
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM objects.versions v
+                  WHERE v.id = p_origin
+                    AND (v.kept_order IS NOT NULL
+                         OR EXISTS (SELECT FROM objects.pointers p WHERE p.bucket = v.bucket AND p.key = v.key AND p.version = v.id)))
+      OR EXISTS (SELECT FROM objects.versions v
+                  WHERE v.origin = p_origin
+                    AND (v.kept_order IS NOT NULL
+                         OR EXISTS (SELECT FROM objects.pointers p WHERE p.bucket = v.bucket AND p.key = v.key AND p.version = v.id)));
+END $$;
+REVOKE ALL ON FUNCTION objects.is_named(uuid) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- The blobs of a version that is gone, unless another version names them. Two statements: what is seen under the lock counts.
+-- The sweep's grace counts from the change and not from its transaction's beginning, which for a publication may be long before:
+-- readers, replicas and whoever restores the version would have nothing of the grace.
+CREATE OR REPLACE FUNCTION objects.supersede(p_version uuid) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  ids uuid[];
+  root uuid;
+BEGIN
+  SELECT v.blobs, coalesce(v.origin, v.id) INTO ids, root FROM objects.versions v WHERE v.id = p_version;
+  PERFORM 1 FROM objects.blobs b WHERE b.id = ANY (ids) ORDER BY b.id FOR UPDATE;
+  IF NOT objects.is_named(root) THEN
+    UPDATE objects.blobs b SET state = 'superseded', changed_at = clock_timestamp() WHERE b.id = ANY (ids) AND b.state = 'live';
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION objects.supersede(uuid) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- What becomes of a version that has stopped being current.
+CREATE OR REPLACE FUNCTION objects.retire(p_bucket text, p_version uuid) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF objects.keeps(p_bucket) THEN
+    UPDATE objects.versions SET kept_order = nextval('objects.kept_order'), kept_at = clock_timestamp() WHERE id = p_version;
+  ELSE
+    PERFORM objects.supersede(p_version);
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION objects.retire(text, uuid) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Makes a version current; the one that was is retired. The conditions are judged while the pointer is locked.
+CREATE OR REPLACE FUNCTION objects.make_current(made objects.versions, p_if_match text, p_if_none_match boolean) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  old objects.pointers;
+BEGIN
+  LOOP
+    old := objects.lock_pointer(made.bucket, made.key, p_if_match, p_if_none_match);
+    IF old.version IS NOT NULL THEN
+      UPDATE objects.pointers SET version = made.id, size = made.size, etag = made.etag, modified_at = made.created_at
+       WHERE bucket = made.bucket AND key = made.key;
+      PERFORM objects.retire(made.bucket, old.version);
+      RETURN;
+    END IF;
+    INSERT INTO objects.pointers (bucket, key, version, size, etag, modified_at)
+    VALUES (made.bucket, made.key, made.id, made.size, made.etag, made.created_at) ON CONFLICT DO NOTHING;
+    EXIT WHEN FOUND;
+  END LOOP;   -- created by another writer in between: look at it
+END $$;
+REVOKE ALL ON FUNCTION objects.make_current(objects.versions, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Commits an upload: the fence check and the swap of the pointer in one transaction. Calling it again with the same version, or
+-- another attempt of the same invocation, gives the first answer and changes nothing, so it also resolves a commit whose outcome
+-- was lost. Returns the version that the request produced.
+CREATE OR REPLACE FUNCTION objects.commit_upload(
+  p_version uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb,
+  p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_if_none_match boolean
+) RETURNS objects.versions
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  done objects.versions;
+  made objects.versions;
+  n integer;
+BEGIN
+  PERFORM objects.begin_change();
+  -- The blobs' rows serialise the tries of one commit: a try that is still on its way in another session ends first.
+  PERFORM 1 FROM objects.blobs WHERE id = ANY (p_blobs) ORDER BY id FOR UPDATE;
+  done := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
+  IF done.id IS NULL THEN
+    p_token := objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
+    INSERT INTO objects.versions (id, bucket, key, blobs, blob_sizes, size, etag, attributes, resource, token, holder, invocation_id)
+    VALUES (p_version, p_bucket, p_key, p_blobs, p_blob_sizes, (SELECT sum(s) FROM unnest(p_blob_sizes) s), p_etag, p_attributes,
+            p_resource, p_token, objects.holder_of(p_resource), p_invocation)
+    ON CONFLICT DO NOTHING RETURNING * INTO made;
+    IF made.id IS NULL THEN   -- another attempt was committed between the look and the INSERT
+      done := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
+    END IF;
+  END IF;
+  IF made.id IS NULL THEN
+    IF done.etag <> p_etag OR done.deletion THEN
+      RAISE EXCEPTION 'this invocation id was used for another request' USING ERRCODE = 'ZO006';
+    END IF;
+    UPDATE objects.blobs SET state = 'condemned', changed_at = now() WHERE id = ANY (p_blobs) AND state = 'pending';
+    RETURN done;
+  END IF;
+
+  UPDATE objects.blobs SET state = 'live', version = made.id, changed_at = now() WHERE id = ANY (p_blobs) AND state = 'pending';
+  GET DIAGNOSTICS n = ROW_COUNT;
+  IF n <> cardinality(p_blobs) THEN
+    RAISE EXCEPTION 'the upload was given up before it was complete' USING ERRCODE = 'ZO004';
+  END IF;
+  PERFORM objects.make_current(made, p_if_match, p_if_none_match);
+  RETURN made;
+END $$;
+REVOKE ALL ON FUNCTION objects.commit_upload(uuid, text, text, uuid[], bigint[], text, jsonb, text, bigint, bytea, text, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.commit_upload(uuid, text, text, uuid[], bigint[], text, jsonb, text, bigint, bytea, text, text, boolean) TO fence_gateway;
+
+-- objects.commit_upload for one blob, with a short answer. The common case is decided here: a lease's grant that is current, no
+-- conditions, a blob that is pending, no earlier attempt. Whatever is not surely that is left to objects.commit_upload, before
+-- anything was changed: refusals, other rules, repetitions. The check is fence.verify's: lock the grant's key, then read the
+-- fence in a new statement. Plans are made once and go by indexes, whatever the tables' sizes were when they were made.
+CREATE OR REPLACE FUNCTION objects.commit_put(
+  p_version uuid, p_bucket text, p_key text, p_blob uuid, p_size bigint, p_etag text, p_attributes jsonb,
+  p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_if_none_match boolean,
+  OUT version uuid, OUT modified timestamptz, OUT kept boolean
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  b record;
+  r record;
+  f record;
+  held bytea := p_seal;   -- its SHA-256: the recorded one, where the gateway has authenticated the token itself
+  old uuid;
+  blob uuid;
+  sure boolean := p_if_match IS NULL AND NOT p_if_none_match
+    AND current_setting('transaction_isolation') = 'read committed' AND current_setting('synchronous_commit') IN ('on', 'remote_apply');
+BEGIN
+  IF sure THEN
+    -- As in objects.authorize: the rule can't change until the transaction ends.
+    SELECT x.depth, x.mode, x.keep_count INTO b FROM objects.buckets x WHERE x.name = p_bucket FOR SHARE;
+    SELECT x.depth, x.mode INTO r FROM objects.prefix_rules x
+     WHERE x.bucket = p_bucket AND starts_with(p_key, x.prefix) ORDER BY length(x.prefix) DESC LIMIT 1;
+    IF FOUND THEN
+      b.depth := r.depth;
+      b.mode := r.mode;
+    END IF;
+    sure := coalesce(b.mode = 'lease' AND p_resource = objects.resource_of(p_bucket, b.depth, p_key), false);
+  END IF;
+  IF sure AND p_seal IS NULL THEN
+    SELECT x.seal INTO held FROM fence.resources x WHERE x.resource = p_resource AND x.token = p_token;
+  END IF;
+  IF sure AND octet_length(held) > 0 AND pg_try_advisory_xact_lock_shared(fence.key(p_resource, p_token, held)) THEN
+    SELECT x.token, x.holder INTO f FROM fence.resources x
+     WHERE x.resource = p_resource AND x.seal = held AND (x.token = p_token OR p_token = 0 AND p_seal IS NOT NULL);
+    sure := FOUND;
+    IF sure AND p_invocation IS NOT NULL THEN
+      sure := NOT EXISTS (SELECT FROM objects.versions v WHERE v.bucket = p_bucket AND v.key = p_key AND v.invocation_id = p_invocation);
+    END IF;
+    IF sure THEN   -- The blob's row serialises the tries of one commit: one that is still on its way in another session ends first.
+      UPDATE objects.blobs x SET state = 'live', version = p_version, changed_at = now() WHERE x.id = p_blob AND x.state = 'pending';
+      sure := FOUND;
+    END IF;
+  ELSE
+    sure := false;
+  END IF;
+  IF sure THEN
+    INSERT INTO objects.versions (id, bucket, key, blobs, blob_sizes, size, etag, attributes, resource, token, holder, invocation_id)
+    VALUES (p_version, p_bucket, p_key, ARRAY[p_blob], ARRAY[p_size], p_size, p_etag, p_attributes, p_resource, f.token, f.holder, p_invocation)
+    ON CONFLICT DO NOTHING RETURNING id, created_at INTO version, modified;
+    IF version IS NULL THEN   -- another attempt was committed between the look and the INSERT
+      UPDATE objects.blobs x SET state = 'pending', version = NULL WHERE x.id = p_blob;
+    END IF;
+  END IF;
+  IF version IS NULL THEN
+    SELECT v.id, v.created_at, objects.keeps(p_bucket) INTO version, modified, kept
+      FROM objects.commit_upload(p_version, p_bucket, p_key, ARRAY[p_blob], ARRAY[p_size], p_etag, p_attributes, p_resource, p_token, p_seal,
+                                 p_invocation, p_if_match, p_if_none_match) v;
+    RETURN;
+  END IF;
+
+  kept := b.keep_count IS DISTINCT FROM 0;
+  LOOP   -- as objects.make_current
+    SELECT p.version INTO old FROM objects.pointers p WHERE p.bucket = p_bucket AND p.key = p_key FOR UPDATE;
+    IF FOUND THEN
+      UPDATE objects.pointers p SET version = p_version, size = p_size, etag = p_etag, modified_at = modified
+       WHERE p.bucket = p_bucket AND p.key = p_key;
+      EXIT;
+    END IF;
+    INSERT INTO objects.pointers (bucket, key, version, size, etag, modified_at)
+    VALUES (p_bucket, p_key, p_version, p_size, p_etag, modified) ON CONFLICT DO NOTHING;
+    IF FOUND THEN
+      RETURN;
+    END IF;
+  END LOOP;
+  IF NOT kept THEN
+    -- The only version that ever listed its blob: nobody else can name it, since restoring it takes the pointer's lock first.
+    SELECT v.blobs[1] INTO blob FROM objects.versions v
+     WHERE v.id = old AND v.origin IS NULL AND cardinality(v.blobs) = 1 AND NOT EXISTS (SELECT FROM objects.versions o WHERE o.origin = old);
+    IF FOUND THEN
+      UPDATE objects.blobs x SET state = 'superseded', changed_at = now() WHERE x.id = blob AND x.state = 'live';
+      RETURN;
+    END IF;
+  END IF;
+  PERFORM objects.retire(p_bucket, old);
+END $$;
+REVOKE ALL ON FUNCTION objects.commit_put(uuid, text, text, uuid, bigint, text, jsonb, text, bigint, bytea, text, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.commit_put(uuid, text, text, uuid, bigint, text, jsonb, text, bigint, bytea, text, text, boolean) TO fence_gateway;

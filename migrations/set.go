@@ -1,0 +1,127 @@
+package migrations
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Program is this program's generation. A set whose MinProgram is higher is not
+// for it. It rises where code drops what older programs call.
+const Program = 1
+
+// Set is one of the two sets, or one that a test made up.
+type Set struct {
+	Name   string // fence or objects; also the schema that the state makes
+	State  fs.FS  // golang-migrate pairs, at the root
+	Latest int    // the highest version of the state
+	Code   Code
+	Needs  *Need // of another set; nil: none
+}
+
+// Need is what a set asks of another one.
+type Need struct {
+	Set      string
+	State    int // at least
+	Revision int // at least
+}
+
+// Code is the functions and views of a set.
+type Code struct {
+	Revision   int    // rises with each change
+	Hash       string // of the files, as the manifest records it
+	MinProgram int    // the oldest generation of programs that the code serves
+	Files      []File // in the order in which they are applied
+}
+
+// File is one file of code.
+type File struct{ Name, Text string }
+
+// Load reads a set from its folder of fsys.
+func Load(fsys fs.FS, name string) (Set, error) {
+	set := Set{Name: name}
+	var err error
+	if set.State, err = fs.Sub(fsys, path.Join(name, "state")); err != nil {
+		return Set{}, fmt.Errorf("the set %s: %w", name, err)
+	}
+	states, err := fs.Glob(set.State, "*.up.sql")
+	if err != nil || len(states) == 0 {
+		return Set{}, fmt.Errorf("the set %s has no state: %w", name, err)
+	}
+	if set.Latest, err = strconv.Atoi(states[len(states)-1][:6]); err != nil {
+		return Set{}, fmt.Errorf("the set %s: %w", name, err)
+	}
+	code, err := fs.Sub(fsys, path.Join(name, "code"))
+	if err != nil {
+		return Set{}, fmt.Errorf("the set %s: %w", name, err)
+	}
+	if err := set.readManifest(code); err != nil {
+		return Set{}, fmt.Errorf("the set %s: %w", name, err)
+	}
+	return set, nil
+}
+
+// readManifest reads manifest.txt and the files that it lists.
+func (s *Set) readManifest(code fs.FS) error {
+	manifest, err := code.Open("manifest.txt")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = manifest.Close() }()
+	lines := bufio.NewScanner(manifest)
+	for lines.Scan() {
+		word, rest, _ := strings.Cut(lines.Text(), " ")
+		switch word {
+		case "", "#":
+		case "revision":
+			s.Code.Revision, err = strconv.Atoi(rest)
+		case "hash":
+			s.Code.Hash = rest
+		case "min_program":
+			s.Code.MinProgram, err = strconv.Atoi(rest)
+		case "needs":
+			s.Needs = new(Need)
+			_, err = fmt.Sscanf(rest, "%s state %d revision %d", &s.Needs.Set, &s.Needs.State, &s.Needs.Revision)
+		case "file":
+			var text []byte
+			text, err = fs.ReadFile(code, rest)
+			s.Code.Files = append(s.Code.Files, File{Name: rest, Text: string(text)})
+		default:
+			err = fmt.Errorf("manifest.txt has a line that begins with %q", word)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+// Sum is the hash of the files as they are.
+func (c Code) Sum() string {
+	h := sha256.New()
+	for _, f := range c.Files {
+		fmt.Fprintf(h, "%s %d\n%s", f.Name, len(f.Text), f.Text)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Beside each function and view stands who may use it, with the types of the arguments as PostgreSQL prints them.
+var rights = regexp.MustCompile(`(?m)^REVOKE ALL ON (?:FUNCTION |PROCEDURE )?(.*) FROM PUBLIC, fence_writer, fence_gateway;$`)
+
+// Names lists all functions, procedures and views, such as
+// fence.check_issued(text, bigint) and fence.protected.
+func (c Code) Names() []string {
+	var list []string
+	for _, f := range c.Files {
+		for _, m := range rights.FindAllStringSubmatch(f.Text, -1) {
+			list = append(list, m[1])
+		}
+	}
+	return list
+}

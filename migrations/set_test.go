@@ -1,0 +1,132 @@
+package migrations_test
+
+import (
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/fencegate/fencegate/migrations"
+)
+
+var update = flag.Bool("update", false, "write the hashes of the code into the manifests")
+
+var hashLine = regexp.MustCompile(`(?m)^hash .*$`)
+
+func load(t *testing.T, name string) migrations.Set {
+	t.Helper()
+	set, err := migrations.Load(os.DirFS("."), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// A manifest's hash is that of the files, and its revision rises with it. A database tells by them what it has.
+func TestChangedCodeHasANewRevision(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"fence", "objects"} {
+		set := load(t, name)
+		file := filepath.Join(name, "code", "manifest.txt")
+		if *update {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, hashLine.ReplaceAll(text, []byte("hash "+set.Code.Sum())), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			set = load(t, name)
+		}
+		if set.Code.Hash != set.Code.Sum() {
+			t.Errorf("%s: the files have changed; raise the revision in %s where it has not risen yet, and run make code-hash", name, file)
+		}
+		base, revision, hash := released(t, "migrations/"+filepath.ToSlash(file))
+		if hash != "" && hash != set.Code.Hash && set.Code.Revision <= revision {
+			t.Errorf("%s: revision %d has another text at %s: raise the revision in %s", name, revision, base, file)
+		}
+	}
+}
+
+// released is the manifest of the commit that this work began at, or, on the main branch, of the one before; nothing
+// where there is no such commit.
+func released(t *testing.T, file string) (base string, revision int, hash string) {
+	t.Helper()
+	git := func(args ...string) string {
+		out, _ := exec.CommandContext(t.Context(), "git", args...).Output() // no history: no answer
+		return strings.TrimSpace(string(out))
+	}
+	head := git("rev-parse", "HEAD")
+	for _, branch := range []string{"origin/main", "main"} {
+		if base = git("merge-base", "HEAD", branch); base != "" {
+			break
+		}
+	}
+	if base == head && git("status", "--porcelain", "--", ".") == "" {
+		base = git("rev-parse", "HEAD^")
+	}
+	if base == "" {
+		t.Log("there is no history to compare with: only the hash is checked")
+		return "", 0, ""
+	}
+	text := git("show", base+":"+file)
+	for line := range strings.Lines(text) {
+		word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch word {
+		case "revision":
+			revision, _ = strconv.Atoi(rest)
+		case "hash":
+			hash = rest
+		}
+	}
+	return base, revision, hash
+}
+
+var (
+	made   = regexp.MustCompile(`(?m)^CREATE OR REPLACE (FUNCTION|PROCEDURE|VIEW) ([a-z]+\.[a-z_]+)`)
+	others = regexp.MustCompile(`(?m)^(CREATE|ALTER) `)
+)
+
+// A right that a newer text takes away must be gone in a database that has the older one. So each function and view first
+// takes all rights from our roles, and says in the next line who has which.
+func TestEachFunctionSaysWhoMayCallIt(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"fence", "objects"} {
+		for _, file := range load(t, name).Code.Files {
+			all := made.FindAllStringSubmatchIndex(file.Text, -1)
+			if n := len(others.FindAllString(file.Text, -1)); n != len(all) {
+				t.Errorf("%s/code/%s: %d statements CREATE or ALTER, of which %d are CREATE OR REPLACE FUNCTION, PROCEDURE or VIEW", name, file.Name, n, len(all))
+			}
+			for i, at := range all {
+				end := len(file.Text)
+				if i+1 < len(all) {
+					end = all[i+1][0]
+				}
+				kind, thing := file.Text[at[2]:at[3]]+" ", file.Text[at[4]:at[5]]
+				if kind == "VIEW " {
+					kind = ""
+				}
+				revoke := regexp.MustCompile(`(?m)^REVOKE ALL ON ` + kind + regexp.QuoteMeta(thing) + `(\(.*\))? FROM PUBLIC, fence_writer, fence_gateway;$`)
+				if !revoke.MatchString(file.Text[at[0]:end]) {
+					t.Errorf("%s/code/%s: after %s comes no REVOKE ALL ON %s%s… FROM PUBLIC, fence_writer, fence_gateway;", name, file.Name, thing, kind, thing)
+				}
+			}
+		}
+	}
+}
+
+// Rooms stay small enough to be read at once.
+func TestNoFileOfCodeIsLong(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"fence", "objects"} {
+		for _, file := range load(t, name).Code.Files {
+			if n := strings.Count(file.Text, "\n"); n > 400 {
+				t.Errorf("%s/code/%s has %d lines; at most 400", name, file.Name, n)
+			}
+		}
+	}
+}
