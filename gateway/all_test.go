@@ -52,7 +52,7 @@ func TestSeveralResourcesAreArmedInOneTransaction(t *testing.T) {
 	}
 	recorded := func(resource string) fence.Token {
 		record, err := fences.Inspect(t.Context(), resource)
-		if err != nil && !errors.Is(err, pgfence.ErrNoFence) {
+		if err != nil && !errors.Is(err, fence.ErrNoFence) {
 			t.Fatal(err)
 		}
 		return record.Token

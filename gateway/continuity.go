@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/witness"
-	"github.com/fencegate/fencegate/lock"
 )
 
 const (
@@ -198,11 +198,11 @@ func (c *continuity) watch(ctx context.Context, told func(error)) error {
 
 // trusting arms only on a PostgreSQL that is the one that it was.
 type trusting struct {
-	armer      lock.AllArmer
+	armer      leasing.AllArmer
 	continuity *continuity
 }
 
-var _ lock.AllArmer = trusting{}
+var _ leasing.AllArmer = trusting{}
 
 func (t trusting) Arm(ctx context.Context, arming fence.Arming) error {
 	return t.when(ctx, func() error { return t.armer.Arm(ctx, arming) })

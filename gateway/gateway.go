@@ -108,10 +108,10 @@ func (g *Gateway) build() (err error) {
 	}
 	if cfg.PGListen != "" {
 		relay := relayed(&g.parsed.pool.ConnConfig.Config, g.parsed.pgTLS, cfg)
-		g.ofPG = newPGMetrics()
+		g.ofPG = newPGMetrics(g.leasing)
 		relay.Fences, relay.Metrics = g.tokens, g.ofPG
 		relay.Rules, relay.LeaseRules = g.parsed.pgRules, g.parsed.pgLeaseRules
-		relay.Leases = sessionLeases{leases: g.leases(), defaultTTL: cfg.DefaultTTL, maxTTL: cfg.MaxTTL}
+		relay.Leases, relay.DefaultTTL, relay.MaxTTL = g.source, cfg.DefaultTTL, cfg.MaxTTL
 		if g.pg, err = pgwire.New(relay); err != nil {
 			return err
 		}
@@ -123,10 +123,6 @@ func (g *Gateway) build() (err error) {
 	}
 	g.metrics = newMetrics(g)
 	return g.buildAPI()
-}
-
-func (g *Gateway) leases() leases {
-	return leases{source: g.source, fence: g.fence, metrics: g.leasing, log: g.log}
 }
 
 func (g *Gateway) buildS3() (err error) {
@@ -147,11 +143,11 @@ func (g *Gateway) buildS3() (err error) {
 
 func (g *Gateway) buildAPI() (err error) {
 	cfg := api.Config{
-		Leases: g.leases(),
+		Leases: g.source,
 		Fences: fences{fence: g.fence, source: g.source, tell: g.superseded, log: g.log}, Checks: g.checks(), Endpoints: g.endpoints,
 		Handles:     api.HandleKeys{Current: g.parsed.current, Master: g.parsed.masters},
 		BearerToken: g.cfg.BearerToken, DefaultTTL: g.cfg.DefaultTTL, MaxTTL: g.cfg.MaxTTL, DrainTimeout: g.cfg.DrainTimeout,
-		Metrics: g.metrics.handler(), Observe: g.metrics.observe, Logger: g.log, TLS: g.parsed.apiTLS,
+		Metrics: g.metrics.handler(), Observe: g.metrics.observe, Ended: g.leasing.Ended, Logger: g.log, TLS: g.parsed.apiTLS,
 	}
 	if g.sql != nil {
 		cfg.SQL = g.sql

@@ -283,7 +283,7 @@ func TestALeaseThatCannotBeRenewedEndsItsSession(t *testing.T) {
 		t.Errorf("while the source is away: %v", err)
 	}
 	src.away.Store(false)
-	src.detached.Store(true)
+	src.own.Store(true)
 	if _, err = c.login(t.Context(), pg, "-c fence.lease=orders/1001;ttl=3s;wait=5s"); fatal(err).Code != "57P03" {
 		t.Errorf("a source that arms with a seal of its own: %v", err)
 	}

@@ -1,15 +1,26 @@
 package gateway
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/lock"
 )
 
 // openSource makes the source of leases: the one that the configuration gives,
 // or the Redis nodes. From here on nobody knows which.
 func (g *Gateway) openSource() (err error) {
-	cfg, armer := g.cfg, sealing{trusting{announcer{g.fence, g.superseded}, g.remains}}
+	cfg, armer := g.cfg, trusting{announcer{g.fence, g.superseded}, g.remains}
 	if cfg.Leases != nil {
-		g.source, err = cfg.Leases(armer)
+		source, err := cfg.Leases(armer)
+		if source != nil {
+			g.source = guarded{Source: source, fence: g.fence, log: g.log}
+		}
 		return err
 	}
 	locker, err := lock.New(lock.Config{
@@ -19,6 +30,45 @@ func (g *Gateway) openSource() (err error) {
 	if err != nil {
 		return err
 	}
-	g.source, g.admit = locker.Source(), locker.Init
+	g.source, g.admit = guarded{Source: locker.Source(), fence: g.fence, log: g.log}, locker.Init
 	return nil
+}
+
+// guarded is a source of leases that asks the fence, too, before it extends one.
+type guarded struct {
+	leasing.Source
+
+	fence *pgfence.Fence
+	log   *slog.Logger
+}
+
+// Extend fails with [leasing.ErrLost] also where the fence is known to stand above the
+// lease's token: nobody can use it.
+func (g guarded) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
+	overtaken := make(chan bool, 1)
+	go func() { overtaken <- g.overtaken(ctx, ref) }()
+	valid, err := g.Source.Extend(ctx, ref, ttl)
+	end := time.Now().Add(valid)
+	if <-overtaken && ctx.Err() == nil {
+		if err == nil { // so nobody need wait for its end
+			if err := g.Release(ctx, ref); err != nil && !errors.Is(err, leasing.ErrLost) {
+				g.log.Warn("the lock of a lease that was revoked could not be released; it ends by itself", "resource", ref.Resource, "token", ref.Token, "error", err)
+			}
+		}
+		return 0, fmt.Errorf("%w: the fence of %q stands above its token %d", leasing.ErrLost, ref.Resource, ref.Token)
+	}
+	return time.Until(end), err
+}
+
+// fenceTimeout bounds how long an extension waits for the fence's word. It goes on
+// without it: PostgreSQL may be away, and the fence guards the writes in any case.
+const fenceTimeout = 500 * time.Millisecond
+
+// overtaken reports whether the fence is known to stand above the lease's token:
+// it was revoked, or another acquired the resource.
+func (g guarded) overtaken(ctx context.Context, ref leasing.Ref) bool {
+	ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
+	defer cancel()
+	record, err := g.fence.Inspect(ctx, ref.Resource)
+	return err == nil && record.Token > ref.Token
 }

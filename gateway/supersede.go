@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
-	"github.com/fencegate/fencegate/lock"
 )
 
 // announcer arms, and then ends the sessions that carry an older grant: those on
@@ -18,7 +18,7 @@ type announcer struct {
 	tell  func(resource string, token fence.Token)
 }
 
-var _ lock.AllArmer = announcer{}
+var _ leasing.AllArmer = announcer{}
 
 func (a announcer) Arm(ctx context.Context, arming fence.Arming) error {
 	err := a.fence.Arm(ctx, arming)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // AcquireOption changes one acquisition.
@@ -17,6 +18,7 @@ type acquireOptions struct {
 	ttl       time.Duration
 	holder    string
 	keepAlive *KeepAlive
+	sealHash  []byte // of the caller's seal; nil: the attempt makes one
 }
 
 // WithTTL sets how long the lease lives unless it is extended. From the longest
@@ -42,7 +44,7 @@ func (l *Locker) options(resource string, opts []AcquireOption) (acquireOptions,
 }
 
 // Acquire takes the lease of a resource, waiting while another holds it, until
-// ctx ends: the error is then a [*HeldError] joined with the context's. Any
+// ctx ends: the error is then a [*leasing.HeldError] joined with the context's. Any
 // other failure returns at once; see [Locker.TryAcquire].
 //
 // Callers of this Locker get a resource in the order in which they asked. The
@@ -98,12 +100,12 @@ func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fe
 	_, end := l.begin(ctx, "wait", resource)
 	err := w.await(ctx)
 	if end(err); err != nil {
-		return errors.Join(&HeldError{Resource: resource, Holder: "this process"}, err)
+		return errors.Join(&leasing.HeldError{Resource: resource, Holder: "this process"}, err)
 	}
 	place := place{l: l, resource: resource, w: w}
 	defer place.leave()
 	var floor fence.Token
-	var held *HeldError // why it waits
+	var held *refusedError // why it waits
 	for {
 		err := try(floor)
 		switch {
@@ -126,7 +128,7 @@ func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fe
 
 // TryAcquire takes the lease of a resource if nobody holds it.
 //
-// The errors: a [*HeldError], a [*QuorumError], [ErrLost] where the time ran
+// The errors: a [*leasing.HeldError], a [*QuorumError], [ErrLost] where the time ran
 // out on the way, a [*fence.InvalidError], an arming error, or the context's.
 // Nothing is acquired then; what single nodes granted is given back. An arming
 // error joined with [fence.ErrUnknown] may have raised the fence, which only
@@ -152,7 +154,11 @@ func (l *Locker) attempt(
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		a := &attempt{l: l, resource: resource, o: o, owner: newID(), seal: fence.NewSeal()}
+		a := &attempt{l: l, resource: resource, o: o, owner: newID()}
+		if o.sealHash == nil {
+			a.seal = fence.NewSeal()
+			a.o.sealHash = a.seal.Hash()
+		}
 		err := a.try(ctx, floor, step)
 		if err == nil {
 			return a, nil

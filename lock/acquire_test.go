@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -29,7 +30,7 @@ func TestAcquireGivesARisingTokenAndOneHolder(t *testing.T) {
 			}
 			last = grant.Token
 			_, err = l.TryAcquire(t.Context(), "orders/1001")
-			var held *lock.HeldError
+			var held *leasing.HeldError
 			if !errors.As(err, &held) || held.Holder != "worker-a" || held.RetryAfter <= 0 || held.RetryAfter > lock.DefaultTTL {
 				t.Fatalf("second acquisition: %v (%+v)", err, held)
 			}
@@ -189,7 +190,7 @@ func TestWaitEndsWithTheCallersContext(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v; want HeldError joined with DeadlineExceeded", err)
 		}
-		var held *lock.HeldError
+		var held *leasing.HeldError
 		if !errors.As(err, &held) {
 			return fmt.Errorf("it had not found that it is held: %w", err)
 		}

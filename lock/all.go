@@ -9,15 +9,8 @@ import (
 	"sync/atomic"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
-
-// AllArmer is an [Armer] that arms several resources in one transaction, in the
-// given order: all or none. A [fence.NotRaisedError] names the resource that
-// stood in the way.
-type AllArmer interface {
-	Armer
-	ArmAll(ctx context.Context, all []fence.Arming) error
-}
 
 // AcquireAll takes the leases of several resources, all or none, waiting while
 // others hold some of them, until ctx ends. The leases come in the order of the
@@ -26,7 +19,7 @@ type AllArmer interface {
 //
 // Locks are taken in the order of the names' bytes, whatever order they are
 // given in, so that two callers cannot wait for each other; arming follows in
-// the same order, in one transaction where the Armer is an [AllArmer]. While it
+// the same order, in one transaction where the Armer is a [leasing.AllArmer]. While it
 // waits for one, it renews those it has.
 func (l *Locker) AcquireAll(ctx context.Context, resources []string, opts ...AcquireOption) ([]*Lease, error) {
 	order := slices.Sorted(slices.Values(resources))
@@ -108,7 +101,7 @@ func (a *attempt) renew(ctx context.Context) error {
 		if pause(ctx, a.o.ttl/3) != nil {
 			return nil
 		}
-		deadline, err := a.l.extend(ctx, Ref{Resource: a.resource, Owner: a.owner}, a.o.ttl)
+		deadline, err := a.l.extend(ctx, leasing.Ref{Resource: a.resource, Owner: a.owner}, a.o.ttl)
 		switch {
 		case errors.Is(err, ErrLost):
 			return err
@@ -144,7 +137,7 @@ func (a *attempt) ranOut() error {
 }
 
 func (l *Locker) armEach(ctx context.Context, order []string, taken map[string]*attempt) error {
-	all, ok := l.cfg.Armer.(AllArmer)
+	all, ok := l.cfg.Armer.(leasing.AllArmer)
 	if !ok {
 		for _, resource := range order {
 			if err := taken[resource].armOrRaise(ctx); err != nil {

@@ -147,7 +147,7 @@ func free(t *testing.T, l *lock.Locker, resource string) {
 		if err != nil && !errors.Is(err, lock.ErrNodeTimeout) {
 			t.Fatal(err)
 		}
-		for _, n := range ins.Nodes {
+		for _, n := range ins.Members {
 			if n.Locked || n.Err != nil {
 				return false
 			}

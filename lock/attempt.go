@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // maxArms bounds how often one acquisition offers the fence a new token.
@@ -18,7 +19,7 @@ type attempt struct {
 	l        *Locker
 	resource string
 	owner    string
-	seal     fence.Seal
+	seal     fence.Seal // zero where the caller has it
 	o        acquireOptions
 	start    instant
 	deadline instant // start + validity
@@ -155,7 +156,7 @@ func (a *attempt) confirm(ctx context.Context, token fence.Token) (failure error
 	case r.yes >= l.quorum:
 		return nil
 	case r.no > 0:
-		return &HeldError{Resource: a.resource, floor: token}
+		return &refusedError{HeldError: leasing.HeldError{Resource: a.resource}, floor: token}
 	}
 	return r.noQuorum()
 }
@@ -171,7 +172,7 @@ func (a *attempt) arm(ctx context.Context) error {
 }
 
 func (a *attempt) arming() fence.Arming {
-	return fence.Arming{Resource: a.resource, Token: a.token, SealHash: a.seal.Hash(), Holder: a.o.holder}
+	return fence.Arming{Resource: a.resource, Token: a.token, SealHash: a.o.sealHash, Holder: a.o.holder}
 }
 
 // armed is what arming's result means for the acquisition.

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // Defaults of [Config].
@@ -33,17 +34,6 @@ const maxHolderBytes = 256
 // driftFloor is the fixed part of the safety margin: Redis counts in whole
 // milliseconds.
 const driftFloor = 2 * time.Millisecond
-
-// Armer raises the fence of a resource to a new token, as the last step of
-// acquiring it. pgfence.Fence is one.
-//
-// It returns nil only when the fence stands at the token with the given seal
-// and no older writer is left. A [fence.NotRaisedError] says that nothing was
-// raised and where the fence stands. Where the outcome is not known the error
-// is joined with [fence.ErrUnknown].
-type Armer interface {
-	Arm(ctx context.Context, a fence.Arming) error
-}
 
 // EpochStore keeps a number that never falls, also when every Redis node
 // forgets. RaiseEpoch makes it greater than above and than each earlier
@@ -80,8 +70,9 @@ type Config struct {
 	// tolerate no more failures than three.
 	Nodes []Node
 	// Armer, if set, raises the fence as the last step of each acquisition:
-	// tokens are then unique and rising under any loss of Redis data.
-	Armer Armer
+	// tokens are then unique and rising under any loss of Redis data. A
+	// pgfence.Fence is one.
+	Armer leasing.Armer
 	// Epochs, if set, lets lost nodes be admitted again. With an Armer as well
 	// that happens by itself after the quarantine; without, by [Locker.Admit].
 	Epochs EpochStore

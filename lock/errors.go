@@ -4,20 +4,21 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // Sentinels for errors.Is. Malformed input is a [*fence.InvalidError].
 var (
-	// ErrHeld: another holder has the resource. Nothing was acquired.
-	ErrHeld = errors.New("resource is held by another")
+	// ErrHeld: another holder has the resource. Nothing was acquired. The error is a
+	// [*leasing.HeldError].
+	ErrHeld = leasing.ErrHeld
 	// ErrNoQuorum: too few nodes answered. Nothing was acquired, extended or
 	// confirmed; what a minority granted is given back or expires.
 	ErrNoQuorum = errors.New("no quorum of Redis nodes")
 	// ErrLost: the lease is over: its deadline passed, or the locks are gone or another's.
-	ErrLost = errors.New("lease is lost")
+	ErrLost = leasing.ErrLost
 	// ErrReleased: the lease was released by its holder.
 	ErrReleased = errors.New("lease was released")
 	// ErrQuarantined: a node is not admitted: it is new, or lost its data or
@@ -28,7 +29,7 @@ var (
 	// that fails.
 	ErrExhausted = errors.New("tokens of this epoch are used up")
 	// ErrClosed: the Locker is closed.
-	ErrClosed = errors.New("locker is closed")
+	ErrClosed = leasing.ErrClosed
 	// ErrNodeTimeout: a node did not answer within the node timeout.
 	ErrNodeTimeout = errors.New("no answer within the node timeout")
 	// ErrCluster: the node is part of a Redis Cluster.
@@ -37,23 +38,16 @@ var (
 	errSentinel = errors.New("this is a Redis Sentinel, not a server: give the address of the server")
 )
 
-// HeldError says who holds a resource and when to try again.
-type HeldError struct {
-	Resource   string
-	Holder     string        // name for people; empty where unknown or where several attempts collided
-	RetryAfter time.Duration // when the lock expires unless it is extended; 0 where several attempts collided
-	floor      fence.Token   // highest counter seen: the floor of the next attempt
+// refusedError is the [*leasing.HeldError] of one attempt. Where several attempts
+// collided, nobody is known to hold the resource.
+type refusedError struct {
+	leasing.HeldError
+
+	floor fence.Token // highest counter seen: the floor of the next attempt
 }
 
-func (e *HeldError) Error() string {
-	if e.Holder == "" {
-		return fmt.Sprintf("%q is held by another", e.Resource)
-	}
-	return fmt.Sprintf("%q is held by %q", e.Resource, e.Holder)
-}
-
-// Is matches [ErrHeld].
-func (e *HeldError) Is(target error) bool { return target == ErrHeld }
+// Unwrap shows what callers know.
+func (e *refusedError) Unwrap() error { return &e.HeldError }
 
 // NodeError says why one node did not take part.
 type NodeError struct {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -20,8 +21,8 @@ func TestRetryableIsWhatMaySucceedByItself(t *testing.T) {
 		want bool
 	}{
 		{nil, false},
-		{&lock.HeldError{Resource: "r"}, true},
-		{errors.Join(&lock.HeldError{Resource: "r"}, context.DeadlineExceeded), true},
+		{&leasing.HeldError{Resource: "r"}, true},
+		{errors.Join(&leasing.HeldError{Resource: "r"}, context.DeadlineExceeded), true},
 		{&lock.QuorumError{Causes: []*lock.NodeError{{Node: "n", Err: lock.ErrNodeTimeout}}}, true},
 		{fmt.Errorf("wrapped: %w", &lock.QuorumError{}), true},
 		{fmt.Errorf("wrapped: %w", &lock.QuorumError{NeedsAdmission: true}), false},
@@ -44,7 +45,7 @@ func TestHeldNamesTheHolderAndWhenItEnds(t *testing.T) {
 	l := started(t, shared(t, 3))
 	defer release(t, acquire(t, l, "r", lock.WithHolder("worker-a"), lock.WithTTL(10*time.Second)))
 	_, err := l.TryAcquire(t.Context(), "r")
-	var held *lock.HeldError
+	var held *leasing.HeldError
 	if !errors.As(err, &held) || held.Resource != "r" || held.Holder != "worker-a" || held.RetryAfter <= 0 || held.RetryAfter > 10*time.Second {
 		t.Fatalf("%v (%+v)", err, held)
 	}

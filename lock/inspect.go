@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // NodeStatus is a node's health, for people and readiness checks.
@@ -65,69 +66,71 @@ func (l *Locker) Ping(ctx context.Context) error {
 	return l.quorumError("ping", l.cfg.KeyPrefix, causes)
 }
 
-// Inspection is who holds a resource, as the nodes see it.
-type Inspection struct {
-	Resource string
-	Locked   bool          // one acquisition holds a quorum
-	Holder   string        // its name for people
-	TTL      time.Duration // when the quorum ends unless it is extended
-	Token    fence.Token   // the highest counter; 0: never acquired as far as Redis knows
-	Waiters  int           // Lockers that stand in the resource's queue; each may have several callers behind it
-	Nodes    []NodeLock
-	owner    string
+// nodeLock is one node's view of a resource. A TTL of -1 is a leak: the lock never
+// expires. Waiters are the Lockers in the queue on this node: the resource's home
+// has it, or the next node while that is down.
+type nodeLock struct {
+	leasing.Member
+
+	owner string
 }
 
-// NodeLock is one node's view of a resource.
-type NodeLock struct {
-	Node    string
-	Locked  bool
-	Holder  string
-	TTL     time.Duration // -1: the lock never expires, which is a leak
-	Counter fence.Token
-	Waiters int // Lockers in the queue on this node: its home has it, or the next node while that is down
-	Err     error
-	owner   string
-}
-
-// Inspect asks all nodes about a resource. It is for people: between the answer
-// and its reading everything may have changed. The error is a
+// Inspect asks all nodes about a resource; each is a member. It is for people:
+// between the answer and its reading everything may have changed. The error is a
 // [*fence.InvalidError], or a [*QuorumError] where too few nodes answered; the
 // inspection then still says what they did.
-func (l *Locker) Inspect(ctx context.Context, resource string) (Inspection, error) {
+//
+// The resource is locked where one acquisition holds a quorum, and its token is the
+// highest counter, 0 where Redis knows of no acquisition. Each waiter is a Locker,
+// which may have several callers behind it.
+func (l *Locker) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
+	ins, _, err := l.inspect(ctx, resource)
+	return ins, err
+}
+
+// inspect returns what each node said, too.
+func (l *Locker) inspect(ctx context.Context, resource string) (leasing.Inspection, []nodeLock, error) {
 	if err := fence.ValidateResource(resource); err != nil {
-		return Inspection{}, err
+		return leasing.Inspection{}, nil, err
 	}
-	ins := Inspection{Resource: resource, Nodes: make([]NodeLock, len(l.nodes))}
-	var asks sync.WaitGroup
-	for i, n := range l.nodes {
-		asks.Go(func() { ins.Nodes[i] = n.inspect(ctx, resource) })
-	}
-	asks.Wait()
+	ins, all := leasing.Inspection{Resource: resource}, l.locks(ctx, resource)
 	var failed []*NodeError
-	votes := make(map[string][]NodeLock)
-	for _, nl := range ins.Nodes {
+	votes := make(map[string][]nodeLock)
+	for _, nl := range all {
 		switch {
 		case nl.Err != nil:
-			failed = append(failed, &NodeError{Node: nl.Node, Err: nl.Err})
+			failed = append(failed, &NodeError{Node: nl.Name, Err: nl.Err})
 		case nl.Locked:
 			votes[nl.owner] = append(votes[nl.owner], nl)
 		}
-		ins.Token = max(ins.Token, nl.Counter)
+		ins.Token = max(ins.Token, nl.Token)
 		ins.Waiters += nl.Waiters
+		ins.Members = append(ins.Members, nl.Member)
 	}
 	for owner, locks := range votes {
 		if len(locks) >= l.quorum {
-			ins.Locked, ins.owner, ins.Holder, ins.TTL = true, owner, locks[0].Holder, quorumTTL(locks, l.quorum)
+			ins.Locked, ins.Owner, ins.Holder, ins.TTL = true, owner, locks[0].Holder, quorumTTL(locks, l.quorum)
 		}
 	}
 	if len(l.nodes)-len(failed) < l.quorum {
-		return ins, l.quorumError("inspect", resource, failed)
+		return ins, all, l.quorumError("inspect", resource, failed)
 	}
-	return ins, nil
+	return ins, all, nil
+}
+
+// locks asks every node who has a resource.
+func (l *Locker) locks(ctx context.Context, resource string) []nodeLock {
+	found := make([]nodeLock, len(l.nodes))
+	var asks sync.WaitGroup
+	for i, n := range l.nodes {
+		asks.Go(func() { found[i] = n.inspect(ctx, resource) })
+	}
+	asks.Wait()
+	return found
 }
 
 // quorumTTL is when fewer than a quorum of locks are left; -1: never.
-func quorumTTL(locks []NodeLock, quorum int) time.Duration {
+func quorumTTL(locks []nodeLock, quorum int) time.Duration {
 	longest := time.Duration(-1)
 	for _, candidate := range locks {
 		if candidate.TTL < 0 {
@@ -146,10 +149,10 @@ func quorumTTL(locks []NodeLock, quorum int) time.Duration {
 	return longest
 }
 
-func (n *node) inspect(ctx context.Context, resource string) NodeLock {
+func (n *node) inspect(ctx context.Context, resource string) nodeLock {
 	ctx, cancel := context.WithTimeout(ctx, stallTimeout)
 	defer cancel()
-	nl := NodeLock{Node: n.name}
+	nl := nodeLock{Member: leasing.Member{Name: n.name}}
 	var value *redis.StringCmd
 	var ttl *redis.DurationCmd
 	var counter *redis.SliceCmd
@@ -172,7 +175,7 @@ func (n *node) inspect(ctx context.Context, resource string) NodeLock {
 	}
 	nl.Waiters = int(waiters.Val())
 	if text, ok := counter.Val()[0].(string); ok {
-		nl.Counter = fence.Token(number(text))
+		nl.Token = fence.Token(number(text))
 	}
 	return nl
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // Lease is a resource held for a time. It is safe for concurrent use.
@@ -53,7 +54,7 @@ func (h *Lease) Context() context.Context { return leaseContext{h.s.context(), h
 func (h *Lease) Done() <-chan struct{} { return h.Context().Done() }
 
 // Ref names the acquisition for [Locker.Extend] and [Locker.Release] in any process.
-func (h *Lease) Ref() Ref { return h.s.ref() }
+func (h *Lease) Ref() leasing.Ref { return h.s.ref() }
 
 // Extend gives the lease a new TTL, counted from now. It succeeds only if a
 // quorum answers within the OLD deadline. Where it fails with [ErrNoQuorum] the

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -103,7 +104,7 @@ func TestAForeignReferenceReleasesNothing(t *testing.T) {
 	if err := l.Release(t.Context(), foreign); !errors.Is(err, lock.ErrLost) {
 		t.Errorf("release: %v", err)
 	}
-	for _, ref := range []lock.Ref{{}, {Resource: "r"}, {Resource: "r", Owner: "ZZ"}, {Resource: "*", Owner: foreign.Owner}} {
+	for _, ref := range []leasing.Ref{{}, {Resource: "r"}, {Resource: "r", Owner: "ZZ"}, {Resource: "*", Owner: foreign.Owner}} {
 		if err := l.Release(t.Context(), ref); !errors.Is(err, fence.ErrInvalid) {
 			t.Errorf("%v: %v", ref, err)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // Locker acquires leases on resources over a group of Redis nodes. It is safe
@@ -81,17 +82,9 @@ func (l *Locker) Close() error {
 	return nil
 }
 
-// Ref names an acquisition, so that any process can extend or release it. It
-// holds no seal: it gives the power to end a lease, not to write under it.
-type Ref struct {
-	Resource string
-	Owner    string // 128-bit id, 32 hexadecimal digits
-	Token    fence.Token
-}
-
-// Validate reports whether the reference could be one. The error is a
-// [*fence.InvalidError].
-func (r Ref) Validate() error {
+// validateRef reports whether a reference could be one of a Locker's: its owner is
+// a 128-bit id, 32 hexadecimal digits. The error is a [*fence.InvalidError].
+func validateRef(r leasing.Ref) error {
 	if err := fence.ValidateResource(r.Resource); err != nil {
 		return err
 	}
@@ -120,7 +113,7 @@ func (l *Locker) all() uint32 { return 1<<len(l.nodes) - 1 }
 // shorten one, so that a message that comes late takes nothing away from a holder.
 //
 // Without a quorum ([ErrNoQuorum]) the lease is still valid until its old deadline.
-func (l *Locker) Extend(ctx context.Context, ref Ref, ttl time.Duration) (time.Duration, error) {
+func (l *Locker) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
 	deadline, err := l.extend(ctx, ref, ttl)
 	if err != nil {
 		return 0, err
@@ -128,7 +121,7 @@ func (l *Locker) Extend(ctx context.Context, ref Ref, ttl time.Duration) (time.D
 	return deadline.left(), nil
 }
 
-func (l *Locker) extend(ctx context.Context, ref Ref, ttl time.Duration) (instant, error) {
+func (l *Locker) extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (instant, error) {
 	ctx, end := l.begin(ctx, "extend", ref.Resource)
 	deadline, err := l.extendOnce(ctx, ref, ttl)
 	end(err)
@@ -140,8 +133,8 @@ func (l *Locker) extend(ctx context.Context, ref Ref, ttl time.Duration) (instan
 	return deadline, nil
 }
 
-func (l *Locker) extendOnce(ctx context.Context, ref Ref, ttl time.Duration) (instant, error) {
-	if err := ref.Validate(); err != nil {
+func (l *Locker) extendOnce(ctx context.Context, ref leasing.Ref, ttl time.Duration) (instant, error) {
+	if err := validateRef(ref); err != nil {
 		return instant{}, err
 	}
 	if err := l.cfg.validateTTL(ttl); err != nil {
@@ -177,7 +170,7 @@ func overNodeMax(ttl time.Duration, maxMS int64) error {
 // It goes on when ctx ends; the node timeout bounds it. nil: a quorum no longer
 // holds the lock, and it was held until now. [ErrLost]: it was already gone.
 // [ErrNoQuorum]: it expires by itself at the latest.
-func (l *Locker) Release(ctx context.Context, ref Ref) error {
+func (l *Locker) Release(ctx context.Context, ref leasing.Ref) error {
 	ctx, end := l.begin(ctx, "release", ref.Resource)
 	err := l.release(ctx, ref)
 	end(err)
@@ -187,8 +180,8 @@ func (l *Locker) Release(ctx context.Context, ref Ref) error {
 	return err
 }
 
-func (l *Locker) release(ctx context.Context, ref Ref) error {
-	if err := ref.Validate(); err != nil {
+func (l *Locker) release(ctx context.Context, ref leasing.Ref) error {
+	if err := validateRef(ref); err != nil {
 		return err
 	}
 	r := l.newRound(opRelease, "release", ref.Resource)

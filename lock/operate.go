@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // Leak is a lock that never expires: nothing of this package leaves one, but a
@@ -88,18 +89,18 @@ func (n *node) leaks(ctx context.Context) ([]Leak, error) {
 // [Locker.TryAcquire]. Where it is [ErrHeld], another has acquired the resource
 // in between, which fences the holder off as well.
 func (l *Locker) ForceRelease(ctx context.Context, resource string) (fence.Token, error) {
-	ins, err := l.Inspect(ctx, resource)
+	_, locks, err := l.inspect(ctx, resource)
 	if err != nil {
 		return 0, err
 	}
 	owners := make(map[string]bool)
-	for _, nl := range ins.Nodes {
+	for _, nl := range locks {
 		if nl.Locked {
 			owners[nl.owner] = true
 		}
 	}
 	for owner := range owners {
-		err := l.Release(ctx, Ref{Resource: resource, Owner: owner})
+		err := l.Release(ctx, leasing.Ref{Resource: resource, Owner: owner})
 		if err != nil && !errors.Is(err, ErrLost) { // it may be on a minority, or have ended meanwhile
 			return 0, err
 		}

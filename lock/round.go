@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // round is one step of an operation on several nodes: it counts the answers
@@ -221,8 +222,8 @@ func (r *round) noQuorum() error {
 
 // heldError is the refusal of a round that was refused: the latest expiry and
 // the highest counter that were seen.
-func (r *round) heldError() *HeldError {
-	e := &HeldError{Resource: r.resource, floor: fence.Token(r.held.floor)}
+func (r *round) heldError() *refusedError {
+	e := &refusedError{HeldError: leasing.HeldError{Resource: r.resource}, floor: fence.Token(r.held.floor)}
 	// Where several attempts may have collided nobody has the lock, and the
 	// first expiry says nothing.
 	if r.yes <= len(r.l.nodes)-r.l.quorum {

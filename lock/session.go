@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // session is what all handles of one acquisition share.
@@ -41,8 +42,8 @@ func newSession(ctx context.Context, l *Locker, grant fence.Grant, owner string,
 	return s
 }
 
-func (s *session) ref() Ref {
-	return Ref{Resource: s.grant.Resource, Owner: s.owner, Token: s.grant.Token}
+func (s *session) ref() leasing.Ref {
+	return leasing.Ref{Resource: s.grant.Resource, Owner: s.owner, Token: s.grant.Token}
 }
 
 // context ends with the lease. It is the same one each time.

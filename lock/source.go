@@ -2,6 +2,7 @@ package lock
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"time"
@@ -37,9 +38,13 @@ func (s source) lease(
 		opts = append(opts, WithHolder(r.Holder))
 	}
 	o, err := s.l.options(r.Resource, opts)
+	if err == nil {
+		err = validateSealHash(r.SealHash)
+	}
 	if err != nil {
 		return leasing.Lease{}, err
 	}
+	o.sealHash = r.SealHash
 	a, err := acquire(ctx, r.Resource, o)
 	if err != nil {
 		return leasing.Lease{}, sourceError(err)
@@ -51,27 +56,18 @@ func (s source) lease(
 }
 
 func (s source) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
-	valid, err := s.l.Extend(ctx, Ref(ref), ttl)
+	valid, err := s.l.Extend(ctx, ref, ttl)
 	return valid, sourceError(err)
 }
 
 func (s source) Release(ctx context.Context, ref leasing.Ref) error {
-	err := s.l.Release(ctx, Ref(ref))
+	err := s.l.Release(ctx, ref)
 	s.l.lines.free(ref.Resource)
 	return sourceError(err)
 }
 
 func (s source) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
-	seen, err := s.l.Inspect(ctx, resource)
-	ins := leasing.Inspection{
-		Resource: seen.Resource, Locked: seen.Locked, Holder: seen.Holder, Owner: seen.owner, Token: seen.Token, TTL: seen.TTL,
-		Waiters: seen.Waiters, Members: make([]leasing.Member, len(seen.Nodes)),
-	}
-	for i, n := range seen.Nodes {
-		ins.Members[i] = leasing.Member{
-			Name: n.Node, Locked: n.Locked, Holder: n.Holder, Token: n.Counter, TTL: n.TTL, Waiters: n.Waiters, Err: n.Err,
-		}
-	}
+	ins, err := s.l.Inspect(ctx, resource)
 	return ins, sourceError(err)
 }
 
@@ -82,23 +78,30 @@ func (s source) Close() error { return s.l.Close() }
 // sourceError says the package's errors in the words of a source. Those of the
 // context and of the Armer stay as they are.
 func sourceError(err error) error {
-	var held *HeldError
 	var as error
 	switch {
 	case err == nil, errors.Is(err, fence.ErrInvalid):
 		return err
 	case errors.Is(err, ErrClosed):
-		as = leasing.ErrClosed
-	case errors.As(err, &held):
-		as = &leasing.HeldError{Resource: held.Resource, Holder: held.Holder, RetryAfter: held.RetryAfter}
+		return ErrClosed // also where it ended a wait: nobody need hear who held the resource
+	case errors.Is(err, ErrHeld):
+		return err
 	case errors.Is(err, fence.ErrNotRaised): // overtaken by another acquisition again and again
 		as = leasing.ErrHeld
 	case errors.Is(err, ErrNoQuorum), errors.Is(err, ErrQuarantined), errors.Is(err, ErrNodeTimeout), errors.Is(err, ErrExhausted):
 		as = leasing.ErrUnavailable
-	case errors.Is(err, ErrLost), errors.Is(err, ErrReleased):
+	case errors.Is(err, ErrReleased):
 		as = leasing.ErrLost
 	default:
 		return err
 	}
 	return fmt.Errorf("%w: %w", as, err)
+}
+
+// validateSealHash refuses what no seal has as its hash.
+func validateSealHash(hash []byte) error {
+	if hash != nil && len(hash) != sha256.Size {
+		return &fence.InvalidError{Field: "seal hash", Reason: fmt.Sprintf("is %d bytes long; a SHA-256 has %d", len(hash), sha256.Size)}
+	}
+	return nil
 }

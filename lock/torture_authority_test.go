@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -95,7 +96,7 @@ type authorityClient struct {
 }
 
 var (
-	_ lock.Armer      = (*authorityClient)(nil)
+	_ leasing.Armer   = (*authorityClient)(nil)
 	_ lock.EpochStore = (*authorityClient)(nil)
 )
 

@@ -75,11 +75,11 @@ type shownFence struct {
 	Undrained int       `json:"undrained"`
 }
 
-func shown(r pgfence.Record) shownFence {
+func shown(r fence.Record) shownFence {
 	return shownFence{Resource: r.Resource, Token: r.Token.String(), Sealed: r.Sealed, Holder: r.Holder, ArmedAt: r.ArmedAt.UTC(), Undrained: r.Undrained}
 }
 
-func (d *database) printFences(cmd *cobra.Command, records []pgfence.Record) error {
+func (d *database) printFences(cmd *cobra.Command, records []fence.Record) error {
 	if d.json {
 		list := make([]shownFence, len(records))
 		for i, r := range records {
@@ -144,7 +144,7 @@ func newFenceShow() *cobra.Command {
 				if d.json {
 					return printJSON(cmd.OutOrStdout(), shown(record))
 				}
-				return d.printFences(cmd, []pgfence.Record{record})
+				return d.printFences(cmd, []fence.Record{record})
 			})
 		},
 	}

@@ -12,7 +12,7 @@ var (
 	ErrHeld = errors.New("resource is held by another")
 	// ErrLost: the lease is over: its deadline has passed, it was released, or the
 	// resource is another's.
-	ErrLost = errors.New("lease is over")
+	ErrLost = errors.New("the lease is lost")
 	// ErrUnavailable: too few of the source's servers answered. Nothing was acquired.
 	ErrUnavailable = errors.New("leases are unavailable")
 	// ErrClosed: the source is closed.
@@ -23,7 +23,7 @@ var (
 type HeldError struct {
 	Resource   string
 	Holder     string        // name for people; "" where it is not known
-	RetryAfter time.Duration // when the lease ends unless it is extended; 0 where that is not known
+	RetryAfter time.Duration // until the lease ends unless it is extended; 0 where that is not known
 }
 
 func (e *HeldError) Error() string {

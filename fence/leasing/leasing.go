@@ -80,16 +80,29 @@ type Armer interface {
 	Arm(ctx context.Context, a fence.Arming) error
 }
 
+// AllArmer is an [Armer] that arms several resources in one transaction, in the
+// given order: all or none. A [*fence.NotRaisedError] names the resource that
+// stood in the way.
+type AllArmer interface {
+	Armer
+	ArmAll(ctx context.Context, all []fence.Arming) error
+}
+
 // Request asks for a lease.
 type Request struct {
 	Resource string
 	TTL      time.Duration // how long it lives unless it is extended
 	Holder   string        // for people, at most 200 bytes; "" for the source's own name
+
+	// SealHash is what the [Armer] arms with: the SHA-256 of a seal that the caller has
+	// and the source never sees. nil: the source makes a seal, and the lease's grant
+	// holds it.
+	SealHash []byte
 }
 
 // Lease is a resource held until its deadline.
 type Lease struct {
-	Grant    fence.Grant // what to present with each write: holds a secret
+	Grant    fence.Grant // what to present with each write: holds a secret; its seal is zero where the request had a SealHash
 	Owner    string      // names the acquisition, together with resource and token
 	Deadline time.Time   // on this process's monotonic clock; counted from before the first message, drift allowed for
 }

@@ -97,7 +97,7 @@ func ExampleFence_Revoke() {
 
 func ExampleFence_Inspect() {
 	record, err := pgfence.New(pool).Inspect(ctx, "orders/1001")
-	if errors.Is(err, pgfence.ErrNoFence) {
+	if errors.Is(err, fence.ErrNoFence) {
 		fmt.Println("never acquired")
 		return
 	}

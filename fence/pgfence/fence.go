@@ -17,9 +17,6 @@ const (
 	defaultLimit = 5 * time.Second
 )
 
-// ErrNoFence says that a resource has never been armed.
-var ErrNoFence = errors.New("resource has no fence yet")
-
 // Fence arms and inspects the fences of one database. It is safe for concurrent
 // use and keeps no state but the pool's.
 type Fence struct {
@@ -55,30 +52,18 @@ func New(pool *pgxpool.Pool, opts ...Option) *Fence {
 	return f
 }
 
-// Record is what the fence of a resource holds.
-type Record struct {
-	Resource string
-	Token    fence.Token
-	Sealed   bool
-	Holder   string
-	ArmedAt  time.Time // PostgreSQL's clock; for people
-	// Undrained counts superseded grants that were not yet seen without a writer
-	// when the fence was last raised. Draining does not lower it.
-	Undrained int
-}
-
-// Inspect returns what the fence of a resource holds, or [ErrNoFence].
-func (f *Fence) Inspect(ctx context.Context, resource string) (Record, error) {
+// Inspect returns what the fence of a resource holds, or [fence.ErrNoFence].
+func (f *Fence) Inspect(ctx context.Context, resource string) (fence.Record, error) {
 	if err := fence.ValidateResource(resource); err != nil {
-		return Record{}, err
+		return fence.Record{}, err
 	}
 	rows, _ := f.pool.Query(ctx, sqlInspect, resource) // the error comes again from rows
-	record, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Record])
+	record, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[fence.Record])
 	if errors.Is(err, pgx.ErrNoRows) {
-		return Record{}, fmt.Errorf("inspect %q: %w", resource, ErrNoFence)
+		return fence.Record{}, fmt.Errorf("inspect %q: %w", resource, fence.ErrNoFence)
 	}
 	if err != nil {
-		return Record{}, fmt.Errorf("inspect %q: %w", resource, err)
+		return fence.Record{}, fmt.Errorf("inspect %q: %w", resource, err)
 	}
 	return record, nil
 }
@@ -86,9 +71,9 @@ func (f *Fence) Inspect(ctx context.Context, resource string) (Record, error) {
 // List returns at most limit fences whose resource begins with prefix and comes
 // after `after`, in the order of the names' bytes. The last name of one page is
 // `after` of the next.
-func (f *Fence) List(ctx context.Context, prefix, after string, limit int) ([]Record, error) {
+func (f *Fence) List(ctx context.Context, prefix, after string, limit int) ([]fence.Record, error) {
 	rows, _ := f.pool.Query(ctx, sqlList, prefix, after, limit) // the error comes again from rows
-	records, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Record])
+	records, err := pgx.CollectRows(rows, pgx.RowToStructByPos[fence.Record])
 	if err != nil {
 		return nil, fmt.Errorf("list fences below %q: %w", prefix, err)
 	}

@@ -16,7 +16,7 @@ import (
 func TestRevokeEndsTheHoldersRights(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	if _, err := w.fence.Revoke(t.Context(), orders, "admin"); !errors.Is(err, pgfence.ErrNoFence) {
+	if _, err := w.fence.Revoke(t.Context(), orders, "admin"); !errors.Is(err, fence.ErrNoFence) {
 		t.Errorf("nothing to revoke: %v", err)
 	}
 	if _, err := w.fence.Revoke(t.Context(), "", "admin"); !errors.Is(err, fence.ErrInvalid) {
@@ -42,7 +42,7 @@ func TestRevokeEndsTheHoldersRights(t *testing.T) {
 func TestInspectAndListShowNoSeal(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	if _, err := w.fence.Inspect(t.Context(), "none"); !errors.Is(err, pgfence.ErrNoFence) {
+	if _, err := w.fence.Inspect(t.Context(), "none"); !errors.Is(err, fence.ErrNoFence) {
 		t.Errorf("got %v", err)
 	}
 	for _, name := range []string{"a/1", "a/2", "a/ü", "a/\U0010ffff", "b/1", "a%_", `a\`} {

@@ -10,7 +10,7 @@ import (
 // Revoke arms a resource past its holder, to a seal that nobody knows: the
 // holder's writes are refused from then on, and the next acquisition gets a
 // higher token. holder is for people: who revoked. It returns the new token, or
-// [ErrNoFence]. A [*fence.UndrainedError] comes with the token: the fence is
+// [fence.ErrNoFence]. A [*fence.UndrainedError] comes with the token: the fence is
 // raised, but a transaction of the old holder may still commit.
 func (f *Fence) Revoke(ctx context.Context, resource, holder string) (fence.Token, error) {
 	if err := (fence.Arming{Resource: resource, Token: 1, Holder: holder}).Validate(); err != nil {
@@ -31,7 +31,7 @@ func (f *Fence) Revoke(ctx context.Context, resource, holder string) (fence.Toke
 		return 0, fmt.Errorf("revoke %q: %w: %w", resource, fence.ErrUnknown, err)
 	}
 	if token == nil {
-		return 0, fmt.Errorf("revoke %q: %w", resource, ErrNoFence)
+		return 0, fmt.Errorf("revoke %q: %w", resource, fence.ErrNoFence)
 	}
 	raised := fence.Token(*token)
 	// Arming what is recorded already raises nothing and drains.

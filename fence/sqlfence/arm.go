@@ -15,9 +15,6 @@ const (
 	defaultLimit = 5 * time.Second
 )
 
-// ErrNoFence says that a resource has never been armed.
-var ErrNoFence = errors.New("resource has no fence yet")
-
 // Fence arms and inspects the fences of one database. It is safe for concurrent
 // use and keeps no state.
 type Fence struct {
@@ -125,7 +122,7 @@ func (f *Fence) limitWithin(ctx context.Context) int64 {
 // Revoke raises the fence past whoever holds the resource, to a seal that nobody
 // knows, and drains the transactions of that holder. The next acquisition needs
 // a higher token. holder is for people: who revoked. It returns the new token, or
-// [ErrNoFence]. A [*fence.UndrainedError] comes with the token: the fence is
+// [fence.ErrNoFence]. A [*fence.UndrainedError] comes with the token: the fence is
 // raised, but a transaction of the old holder may still commit.
 func (f *Fence) Revoke(ctx context.Context, resource, holder string) (fence.Token, error) {
 	if err := (fence.Arming{Resource: resource, Token: 1, Holder: holder}).Validate(); err != nil {
@@ -146,38 +143,26 @@ func (f *Fence) Revoke(ctx context.Context, resource, holder string) (fence.Toke
 		return 0, fmt.Errorf("revoke %q: %w: %w", resource, fence.ErrUnknown, err)
 	}
 	if !token.Valid {
-		return 0, fmt.Errorf("revoke %q: %w", resource, ErrNoFence)
+		return 0, fmt.Errorf("revoke %q: %w", resource, fence.ErrNoFence)
 	}
 	raised := fence.Token(token.Int64)
 	// Arming what is recorded already raises nothing and drains.
 	return raised, f.Arm(ctx, fence.Arming{Resource: resource, Token: raised, SealHash: sealHash, Holder: holder})
 }
 
-// Record is what the fence of a resource holds.
-type Record struct {
-	Resource string
-	Token    fence.Token
-	Sealed   bool
-	Holder   string
-	ArmedAt  time.Time // PostgreSQL's clock; for people
-	// Undrained counts superseded grants that were not yet seen without a writer
-	// when the fence was last raised. Draining does not lower it.
-	Undrained int
-}
-
-// Inspect returns what the fence of a resource holds, or [ErrNoFence].
-func (f *Fence) Inspect(ctx context.Context, resource string) (Record, error) {
+// Inspect returns what the fence of a resource holds, or [fence.ErrNoFence].
+func (f *Fence) Inspect(ctx context.Context, resource string) (fence.Record, error) {
 	if err := fence.ValidateResource(resource); err != nil {
-		return Record{}, err
+		return fence.Record{}, err
 	}
-	var r Record
+	var r fence.Record
 	var token int64
 	err := f.db.QueryRowContext(ctx, sqlInspect, resource).Scan(&r.Resource, &token, &r.Sealed, &r.Holder, &r.ArmedAt, &r.Undrained)
 	if errors.Is(err, sql.ErrNoRows) {
-		err = ErrNoFence
+		err = fence.ErrNoFence
 	}
 	if err != nil {
-		return Record{}, fmt.Errorf("inspect %q: %w", resource, err)
+		return fence.Record{}, fmt.Errorf("inspect %q: %w", resource, err)
 	}
 	r.Token = fence.Token(token)
 	return r, nil

@@ -316,7 +316,7 @@ func TestArmEndsStaleTransactions(t *testing.T) {
 		if !errors.As(low, &not) || not.Recorded != 2 {
 			t.Errorf("got %v", low)
 		}
-		if _, err := w.fence.Revoke(t.Context(), "none", ""); !errors.Is(err, sqlfence.ErrNoFence) {
+		if _, err := w.fence.Revoke(t.Context(), "none", ""); !errors.Is(err, fence.ErrNoFence) {
 			t.Errorf("got %v", err)
 		}
 		token, err := w.fence.Revoke(t.Context(), orders, "operator")
@@ -324,7 +324,7 @@ func TestArmEndsStaleTransactions(t *testing.T) {
 		if err != nil || inspectErr != nil || token != 3 || record.Token != 3 || record.Holder != "operator" || !record.Sealed {
 			t.Errorf("%d, %v; %+v, %v", token, err, record, inspectErr)
 		}
-		if _, err := w.fence.Inspect(t.Context(), "none"); !errors.Is(err, sqlfence.ErrNoFence) {
+		if _, err := w.fence.Inspect(t.Context(), "none"); !errors.Is(err, fence.ErrNoFence) {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -1,15 +1,16 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // What the implementations of this package's interfaces report.
 var (
-	// ErrLeaseLost: the lease is over, released, or was renewed for as long as it may be.
-	ErrLeaseLost = errors.New("the lease is lost")
 	// ErrNotFound: there is no such thing.
 	ErrNotFound = errors.New("not found")
 	// ErrNotImplemented: this gateway is not configured to do that.
@@ -18,18 +19,30 @@ var (
 	ErrConflict = errors.New("conflict")
 )
 
-// HeldError says that another holder has the resource.
-type HeldError struct {
-	Resource   string
-	Holder     string        // its name for people; "" where it is not known
-	RetryAfter time.Duration // when it may be free at the latest; 0: not known
-}
-
-func (e *HeldError) Error() string {
-	if e.Holder == "" {
-		return fmt.Sprintf("%q is held by another", e.Resource)
+// leaseError says which part a source of leases, or arming, failed for. ctx is the
+// request's.
+func leaseError(ctx context.Context, resource string, err error) error {
+	var held *leasing.HeldError
+	var unavailable *UnavailableError
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return errors.Join(ctx.Err(), err)
+	case errors.As(err, &unavailable): // arming said so itself
+		return unavailable
+	case errors.As(err, &held):
+		return &leasing.HeldError{Resource: resource, Holder: held.Holder, RetryAfter: held.RetryAfter}
+	case errors.Is(err, leasing.ErrHeld): // overtaken by another acquisition
+		return &leasing.HeldError{Resource: resource}
+	case errors.Is(err, fence.ErrInvalid), errors.Is(err, fence.ErrUndrained):
+		return err
+	case errors.Is(err, leasing.ErrUnavailable), errors.Is(err, leasing.ErrClosed):
+		return &UnavailableError{Part: "redis", Cause: err}
+	case errors.Is(err, leasing.ErrLost):
+		return err
 	}
-	return fmt.Sprintf("%q is held by %q", e.Resource, e.Holder)
+	return &UnavailableError{Part: "postgresql", Cause: err} // what is left comes from arming
 }
 
 // UnavailableError says which part can't be reached. Nothing was done.

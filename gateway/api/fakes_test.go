@@ -15,22 +15,23 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
 // fakes stand for everything behind the API. Each func may be replaced by a
 // test; the zero value of err answers with success.
 type fakes struct {
-	acquire  func(context.Context, api.Acquisition) (api.Lease, error)
+	acquire  func(context.Context, leasing.Request) (leasing.Lease, error)
 	renewed  time.Duration // the ttl of the last renewal
-	released chan api.Ref
-	record   api.FenceRecord
+	released chan leasing.Ref
+	record   fence.Record
 	told     []string // of buckets
 	err      error    // of Renew, Release, Inspect, EnsureBucket and Run
 	lockErr  error
 	free     bool // nobody holds the lock
 	listed   []any
-	listing  []api.FenceRecord
+	listing  []fence.Record
 	revoked  []string
 	ran      []api.Statement
 	grant    fence.Grant
@@ -41,36 +42,47 @@ var seal = fence.NewSeal()
 
 func newFakes() *fakes {
 	return &fakes{
-		released: make(chan api.Ref, 10),
-		record:   api.FenceRecord{Resource: "orders/1001", Token: 34, Sealed: true, Holder: "worker-a", ArmedAt: time.Unix(1700000000, 0)},
-		acquire: func(_ context.Context, req api.Acquisition) (api.Lease, error) {
-			return api.Lease{Grant: fence.Grant{Resource: req.Resource, Token: 34, Seal: seal}, Owner: "0123456789abcdef", TTL: req.TTL, Valid: req.TTL - time.Millisecond}, nil
+		released: make(chan leasing.Ref, 10),
+		record:   fence.Record{Resource: "orders/1001", Token: 34, Sealed: true, Holder: "worker-a", ArmedAt: time.Unix(1700000000, 0)},
+		acquire: func(_ context.Context, req leasing.Request) (leasing.Lease, error) {
+			return leasing.Lease{
+				Grant: fence.Grant{Resource: req.Resource, Token: 34, Seal: seal}, Owner: "0123456789abcdef",
+				Deadline: time.Now().Add(req.TTL - time.Millisecond),
+			}, nil
 		},
 	}
 }
 
-func (f *fakes) Acquire(ctx context.Context, req api.Acquisition) (api.Lease, error) {
+// leases are the fakes as a source of leases: what inspects a lock and what inspects a
+// fence have one name.
+type leases struct{ *fakes }
+
+func (f leases) TryAcquire(ctx context.Context, req leasing.Request) (leasing.Lease, error) {
 	return f.acquire(ctx, req)
 }
 
-func (f *fakes) Renew(_ context.Context, _ api.Ref, ttl time.Duration) (time.Duration, error) {
+func (f leases) Acquire(ctx context.Context, req leasing.Request) (leasing.Lease, error) {
+	return f.acquire(ctx, req)
+}
+
+func (f leases) Extend(_ context.Context, _ leasing.Ref, ttl time.Duration) (time.Duration, error) {
 	f.renewed = ttl
 	return ttl, f.err
 }
 
-func (f *fakes) Release(_ context.Context, ref api.Ref) error {
+func (f leases) Release(_ context.Context, ref leasing.Ref) error {
 	f.released <- ref
 	return f.err
 }
 
-func (f *fakes) Lock(context.Context, string) (api.LockState, error) {
-	return api.LockState{
+func (f leases) Inspect(context.Context, string) (leasing.Inspection, error) {
+	return leasing.Inspection{
 		Locked: !f.free, Holder: "worker-a", Token: 34, TTL: 1500 * time.Millisecond, Waiters: 2,
-		Members: []api.LockMember{{Name: "node-1", Locked: true, Holder: "worker-a", Token: 34, TTL: -1, Waiters: 2}, {Name: "node-2", Err: errors.New("away")}},
+		Members: []leasing.Member{{Name: "node-1", Locked: true, Holder: "worker-a", Token: 34, TTL: -1, Waiters: 2}, {Name: "node-2", Err: errors.New("away")}},
 	}, f.lockErr
 }
 
-func (f *fakes) List(_ context.Context, prefix, after string, limit int) ([]api.FenceRecord, error) {
+func (f *fakes) List(_ context.Context, prefix, after string, limit int) ([]fence.Record, error) {
 	f.listed = []any{prefix, after, limit}
 	return f.listing, f.err
 }
@@ -80,7 +92,7 @@ func (f *fakes) Revoke(_ context.Context, resource, by string) (fence.Token, err
 	return 35, f.err
 }
 
-func (f *fakes) Inspect(context.Context, string) (api.FenceRecord, error) { return f.record, f.err }
+func (f *fakes) Inspect(context.Context, string) (fence.Record, error) { return f.record, f.err }
 
 func (f *fakes) Issue(string, fence.Token, time.Time) (api.S3Credentials, error) {
 	return api.S3Credentials{AccessKeyID: "ASIA", SecretAccessKey: "s", SessionToken: "t"}, nil
@@ -122,7 +134,7 @@ type option func(*api.Config)
 func newServer(t *testing.T, f *fakes, opts ...option) *api.Server {
 	t.Helper()
 	cfg := api.Config{
-		Leases: f, Fences: f, Credentials: f, Buckets: f, SQL: f, Handles: keys,
+		Leases: leases{f}, Fences: f, Credentials: f, Buckets: f, SQL: f, Handles: keys,
 		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	for _, o := range opts {

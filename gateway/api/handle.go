@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // HandleKeys authenticate the handles of leases. All replicas share them.
@@ -22,7 +23,8 @@ type HandleKeys struct {
 // handle is what a lease's opaque handle says. It never holds the seal: a
 // handle lets its bearer renew and release, not write.
 type handle struct {
-	Ref
+	leasing.Ref
+
 	Until time.Time // renewals end here; wall clock, to the millisecond
 }
 
@@ -100,7 +102,7 @@ func (s *sealer) open(text string) (handle, error) {
 		return handle{}, forged
 	}
 	h := handle{
-		Ref: Ref{
+		Ref: leasing.Ref{
 			Owner:    string(owner),
 			Token:    fence.Token(binary.BigEndian.Uint64(rest)),
 			Resource: string(rest[16:]),

@@ -100,7 +100,7 @@ func TestKeysAreValidatedOnce(t *testing.T) {
 		"short second key": {Current: "k1", Master: map[string][]byte{"k1": good, "k2": nil}},
 	} {
 		f := newFakes()
-		if _, err := api.New(api.Config{Leases: f, Fences: f, Handles: keys}); err == nil {
+		if _, err := api.New(api.Config{Leases: leases{f}, Fences: f, Handles: keys}); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 const (
@@ -59,24 +60,20 @@ func (s *Server) acquire(c echo.Context) error {
 	if err := decode(c, &body); err != nil {
 		return err
 	}
-	req, err := s.acquisition(body)
+	req, wait, err := s.acquisition(body)
 	if err != nil {
 		return err
 	}
-	lease, err := s.await(c.Request().Context(), req)
+	lease, err := s.await(c.Request().Context(), req, wait)
 	if err != nil {
 		return err
 	}
-	end := time.Now().Add(lease.Valid)
-	h := handle{
-		Ref:   Ref{Resource: lease.Grant.Resource, Owner: lease.Owner, Token: lease.Grant.Token},
-		Until: time.Now().Add(s.cfg.MaxLease),
-	}
+	h := handle{Ref: lease.Ref(), Until: time.Now().Add(s.cfg.MaxLease)}
 	err = c.Request().Context().Err()
 	if err == nil {
 		err = respond(c, http.StatusCreated, acquireResponse{
 			Resource: lease.Grant.Resource, Token: lease.Grant.Token, Grant: lease.Grant.Presented(), Handle: s.handles.make(h),
-			TTLMS: lease.TTL.Milliseconds(), timing: timingOf(began, end),
+			TTLMS: req.TTL.Milliseconds(), timing: timingOf(began, lease.Deadline),
 		})
 	}
 	if err != nil {
@@ -86,28 +83,27 @@ func (s *Server) acquire(c echo.Context) error {
 	return err
 }
 
-func (s *Server) acquisition(body acquireRequest) (Acquisition, error) {
-	req := Acquisition{Resource: body.Resource, Holder: body.Holder}
+func (s *Server) acquisition(body acquireRequest) (req leasing.Request, wait time.Duration, err error) {
+	req = leasing.Request{Resource: body.Resource, Holder: body.Holder}
 	if err := fence.ValidateResource(body.Resource); err != nil {
-		return req, err
+		return req, 0, err
 	}
 	if err := validateHolder(body.Holder); err != nil {
-		return req, err
+		return req, 0, err
 	}
-	var err error
 	if req.TTL, err = s.ttl(body.TTL); err != nil {
-		return req, err
+		return req, 0, err
 	}
-	if req.Wait, err = duration("wait", body.Wait, 0); err != nil {
-		return req, err
-	}
+	wait, err = duration("wait", body.Wait, 0)
 	switch {
-	case req.Wait < 0:
-		return req, &fence.InvalidError{Field: "wait", Reason: "is negative"}
-	case req.Wait > s.cfg.MaxWait:
-		return req, &fence.InvalidError{Field: "wait", Reason: fmt.Sprintf("is over the maximum of %v", s.cfg.MaxWait)}
+	case err != nil:
+		return req, 0, err
+	case wait < 0:
+		return req, 0, &fence.InvalidError{Field: "wait", Reason: "is negative"}
+	case wait > s.cfg.MaxWait:
+		return req, 0, &fence.InvalidError{Field: "wait", Reason: fmt.Sprintf("is over the maximum of %v", s.cfg.MaxWait)}
 	}
-	return req, nil
+	return req, wait, nil
 }
 
 func validateHolder(holder string) error {
@@ -123,21 +119,31 @@ func validateHolder(holder string) error {
 }
 
 // await acquires; a stop of the server ends the wait.
-func (s *Server) await(ctx context.Context, req Acquisition) (Lease, error) {
+func (s *Server) await(ctx context.Context, req leasing.Request, wait time.Duration) (leasing.Lease, error) {
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
-	lease, err := s.cfg.Leases.Acquire(waiting, req)
+	lease, err := s.take(waiting, req, wait)
+	err = leaseError(waiting, req.Resource, err)
 	if err != nil && ctx.Err() == nil && s.stopping.Err() != nil && errors.Is(err, context.Canceled) {
 		return lease, &UnavailableError{Part: "gateway", Cause: errors.New("shutting down")}
 	}
 	return lease, err
 }
 
-func (s *Server) giveBack(ctx context.Context, ref Ref) {
+func (s *Server) take(ctx context.Context, req leasing.Request, wait time.Duration) (leasing.Lease, error) {
+	if wait <= 0 {
+		return s.cfg.Leases.TryAcquire(ctx, req)
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return s.cfg.Leases.Acquire(ctx, req)
+}
+
+func (s *Server) giveBack(ctx context.Context, ref leasing.Ref) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	if err := s.cfg.Leases.Release(ctx, ref); err != nil {
+	if err := s.cfg.Leases.Release(ctx, ref); err != nil && !errors.Is(err, leasing.ErrLost) {
 		s.log.WarnContext(ctx, "a lease that nobody waited for any more could not be released; it ends by itself",
 			"resource", ref.Resource, "token", ref.Token, "error", err)
 	}
@@ -148,9 +154,16 @@ func (s *Server) open(text string) (handle, error) {
 	if text == "" {
 		return handle{}, &fence.InvalidError{Field: "handle", Reason: "is missing"}
 	}
-	h, err := s.handles.open(text)
-	h.Since = h.Until.Add(-s.cfg.MaxLease)
-	return h, err
+	return s.handles.open(text)
+}
+
+// ended tells how long a lease was held, from its handle: another replica may have
+// acquired it.
+func (s *Server) ended(h handle, lost bool) {
+	if s.cfg.Ended != nil {
+		since := h.Until.Add(-s.cfg.MaxLease)
+		s.cfg.Ended(max(0, time.Since(since)), lost)
+	}
 }
 
 func (s *Server) renew(c echo.Context) error {
@@ -172,11 +185,15 @@ func (s *Server) renew(c echo.Context) error {
 	}
 	left := time.Until(h.Until)
 	if left <= 0 {
-		return fmt.Errorf("%w: it was renewed for as long as it may be", ErrLeaseLost)
+		return fmt.Errorf("%w: it was renewed for as long as it may be", leasing.ErrLost)
 	}
-	valid, err := s.cfg.Leases.Renew(c.Request().Context(), h.Ref, min(ttl, left))
+	ctx := c.Request().Context()
+	valid, err := s.cfg.Leases.Extend(ctx, h.Ref, min(ttl, left))
+	if errors.Is(err, leasing.ErrLost) {
+		s.ended(h, true)
+	}
 	if err != nil {
-		return err
+		return leaseError(ctx, h.Resource, err)
 	}
 	return respond(c, http.StatusOK, struct {
 		Resource string      `json:"resource"`
@@ -199,8 +216,11 @@ func (s *Server) release(c echo.Context) error {
 	// Once asked for, a release is carried out, whether the client waits or not.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), releaseTimeout)
 	defer cancel()
-	if err := s.cfg.Leases.Release(ctx, h.Ref); err != nil {
-		return err
+	switch err := s.cfg.Leases.Release(ctx, h.Ref); {
+	case err == nil:
+		s.ended(h, false)
+	case !errors.Is(err, leasing.ErrLost): // one that is over already needs no release
+		return leaseError(ctx, h.Resource, err)
 	}
 	return c.NoContent(http.StatusNoContent)
 }
@@ -219,7 +239,7 @@ func (s *Server) credentials(c echo.Context) error {
 	case s.cfg.Credentials == nil:
 		return fmt.Errorf("%w: this gateway serves no S3", ErrNotImplemented)
 	case time.Until(h.Until) <= 0:
-		return fmt.Errorf("%w: it was renewed for as long as it may be", ErrLeaseLost)
+		return fmt.Errorf("%w: it was renewed for as long as it may be", leasing.ErrLost)
 	}
 	if err := s.current(c.Request().Context(), h.Ref); err != nil {
 		return err
@@ -246,11 +266,11 @@ func (s *Server) credentials(c echo.Context) error {
 // recorded any more, and at the same time the lock, which knows that a lease has
 // ended that nobody has taken over. Without a quorum of Redis the fence's word
 // is enough.
-func (s *Server) current(ctx context.Context, ref Ref) error {
-	var state LockState
+func (s *Server) current(ctx context.Context, ref leasing.Ref) error {
+	var state leasing.Inspection
 	var lockErr error
 	var asked sync.WaitGroup
-	asked.Go(func() { state, lockErr = s.cfg.Leases.Lock(ctx, ref.Resource) })
+	asked.Go(func() { state, lockErr = s.cfg.Leases.Inspect(ctx, ref.Resource) })
 	record, err := s.cfg.Fences.Inspect(ctx, ref.Resource)
 	asked.Wait()
 	switch {
@@ -259,7 +279,7 @@ func (s *Server) current(ctx context.Context, ref Ref) error {
 	case record.Token != ref.Token:
 		return &fence.StaleError{Resource: ref.Resource, Presented: ref.Token, Recorded: record.Token}
 	case lockErr == nil && !state.Locked:
-		return fmt.Errorf("%w: it was released, or has ended", ErrLeaseLost)
+		return fmt.Errorf("%w: it was released, or has ended", leasing.ErrLost)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // lockState is who holds a lock, in JSON.
@@ -25,7 +26,7 @@ type lockServer struct {
 	Error   *string     `json:"error"` // null: it answered
 }
 
-func lockStateOf(state LockState) *lockState {
+func lockStateOf(state leasing.Inspection) *lockState {
 	answer := &lockState{Holder: state.Holder, Token: state.Token, TTLMS: ttlMS(state.Locked, state.TTL), Waiters: state.Waiters, Servers: []lockServer{}}
 	for _, m := range state.Members {
 		server := lockServer{Name: m.Name, Locked: m.Locked, Holder: m.Holder, Token: m.Token, TTLMS: ttlMS(m.Locked, m.TTL), Waiters: m.Waiters}

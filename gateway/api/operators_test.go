@@ -83,7 +83,7 @@ func TestListPagesThroughTheFences(t *testing.T) {
 	t.Parallel()
 	f := newFakes()
 	s := newServer(t, f)
-	f.listing = []api.FenceRecord{{Resource: "orders/1", Token: 7, Holder: "a", ArmedAt: time.Unix(1700000000, 0)}, {Resource: "orders/2", Token: 8}}
+	f.listing = []fence.Record{{Resource: "orders/1", Token: 7, Holder: "a", ArmedAt: time.Unix(1700000000, 0)}, {Resource: "orders/2", Token: 8}}
 	a := request(t, s, "GET", "/v1/resources?prefix=orders%2F&after=orders/0&limit=2", "")
 	if want := []any{"orders/", "orders/0", 2}; a.status != http.StatusOK || !slices.Equal(f.listed, want) {
 		t.Errorf("%d, asked %v, want %v", a.status, f.listed, want)

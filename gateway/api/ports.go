@@ -6,87 +6,29 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// Acquisition asks for a lease.
-type Acquisition struct {
-	Resource string
-	TTL      time.Duration
-	Wait     time.Duration // how long to wait for another holder; 0: not at all
-	Holder   string        // for people; may be empty
-}
-
-// Lease is what an acquisition gave.
-type Lease struct {
-	Grant fence.Grant
-	Owner string // the attempt's owner id; with resource and token it names the lease to any replica
-	TTL   time.Duration
-	Valid time.Duration // how much of TTL was left, drift allowed for, when Acquire returned
-}
-
-// Ref names a lease without its seal.
-type Ref struct {
-	Resource string
-	Owner    string
-	Token    fence.Token
-	Since    time.Time // when it was acquired, by the clock of the replica that did; for metrics only
-}
-
-// LockState is who holds a resource's lock, for people.
-type LockState struct {
-	Locked  bool
-	Holder  string
-	Token   fence.Token   // the highest that the lock knows; 0: none
-	TTL     time.Duration // until the lock ends unless it is renewed; -1: never
-	Waiters int           // processes that stand in its queue
-	Members []LockMember  // what each server of the lock says; nil where there are none to tell apart
-}
-
-// LockMember is what one server of the lock says of a resource.
-type LockMember struct {
-	Name    string
-	Locked  bool
-	Holder  string
-	Token   fence.Token
-	TTL     time.Duration // -1: never ends
-	Waiters int
-	Err     error // nil: it answered
-}
-
-// Leases acquires, renews and releases. Implementations are safe for
-// concurrent use.
+// Leases is what the API needs of a [leasing.Source]. An error of an acquisition
+// that is none of the source's own comes from arming; an [*UnavailableError] says
+// which part failed.
 type Leases interface {
-	// Acquire returns a [*HeldError] where another holder outlasts req.Wait, and an
-	// [*UnavailableError] where the lock or the fence can't be reached. When it
-	// returns an error, nothing stays locked.
-	Acquire(ctx context.Context, req Acquisition) (Lease, error)
-	// Renew returns how long the lease is valid from now, or [ErrLeaseLost], also
-	// where the fence is known to stand above the lease's token.
-	Renew(ctx context.Context, ref Ref, ttl time.Duration) (valid time.Duration, err error)
-	// Release is idempotent.
-	Release(ctx context.Context, ref Ref) error
-	// Lock says who holds the resource's lock now. With an error the state still has
-	// what could be learned.
-	Lock(ctx context.Context, resource string) (LockState, error)
+	TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error)
+	Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error)
+	Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error)
+	Release(ctx context.Context, ref leasing.Ref) error
+	Inspect(ctx context.Context, resource string) (leasing.Inspection, error)
 }
 
-// FenceRecord is what the fence holds about a resource.
-type FenceRecord struct {
-	Resource  string
-	Token     fence.Token
-	Sealed    bool
-	Holder    string
-	ArmedAt   time.Time
-	Undrained int // superseded grants whose writers may still be in flight
-}
+var _ Leases = leasing.Source(nil)
 
 // Fences reads the durable record, and takes resources from their holders.
 type Fences interface {
 	// Inspect returns [ErrNotFound] for a resource that was never armed.
-	Inspect(ctx context.Context, resource string) (FenceRecord, error)
+	Inspect(ctx context.Context, resource string) (fence.Record, error)
 	// List returns at most limit records whose resource begins with prefix and comes
 	// after `after`, in the order of the names' bytes.
-	List(ctx context.Context, prefix, after string, limit int) ([]FenceRecord, error)
+	List(ctx context.Context, prefix, after string, limit int) ([]fence.Record, error)
 	// Revoke raises the fence past the holder, to a token that nobody has, and
 	// returns it. by names who asked, for people. [ErrNotFound] as above; a
 	// [*fence.UndrainedError] where it is raised, but a write of the holder may still

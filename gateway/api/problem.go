@@ -14,6 +14,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // Problem is an error as clients see it (RFC 9457, application/problem+json).
@@ -51,7 +52,7 @@ func word(code string, status int, title, detail, hint string) Problem {
 func problemOf(err error) (p Problem, known bool) {
 	var (
 		invalid     *fence.InvalidError
-		held        *HeldError
+		held        *leasing.HeldError
 		unavailable *UnavailableError
 		tooLarge    *TooLargeError
 		statement   *StatementError
@@ -80,8 +81,8 @@ func problemOf(err error) (p Problem, known bool) {
 		return p, true
 	case errors.As(err, &tooLarge):
 		return word("too_large", http.StatusRequestEntityTooLarge, "Too large", tooLarge.Error(), "Nothing was done. Split the work."), true
-	case errors.Is(err, ErrLeaseLost):
-		return word("lease_lost", http.StatusGone, "The lease is lost", ErrLeaseLost.Error(),
+	case errors.Is(err, leasing.ErrLost):
+		return word("lease_lost", http.StatusGone, "The lease is lost", leasing.ErrLost.Error(),
 			"Stop; acquire the resource again and start from what its last holder wrote."), true
 	case errors.Is(err, errUnauthorized):
 		return word("unauthorized", http.StatusUnauthorized, "Unauthorized", errUnauthorized.Error(), "Send the header Authorization: Bearer with the gateway's token."), true

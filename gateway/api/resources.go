@@ -27,7 +27,7 @@ type record struct {
 	Undrained int         `json:"undrained"`
 }
 
-func recordOf(r FenceRecord) record {
+func recordOf(r fence.Record) record {
 	r.ArmedAt = r.ArmedAt.UTC()
 	return record(r)
 }
@@ -47,10 +47,10 @@ func (s *Server) inspect(c echo.Context) error {
 		Locked *bool      `json:"locked"` // null: a quorum of the lock's servers is away
 		Lock   *lockState `json:"lock"`
 	}{record: recordOf(found)}
-	state, err := s.cfg.Leases.Lock(ctx, resource)
+	state, err := s.cfg.Leases.Inspect(ctx, resource)
 	answer.Lock = lockStateOf(state)
 	if err != nil {
-		s.log.WarnContext(ctx, "whether a resource is locked is not known", "resource", resource, "error", err)
+		s.log.WarnContext(ctx, "whether a resource is locked is not known", "resource", resource, "error", leaseError(ctx, resource, err))
 	} else {
 		answer.Locked = &state.Locked
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
@@ -87,7 +88,7 @@ func post(ctx context.Context, url, body string) (*http.Response, error) {
 func waiting(f *fakes) (entered chan struct{}) {
 	entered = make(chan struct{})
 	grant := f.acquire
-	f.acquire = func(ctx context.Context, req api.Acquisition) (api.Lease, error) {
+	f.acquire = func(ctx context.Context, req leasing.Request) (leasing.Lease, error) {
 		close(entered)
 		<-ctx.Done()
 		return grant(ctx, req)
@@ -116,7 +117,7 @@ func TestLeaseGrantedAfterTheClientWentIsGivenBack(t *testing.T) {
 	}
 	select {
 	case ref := <-f.released:
-		if want := (api.Ref{Resource: "orders/1001", Owner: "0123456789abcdef", Token: 34}); ref != want {
+		if want := (leasing.Ref{Resource: "orders/1001", Owner: "0123456789abcdef", Token: 34}); ref != want {
 			t.Errorf("released %+v, want %+v", ref, want)
 		}
 	case <-time.After(10 * time.Second):
@@ -128,10 +129,10 @@ func TestStopEndsAWaitAndSaysSo(t *testing.T) {
 	t.Parallel()
 	f := newFakes()
 	entered := make(chan struct{})
-	f.acquire = func(ctx context.Context, _ api.Acquisition) (api.Lease, error) {
+	f.acquire = func(ctx context.Context, _ leasing.Request) (leasing.Lease, error) {
 		close(entered)
 		<-ctx.Done()
-		return api.Lease{}, ctx.Err()
+		return leasing.Lease{}, ctx.Err()
 	}
 	url, stop := serve(t, newServer(t, f))
 	status := make(chan string, 1)
@@ -171,7 +172,7 @@ func TestDeadlineForTheBodyDoesNotEndALongWait(t *testing.T) {
 	s := newServer(t, f)
 	rec := &deadlines{ResponseRecorder: httptest.NewRecorder()}
 	inner := f.acquire
-	f.acquire = func(ctx context.Context, req api.Acquisition) (api.Lease, error) {
+	f.acquire = func(ctx context.Context, req leasing.Request) (leasing.Lease, error) {
 		if rec.set == 0 || !rec.last.IsZero() {
 			t.Errorf("while it waits, the deadline is %v, after %d settings", rec.last, rec.set)
 		}
@@ -191,8 +192,8 @@ func TestConfigIsValidatedOnce(t *testing.T) {
 	f := newFakes()
 	for name, cfg := range map[string]api.Config{
 		"no leases":     {Fences: f, Handles: keys},
-		"no fences":     {Leases: f, Handles: keys},
-		"negative time": {Leases: f, Fences: f, Handles: keys, MaxTTL: -1},
+		"no fences":     {Leases: leases{f}, Handles: keys},
+		"negative time": {Leases: leases{f}, Fences: f, Handles: keys, MaxTTL: -1},
 	} {
 		if _, err := api.New(cfg); err == nil {
 			t.Errorf("%s: accepted", name)

@@ -63,6 +63,9 @@ type Config struct {
 	Metrics http.Handler
 	// Observe is called after each request. Defaults to nil.
 	Observe func(route, method string, status int, took time.Duration)
+	// Ended is called after a lease ended that was acquired here or at another
+	// replica, with how long it was held. Defaults to nil.
+	Ended func(held time.Duration, lost bool)
 
 	// Logger receives failures; never a body, a header or a secret. Defaults to slog.Default().
 	Logger *slog.Logger

@@ -12,32 +12,35 @@ import (
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/pgwire"
 )
 
 // patient gives a lease when its asker has given up, and PostgreSQL had some time to
 // hear of the statement that the client sent ahead.
 type patient struct {
+	leasing.Source
+
 	asked chan struct{}
 	heard <-chan string
 	err   error
 }
 
-func (p *patient) Acquire(ctx context.Context, r pgwire.LeaseRequest) (pgwire.Lease, error) {
+func (p *patient) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	close(p.asked)
 	<-ctx.Done()
 	select {
 	case <-p.heard:
 	case <-time.After(200 * time.Millisecond): // most likely nothing comes
 	}
-	return pgwire.Lease{Resource: r.Resource, Token: 1, TTL: time.Hour, Deadline: time.Now().Add(time.Hour)}, p.err
+	return leaseOf(r), p.err
 }
 
-func (p *patient) Renew(context.Context, pgwire.Lease) (time.Time, error) {
-	return time.Now().Add(time.Hour), nil
+func (p *patient) Extend(_ context.Context, _ leasing.Ref, ttl time.Duration) (time.Duration, error) {
+	return ttl, nil
 }
 
-func (p *patient) Release(context.Context, pgwire.Lease) error { return nil }
+func (p *patient) Release(context.Context, leasing.Ref) error { return nil }
 
 // A stop wakes what waits for the session to open; a statement that was sent ahead must
 // not slip through: nobody has admitted the session.

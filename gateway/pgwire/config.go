@@ -58,6 +58,10 @@ type Config struct {
 	Leases Leases
 	// LeaseRules say which resources a user's sessions may lease. Defaults to none.
 	LeaseRules []LeaseRule
+	// DefaultTTL is a lease's length where the session names none. Defaults to 30 s.
+	DefaultTTL time.Duration
+	// MaxTTL is the longest lease. Defaults to 5 min.
+	MaxTTL time.Duration
 	// MaxLeaseWait is the longest wait for a lease that a session may ask for.
 	// Defaults to 5 min.
 	MaxLeaseWait time.Duration
@@ -129,6 +133,8 @@ func (c Config) withDefaults() Config {
 		{&c.KeepAlive, 30 * time.Second},
 		{&c.FencesEvery, time.Second},
 		{&c.MaxLeaseWait, 5 * time.Minute},
+		{&c.DefaultTTL, 30 * time.Second},
+		{&c.MaxTTL, 5 * time.Minute},
 	} {
 		if *d.value == 0 {
 			*d.value = d.fallback

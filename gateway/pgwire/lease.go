@@ -1,6 +1,7 @@
 package pgwire
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,54 +12,20 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// Leases gives sessions their leases. Implementations are safe for concurrent use.
+// Leases is what sessions need of a [leasing.Source]: it arms with the seals that they
+// bring.
 type Leases interface {
-	// Acquire takes the lease of a resource and arms the fence with r's seal, waiting
-	// at most r.Wait. When it returns an error, nothing stays locked: a [*HeldError]
-	// where another outlasts the wait, a [*fence.InvalidError] where this lease can't
-	// be had, a [*fence.UndrainedError].
-	Acquire(ctx context.Context, r LeaseRequest) (Lease, error)
-	// Renew extends the lease by its TTL, counted from now, and returns its new end.
-	// [fence.ErrStale]: it is over. After any other error it is good until its old end.
-	Renew(ctx context.Context, l Lease) (time.Time, error)
-	// Release ends the lease; one that is over is no error.
-	Release(ctx context.Context, l Lease) error
+	TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error)
+	Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error)
+	Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error)
+	Release(ctx context.Context, ref leasing.Ref) error
+	Inspect(ctx context.Context, resource string) (leasing.Inspection, error)
 }
 
-// LeaseRequest asks for a lease.
-type LeaseRequest struct {
-	Resource string
-	TTL      time.Duration // 0: the source's own
-	Wait     time.Duration // 0: not at all
-	Holder   string        // for people
-	SealHash []byte        // of the seal that the session presents
-}
-
-// Lease is a resource held until Deadline.
-type Lease struct {
-	Resource string
-	Token    fence.Token
-	Owner    string // opaque; with resource and token it names the lease
-	TTL      time.Duration
-	Since    time.Time // when it was asked for
-	Deadline time.Time // on the monotonic clock
-}
-
-// HeldError says who has the resource.
-type HeldError struct {
-	Resource   string
-	Holder     string        // for people; "" where it is not known
-	RetryAfter time.Duration // when it may be free at the latest; 0: not known
-}
-
-func (e *HeldError) Error() string {
-	if e.Holder == "" {
-		return fmt.Sprintf("%q is held by another", e.Resource)
-	}
-	return fmt.Sprintf("%q is held by %q", e.Resource, e.Holder)
-}
+var _ Leases = leasing.Source(nil)
 
 // leaseAsked is a fence.lease of the startup options: RESOURCE[;ttl=30s][;wait=5s],
 // the name percent-encoded.
@@ -107,6 +74,9 @@ func (f fenceSettings) leaseAsked() (*leaseAsked, error) {
 	return &l, nil
 }
 
+// inspectTimeout bounds the look at who holds a lease; it serves people only.
+const inspectTimeout = 500 * time.Millisecond
+
 // armTimeout is what an acquisition may take beyond the wait that was asked for.
 const armTimeout = 30 * time.Second
 
@@ -128,15 +98,16 @@ func (s *session) takeLease() error {
 	}
 	ctx, cancel := context.WithTimeout(s.opening, asked.wait+armTimeout)
 	defer cancel()
-	lease, err := cfg.Leases.Acquire(ctx, LeaseRequest{
-		Resource: asked.resource, TTL: asked.ttl, Wait: asked.wait, SealHash: s.seal.Hash(),
-		Holder: printable(s.who.user) + " at " + s.from(),
+	held := leased{ttl: cmp.Or(asked.ttl, cfg.DefaultTTL), since: time.Now()}
+	var err error
+	held.Lease, err = cfg.lease(ctx, asked.wait, leasing.Request{
+		Resource: asked.resource, TTL: held.ttl, SealHash: s.seal.Hash(), Holder: printable(s.who.user) + " at " + s.from(),
 	})
 	switch {
 	case err == nil:
-		s.keep(lease)
+		s.keep(held)
 		s.mu.Lock()
-		s.claims[0].token = lease.Token
+		s.claims[0].token = held.Grant.Token
 		s.mu.Unlock()
 		return nil
 	case s.opening.Err() == nil:
@@ -145,6 +116,43 @@ func (s *session) takeLease() error {
 		return errEnded
 	}
 	return errClientGone
+}
+
+// errForeignSeal: the source armed with a seal of its own.
+var errForeignSeal = errors.New("this source of leases can't arm with the seal of a session")
+
+// lease acquires. Where another outlasts the wait, the error is a
+// [*leasing.HeldError] that names the holder of now.
+func (c *Config) lease(ctx context.Context, wait time.Duration, r leasing.Request) (leasing.Lease, error) {
+	if r.TTL > c.MaxTTL {
+		return leasing.Lease{}, &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is over the longest that is granted, %v", c.MaxTTL)}
+	}
+	lease, err := c.take(ctx, wait, r)
+	switch {
+	case err == nil && !lease.Grant.Seal.IsZero():
+		return leasing.Lease{}, errors.Join(errForeignSeal, c.Leases.Release(context.WithoutCancel(ctx), lease.Ref()))
+	case err == nil, !errors.Is(err, leasing.ErrHeld), ctx.Err() != nil:
+		return lease, err
+	}
+	held := leasing.HeldError{Resource: r.Resource}
+	if found, ok := errors.AsType[*leasing.HeldError](err); ok {
+		held.Holder, held.RetryAfter = found.Holder, found.RetryAfter
+	}
+	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
+	defer cancel()
+	if seen, err := c.Leases.Inspect(ctx, r.Resource); err == nil && seen.Locked {
+		held.Holder, held.RetryAfter = seen.Holder, max(0, seen.TTL)
+	}
+	return leasing.Lease{}, &held
+}
+
+func (c *Config) take(ctx context.Context, wait time.Duration, r leasing.Request) (leasing.Lease, error) {
+	if wait <= 0 {
+		return c.Leases.TryAcquire(ctx, r)
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return c.Leases.Acquire(ctx, r)
 }
 
 // wait lifts the login's deadline: the client has logged in, and its lease has a
@@ -164,7 +172,7 @@ func (s *session) wait() error {
 
 // leaseRefusal is what a client is told that does not get its lease.
 func leaseRefusal(resource string, err error) error {
-	var held *HeldError
+	var held *leasing.HeldError
 	var invalid *fence.InvalidError
 	code, refused := fence.CodeOf(err)
 	switch {
@@ -191,13 +199,21 @@ func leaseRefusal(resource string, err error) error {
 
 // heldLease is a lease that is renewed until it is stopped.
 type heldLease struct {
-	lease Lease
+	lease leased
 	stop  context.CancelFunc
 	ended chan struct{}
 }
 
+// leased is a lease that a session has.
+type leased struct {
+	leasing.Lease
+
+	ttl   time.Duration // it was acquired for, and is extended by
+	since time.Time     // it was asked for
+}
+
 // keep renews the lease until over, or until it is lost.
-func (s *session) keep(lease Lease) {
+func (s *session) keep(lease leased) {
 	ctx, stop := context.WithCancel(context.Background())
 	held := &heldLease{lease: lease, stop: stop, ended: make(chan struct{})}
 	s.held = held
@@ -213,8 +229,8 @@ func (s *session) keep(lease Lease) {
 }
 
 // renew returns why the lease is over; nil where ctx has ended.
-func (s *session) renew(ctx context.Context, lease Lease) *fatalError {
-	deadline, pause := lease.Deadline, lease.TTL/3
+func (s *session) renew(ctx context.Context, lease leased) *fatalError {
+	deadline, pause := lease.Deadline, lease.ttl/3
 	for {
 		select {
 		case <-ctx.Done():
@@ -222,29 +238,33 @@ func (s *session) renew(ctx context.Context, lease Lease) *fatalError {
 		case <-time.After(min(pause, time.Until(deadline))):
 		}
 		within, cancel := context.WithDeadline(ctx, deadline)
-		renewed, err := s.srv.cfg.Leases.Renew(within, lease)
+		valid, err := s.srv.cfg.Leases.Extend(within, lease.Ref(), lease.ttl)
+		inTime := within.Err() == nil
 		cancel()
+		if errors.Is(err, leasing.ErrLost) {
+			s.srv.cfg.Metrics.LeaseEnded(time.Since(lease.since), true)
+		}
 		switch {
 		case err == nil:
-			deadline, pause = renewed, lease.TTL/3
-		case errors.Is(err, fence.ErrStale):
+			deadline, pause = time.Now().Add(valid), lease.ttl/3
+		case errors.Is(err, leasing.ErrLost) && inTime:
 			return lostLease(lease, "was taken by another, or revoked")
 		case !time.Now().Before(deadline):
 			return lostLease(lease, "could not be renewed in time")
 		default:
-			pause = lease.TTL / 12 // several more tries before the deadline
+			pause = lease.ttl / 12 // several more tries before the deadline
 		}
 	}
 }
 
-func lostLease(lease Lease, how string) *fatalError {
+func lostLease(lease leased, how string) *fatalError {
 	code, _ := fence.CodeOf(fence.ErrStale)
 	return &fatalError{
-		code: code.SQLState, message: fmt.Sprintf("the lease of %q is over: it %s", lease.Resource, how), hint: code.Hint,
+		code: code.SQLState, message: fmt.Sprintf("the lease of %q is over: it %s", lease.Grant.Resource, how), hint: code.Hint,
 		detail: jsonOf(struct {
 			Resource  string      `json:"resource"`
 			Presented fence.Token `json:"presented"`
-		}{lease.Resource, lease.Token}),
+		}{lease.Grant.Resource, lease.Grant.Token}),
 	}
 }
 
@@ -261,8 +281,12 @@ func (s *session) release() {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	lease := s.held.lease
-	if err := s.srv.cfg.Leases.Release(ctx, lease); err != nil {
-		s.log().Warn("the lease of a PostgreSQL session could not be released; it ends by itself", "resource", lease.Resource, "token", lease.Token, "error", err)
+	switch err := s.srv.cfg.Leases.Release(ctx, lease.Ref()); {
+	case err == nil:
+		s.srv.cfg.Metrics.LeaseEnded(time.Since(lease.since), false)
+	case !errors.Is(err, leasing.ErrLost): // one that is over already needs no release
+		s.log().Warn("the lease of a PostgreSQL session could not be released; it ends by itself",
+			"resource", lease.Grant.Resource, "token", lease.Grant.Token, "error", err)
 	}
 }
 

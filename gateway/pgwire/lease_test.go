@@ -12,11 +12,15 @@ import (
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/pgwire"
 )
 
 // counter gives leases, and counts those that are out.
 type counter struct {
+	leasing.Source
+
 	asked, give chan struct{}
 	out         chan int // the number, after each change
 	n           int
@@ -28,19 +32,24 @@ func newCounter() *counter {
 
 // Acquire succeeds when the test says so, though its caller may have given up: as
 // where the answer was under way then.
-func (c *counter) Acquire(_ context.Context, r pgwire.LeaseRequest) (pgwire.Lease, error) {
+func (c *counter) TryAcquire(_ context.Context, r leasing.Request) (leasing.Lease, error) {
 	c.asked <- struct{}{}
 	<-c.give
 	c.n++
 	c.out <- c.n
-	return pgwire.Lease{Resource: r.Resource, Token: 1, TTL: time.Hour, Deadline: time.Now().Add(time.Hour)}, nil
+	return leaseOf(r), nil
 }
 
-func (c *counter) Renew(context.Context, pgwire.Lease) (time.Time, error) {
-	return time.Time{}, errors.New("not now")
+// leaseOf is a lease of an hour, armed with the seal of the request.
+func leaseOf(r leasing.Request) leasing.Lease {
+	return leasing.Lease{Grant: fence.Grant{Resource: r.Resource, Token: 1}, Owner: "owner", Deadline: time.Now().Add(time.Hour)}
 }
 
-func (c *counter) Release(context.Context, pgwire.Lease) error {
+func (c *counter) Extend(context.Context, leasing.Ref, time.Duration) (time.Duration, error) {
+	return 0, errors.New("not now")
+}
+
+func (c *counter) Release(context.Context, leasing.Ref) error {
 	c.n--
 	c.out <- c.n
 	return nil

@@ -14,6 +14,8 @@ type Metrics interface {
 	Refused(sqlstate string)
 	// Ended: the gateway ended an open session, FATAL.
 	Ended(sqlstate string)
+	// LeaseEnded: a session's lease was released, or lost, after so long.
+	LeaseEnded(held time.Duration, lost bool)
 }
 
 // deaf hears nothing.
@@ -25,6 +27,8 @@ func (deaf) LoggedIn(time.Duration) {}
 func (deaf) Answered(time.Duration) {}
 func (deaf) Refused(string)         {}
 func (deaf) Ended(string)           {}
+
+func (deaf) LeaseEnded(time.Duration, bool) {}
 
 // Traffic is what passed in sessions that carry a grant of one resource.
 type Traffic struct {

@@ -60,6 +60,31 @@ func arms(t testing.TB, open Open) {
 	}
 }
 
+// callersSeal: who has a seal already, such as a client that sent it with its login,
+// has that one armed, and the source neither makes nor hands out another.
+func callersSeal(t testing.TB, open Open) {
+	fences := &register{}
+	s := source(t, open, fences)
+	for name, acquire := range map[string]func(context.Context, leasing.Request) (leasing.Lease, error){"try": s.TryAcquire, "acquire": s.Acquire} {
+		r := request(TTL)
+		r.SealHash = fence.NewSeal().Hash()
+		lease, err := acquire(t.Context(), r)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		fences.mu.Lock()
+		armed := fences.last
+		fences.mu.Unlock()
+		if !bytes.Equal(armed.SealHash, r.SealHash) || armed.Resource != r.Resource || armed.Token != lease.Grant.Token {
+			t.Errorf("%s: armed %+v for %v; want the seal of the request", name, armed, lease.Grant)
+		}
+		if lease.Grant.Resource != r.Resource || !lease.Grant.Seal.IsZero() {
+			t.Errorf("%s: the lease's grant is %v; want no seal", name, lease.Grant)
+		}
+		release(t, s, lease)
+	}
+}
+
 // exceeds is what makes a source trustworthy that has forgotten its tokens.
 func exceeds(t testing.TB, open Open) {
 	const recorded = fence.Token(1 << 40)

@@ -67,6 +67,7 @@ var Rules = []Rule{
 	{"AStaleRefTouchesNothing", staleRef},
 	{"BadInputIsRefused", badInput},
 	{"TheFenceIsArmedBeforeTheLeaseIsGiven", arms},
+	{"TheCallersSealIsArmed", callersSeal},
 	{"TokensExceedWhatTheFenceRecords", exceeds},
 	{"AFailedArmGivesTheResourceBack", failedArm},
 	{"InspectShowsTheHolder", inspects},

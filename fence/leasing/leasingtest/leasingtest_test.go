@@ -46,6 +46,8 @@ func TestTheRulesCatchASourceThatBreaksThem(t *testing.T) {
 		"anybody's release":                     "AStaleRefTouchesNothing",
 		"any input":                             "BadInputIsRefused",
 		"gives what is not armed":               "TheFenceIsArmedBeforeTheLeaseIsGiven",
+		"arms a seal of its own":                "TheCallersSealIsArmed",
+		"gives a seal that is not armed":        "TheCallersSealIsArmed",
 		"stays below the fence":                 "TokensExceedWhatTheFenceRecords",
 		"keeps what could not be armed":         "AFailedArmGivesTheResourceBack",
 		"sees no token":                         "InspectShowsTheHolder",

@@ -110,6 +110,8 @@ func badInput(t testing.TB, open Open) {
 		"no TTL":            {Resource: good.Resource},
 		"negative TTL":      {Resource: good.Resource, TTL: -time.Second},
 		"endless TTL":       {Resource: good.Resource, TTL: 1 << 60},
+		"short seal hash":   {Resource: good.Resource, TTL: TTL, SealHash: make([]byte, 31)},
+		"empty seal hash":   {Resource: good.Resource, TTL: TTL, SealHash: []byte{}},
 	} {
 		if _, err := s.TryAcquire(t.Context(), r); !errors.Is(err, fence.ErrInvalid) {
 			t.Errorf("%s: %v; want ErrInvalid", name, err)

@@ -3,6 +3,7 @@ package leasingtest_test
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"math"
 	"slices"
@@ -103,6 +104,9 @@ func (s toy) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, 
 	if err := checkTTL(r.TTL); err != nil && s.b.broken != "any input" {
 		return leasing.Lease{}, err
 	}
+	if r.SealHash != nil && len(r.SealHash) != sha256.Size {
+		return leasing.Lease{}, &fence.InvalidError{Field: "seal hash", Reason: "is no SHA-256"}
+	}
 	return s.take(ctx, r, 0)
 }
 
@@ -111,7 +115,14 @@ func (s toy) take(ctx context.Context, r leasing.Request, floor fence.Token) (le
 	if err != nil || s.armer == nil || s.b.broken == "gives what is not armed" {
 		return lease, err
 	}
-	err = s.armer.Arm(ctx, fence.Arming{Resource: r.Resource, Token: lease.Grant.Token, SealHash: lease.Grant.Seal.Hash(), Holder: r.Holder})
+	hash := lease.Grant.Seal.Hash()
+	if r.SealHash != nil && s.b.broken != "arms a seal of its own" {
+		hash = r.SealHash
+	}
+	if r.SealHash != nil && s.b.broken != "gives a seal that is not armed" {
+		lease.Grant.Seal = fence.Seal{}
+	}
+	err = s.armer.Arm(ctx, fence.Arming{Resource: r.Resource, Token: lease.Grant.Token, SealHash: hash, Holder: r.Holder})
 	if err == nil {
 		return lease, nil
 	}

@@ -1,0 +1,21 @@
+package fence
+
+import (
+	"errors"
+	"time"
+)
+
+// ErrNoFence says that a resource has never been armed.
+var ErrNoFence = errors.New("resource has no fence yet")
+
+// Record is what the fence of a resource holds.
+type Record struct {
+	Resource string
+	Token    Token
+	Sealed   bool
+	Holder   string
+	ArmedAt  time.Time // PostgreSQL's clock; for people
+	// Undrained counts superseded grants that were not yet seen without a writer
+	// when the fence was last raised. Draining does not lower it.
+	Undrained int
+}
