@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fencegate/fencegate/internal/client"
+	"github.com/fencegate/fencegate/client"
 )
 
 func newBuckets(e env) *cobra.Command {

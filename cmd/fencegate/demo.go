@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fencegate/fencegate/internal/client"
+	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/internal/demo"
 	"github.com/fencegate/fencegate/internal/devstack"
 	"github.com/fencegate/fencegate/internal/terminal"

@@ -18,7 +18,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
-	"github.com/fencegate/fencegate/internal/client"
+	"github.com/fencegate/fencegate/client"
 )
 
 // zeros is an upload's body.

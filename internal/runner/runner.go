@@ -17,8 +17,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/internal/client"
 )
 
 // OnLost says what happens to the command when its lease is lost.

@@ -19,8 +19,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/internal/client"
 	"github.com/fencegate/fencegate/internal/runner"
 )
 

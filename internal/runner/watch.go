@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fencegate/fencegate/internal/client"
+	"github.com/fencegate/fencegate/client"
 )
 
 const (

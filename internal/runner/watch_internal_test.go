@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fencegate/fencegate/internal/client"
+	"github.com/fencegate/fencegate/client"
 )
 
 // stubborn is a command that ignores TERM, and writes down when it got which signal.
