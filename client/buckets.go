@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+
+	"github.com/fencegate/fencegate/client/wire"
 )
 
 func bucketPath(bucket string) string { return "/v1/buckets/" + url.PathEscape(bucket) }
@@ -35,19 +37,12 @@ func (c *Client) Bucket(ctx context.Context, bucket string) (json.RawMessage, er
 // SetBucket makes a bucket with a rule, or gives it to one that is there; keep
 // says what becomes of older versions. An empty one of the two stays as it is.
 func (c *Client) SetBucket(ctx context.Context, bucket, rule, keep string) (json.RawMessage, error) {
-	body := map[string]string{}
-	if rule != "" {
-		body["rule"] = rule
-	}
-	if keep != "" {
-		body["keep"] = keep
-	}
-	return c.asked(ctx, http.MethodPut, bucketPath(bucket), body)
+	return c.asked(ctx, http.MethodPut, bucketPath(bucket), wire.BucketRequest{Rule: rule, Keep: keep})
 }
 
 // SetPrefixRule gives the keys below a prefix a rule of their own.
 func (c *Client) SetPrefixRule(ctx context.Context, bucket, prefix, rule string) (json.RawMessage, error) {
-	return c.asked(ctx, http.MethodPut, bucketPath(bucket)+"/rules", map[string]string{"prefix": prefix, "rule": rule})
+	return c.asked(ctx, http.MethodPut, bucketPath(bucket)+"/rules", wire.PrefixRule{Prefix: prefix, Rule: rule})
 }
 
 // DropPrefixRule takes it away again.

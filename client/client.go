@@ -1,15 +1,24 @@
-// Package client speaks fencegate's HTTP API: it acquires, renews and releases
-// leases and asks for their S3 credentials.
+// Package client is the Go client of fencegate's HTTP API: it acquires, renews and
+// releases leases, and asks for their S3 credentials.
 //
-// Every validity that it returns counts from before the request was sent, so a
-// slow reply shortens a lease and never lengthens it.
+// The guarantee: a [Lease] is over no later than its deadline says. Every deadline
+// counts from before the request was sent, on the monotonic and on the wall clock, so
+// a slow reply, a clock that is set or a machine that sleeps shortens a lease here and
+// never lengthens it. Writes are safe without it: a grant whose lease is over is
+// refused where it writes.
 //
-//	c, err := client.New(client.Config{URL: "http://127.0.0.1:7070"})
-//	lease, err := c.Acquire(ctx, client.AcquireRequest{Resource: "orders/1001", TTL: 30 * time.Second})
+//	c, err := client.New(client.Config{URL: "http://127.0.0.1:7070", Token: token})
+//	if err != nil {
+//		return err
+//	}
+//	lease, err := c.Acquire(ctx, client.AcquireRequest{Resource: "orders/1001", TTL: 30 * time.Second, Wait: time.Minute})
+//	if err != nil {
+//		return err // *client.Problem: the gateway's answer; *client.UnreachableError: no answer
+//	}
 //	defer c.Release(context.WithoutCancel(ctx), lease.Handle)
-//	grant, err := lease.Grant() // present it with each write
+//	grant, err := lease.Grant() // present it with each write, until lease.Deadline
 //
-// A Client is safe for concurrent use.
+// Requests and answers are those of package wire. A Client is safe for concurrent use.
 package client
 
 import (
@@ -24,6 +33,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 )
 
@@ -105,35 +115,28 @@ func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (Lease, error) {
 	if err := r.validate(); err != nil {
 		return Lease{}, err
 	}
-	body := map[string]string{"resource": r.Resource}
-	if r.TTL != 0 {
-		body["ttl"] = r.TTL.String()
-	}
-	if r.Wait != 0 {
-		body["wait"] = r.Wait.String()
-	}
-	if r.Holder != "" {
-		body["holder"] = r.Holder
-	}
+	body := wire.AcquireRequest{Resource: r.Resource, TTL: text(r.TTL), Wait: text(r.Wait), Holder: r.Holder}
 	ctx, cancel := context.WithTimeout(ctx, min(r.Wait, math.MaxInt64-requestTimeout)+requestTimeout)
 	defer cancel()
-	var reply struct {
-		Resource string      `json:"resource"`
-		Token    fence.Token `json:"token"`
-		Grant    string      `json:"grant"`
-		Handle   string      `json:"handle"`
-		TTL      int64       `json:"ttl_ms"`
-		timing
-	}
+	var reply wire.Lease
 	sent := time.Now()
 	if err := c.call(ctx, http.MethodPost, "/v1/leases", body, &reply); err != nil {
 		return Lease{}, err
 	}
 	return Lease{
 		Resource: reply.Resource, Token: reply.Token, Presented: reply.Grant, Handle: reply.Handle,
-		TTL:      time.Duration(reply.TTL) * time.Millisecond,
-		Deadline: reply.deadline(sent),
+		TTL:      time.Duration(reply.TTLMS) * time.Millisecond,
+		Deadline: deadlineOf(reply.Timing, sent),
 	}, nil
+}
+
+// text is a duration of a request; 0 leaves it to the gateway.
+func text(d time.Duration) *string {
+	if d == 0 {
+		return nil
+	}
+	t := d.String()
+	return &t
 }
 
 // Renew extends the lease to ttl from now and returns its new deadline. A
@@ -142,60 +145,37 @@ func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (Lease, error) {
 func (c *Client) Renew(ctx context.Context, handle string, ttl time.Duration) (Deadline, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	var reply timing
+	asked := ttl.String()
+	var reply wire.Renewed
 	sent := time.Now()
-	err := c.call(ctx, http.MethodPost, "/v1/leases/renew", map[string]string{"handle": handle, "ttl": ttl.String()}, &reply)
+	err := c.call(ctx, http.MethodPost, "/v1/leases/renew", wire.RenewRequest{Handle: handle, TTL: &asked}, &reply)
 	if err != nil {
 		return Deadline{}, err
 	}
-	return reply.deadline(sent), nil
+	return deadlineOf(reply.Timing, sent), nil
 }
 
 // Release ends the lease. Releasing twice is not an error.
 func (c *Client) Release(ctx context.Context, handle string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return c.call(ctx, http.MethodPost, "/v1/leases/release", map[string]string{"handle": handle}, nil)
-}
-
-// Credentials are temporary S3 credentials bound to a lease's grant.
-type Credentials struct {
-	AccessKeyID     string    `json:"access_key_id"`
-	SecretAccessKey string    `json:"secret_access_key"`
-	SessionToken    string    `json:"session_token"`
-	ExpiresAt       time.Time `json:"expires_at"`
-	EndpointURL     string    `json:"endpoint_url"`
-	Region          string    `json:"region"`
+	return c.call(ctx, http.MethodPost, "/v1/leases/release", wire.HandleRequest{Handle: handle}, nil)
 }
 
 // Credentials asks for S3 credentials of the lease.
-func (c *Client) Credentials(ctx context.Context, handle string) (Credentials, error) {
+func (c *Client) Credentials(ctx context.Context, handle string) (wire.Credentials, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	var creds Credentials
-	err := c.call(ctx, http.MethodPost, "/v1/leases/credentials", map[string]string{"handle": handle}, &creds)
+	var creds wire.Credentials
+	err := c.call(ctx, http.MethodPost, "/v1/leases/credentials", wire.HandleRequest{Handle: handle}, &creds)
 	return creds, err
 }
 
-// Endpoints says where the gateway's other ports are; nil where it has none.
-type Endpoints struct {
-	Postgres *struct {
-		Host     string `json:"host"`
-		Port     int    `json:"port"`
-		Database string `json:"database"`
-	} `json:"postgres"`
-	S3 *struct {
-		URL    string `json:"url"`
-		Region string `json:"region"`
-	} `json:"s3"`
-	Version string `json:"version"`
-}
-
 // Endpoints asks the gateway for its ports.
-func (c *Client) Endpoints(ctx context.Context) (Endpoints, error) {
+func (c *Client) Endpoints(ctx context.Context) (wire.Endpoints, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	var e Endpoints
+	var e wire.Endpoints
 	err := c.call(ctx, http.MethodGet, "/v1/endpoints", nil, &e)
 	return e, err
 }
@@ -221,7 +201,7 @@ func (c *Client) Revoke(ctx context.Context, resource, by string) (json.RawMessa
 	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout) // draining the holder's writes takes its time
 	defer cancel()
 	var raw json.RawMessage
-	err := c.call(ctx, http.MethodPost, "/v1/resources/"+fence.EscapeResource(resource)+"/revoke", map[string]string{"holder": by}, &raw)
+	err := c.call(ctx, http.MethodPost, "/v1/resources/"+fence.EscapeResource(resource)+"/revoke", wire.RevokeRequest{Holder: by}, &raw)
 	return raw, err
 }
 

@@ -1,6 +1,10 @@
 package client
 
-import "time"
+import (
+	"time"
+
+	"github.com/fencegate/fencegate/client/wire"
+)
 
 // Deadline is the instant up to which a lease is confirmed. It holds two clocks:
 // the monotonic one, which a wall clock set back cannot lengthen, and the wall
@@ -22,15 +26,8 @@ func (d Deadline) Remaining() time.Duration {
 	return min(d.mono.Sub(t), d.wall.Sub(t.Round(0)))
 }
 
-// timing is what a reply says of the lease's time. Elapsed is how long the
-// gateway took until it wrote the reply, Valid what remained at that moment.
-// The request was sent before the gateway started to count, so send time +
-// Elapsed + Valid is never later than the true end.
-type timing struct {
-	Elapsed int64 `json:"elapsed_ms"`
-	Valid   int64 `json:"valid_ms"`
-}
-
-func (t timing) deadline(sent time.Time) Deadline {
-	return DeadlineAfter(sent, time.Duration(t.Elapsed+t.Valid)*time.Millisecond)
+// deadlineOf reads what a reply says of the lease's time: [wire.Timing] says why the
+// sum is never later than the true end.
+func deadlineOf(t wire.Timing, sent time.Time) Deadline {
+	return DeadlineAfter(sent, time.Duration(t.ElapsedMS+t.ValidMS)*time.Millisecond)
 }

@@ -6,31 +6,12 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Codes of problems that are not refusals of the fence; those carry the
-// SQLSTATE of package fence's table.
-const (
-	CodeInvalid      = "invalid_input"
-	CodeUnauthorized = "unauthorized"
-	CodeHeld         = "held"
-	CodeLeaseLost    = "lease_lost"
-	CodeUnavailable  = "unavailable"
-)
-
-// Problem is a gateway's answer to a request that it did not carry out
-// (RFC 9457, application/problem+json).
-type Problem struct {
-	Status       int    `json:"status"`
-	Code         string `json:"code"`
-	Title        string `json:"title"`
-	Detail       string `json:"detail"`
-	Resource     string `json:"resource"`
-	Part         string `json:"part"`
-	HintText     string `json:"hint"`
-	RetryAfterMS int64  `json:"retry_after_ms"`
-}
+// Problem is a gateway's answer to a request that it did not carry out.
+type Problem struct{ wire.Problem }
 
 func (p *Problem) Error() string {
 	text := p.Detail
@@ -44,12 +25,12 @@ func (p *Problem) Error() string {
 }
 
 // Hint says what to do.
-func (p *Problem) Hint() string { return p.HintText }
+func (p *Problem) Hint() string { return p.Problem.Hint }
 
 // Is matches the fence's sentinels by code, so that errors.Is(err, fence.ErrStale)
 // works on this side of HTTP too.
 func (p *Problem) Is(target error) bool {
-	if p.Code == CodeInvalid {
+	if p.Code == wire.CodeInvalid {
 		return target == fence.ErrInvalid
 	}
 	for _, c := range fence.Codes {
@@ -62,12 +43,12 @@ func (p *Problem) Is(target error) bool {
 
 func problemOf(status int, body []byte) error {
 	p := &Problem{}
-	if err := json.Unmarshal(body, p); err != nil || (p.Title == "" && p.Detail == "" && p.Code == "") {
+	if err := json.Unmarshal(body, &p.Problem); err != nil || (p.Title == "" && p.Detail == "" && p.Code == "") {
 		text := strings.Join(strings.Fields(string(body[:min(len(body), 200)])), " ")
-		p = &Problem{
-			Detail:   fmt.Sprintf("the gateway answered %d %s: %s", status, http.StatusText(status), text),
-			HintText: "see whether the address is that of a gateway's HTTP API, and not of another port or server",
-		}
+		p = &Problem{wire.Problem{
+			Detail: fmt.Sprintf("the gateway answered %d %s: %s", status, http.StatusText(status), text),
+			Hint:   "see whether the address is that of a gateway's HTTP API, and not of another port or server",
+		}}
 	}
 	p.Status = status
 	return p

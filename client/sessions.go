@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+
+	"github.com/fencegate/fencegate/client/wire"
 )
 
 // Sessions returns what the gateway tells of the sessions on its PostgreSQL port,
@@ -22,5 +24,5 @@ func (c *Client) Sessions(ctx context.Context) (json.RawMessage, error) {
 func (c *Client) EndSession(ctx context.Context, id, by string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return c.call(ctx, http.MethodPost, "/v1/sessions/"+url.PathEscape(id)+"/end", map[string]string{"by": by}, nil)
+	return c.call(ctx, http.MethodPost, "/v1/sessions/"+url.PathEscape(id)+"/end", wire.EndRequest{By: by}, nil)
 }

@@ -10,12 +10,12 @@ var ErrNoFence = errors.New("resource has no fence yet")
 
 // Record is what the fence of a resource holds.
 type Record struct {
-	Resource string
-	Token    Token
-	Sealed   bool
-	Holder   string
-	ArmedAt  time.Time // PostgreSQL's clock; for people
+	Resource string    `json:"resource"`
+	Token    Token     `json:"token"`
+	Sealed   bool      `json:"sealed"`
+	Holder   string    `json:"holder"`
+	ArmedAt  time.Time `json:"armed_at"` // PostgreSQL's clock; for people
 	// Undrained counts superseded grants that were not yet seen without a writer
 	// when the fence was last raised. Draining does not lower it.
-	Undrained int
+	Undrained int `json:"undrained"`
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
@@ -100,14 +101,14 @@ type credentials struct{ keyring *s3.Keyring }
 
 var _ api.Credentials = credentials{}
 
-func (c credentials) Issue(resource string, token fence.Token, expires time.Time) (api.S3Credentials, error) {
+func (c credentials) Issue(resource string, token fence.Token, expires time.Time) (wire.Credentials, error) {
 	issued, err := c.keyring.Issue(resource, token, expires)
 	if err != nil {
-		return api.S3Credentials{}, err
+		return wire.Credentials{}, err
 	}
-	return api.S3Credentials{
+	return wire.Credentials{
 		AccessKeyID: issued.AccessKeyID, SecretAccessKey: issued.SecretAccessKey,
-		SessionToken: issued.SessionToken, Expires: issued.Expires,
+		SessionToken: issued.SessionToken, ExpiresAt: issued.Expires,
 	}, nil
 }
 
@@ -116,11 +117,20 @@ type sessions struct{ server *pgwire.Server }
 
 var _ api.Sessions = sessions{}
 
-func (s sessions) List() []api.Session {
+func (s sessions) List() []wire.Session {
 	open := s.server.Sessions()
-	all := make([]api.Session, len(open))
+	all := make([]wire.Session, len(open))
 	for i, one := range open {
-		all[i] = api.Session(one)
+		all[i] = wire.Session{
+			ID: one.ID, Client: one.Client, User: one.User, Database: one.Database, Leased: one.Leased, State: one.State,
+			Since: one.Since, FromClient: one.FromClient, ToClient: one.ToClient,
+		}
+		if one.Resource != "" {
+			all[i].Resource = &one.Resource
+		}
+		if one.Token != 0 {
+			all[i].Token = &one.Token
+		}
 	}
 	return all
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/s3"
@@ -39,24 +40,24 @@ func (b buckets) EnsureBucket(ctx context.Context, name, ruleText, keepText stri
 	return created, bucketError(ctx, name, err)
 }
 
-func (b buckets) InspectBucket(ctx context.Context, name string) (api.Bucket, error) {
+func (b buckets) InspectBucket(ctx context.Context, name string) (wire.Bucket, error) {
 	found, err := b.server.Bucket(ctx, name)
 	return shownBucket(found), bucketError(ctx, name, err)
 }
 
-func (b buckets) ListBuckets(ctx context.Context, after string, limit int) ([]api.Bucket, error) {
+func (b buckets) ListBuckets(ctx context.Context, after string, limit int) ([]wire.Bucket, error) {
 	found, err := b.server.Buckets(ctx, after, limit)
-	all := make([]api.Bucket, len(found))
+	all := make([]wire.Bucket, len(found))
 	for i, one := range found {
 		all[i] = shownBucket(one)
 	}
 	return all, bucketError(ctx, "", err)
 }
 
-func shownBucket(b s3.Bucket) api.Bucket {
-	shown := api.Bucket{Name: b.Name, Rule: b.Rule.String(), Keep: b.Keep.String(), CreatedAt: b.Created}
+func shownBucket(b s3.Bucket) wire.Bucket {
+	shown := wire.Bucket{Bucket: b.Name, Rule: b.Rule.String(), Keep: b.Keep.String(), CreatedAt: b.Created}
 	for _, p := range b.Prefixes {
-		shown.Prefixes = append(shown.Prefixes, api.PrefixRule{Prefix: p.Prefix, Rule: p.Rule.String()})
+		shown.Prefixes = append(shown.Prefixes, wire.PrefixRule{Prefix: p.Prefix, Rule: p.Rule.String()})
 	}
 	return shown
 }

@@ -5,16 +5,16 @@ import (
 	"net/netip"
 	"strconv"
 
-	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/client/wire"
 )
 
 // endpoints tells a client that reached the API by host where the other ports are.
-func (g *Gateway) endpoints(host string) api.Endpoints {
+func (g *Gateway) endpoints(host string) wire.Endpoints {
 	addrs := g.Addrs()
-	e := api.Endpoints{Version: g.cfg.Version}
+	e := wire.Endpoints{Version: g.cfg.Version}
 	if addrs.PG != "" {
 		at, port := g.reachable(addrs.PG, host)
-		e.Postgres = &api.PostgresEndpoint{Host: at, Port: port, Database: g.parsed.pool.ConnConfig.Database}
+		e.Postgres = &wire.PostgresEndpoint{Host: at, Port: port, Database: g.parsed.pool.ConnConfig.Database}
 	}
 	if addrs.S3 != "" {
 		at, port := g.reachable(addrs.S3, host)
@@ -25,7 +25,7 @@ func (g *Gateway) endpoints(host string) api.Endpoints {
 		if g.cfg.S3Domain != "" && g.cfg.AdvertiseHost == "" {
 			at = g.cfg.S3Domain // so that clients may put the bucket before it
 		}
-		e.S3 = &api.S3Endpoint{URL: scheme + net.JoinHostPort(at, strconv.Itoa(port)), Region: g.cfg.Region}
+		e.S3 = &wire.S3Endpoint{URL: scheme + net.JoinHostPort(at, strconv.Itoa(port)), Region: g.cfg.Region}
 	}
 	return e
 }

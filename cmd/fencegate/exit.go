@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/transfer"
 )
@@ -170,15 +171,15 @@ func problemExit(p *client.Problem) int {
 		}
 	}
 	switch p.Code {
-	case client.CodeInvalid:
+	case wire.CodeInvalid:
 		return exitUsage
-	case client.CodeHeld:
+	case wire.CodeHeld:
 		return exitHeld
-	case client.CodeUnavailable:
+	case wire.CodeUnavailable:
 		return exitUnavailable
-	case client.CodeLeaseLost:
+	case wire.CodeLeaseLost:
 		return exitLost
-	case client.CodeUnauthorized:
+	case wire.CodeUnauthorized:
 		return exitForbidden
 	}
 	return exitFailed

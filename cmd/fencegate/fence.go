@@ -64,24 +64,15 @@ func (d *database) with(ctx context.Context, f func(*pgxpool.Pool) error) error 
 	return f(pool)
 }
 
-// shownFence is a fence in JSON. Tokens are text: they may exceed what a double
-// holds exactly.
-type shownFence struct {
-	Resource  string    `json:"resource"`
-	Token     string    `json:"token"`
-	Sealed    bool      `json:"sealed"`
-	Holder    string    `json:"holder"`
-	ArmedAt   time.Time `json:"armed_at"`
-	Undrained int       `json:"undrained"`
-}
-
-func shown(r fence.Record) shownFence {
-	return shownFence{Resource: r.Resource, Token: r.Token.String(), Sealed: r.Sealed, Holder: r.Holder, ArmedAt: r.ArmedAt.UTC(), Undrained: r.Undrained}
+// shown is a record as it is printed in JSON.
+func shown(r fence.Record) fence.Record {
+	r.ArmedAt = r.ArmedAt.UTC()
+	return r
 }
 
 func (d *database) printFences(cmd *cobra.Command, records []fence.Record) error {
 	if d.json {
-		list := make([]shownFence, len(records))
+		list := make([]fence.Record, len(records))
 		for i, r := range records {
 			list[i] = shown(r)
 		}

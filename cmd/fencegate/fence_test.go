@@ -58,13 +58,13 @@ func TestFencesAreListedShownAndRevokedWithoutAGateway(t *testing.T) {
 	if out := ok(t, vars, "fence", "ls", "orders/"); !strings.Contains(out, "orders/1") || !strings.Contains(out, "worker-a") || strings.Contains(out, "reports") {
 		t.Errorf("ls orders/:\n%s", out)
 	}
-	var listed []shownFence
+	var listed []fence.Record
 	if err := json.Unmarshal([]byte(ok(t, vars, "fence", "ls", "--after", "orders/1", "--limit", "1", "--json")), &listed); err != nil || len(listed) != 1 || listed[0].Resource != "orders/2" {
 		t.Errorf("one page: %v %+v", err, listed)
 	}
 	ok(t, vars, "fence", "revoke", "orders/1", "--by", "alice")
-	var one shownFence
-	if err := json.Unmarshal([]byte(ok(t, vars, "fence", "show", "orders/1", "--json")), &one); err != nil || one.Token != "6" || one.Holder != "alice" || !one.Sealed {
+	var one fence.Record
+	if err := json.Unmarshal([]byte(ok(t, vars, "fence", "show", "orders/1", "--json")), &one); err != nil || one.Token != 6 || one.Holder != "alice" || !one.Sealed {
 		t.Errorf("shown: %v %+v", err, one)
 	}
 	if code, _, stderr := cli(t, vars, "fence", "show", "nobody's"); code == exitOK || !strings.Contains(stderr, "no fence") {
@@ -164,8 +164,8 @@ func TestInvalidateAllRefusesEveryGrantFromBefore(t *testing.T) {
 		}
 	}
 	for resource, want := range map[string]string{"orders/1": "4294967301", "elsewhere/1": "71", "highest": "9223372036854775807"} {
-		var f shownFence
-		if err := json.Unmarshal([]byte(ok(t, vars, "fence", "show", resource, "--json")), &f); err != nil || f.Token != want || !f.Sealed {
+		var f fence.Record
+		if err := json.Unmarshal([]byte(ok(t, vars, "fence", "show", resource, "--json")), &f); err != nil || f.Token.String() != want || !f.Sealed {
 			t.Errorf("%s: %v %+v; want token %s", resource, err, f, want)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
 	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/client/wire"
 )
 
 // zeros is an upload's body.
@@ -109,7 +110,7 @@ func TestUploadsTakeLittleMemory(t *testing.T) {
 	}
 }
 
-func send(ctx context.Context, req *http.Request, creds client.Credentials) error {
+func send(ctx context.Context, req *http.Request, creds wire.Credentials) error {
 	const payload = "UNSIGNED-PAYLOAD"
 	req.Header.Set("X-Amz-Content-Sha256", payload)
 	err := v4.NewSigner().SignHTTP(ctx, aws.Credentials{AccessKeyID: creds.AccessKeyID, SecretAccessKey: creds.SecretAccessKey, SessionToken: creds.SessionToken}, req, payload, "s3", creds.Region, time.Now())

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/internal/transfer"
 )
 
@@ -105,7 +106,7 @@ func renewLease(ctx context.Context, c *client.Client, lease client.Lease, lose 
 		switch {
 		case err == nil:
 			deadline = renewed
-		case errors.As(err, &problem) && problem.Code == client.CodeLeaseLost, deadline.Remaining() <= 0:
+		case errors.As(err, &problem) && problem.Code == wire.CodeLeaseLost, deadline.Remaining() <= 0:
 			lose(err)
 			return
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
@@ -132,7 +133,7 @@ func badSQL() []bad {
 	with := func(name, resource, token, field string) bad {
 		return bad{
 			name: name, path: "/v1/sql", body: `{"statements":[{"sql":"SELECT 1"}]}`,
-			headers: []string{api.HeaderResource, resource, api.HeaderToken, token}, status: 400, code: "invalid_input", field: field,
+			headers: []string{fence.HeaderResource, resource, fence.HeaderToken, token}, status: 400, code: "invalid_input", field: field,
 		}
 	}
 	return []bad{
@@ -152,8 +153,8 @@ func badSQL() []bad {
 		with("resource ends in its encoding", "a%2", "34."+sealText, "resource"),
 		with("resource too long", strings.Repeat("x", fence.MaxResourceBytes+1), "34."+sealText, "resource"),
 		{name: "no grant", path: "/v1/sql", body: `{"statements":[{"sql":"SELECT 1"}]}`, status: 428, code: "ZF002"},
-		{name: "no token", path: "/v1/sql", body: `{"statements":[{"sql":"SELECT 1"}]}`, headers: []string{api.HeaderResource, "a"}, status: 400, code: "invalid_input", field: api.HeaderToken},
-		{name: "no resource", path: "/v1/sql", body: `{"statements":[{"sql":"SELECT 1"}]}`, headers: []string{api.HeaderToken, "1"}, status: 400, code: "invalid_input", field: api.HeaderResource},
+		{name: "no token", path: "/v1/sql", body: `{"statements":[{"sql":"SELECT 1"}]}`, headers: []string{fence.HeaderResource, "a"}, status: 400, code: "invalid_input", field: fence.HeaderToken},
+		{name: "no resource", path: "/v1/sql", body: `{"statements":[{"sql":"SELECT 1"}]}`, headers: []string{fence.HeaderToken, "1"}, status: 400, code: "invalid_input", field: fence.HeaderResource},
 		{name: "no statements", path: "/v1/sql", body: `{"statements":[]}`, status: 400, code: "invalid_input", field: "statements"},
 		{name: "too many statements", path: "/v1/sql", body: `{"statements":[` + strings.Repeat(`{"sql":"x"},`, 100) + `{"sql":"x"}]}`, status: 400, code: "invalid_input", field: "statements"},
 		{name: "unknown field in a statement", path: "/v1/sql", body: `{"statements":[{"sql":"SELECT 1","params":[]}]}`, status: 400, code: "invalid_input", field: "body"},
@@ -209,7 +210,7 @@ func TestErrorsAreProblemsWithTheirFacts(t *testing.T) {
 	} {
 		f := newFakes()
 		f.err = c.err
-		a := request(t, newServer(t, f), "POST", "/v1/sql", `{"statements":[{"sql":"x"}]}`, api.HeaderResource, "a", api.HeaderToken, "34."+seal.Reveal())
+		a := request(t, newServer(t, f), "POST", "/v1/sql", `{"statements":[{"sql":"x"}]}`, fence.HeaderResource, "a", fence.HeaderToken, "34."+seal.Reveal())
 		if a.status != c.status {
 			t.Errorf("%s: %d, want %d", name, a.status, c.status)
 		}
@@ -230,10 +231,10 @@ func TestErrorsAreProblemsWithTheirFacts(t *testing.T) {
 func TestGrantAndStatementsReachTheDatabaseUnchanged(t *testing.T) {
 	t.Parallel()
 	f := newFakes()
-	f.results = []api.Result{{Columns: []api.Column{{Name: "n", Type: "int8"}}, Rows: []json.RawMessage{json.RawMessage(`["9007199254740993"]`)}, Command: "SELECT 1", RowsAffected: 1}}
+	f.results = []wire.Result{{Columns: []wire.Column{{Name: "n", Type: "int8"}}, Rows: []json.RawMessage{json.RawMessage(`["9007199254740993"]`)}, Command: "SELECT 1", RowsAffected: 1}}
 	s := newServer(t, f)
 	a := request(t, s, "POST", "/v1/sql", `{"statements":[{"sql":"SELECT $1","args":[9007199254740993, 1.10, "<&>", null]}]}`,
-		api.HeaderResource, "caf%C3%A9/1%25", api.HeaderToken, "34."+seal.Reveal())
+		fence.HeaderResource, "caf%C3%A9/1%25", fence.HeaderToken, "34."+seal.Reveal())
 	if want := (fence.Grant{Resource: "café/1%", Token: 34, Seal: seal}); f.grant != want {
 		t.Errorf("grant %v, want %v", f.grant, want)
 	}

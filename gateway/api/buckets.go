@@ -3,38 +3,27 @@ package api
 import (
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 )
 
-// bucket is a bucket in JSON.
-type bucket struct {
-	Bucket    string       `json:"bucket"`
-	Rule      string       `json:"rule"`
-	Keep      string       `json:"keep"`
-	Prefixes  []PrefixRule `json:"prefixes"`
-	CreatedAt time.Time    `json:"created_at"`
-}
-
-func bucketOf(b Bucket) bucket {
-	shown := bucket{Bucket: b.Name, Rule: b.Rule, Keep: b.Keep, Prefixes: b.Prefixes, CreatedAt: b.CreatedAt.UTC()}
-	if shown.Prefixes == nil {
-		shown.Prefixes = []PrefixRule{}
+// bucketOf is a bucket as it is told.
+func bucketOf(b wire.Bucket) wire.Bucket {
+	b.CreatedAt = b.CreatedAt.UTC()
+	if b.Prefixes == nil {
+		b.Prefixes = []wire.PrefixRule{}
 	}
-	return shown
+	return b
 }
 
 var errNoS3Port = fmt.Errorf("%w: this gateway serves no S3", ErrNotImplemented)
 
 // ensureBucket makes a bucket, or changes what holds in one.
 func (s *Server) ensureBucket(c echo.Context) error {
-	var body struct {
-		Rule string `json:"rule"`
-		Keep string `json:"keep"`
-	}
+	var body wire.BucketRequest
 	if err := decode(c, &body); err != nil {
 		return err
 	}
@@ -100,22 +89,19 @@ func (s *Server) listBuckets(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	answer := struct {
-		Buckets []bucket `json:"buckets"`
-		Next    *string  `json:"next"` // the next page's after; null: this is the last one
-	}{Buckets: []bucket{}}
+	answer := wire.Buckets{Buckets: []wire.Bucket{}}
 	for _, b := range found {
 		answer.Buckets = append(answer.Buckets, bucketOf(b))
 	}
 	if len(found) == limit {
-		answer.Next = &found[limit-1].Name
+		answer.Next = &found[limit-1].Bucket
 	}
 	return respond(c, http.StatusOK, answer)
 }
 
 // setPrefixRule gives the keys below a prefix a rule of their own.
 func (s *Server) setPrefixRule(c echo.Context) error {
-	var body PrefixRule
+	var body wire.PrefixRule
 	if err := decode(c, &body); err != nil {
 		return err
 	}

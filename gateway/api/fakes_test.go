@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
@@ -33,9 +34,9 @@ type fakes struct {
 	listed   []any
 	listing  []fence.Record
 	revoked  []string
-	ran      []api.Statement
+	ran      []wire.Statement
 	grant    fence.Grant
-	results  []api.Result
+	results  []wire.Result
 }
 
 var seal = fence.NewSeal()
@@ -94,8 +95,8 @@ func (f *fakes) Revoke(_ context.Context, resource, by string) (fence.Token, err
 
 func (f *fakes) Inspect(context.Context, string) (fence.Record, error) { return f.record, f.err }
 
-func (f *fakes) Issue(string, fence.Token, time.Time) (api.S3Credentials, error) {
-	return api.S3Credentials{AccessKeyID: "ASIA", SecretAccessKey: "s", SessionToken: "t"}, nil
+func (f *fakes) Issue(string, fence.Token, time.Time) (wire.Credentials, error) {
+	return wire.Credentials{AccessKeyID: "ASIA", SecretAccessKey: "s", SessionToken: "t"}, nil
 }
 
 func (f *fakes) EnsureBucket(_ context.Context, name, rule, keep string) (bool, error) {
@@ -103,13 +104,13 @@ func (f *fakes) EnsureBucket(_ context.Context, name, rule, keep string) (bool, 
 	return rule != "", f.err
 }
 
-func (f *fakes) InspectBucket(_ context.Context, name string) (api.Bucket, error) {
-	return api.Bucket{Name: name, Rule: "key", Keep: "none"}, f.err
+func (f *fakes) InspectBucket(_ context.Context, name string) (wire.Bucket, error) {
+	return wire.Bucket{Bucket: name, Rule: "key", Keep: "none"}, f.err
 }
 
-func (f *fakes) ListBuckets(_ context.Context, after string, limit int) ([]api.Bucket, error) {
+func (f *fakes) ListBuckets(_ context.Context, after string, limit int) ([]wire.Bucket, error) {
 	f.told = append(f.told, "list", after, strconv.Itoa(limit))
-	return []api.Bucket{{Name: "a"}, {Name: "b"}}, f.err
+	return []wire.Bucket{{Bucket: "a"}, {Bucket: "b"}}, f.err
 }
 
 func (f *fakes) SetPrefixRule(_ context.Context, name, prefix, rule string) error {
@@ -122,7 +123,7 @@ func (f *fakes) DropPrefixRule(_ context.Context, name, prefix string) error {
 	return f.err
 }
 
-func (f *fakes) Run(_ context.Context, grant fence.Grant, statements []api.Statement) ([]api.Result, error) {
+func (f *fakes) Run(_ context.Context, grant fence.Grant, statements []wire.Statement) ([]wire.Result, error) {
 	f.grant, f.ran = grant, statements
 	return f.results, f.err
 }

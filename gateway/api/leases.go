@@ -14,6 +14,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
@@ -23,40 +24,16 @@ const (
 	releaseTimeout = 5 * time.Second
 )
 
-type acquireRequest struct {
-	Resource string  `json:"resource"`
-	TTL      *string `json:"ttl"`
-	Wait     *string `json:"wait"`
-	Holder   string  `json:"holder"`
-}
-
-type acquireResponse struct {
-	Resource string      `json:"resource"`
-	Token    fence.Token `json:"token"`
-	Grant    string      `json:"grant"` // what a writer presents: a secret
-	Handle   string      `json:"handle"`
-	TTLMS    int64       `json:"ttl_ms"`
-	timing
-}
-
-// timing tells when a lease ends without comparing clocks: the request was sent
-// before the gateway began to count, so its sending time + elapsed + valid is
-// never later than the true end.
-type timing struct {
-	ElapsedMS int64 `json:"elapsed_ms"` // from the request's arrival to the writing of this answer
-	ValidMS   int64 `json:"valid_ms"`   // from then to the lease's end
-}
-
 // timingOf takes the request's arrival and the end of the lease. Fractions of
 // milliseconds are dropped on the safe side.
-func timingOf(began, end time.Time) timing {
+func timingOf(began, end time.Time) wire.Timing {
 	now := time.Now()
-	return timing{ElapsedMS: now.Sub(began).Milliseconds(), ValidMS: max(0, end.Sub(now).Milliseconds())}
+	return wire.Timing{ElapsedMS: now.Sub(began).Milliseconds(), ValidMS: max(0, end.Sub(now).Milliseconds())}
 }
 
 func (s *Server) acquire(c echo.Context) error {
 	began := time.Now()
-	var body acquireRequest
+	var body wire.AcquireRequest
 	if err := decode(c, &body); err != nil {
 		return err
 	}
@@ -71,9 +48,9 @@ func (s *Server) acquire(c echo.Context) error {
 	h := handle{Ref: lease.Ref(), Until: time.Now().Add(s.cfg.MaxLease)}
 	err = c.Request().Context().Err()
 	if err == nil {
-		err = respond(c, http.StatusCreated, acquireResponse{
+		err = respond(c, http.StatusCreated, wire.Lease{
 			Resource: lease.Grant.Resource, Token: lease.Grant.Token, Grant: lease.Grant.Presented(), Handle: s.handles.make(h),
-			TTLMS: req.TTL.Milliseconds(), timing: timingOf(began, lease.Deadline),
+			TTLMS: req.TTL.Milliseconds(), Timing: timingOf(began, lease.Deadline),
 		})
 	}
 	if err != nil {
@@ -83,7 +60,7 @@ func (s *Server) acquire(c echo.Context) error {
 	return err
 }
 
-func (s *Server) acquisition(body acquireRequest) (req leasing.Request, wait time.Duration, err error) {
+func (s *Server) acquisition(body wire.AcquireRequest) (req leasing.Request, wait time.Duration, err error) {
 	req = leasing.Request{Resource: body.Resource, Holder: body.Holder}
 	if err := fence.ValidateResource(body.Resource); err != nil {
 		return req, 0, err
@@ -168,10 +145,7 @@ func (s *Server) ended(h handle, lost bool) {
 
 func (s *Server) renew(c echo.Context) error {
 	began := time.Now()
-	var body struct {
-		Handle string  `json:"handle"`
-		TTL    *string `json:"ttl"`
-	}
+	var body wire.RenewRequest
 	if err := decode(c, &body); err != nil {
 		return err
 	}
@@ -195,17 +169,11 @@ func (s *Server) renew(c echo.Context) error {
 	if err != nil {
 		return leaseError(ctx, h.Resource, err)
 	}
-	return respond(c, http.StatusOK, struct {
-		Resource string      `json:"resource"`
-		Token    fence.Token `json:"token"`
-		timing
-	}{h.Resource, h.Token, timingOf(began, time.Now().Add(valid))})
+	return respond(c, http.StatusOK, wire.Renewed{Resource: h.Resource, Token: h.Token, Timing: timingOf(began, time.Now().Add(valid))})
 }
 
 func (s *Server) release(c echo.Context) error {
-	var body struct {
-		Handle string `json:"handle"`
-	}
+	var body wire.HandleRequest
 	if err := decode(c, &body); err != nil {
 		return err
 	}
@@ -226,9 +194,7 @@ func (s *Server) release(c echo.Context) error {
 }
 
 func (s *Server) credentials(c echo.Context) error {
-	var body struct {
-		Handle string `json:"handle"`
-	}
+	var body wire.HandleRequest
 	if err := decode(c, &body); err != nil {
 		return err
 	}
@@ -244,22 +210,15 @@ func (s *Server) credentials(c echo.Context) error {
 	if err := s.current(c.Request().Context(), h.Ref); err != nil {
 		return err
 	}
-	endpoint := &S3Endpoint{}
-	if e := s.endpointsFor(c); e.S3 != nil {
-		endpoint = e.S3
-	}
 	creds, err := s.cfg.Credentials.Issue(h.Resource, h.Token, h.Until)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, struct {
-		AccessKeyID     string    `json:"access_key_id"`
-		SecretAccessKey string    `json:"secret_access_key"`
-		SessionToken    string    `json:"session_token"`
-		ExpiresAt       time.Time `json:"expires_at"`
-		EndpointURL     string    `json:"endpoint_url"`
-		Region          string    `json:"region"`
-	}{creds.AccessKeyID, creds.SecretAccessKey, creds.SessionToken, creds.Expires.UTC(), endpoint.URL, endpoint.Region})
+	creds.ExpiresAt = creds.ExpiresAt.UTC()
+	if e := s.endpointsFor(c); e.S3 != nil {
+		creds.EndpointURL, creds.Region = e.S3.URL, e.S3.Region
+	}
+	return respond(c, http.StatusOK, creds)
 }
 
 // current asks the fence, which would refuse the writes of a lease that is not

@@ -2,9 +2,9 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"time"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
@@ -36,52 +36,10 @@ type Fences interface {
 	Revoke(ctx context.Context, resource, by string) (fence.Token, error)
 }
 
-// S3Credentials are temporary credentials that any S3 client understands.
-type S3Credentials struct {
-	AccessKeyID     string
-	SecretAccessKey string
-	SessionToken    string
-	Expires         time.Time
-}
-
-// Endpoints says where the gateway's other ports are; nil where it has none.
-type Endpoints struct {
-	Postgres *PostgresEndpoint `json:"postgres"`
-	S3       *S3Endpoint       `json:"s3"`
-	Version  string            `json:"version"`
-}
-
-// PostgresEndpoint is the PostgreSQL port.
-type PostgresEndpoint struct {
-	Host     string `json:"host"`
-	Port     int    `json:"port"`
-	Database string `json:"database"`
-}
-
-// S3Endpoint is the S3 port.
-type S3Endpoint struct {
-	URL    string `json:"url"`
-	Region string `json:"region"`
-}
-
-// Credentials issues S3 credentials that are fenced by a lease's token.
+// Credentials issues S3 credentials that are fenced by a lease's token. Where they are
+// to be used, the API says.
 type Credentials interface {
-	Issue(resource string, token fence.Token, expires time.Time) (S3Credentials, error)
-}
-
-// Bucket is a bucket and what holds in it.
-type Bucket struct {
-	Name      string
-	Rule      string // which resource a write of a key needs
-	Keep      string // what becomes of older versions
-	Prefixes  []PrefixRule
-	CreatedAt time.Time
-}
-
-// PrefixRule is the rule of the keys that begin with a prefix; the longest counts.
-type PrefixRule struct {
-	Prefix string `json:"prefix"`
-	Rule   string `json:"rule"`
+	Issue(resource string, token fence.Token, expires time.Time) (wire.Credentials, error)
 }
 
 // Buckets makes buckets and says which resource their writes need. Errors are
@@ -93,32 +51,12 @@ type Buckets interface {
 	// created says which. With an empty rule the bucket must be there. keep says
 	// what becomes of older versions; empty leaves that.
 	EnsureBucket(ctx context.Context, name, rule, keep string) (created bool, err error)
-	InspectBucket(ctx context.Context, name string) (Bucket, error)
+	InspectBucket(ctx context.Context, name string) (wire.Bucket, error)
 	// ListBuckets returns at most limit buckets whose names come after `after`.
-	ListBuckets(ctx context.Context, after string, limit int) ([]Bucket, error)
+	ListBuckets(ctx context.Context, after string, limit int) ([]wire.Bucket, error)
 	SetPrefixRule(ctx context.Context, name, prefix, rule string) error
 	// DropPrefixRule is idempotent.
 	DropPrefixRule(ctx context.Context, name, prefix string) error
-}
-
-// Statement is one SQL command and its arguments, as they stood in the request.
-type Statement struct {
-	SQL  string            `json:"sql"`
-	Args []json.RawMessage `json:"args"`
-}
-
-// Column names one column of a result and its PostgreSQL type.
-type Column struct {
-	Name string `json:"name"`
-	Type string `json:"type"`
-}
-
-// Result is what one statement gave.
-type Result struct {
-	Columns      []Column          `json:"columns"`
-	Rows         []json.RawMessage `json:"rows"` // one JSON array each
-	RowsAffected int64             `json:"rows_affected"`
-	Command      string            `json:"command"` // PostgreSQL's command tag
 }
 
 // SQL runs statements under a grant, in one transaction.
@@ -126,27 +64,13 @@ type SQL interface {
 	// Run returns a [*StatementError] for the statement that failed, with nothing
 	// committed; an error that is [fence.ErrUnknown] where the outcome of COMMIT is
 	// not known; a [*TooLargeError] or an [*UnavailableError], with nothing committed.
-	Run(ctx context.Context, grant fence.Grant, statements []Statement) ([]Result, error)
-}
-
-// Session is an open session of the PostgreSQL port. It holds no secret.
-type Session struct {
-	ID             string
-	Client         string // address
-	User, Database string
-	Resource       string      // of its grant; "": none came with the connection
-	Token          fence.Token // 0: not known
-	Leased         bool        // the gateway holds the lease for it
-	State          string      // "active", "idle" or "idle in transaction"
-	Since          time.Time
-	FromClient     int64 // bytes
-	ToClient       int64
+	Run(ctx context.Context, grant fence.Grant, statements []wire.Statement) ([]wire.Result, error)
 }
 
 // Sessions are those of this gateway's PostgreSQL port.
 type Sessions interface {
 	// List returns those that are open, the oldest first.
-	List() []Session
+	List() []wire.Session
 	// End ends one, whatever it does; false: there is none with this id.
 	End(id string) bool
 }

@@ -13,43 +13,19 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// Problem is an error as clients see it (RFC 9457, application/problem+json).
-type Problem struct {
-	Type   string `json:"type"` // "urn:fencegate:problem:" and a word
-	Title  string `json:"title"`
-	Status int    `json:"status"`
-	Detail string `json:"detail"`
-	Code   string `json:"code"` // SQLSTATE of a fence's refusal, or a word
-	Hint   string `json:"hint,omitempty"`
-
-	Field        string       `json:"field,omitempty"`          // of malformed input
-	Part         string       `json:"part,omitempty"`           // that is unavailable
-	Resource     string       `json:"resource,omitempty"`       // that the refusal is about
-	Needed       string       `json:"needed,omitempty"`         // resource that the write needs
-	Presented    *fence.Token `json:"presented,omitempty"`      // token
-	Recorded     *fence.Token `json:"recorded,omitempty"`       // token
-	Holder       string       `json:"holder,omitempty"`         // of a held resource; for people
-	RetryAfterMS int64        `json:"retry_after_ms,omitempty"` // when a held resource may be free
-	SQLState     string       `json:"sqlstate,omitempty"`
-	SQLDetail    string       `json:"sql_detail,omitempty"`
-	Statement    *int         `json:"statement,omitempty"` // index, from 0, of the one that failed
-	Position     int          `json:"position,omitempty"`  // in its text, in characters from 1
-}
-
-const problemType = "urn:fencegate:problem:"
-
 // word makes a problem whose code is a word.
-func word(code string, status int, title, detail, hint string) Problem {
-	return Problem{Type: problemType + strings.ReplaceAll(code, "_", "-"), Title: title, Status: status, Detail: detail, Code: code, Hint: hint}
+func word(code string, status int, title, detail, hint string) wire.Problem {
+	return wire.Problem{Type: wire.ProblemType + strings.ReplaceAll(code, "_", "-"), Title: title, Status: status, Detail: detail, Code: code, Hint: hint}
 }
 
 // problemOf turns an error into what the client is told. known is false for
 // errors that say more than a client should read: they go to the log.
-func problemOf(err error) (p Problem, known bool) {
+func problemOf(err error) (p wire.Problem, known bool) {
 	var (
 		invalid     *fence.InvalidError
 		held        *leasing.HeldError
@@ -60,11 +36,11 @@ func problemOf(err error) (p Problem, known bool) {
 	)
 	switch {
 	case errors.As(err, &unavailable):
-		p = word("unavailable", http.StatusServiceUnavailable, "Unavailable", unavailable.detail(), "Nothing was done. Try again later.")
+		p = word(wire.CodeUnavailable, http.StatusServiceUnavailable, "Unavailable", unavailable.detail(), "Nothing was done. Try again later.")
 		p.Part = unavailable.Part
 		return p, true
 	case errors.Is(err, fence.ErrUnknown):
-		return word("unknown", http.StatusBadGateway, "The outcome is unknown",
+		return word(wire.CodeUnknown, http.StatusBadGateway, "The outcome is unknown",
 			"The connection broke after COMMIT was sent: all of it has taken effect, or none of it.",
 			"Read what the statements would have changed, under a current grant, before you run them again."), true
 	case errors.As(err, &statement):
@@ -72,30 +48,30 @@ func problemOf(err error) (p Problem, known bool) {
 	case isRefusal(err):
 		return refusalProblem(err), true
 	case errors.As(err, &invalid):
-		p = word("invalid_input", http.StatusBadRequest, "Invalid input", invalid.Error(), "")
+		p = word(wire.CodeInvalid, http.StatusBadRequest, "Invalid input", invalid.Error(), "")
 		p.Field = invalid.Field
 		return p, true
 	case errors.As(err, &held):
-		p = word("held", http.StatusConflict, "Held by another", held.Error(), "Try again, or ask with a wait.")
+		p = word(wire.CodeHeld, http.StatusConflict, "Held by another", held.Error(), "Try again, or ask with a wait.")
 		p.Resource, p.Holder, p.RetryAfterMS = held.Resource, held.Holder, held.RetryAfter.Milliseconds()
 		return p, true
 	case errors.As(err, &tooLarge):
-		return word("too_large", http.StatusRequestEntityTooLarge, "Too large", tooLarge.Error(), "Nothing was done. Split the work."), true
+		return word(wire.CodeTooLarge, http.StatusRequestEntityTooLarge, "Too large", tooLarge.Error(), "Nothing was done. Split the work."), true
 	case errors.Is(err, leasing.ErrLost):
-		return word("lease_lost", http.StatusGone, "The lease is lost", leasing.ErrLost.Error(),
+		return word(wire.CodeLeaseLost, http.StatusGone, "The lease is lost", leasing.ErrLost.Error(),
 			"Stop; acquire the resource again and start from what its last holder wrote."), true
 	case errors.Is(err, errUnauthorized):
-		return word("unauthorized", http.StatusUnauthorized, "Unauthorized", errUnauthorized.Error(), "Send the header Authorization: Bearer with the gateway's token."), true
+		return word(wire.CodeUnauthorized, http.StatusUnauthorized, "Unauthorized", errUnauthorized.Error(), "Send the header Authorization: Bearer with the gateway's token."), true
 	case errors.Is(err, ErrNotFound):
-		return word("not_found", http.StatusNotFound, "Not found", err.Error(), ""), true
+		return word(wire.CodeNotFound, http.StatusNotFound, "Not found", err.Error(), ""), true
 	case errors.Is(err, ErrConflict):
-		return word("conflict", http.StatusConflict, "Conflict", err.Error(), ""), true
+		return word(wire.CodeConflict, http.StatusConflict, "Conflict", err.Error(), ""), true
 	case errors.Is(err, ErrNotImplemented):
-		return word("not_implemented", http.StatusNotImplemented, "Not implemented", err.Error(), ""), true
+		return word(wire.CodeNotImplemented, http.StatusNotImplemented, "Not implemented", err.Error(), ""), true
 	case errors.As(err, &routing):
 		return routingProblem(routing), true
 	}
-	return word("internal", http.StatusInternalServerError, "Internal error", "The gateway failed; its log says more.", ""), false
+	return word(wire.CodeInternal, http.StatusInternalServerError, "Internal error", "The gateway failed; its log says more.", ""), false
 }
 
 func isRefusal(err error) bool {
@@ -104,9 +80,9 @@ func isRefusal(err error) bool {
 }
 
 // refusalProblem tells a refusal of the fence, with the facts that the error carries.
-func refusalProblem(err error) Problem {
+func refusalProblem(err error) wire.Problem {
 	code, _ := fence.CodeOf(err)
-	p := Problem{Type: problemType + code.Problem, Status: code.HTTPStatus, Code: code.SQLState, Hint: code.Hint, Detail: code.Err.Error()}
+	p := wire.Problem{Type: wire.ProblemType + code.Problem, Status: code.HTTPStatus, Code: code.SQLState, Hint: code.Hint, Detail: code.Err.Error()}
 	p.Title = strings.ToUpper(p.Detail[:1]) + p.Detail[1:]
 	var (
 		stale       *fence.StaleError
@@ -138,7 +114,7 @@ func token(t fence.Token) *fence.Token {
 	return &t
 }
 
-func statementProblem(e *StatementError) Problem {
+func statementProblem(e *StatementError) wire.Problem {
 	var index *int
 	if e.Index >= 0 {
 		index = &e.Index
@@ -148,19 +124,19 @@ func statementProblem(e *StatementError) Problem {
 		p.Statement = index
 		return p
 	}
-	p := word("sql_error", http.StatusUnprocessableEntity, "SQL error", e.Message, e.Hint)
+	p := word(wire.CodeSQLError, http.StatusUnprocessableEntity, "SQL error", e.Message, e.Hint)
 	p.SQLState, p.SQLDetail, p.Position, p.Statement = e.SQLState, e.Detail, e.Position, index
 	return p
 }
 
-func routingProblem(e *echo.HTTPError) Problem {
+func routingProblem(e *echo.HTTPError) wire.Problem {
 	switch e.Code {
 	case http.StatusNotFound:
-		return word("not_found", e.Code, "Not found", "There is no such path.", "See /openapi.json.")
+		return word(wire.CodeNotFound, e.Code, "Not found", "There is no such path.", "See /openapi.json.")
 	case http.StatusMethodNotAllowed:
-		return word("method_not_allowed", e.Code, "Method not allowed", "The path does not serve this method.", "See /openapi.json.")
+		return word(wire.CodeMethodNotAllowed, e.Code, "Method not allowed", "The path does not serve this method.", "See /openapi.json.")
 	}
-	return word("invalid_input", e.Code, http.StatusText(e.Code), fmt.Sprint(e.Message), "")
+	return word(wire.CodeInvalid, e.Code, http.StatusText(e.Code), fmt.Sprint(e.Message), "")
 }
 
 // fail writes err as a problem. It is echo's error handler.

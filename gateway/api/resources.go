@@ -12,24 +12,16 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 )
 
 const resourcesPath = "/v1/resources/"
 
-// record is what a fence holds, in JSON.
-type record struct {
-	Resource  string      `json:"resource"`
-	Token     fence.Token `json:"token"`
-	Sealed    bool        `json:"sealed"`
-	Holder    string      `json:"holder"`
-	ArmedAt   time.Time   `json:"armed_at"`
-	Undrained int         `json:"undrained"`
-}
-
-func recordOf(r fence.Record) record {
+// recordOf is a record as it is told.
+func recordOf(r fence.Record) fence.Record {
 	r.ArmedAt = r.ArmedAt.UTC()
-	return record(r)
+	return r
 }
 
 func (s *Server) inspect(c echo.Context) error {
@@ -42,13 +34,9 @@ func (s *Server) inspect(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	answer := struct {
-		record
-		Locked *bool      `json:"locked"` // null: a quorum of the lock's servers is away
-		Lock   *lockState `json:"lock"`
-	}{record: recordOf(found)}
+	answer := wire.Resource{Record: recordOf(found)}
 	state, err := s.cfg.Leases.Inspect(ctx, resource)
-	answer.Lock = lockStateOf(state)
+	answer.Lock = lockOf(state)
 	if err != nil {
 		s.log.WarnContext(ctx, "whether a resource is locked is not known", "resource", resource, "error", leaseError(ctx, resource, err))
 	} else {
@@ -75,9 +63,7 @@ func (s *Server) revoke(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	var body struct {
-		Holder string `json:"holder"`
-	}
+	var body wire.RevokeRequest
 	if err := decode(c, &body); err != nil {
 		return err
 	}
@@ -92,10 +78,7 @@ func (s *Server) revoke(c echo.Context) error {
 		return err
 	}
 	s.log.InfoContext(ctx, "a resource was taken from its holder", "resource", resource, "token", token, "by", body.Holder)
-	return respond(c, http.StatusOK, struct {
-		Resource string      `json:"resource"`
-		Token    fence.Token `json:"token"`
-	}{resource, token})
+	return respond(c, http.StatusOK, wire.Revoked{Resource: resource, Token: token})
 }
 
 const (
@@ -136,10 +119,7 @@ func (s *Server) list(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	answer := struct {
-		Resources []record `json:"resources"`
-		Next      *string  `json:"next"` // the next page's after; null: this is the last one
-	}{Resources: []record{}}
+	answer := wire.Resources{Resources: []fence.Record{}}
 	for _, r := range found {
 		answer.Resources = append(answer.Resources, recordOf(r))
 	}
@@ -155,9 +135,9 @@ func (s *Server) endpoints(c echo.Context) error {
 	return respond(c, http.StatusOK, s.endpointsFor(c))
 }
 
-func (s *Server) endpointsFor(c echo.Context) Endpoints {
+func (s *Server) endpointsFor(c echo.Context) wire.Endpoints {
 	if s.cfg.Endpoints == nil {
-		return Endpoints{}
+		return wire.Endpoints{}
 	}
 	return s.cfg.Endpoints(hostname(c.Request().Host))
 }

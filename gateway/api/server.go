@@ -11,6 +11,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
@@ -29,7 +30,7 @@ type Config struct {
 
 	// Endpoints says where the other ports are, for a client that reaches this one by
 	// host. Defaults to nil: there are none.
-	Endpoints func(host string) Endpoints
+	Endpoints func(host string) wire.Endpoints
 
 	// Checks are what /readyz looks at. Defaults to none: always ready.
 	Checks []Check

@@ -6,20 +6,23 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
 // openSessions stand for those of a PostgreSQL port.
-type openSessions []api.Session
+type openSessions []wire.Session
 
-func (s openSessions) List() []api.Session { return s }
+func (s openSessions) List() []wire.Session { return s }
 
 func (s openSessions) End(id string) bool { return len(s) > 0 && s[0].ID == id }
 
 func TestSessionsAreListedAndEnded(t *testing.T) {
 	t.Parallel()
+	resource, token := "orders/1", fence.Token(34)
 	open := openSessions{
-		{ID: "A1", Client: "10.0.0.1:5", User: "app", Database: "shop", Resource: "orders/1", Token: 34, Leased: true, State: "idle", Since: time.Unix(1700000000, 0), FromClient: 7, ToClient: 8},
+		{ID: "A1", Client: "10.0.0.1:5", User: "app", Database: "shop", Resource: &resource, Token: &token, Leased: true, State: "idle", Since: time.Unix(1700000000, 0), FromClient: 7, ToClient: 8},
 		{ID: "B2", User: "report", State: "active"},
 	}
 	s := newServer(t, newFakes(), func(c *api.Config) { c.Sessions = open })

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/api"
 )
@@ -17,7 +18,7 @@ import (
 func TestWhatIsCommittedCanBeAnswered(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	deep := func(levels int) api.Statement {
+	deep := func(levels int) wire.Statement {
 		return st(fmt.Sprintf("SELECT (repeat('[', %d) || repeat(']', %[1]d))::json", levels))
 	}
 	results := w.ok(st("INSERT INTO items (id) VALUES (1)"), deep(9995))
@@ -46,7 +47,7 @@ func TestWhatTheProtocolCantCarryIsInvalidInput(t *testing.T) {
 	for i := range many {
 		many[i] = json.RawMessage("1")
 	}
-	if err := w.fails(api.Statement{SQL: "SELECT 1", Args: many}); !errors.Is(err, fence.ErrInvalid) {
+	if err := w.fails(wire.Statement{SQL: "SELECT 1", Args: many}); !errors.Is(err, fence.ErrInvalid) {
 		t.Errorf("65536 arguments: %v", err)
 	}
 }

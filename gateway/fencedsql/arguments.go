@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/gateway/api"
 )
 
 // arguments are a statement's parameters in PostgreSQL's text format.
@@ -57,7 +57,7 @@ func hasArray(raw []json.RawMessage) bool {
 
 // resolveArrays asks the server for the parameters' types, one round trip, and
 // writes JSON arrays as PostgreSQL arrays where those are wanted.
-func (a *arguments) resolveArrays(ctx context.Context, conn *pgconn.PgConn, types *pgtype.Map, st api.Statement) error {
+func (a *arguments) resolveArrays(ctx context.Context, conn *pgconn.PgConn, types *pgtype.Map, st wire.Statement) error {
 	description, err := conn.Prepare(ctx, "", st.SQL, a.oids)
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@
 //		return err
 //	}
 //	defer runner.Close()
-//	results, err := runner.Run(ctx, grant, []api.Statement{{SQL: "UPDATE orders SET paid = true WHERE id = $1", Args: args}})
+//	results, err := runner.Run(ctx, grant, []wire.Statement{{SQL: "UPDATE orders SET paid = true WHERE id = $1", Args: args}})
 //
 // # Values
 //

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/fencedsql"
@@ -96,7 +97,7 @@ func TestClientThatLeavesEndsItsStatement(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
 	go func() {
-		_, err := w.run.Run(ctx, w.grant, []api.Statement{st("INSERT INTO items (id) VALUES (1)"), st("SELECT pg_sleep(60)")})
+		_, err := w.run.Run(ctx, w.grant, []wire.Statement{st("INSERT INTO items (id) VALUES (1)"), st("SELECT pg_sleep(60)")})
 		failed <- err
 	}()
 	const sleeping = "FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'SELECT pg_sleep%' AND state = 'active'"
@@ -118,7 +119,7 @@ func TestUnreachableDatabaseIsUnavailable(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer run.Close()
-	_, err = run.Run(t.Context(), fence.Grant{Resource: "r", Token: 1}, []api.Statement{st("SELECT 1")})
+	_, err = run.Run(t.Context(), fence.Grant{Resource: "r", Token: 1}, []wire.Statement{st("SELECT 1")})
 	var away *api.UnavailableError
 	if !errors.As(err, &away) || away.Part != "postgresql" || errors.Is(err, fence.ErrUnknown) || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("%v", err)

@@ -8,17 +8,18 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
-func columns(fields []pgconn.FieldDescription, types *pgtype.Map) []api.Column {
-	named := make([]api.Column, len(fields))
+func columns(fields []pgconn.FieldDescription, types *pgtype.Map) []wire.Column {
+	named := make([]wire.Column, len(fields))
 	for i, f := range fields {
 		kind := strconv.FormatUint(uint64(f.DataTypeOID), 10) // of a type made by the user: its oid
 		if known, ok := types.TypeForOID(f.DataTypeOID); ok {
 			kind = known.Name
 		}
-		named[i] = api.Column{Name: f.Name, Type: kind}
+		named[i] = wire.Column{Name: f.Name, Type: kind}
 	}
 	return named
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/gateway/api"
@@ -116,7 +117,7 @@ func New(cfg Config) (*Runner, error) {
 func (r *Runner) Close() { r.pool.Close() }
 
 // Run is [api.SQL].
-func (r *Runner) Run(ctx context.Context, grant fence.Grant, statements []api.Statement) ([]api.Result, error) {
+func (r *Runner) Run(ctx context.Context, grant fence.Grant, statements []wire.Statement) ([]wire.Result, error) {
 	args := make([]arguments, len(statements))
 	for i, st := range statements {
 		field := fmt.Sprintf("statements[%d]", i)
@@ -130,7 +131,7 @@ func (r *Runner) Run(ctx context.Context, grant fence.Grant, statements []api.St
 	}
 	bounded, cancel := context.WithTimeout(ctx, r.cfg.RequestTimeout)
 	defer cancel()
-	results := make([]api.Result, len(statements))
+	results := make([]wire.Result, len(statements))
 	err := pgfence.InTx(bounded, r.pool, grant, func(tx pgx.Tx) error {
 		left := r.cfg.MaxResultBytes
 		for i, st := range statements {
@@ -148,7 +149,7 @@ func (r *Runner) Run(ctx context.Context, grant fence.Grant, statements []api.St
 
 // statement runs one statement by the extended protocol, which takes exactly
 // one command. left is what the request's rows may still take.
-func (r *Runner) statement(ctx context.Context, conn *pgx.Conn, st api.Statement, args arguments, result *api.Result, left *int64) error {
+func (r *Runner) statement(ctx context.Context, conn *pgx.Conn, st wire.Statement, args arguments, result *wire.Result, left *int64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if hasArray(st.Args) {

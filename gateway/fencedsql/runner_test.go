@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/gateway/api"
@@ -80,15 +81,15 @@ func (w *world) count() (n int) {
 }
 
 // st makes a statement; args are JSON texts.
-func st(sql string, args ...string) api.Statement {
-	s := api.Statement{SQL: sql}
+func st(sql string, args ...string) wire.Statement {
+	s := wire.Statement{SQL: sql}
 	for _, a := range args {
 		s.Args = append(s.Args, json.RawMessage(a))
 	}
 	return s
 }
 
-func (w *world) ok(statements ...api.Statement) []api.Result {
+func (w *world) ok(statements ...wire.Statement) []wire.Result {
 	w.t.Helper()
 	results, err := w.run.Run(w.t.Context(), w.grant, statements)
 	if err != nil {
@@ -97,7 +98,7 @@ func (w *world) ok(statements ...api.Statement) []api.Result {
 	return results
 }
 
-func (w *world) fails(statements ...api.Statement) error {
+func (w *world) fails(statements ...wire.Statement) error {
 	w.t.Helper()
 	_, err := w.run.Run(w.t.Context(), w.grant, statements)
 	if err == nil {
@@ -106,7 +107,7 @@ func (w *world) fails(statements ...api.Statement) error {
 	return err
 }
 
-func rows(r api.Result) string { return fmt.Sprintf("%s", r.Rows) }
+func rows(r wire.Result) string { return fmt.Sprintf("%s", r.Rows) }
 
 func TestStatementsRunInOneTransactionUnderTheGrant(t *testing.T) {
 	t.Parallel()
@@ -162,13 +163,13 @@ func TestFenceDecides(t *testing.T) {
 	}
 	never := w.grant
 	never.Seal = fence.NewSeal()
-	if _, err := w.run.Run(t.Context(), never, []api.Statement{st("SELECT 1")}); !errors.Is(err, fence.ErrNeverIssued) {
+	if _, err := w.run.Run(t.Context(), never, []wire.Statement{st("SELECT 1")}); !errors.Is(err, fence.ErrNeverIssued) {
 		t.Errorf("another seal: %v", err)
 	}
 	old := w.grant
 	w.arm("r", 2)
 	var stale *fence.StaleError
-	if _, err := w.run.Run(t.Context(), old, []api.Statement{st("SELECT 1")}); !errors.As(err, &stale) || stale.Presented != 1 || stale.Recorded != 2 {
+	if _, err := w.run.Run(t.Context(), old, []wire.Statement{st("SELECT 1")}); !errors.As(err, &stale) || stale.Presented != 1 || stale.Recorded != 2 {
 		t.Errorf("stale: %v", err)
 	}
 	if n := w.count(); n != 0 {
@@ -191,7 +192,7 @@ func TestGrantThatGoesStaleInTheMiddleLosesAll(t *testing.T) {
 	}
 	failed := make(chan error, 1)
 	go func() {
-		_, err := w.run.Run(t.Context(), w.grant, []api.Statement{st("INSERT INTO items (id) VALUES (1)"), st("SELECT * FROM gate")})
+		_, err := w.run.Run(t.Context(), w.grant, []wire.Statement{st("INSERT INTO items (id) VALUES (1)"), st("SELECT * FROM gate")})
 		failed <- err
 	}()
 	w.until("SELECT count(*) > 0 FROM pg_locks WHERE relation = 'gate'::regclass AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
@@ -271,7 +272,7 @@ func TestMismatchedArgumentsAreSQLErrors(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	for name, c := range map[string]struct {
-		statement api.Statement
+		statement wire.Statement
 		state     string
 	}{
 		"not a number":        {st("SELECT $1::int", `"x"`), "22P02"},
@@ -312,7 +313,7 @@ func TestHiddenCommandsGainNothing(t *testing.T) {
 		"unguarding":                   "SELECT fence.unprotect('items')",
 		"the trigger disabled by name": "ALTER TABLE items DISABLE TRIGGER ALL",
 	} {
-		_, err := w.run.Run(t.Context(), w.grant, []api.Statement{st("INSERT INTO open VALUES (1)"), st(sql), st("INSERT INTO items (id) VALUES (1)")})
+		_, err := w.run.Run(t.Context(), w.grant, []wire.Statement{st("INSERT INTO open VALUES (1)"), st(sql), st("INSERT INTO items (id) VALUES (1)")})
 		if err == nil {
 			t.Errorf("%s: no error", name)
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 )
 
@@ -19,7 +20,7 @@ func Environ(ctx context.Context, c *client.Client, lease client.Lease, inherite
 	if err != nil {
 		return nil, err
 	}
-	var creds *client.Credentials
+	var creds *wire.Credentials
 	if at.S3 != nil {
 		issued, err := c.Credentials(ctx, lease.Handle)
 		if err != nil {
@@ -40,7 +41,7 @@ var (
 // environ adds the grant to the variables that the command inherits. Variables
 // of the same names are replaced and those that lead past the gateway left out,
 // but PGOPTIONS is extended: it may carry settings that the command needs.
-func environ(inherited []string, lease client.Lease, at client.Endpoints, creds *client.Credentials) []string {
+func environ(inherited []string, lease client.Lease, at wire.Endpoints, creds *wire.Credentials) []string {
 	set := map[string]string{
 		"FENCE_RESOURCE": lease.Resource,
 		"FENCE_TOKEN":    lease.Presented,

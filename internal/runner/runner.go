@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 )
 
@@ -118,5 +119,5 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 // lost reports whether err says for certain that the lease is over.
 func lost(err error) bool {
 	var p *client.Problem
-	return errors.As(err, &p) && p.Code == client.CodeLeaseLost
+	return errors.As(err, &p) && p.Code == wire.CodeLeaseLost
 }

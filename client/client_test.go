@@ -1,0 +1,89 @@
+package client_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/fence"
+)
+
+// at makes a client of a gateway that answers with a status and a body.
+func at(t *testing.T, status int, body string) *client.Client {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body))
+	}))
+	t.Cleanup(srv.Close)
+	c, err := client.New(client.Config{URL: srv.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestARefusalIsTheFencesErrorOnThisSideToo(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		body string
+		want error
+	}{
+		"stale":   {`{"title":"Stale","code":"ZF001","detail":"stale","hint":"Stop."}`, fence.ErrStale},
+		"invalid": {`{"title":"Invalid","code":"invalid_input"}`, fence.ErrInvalid},
+	} {
+		err := at(t, http.StatusPreconditionFailed, c.body).Release(t.Context(), "handle")
+		var problem *client.Problem
+		if !errors.Is(err, c.want) || !errors.As(err, &problem) || problem.Status != http.StatusPreconditionFailed {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAnAnswerThatIsNoGatewaysSaysSo(t *testing.T) {
+	t.Parallel()
+	err := at(t, http.StatusBadGateway, "<html>proxy\n error</html>").Release(t.Context(), "handle")
+	var problem *client.Problem
+	if !errors.As(err, &problem) || problem.Status != http.StatusBadGateway || !strings.Contains(err.Error(), "<html>proxy error</html>") || problem.Hint() == "" {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestNoAnswerIsAnUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	c, err := client.New(client.Config{URL: "http://127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var unreachable *client.UnreachableError
+	if err := c.Release(t.Context(), "handle"); !errors.Is(err, fence.ErrUnknown) || !errors.As(err, &unreachable) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestADeadlineCountsFromBeforeTheRequest(t *testing.T) {
+	t.Parallel()
+	c := at(t, http.StatusOK, `{"elapsed_ms":1000,"valid_ms":2000}`)
+	before := time.Now()
+	deadline, err := c.Renew(t.Context(), "handle", 3*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := deadline.Remaining(); left > 3*time.Second-time.Since(before)+time.Millisecond*50 || left <= 0 {
+		t.Errorf("%v are left of 3s that began before the request", left)
+	}
+}
+
+func TestAnAddressWithSecretsOrAQueryIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"", "127.0.0.1:7070", "ftp://host", "http://user:secret@host", "http://host?token=secret", "http://host/#x"} {
+		_, err := client.New(client.Config{URL: url})
+		if !errors.Is(err, fence.ErrInvalid) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v", url, err)
+		}
+	}
+}

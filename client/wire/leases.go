@@ -1,0 +1,82 @@
+package wire
+
+import (
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// AcquireRequest asks for a lease: POST /v1/leases.
+type AcquireRequest struct {
+	Holder   string  `json:"holder,omitempty"` // for people
+	Resource string  `json:"resource"`
+	TTL      *string `json:"ttl,omitempty"`  // absent: the gateway's default
+	Wait     *string `json:"wait,omitempty"` // how long to wait while another holds it; absent: not at all
+}
+
+// Lease is what was acquired.
+type Lease struct {
+	Resource string      `json:"resource"`
+	Token    fence.Token `json:"token"`
+	Grant    string      `json:"grant"`  // what a writer presents: a secret
+	Handle   string      `json:"handle"` // to renew and release it: a secret
+	TTLMS    int64       `json:"ttl_ms"`
+	Timing
+}
+
+// Timing tells when a lease ends without comparing clocks: the request was sent
+// before the gateway began to count, so its sending time + elapsed + valid is
+// never later than the true end.
+type Timing struct {
+	ElapsedMS int64 `json:"elapsed_ms"` // from the request's arrival to the writing of this answer
+	ValidMS   int64 `json:"valid_ms"`   // from then to the lease's end
+}
+
+// RenewRequest extends a lease: POST /v1/leases/renew.
+type RenewRequest struct {
+	Handle string  `json:"handle"`
+	TTL    *string `json:"ttl,omitempty"` // from now; absent: the gateway's default
+}
+
+// Renewed is a lease that was extended.
+type Renewed struct {
+	Resource string      `json:"resource"`
+	Token    fence.Token `json:"token"`
+	Timing
+}
+
+// HandleRequest names a lease: POST /v1/leases/release and /v1/leases/credentials.
+type HandleRequest struct {
+	Handle string `json:"handle"`
+}
+
+// Credentials are temporary S3 credentials that are bound to a lease's grant. Any S3
+// client understands them.
+type Credentials struct {
+	AccessKeyID     string    `json:"access_key_id"`
+	SecretAccessKey string    `json:"secret_access_key"`
+	SessionToken    string    `json:"session_token"`
+	ExpiresAt       time.Time `json:"expires_at"`
+	EndpointURL     string    `json:"endpoint_url"`
+	Region          string    `json:"region"`
+}
+
+// Endpoints says where the gateway's other ports are; nil where it has none.
+type Endpoints struct {
+	Postgres *PostgresEndpoint `json:"postgres"`
+	S3       *S3Endpoint       `json:"s3"`
+	Version  string            `json:"version"`
+}
+
+// PostgresEndpoint is the PostgreSQL port.
+type PostgresEndpoint struct {
+	Host     string `json:"host"`
+	Port     int    `json:"port"`
+	Database string `json:"database"`
+}
+
+// S3Endpoint is the S3 port.
+type S3Endpoint struct {
+	URL    string `json:"url"`
+	Region string `json:"region"`
+}

@@ -1,0 +1,104 @@
+package wire
+
+import (
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Resource is what is known of a resource: its fence, and its lock.
+type Resource struct {
+	fence.Record
+
+	Locked *bool `json:"locked"` // null: a quorum of the lock's servers is away
+	Lock   *Lock `json:"lock"`
+}
+
+// Lock is who holds a resource's lock.
+type Lock struct {
+	Holder  string       `json:"holder"` // "": nobody
+	Token   fence.Token  `json:"token"`
+	TTLMS   *int64       `json:"ttl_ms"` // null: it never ends, or nobody holds it
+	Waiters int          `json:"waiters"`
+	Servers []LockServer `json:"servers"`
+}
+
+// LockServer is what one server of the lock says of a resource.
+type LockServer struct {
+	Name    string      `json:"name"`
+	Locked  bool        `json:"locked"`
+	Holder  string      `json:"holder"`
+	Token   fence.Token `json:"token"`
+	TTLMS   *int64      `json:"ttl_ms"`
+	Waiters int         `json:"waiters"`
+	Error   *string     `json:"error"` // null: it answered
+}
+
+// Resources is a page of fences.
+type Resources struct {
+	Resources []fence.Record `json:"resources"`
+	Next      *string        `json:"next"` // the next page's after; null: this is the last one
+}
+
+// RevokeRequest takes a resource from its holder.
+type RevokeRequest struct {
+	Holder string `json:"holder"` // who asks, for people
+}
+
+// Revoked is what a fence was raised to.
+type Revoked struct {
+	Resource string      `json:"resource"`
+	Token    fence.Token `json:"token"`
+}
+
+// Bucket is a bucket and what holds in it.
+type Bucket struct {
+	Bucket    string       `json:"bucket"`
+	Rule      string       `json:"rule"` // which resource a write of a key needs
+	Keep      string       `json:"keep"` // what becomes of older versions
+	Prefixes  []PrefixRule `json:"prefixes"`
+	CreatedAt time.Time    `json:"created_at"`
+}
+
+// PrefixRule is the rule of the keys that begin with a prefix; the longest counts.
+type PrefixRule struct {
+	Prefix string `json:"prefix"`
+	Rule   string `json:"rule"`
+}
+
+// Buckets is a page of buckets.
+type Buckets struct {
+	Buckets []Bucket `json:"buckets"`
+	Next    *string  `json:"next"` // the next page's after; null: this is the last one
+}
+
+// BucketRequest makes a bucket, or changes what holds in one.
+type BucketRequest struct {
+	Keep string `json:"keep,omitempty"` // absent: stays as it is; so with the rule
+	Rule string `json:"rule,omitempty"`
+}
+
+// Session is an open session of the PostgreSQL port. It holds no secret.
+type Session struct {
+	ID         string       `json:"id"`
+	Client     string       `json:"client"` // address
+	User       string       `json:"user"`
+	Database   string       `json:"database"`
+	Resource   *string      `json:"resource"` // null: no grant came with the connection
+	Token      *fence.Token `json:"token"`    // null: not known
+	Leased     bool         `json:"leased"`   // the gateway holds the lease for it
+	State      string       `json:"state"`    // "active", "idle" or "idle in transaction"
+	Since      time.Time    `json:"since"`
+	FromClient int64        `json:"bytes_from_client"`
+	ToClient   int64        `json:"bytes_to_client"`
+}
+
+// Sessions are those of one gateway.
+type Sessions struct {
+	Sessions []Session `json:"sessions"`
+}
+
+// EndRequest ends a session.
+type EndRequest struct {
+	By string `json:"by"` // who asks, for the log
+}

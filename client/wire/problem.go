@@ -1,0 +1,48 @@
+package wire
+
+import "github.com/fencegate/fencegate/fence"
+
+// Codes of problems that are not refusals of the fence; those carry the SQLSTATE of
+// package fence's table.
+const (
+	CodeConflict         = "conflict"
+	CodeHeld             = "held"
+	CodeInternal         = "internal"
+	CodeInvalid          = "invalid_input"
+	CodeLeaseLost        = "lease_lost"
+	CodeMethodNotAllowed = "method_not_allowed"
+	CodeNotFound         = "not_found"
+	CodeNotImplemented   = "not_implemented"
+	CodeSQLError         = "sql_error"
+	CodeTooLarge         = "too_large"
+	CodeUnauthorized     = "unauthorized"
+	CodeUnavailable      = "unavailable"
+	CodeUnknown          = "unknown"
+)
+
+// ProblemType begins the type of every problem; a word follows.
+const ProblemType = "urn:fencegate:problem:"
+
+// Problem is the answer to a request that was not carried out (RFC 9457,
+// application/problem+json).
+type Problem struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+	Code   string `json:"code"` // SQLSTATE of a fence's refusal, or a word
+	Hint   string `json:"hint,omitempty"`
+
+	Field        string       `json:"field,omitempty"`          // of malformed input
+	Part         string       `json:"part,omitempty"`           // that is unavailable
+	Resource     string       `json:"resource,omitempty"`       // that the refusal is about
+	Needed       string       `json:"needed,omitempty"`         // resource that the write needs
+	Presented    *fence.Token `json:"presented,omitempty"`      // token
+	Recorded     *fence.Token `json:"recorded,omitempty"`       // token
+	Holder       string       `json:"holder,omitempty"`         // of a held resource; for people
+	RetryAfterMS int64        `json:"retry_after_ms,omitempty"` // when a held resource may be free
+	SQLState     string       `json:"sqlstate,omitempty"`
+	SQLDetail    string       `json:"sql_detail,omitempty"`
+	Statement    *int         `json:"statement,omitempty"` // index, from 0, of the one that failed
+	Position     int          `json:"position,omitempty"`  // in its text, in characters from 1
+}
