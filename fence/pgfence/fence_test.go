@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
 func TestRevokeEndsTheHoldersRights(t *testing.T) {
