@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ops lint code-hash schema fmt build examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-pgwire bench-s3 bench-s3-quick conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick fuzz clean blob-minio s3-memory
+.PHONY: help demo test test-ops lint code-hash schema fmt build examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-pgwire bench-s3 bench-s3-quick conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record fuzz clean blob-minio s3-memory
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -102,6 +102,14 @@ conformance-s3: ## Let S3 clients do everything with a current, a stale and no g
 conformance-s3-quick: ## The clients that are there alone
 	@scripts/need --local postgres
 	@conformance/s3/run --quick
+
+golden: ## Compare what the three ports, the command line and the roles' rights answer with what is recorded (PostgreSQL 15)
+	@scripts/need --local postgres redis
+	@$(GO) run ./conformance/golden $(GOLDEN)
+
+golden-record: ## Record it anew, where a change is meant: read the diff
+	@scripts/need --local postgres redis
+	@$(GO) run ./conformance/golden -record $(GOLDEN)
 
 FUZZTIME ?= 20s
 fuzz: ## Feed the PostgreSQL port's decoders random bytes, FUZZTIME (20s) each

@@ -1,0 +1,319 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// playAuthentication sends requests that are signed in every way, well and badly.
+func playAuthentication(ctx context.Context, w *world, b *book) error {
+	t := &talk{ctx: ctx, w: w, b: b}
+	if err := w.bucket(ctx, "g-auth", "prefix:1", ""); err != nil {
+		return err
+	}
+	l, err := w.acquire(ctx, "g-auth/1")
+	if err != nil {
+		return err
+	}
+	h := l.keys
+	const object = "/g-auth/1/object"
+	t.must(h, "PUT", object, body("hello"))
+	b.part("the Authorization header")
+	for _, as := range []principal{root, h} {
+		t.do(as, "GET", object)
+		t.do(as.forged(), "GET", object)
+		t.do(as.forged(), "PUT", object, body("x"))
+		t.do(as, "GET", object, ago(time.Hour))
+		t.do(as, "GET", object, ago(-time.Hour))
+		t.do(as, "PUT", object, body("x"), unsigned("X-Amz-Meta-Colour", "red"))
+		t.do(as, "GET", object, unsigned("X-Amz-Date", ""))
+		t.do(as, "GET", object, unsigned("X-Amz-Date", "nonsense"))
+		t.do(as, "GET", object, unsigned("X-Amz-Content-Sha256", ""))
+	}
+	unknown := root
+	unknown.name, unknown.access = "unknown", "nobody"
+	t.do(unknown, "GET", object)
+	without := h
+	without.name, without.session = "lease without its session token", ""
+	t.do(without, "GET", object)
+	swapped := h
+	swapped.name, swapped.access = "another access key with this session token", "ASIAAAAAAAAAAAAAAAAA"
+	t.do(swapped, "GET", object)
+	broken := h
+	broken.name, broken.session = "a session token that is changed", h.session[:len(h.session)-4]+"AAAA"
+	t.do(broken, "GET", object)
+	with := root
+	with.name, with.session = "root with a session token", h.session
+	t.do(with, "GET", object)
+	for _, value := range []string{
+		"nonsense", "AWS golden-root:signature", "AWS4-HMAC-SHA256", "AWS4-HMAC-SHA256 Credential=x, SignedHeaders=host, Signature=y", "Bearer x",
+		"AWS4-HMAC-SHA256 Credential=golden-root/20000101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=00",
+		"AWS4-HMAC-SHA256 Credential=golden-root/20000101/eu-west-1/s3/aws4_request, SignedHeaders=host;x-amz-date, Signature=00",
+		"AWS4-HMAC-SHA256 Credential=golden-root/20000101/us-east-1/ec2/aws4_request,SignedHeaders=host;x-amz-date,Signature=00", "",
+	} {
+		t.do(root, "GET", object, unsigned("Authorization", value))
+	}
+	b.part("presigned")
+	for _, as := range []principal{root, h} {
+		t.do(as, "GET", object, presigned(time.Minute))
+		t.do(as, "HEAD", object, presigned(time.Minute))
+		t.do(as, "PUT", object, presigned(time.Minute), body("presigned"))
+		t.do(as, "DELETE", object+"-x", presigned(time.Minute))
+		t.do(as, "GET", object, presigned(time.Minute), ago(time.Hour))
+		t.do(as, "GET", object, presigned(time.Minute), ago(-time.Hour))
+		t.do(as, "GET", object, presigned(8*24*time.Hour))
+		t.do(as, "GET", object, presigned(-time.Minute))
+		t.do(as.forged(), "GET", object, presigned(time.Minute))
+		t.do(as.forged(), "PUT", object, presigned(time.Minute), body("x"))
+		t.do(as, "PUT", object, presigned(time.Minute), body("x"), unsigned("X-Amz-Meta-Colour", "red"))
+		t.do(as, "PUT", object, presigned(time.Minute), body("x"), unsigned("X-Amz-Content-Sha256", hexSum("x")))
+		t.do(as, "GET", object, presigned(time.Minute), unsigned("Authorization", "AWS4-HMAC-SHA256 Credential=x, SignedHeaders=host, Signature=y"))
+	}
+	t.do(anonymous, "GET", object+"?AWSAccessKeyId=golden-root&Expires=4102444800&Signature=x", note("version 2 of the signature"))
+	t.do(anonymous, "GET", object+"?X-Amz-Algorithm=AWS4-HMAC-SHA256")
+	b.part("the digest of the body")
+	t.do(h, "PUT", object, body("hello"), payload(hexSum("hello")))
+	t.do(h, "PUT", object, body("jello"), payload(hexSum("hello")))
+	t.do(h, "PUT", object, body("hello"), payload("nonsense"))
+	t.do(h, "GET", object, payload(hexSum("")))
+	t.do(h, "GET", object, payload("nonsense"))
+	b.part("a host per bucket")
+	const domain = "g-auth." + s3Domain
+	t.do(h, "GET", "/1/object", host(domain))
+	t.do(h, "PUT", "/1/host", host(domain), body("hello"))
+	t.do(root, "GET", "/?list-type=2", host(domain))
+	t.do(root, "GET", "/?prefix=g-auth", host(s3Domain))
+	t.do(root, "GET", object, host(s3Domain))
+	t.do(root, "GET", "/1/object", host("g-nowhere."+s3Domain))
+	t.do(h, "GET", object, host("elsewhere.test"))
+	t.do(h, "GET", "/1/object", host("G-AUTH."+strings.ToUpper(s3Domain)))
+	t.do(h, "GET", "/1/object", host(domain), changed(func(sent string) string {
+		return strings.Replace(sent, "GET /1/object", "GET http://"+domain+"/1/object", 1)
+	}), note("absolute"))
+	t.do(h, "GET", "/1/object", host(domain), changed(func(sent string) string {
+		return strings.Replace(sent, "GET /1/object", "GET http://elsewhere.test/1/object", 1)
+	}), note("absolute, of another host"))
+	return t.err
+}
+
+// playBodies sends bodies in chunks, cut short and too long.
+func playBodies(ctx context.Context, w *world, b *book) error {
+	t := &talk{ctx: ctx, w: w, b: b}
+	if err := w.bucket(ctx, "g-bodies", "prefix:1", ""); err != nil {
+		return err
+	}
+	l, err := w.acquire(ctx, "g-bodies/1")
+	if err != nil {
+		return err
+	}
+	h := l.keys
+	const object = "/g-bodies/1/object"
+	b.part("chunks")
+	damaged := changed(func(sent string) string { return strings.Replace(sent, "\r\nhello", "\r\njello", 1) })
+	cut := changed(func(sent string) string {
+		head, _, _ := strings.Cut(sent, "\r\n\r\n")
+		return contentLength.ReplaceAllString(head, "Content-Length: 5") + "\r\n\r\nhello"
+	})
+	for _, kind := range []string{signedChunks, signedChunksTrailer, plainChunksTrailer} {
+		trailer := "x-amz-checksum-crc32:NhCmhg=="
+		if kind == signedChunks {
+			trailer = ""
+		}
+		t.do(h, "PUT", object, body("hello"), chunks(kind, trailer))
+		t.do(root, "GET", object)
+		t.do(h, "PUT", object, body("hello"), chunks(kind, trailer), damaged, note("damaged"))
+		t.do(h, "PUT", object, body("hello"), chunks(kind, trailer), cut, note("no chunks"))
+		t.do(h, "PUT", object, body("hello"), chunks(kind, "x-amz-checksum-crc32:AAAAAA=="), note("wrong checksum"))
+		t.do(h, "PUT", object, body("hello"), chunks(kind, "x-amz-checksum-nonsense:AAAAAA=="), note("unknown checksum"))
+		t.do(h, "PUT", object, body("hello"), chunks(kind, trailer), unsigned("X-Amz-Decoded-Content-Length", ""), note("no length"))
+		t.do(h, "PUT", object, body("hello"), chunks(kind, trailer), unsigned("X-Amz-Decoded-Content-Length", "4"), note("another length"))
+		t.do(root, "PUT", object, body("hello"), chunks(kind, trailer))
+		t.do(root, "GET", object)
+	}
+	t.do(h, "PUT", object, body("hello"), chunks("STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD", ""))
+	t.do(h, "PUT", object, body("hello"), chunks("STREAMING-NONSENSE", ""))
+	b.part("lengths")
+	length := func(value string) option {
+		return changed(func(sent string) string { return contentLength.ReplaceAllString(sent, value) })
+	}
+	transfer := func(c *s3Call) { c.transfer = true }
+	t.do(h, "PUT", object, body("hello"), transfer, note("Transfer-Encoding: chunked"))
+	t.do(h, "PUT", object, body("hello"), length("Content-Length: 5\r\nContent-Length: 4"), note("two lengths"))
+	t.do(h, "PUT", object, body("hello"), length("Content-Length: x"), note("length x"))
+	t.do(h, "PUT", object, body("hello"), length("Content-Length: -5"), note("length -5"))
+	t.do(h, "PUT", object, body("hello"), length("Content-Length: 5368709121"), ends, note("5 GiB and a byte, cut short"))
+	t.do(h, "PUT", object, body("hello"), length("Content-Length: 6"), ends, note("6 bytes, cut short"))
+	t.do(h, "PUT", object, body("hello"), length("Content-Length: 100000"), ends, note("100000 bytes, cut short"))
+	t.do(h, "PUT", object, body("hello"), header("Expect", "100-continue"))
+	t.do(root, "PUT", object, body("hello"), header("Expect", "100-continue"))
+	t.do(h, "PUT", object, body("hello"), header("Expect", "nonsense"))
+	t.do(h, "PUT", object, body(strings.Repeat("x", 70<<10)))
+	t.do(root, "PUT", object, body(strings.Repeat("x", 70<<10)))
+	return t.err
+}
+
+var contentLength = regexp.MustCompile(`Content-Length: \d+`)
+
+// formOf is the body of a browser's upload.
+func formOf(p principal, bucket, data string, fields map[string]string, expires time.Duration, conditions ...string) string {
+	now := time.Now().UTC()
+	date := now.Format("20060102")
+	all := map[string]string{
+		"x-amz-algorithm": "AWS4-HMAC-SHA256", "x-amz-date": now.Format("20060102T150405Z"),
+		"x-amz-credential": p.access + "/" + date + "/" + region + "/s3/aws4_request",
+	}
+	if p.session != "" {
+		all["x-amz-security-token"] = p.session
+	}
+	for name, value := range fields {
+		all[name] = value
+	}
+	for _, name := range sorted(all) {
+		conditions = append(conditions, fmt.Sprintf("{%q: %q}", name, all[name]))
+	}
+	policy := fmt.Sprintf(`{"expiration": %q, "conditions": [{"bucket": %q}, %s]}`, now.Add(expires).Format(time.RFC3339), bucket, strings.Join(conditions, ", "))
+	if p.access != "" {
+		all["policy"] = base64.StdEncoding.EncodeToString([]byte(policy))
+		all["x-amz-signature"] = hex.EncodeToString(keyed(p.signingKey(now), []byte(all["policy"])))
+	}
+	var text strings.Builder
+	for _, name := range sorted(all) {
+		fmt.Fprintf(&text, "--b\r\nContent-Disposition: form-data; name=%q\r\n\r\n%s\r\n", name, all[name])
+	}
+	return text.String() + "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\n" + data + "\r\n--b--\r\n"
+}
+
+// playForms uploads by forms.
+func playForms(ctx context.Context, w *world, b *book) error {
+	t := &talk{ctx: ctx, w: w, b: b}
+	if err := w.bucket(ctx, "g-forms", "prefix:1", ""); err != nil {
+		return err
+	}
+	stale, current, err := w.pair(ctx, "g-forms/1")
+	if err != nil {
+		return err
+	}
+	post := func(p principal, what string, fields map[string]string, expires time.Duration, conditions ...string) {
+		b.line("=== POST /g-forms (a form of %s) %s", p.name, what)
+		for _, name := range sorted(fields) {
+			b.line("> %s = %s", name, fields[name])
+		}
+		text := formOf(p, "g-forms", "hello", fields, expires, conditions...)
+		r := t.quiet(anonymous, "POST", "/g-forms", body(text), unsigned("Content-Type", "multipart/form-data; boundary=b"))
+		if t.err == nil {
+			b.answer(r)
+		}
+	}
+	b.mask.keep[sumOf("hello")] = true
+	key := func(more ...string) map[string]string {
+		fields := map[string]string{"key": "1/form"}
+		put(&fields, more)
+		return fields
+	}
+	for _, p := range []principal{current.keys, stale.keys, root, anonymous, current.keys.forged()} {
+		post(p, "", key(), time.Hour)
+	}
+	post(current.keys, "", key("success_action_status", "201"), time.Hour)
+	post(current.keys, "", key("success_action_status", "200"), time.Hour)
+	post(current.keys, "", key("success_action_redirect", "http://elsewhere.test/x"), time.Hour)
+	post(current.keys, "", key("Content-Type", "text/plain", "x-amz-meta-colour", "blue", "Cache-Control", "max-age=1"), time.Hour)
+	t.do(root, "HEAD", "/g-forms/1/form")
+	post(current.keys, "expired", key(), -time.Hour)
+	post(current.keys, "too short", key(), time.Hour, `["content-length-range", 10, 20]`)
+	post(current.keys, "too long", key(), time.Hour, `["content-length-range", 1, 2]`)
+	post(current.keys, "in the range", key(), time.Hour, `["content-length-range", 1, 20]`)
+	post(current.keys, "another key than asked for", key(), time.Hour, `["starts-with", "$key", "2/"]`)
+	post(current.keys, "", map[string]string{"key": "2/form"}, time.Hour)
+	post(current.keys, "", map[string]string{"key": "1/${filename}"}, time.Hour)
+	post(current.keys, "", map[string]string{}, time.Hour)
+	for _, field := range [][]string{
+		{"acl", "public-read"}, {"acl", "private"}, {"x-amz-server-side-encryption", "AES256"}, {"If-Match", `"x"`}, {"If-None-Match", "*"}, {"Fencing-Token", current.Grant}, {"Content-MD5", md5Of("hello")},
+		{"x-amz-storage-class", "GLACIER"}, {"tagging", "<Tagging><TagSet><Tag><Key>a</Key><Value>1</Value></Tag></TagSet></Tagging>"}, {"x-amz-checksum-sha256", helloSHA256},
+	} {
+		post(current.keys, "", key(field...), time.Hour)
+	}
+	b.part("malformed forms")
+	for _, text := range []string{"", "--b--\r\n", "--b\r\n", "nonsense"} {
+		t.do(anonymous, "POST", "/g-forms", body(text), unsigned("Content-Type", "multipart/form-data; boundary=b"))
+	}
+	t.do(anonymous, "POST", "/g-forms", body("x"), unsigned("Content-Type", "multipart/form-data"))
+	t.do(anonymous, "POST", "/g-forms", body("x"), unsigned("Content-Type", "text/plain"))
+	t.do(root, "POST", "/g-forms", body("x"))
+	t.do(anonymous, "POST", "/g-nowhere", body(formOf(root, "g-nowhere", "x", key(), time.Hour)), unsigned("Content-Type", "multipart/form-data; boundary=b"), quietBody)
+	return t.err
+}
+
+// quietBody leaves the body out of the transcript.
+func quietBody(c *s3Call) { c.silent = true }
+
+// playEdge sends what no operation is: other methods, limits, odd paths, CORS.
+func playEdge(ctx context.Context, w *world, b *book) error {
+	t := &talk{ctx: ctx, w: w, b: b}
+	if err := w.bucket(ctx, "g-edge", "none", ""); err != nil {
+		return err
+	}
+	t.must(root, "PUT", "/g-edge/object", body("hello"))
+	b.part("methods")
+	for _, method := range []string{"PATCH", "TRACE", "OPTIONS", "CONNECT", "PROPFIND", "POST"} {
+		for _, target := range []string{"/", "/g-edge", "/g-edge/object"} {
+			t.do(root, method, target)
+		}
+	}
+	t.do(root, "PUT", "/", body("x"))
+	t.do(root, "DELETE", "/")
+	t.do(root, "HEAD", "/")
+	b.part("paths")
+	for _, path := range []string{"//", "//object", "/g-edge//object", "/g-edge/../g-edge/object", "/%67-edge/object", "/g-edge%2Fobject", "/g-edge/object%20", "/G-EDGE/object"} {
+		t.do(root, "GET", path)
+	}
+	for _, path := range []string{"/g-edge/%", "/g-edge/%zz", "g-edge/object", "*", "http://", "/g-edge/a b"} {
+		t.do(root, "GET", "/g-edge/object", changed(func(sent string) string { return strings.Replace(sent, "GET /g-edge/object", "GET "+path, 1) }), note("as "+path))
+	}
+	b.part("CORS")
+	cors := `<CORSConfiguration><CORSRule><AllowedOrigin>http://a.test</AllowedOrigin><AllowedMethod>GET</AllowedMethod><AllowedMethod>PUT</AllowedMethod>` +
+		`<AllowedHeader>x-amz-*</AllowedHeader><ExposeHeader>Fencing-Code</ExposeHeader><MaxAgeSeconds>60</MaxAgeSeconds></CORSRule></CORSConfiguration>`
+	origin := func(name string, more ...string) option {
+		return unsigned(append([]string{"Origin", name}, more...)...)
+	}
+	preflight := func(name, method string, more ...string) option {
+		return origin(name, append([]string{"Access-Control-Request-Method", method}, more...)...)
+	}
+	t.do(anonymous, "OPTIONS", "/g-edge/object", preflight("http://a.test", "GET"), note("no rules"))
+	t.must(root, "PUT", "/g-edge?cors", body(cors), header("Content-MD5", md5Of(cors)))
+	t.do(anonymous, "OPTIONS", "/g-edge/object", preflight("http://a.test", "GET"))
+	t.do(anonymous, "OPTIONS", "/g-edge", preflight("http://a.test", "PUT", "Access-Control-Request-Headers", "x-amz-date, x-amz-meta-a"))
+	t.do(anonymous, "OPTIONS", "/g-edge/object", preflight("http://a.test", "PUT", "Access-Control-Request-Headers", "authorization"))
+	t.do(anonymous, "OPTIONS", "/g-edge/object", preflight("http://a.test", "DELETE"))
+	t.do(anonymous, "OPTIONS", "/g-edge/object", preflight("http://b.test", "GET"))
+	t.do(anonymous, "OPTIONS", "/g-edge/object", preflight("http://a.test", "nonsense"))
+	t.do(anonymous, "OPTIONS", "/g-edge/object", origin("http://a.test"))
+	t.do(anonymous, "OPTIONS", "/g-nowhere/object", preflight("http://a.test", "GET"))
+	t.do(root, "GET", "/g-edge/object", origin("http://a.test"))
+	t.do(root, "GET", "/g-edge/object", origin("http://b.test"))
+	t.do(root, "GET", "/g-edge/nothing", origin("http://a.test"))
+	t.do(anonymous, "PUT", "/g-edge/object", origin("http://a.test"))
+	t.do(root, "GET", "/g-edge?list-type=2", origin("http://a.test"))
+	b.part("limits")
+	t.do(root, "GET", "/g-edge/object", unsigned("X-Long", strings.Repeat("x", 9<<10)))
+	t.do(root, "GET", "/g-edge/"+strings.Repeat("k", 9<<10))
+	long := "<Tagging>" + strings.Repeat(" ", 2<<20) + "</Tagging>"
+	t.do(root, "PUT", "/g-edge?tagging", body(long), header("Content-MD5", md5Of(long)))
+	long = "<Tagging>" + strings.Repeat(" ", 65<<10) + "</Tagging>"
+	t.do(root, "PUT", "/g-edge?tagging", body(long), header("Content-MD5", md5Of(long)))
+	b.part("what is no request")
+	for _, text := range []string{"nonsense\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "GET / HTTP/1.0\r\n\r\n"} {
+		b.line("=== %q", text)
+		r, err := exchange(ctx, w.s3, http.MethodGet, []byte(text))
+		if err != nil {
+			return err
+		}
+		b.answer(r)
+	}
+	return t.err
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/md5"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// reply is an answer as it came.
+type reply struct {
+	head   []string // the status line and the header lines, as sent
+	status int
+	header http.Header
+	body   string
+}
+
+// element is the text of the first XML element with the name.
+func (r *reply) element(name string) string {
+	_, rest, _ := strings.Cut(r.body, "<"+name+">")
+	text, _, _ := strings.Cut(rest, "</"+name+">")
+	return text
+}
+
+// brief is the status, and the code where there is one.
+func (r *reply) brief() string {
+	return strings.TrimSpace(fmt.Sprintf("%d %s", r.status, r.element("Code")))
+}
+
+// exchange sends bytes on a connection of their own and reads the answers until
+// one that is final.
+func exchange(ctx context.Context, addr, method string, sent []byte) (*reply, error) {
+	return exchangeUntil(ctx, addr, method, sent, false)
+}
+
+// exchangeUntil is exchange, which says behind the last byte that nothing more
+// comes where it ends the sending.
+func exchangeUntil(ctx context.Context, addr, method string, sent []byte, ends bool) (*reply, error) {
+	conn, err := dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	wrote := make(chan struct{})
+	go func() { // the server may answer before it has read everything
+		defer close(wrote)
+		_, _ = conn.Write(sent)
+		if half, can := conn.(*net.TCPConn); can && ends {
+			_ = half.CloseWrite()
+		}
+	}()
+	r := new(reply)
+	in := bufio.NewReader(conn)
+	for {
+		head, err := readHead(in)
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				r.head = append(r.head, "connection closed")
+				return r, nil
+			}
+			return nil, err
+		}
+		lines := strings.Split(strings.TrimRight(head, "\r\n"), "\r\n")
+		slices.Sort(lines[1:])
+		r.head = append(r.head, lines...)
+		res, err := http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader(head), in)), &http.Request{Method: method})
+		if err != nil {
+			return nil, err
+		}
+		if res.StatusCode < http.StatusOK {
+			continue
+		}
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			r.head = append(r.head, "the body ends early")
+		}
+		r.status, r.header, r.body = res.StatusCode, res.Header, string(body)
+		return r, res.Body.Close()
+	}
+}
+
+func readHead(in *bufio.Reader) (string, error) {
+	var head strings.Builder
+	for {
+		line, err := in.ReadString('\n')
+		head.WriteString(line)
+		if err != nil {
+			return "", err
+		}
+		if strings.TrimRight(line, "\r\n") == "" {
+			return head.String(), nil
+		}
+	}
+}
+
+// raw is the request's bytes.
+func rawOf(req *http.Request) ([]byte, error) {
+	var out bytes.Buffer
+	err := req.Write(&out)
+	return out.Bytes(), err
+}
+
+// answer writes the reply into the transcript.
+func (b *book) answer(r *reply) {
+	body := r.body
+	masked := b.mask.of(body)
+	for _, line := range r.head {
+		if masked != body && strings.HasPrefix(strings.ToLower(line), "content-length:") {
+			line = "Content-Length: <n>" // its length varies with what is masked
+		}
+		b.lines("< ", line)
+	}
+	b.lines("", readable(body))
+	b.out.WriteByte('\n')
+}
+
+const longBody = 1 << 14
+
+// readable is a body in lines, so that a diff shows what changed.
+func readable(body string) string {
+	switch {
+	case len(body) > longBody || !utf8.ValidString(body):
+		return fmt.Sprintf("(%d bytes, MD5 %s)", len(body), sumOf(body))
+	case strings.HasPrefix(body, "<") && strings.HasSuffix(strings.TrimSpace(body), ">"):
+		return strings.ReplaceAll(body, "><", ">\n<")
+	case strings.HasPrefix(body, "{") || strings.HasPrefix(body, "["):
+		var out bytes.Buffer
+		if json.Indent(&out, []byte(body), "", " ") == nil {
+			return out.String()
+		}
+	}
+	return body
+}
+
+func sumOf(s string) string {
+	sum := md5.Sum([]byte(s))
+	return hex.EncodeToString(sum[:])
+}
+
+// bodyLine is what the transcript says of a body that is sent.
+func (b *book) bodyLine(body string) {
+	b.mask.keep[sumOf(body)] = true
+	switch {
+	case body == "":
+	case len(body) > 1000 || !utf8.ValidString(body):
+		b.line("> (%d bytes, MD5 %s)", len(body), sumOf(body))
+	default:
+		b.lines("> ", readable(body))
+	}
+}
