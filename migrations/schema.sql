@@ -11,7 +11,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 1, code 1 8b48254d9dbc'
+  COMMENT 'fencegate fence state 1, code 1 82a4b33035a7'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -115,6 +115,21 @@ VIEW fence.fences
      FROM fence.resources;
   OWNER fence_owner
   GRANT SELECT TO fence_gateway
+
+VIEW fence.outdated
+  relation regclass
+  generation integer
+   SELECT r.relation,
+      o.generation
+     FROM (fence.registry r
+       JOIN pg_proc p ON (((p.pronamespace = ('fence'::regnamespace)::oid) AND (p.proname = ('rows_'::text || r.number))))),
+      LATERAL ( SELECT COALESCE(("substring"(obj_description(p.oid, 'pg_proc'::name), '^generation ([0-9]{1,9})$'::text))::integer, 0) AS "coalesce") o(generation)
+    WHERE ((o.generation < fence.generation()) AND (NOT (EXISTS ( SELECT
+             FROM (pg_inherits i
+               JOIN fence.registry a ON (((a.relation)::oid = i.inhparent)))
+            WHERE ((i.inhrelid = (r.relation)::oid) AND (a.number = r.number))))));
+  OWNER fence_owner
+  GRANT SELECT TO PUBLIC
 
 VIEW fence.protected
   relation regclass
@@ -424,6 +439,12 @@ FUNCTION fence.forget(p_relation regclass) RETURNS void
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
+FUNCTION fence.generation() RETURNS integer
+  sql IMMUTABLE PARALLEL SAFE COST 100
+  body 0863a14afc860187314066b57bccf8c5
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
 FUNCTION fence.guard() RETURNS trigger
   plpgsql VOLATILE SECURITY DEFINER COST 100
   body a71e598142a3a15db9c6c4022376eea4
@@ -529,7 +550,7 @@ FUNCTION fence.make_counter(p_number integer) RETURNS integer
 FUNCTION fence.make_rows(p_index regclass, p_stamp name) RETURNS integer
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body dcd64f75138134fc81b35a1cba5c5023
+  body 3427bb96e9fb85df32b1b50a031bfec4
   OWNER fence_owner
   GRANT EXECUTE TO fence_writer
 
@@ -641,6 +662,13 @@ FUNCTION fence.raise_unsealed(p_resource text, p_token bigint) RETURNS fence.ver
   SET search_path=pg_catalog, pg_temp
   body 39f7830241c6db0490df4519dda84c0e
   OWNER fence_owner
+
+FUNCTION fence.refresh(relation regclass, patience interval DEFAULT '00:00:03'::interval) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 97f2e06fbe70d6f07acf23ccbf8befb9
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
 
 FUNCTION fence.refusal(p_state text, p_message text, p_resource text, p_presented bigint, p_recorded bigint, p_needed text DEFAULT NULL::text, p_advice text DEFAULT NULL::text, p_held_by text DEFAULT NULL::text) RETURNS fence.verdict
   sql STABLE COST 100

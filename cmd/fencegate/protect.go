@@ -2,7 +2,10 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 )
@@ -14,6 +17,7 @@ const (
 	unprotectTable  = `SELECT fence.unprotect($1::regclass)`
 	unprotectSchema = `SELECT fence.unprotect_schema($1::regnamespace)`
 	enforceTable    = `SELECT fence.enforce($1::regclass)`
+	refreshTable    = `SELECT fence.refresh($1::regclass, make_interval(secs => $2))`
 
 	installEventTriggers   = `SELECT fence.install_event_triggers()`
 	uninstallEventTriggers = `SELECT fence.uninstall_event_triggers()`
@@ -99,6 +103,33 @@ func newEnforce() *cobra.Command {
 			return d.change(cmd, "protected", enforceTable, args[0])
 		},
 	}
+	d.register(cmd, asOwner)
+	return cmd
+}
+
+func newRefresh() *cobra.Command {
+	var d database
+	var patience time.Duration
+	cmd := &cobra.Command{
+		Use:   "refresh TABLE",
+		Short: "Make a table's guards anew, with the functions of the schema's version; doctor says where",
+		Long: `Make a table's guards anew, as they are, with the functions that the schema's version makes for a table.
+Older ones go on working, so it is never urgent. It locks the table for a moment, and gives up where the writers
+at work take longer than --lock-timeout.`,
+		Example: `  fencegate fence refresh public.orders --lock-timeout 1s`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if patience <= 0 {
+				return usage(fmt.Errorf("--lock-timeout %s: it must be above 0", patience))
+			}
+			err := d.change(cmd, "protected", refreshTable, args[0], patience.Seconds())
+			if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "55P03" {
+				err = withHint(err, exitFailed, "writers hold the table; nothing was changed: try again, or with a longer --lock-timeout")
+			}
+			return err
+		},
+	}
+	cmd.Flags().DurationVar(&patience, "lock-timeout", 3*time.Second, "wait that long for the writers at work")
 	d.register(cmd, asOwner)
 	return cmd
 }

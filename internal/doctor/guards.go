@@ -48,10 +48,27 @@ func checkGuards(ctx context.Context, conn *pgx.Conn) []Finding {
 	case len(uncovered) == 0:
 		found = append(found, ok(check, "%d table(s), partitions included, all guarded fully", guarded))
 	}
+	found = append(found, checkGenerations(ctx, conn)...)
 	var patterns int
 	if conn.QueryRow(ctx, sqlUnsealed).Scan(&patterns) == nil && patterns > 0 {
 		found = append(found, warn("postgresql.unsealed", fmt.Sprintf("%d pattern(s) in fence.unsealed: a writer can invent tokens of these resources", patterns),
 			"Remove those whose tokens fencegate issues."))
+	}
+	return found
+}
+
+const sqlOutdated = `SELECT relation::text, generation::text FROM fence.outdated ORDER BY 1`
+
+// checkGenerations lists the tables whose guards an older version made.
+func checkGenerations(ctx context.Context, conn *pgx.Conn) []Finding {
+	const check = "postgresql.generations"
+	outdated, err := collect[fault](ctx, conn, sqlOutdated)
+	if err != nil {
+		return []Finding{unseen(check, err)}
+	}
+	found := make([]Finding, len(outdated))
+	for i, o := range outdated {
+		found[i] = warn(check, o.Found+" has guards of an older version (generation "+o.Do+"), which go on working", "When writers are few: fencegate fence refresh "+o.Found)
 	}
 	return found
 }

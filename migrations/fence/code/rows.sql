@@ -20,6 +20,12 @@
 -- whoever made it, whose functions would run here (tested). So rows_N looks into pg_trigger before it looks at rows. And no name of
 -- a user's may stand inside a dollar quote, which it could end: the code is quoted as a literal.
 
+-- The generation of what fence.make_rows makes: raise it with each change of the functions that it writes. Those that are there
+-- stay as they are, and go on working, until fence.refresh makes them anew; fence.outdated lists them.
+CREATE OR REPLACE FUNCTION fence.generation() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 1 $$;
+REVOKE ALL ON FUNCTION fence.generation() FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.generation() TO PUBLIC;
+
 -- The guard before each statement on a table with a resource per row, see fence.protect: a write of no rows, too, needs a
 -- current grant. Its arguments are for people: the expression and the number.
 CREATE OR REPLACE FUNCTION fence.guard_rows() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
@@ -182,6 +188,7 @@ END $f$,
     resource, token, CASE WHEN p_stamp IS NULL THEN 'NULL' ELSE 'tokens' END, (p_index IS NULL)::text));
   EXECUTE format('REVOKE ALL ON FUNCTION fence.rows_%s FROM PUBLIC', number);
   EXECUTE format('GRANT EXECUTE ON FUNCTION fence.rows_%s TO fence_writer', number);
+  EXECUTE format('COMMENT ON FUNCTION fence.rows_%s IS %L', number, format('generation %s', fence.generation()));
   IF p_stamp IS NOT NULL THEN
     PERFORM fence.make_stamp(number, p_stamp, CASE WHEN p_index IS NOT NULL THEN resource END);
   END IF;
