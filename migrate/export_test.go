@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"context"
+	"io"
 
 	"github.com/fencegate/fencegate/migrations"
 )
@@ -18,3 +19,5 @@ func (k Kit) Down(ctx context.Context, url string, which Set, force bool) error 
 func (k Kit) Look(ctx context.Context, url string, which Set) (Status, error) {
 	return kit(k).lookAt(ctx, url, which)
 }
+
+func (k Kit) WriteSQL(w io.Writer, which Set, from int) error { return kit(k).writeSQL(w, which, from) }

@@ -26,15 +26,8 @@ func newMigrate() *cobra.Command {
 		return nil
 	}
 	which := func() (migrate.Set, error) {
-		switch only {
-		case "":
-			return migrate.All, required()
-		case "fence":
-			return migrate.Fence, required()
-		case "objects":
-			return migrate.Objects, required()
-		}
-		return 0, usage(errors.New("--only is neither fence nor objects"))
+		set, err := setOf(only)
+		return set, errors.Join(err, required())
 	}
 	up := &cobra.Command{
 		Use:     "up",
@@ -87,11 +80,54 @@ them every stale writer could write again, and tokens would start anew.`,
 	}
 	for _, sub := range []*cobra.Command{up, down, status} {
 		sub.Flags().StringVar(&url, "postgres-url", "", "the database, as a login that may create roles and schemas (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
-		sub.Flags().StringVar(&only, "only", "", "one part alone: fence, or objects (what the S3 port keeps; needs the fence)")
+		sub.Flags().StringVar(&only, "only", "", onlyUsage)
 		cmd.AddCommand(sub)
 	}
+	cmd.AddCommand(newMigrateSQL())
 
 	down.Flags().BoolVar(&force, "force", false, "remove the schema although it holds fences")
 	markTypedOnly(down, "force") // no variable may take fences away
+	return cmd
+}
+
+const onlyUsage = "one part alone: fence, or objects (what the S3 port keeps; needs the fence)"
+
+// setOf reads --only.
+func setOf(only string) (migrate.Set, error) {
+	switch only {
+	case "":
+		return migrate.All, nil
+	case "fence":
+		return migrate.Fence, nil
+	case "objects":
+		return migrate.Objects, nil
+	}
+	return 0, usage(errors.New("--only is neither fence nor objects"))
+}
+
+func newMigrateSQL() *cobra.Command {
+	var only string
+	var from int
+	cmd := &cobra.Command{
+		Use:   "sql",
+		Short: "Print what up would do as plain SQL, for a database that programs may not change",
+		Long: `Print what up would do as plain SQL: one transaction, which a login that may create roles and schemas
+applies with psql. It records what it did, so that status, serve and a later up go on from there.`,
+		Example: `  fencegate migrate sql | psql -X -v ON_ERROR_STOP=1 postgres://admin@db/app
+  fencegate migrate sql --only fence --from 1 >upgrade.sql`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			set, err := setOf(only)
+			switch {
+			case err != nil:
+				return err
+			case from < 0 || from > 0 && only == "":
+				return usage(errors.New("--from is the state that one set has; name the set by --only"))
+			}
+			return migrate.WriteSQL(cmd.OutOrStdout(), set, from)
+		},
+	}
+	cmd.Flags().StringVar(&only, "only", "", onlyUsage)
+	cmd.Flags().IntVar(&from, "from", 0, "the state that the database has, as migrate status says it")
 	return cmd
 }
