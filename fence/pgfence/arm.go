@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
 // Arm raises the fence of a resource to a new token and drains the transactions
@@ -37,19 +38,25 @@ func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 	if err != nil {
 		return fmt.Errorf("arm %q: %w", a.Resource, err)
 	}
-	answered, err := f.armHearing(ctx, conn, a)
-	conn.Release()
-	if answered {
-		return err
-	}
+	return f.twice(ctx, conn, fmt.Sprintf("arm %q to %d", a.Resource, a.Token), func(conn *pgxpool.Conn) (answered bool, err error) {
+		return f.armHearing(ctx, conn, a)
+	})
+}
 
-	if conn, acquireErr := f.acquireAnswering(ctx); acquireErr == nil {
+// twice arms on a connection, and gives it back; where it is lost, once more on one
+// that answers.
+func (f *Fence) twice(ctx context.Context, conn *pgxpool.Conn, what string, arm func(*pgxpool.Conn) (answered bool, err error)) error {
+	return core.Twice(what, func() (bool, error) {
 		defer conn.Release()
-		if answered, err = f.armHearing(ctx, conn, a); answered {
-			return err
+		return arm(conn)
+	}, func() (bool, error) {
+		conn, err := f.acquireAnswering(ctx)
+		if err != nil {
+			return false, nil // the first error says more
 		}
-	}
-	return fmt.Errorf("arm %q to %d: %w: %w", a.Resource, a.Token, fence.ErrUnknown, err)
+		defer conn.Release()
+		return arm(conn)
+	})
 }
 
 // acquireAnswering returns a connection that answers, passing over those of the
@@ -90,7 +97,7 @@ func (f *Fence) armOn(ctx context.Context, conn *pgxpool.Conn, a fence.Arming) (
 		mode = pgx.QueryExecModeExec // which keeps the hash out of the statement's text
 	}
 	var armed bool
-	if err := conn.QueryRow(ctx, sqlArm, mode, a.Resource, int64(a.Token), a.SealHash, a.Holder, f.limitWithin(ctx).Microseconds()).Scan(&armed); err != nil {
+	if err := conn.QueryRow(ctx, core.SQLArm, mode, a.Resource, int64(a.Token), a.SealHash, a.Holder, f.patience.LimitWithin(ctx).Microseconds()).Scan(&armed); err != nil {
 		return ended(err), fmt.Errorf("arm %q to %d: %w", a.Resource, a.Token, Translate(err))
 	}
 	if armed {
@@ -106,10 +113,10 @@ func (f *Fence) raiseAndDrainOn(ctx context.Context, conn *pgxpool.Conn, a fence
 	defer func() { _ = p.Close() }() // a broken connection's error was returned already
 	grant := [][]byte{[]byte(a.Resource), []byte(a.Token.String()), a.SealHash}
 
-	p.SendQueryParams(sqlRaise, append(grant[:3:3], []byte(a.Holder), micros(f.limitWithin(ctx))),
+	p.SendQueryParams(core.SQLRaise, append(grant[:3:3], []byte(a.Holder), micros(f.patience.LimitWithin(ctx))),
 		[]uint32{pgtype.TextOID, pgtype.Int8OID, pgtype.ByteaOID, pgtype.TextOID, pgtype.Int8OID}, []int16{0, 0, 1, 0, 0}, resultFormats)
 	p.SendPipelineSync() // draining must begin after this commit
-	p.SendQueryParams(sqlDrain, append(grant[:3:3], micros(f.grace), micros(f.limitWithin(ctx))),
+	p.SendQueryParams(core.SQLDrain, append(grant[:3:3], micros(f.patience.Grace), micros(f.patience.LimitWithin(ctx))),
 		[]uint32{pgtype.TextOID, pgtype.Int8OID, pgtype.ByteaOID, pgtype.Int8OID, pgtype.Int8OID}, []int16{0, 0, 1, 0, 0}, resultFormats)
 	p.SendPipelineSync()
 	if err := p.Flush(); err != nil {
@@ -117,40 +124,11 @@ func (f *Fence) raiseAndDrainOn(ctx context.Context, conn *pgxpool.Conn, a fence
 	}
 
 	raised, recorded, err := answer(p)
-	switch {
-	case err != nil:
-		return ended(err), fmt.Errorf("raise the fence of %q to %d: %w", a.Resource, a.Token, Translate(err))
-	case !raised:
-		return true, &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
+	if answered, err := reports.Raised(a, raised, recorded, err); err != nil {
+		return answered, err
 	}
 	ours, recorded, err := answer(p)
-	switch {
-	case err != nil:
-		return ended(err), undrained(a, err)
-	case !ours: // somebody raised it further in between
-		return true, &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
-	}
-	return true, nil
-}
-
-// undrained says that the fence is raised, whatever stopped the drain.
-func undrained(a fence.Arming, err error) error {
-	if translated := Translate(err); errors.Is(translated, fence.ErrUndrained) || !ended(err) {
-		return fmt.Errorf("drain %q for %d: %w", a.Resource, a.Token, translated)
-	}
-	return &refused{
-		facts: &fence.UndrainedError{Resource: a.Resource, Token: a.Token, Detail: err.Error()},
-		err:   fmt.Errorf("fence of %q is raised to %d, but draining it failed: %w", a.Resource, a.Token, err),
-	}
-}
-
-// limitWithin is the drain's limit, cut so that the answer arrives before ctx ends.
-func (f *Fence) limitWithin(ctx context.Context) time.Duration {
-	limit := f.limit
-	if deadline, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(deadline)*9/10)
-	}
-	return max(limit, 0)
+	return reports.Drained(a, ours, recorded, err)
 }
 
 func micros(d time.Duration) []byte { return strconv.AppendInt(nil, d.Microseconds(), 10) }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
 // ArmAll raises the fences of several resources in one transaction, all or none,
@@ -38,35 +39,11 @@ func (f *Fence) ArmAll(ctx context.Context, all []fence.Arming) error {
 	}
 	conn, err := f.pool.Acquire(ctx)
 	if err != nil {
-		return fmt.Errorf("arm %s: %w", named(all), err)
+		return fmt.Errorf("arm %s: %w", core.NamedArmings(all), err)
 	}
-	answered, err := f.armAllOn(ctx, conn, all)
-	conn.Release()
-	if answered {
-		return err
-	}
-
-	if conn, acquireErr := f.acquireAnswering(ctx); acquireErr == nil {
-		defer conn.Release()
-		if answered, err = f.armAllOn(ctx, conn, all); answered {
-			return err
-		}
-	}
-	return fmt.Errorf("arm %s: %w: %w", named(all), fence.ErrUnknown, err)
-}
-
-// named names resources and tokens for people.
-func named(all []fence.Arming) string {
-	const most = 3
-	names := make([]string, 0, most+1)
-	for i, a := range all {
-		if i == most {
-			names = append(names, fmt.Sprintf("%d more", len(all)-most))
-			break
-		}
-		names = append(names, fmt.Sprintf("%q to %d", a.Resource, a.Token))
-	}
-	return strings.Join(names, ", ")
+	return f.twice(ctx, conn, "arm "+core.NamedArmings(all), func(conn *pgxpool.Conn) (answered bool, err error) {
+		return f.armAllOn(ctx, conn, all)
+	})
 }
 
 // armAllOn raises and drains on one connection. answered = false: the connection
@@ -74,14 +51,16 @@ func named(all []fence.Arming) string {
 func (f *Fence) armAllOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Arming) (answered bool, err error) {
 	heard, err := listen(ctx, conn.Conn())
 	if err != nil {
-		return ended(err) || errors.Is(err, ErrDeaf), fmt.Errorf("arm %s: %w", named(all), err)
+		return ended(err) || errors.Is(err, ErrDeaf), fmt.Errorf("arm %s: %w", core.NamedArmings(all), err)
 	}
 	resources, holders := make([]string, len(all)), make([]string, len(all))
 	tokens, hashes := make([]int64, len(all)), make([][]byte, len(all))
 	for i, a := range all {
 		resources[i], tokens[i], hashes[i], holders[i] = a.Resource, int64(a.Token), a.SealHash, a.Holder
 	}
-	none := func(err error) error { return fmt.Errorf("raise the fences of %s: %w", named(all), Translate(err)) }
+	none := func(err error) error {
+		return fmt.Errorf("raise the fences of %s: %w", core.NamedArmings(all), Translate(err))
+	}
 	ask := func(sql string, args ...any) (yes bool, resource string, recorded fence.Token, err error) {
 		var r *string
 		var n *int64
@@ -95,12 +74,12 @@ func (f *Fence) armAllOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Ar
 	overtaken := func(resource string, recorded fence.Token) error {
 		i := slices.Index(resources, resource)
 		if i < 0 {
-			return fmt.Errorf("arm %s: %w", named(all), fence.ErrNotRaised)
+			return fmt.Errorf("arm %s: %w", core.NamedArmings(all), fence.ErrNotRaised)
 		}
 		return &fence.NotRaisedError{Resource: resource, Offered: all[i].Token, Recorded: recorded}
 	}
 
-	raised, resource, recorded, err := ask(sqlRaiseAll, resources, tokens, hashes, holders, f.limitWithin(ctx).Microseconds())
+	raised, resource, recorded, err := ask(core.SQLRaiseAll, resources, tokens, hashes, holders, f.patience.LimitWithin(ctx).Microseconds())
 	switch {
 	case err != nil:
 		return ended(err), none(err)
@@ -108,21 +87,21 @@ func (f *Fence) armAllOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Ar
 		return true, overtaken(resource, recorded)
 	}
 	// Draining must begin after this commit.
-	ours, resource, recorded, err := ask(sqlDrainAll, resources, tokens, hashes, f.grace.Microseconds(), f.limitWithin(ctx).Microseconds())
+	ours, resource, recorded, err := ask(core.SQLDrainAll, resources, tokens, hashes, f.patience.Grace.Microseconds(), f.patience.LimitWithin(ctx).Microseconds())
 	switch {
 	case err != nil:
 		return ended(err), undrainedAll(all, err)
 	case !ours: // somebody raised it further in between
 		return true, overtaken(resource, recorded)
 	}
-	return true, heard.orUnknown(fmt.Sprintf("arm %s", named(all)))
+	return true, heard.orUnknown(fmt.Sprintf("arm %s", core.NamedArmings(all)))
 }
 
 // undrainedAll says that all fences are raised, whatever stopped the drain.
 func undrainedAll(all []fence.Arming, err error) error {
 	translated := Translate(err)
 	if errors.Is(translated, fence.ErrUndrained) || !ended(err) {
-		return fmt.Errorf("drain %s: %w", named(all), translated)
+		return fmt.Errorf("drain %s: %w", core.NamedArmings(all), translated)
 	}
-	return undrained(all[0], err)
+	return reports.Undrained(all[0], err)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
 // ExecBatch runs a batch of statements in a transaction under grants and commits
@@ -24,7 +25,7 @@ import (
 // transaction would have ended. Where the driver was told to write arguments into
 // the statement's text (the simple protocol), use InTx.
 func ExecBatch(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fence.Grant, batch *pgx.Batch) ([]pgconn.CommandTag, error) {
-	if err := validateAll(grants); err != nil {
+	if err := core.ValidateGrants(grants); err != nil {
 		return nil, err
 	}
 	if db == nil || batch == nil {
@@ -43,7 +44,7 @@ func ExecBatch(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fe
 	case *pgxpool.Pool:
 		pooled, err := d.Acquire(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("begin under %s: %w", naming(grants), err)
+			return nil, fmt.Errorf("begin under %s: %w", core.Named(grants), err)
 		}
 		defer pooled.Release()
 		conn = pooled.Conn()
@@ -59,7 +60,7 @@ func ExecBatch(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fe
 		err = ctx.Err()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("begin under %s: %w", naming(grants), err)
+		return nil, fmt.Errorf("begin under %s: %w", core.Named(grants), err)
 	}
 	r := pipelined{grants: grants}
 	err = conn.SendBatch(ctx, r.whole(opts, batch)).Close()
@@ -95,7 +96,7 @@ type pipelined struct {
 func (p *pipelined) whole(opts pgx.TxOptions, batch *pgx.Batch) *pgx.Batch {
 	whole := &pgx.Batch{}
 	whole.Queue(beginSQL(opts))
-	sql, args := using(p.grants, sqlUseMarked, sqlUseManyMarked)
+	sql, args := using(p.grants, core.SQLUseNamed, core.SQLUseManyNamed)
 	whole.Queue(sql, args...).QueryRow(func(row pgx.Row) error {
 		err := p.mark.scan(row)
 		p.first = err == nil || !ended(err)
@@ -108,7 +109,7 @@ func (p *pipelined) whole(opts pgx.TxOptions, batch *pgx.Batch) *pgx.Batch {
 			return nil
 		})
 	}
-	whole.Queue(sqlStillIn).Exec(func(pgconn.CommandTag) error {
+	whole.Queue(core.SQLStillIn).Exec(func(pgconn.CommandTag) error {
 		p.asked = true
 		return nil
 	})
@@ -121,7 +122,7 @@ func (p *pipelined) whole(opts pgx.TxOptions, batch *pgx.Batch) *pgx.Batch {
 
 // outcome says what became of it. err is the batch's.
 func (p *pipelined) outcome(err error, heard hearing) error {
-	switch names := naming(p.grants); {
+	switch names := core.Named(p.grants); {
 	case p.committed && heard.warned():
 		return fmt.Errorf("commit under %s: %w", names, p.mark.unknown(ErrUnreplicated))
 	case p.committed:

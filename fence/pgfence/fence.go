@@ -10,19 +10,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
-)
-
-const (
-	defaultGrace = 200 * time.Millisecond
-	defaultLimit = 5 * time.Second
+	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
 // Fence arms and inspects the fences of one database. It is safe for concurrent
 // use and keeps no state but the pool's.
 type Fence struct {
-	pool  *pgxpool.Pool
-	grace time.Duration
-	limit time.Duration
+	pool     *pgxpool.Pool
+	patience core.Patience
 }
 
 // Option is a choice for [New].
@@ -30,11 +25,11 @@ type Option func(*Fence)
 
 // WithGrace sets how long arming waits for transactions under a superseded
 // grant to end by themselves before it ends their sessions. Default 200 ms.
-func WithGrace(d time.Duration) Option { return func(f *Fence) { f.grace = d } }
+func WithGrace(d time.Duration) Option { return func(f *Fence) { f.patience.Grace = d } }
 
 // WithDrainLimit bounds draining, together with the context's deadline:
 // afterwards arming fails with a [*fence.UndrainedError]. Default 5 s.
-func WithDrainLimit(d time.Duration) Option { return func(f *Fence) { f.limit = d } }
+func WithDrainLimit(d time.Duration) Option { return func(f *Fence) { f.patience.Limit = d } }
 
 // New makes a Fence over a pool whose login is a member of fence_gateway. The
 // pool stays the caller's: closing it is too. Its sessions must run at the
@@ -45,7 +40,7 @@ func New(pool *pgxpool.Pool, opts ...Option) *Fence {
 	if pool == nil {
 		panic("pgfence.New: the pool is nil")
 	}
-	f := &Fence{pool: pool, grace: defaultGrace, limit: defaultLimit}
+	f := &Fence{pool: pool, patience: core.DefaultPatience}
 	for _, opt := range opts {
 		opt(f)
 	}
@@ -57,7 +52,7 @@ func (f *Fence) Inspect(ctx context.Context, resource string) (fence.Record, err
 	if err := fence.ValidateResource(resource); err != nil {
 		return fence.Record{}, err
 	}
-	rows, _ := f.pool.Query(ctx, sqlInspect, resource) // the error comes again from rows
+	rows, _ := f.pool.Query(ctx, core.SQLInspect, resource) // the error comes again from rows
 	record, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[fence.Record])
 	if errors.Is(err, pgx.ErrNoRows) {
 		return fence.Record{}, fmt.Errorf("inspect %q: %w", resource, fence.ErrNoFence)
@@ -72,7 +67,7 @@ func (f *Fence) Inspect(ctx context.Context, resource string) (fence.Record, err
 // after `after`, in the order of the names' bytes. The last name of one page is
 // `after` of the next.
 func (f *Fence) List(ctx context.Context, prefix, after string, limit int) ([]fence.Record, error) {
-	rows, _ := f.pool.Query(ctx, sqlList, prefix, after, limit) // the error comes again from rows
+	rows, _ := f.pool.Query(ctx, core.SQLList, prefix, after, limit) // the error comes again from rows
 	records, err := pgx.CollectRows(rows, pgx.RowToStructByPos[fence.Record])
 	if err != nil {
 		return nil, fmt.Errorf("list fences below %q: %w", prefix, err)
@@ -91,7 +86,7 @@ func (f *Fence) RaiseEpoch(ctx context.Context, above int64) (int64, error) {
 	var epoch int64
 	heard, err := listen(ctx, conn.Conn())
 	if err == nil {
-		err = conn.QueryRow(ctx, sqlRaiseEpoch, above).Scan(&epoch)
+		err = conn.QueryRow(ctx, core.SQLRaiseEpoch, above).Scan(&epoch)
 	}
 	if err == nil {
 		err = heard.orUnknown("wait for the standby")

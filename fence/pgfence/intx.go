@@ -12,11 +12,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
 // ErrTxEnded says that the function given to [InTx] ended the transaction
 // itself, so InTx can't answer for it: what was written before may be committed.
-var ErrTxEnded = errors.New("the function given to InTx ended its transaction; InTx does that")
+var ErrTxEnded = core.ErrTxEnded
 
 // rollbackPatience bounds the clean-up after a failure.
 const rollbackPatience = 5 * time.Second
@@ -69,25 +70,23 @@ func InTxWith(ctx context.Context, db Beginner, opts pgx.TxOptions, grant fence.
 // needs; each must be current. Their order makes no difference.
 func InTxAll(ctx context.Context, db Beginner, opts TxOptions, grants []fence.Grant, fn func(pgx.Tx) error) error {
 	err := inTx(ctx, db, opts.TxOptions, grants, fn)
-	if pool, ok := db.(*pgxpool.Pool); ok && opts.Resolve > 0 && errors.Is(err, fence.ErrUnknown) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), opts.Resolve)
-		defer cancel()
-		return Outcome(ctx, pool, err)
+	if pool, ok := db.(*pgxpool.Pool); ok {
+		return core.Resolved(ctx, opts.Resolve, err, func(ctx context.Context, err error) error { return Outcome(ctx, pool, err) })
 	}
 	return err
 }
 
 func inTx(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fence.Grant, fn func(pgx.Tx) error) error {
-	if err := validateAll(grants); err != nil {
+	if err := core.ValidateGrants(grants); err != nil {
 		return err
 	}
 	if db == nil || fn == nil {
 		return &fence.InvalidError{Field: "database or function", Reason: "is nil"}
 	}
-	opts.CommitQuery = sqlCommit
+	opts.CommitQuery = core.SQLCommit
 	tx, mark, err := begin(ctx, db, opts, grants)
 	if err != nil {
-		return fmt.Errorf("begin under %s: %w", naming(grants), Translate(err))
+		return fmt.Errorf("begin under %s: %w", core.Named(grants), Translate(err))
 	}
 	done := false
 	defer func() {
@@ -99,12 +98,12 @@ func inTx(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fence.G
 	lent := &lentTx{Tx: tx}
 	if err := fn(lent); err != nil {
 		if conn := tx.Conn().PgConn(); !lent.ended && !conn.IsClosed() && conn.TxStatus() == 'I' {
-			return fmt.Errorf("transaction under %s: %w: %w", naming(grants), ErrTxEnded, Translate(err)) // by SQL, and perhaps committed
+			return fmt.Errorf("transaction under %s: %w: %w", core.Named(grants), ErrTxEnded, Translate(err)) // by SQL, and perhaps committed
 		}
 		return Translate(err)
 	}
 	if err := committable(ctx, lent); err != nil {
-		return fmt.Errorf("transaction under %s: %w", naming(grants), err)
+		return fmt.Errorf("transaction under %s: %w", core.Named(grants), err)
 	}
 	done = true
 	return commit(ctx, tx, mark, grants)
@@ -152,7 +151,7 @@ func (m *mark) unknown(err error) error {
 // arguments into the statement's text, the grants go by themselves, as parameters.
 func begin(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fence.Grant) (tx pgx.Tx, m mark, err error) {
 	alone := sendsLiterals(db)
-	sql, args := using(grants, sqlUseMarked, sqlUseManyMarked)
+	sql, args := using(grants, core.SQLUseNamed, core.SQLUseManyNamed)
 	batch := &pgx.Batch{}
 	batch.BeginTx(opts)
 	if !alone {
@@ -206,12 +205,12 @@ func commit(ctx context.Context, tx pgx.Tx, m mark, grants []fence.Grant) error 
 			return nil
 		}
 		err = ErrUnreplicated
-	case ended(err) && errors.As(err, &pg) && strings.Contains(pg.Message, txEnded):
-		return fmt.Errorf("transaction under %s: %w", naming(grants), ErrTxEnded)
+	case ended(err) && errors.As(err, &pg) && strings.Contains(pg.Message, core.TxEnded):
+		return fmt.Errorf("transaction under %s: %w", core.Named(grants), ErrTxEnded)
 	case ended(err), errors.Is(err, pgx.ErrTxCommitRollback):
-		return fmt.Errorf("commit under %s: %w", naming(grants), Translate(err))
+		return fmt.Errorf("commit under %s: %w", core.Named(grants), Translate(err))
 	}
-	return fmt.Errorf("commit under %s: %w", naming(grants), m.unknown(err))
+	return fmt.Errorf("commit under %s: %w", core.Named(grants), m.unknown(err))
 }
 
 // rollback works on after the caller's context has ended.

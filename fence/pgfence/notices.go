@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
 var (
@@ -107,7 +108,7 @@ func listen(ctx context.Context, conn *pgx.Conn) (hearing, error) {
 		return h, nil
 	}
 	var waits bool
-	if err := conn.QueryRow(ctx, sqlWaits).Scan(&waits); err != nil {
+	if err := conn.QueryRow(ctx, core.SQLWaits).Scan(&waits); err != nil {
 		return h, fmt.Errorf("look whether a standby is synchronous: %w", err)
 	}
 	if waits {

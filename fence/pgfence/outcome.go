@@ -3,12 +3,11 @@ package pgfence
 import (
 	"context"
 	"errors"
-	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
 // ErrNotCommitted is [fence.ErrNotCommitted].
@@ -28,32 +27,8 @@ type UnknownError = fence.UnknownError
 //
 // An error that is no [*UnknownError], nil included, comes back as it is.
 func Outcome(ctx context.Context, db Beginner, err error) error {
-	var unknown *UnknownError
-	if !errors.As(err, &unknown) || unknown.XID == "" {
-		return err
-	}
-	wait := time.NewTimer(0)
-	defer wait.Stop()
-	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w (its outcome was not found: %w)", err, ctx.Err())
-		case <-wait.C:
-		}
-		status, askErr := ask(ctx, db, unknown)
-		switch {
-		case askErr != nil && ended(askErr), errors.Is(askErr, ErrDeaf):
-			return fmt.Errorf("%w (its outcome was not found: %w)", err, askErr)
-		case askErr != nil, status == "in progress":
-			wait.Reset(pause)
-		case status == "committed":
-			return nil
-		case status == "aborted":
-			return fmt.Errorf("%w: %w", ErrNotCommitted, unknown.Err)
-		default:
-			return err
-		}
-	}
+	return core.Outcome(ctx, err, func(ctx context.Context, unknown *UnknownError) (string, error) { return ask(ctx, db, unknown) },
+		func(err error) bool { return ended(err) || errors.Is(err, ErrDeaf) })
 }
 
 // ask asks once, in a transaction whose COMMIT waits for the standbys too.
@@ -61,7 +36,7 @@ func ask(ctx context.Context, db Beginner, unknown *UnknownError) (status string
 	batch := &pgx.Batch{}
 	batch.BeginTx(pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
 	var waits bool
-	batch.Queue(sqlOutcome+`, `+waiting, unknown.XID, unknown.Run).QueryRow(func(row pgx.Row) error { return row.Scan(&status, &waits) })
+	batch.Queue(core.SQLOutcome+`, `+core.Waits, unknown.XID, unknown.Run).QueryRow(func(row pgx.Row) error { return row.Scan(&status, &waits) })
 	results := db.SendBatch(ctx, batch)
 	err = results.Close()
 	tx := results.Tx()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
 // Revoke arms a resource past its holder, to a seal that nobody knows: the
@@ -13,8 +14,8 @@ import (
 // [fence.ErrNoFence]. A [*fence.UndrainedError] comes with the token: the fence is
 // raised, but a transaction of the old holder may still commit.
 func (f *Fence) Revoke(ctx context.Context, resource, holder string) (fence.Token, error) {
-	if err := (fence.Arming{Resource: resource, Token: 1, Holder: holder}).Validate(); err != nil {
-		return 0, err // before anything is raised
+	if err := core.ValidateRevocation(resource, holder); err != nil {
+		return 0, err
 	}
 	conn, err := f.pool.Acquire(ctx)
 	if err != nil {
@@ -22,16 +23,10 @@ func (f *Fence) Revoke(ctx context.Context, resource, holder string) (fence.Toke
 	}
 	var token *int64
 	var sealHash []byte
-	err = conn.QueryRow(ctx, sqlRevoke, resource, holder).Scan(&token, &sealHash)
+	err = conn.QueryRow(ctx, core.SQLRevoke, resource, holder).Scan(&token, &sealHash)
 	conn.Release()
-	if err != nil {
-		if ended(err) {
-			return 0, fmt.Errorf("revoke %q: %w", resource, Translate(err))
-		}
-		return 0, fmt.Errorf("revoke %q: %w: %w", resource, fence.ErrUnknown, err)
-	}
-	if token == nil {
-		return 0, fmt.Errorf("revoke %q: %w", resource, fence.ErrNoFence)
+	if err := reports.Revoked(resource, token != nil, err); err != nil {
+		return 0, err
 	}
 	raised := fence.Token(*token)
 	// Arming what is recorded already raises nothing and drains.

@@ -1,11 +1,12 @@
 package pgfence
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
 // Translate adds the facts to an error by which PostgreSQL's fence refused: for
@@ -14,34 +15,16 @@ import (
 // or [*fence.UndrainedError] for errors.As, and the matching sentinel for
 // errors.Is. The original stays in the chain and gives the text. Other errors,
 // and nil, come back unchanged.
-func Translate(err error) error {
-	var pg *pgconn.PgError
-	if _, done := fence.CodeOf(err); done || !errors.As(err, &pg) {
-		return err
-	}
-	if facts := fence.Refusal(pg.Code, pg.Detail); facts != nil {
-		return &refused{facts: facts, err: err}
-	}
-	return err
-}
+func Translate(err error) error { return reports.Translate(err) }
 
-// refused is a refusal: its facts, and the error that brought it.
-type refused struct{ facts, err error }
+// ended is [core.Reports.Ended].
+func ended(err error) bool { return reports.Ended(err) }
 
-func (r *refused) Error() string   { return r.err.Error() }
-func (r *refused) Unwrap() []error { return []error{r.facts, r.err} }
-
-// ended reports whether the server itself ended the statement with an error, so
-// that its transaction is rolled back. FATAL and PANIC end the session, which
-// may have happened after a commit whose acknowledgement is missing.
-func ended(err error) bool {
+// reports reads what PostgreSQL says of an error of pgx.
+var reports core.Reports = func(err error) (core.Report, bool) {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
-		return false
+		return core.Report{}, false
 	}
-	severity := pg.SeverityUnlocalized
-	if severity == "" {
-		severity = pg.Severity
-	}
-	return severity == "ERROR"
+	return core.Report{SQLState: pg.Code, Detail: pg.Detail, Severity: cmp.Or(pg.SeverityUnlocalized, pg.Severity)}, true
 }

@@ -3,11 +3,11 @@ package pgfence
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
 // Use presents grants for the rest of a transaction and checks them at once: for
@@ -18,16 +18,16 @@ import (
 //
 // After ROLLBACK TO a savepoint from before Use, present them again.
 func Use(ctx context.Context, tx pgx.Tx, grants ...fence.Grant) error {
-	if err := validateAll(grants); err != nil {
+	if err := core.ValidateGrants(grants); err != nil {
 		return err
 	}
 	if tx == nil {
 		return errNoTx
 	}
-	sql, args := using(grants, sqlUse, sqlUseMany)
+	sql, args := using(grants, core.SQLUse, core.SQLUseMany)
 	// Never the simple protocol: it would put the seals into the statement's text.
 	if _, err := tx.Exec(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...); err != nil {
-		return fmt.Errorf("use %s: %w", naming(grants), Translate(err))
+		return fmt.Errorf("use %s: %w", core.Named(grants), Translate(err))
 	}
 	return nil
 }
@@ -39,31 +39,13 @@ func Check(ctx context.Context, tx pgx.Tx) error {
 	if tx == nil {
 		return errNoTx
 	}
-	if _, err := tx.Exec(ctx, sqlCheck); err != nil {
+	if _, err := tx.Exec(ctx, core.SQLCheck); err != nil {
 		return fmt.Errorf("check the grant: %w", Translate(err))
 	}
 	return nil
 }
 
 var errNoTx = &fence.InvalidError{Field: "transaction", Reason: "is nil"}
-
-// validateAll reports whether these grants can be presented together.
-func validateAll(grants []fence.Grant) error {
-	if len(grants) == 0 {
-		return &fence.NoGrantError{}
-	}
-	seen := make(map[string]bool, len(grants))
-	for _, g := range grants {
-		if err := g.Validate(); err != nil {
-			return err
-		}
-		if seen[g.Resource] {
-			return &fence.InvalidError{Field: "grants", Reason: fmt.Sprintf("name %q twice", g.Resource)}
-		}
-		seen[g.Resource] = true
-	}
-	return nil
-}
 
 // using chooses the statement that presents the grants, and its arguments. One
 // grant goes by itself, because it is checked faster that way.
@@ -76,18 +58,4 @@ func using(grants []fence.Grant, one, many string) (sql string, args []any) {
 		resources[i], tokens[i] = g.Resource, g.Presented()
 	}
 	return many, []any{resources, tokens}
-}
-
-// naming names grants for people, without their seals.
-func naming(grants []fence.Grant) string {
-	const most = 3
-	names := make([]string, 0, most+1)
-	for i, g := range grants {
-		if i == most {
-			names = append(names, fmt.Sprintf("%d more", len(grants)-most))
-			break
-		}
-		names = append(names, g.String())
-	}
-	return strings.Join(names, ", ")
 }

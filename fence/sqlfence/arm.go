@@ -8,19 +8,14 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
-)
-
-const (
-	defaultGrace = 200 * time.Millisecond
-	defaultLimit = 5 * time.Second
+	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
 // Fence arms and inspects the fences of one database. It is safe for concurrent
 // use and keeps no state.
 type Fence struct {
-	db    *sql.DB
-	grace time.Duration
-	limit time.Duration
+	db       *sql.DB
+	patience core.Patience
 }
 
 // Option is a choice for [New].
@@ -28,11 +23,11 @@ type Option func(*Fence)
 
 // WithGrace sets how long arming waits for transactions under a superseded
 // grant to end by themselves before it ends their sessions. Default 200 ms.
-func WithGrace(d time.Duration) Option { return func(f *Fence) { f.grace = d } }
+func WithGrace(d time.Duration) Option { return func(f *Fence) { f.patience.Grace = d } }
 
 // WithDrainLimit bounds draining, together with the context's deadline:
 // afterwards arming fails with a [*fence.UndrainedError]. Default 5 s.
-func WithDrainLimit(d time.Duration) Option { return func(f *Fence) { f.limit = d } }
+func WithDrainLimit(d time.Duration) Option { return func(f *Fence) { f.patience.Limit = d } }
 
 // New makes a Fence over a database whose login is a member of fence_gateway.
 // Its sessions must run at the default isolation level, READ COMMITTED. It panics
@@ -41,7 +36,7 @@ func New(db *sql.DB, opts ...Option) *Fence {
 	if db == nil {
 		panic("sqlfence.New: the database is nil")
 	}
-	f := &Fence{db: db, grace: defaultGrace, limit: defaultLimit}
+	f := &Fence{db: db, patience: core.DefaultPatience}
 	for _, opt := range opts {
 		opt(f)
 	}
@@ -65,38 +60,27 @@ func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 	if err != nil {
 		return fmt.Errorf("arm %q: %w", a.Resource, err)
 	}
-	answered, err := f.arm(ctx, conn, a)
-	_ = conn.Close() // which gives it back
-	if !answered && ctx.Err() == nil {
-		answered, err = f.arm(ctx, f.db, a)
-	}
-	if !answered {
-		return fmt.Errorf("arm %q to %d: %w: %w", a.Resource, a.Token, fence.ErrUnknown, err)
-	}
-	return err
+	return core.Twice(fmt.Sprintf("arm %q to %d", a.Resource, a.Token), func() (bool, error) {
+		defer func() { _ = conn.Close() }() // which gives it back
+		return f.arm(ctx, conn, a)
+	}, func() (bool, error) {
+		if ctx.Err() != nil {
+			return false, nil
+		}
+		return f.arm(ctx, f.db, a)
+	})
 }
 
 // arm raises and drains. answered = false: the connection was lost, so err says
 // why and not what became of it.
 func (f *Fence) arm(ctx context.Context, db querier, a fence.Arming) (answered bool, err error) {
-	raised, recorded, err := ask(ctx, db, sqlRaise, a.Resource, int64(a.Token), a.SealHash, a.Holder, f.limitWithin(ctx))
-	switch {
-	case err != nil:
-		return ended(err), fmt.Errorf("raise the fence of %q to %d: %w", a.Resource, a.Token, Translate(err))
-	case !raised:
-		return true, &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
+	limit := func() int64 { return f.patience.LimitWithin(ctx).Microseconds() }
+	raised, recorded, err := ask(ctx, db, core.SQLRaise, a.Resource, int64(a.Token), a.SealHash, a.Holder, limit())
+	if answered, err := reports.Raised(a, raised, recorded, err); err != nil {
+		return answered, err
 	}
-	ours, recorded, err := ask(ctx, db, sqlDrain, a.Resource, int64(a.Token), a.SealHash, f.grace.Microseconds(), f.limitWithin(ctx))
-	switch translated := Translate(err); {
-	case err != nil && ended(err) && !errors.Is(translated, fence.ErrUndrained): // raised, whatever stopped the drain
-		facts := &fence.UndrainedError{Resource: a.Resource, Token: a.Token, Detail: err.Error()}
-		return true, &refused{facts: facts, err: fmt.Errorf("fence of %q is raised to %d, but draining it failed: %w", a.Resource, a.Token, err)}
-	case err != nil:
-		return ended(err), fmt.Errorf("drain %q for %d: %w", a.Resource, a.Token, translated)
-	case !ours: // somebody raised it further in between
-		return true, &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
-	}
-	return true, nil
+	ours, recorded, err := ask(ctx, db, core.SQLDrain, a.Resource, int64(a.Token), a.SealHash, f.patience.Grace.Microseconds(), limit())
+	return reports.Drained(a, ours, recorded, err)
 }
 
 // querier is a *sql.DB or *sql.Conn.
@@ -110,23 +94,14 @@ func ask(ctx context.Context, db querier, query string, args ...any) (yes bool, 
 	return yes, fence.Token(token.Int64), err
 }
 
-// limitWithin is the limit in microseconds, cut so that the answer arrives before ctx ends.
-func (f *Fence) limitWithin(ctx context.Context) int64 {
-	limit := f.limit
-	if deadline, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(deadline)*9/10)
-	}
-	return max(limit, 0).Microseconds()
-}
-
 // Revoke raises the fence past whoever holds the resource, to a seal that nobody
 // knows, and drains the transactions of that holder. The next acquisition needs
 // a higher token. holder is for people: who revoked. It returns the new token, or
 // [fence.ErrNoFence]. A [*fence.UndrainedError] comes with the token: the fence is
 // raised, but a transaction of the old holder may still commit.
 func (f *Fence) Revoke(ctx context.Context, resource, holder string) (fence.Token, error) {
-	if err := (fence.Arming{Resource: resource, Token: 1, Holder: holder}).Validate(); err != nil {
-		return 0, err // before anything is raised
+	if err := core.ValidateRevocation(resource, holder); err != nil {
+		return 0, err
 	}
 	conn, err := f.db.Conn(ctx)
 	if err != nil {
@@ -134,16 +109,10 @@ func (f *Fence) Revoke(ctx context.Context, resource, holder string) (fence.Toke
 	}
 	var token sql.NullInt64
 	var sealHash []byte
-	err = conn.QueryRowContext(ctx, sqlRevoke, resource, holder).Scan(&token, &sealHash)
+	err = conn.QueryRowContext(ctx, core.SQLRevoke, resource, holder).Scan(&token, &sealHash)
 	_ = conn.Close() // which gives it back
-	if err != nil {
-		if ended(err) {
-			return 0, fmt.Errorf("revoke %q: %w", resource, Translate(err))
-		}
-		return 0, fmt.Errorf("revoke %q: %w: %w", resource, fence.ErrUnknown, err)
-	}
-	if !token.Valid {
-		return 0, fmt.Errorf("revoke %q: %w", resource, fence.ErrNoFence)
+	if err := reports.Revoked(resource, token.Valid, err); err != nil {
+		return 0, err
 	}
 	raised := fence.Token(token.Int64)
 	// Arming what is recorded already raises nothing and drains.
@@ -157,7 +126,7 @@ func (f *Fence) Inspect(ctx context.Context, resource string) (fence.Record, err
 	}
 	var r fence.Record
 	var token int64
-	err := f.db.QueryRowContext(ctx, sqlInspect, resource).Scan(&r.Resource, &token, &r.Sealed, &r.Holder, &r.ArmedAt, &r.Undrained)
+	err := f.db.QueryRowContext(ctx, core.SQLInspect, resource).Scan(&r.Resource, &token, &r.Sealed, &r.Holder, &r.ArmedAt, &r.Undrained)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = fence.ErrNoFence
 	}

@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
 // ErrTxEnded says that the function given to [InTx] ended the transaction
 // itself, so InTx can't answer for it: what was written before may be committed.
-var ErrTxEnded = errors.New("the function given to InTx ended its transaction; InTx does that")
+var ErrTxEnded = core.ErrTxEnded
 
 // Beginner is where [InTx] begins: a *sql.DB or *sql.Conn.
 type Beginner interface {
@@ -52,16 +53,14 @@ func InTx(ctx context.Context, db Beginner, grant fence.Grant, fn func(*sql.Tx) 
 // the one that it needs; each must be current. Their order makes no difference.
 func InTxAll(ctx context.Context, db Beginner, opts TxOptions, grants []fence.Grant, fn func(*sql.Tx) error) error {
 	err := inTx(ctx, db, &opts.TxOptions, grants, fn)
-	if pool, ok := db.(*sql.DB); ok && opts.Resolve > 0 && errors.Is(err, fence.ErrUnknown) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), opts.Resolve)
-		defer cancel()
-		return Outcome(ctx, pool, err)
+	if pool, ok := db.(*sql.DB); ok {
+		return core.Resolved(ctx, opts.Resolve, err, func(ctx context.Context, err error) error { return Outcome(ctx, pool, err) })
 	}
 	return err
 }
 
 func inTx(ctx context.Context, db Beginner, opts *sql.TxOptions, grants []fence.Grant, fn func(*sql.Tx) error) error {
-	if err := validateAll(grants); err != nil {
+	if err := core.ValidateGrants(grants); err != nil {
 		return err
 	}
 	if db == nil || fn == nil {
@@ -69,7 +68,7 @@ func inTx(ctx context.Context, db Beginner, opts *sql.TxOptions, grants []fence.
 	}
 	tx, err := db.BeginTx(ctx, opts)
 	if err != nil {
-		return fmt.Errorf("begin under %s: %w", naming(grants), err)
+		return fmt.Errorf("begin under %s: %w", core.Named(grants), err)
 	}
 	done := false
 	defer func() {
@@ -84,21 +83,21 @@ func inTx(ctx context.Context, db Beginner, opts *sql.TxOptions, grants []fence.
 	unknown, err := mark(ctx, tx)
 	switch {
 	case errors.Is(err, ErrTxEnded):
-		return fmt.Errorf("transaction under %s: %w", naming(grants), errors.Join(err, Translate(fnErr)))
+		return fmt.Errorf("transaction under %s: %w", core.Named(grants), errors.Join(err, Translate(fnErr)))
 	case fnErr != nil:
 		return Translate(fnErr)
 	case err != nil:
-		return fmt.Errorf("transaction under %s: %w", naming(grants), Translate(err))
+		return fmt.Errorf("transaction under %s: %w", core.Named(grants), Translate(err))
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("transaction under %s: %w", naming(grants), err)
+		return fmt.Errorf("transaction under %s: %w", core.Named(grants), err)
 	}
 	done = true
 	if err := tx.Commit(); ended(err) {
-		return fmt.Errorf("commit under %s: %w", naming(grants), Translate(err))
+		return fmt.Errorf("commit under %s: %w", core.Named(grants), Translate(err))
 	} else if err != nil {
 		unknown.Err = err
-		return fmt.Errorf("commit under %s: %w", naming(grants), unknown)
+		return fmt.Errorf("commit under %s: %w", core.Named(grants), unknown)
 	}
 	return nil
 }
@@ -110,14 +109,14 @@ func mark(ctx context.Context, tx *sql.Tx) (*fence.UnknownError, error) {
 	var unknown fence.UnknownError
 	err := ctx.Err()
 	if err == nil {
-		err = tx.QueryRowContext(ctx, sqlMark).Scan(&same, &unknown.XID, &unknown.Run)
+		err = tx.QueryRowContext(ctx, core.SQLName).Scan(&same, &unknown.XID, &unknown.Run)
 	}
 	if err != nil && ctx.Err() != nil { // which hides whether fn ended the transaction
 		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), markPatience)
 		defer cancel()
-		err = errors.Join(ctx.Err(), tx.QueryRowContext(detached, sqlMark).Scan(&same, &unknown.XID, &unknown.Run))
+		err = errors.Join(ctx.Err(), tx.QueryRowContext(detached, core.SQLName).Scan(&same, &unknown.XID, &unknown.Run))
 	}
-	if errors.Is(err, sql.ErrTxDone) || err != nil && strings.Contains(err.Error(), txEnded) {
+	if errors.Is(err, sql.ErrTxDone) || err != nil && strings.Contains(err.Error(), core.TxEnded) {
 		return nil, errors.Join(ErrTxEnded, ctx.Err())
 	}
 	return &unknown, err

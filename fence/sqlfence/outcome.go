@@ -2,11 +2,9 @@ package sqlfence
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
 // Outcome finds out what became of the transaction whose COMMIT was not
@@ -19,32 +17,9 @@ import (
 //
 // An error that is no [*fence.UnknownError], nil included, comes back as it is.
 func Outcome(ctx context.Context, db Beginner, err error) error {
-	var unknown *fence.UnknownError
-	if !errors.As(err, &unknown) || unknown.XID == "" {
-		return err
-	}
-	wait := time.NewTimer(0)
-	defer wait.Stop()
-	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w (its outcome was not found: %w)", err, ctx.Err())
-		case <-wait.C:
-		}
-		status, askErr := askOutcome(ctx, db, unknown)
-		switch {
-		case ended(askErr):
-			return fmt.Errorf("%w (its outcome was not found: %w)", err, askErr)
-		case askErr != nil, status == "in progress":
-			wait.Reset(pause)
-		case status == "committed":
-			return nil
-		case status == "aborted":
-			return fmt.Errorf("%w: %w", fence.ErrNotCommitted, unknown.Err)
-		default:
-			return err
-		}
-	}
+	return core.Outcome(ctx, err, func(ctx context.Context, unknown *fence.UnknownError) (string, error) {
+		return askOutcome(ctx, db, unknown)
+	}, ended)
 }
 
 // askOutcome asks once, in a transaction whose COMMIT waits for the standbys too.
@@ -54,7 +29,7 @@ func askOutcome(ctx context.Context, db Beginner, unknown *fence.UnknownError) (
 		return "", err
 	}
 	defer func() { _ = tx.Rollback() }() // nothing to do after Commit
-	if err := tx.QueryRowContext(ctx, sqlOutcome, unknown.XID, unknown.Run).Scan(&status); err != nil {
+	if err := tx.QueryRowContext(ctx, core.SQLOutcome, unknown.XID, unknown.Run).Scan(&status); err != nil {
 		return "", err
 	}
 	return status, tx.Commit()

@@ -1,10 +1,11 @@
 package sqlfence
 
 import (
+	"cmp"
 	"errors"
 	"reflect"
 
-	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
 // Translate adds the facts to an error by which PostgreSQL's fence refused, as
@@ -16,32 +17,25 @@ import (
 //
 // Drivers tell the SQLSTATE by the method SQLState; the facts are read from a
 // field Detail, which both pgx and lib/pq have.
-func Translate(err error) error {
-	state, fromServer := serverError(err)
-	if _, done := fence.CodeOf(err); done || !fromServer {
-		return err
+func Translate(err error) error { return reports.Translate(err) }
+
+// ended is [core.Reports.Ended].
+func ended(err error) bool { return reports.Ended(err) }
+
+// reports reads what PostgreSQL says of an error of any driver.
+var reports core.Reports = func(err error) (core.Report, bool) {
+	var state sqlState
+	if !errors.As(err, &state) {
+		return core.Report{}, false
 	}
-	if facts := fence.Refusal(state.SQLState(), field(state, "Detail")); facts != nil {
-		return &refused{facts: facts, err: err}
-	}
-	return err
+	severity := cmp.Or(field(state, "SeverityUnlocalized"), field(state, "Severity"))
+	return core.Report{SQLState: state.SQLState(), Detail: field(state, "Detail"), Severity: severity}, true
 }
-
-// refused is a refusal: its facts, and the error that brought it.
-type refused struct{ facts, err error }
-
-func (r *refused) Error() string   { return r.err.Error() }
-func (r *refused) Unwrap() []error { return []error{r.facts, r.err} }
 
 // sqlState is what drivers' errors have in common.
 type sqlState interface {
 	error
 	SQLState() string
-}
-
-func serverError(err error) (state sqlState, ok bool) {
-	ok = errors.As(err, &state)
-	return state, ok
 }
 
 // field reads a text field of a driver's error.
@@ -54,19 +48,4 @@ func field(err error, name string) string {
 		return f.String()
 	}
 	return ""
-}
-
-// ended reports whether the server itself ended the statement with an error, so
-// that its transaction is rolled back. FATAL and PANIC end the session, which
-// may have happened after a commit whose acknowledgement is missing. A severity
-// in another language counts as one of those, which is the safe side.
-func ended(err error) bool {
-	state, ok := serverError(err)
-	if !ok {
-		return false
-	}
-	if unlocalized := field(state, "SeverityUnlocalized"); unlocalized != "" {
-		return unlocalized == "ERROR"
-	}
-	return field(state, "Severity") == "ERROR"
 }

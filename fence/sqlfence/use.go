@@ -6,9 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
 // Tx is a transaction in which a grant is presented: a *sql.Tx, or what an
@@ -32,24 +32,24 @@ var (
 //
 // After ROLLBACK TO a savepoint from before Use, present them again.
 func Use(ctx context.Context, tx Tx, grants ...fence.Grant) (err error) {
-	if err := validateAll(grants); err != nil {
+	if err := core.ValidateGrants(grants); err != nil {
 		return err
 	}
 	if tx == nil {
 		return errNoTx
 	}
-	query, args := sqlUse, []any{grants[0].Resource, grants[0].Presented()}
+	query, args := core.SQLUseMarked, []any{grants[0].Resource, grants[0].Presented()}
 	if len(grants) > 1 {
-		query, args = sqlUseMany, []any{listOf(grants)}
+		query, args = core.SQLUseListMarked, []any{listOf(grants)}
 	}
 	// Prepared, because a driver may be told to write arguments into the statement's text, where a seal must not be.
 	stmt, err := tx.PrepareContext(ctx, query)
 	if err != nil {
-		return fmt.Errorf("use %s: %w", naming(grants), Translate(err))
+		return fmt.Errorf("use %s: %w", core.Named(grants), Translate(err))
 	}
 	defer func() { _ = stmt.Close() }() // on failure the transaction fails by itself
 	if _, err := stmt.ExecContext(ctx, args...); err != nil {
-		return fmt.Errorf("use %s: %w", naming(grants), Translate(err))
+		return fmt.Errorf("use %s: %w", core.Named(grants), Translate(err))
 	}
 	return nil
 }
@@ -75,7 +75,7 @@ func Check(ctx context.Context, tx Tx) error {
 	if tx == nil {
 		return errNoTx
 	}
-	if _, err := tx.ExecContext(ctx, sqlCheck); err != nil {
+	if _, err := tx.ExecContext(ctx, core.SQLCheck); err != nil {
 		return fmt.Errorf("check the grant: %w", Translate(err))
 	}
 	return nil
@@ -114,30 +114,3 @@ func Savepoint(ctx context.Context, tx Tx, fn func() error) error {
 }
 
 var errNoTx = &fence.InvalidError{Field: "transaction or function", Reason: "is nil"}
-
-// validateAll reports whether these grants can be presented together.
-func validateAll(grants []fence.Grant) error {
-	if len(grants) == 0 {
-		return &fence.NoGrantError{}
-	}
-	seen := make(map[string]bool, len(grants))
-	for _, g := range grants {
-		if err := g.Validate(); err != nil {
-			return err
-		}
-		if seen[g.Resource] {
-			return &fence.InvalidError{Field: "grants", Reason: fmt.Sprintf("name %q twice", g.Resource)}
-		}
-		seen[g.Resource] = true
-	}
-	return nil
-}
-
-// naming names grants for people, without their seals.
-func naming(grants []fence.Grant) string {
-	names := make([]string, len(grants))
-	for i, g := range grants {
-		names[i] = g.String()
-	}
-	return strings.Join(names, ", ")
-}

@@ -1,0 +1,95 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Patience is how arming waits for writers.
+type Patience struct {
+	Grace time.Duration // for those under a superseded grant to end by themselves
+	Limit time.Duration // of draining
+}
+
+// DefaultPatience is what holds without a choice.
+var DefaultPatience = Patience{Grace: 200 * time.Millisecond, Limit: 5 * time.Second}
+
+// LimitWithin is the limit, cut so that the answer arrives before ctx ends.
+func (p Patience) LimitWithin(ctx context.Context) time.Duration {
+	limit := p.Limit
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)*9/10)
+	}
+	return max(limit, 0)
+}
+
+// Twice tries, and tries again where the connection was lost: then an error says why
+// and not what became of it. Where the second answer is lost too, the outcome is unknown.
+func Twice(what string, first, again func() (answered bool, err error)) error {
+	answered, err := first()
+	if !answered {
+		if second, secondErr := again(); second || secondErr != nil {
+			answered, err = second, secondErr
+		}
+	}
+	if !answered {
+		return fmt.Errorf("%s: %w: %w", what, fence.ErrUnknown, err)
+	}
+	return err
+}
+
+// Raised judges the answer to SQLRaise; nil: the fence is raised.
+func (r Reports) Raised(a fence.Arming, raised bool, recorded fence.Token, err error) (answered bool, _ error) {
+	switch {
+	case err != nil:
+		return r.Ended(err), fmt.Errorf("raise the fence of %q to %d: %w", a.Resource, a.Token, r.Translate(err))
+	case !raised:
+		return true, &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
+	}
+	return true, nil
+}
+
+// Drained judges the answer to SQLDrain, after the fence was raised.
+func (r Reports) Drained(a fence.Arming, ours bool, recorded fence.Token, err error) (answered bool, _ error) {
+	switch {
+	case err != nil:
+		return r.Ended(err), r.Undrained(a, err)
+	case !ours: // somebody raised it further in between
+		return true, &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
+	}
+	return true, nil
+}
+
+// Undrained says that the fence is raised, whatever stopped the drain.
+func (r Reports) Undrained(a fence.Arming, err error) error {
+	if translated := r.Translate(err); errors.Is(translated, fence.ErrUndrained) || !r.Ended(err) {
+		return fmt.Errorf("drain %q for %d: %w", a.Resource, a.Token, translated)
+	}
+	return &refused{
+		facts: &fence.UndrainedError{Resource: a.Resource, Token: a.Token, Detail: err.Error()},
+		err:   fmt.Errorf("fence of %q is raised to %d, but draining it failed: %w", a.Resource, a.Token, err),
+	}
+}
+
+// ValidateRevocation reports whether a revocation may be asked for, before anything is
+// raised.
+func ValidateRevocation(resource, holder string) error {
+	return fence.Arming{Resource: resource, Token: 1, Holder: holder}.Validate()
+}
+
+// Revoked judges the answer to SQLRevoke; there is no token where there was no fence.
+func (r Reports) Revoked(resource string, found bool, err error) error {
+	switch {
+	case err != nil && r.Ended(err):
+		return fmt.Errorf("revoke %q: %w", resource, r.Translate(err))
+	case err != nil:
+		return fmt.Errorf("revoke %q: %w: %w", resource, fence.ErrUnknown, err)
+	case !found:
+		return fmt.Errorf("revoke %q: %w", resource, fence.ErrNoFence)
+	}
+	return nil
+}

@@ -1,0 +1,50 @@
+package core
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// ValidateGrants reports whether these grants can be presented together.
+func ValidateGrants(grants []fence.Grant) error {
+	if len(grants) == 0 {
+		return &fence.NoGrantError{}
+	}
+	seen := make(map[string]bool, len(grants))
+	for _, g := range grants {
+		if err := g.Validate(); err != nil {
+			return err
+		}
+		if seen[g.Resource] {
+			return &fence.InvalidError{Field: "grants", Reason: fmt.Sprintf("name %q twice", g.Resource)}
+		}
+		seen[g.Resource] = true
+	}
+	return nil
+}
+
+// most is how many names an error lists.
+const most = 3
+
+// Named names grants for people, without their seals.
+func Named(grants []fence.Grant) string {
+	return listed(len(grants), func(i int) string { return grants[i].String() })
+}
+
+// NamedArmings names resources and tokens for people.
+func NamedArmings(all []fence.Arming) string {
+	return listed(len(all), func(i int) string { return fmt.Sprintf("%q to %d", all[i].Resource, all[i].Token) })
+}
+
+func listed(n int, name func(int) string) string {
+	names := make([]string, 0, most+1)
+	for i := range min(n, most) {
+		names = append(names, name(i))
+	}
+	if n > most {
+		names = append(names, fmt.Sprintf("%d more", n-most))
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,58 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Resolved is err, or what became of the COMMIT that it says was not answered: where
+// patience is over 0, outcome looks for that long, also when ctx has ended.
+func Resolved(ctx context.Context, patience time.Duration, err error, outcome func(context.Context, error) error) error {
+	if patience <= 0 || !errors.Is(err, fence.ErrUnknown) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	return outcome(ctx, err)
+}
+
+// Outcome asks until ctx ends what became of the transaction whose COMMIT was not
+// answered, also while PostgreSQL restarts and while the transaction still runs. ask
+// asks once; where final holds of its error, asking again is of no use.
+//
+// nil: it is committed. [fence.ErrNotCommitted]: it was rolled back. Else err itself:
+// nobody can tell any more, or could before ctx ended.
+func Outcome(
+	ctx context.Context, err error, ask func(context.Context, *fence.UnknownError) (status string, err error), final func(error) bool,
+) error {
+	var unknown *fence.UnknownError
+	if !errors.As(err, &unknown) || unknown.XID == "" {
+		return err
+	}
+	wait := time.NewTimer(0)
+	defer wait.Stop()
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w (its outcome was not found: %w)", err, ctx.Err())
+		case <-wait.C:
+		}
+		status, askErr := ask(ctx, unknown)
+		switch {
+		case askErr != nil && final(askErr):
+			return fmt.Errorf("%w (its outcome was not found: %w)", err, askErr)
+		case askErr != nil, status == "in progress":
+			wait.Reset(pause)
+		case status == "committed":
+			return nil
+		case status == "aborted":
+			return fmt.Errorf("%w: %w", fence.ErrNotCommitted, unknown.Err)
+		default:
+			return err
+		}
+	}
+}

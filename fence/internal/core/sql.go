@@ -1,0 +1,50 @@
+package core
+
+// The statements of the fence. Seals and their hashes are always parameters.
+const (
+	SQLArm        = `SELECT fence.arm($1, $2, $3, $4, $5::bigint * interval '1 us')`
+	SQLRaise      = `SELECT raised, recorded FROM fence.raise($1::text, $2::bigint, $3::bytea, $4::text, $5::bigint * interval '1 us')`
+	SQLDrain      = `SELECT ours, recorded FROM fence.drain($1::text, $2::bigint, $3::bytea, $4::bigint * interval '1 us', $5::bigint * interval '1 us')`
+	SQLRaiseAll   = `SELECT raised, resource, recorded FROM fence.raise_all($1::text[], $2::bigint[], $3::bytea[], $4::text[], $5::bigint * interval '1 us')`
+	SQLDrainAll   = `SELECT ours, resource, recorded FROM fence.drain_all($1::text[], $2::bigint[], $3::bytea[], $4::bigint * interval '1 us', $5::bigint * interval '1 us')`
+	SQLRevoke     = `SELECT token, seal_hash FROM fence.revoke($1::text, nullif($2::text, ''))`
+	SQLRaiseEpoch = `SELECT fence.raise_epoch($1)`
+
+	SQLInspect = `SELECT resource, token, sealed, holder, armed_at, undrained FROM fence.fences WHERE resource = $1::text`
+
+	// The names that begin with $1 lie between it and itself followed by the greatest code points that fit into a name.
+	SQLList = `SELECT resource, token, sealed, holder, armed_at, undrained FROM fence.fences
+		WHERE resource >= $1 AND resource <= $1 || repeat(chr(1114111), 128) AND resource > $2
+		ORDER BY resource LIMIT $3`
+
+	SQLUse     = `SELECT fence.use($1::text, $2::text)`
+	SQLUseMany = `SELECT fence.use($1::text[], $2::text[])`
+	SQLCheck   = `SELECT fence.check()`
+
+	// Drivers of database/sql differ in how they send arrays: this one takes JSON.
+	SQLUseListMarked = `SELECT fence.use(pg_catalog.array_agg(x.r), pg_catalog.array_agg(x.k))` + setMark + `
+		FROM pg_catalog.jsonb_to_recordset($1::pg_catalog.jsonb) x(r text, k text)`
+
+	SQLOutcome = `SELECT fence.outcome($1::text, $2::text)`
+	SQLWaits   = `SELECT ` + Waits
+	// Waits is true where COMMIT waits for a synchronous standby.
+	Waits = `pg_catalog.current_setting('synchronous_standby_names') <> '' AND pg_catalog.current_setting('synchronous_commit') NOT IN ('off', 'local')`
+
+	// InTx marks the transaction that it begins. The mark ends with its transaction, so after a COMMIT by the caller's
+	// function the cast in SQLStillIn fails and names TxEnded.
+	setMark    = `, pg_catalog.set_config('fence.in_tx', 'true', true)`
+	SQLStillIn = `SELECT ` + stillIn
+	stillIn    = `coalesce(nullif(pg_catalog.current_setting('fence.in_tx', true), ''), '` + TxEnded + `')::pg_catalog.bool`
+	TxEnded    = `the transaction begun by InTx has ended`
+	// SQLCommit commits the transaction that InTx began, and no other.
+	SQLCommit = SQLStillIn + `; COMMIT`
+
+	SQLUseMarked = SQLUse + setMark
+	// These also tell what names the transaction once its COMMIT was not answered.
+	SQLUseNamed     = SQLUseMarked + `, ` + Waits + `, ` + identity
+	SQLUseManyNamed = SQLUseMany + setMark + `, ` + Waits + `, ` + identity
+	identity        = `CASE WHEN NOT pg_catalog.current_setting('transaction_read_only')::pg_catalog.bool THEN pg_catalog.pg_current_xact_id()::pg_catalog.text END, fence.server_run()`
+	// SQLName asks the same at the end of the transaction, where it is still the one that InTx began.
+	SQLName = SQLStillIn + `,
+		coalesce(pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.text, ''), fence.server_run()`
+)
