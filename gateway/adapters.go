@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/pgwire"
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
 // Parts that may be unavailable.
@@ -96,12 +96,12 @@ func isUnconnected(err error) bool {
 	return unconnected
 }
 
-// credentials serves the API's S3 credentials from the keyring.
-type credentials struct{ keyring *s3.Keyring }
+// issuer serves the API's S3 credentials from the keyring.
+type issuer struct{ keyring *credentials.Keyring }
 
-var _ api.Credentials = credentials{}
+var _ api.Credentials = issuer{}
 
-func (c credentials) Issue(resource string, token fence.Token, expires time.Time) (wire.Credentials, error) {
+func (c issuer) Issue(resource string, token fence.Token, expires time.Time) (wire.Credentials, error) {
 	issued, err := c.keyring.Issue(resource, token, expires)
 	if err != nil {
 		return wire.Credentials{}, err

@@ -17,6 +17,7 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -190,7 +191,7 @@ type parsed struct {
 	pool    *pgxpool.Config
 	current string            // id of the current master key
 	masters map[string][]byte // by id
-	keyring *s3.Keyring
+	keyring *credentials.Keyring
 	buckets map[string]s3.Rule
 	// nil: none for clients
 	apiTLS, pgTLS, s3TLS *tls.Config
@@ -237,10 +238,10 @@ func (c Config) validate() (p parsed, err error) {
 	if p.pool, err = pgxpool.ParseConfig(c.PostgresURL); err != nil {
 		return p, &fence.InvalidError{Field: "PostgresURL", Reason: "is not a PostgreSQL address"} // err may show it
 	}
-	if p.current, p.masters, err = s3.ParseMasterKeys(c.MasterKey); err != nil {
+	if p.current, p.masters, err = credentials.ParseMasterKeys(c.MasterKey); err != nil {
 		return p, err
 	}
-	if p.keyring, err = s3.NewKeyring(p.current, p.masters); err != nil {
+	if p.keyring, err = credentials.NewKeyring(p.current, p.masters); err != nil {
 		return p, err
 	}
 	p.buckets = make(map[string]s3.Rule, len(c.Buckets))

@@ -11,7 +11,7 @@ import (
 	"github.com/versity/versitygw/s3api"
 	"github.com/versity/versitygw/s3api/middlewares"
 
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/internal/s3stack"
 )
 
@@ -29,7 +29,7 @@ func serveAs(name string) error {
 	}
 	srv, err := s3stack.StartServer(ctx, s3stack.ServerConfig{
 		PostgresURL: os.Getenv(envPostgres), Blobs: os.Getenv(envFolder), MasterKey: os.Getenv(envKey), Addr: os.Getenv(envAddr),
-		Root: s3.Credentials{AccessKeyID: os.Getenv(envAccess), SecretAccessKey: os.Getenv(envSecret)},
+		Root: credentials.Credentials{AccessKeyID: os.Getenv(envAccess), SecretAccessKey: os.Getenv(envSecret)},
 	})
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/internal/child"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/internal/s3stack"
@@ -147,7 +147,7 @@ func (w *world) oursAt(ctx context.Context, one *contender, addr, postgres strin
 	if err := w.db.Arm(ctx, bucket, 7); err != nil {
 		return err
 	}
-	keys, err := s3.ParseKeyring("stack:" + master)
+	keys, err := credentials.ParseKeyring("stack:" + master)
 	if err != nil {
 		return err
 	}

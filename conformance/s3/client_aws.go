@@ -12,12 +12,12 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
-	"github.com/aws/aws-sdk-go-v2/credentials"
+	awscreds "github.com/aws/aws-sdk-go-v2/credentials"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/aws/smithy-go"
 
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/internal/s3stack"
 )
 
@@ -64,11 +64,11 @@ func awsReason(err error) (status int, code string) {
 }
 
 // seed writes what all clients read.
-func seed(ctx context.Context, srv *s3stack.Server, c s3.Credentials) error {
+func seed(ctx context.Context, srv *s3stack.Server, c credentials.Credentials) error {
 	name := bucket
 	a := awsClient{bucket: &name, Client: awss3.New(awss3.Options{
 		Region: "us-east-1", BaseEndpoint: aws.String("http://" + srv.Addr), UsePathStyle: true,
-		Credentials: credentials.NewStaticCredentialsProvider(c.AccessKeyID, c.SecretAccessKey, c.SessionToken),
+		Credentials: awscreds.NewStaticCredentialsProvider(c.AccessKeyID, c.SecretAccessKey, c.SessionToken),
 	})}
 	for _, text := range []string{versionedText, seededText} {
 		_, err := a.PutObject(ctx, &awss3.PutObjectInput{

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/internal/s3stack"
 )
 
@@ -90,14 +91,14 @@ func runClients(ctx context.Context, all bool) (wrong int, err error) {
 
 // grants makes a bucket that keeps versions, a superseded grant of it and the
 // current one, and the objects that all clients read.
-func (w *world) grants(ctx context.Context, srv *s3stack.Server) (map[string]s3.Credentials, error) {
+func (w *world) grants(ctx context.Context, srv *s3stack.Server) (map[string]credentials.Credentials, error) {
 	if _, err := srv.EnsureBucket(ctx, bucket, s3.BucketRule()); err != nil {
 		return nil, err
 	}
 	if err := srv.SetKeep(ctx, bucket, s3.Keep{All: true}); err != nil {
 		return nil, err
 	}
-	of := map[string]s3.Credentials{"none": srv.Root}
+	of := map[string]credentials.Credentials{"none": srv.Root}
 	for token, name := range []string{"stale", "current"} {
 		if err := w.db.Arm(ctx, bucket, fence.Token(token+1)); err != nil {
 			return nil, err
@@ -114,7 +115,7 @@ func (w *world) grants(ctx context.Context, srv *s3stack.Server) (map[string]s3.
 type outcomes map[string]string
 
 // run lets one client do everything with one grant.
-func run(ctx context.Context, srv *s3stack.Server, name, command, grant string, c s3.Credentials) (outcomes, error) {
+func run(ctx context.Context, srv *s3stack.Server, name, command, grant string, c credentials.Credentials) (outcomes, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	words := strings.Fields(command)

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/credentials"
+	awscreds "github.com/aws/aws-sdk-go-v2/credentials"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/jackc/pgx/v5"
@@ -27,6 +27,7 @@ import (
 	"github.com/fencegate/fencegate/fence/s3fence"
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
@@ -57,7 +58,7 @@ type world struct {
 	admin  *pgxpool.Pool // superuser
 	writer *pgxpool.Pool // fence_writer
 	srv    *s3.Server
-	keys   *s3.Keyring
+	keys   *credentials.Keyring
 	client *http.Client
 	addr   string
 }
@@ -80,7 +81,7 @@ func setup(t testing.TB) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.keys, err = s3.ParseKeyring("test:" + strings.Repeat("4f", 32)); err != nil {
+	if w.keys, err = credentials.ParseKeyring("test:" + strings.Repeat("4f", 32)); err != nil {
 		t.Fatal(err)
 	}
 	pool := testenv.PoolOf(t, pg.GatewayURL)
@@ -226,7 +227,7 @@ func (w *world) read(key string) string {
 	w.t.Helper()
 	c := awss3.New(awss3.Options{
 		Region: "us-east-1", BaseEndpoint: aws.String("http://" + w.addr), UsePathStyle: true, HTTPClient: w.client, RetryMaxAttempts: 1,
-		Credentials: credentials.NewStaticCredentialsProvider(rootAccess, rootSecret, ""),
+		Credentials: awscreds.NewStaticCredentialsProvider(rootAccess, rootSecret, ""),
 	})
 	out, err := c.GetObject(w.t.Context(), &awss3.GetObjectInput{Bucket: aws.String(bucket), Key: &key})
 	if _, none := errors.AsType[*types.NoSuchKey](err); none {

@@ -64,7 +64,7 @@ func (g *gate) knows(c fiber.Ctx) bool {
 	if token == "" {
 		return false
 	}
-	_, err := g.cfg.Keys.verify(access, token, time.Now())
+	_, err := g.cfg.Keys.Verify(access, token, time.Now())
 	return err == nil
 }
 

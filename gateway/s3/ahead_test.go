@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
 // A look-up that begins ahead holds a connection, and whoever is to read its answer
@@ -31,7 +31,7 @@ func TestAReadFromAPageNeedsOneConnectionAtATime(t *testing.T) {
 	put(t, w.lease("orders/1001", 5), bucket, invoice, "data")
 	began := time.Now()
 	for _, header := range []map[string]string{nil, {"Origin": "https://page.example"}} {
-		res, text := w.send(raw{creds: s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}, method: "GET", path: "/orders/" + invoice, header: header})
+		res, text := w.send(raw{creds: credentials.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}, method: "GET", path: "/orders/" + invoice, header: header})
 		if res.StatusCode != http.StatusOK || text != "data" {
 			t.Errorf("with %v: got %d %.200s", header, res.StatusCode, text)
 		}

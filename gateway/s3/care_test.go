@@ -16,7 +16,7 @@ import (
 
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
 
@@ -111,7 +111,7 @@ func TestConnectionsBeyondTheirLimitAreToldToSlowDown(t *testing.T) {
 		}
 		eventually(t, "both are open", func() bool { return w.srv.Stats().Connections == 2 })
 		list := func() error {
-			_, err := w.virtual(scheme+"://127.0.0.1", w.dialing(cert), s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}).
+			_, err := w.virtual(scheme+"://127.0.0.1", w.dialing(cert), credentials.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}).
 				ListBuckets(t.Context(), &awss3.ListBucketsInput{})
 			return err
 		}

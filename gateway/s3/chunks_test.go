@@ -19,7 +19,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
 const signedChunks = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
@@ -37,7 +37,7 @@ type chunkSigner struct {
 	previous    string // signature
 }
 
-func signerOf(c s3.Credentials, req *http.Request) *chunkSigner {
+func signerOf(c credentials.Credentials, req *http.Request) *chunkSigner {
 	s := &chunkSigner{key: []byte("AWS4" + c.SecretAccessKey), date: req.Header.Get("X-Amz-Date")}
 	s.scope = s.date[:8] + "/us-east-1/s3/aws4_request"
 	for part := range strings.SplitSeq(s.scope, "/") {

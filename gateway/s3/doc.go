@@ -9,12 +9,12 @@
 //
 // Who may do what: everybody with credentials, those of any lease included, reads
 // everything; there are no rules for reading. The root credentials read, and manage buckets, but by
-// themselves write no object. Writes need the temporary credentials of a lease, which [Keyring.Issue]
+// themselves write no object. Writes need the temporary credentials of a lease, which [credentials.Keyring.Issue]
 // makes without keeping any state, so every SDK and tool is fenced by its ordinary
 // environment variables. They hold the resource and the token, never the seal.
 // Or root signs a request with the header Fencing-Token, TOKEN.SEAL.
 //
-//	keys, err := s3.ParseKeyring(os.Getenv("FENCEGATE_MASTER_KEY"))
+//	keys, err := credentials.ParseKeyring(os.Getenv("FENCEGATE_MASTER_KEY"))
 //	srv, err := s3.New(s3.Deps{Pool: pool, Store: store, Keys: keys}, s3.Options{RootAccessKey: access, RootSecretKey: secret})
 //	created, err := srv.EnsureBucket(ctx, "orders", s3.PrefixRule(1)) // orders/1001/invoice.txt needs the resource orders/1001
 //	go srv.Serve(ctx, listener)                                       // until ctx is done, then drains

@@ -13,16 +13,16 @@ import (
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
-func rootCredentials() s3.Credentials {
-	return s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}
+func rootCredentials() credentials.Credentials {
+	return credentials.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}
 }
 
 // ask sends a request with a document, and returns the status, the code of an
 // error, and the answer.
-func (w *world) ask(creds s3.Credentials, method, path, document string, header map[string]string) (status int, code, text string) {
+func (w *world) ask(creds credentials.Credentials, method, path, document string, header map[string]string) (status int, code, text string) {
 	w.t.Helper()
 	sent := header
 	if document != "" {
@@ -138,7 +138,7 @@ func TestADocumentThatIsMalformedOrTooLongIsRefused(t *testing.T) {
 }
 
 // browser sends a request as a page of another origin does.
-func (w *world) browser(method, path, origin, asks string, creds *s3.Credentials) *http.Response {
+func (w *world) browser(method, path, origin, asks string, creds *credentials.Credentials) *http.Response {
 	w.t.Helper()
 	header := map[string]string{"Origin": origin}
 	var req *http.Request
@@ -365,7 +365,7 @@ func TestWhatNoBucketCanHaveIsNotFound(t *testing.T) {
 	}
 	for _, parameter := range []string{"policy", "encryption"} {
 		for _, c := range []struct {
-			creds  s3.Credentials
+			creds  credentials.Credentials
 			bucket string
 			want   int
 		}{{root, "orders", 204}, {holder, "orders", 403}, {root, "another", 404}} {

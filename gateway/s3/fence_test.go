@@ -11,7 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
 const invoice = "1001/invoice.txt"
@@ -106,7 +106,7 @@ func TestForgedAndExpiredCredentialsAreRefused(t *testing.T) {
 	w.arm("orders/1001", 5)
 	good := w.issue("orders/1001", 5)
 	other := w.issue("orders/1002", 5)
-	foreignKeys, err := s3.ParseKeyring("test:" + strings.Repeat("50", 32))
+	foreignKeys, err := credentials.ParseKeyring("test:" + strings.Repeat("50", 32))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,9 +126,9 @@ func TestForgedAndExpiredCredentialsAreRefused(t *testing.T) {
 	secret.SecretAccessKey = other.SecretAccessKey
 	bare := good
 	bare.SessionToken = ""
-	rooted := s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret, SessionToken: good.SessionToken}
+	rooted := credentials.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret, SessionToken: good.SessionToken}
 	for name, c := range map[string]struct {
-		creds  s3.Credentials
+		creds  credentials.Credentials
 		status int
 		code   string
 	}{
@@ -138,8 +138,8 @@ func TestForgedAndExpiredCredentialsAreRefused(t *testing.T) {
 		"another lease's secret":          {secret, 403, "SignatureDoesNotMatch"},
 		"without the session token":       {bare, 400, "InvalidToken"},
 		"root's key with a session token": {rooted, 400, "InvalidToken"},
-		"root's key with a wrong secret":  {s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: "guess"}, 403, "SignatureDoesNotMatch"},
-		"an unknown key":                  {s3.Credentials{AccessKeyID: "AKIAUNKNOWN", SecretAccessKey: "x"}, 403, "InvalidAccessKeyId"},
+		"root's key with a wrong secret":  {credentials.Credentials{AccessKeyID: rootAccess, SecretAccessKey: "guess"}, 403, "SignatureDoesNotMatch"},
+		"an unknown key":                  {credentials.Credentials{AccessKeyID: "AKIAUNKNOWN", SecretAccessKey: "x"}, 403, "InvalidAccessKeyId"},
 		"expired":                         {expired, 400, "ExpiredToken"},
 	} {
 		_, err := tryPut(t, w.client(c.creds), bucket, invoice, "x")

@@ -15,16 +15,16 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
 // form is the body that a browser sends for a policy that the credentials' holder signed.
-func form(c s3.Credentials, key, data string, more map[string]string) string {
+func form(c credentials.Credentials, key, data string, more map[string]string) string {
 	return formUnder(c, key, data, more)
 }
 
 // formUnder has more conditions than those that the fields fulfil.
-func formUnder(c s3.Credentials, key, data string, more map[string]string, conditions ...string) string {
+func formUnder(c credentials.Credentials, key, data string, more map[string]string, conditions ...string) string {
 	now := time.Now().UTC()
 	date := now.Format("20060102")
 	fields := map[string]string{
@@ -78,7 +78,7 @@ func TestAFormWritesUnderTheGrantThatSignedIt(t *testing.T) {
 	bucket := w.bucket()
 	w.arm("orders/1001", 4)
 	w.arm("orders/1001", 5)
-	current, stale, root := w.issue("orders/1001", 5), w.issue("orders/1001", 4), s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}
+	current, stale, root := w.issue("orders/1001", 5), w.issue("orders/1001", 4), credentials.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}
 	if status, text := w.post(form(current, invoice, "data", nil), nil); status != http.StatusNoContent {
 		t.Fatalf("got %d %s", status, text)
 	}

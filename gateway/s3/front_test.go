@@ -23,10 +23,11 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/credentials"
+	awscreds "github.com/aws/aws-sdk-go-v2/credentials"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
 
@@ -91,10 +92,10 @@ func (w *world) dialing(trusted ...*x509.Certificate) *http.Client {
 }
 
 // virtual is an SDK client as it is out of the box: it puts the bucket into the host.
-func (w *world) virtual(endpoint string, hc *http.Client, c s3.Credentials) *awss3.Client {
+func (w *world) virtual(endpoint string, hc *http.Client, c credentials.Credentials) *awss3.Client {
 	return awss3.New(awss3.Options{
 		Region: "us-east-1", BaseEndpoint: &endpoint, HTTPClient: hc, RetryMaxAttempts: 1,
-		Credentials: credentials.NewStaticCredentialsProvider(c.AccessKeyID, c.SecretAccessKey, c.SessionToken),
+		Credentials: awscreds.NewStaticCredentialsProvider(c.AccessKeyID, c.SecretAccessKey, c.SessionToken),
 	})
 }
 
@@ -139,7 +140,7 @@ func TestBucketsAreReachedByHostToo(t *testing.T) {
 		if err != nil || len(buckets.Buckets) != 1 {
 			t.Errorf("%s: buckets: %+v, %v", scheme, buckets, err)
 		}
-		root := w.virtual(scheme+"://s3.test", hc, s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret})
+		root := w.virtual(scheme+"://s3.test", hc, credentials.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret})
 		if _, err := root.CreateBucket(t.Context(), &awss3.CreateBucketInput{Bucket: aws.String("by.host")}); scheme == "http" && err != nil {
 			t.Errorf("create: %v", err)
 		}

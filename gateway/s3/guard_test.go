@@ -15,7 +15,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
 // watched is a long body that looks around while it is sent.
@@ -174,7 +174,7 @@ func TestNoAnswerRepeatsASeal(t *testing.T) {
 	w.bucket()
 	presented := w.seal("orders/1001", 5)
 	res, text := w.send(raw{
-		creds: s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: "wrong"}, method: "PUT", path: "/orders/" + invoice,
+		creds: credentials.Credentials{AccessKeyID: rootAccess, SecretAccessKey: "wrong"}, method: "PUT", path: "/orders/" + invoice,
 		body: body("x"), size: 1, header: map[string]string{"Fencing-Token": presented},
 	})
 	if res.StatusCode != http.StatusForbidden || !strings.Contains(text, "SignatureDoesNotMatch") || strings.Contains(text, "CanonicalRequest") || strings.Contains(text, presented) {

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/credentials"
+	awscreds "github.com/aws/aws-sdk-go-v2/credentials"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/smithy-go"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -26,6 +26,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/internal/testenv/s3posix"
 )
@@ -52,7 +53,7 @@ type world struct {
 	pg    testenv.PG
 	admin *pgxpool.Pool // superuser
 	store *spy
-	keys  *s3.Keyring
+	keys  *credentials.Keyring
 	srv   *s3.Server
 	addr  string
 	stop  context.CancelFunc // of the server
@@ -128,9 +129,9 @@ func (w *world) bucket() string {
 	return "orders"
 }
 
-func keyring(t *testing.T) *s3.Keyring {
+func keyring(t *testing.T) *credentials.Keyring {
 	t.Helper()
-	k, err := s3.ParseKeyring("test:" + strings.Repeat("4f", 32))
+	k, err := credentials.ParseKeyring("test:" + strings.Repeat("4f", 32))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,15 +182,15 @@ func (w *world) holder(resource string, token fence.Token, opts ...func(*awss3.O
 }
 
 func (w *world) root() *awss3.Client {
-	return w.client(s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret})
+	return w.client(credentials.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret})
 }
 
-func (w *world) client(c s3.Credentials, opts ...func(*awss3.Options)) *awss3.Client {
+func (w *world) client(c credentials.Credentials, opts ...func(*awss3.Options)) *awss3.Client {
 	transport := &http.Transport{}
 	w.t.Cleanup(transport.CloseIdleConnections)
 	o := awss3.Options{
 		Region: "us-east-1", BaseEndpoint: aws.String("http://" + w.addr), UsePathStyle: true, HTTPClient: &http.Client{Transport: transport},
-		Credentials:      credentials.NewStaticCredentialsProvider(c.AccessKeyID, c.SecretAccessKey, c.SessionToken),
+		Credentials:      awscreds.NewStaticCredentialsProvider(c.AccessKeyID, c.SecretAccessKey, c.SessionToken),
 		RetryMaxAttempts: 1,
 	}
 	return awss3.New(o, opts...)

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
 // seal arms with a seal and returns what its holder presents.
@@ -22,7 +22,7 @@ func TestASignedTokenHeaderIsAGrantToo(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.bucket()
-	rootCreds := s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}
+	rootCreds := credentials.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}
 	presented := w.seal("orders/1001", 5)
 	_, secret, _ := strings.Cut(presented, ".")
 	send := func(method, token, data string, change func(*raw)) (int, string) {

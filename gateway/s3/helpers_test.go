@@ -23,14 +23,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
 func body(s string) io.Reader { return strings.NewReader(s) }
 
 // raw is a request whose headers and body the test chooses itself.
 type raw struct {
-	creds      s3.Credentials
+	creds      credentials.Credentials
 	method     string
 	path       string
 	header     map[string]string // signed
@@ -91,7 +91,7 @@ func httpClient(t *testing.T) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-func (w *world) issue(resource string, token fence.Token) s3.Credentials {
+func (w *world) issue(resource string, token fence.Token) credentials.Credentials {
 	w.t.Helper()
 	c, err := w.keys.Issue(resource, token, time.Now().Add(time.Hour))
 	if err != nil {

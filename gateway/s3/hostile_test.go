@@ -19,11 +19,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
 // presigned is a URL that was signed at some time, to be good for so long.
-func (w *world) presigned(c s3.Credentials, method, path, expires string, at time.Time) string {
+func (w *world) presigned(c credentials.Credentials, method, path, expires string, at time.Time) string {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), method, w.url("%s", path), nil)
 	if err != nil {
@@ -89,7 +89,7 @@ func TestAPresignedURLIsGoodForItsTimeAndRequestOnly(t *testing.T) {
 		"another object":      {"GET", strings.Replace(good, invoice, "1002/x", 1), 403, "SignatureDoesNotMatch"},
 		"a longer time":       {"GET", tampered.Scheme + "://" + tampered.Host + tampered.Path + "?" + longer.Encode(), 403, "SignatureDoesNotMatch"},
 		"one more parameter":  {"GET", good + "&response-content-type=text%2Fhtml", 403, "SignatureDoesNotMatch"},
-		"of no lease of ours": {"GET", w.presigned(s3.Credentials{AccessKeyID: creds.AccessKeyID, SecretAccessKey: "x", SessionToken: creds.SessionToken}, "GET", object, "60", now), 403, "SignatureDoesNotMatch"},
+		"of no lease of ours": {"GET", w.presigned(credentials.Credentials{AccessKeyID: creds.AccessKeyID, SecretAccessKey: "x", SessionToken: creds.SessionToken}, "GET", object, "60", now), 403, "SignatureDoesNotMatch"},
 	} {
 		data := ""
 		if c.method == "PUT" {
@@ -157,7 +157,7 @@ func TestNoSecretIsLogged(t *testing.T) {
 	put(t, w.lease("orders/1001", 5), bucket, invoice, "data")
 	creds, object := w.issue("orders/1001", 5), "/orders/"+invoice
 	presented := w.seal("orders/1002", 7)
-	root := s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}
+	root := credentials.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}
 	forged := creds
 	forged.SecretAccessKey = "wrong"
 	requests := func() {

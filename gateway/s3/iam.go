@@ -8,11 +8,13 @@ import (
 
 	"github.com/versity/versitygw/auth"
 	"github.com/versity/versitygw/s3err"
+
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
 // iam answers the front's questions about who signed a request. There are no
 // accounts: only root, which the front knows, and the leases' credentials.
-type iam struct{ keys *Keyring }
+type iam struct{ keys *credentials.Keyring }
 
 var (
 	_ auth.IAMService         = iam{}
@@ -23,14 +25,14 @@ var (
 // request's buffer; what is kept beyond it is copied.
 func (i iam) DeriveSigningKey(access, sessionToken, date, region, service string) ([]byte, auth.Account, error) {
 	if sessionToken == "" {
-		if strings.HasPrefix(access, accessPrefix) {
+		if strings.HasPrefix(access, credentials.AccessPrefix) {
 			return nil, auth.Account{}, auth.ErrInvalidSessionToken
 		}
 		return nil, auth.Account{}, auth.ErrNoSuchUser
 	}
-	t, err := i.keys.verify(access, sessionToken, time.Now())
+	t, err := i.keys.Verify(access, sessionToken, time.Now())
 	switch {
-	case errors.Is(err, errSessionExpired):
+	case errors.Is(err, credentials.ErrExpired):
 		return nil, auth.Account{}, apiError{
 			code: "ExpiredToken", status: http.StatusBadRequest,
 			message: "The provided token has expired. Acquire the resource again and ask for new credentials.",
@@ -39,7 +41,7 @@ func (i iam) DeriveSigningKey(access, sessionToken, date, region, service string
 		return nil, auth.Account{}, auth.ErrInvalidSessionToken
 	}
 	// Admin to the front, whose own access rules are not used: the back end decides.
-	return t.signingKey(date, region, service), auth.Account{Access: strings.Clone(access), Role: auth.RoleAdmin, SessionToken: strings.Clone(sessionToken), IsSession: true}, nil
+	return t.SigningKey(date, region, service), auth.Account{Access: strings.Clone(access), Role: auth.RoleAdmin, SessionToken: strings.Clone(sessionToken), IsSession: true}, nil
 }
 
 // GetUserAccount implements [auth.IAMService].

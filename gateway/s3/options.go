@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
 // Options are the values that an operator chooses. Fields without a default must be set.
@@ -39,12 +40,12 @@ type Options struct {
 
 // Deps are what a server works with. Fields without a default must be set.
 type Deps struct {
-	Pool    *pgxpool.Pool // logged in as a member of fence_gateway
-	Store   blob.Store    // where the bytes go
-	Keys    *Keyring      // of the leases' credentials
-	TLS     *tls.Config   // default: plain HTTP
-	Logger  *slog.Logger  // default: discards
-	Metrics Metrics       // hears what happens; default: nobody does
+	Pool    *pgxpool.Pool        // logged in as a member of fence_gateway
+	Store   blob.Store           // where the bytes go
+	Keys    *credentials.Keyring // of the leases' credentials
+	TLS     *tls.Config          // default: plain HTTP
+	Logger  *slog.Logger         // default: discards
+	Metrics Metrics              // hears what happens; default: nobody does
 }
 
 // config is both, complete.

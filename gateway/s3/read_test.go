@@ -18,6 +18,7 @@ import (
 
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
@@ -196,7 +197,7 @@ func TestAReadWithAnotherSignatureLeavesNothingBehind(t *testing.T) {
 	unknown.AccessKeyID = "ASIAAAAAAAAAAAAAAAAA"
 	var all sync.WaitGroup
 	for i := range 60 {
-		creds, want := []s3.Credentials{good, forged, unknown}[i%3], []int{http.StatusOK, http.StatusForbidden, http.StatusBadRequest}[i%3]
+		creds, want := []credentials.Credentials{good, forged, unknown}[i%3], []int{http.StatusOK, http.StatusForbidden, http.StatusBadRequest}[i%3]
 		method := []string{http.MethodGet, http.MethodHead}[i%2]
 		all.Go(func() {
 			res, got := w.send(raw{creds: creds, method: method, path: "/" + bucket + "/1001/x"})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/valyala/fasthttp"
 	"github.com/versity/versitygw/auth"
@@ -17,8 +16,16 @@ import (
 type request struct {
 	http       *fasthttp.RequestCtx
 	root       bool
-	grant      session // zero where no lease's credentials signed the request
-	invocation string  // empty where there is none
+	grant      proof
+	leased     bool   // a lease's credentials signed the request
+	invocation string // empty where there is none
+}
+
+// proof is what a write shows to the fence: zero where it has nothing to show.
+type proof struct {
+	resource string
+	token    fence.Token
+	sealHash []byte // of a header's seal
 }
 
 // requestOf reads the context that the front passes on, which is the HTTP
@@ -33,8 +40,8 @@ func (b *backend) requestOf(ctx context.Context) request {
 	if account.IsSession {
 		// Authenticated by the front through iam, expiry included: a lease that
 		// ends while the body is on its way is the fence's business.
-		if grant, _, err := b.cfg.Keys.open(account.SessionToken); err == nil {
-			r.grant = grant
+		if s, err := b.cfg.Keys.Open(account.SessionToken); err == nil {
+			r.grant, r.leased = proof{resource: s.Resource, token: s.Token}, true
 		}
 	} else {
 		r.root = account.Access != "" && account.Access == b.cfg.RootAccessKey
@@ -128,7 +135,7 @@ func (b *backend) needGrant(r *request, bucket, key string) error {
 		return invalidToken("is presented where nothing checks it: the rule of this key is none; leave it out")
 	case presented == "":
 		return &fence.NoGrantError{Needed: needed}
-	case r.grant.expires != (time.Time{}):
+	case r.leased:
 		return invalidToken("is presented beside a lease's credentials; one of the two must go")
 	case !r.root, !r.signed(headerToken):
 		return invalidToken("is not among the signed headers")
@@ -141,12 +148,12 @@ func (b *backend) needGrant(r *request, bucket, key string) error {
 	case monotone && !g.Seal.IsZero():
 		return invalidToken("has a seal; the rule of this key is monotone, which takes a bare TOKEN")
 	case monotone:
-		r.grant = session{resource: needed, token: g.Token, sealHash: []byte{}} // no seal, which is not the same as none presented
+		r.grant = proof{resource: needed, token: g.Token, sealHash: []byte{}} // no seal, which is not the same as none presented
 		return nil
 	case g.Seal.IsZero():
 		return invalidToken("has no seal; it reads TOKEN.SEAL")
 	}
-	r.grant = session{resource: needed, token: g.Token, sealHash: g.Seal.Hash()}
+	r.grant = proof{resource: needed, token: g.Token, sealHash: g.Seal.Hash()}
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/versity/versitygw/s3response"
 
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
@@ -63,7 +64,7 @@ func newUploads(t *testing.T) (b *backend, put func(key, text string), read func
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := configOf(Deps{Pool: pool, Store: store, Keys: &Keyring{}}, Options{RootAccessKey: "root", RootSecretKey: "secret"})
+	cfg, err := configOf(Deps{Pool: pool, Store: store, Keys: &credentials.Keyring{}}, Options{RootAccessKey: "root", RootSecretKey: "secret"})
 	if err == nil {
 		b, err = newBackend(t.Context(), cfg)
 	}
@@ -79,7 +80,7 @@ func newUploads(t *testing.T) (b *backend, put func(key, text string), read func
 		size := int64(len(text))
 		body, err := newBody(s3response.PutObjectInput{Body: strings.NewReader(text), ContentLength: &size})
 		if err == nil {
-			_, err = b.upload(request{grant: session{resource: "b", token: 1}}, target{bucket: "b", key: key, size: size}, body, func() attributes { return attributes{} })
+			_, err = b.upload(request{grant: proof{resource: "b", token: 1}}, target{bucket: "b", key: key, size: size}, body, func() attributes { return attributes{} })
 		}
 		if err != nil {
 			t.Errorf("%s: %v", key, err)

@@ -4,12 +4,15 @@ package s3_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
 func (w *world) prefixRule(bucket, prefix, text string) {
@@ -27,7 +30,7 @@ func (w *world) prefixRule(bucket, prefix, text string) {
 func (w *world) minted(path, token, data string) (int, string) {
 	w.t.Helper()
 	r := raw{
-		creds: s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}, method: "PUT", path: path,
+		creds: credentials.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}, method: "PUT", path: path,
 		body: body(data), size: int64(len(data)), header: map[string]string{},
 	}
 	if token != "" {
@@ -120,7 +123,7 @@ func TestAnUploadIsJudgedByTheRuleAtItsCommit(t *testing.T) {
 	w.prefixRule(bucket, "tmp/", "none")
 	slow := newHalf(3 << 20)
 	done := w.async(raw{
-		creds: s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}, method: "PUT", path: "/orders/tmp/x", body: slow, size: 3 << 20,
+		creds: credentials.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}, method: "PUT", path: "/orders/tmp/x", body: slow, size: 3 << 20,
 	})
 	w.underWay(slow)
 	if err := w.srv.DropPrefixRule(t.Context(), bucket, "tmp/"); err != nil {
@@ -164,6 +167,66 @@ func TestRulesOfPrefixesAreChangedOnlyWhereNothingLies(t *testing.T) {
 	for _, bad := range []string{"monotone:", "monotone:none", "monotone:monotone", "none:key", "None", "prefix:0", "monotone:prefix:65"} {
 		if r, err := s3.ParseRule(bad); err == nil {
 			t.Errorf("%q was read as %s", bad, r)
+		}
+	}
+}
+
+func TestRulesReadBackAndAgreeWithTheDatabase(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	for text, want := range map[string]map[string]string{
+		"bucket":   {"1001/a.txt": "orders", "a": "orders"},
+		"key":      {"1001/a.txt": "orders/1001/a.txt", "a": "orders/a", "a//b": "orders/a//b"},
+		"prefix:1": {"1001/a.txt": "orders/1001", "a": "orders/a", "a//b": "orders/a", "/a": "orders/", "a/": "orders/a"},
+		"prefix:2": {"1001/a.txt": "orders/1001/a.txt", "1/2/3": "orders/1/2", "a": "orders/a", "a//b": "orders/a/", "ä/ö/ü": "orders/ä/ö"},
+	} {
+		rule, err := s3.ParseRule(text)
+		if err != nil || rule.String() != text {
+			t.Errorf("ParseRule(%q) = %v, %v", text, rule, err)
+		}
+		if _, err := w.admin.Exec(t.Context(), "DELETE FROM objects.buckets"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.srv.EnsureBucket(t.Context(), "orders", rule); err != nil {
+			t.Fatal(err)
+		}
+		for key, resource := range want {
+			if got := rule.Resource("orders", key); got != resource {
+				t.Errorf("%s: %q needs %q, want %q", text, key, got, resource)
+			}
+			var got string
+			if err := w.admin.QueryRow(t.Context(), "SELECT objects.resource_of(name, depth, $1) FROM objects.buckets", key).Scan(&got); err != nil || got != resource {
+				t.Errorf("%s: in the database %q needs %q, %v; want %q", text, key, got, err, resource)
+			}
+		}
+	}
+	for _, text := range []string{"", "prefix", "prefix:", "prefix:0", "prefix:-1", "prefix:01", "prefix:65", "prefix:x", "Bucket"} {
+		if _, err := s3.ParseRule(text); !errors.Is(err, fence.ErrInvalid) {
+			t.Errorf("ParseRule(%q): got %v, want ErrInvalid", text, err)
+		}
+	}
+}
+
+func TestABucketsRuleCannotChangeUnderItsObjects(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	ensure := func(name string, rule s3.Rule) (bool, error) { return w.srv.EnsureBucket(t.Context(), name, rule) }
+	if created, err := ensure("orders", s3.PrefixRule(1)); err != nil || !created {
+		t.Errorf("got %v, %v", created, err)
+	}
+	if created, err := ensure("orders", s3.KeyRule()); err != nil || created {
+		t.Errorf("an empty bucket: got %v, %v", created, err)
+	}
+	put(t, w.lease("orders/1001/invoice.txt", 5), "orders", invoice, "x")
+	if _, err := ensure("orders", s3.BucketRule()); !errors.Is(err, s3.ErrRuleInUse) {
+		t.Errorf("got %v, want ErrRuleInUse", err)
+	}
+	if created, err := ensure("orders", s3.KeyRule()); err != nil || created {
+		t.Errorf("the same rule again: got %v, %v", created, err)
+	}
+	for _, name := range []string{"", "ab", "UPPER", "-abc", "abc-", "a_b", strings.Repeat("a", 64), "a/b"} {
+		if _, err := ensure(name, s3.BucketRule()); !errors.Is(err, fence.ErrInvalid) {
+			t.Errorf("bucket %q: got %v, want ErrInvalid", name, err)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
 func TestAWriteMayBeRefusedWhereAnETagIsCurrent(t *testing.T) {
@@ -123,7 +124,7 @@ func TestAnswersHoldWhatClientsLookFor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}
+	root := credentials.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}
 	res, _ := w.send(raw{creds: root, method: "GET", path: "/orders/" + invoice, header: map[string]string{"If-None-Match": etagOf("data")}})
 	if res.StatusCode != http.StatusNotModified || res.Header.Get("ETag") != etagOf("data") || res.Header.Get("Last-Modified") == "" {
 		t.Errorf("what is not modified: %d %v", res.StatusCode, res.Header)

@@ -25,7 +25,7 @@ func (b *backend) tryUpload(text string) error {
 	size := int64(len(text))
 	body, err := newBody(s3response.PutObjectInput{Body: strings.NewReader(text), ContentLength: &size})
 	if err == nil {
-		_, err = b.upload(request{grant: session{resource: "b", token: 1}}, target{bucket: "b", key: "k", size: size}, body, func() attributes { return attributes{} })
+		_, err = b.upload(request{grant: proof{resource: "b", token: 1}}, target{bucket: "b", key: "k", size: size}, body, func() attributes { return attributes{} })
 	}
 	return err
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
 // state is everything that a request could have changed. A blob that it took of the
@@ -39,10 +39,10 @@ func TestWhatIsNotThereIsNotImplementedAndChangesNothing(t *testing.T) {
 	put(t, w.lease("orders/1001", 5), bucket, invoice, "data")
 	m := begin(t, w.holder("orders/1001", 5), bucket, "")
 	before := w.state()
-	root, holder := s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}, w.issue("orders/1001", 5)
+	root, holder := credentials.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}, w.issue("orders/1001", 5)
 	check := func(method, path string, header map[string]string, want string) {
 		t.Helper()
-		for name, creds := range map[string]s3.Credentials{"root": root, "holder": holder} {
+		for name, creds := range map[string]credentials.Credentials{"root": root, "holder": holder} {
 			data, sent := "", maps.Clone(header)
 			if method == http.MethodPut || method == http.MethodPost {
 				data, sent = documentFor(path), with(sent, "Content-MD5", md5Of(documentFor(path)))

@@ -24,6 +24,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/internal/child"
 	"github.com/fencegate/fencegate/migrate"
 	"github.com/fencegate/fencegate/internal/pgserver"
@@ -102,12 +103,12 @@ func (d *Database) Close() error {
 // ServerConfig says what S3 server runs.
 type ServerConfig struct {
 	PostgresURL string
-	Blobs       string         // folder of the bytes
-	Root        s3.Credentials // default: fresh ones
-	MasterKey   string         // of the leases' credentials, 64 hexadecimal digits; default: a fresh one
-	Addr        string         // default: a free port of 127.0.0.1
-	Rule        s3.Rule        // of buckets that are created over S3
-	Logger      *slog.Logger   // default: discards
+	Blobs       string                  // folder of the bytes
+	Root        credentials.Credentials // default: fresh ones
+	MasterKey   string                  // of the leases' credentials, 64 hexadecimal digits; default: a fresh one
+	Addr        string                  // default: a free port of 127.0.0.1
+	Rule        s3.Rule                 // of buckets that are created over S3
+	Logger      *slog.Logger            // default: discards
 }
 
 // Server is an S3 server in this process.
@@ -115,9 +116,9 @@ type Server struct {
 	*s3.Server
 
 	Addr string
-	Root s3.Credentials
+	Root credentials.Credentials
 
-	keys *s3.Keyring
+	keys *credentials.Keyring
 	pool *pgxpool.Pool
 	stop func() error
 }
@@ -125,7 +126,7 @@ type Server struct {
 // StartServer begins to answer S3 requests.
 func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	if cfg.Root.AccessKeyID == "" {
-		cfg.Root = s3.Credentials{AccessKeyID: "root-" + rand.Text(), SecretAccessKey: rand.Text()}
+		cfg.Root = credentials.Credentials{AccessKeyID: "root-" + rand.Text(), SecretAccessKey: rand.Text()}
 	}
 	if cfg.MasterKey == "" {
 		key := make([]byte, 32)
@@ -137,7 +138,7 @@ func StartServer(ctx context.Context, cfg ServerConfig) (*Server, error) {
 	}
 	s := &Server{Root: cfg.Root}
 	var err error
-	if s.keys, err = s3.ParseKeyring("stack:" + cfg.MasterKey); err != nil {
+	if s.keys, err = credentials.ParseKeyring("stack:" + cfg.MasterKey); err != nil {
 		return nil, err
 	}
 	store, err := blob.OpenDir(cfg.Blobs)
@@ -177,7 +178,7 @@ func (s *Server) serve(ctx context.Context, ln net.Listener) {
 }
 
 // Issue makes the credentials of a grant, current or not.
-func (s *Server) Issue(resource string, token fence.Token) (s3.Credentials, error) {
+func (s *Server) Issue(resource string, token fence.Token) (credentials.Credentials, error) {
 	return s.keys.Issue(resource, token, time.Now().Add(time.Hour))
 }
 

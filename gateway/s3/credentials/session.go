@@ -1,4 +1,4 @@
-package s3
+package credentials
 
 import (
 	"crypto/hmac"
@@ -27,19 +27,19 @@ type Credentials struct {
 func (c Credentials) String() string { return "credentials " + c.AccessKeyID }
 
 // GoString shows no secret.
-func (c Credentials) GoString() string { return "s3." + c.String() }
+func (c Credentials) GoString() string { return "credentials." + c.String() }
 
-// session is what a session token says, or a Fencing-Token header.
-type session struct {
-	resource string
-	token    fence.Token
-	expires  time.Time // of a session token
-	sealHash []byte    // of a header's seal
+// Session is what a session token says.
+type Session struct {
+	Resource string
+	Token    fence.Token
+	Expires  time.Time
 }
 
+// What is wrong with a session token.
 var (
-	errSessionForged  = errors.New("session token was not issued here")
-	errSessionExpired = errors.New("session token has expired")
+	ErrForged  = errors.New("session token was not issued here")
+	ErrExpired = errors.New("session token has expired")
 )
 
 // A session token is base64url of: format 1, length of the key id, key id,
@@ -47,9 +47,11 @@ var (
 const (
 	sessionFormat  = 1
 	sessionNumbers = 16
-	accessPrefix   = "ASIA" // what SDKs and the front expect of temporary keys
 	accessDigits   = 16
 )
+
+// AccessPrefix begins every temporary access key: SDKs expect it.
+const AccessPrefix = "ASIA"
 
 // Issue makes the credentials of a grant. They open nothing by themselves: each
 // write still has to find the token recorded as the newest. Expires bounds how
@@ -73,32 +75,38 @@ func (k *Keyring) Issue(resource string, token fence.Token, expires time.Time) (
 	return Credentials{AccessKeyID: access, SecretAccessKey: keys.secretOf(access, text), SessionToken: text, Expires: expires}, nil
 }
 
-// open authenticates a session token, without looking at the time.
-func (k *Keyring) open(text string) (session, sessionKeys, error) {
+// Open authenticates a session token, without looking at the time. The error is [ErrForged].
+func (k *Keyring) Open(text string) (Session, error) {
+	s, _, err := k.open(text)
+	return s, err
+}
+
+// open is Open, with the keys that the token was made with.
+func (k *Keyring) open(text string) (Session, sessionKeys, error) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil || len(raw) < 2+sessionNumbers+sha256.Size || raw[0] != sessionFormat {
-		return session{}, sessionKeys{}, errSessionForged
+		return Session{}, sessionKeys{}, ErrForged
 	}
 	payload, mac := raw[:len(raw)-sha256.Size], raw[len(raw)-sha256.Size:]
 	idLength := int(payload[1])
 	if len(payload) < 2+idLength+sessionNumbers {
-		return session{}, sessionKeys{}, errSessionForged
+		return Session{}, sessionKeys{}, ErrForged
 	}
 	keys, known := k.keys[string(payload[2:2+idLength])]
 	if !known || !hmac.Equal(mac, keyed(keys.mac, payload)) {
-		return session{}, sessionKeys{}, errSessionForged
+		return Session{}, sessionKeys{}, ErrForged
 	}
 	body := payload[2+idLength:]
-	return session{
-		expires:  time.Unix(int64(binary.BigEndian.Uint64(body)), 0),
-		token:    fence.Token(binary.BigEndian.Uint64(body[8:])),
-		resource: string(body[sessionNumbers:]),
+	return Session{
+		Expires:  time.Unix(int64(binary.BigEndian.Uint64(body)), 0),
+		Token:    fence.Token(binary.BigEndian.Uint64(body[8:])),
+		Resource: string(body[sessionNumbers:]),
 	}, keys, nil
 }
 
-// verify authenticates the pair that a request presents. What it returns holds
-// the secret that the request must be signed with.
-func (k *Keyring) verify(access, text string, now time.Time) (*seenToken, error) {
+// Verify authenticates the pair that a request presents. What it returns holds
+// the secret that the request must be signed with. The error is [ErrForged] or [ErrExpired].
+func (k *Keyring) Verify(access, text string, now time.Time) (*Verified, error) {
 	t := k.seen.get(text)
 	if t == nil {
 		s, keys, err := k.open(text)
@@ -106,21 +114,21 @@ func (k *Keyring) verify(access, text string, now time.Time) (*seenToken, error)
 			return nil, err
 		}
 		own := accessKeyOf(text)
-		t = &seenToken{session: s, access: own, secret: keys.secretOf(own, text)}
+		t = &Verified{session: s, access: own, secret: keys.secretOf(own, text)}
 		k.seen.put(text, t)
 	}
 	if access != t.access {
-		return nil, errSessionForged
+		return nil, ErrForged
 	}
-	if !now.Before(t.session.expires) {
-		return nil, fmt.Errorf("%w at %s", errSessionExpired, t.session.expires.UTC().Format(time.RFC3339))
+	if !now.Before(t.session.Expires) {
+		return nil, fmt.Errorf("%w at %s", ErrExpired, t.session.Expires.UTC().Format(time.RFC3339))
 	}
 	return t, nil
 }
 
 func accessKeyOf(sessionToken string) string {
 	sum := sha256.Sum256([]byte(sessionToken))
-	return accessPrefix + base32.StdEncoding.EncodeToString(sum[:])[:accessDigits]
+	return AccessPrefix + base32.StdEncoding.EncodeToString(sum[:])[:accessDigits]
 }
 
 // secretOf binds the secret to the whole session token too: the access key is

@@ -1,4 +1,4 @@
-package s3
+package credentials
 
 import (
 	"strings"
@@ -12,11 +12,12 @@ import (
 // keyring. Safe for concurrent use.
 type seenTokens struct {
 	mu     sync.RWMutex
-	tokens map[string]*seenToken
+	tokens map[string]*Verified
 }
 
-type seenToken struct {
-	session session
+// Verified is an authentic session token.
+type Verified struct {
+	session Session
 	access  string
 	secret  string
 	signing atomic.Pointer[signingKey] // the last one that was asked for
@@ -31,25 +32,25 @@ type signingKey struct {
 // maxSeen bounds the memory; those of one gateway's leases fit in.
 const maxSeen = 4096
 
-func (k *seenTokens) get(text string) *seenToken {
+func (k *seenTokens) get(text string) *Verified {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return k.tokens[text]
 }
 
 // put remembers a token that is authentic, and no other.
-func (k *seenTokens) put(text string, t *seenToken) {
+func (k *seenTokens) put(text string, t *Verified) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.tokens == nil || len(k.tokens) >= maxSeen {
-		k.tokens = map[string]*seenToken{}
+		k.tokens = map[string]*Verified{}
 	}
 	k.tokens[strings.Clone(text)] = t
 }
 
-// signingKey is the key that requests of a day are signed with. It is shared: not
+// SigningKey is the key that requests of a day are signed with. It is shared: not
 // to be changed.
-func (t *seenToken) signingKey(date, region, service string) []byte {
+func (t *Verified) SigningKey(date, region, service string) []byte {
 	if s := t.signing.Load(); s != nil && s.date == date && s.region == region && s.service == service {
 		return s.key
 	}

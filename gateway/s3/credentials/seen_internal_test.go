@@ -1,4 +1,4 @@
-package s3
+package credentials
 
 import (
 	"bytes"
@@ -28,18 +28,18 @@ func TestARememberedTokenIsJudgedAsANewOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	for round := range 3 {
-		got, err := k.verify(mine.AccessKeyID, mine.SessionToken, now)
-		if err != nil || got.secret != mine.SecretAccessKey || got.session.resource != "orders/1" {
+		got, err := k.Verify(mine.AccessKeyID, mine.SessionToken, now)
+		if err != nil || got.secret != mine.SecretAccessKey || got.session.Resource != "orders/1" {
 			t.Errorf("round %d: %+v, %v", round, got, err)
 		}
-		if _, err := k.verify(others.AccessKeyID, mine.SessionToken, now); !errors.Is(err, errSessionForged) {
+		if _, err := k.Verify(others.AccessKeyID, mine.SessionToken, now); !errors.Is(err, ErrForged) {
 			t.Errorf("round %d, another's access key: %v", round, err)
 		}
-		if _, err := k.verify(mine.AccessKeyID, mine.SessionToken, now.Add(2*time.Hour)); !errors.Is(err, errSessionExpired) {
+		if _, err := k.Verify(mine.AccessKeyID, mine.SessionToken, now.Add(2*time.Hour)); !errors.Is(err, ErrExpired) {
 			t.Errorf("round %d, after its end: %v", round, err)
 		}
 		forged := mine.SessionToken[:len(mine.SessionToken)-2] + "AA"
-		if _, err := k.verify(accessKeyOf(forged), forged, now); !errors.Is(err, errSessionForged) {
+		if _, err := k.Verify(accessKeyOf(forged), forged, now); !errors.Is(err, ErrForged) {
 			t.Errorf("round %d, forged: %v", round, err)
 		}
 		if len(k.seen.tokens) != 1 {
@@ -50,20 +50,20 @@ func TestARememberedTokenIsJudgedAsANewOne(t *testing.T) {
 
 func TestASigningKeyIsOfItsDayRegionAndService(t *testing.T) {
 	t.Parallel()
-	shared := &seenToken{secret: "secret"}
+	shared := &Verified{secret: "secret"}
 	seen := map[string][]byte{}
 	var all sync.WaitGroup
 	for _, date := range []string{"20261121", "20261122"} {
 		for _, region := range []string{"us-east-1", "eu-west-1"} {
 			for _, service := range []string{"s3", "sts"} {
-				want := (&seenToken{secret: "secret"}).signingKey(date, region, service)
+				want := (&Verified{secret: "secret"}).SigningKey(date, region, service)
 				if before, twice := seen[string(want)]; twice {
 					t.Errorf("two have the key %x", before)
 				}
 				seen[string(want)] = want
 				all.Go(func() {
 					for range 100 {
-						if got := shared.signingKey(date, region, service); !bytes.Equal(got, want) {
+						if got := shared.SigningKey(date, region, service); !bytes.Equal(got, want) {
 							t.Errorf("%s %s %s: another's key", date, region, service)
 						}
 					}
@@ -78,16 +78,16 @@ func TestRememberedTokensAreBounded(t *testing.T) {
 	t.Parallel()
 	var k seenTokens
 	for range maxSeen + 10 {
-		k.put(rand.Text(), &seenToken{})
+		k.put(rand.Text(), &Verified{})
 	}
 	if n := len(k.tokens); n > maxSeen {
 		t.Errorf("%d are remembered", n)
 	}
-	token := &seenToken{}
+	token := &Verified{}
 	if k.put("x", token); k.get("x") != token {
 		t.Error("the newest is not remembered")
 	}
-	if text := fmt.Sprint(&Keyring{seen: seenTokens{tokens: map[string]*seenToken{"x": {secret: "hidden"}}}}); strings.Contains(text, "hidden") {
+	if text := fmt.Sprint(&Keyring{seen: seenTokens{tokens: map[string]*Verified{"x": {secret: "hidden"}}}}); strings.Contains(text, "hidden") {
 		t.Errorf("%s shows a secret", text)
 	}
 }

@@ -1,4 +1,4 @@
-package s3
+package credentials
 
 import (
 	"crypto/hkdf"
@@ -107,4 +107,4 @@ func validKeyID(id string) bool {
 func (k *Keyring) String() string { return fmt.Sprintf("keyring of %d keys", len(k.keys)) }
 
 // GoString shows no key.
-func (k *Keyring) GoString() string { return "s3." + k.String() }
+func (k *Keyring) GoString() string { return "credentials." + k.String() }
