@@ -7,6 +7,8 @@ import (
 
 	"github.com/valyala/fasthttp"
 	"github.com/versity/versitygw/s3err"
+
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // There is one ACL: root has full control, and nobody else is granted anything.
@@ -84,7 +86,7 @@ func (b *backend) askedFor(req *fasthttp.Request, ofObject bool) (aclKind, error
 	case canned != "" && len(body) > 0:
 		return aclShared, s3err.GetAPIError(s3err.ErrUnexpectedContent)
 	case canned == "" && len(body) == 0:
-		return aclShared, apiError{code: "MissingSecurityHeader", status: http.StatusBadRequest, message: "Your request says no ACL."}
+		return aclShared, s3error.Error{Code: "MissingSecurityHeader", Status: http.StatusBadRequest, Message: "Your request says no ACL."}
 	case canned == "":
 		return b.askedInXML(body)
 	case canned == "private", canned == "bucket-owner-full-control" && ofObject:
@@ -111,9 +113,9 @@ func (b *backend) askedInXML(body []byte) (aclKind, error) {
 		case strings.HasPrefix(g.Grantee.URI, groupURIs):
 			return aclPublic, nil
 		case g.Grantee.Type == "AmazonCustomerByEmail":
-			return kind, apiError{code: "UnresolvableGrantByEmailAddress", status: http.StatusBadRequest, message: "The email address you provided does not match any account on record."}
+			return kind, s3error.Error{Code: "UnresolvableGrantByEmailAddress", Status: http.StatusBadRequest, Message: "The email address you provided does not match any account on record."}
 		case g.Grantee.Type == "CanonicalUser" && g.Grantee.ID != b.cfg.RootAccessKey:
-			return kind, apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "Invalid id: there is no account but root's."}
+			return kind, s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "Invalid id: there is no account but root's."}
 		case g.Grantee.Type != "CanonicalUser", g.Permission != fullControl:
 			kind = aclShared
 		}
@@ -134,5 +136,5 @@ func (b *backend) setACL(r request, bucket string, ofObject bool) error {
 	case kind == aclPublic && block.BlockPublicAcls:
 		return s3err.GetAPIError(s3err.ErrAccessDenied)
 	}
-	return errNotThere
+	return s3error.NotThere
 }

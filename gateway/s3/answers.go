@@ -11,6 +11,8 @@ import (
 	"github.com/versity/versitygw/metrics"
 	"github.com/versity/versitygw/s3api/controllers"
 	"github.com/versity/versitygw/s3err"
+
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // addressed is what a request is about; the key is "" for a bucket.
@@ -71,7 +73,7 @@ func none(code, message string) ownAnswer {
 		if err := b.there(a); err != nil {
 			return nil, 0, err
 		}
-		return nil, 0, apiError{code: code, status: http.StatusNotFound, message: message}
+		return nil, 0, s3error.Error{Code: code, Status: http.StatusNotFound, Message: message}
 	}
 }
 
@@ -116,9 +118,9 @@ func (b *backend) readPolicyStatus(a addressed) (any, int, error) {
 func (b *backend) readPublicAccess(a addressed) (any, int, error) {
 	block, set, err := b.publicAccess(a.bucket)
 	if err == nil && !set {
-		err = apiError{
-			code: "NoSuchPublicAccessBlockConfiguration", status: http.StatusNotFound,
-			message: "The public access block configuration was not found.",
+		err = s3error.Error{
+			Code: "NoSuchPublicAccessBlockConfiguration", Status: http.StatusNotFound,
+			Message: "The public access block configuration was not found.",
 		}
 	}
 	return block, http.StatusOK, err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // backend does the front's operations. Those that it does not have answer
@@ -49,10 +50,10 @@ func (*backend) String() string { return "fencegate" }
 // the operator must know.
 func (b *backend) fail(r request, bucket, operation string, err error) error {
 	if code, ok := fence.CodeOf(err); ok {
-		e := refusal(err, code)
-		r.refuse(e.fencing)
+		e := s3error.Refusal(err, code)
+		r.refuse(e.Fencing)
 		b.cfg.Logger.Info("s3: refused", "operation", operation, "bucket", bucket, "code", code.SQLState,
-			"resource", e.fencing.Resource, "needed", e.fencing.Needed, "presented", e.fencing.Presented, "recorded", e.fencing.Recorded)
+			"resource", e.Fencing.Resource, "needed", e.Fencing.Needed, "presented", e.Fencing.Presented, "recorded", e.Fencing.Recorded)
 		return e
 	}
 	unknown := errors.Is(err, fence.ErrUnknown)
@@ -72,11 +73,11 @@ func (b *backend) fail(r request, bucket, operation string, err error) error {
 	b.cfg.Logger.Error("s3: failed", "operation", operation, "bucket", bucket, "error", err)
 	switch {
 	case unknown:
-		return unavailable(messageUnknown)
+		return s3error.Unavailable(s3error.MessageUnknown)
 	case errors.Is(err, errDatabaseAway):
-		return unavailable(messageDatabaseAway)
+		return s3error.Unavailable(s3error.MessageDatabaseAway)
 	case errors.Is(err, errStoreFailed):
-		return unavailable(messageStoreFailed)
+		return s3error.Unavailable(s3error.MessageStoreFailed)
 	}
 	return s3err.GetAPIError(s3err.ErrInternalError)
 }

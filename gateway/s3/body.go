@@ -19,6 +19,7 @@ import (
 	"github.com/versity/versitygw/s3response"
 
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // body is a request's body on its way into the blob store: it computes the
@@ -170,17 +171,17 @@ func (a attributes) check() error {
 	for name, value := range a.Metadata {
 		texts = append(texts, value)
 		if strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }) {
-			return invalidText("metadata's name")
+			return s3error.InvalidText("metadata's name")
 		}
 	}
 	if slices.ContainsFunc(texts, func(s string) bool { return strings.ContainsFunc(s, isControl) }) {
-		return apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "The metadata has a line break or another control character, which no header can give back."}
+		return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The metadata has a line break or another control character, which no header can give back."}
 	}
 	for name, value := range a.Tags {
 		texts = append(texts, name, value)
 	}
 	if slices.ContainsFunc(texts, func(s string) bool { return !validText(s) }) {
-		return invalidText("metadata")
+		return s3error.InvalidText("metadata")
 	}
 	return nil
 }

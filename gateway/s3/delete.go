@@ -16,6 +16,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 const (
@@ -58,7 +59,7 @@ func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) 
 			return result, s3err.GetAPIError(s3err.ErrMalformedXML)
 		}
 		if away != nil {
-			result.Error = append(result.Error, deleteError(o, unavailable(messageNotTried)))
+			result.Error = append(result.Error, deleteError(o, s3error.Unavailable(s3error.MessageNotTried)))
 			continue
 		}
 		gone, err := b.remove(within, r, &s3.DeleteObjectInput{
@@ -149,12 +150,12 @@ func dateOf(text string) (time.Time, error) {
 // none, a date in another form or in the future. Nothing is deleted without them.
 func (r request) expects(in *s3.DeleteObjectInput) error {
 	if r.header(headerExpectedSize) != "" && in.IfMatchSize == nil {
-		return apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "The header " + headerExpectedSize + " is not a size. Nothing was deleted."}
+		return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The header " + headerExpectedSize + " is not a size. Nothing was deleted."}
 	}
 	if text := r.header(headerExpectedTime); text != "" {
 		at, err := dateOf(text)
 		if err != nil {
-			return apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "The header " + headerExpectedTime + " is not a date. Nothing was deleted."}
+			return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The header " + headerExpectedTime + " is not a date. Nothing was deleted."}
 		}
 		in.IfMatchLastModifiedTime = &at
 	}
@@ -187,7 +188,7 @@ func (b *backend) remove(ctx context.Context, r request, in *s3.DeleteObjectInpu
 		return removed{}, err
 	}
 	if *in.Key == "" {
-		return removed{}, apiError{code: "UserKeyMustBeSpecified", status: http.StatusBadRequest, message: "The object's key is empty. Nothing was deleted."}
+		return removed{}, s3error.Error{Code: "UserKeyMustBeSpecified", Status: http.StatusBadRequest, Message: "The object's key is empty. Nothing was deleted."}
 	}
 	var ifMatch *string
 	if in.IfMatch != nil {

@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/versity/versitygw/auth"
 	"github.com/versity/versitygw/s3err"
+
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // Documents that root keeps with a bucket. Each is checked, and stored in a form
@@ -117,7 +119,7 @@ func (b *backend) GetBucketTagging(ctx context.Context, bucket string) (map[stri
 func (b *backend) PutBucketTagging(ctx context.Context, bucket string, tags map[string]string) error {
 	for key, value := range tags {
 		if !validText(key) || !validText(value) {
-			return invalidText("tag")
+			return s3error.InvalidText("tag")
 		}
 	}
 	text, err := json.Marshal(tags)
@@ -143,7 +145,7 @@ func (b *backend) GetBucketOwnershipControls(ctx context.Context, bucket string)
 // ownership are for ACLs, which are not there.
 func (b *backend) PutBucketOwnershipControls(ctx context.Context, bucket string, ownership types.ObjectOwnership) error {
 	if ownership != types.ObjectOwnershipBucketOwnerEnforced {
-		return errNotThere
+		return s3error.NotThere
 	}
 	return b.setDocument(ctx, bucket, kindOwnership, "PutBucketOwnershipControls", string(ownership))
 }
@@ -185,7 +187,7 @@ func (b *backend) PutBucketPolicy(ctx context.Context, bucket string, document [
 	if policy, err := auth.ParsePolicyDocument(document); err == nil && block.BlockPublicPolicy && policy.IsPublic() {
 		return s3err.GetAPIError(s3err.ErrAccessDenied)
 	}
-	return errNotThere
+	return s3error.NotThere
 }
 
 // DeleteBucketPolicy implements the front's Backend: there is none to delete.

@@ -14,6 +14,8 @@ import (
 	"github.com/versity/versitygw/s3api/utils"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
+
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // A form, POST of multipart/form-data to a bucket, is how browsers upload: its
@@ -87,7 +89,7 @@ func takeForm(c fiber.Ctx) s3err.S3Error {
 	parts, more := 0, true
 	for rest := form.Bytes(); more; parts++ {
 		if parts > maxFormParts {
-			return apiError{code: "MaxPostPreDataLengthExceededError", status: http.StatusBadRequest, message: "Your POST request fields preceding the upload file were too large."}
+			return s3error.Error{Code: "MaxPostPreDataLengthExceededError", Status: http.StatusBadRequest, Message: "Your POST request fields preceding the upload file were too large."}
 		}
 		_, rest, more = cutPart(rest, boundary)
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/valyala/fasthttp"
 	"github.com/versity/versitygw/s3api/utils"
 	"github.com/versity/versitygw/s3err"
+
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // gate is the first of our steps in the front: it refuses what would cost too
@@ -90,11 +92,11 @@ func (g *gate) check(c fiber.Ctx, began time.Time) (bucket, path string, refused
 		return "", "", *e
 	}
 	if tooEarly(c, began) {
-		return "", "", apiError{code: "AccessDenied", status: http.StatusForbidden, message: "Request is not yet valid."}
+		return "", "", s3error.Error{Code: "AccessDenied", Status: http.StatusForbidden, Message: "Request is not yet valid."}
 	}
 	path, err := pathIn(c, bucket)
 	if err != nil {
-		return "", "", apiError{code: "InvalidURI", status: http.StatusBadRequest, message: "The path has a percent sign that is not followed by two hexadecimal digits."}
+		return "", "", s3error.Error{Code: "InvalidURI", Status: http.StatusBadRequest, Message: "The path has a percent sign that is not followed by two hexadecimal digits."}
 	}
 	return bucket, path, admit(c, path, g.cfg.RootAccessKey)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/versity/versitygw/s3err"
 
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 const (
@@ -146,7 +147,7 @@ func versionOf(versionID string) (pgtype.UUID, error) {
 	}
 	id, err := blob.ParseID(versionID)
 	if err != nil {
-		return pgtype.UUID{}, apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "Invalid version id specified"}
+		return pgtype.UUID{}, s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "Invalid version id specified"}
 	}
 	return uuid(id), nil
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/gofiber/fiber/v3"
 	"github.com/valyala/fasthttp"
 	"github.com/versity/versitygw/s3err"
+
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // What stands between the network and the front: limits on what a request may
@@ -51,23 +53,23 @@ func guard(server *fasthttp.Server, cfg config) {
 			_ = ctx.Conn().Close() // no request was begun, as far as is known: a client that keeps connections ready expects no answer
 			return
 		}
-		cfg.Logger.Debug("s3: not a request", "remote", ctx.RemoteAddr().String(), "code", e.code) // err repeats the headers, and so secrets
+		cfg.Logger.Debug("s3: not a request", "remote", ctx.RemoteAddr().String(), "code", e.Code) // err repeats the headers, and so secrets
 		ctx.Response.Reset()
-		ctx.SetStatusCode(e.status)
+		ctx.SetStatusCode(e.Status)
 		ctx.SetContentType(fiber.MIMEApplicationXML)
 		ctx.SetBody(e.XMLBody("", ""))
 	}
 }
 
 // malformed says what is wrong with bytes that did not make a request.
-func malformed(err error) apiError {
+func malformed(err error) s3error.Error {
 	if _, small := errors.AsType[*fasthttp.ErrSmallBuffer](err); small {
-		return apiError{code: "RequestHeaderSectionTooLarge", status: http.StatusBadRequest, message: "The request's headers are longer than the server takes."}
+		return s3error.Error{Code: "RequestHeaderSectionTooLarge", Status: http.StatusBadRequest, Message: "The request's headers are longer than the server takes."}
 	}
 	if timedOut(err) {
-		return apiError{code: "RequestTimeout", status: http.StatusBadRequest, message: "The request was not complete in time."}
+		return s3error.Error{Code: "RequestTimeout", Status: http.StatusBadRequest, Message: "The request was not complete in time."}
 	}
-	return apiError{code: "BadRequest", status: http.StatusBadRequest, message: "The request could not be parsed."}
+	return s3error.Error{Code: "BadRequest", Status: http.StatusBadRequest, Message: "The request could not be parsed."}
 }
 
 func timedOut(err error) bool {
@@ -86,7 +88,7 @@ func checkFraming(h *fasthttp.RequestHeader) s3err.S3Error {
 	if !folded && (h.ContentLength() != -1 || !hasLength(raw)) {
 		return nil
 	}
-	return apiError{code: "BadRequest", status: http.StatusBadRequest, message: "The request has a folded header, or both Content-Length and Transfer-Encoding."}
+	return s3error.Error{Code: "BadRequest", Status: http.StatusBadRequest, Message: "The request has a folded header, or both Content-Length and Transfer-Encoding."}
 }
 
 func hasLength(raw []byte) bool {
@@ -137,9 +139,9 @@ func checkNames(c fiber.Ctx, path string) s3err.S3Error {
 	for name, value := range c.Request().URI().QueryArgs().All() {
 		switch {
 		case !validText(string(value)):
-			return invalidText(strings.ToValidUTF8(string(name), "?"))
+			return s3error.InvalidText(strings.ToValidUTF8(string(name), "?"))
 		case string(name) == "partNumber" && beyondParts(string(value)):
-			return apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "Part number must be an integer between 1 and 10000, inclusive."}
+			return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "Part number must be an integer between 1 and 10000, inclusive."}
 		}
 	}
 	return nil
@@ -161,17 +163,13 @@ func checkKey(key string) s3err.S3Error {
 	case len(key) > maxKey:
 		return s3err.GetKeyTooLongErr(int64(len(key)), maxKey)
 	case !validText(key):
-		return invalidText("key")
+		return s3error.InvalidText("key")
 	}
 	return nil
 }
 
 // validText reports whether PostgreSQL can store the text.
 func validText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
-
-func invalidText(what string) apiError {
-	return apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "The " + what + " is not UTF-8 text without NUL."}
-}
 
 // isUpload reports whether the front streams the request's body: PutObject and
 // UploadPart, on a path with a bucket and a key.

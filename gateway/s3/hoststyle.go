@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/gofiber/fiber/v3"
+
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // validDomain: of a host name, so that a Host is of a bucket or it is not.
@@ -23,10 +25,10 @@ func validDomain(domain string) bool {
 // hostBucket is the bucket that a request names by its host, "" where its path
 // does. It refuses hosts that the front would read in another way, or that are
 // not the one that was signed: a request line may name one, too.
-func hostBucket(c fiber.Ctx, domain string) (string, *apiError) {
+func hostBucket(c fiber.Ctx, domain string) (string, *s3error.Error) {
 	uri, header := c.Request().URI().Host(), c.Request().Header.Host()
 	if !bytes.EqualFold(uri, header) {
-		return "", &apiError{code: "InvalidURI", status: http.StatusBadRequest, message: "The request line and the header Host name different hosts."}
+		return "", &s3error.Error{Code: "InvalidURI", Status: http.StatusBadRequest, Message: "The request line and the header Host name different hosts."}
 	}
 	if domain == "" {
 		return "", nil
@@ -40,7 +42,7 @@ func hostBucket(c fiber.Ctx, domain string) (string, *apiError) {
 	case !found || bucket == "":
 		return "", nil
 	case rest != "":
-		return "", &apiError{code: "InvalidURI", status: http.StatusBadRequest, message: "The header Host is neither an address of this server nor BUCKET." + domain + "."}
+		return "", &s3error.Error{Code: "InvalidURI", Status: http.StatusBadRequest, Message: "The header Host is neither an address of this server nor BUCKET." + domain + "."}
 	}
 	return bucket, nil
 }

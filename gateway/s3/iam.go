@@ -10,6 +10,7 @@ import (
 	"github.com/versity/versitygw/s3err"
 
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // iam answers the front's questions about who signed a request. There are no
@@ -33,9 +34,9 @@ func (i iam) DeriveSigningKey(access, sessionToken, date, region, service string
 	t, err := i.keys.Verify(access, sessionToken, time.Now())
 	switch {
 	case errors.Is(err, credentials.ErrExpired):
-		return nil, auth.Account{}, apiError{
-			code: "ExpiredToken", status: http.StatusBadRequest,
-			message: "The provided token has expired. Acquire the resource again and ask for new credentials.",
+		return nil, auth.Account{}, s3error.Error{
+			Code: "ExpiredToken", Status: http.StatusBadRequest,
+			Message: "The provided token has expired. Acquire the resource again and ask for new credentials.",
 		}
 	case err != nil:
 		return nil, auth.Account{}, auth.ErrInvalidSessionToken

@@ -13,6 +13,7 @@ import (
 	"github.com/versity/versitygw/s3response"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 const (
@@ -130,7 +131,7 @@ func (b *backend) PutBucketVersioning(ctx context.Context, bucket string, status
 	case !r.root:
 		return s3err.GetAPIError(s3err.ErrAccessDenied)
 	case status != types.BucketVersioningStatusEnabled:
-		return errNotThere
+		return s3error.NotThere
 	}
 	k, err := b.db.keep(b.base, bucket)
 	if err == nil && k == (Keep{}) {

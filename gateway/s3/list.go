@@ -11,6 +11,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/jackc/pgx/v5"
 	"github.com/versity/versitygw/s3response"
+
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 const sqlList = `SELECT entry, is_prefix, coalesce(size, 0), coalesce(etag, ''), coalesce(modified_at, 'epoch')
@@ -85,7 +87,7 @@ func (r request) encoding() (types.EncodingType, error) {
 	case "url":
 		return types.EncodingTypeUrl, nil
 	}
-	return "", apiError{code: "InvalidArgument", status: 400, message: "Invalid Encoding Method specified in Request"}
+	return "", s3error.Error{Code: "InvalidArgument", Status: 400, Message: "Invalid Encoding Method specified in Request"}
 }
 
 // ListObjectsV2 implements the front's Backend.
@@ -104,7 +106,7 @@ func (b *backend) ListObjectsV2(ctx context.Context, in *s3.ListObjectsV2Input) 
 	if token := *in.ContinuationToken; token != "" {
 		raw, err := base64.RawURLEncoding.DecodeString(token)
 		if err != nil || !validText(string(raw)) {
-			return result, apiError{code: "InvalidArgument", status: 400, message: "The continuation token provided is incorrect"}
+			return result, s3error.Error{Code: "InvalidArgument", Status: 400, Message: "The continuation token provided is incorrect"}
 		}
 		after = string(raw)
 	}

@@ -18,6 +18,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/versity/versitygw/s3api/utils"
 	"github.com/versity/versitygw/s3err"
+
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // checksumHash is the hash of one of S3's checksums; nil for none of them.
@@ -106,7 +108,7 @@ func compositeETag(listed []types.CompletedPart) string {
 // any, with that of its parts. The number of parts may be left out.
 func compareChecksum(in *s3.CompleteMultipartUploadInput, a attributes) error {
 	mismatch := func(text string) error {
-		return apiError{code: "InvalidRequest", status: http.StatusBadRequest, message: text + " Nothing was changed."}
+		return s3error.Error{Code: "InvalidRequest", Status: http.StatusBadRequest, Message: text + " Nothing was changed."}
 	}
 	if begun := (upload{attributes: a}).checksumType(); in.ChecksumType != "" && in.ChecksumType != begun {
 		return mismatch("The upload's checksum type is " + string(begun) + ", and the completion says " + string(in.ChecksumType) + ".")

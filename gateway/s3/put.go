@@ -15,6 +15,7 @@ import (
 	"github.com/versity/versitygw/s3response"
 
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 const (
@@ -184,9 +185,9 @@ func fault(body *body, size int64, err error) error {
 		if e, ok := errors.AsType[s3err.S3Error](body.err); ok {
 			return e // a digest that does not fit, a malformed chunk
 		}
-		return apiError{
-			code: "RequestTimeout", status: http.StatusBadRequest,
-			message: "The connection was lost or stalled before the whole body was read. Nothing was stored.",
+		return s3error.Error{
+			Code: "RequestTimeout", Status: http.StatusBadRequest,
+			Message: "The connection was lost or stalled before the whole body was read. Nothing was stored.",
 		}
 	case errors.Is(err, blob.ErrSize):
 		return s3err.GetAPIError(s3err.ErrIncompleteBody)

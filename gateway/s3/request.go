@@ -10,6 +10,7 @@ import (
 	"github.com/versity/versitygw/s3api/utils"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // request is what the back end needs to know of a request beyond its arguments.
@@ -161,12 +162,19 @@ func (b *backend) needGrant(r *request, bucket, key string) error {
 // "34.<seal>", signed by the root credentials.
 const headerToken = "Fencing-Token"
 
-func invalidToken(reason string) apiError {
-	return apiError{code: "InvalidFencingToken", status: http.StatusForbidden, message: "The header " + headerToken + " " + reason + ". Nothing was changed."}
+func invalidToken(reason string) s3error.Error {
+	return s3error.Error{Code: "InvalidFencingToken", Status: http.StatusForbidden, Message: "The header " + headerToken + " " + reason + ". Nothing was changed."}
 }
 
+// Response headers of a refusal by the fence.
+const (
+	headerCode     = "Fencing-Code"
+	headerRecorded = "Fencing-Recorded"
+	headerResource = "Fencing-Resource" // percent-encoded
+)
+
 // refuse puts the facts of a refusal by the fence into the response's headers.
-func (r request) refuse(facts *fencing) {
+func (r request) refuse(facts *s3error.Fencing) {
 	if r.http == nil || facts == nil {
 		return
 	}

@@ -18,6 +18,7 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
 	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
 // routed is a server with something that each route could change: an object, an upload, and an empty bucket, which
@@ -26,7 +27,7 @@ type routed struct {
 	*world
 
 	upload string
-	signer map[string]s3.Credentials
+	signer map[string]credentials.Credentials
 }
 
 func routesIn(t *testing.T) routed {
@@ -38,8 +39,8 @@ func routesIn(t *testing.T) routed {
 	}
 	put(t, w.lease("orders/1001", 5), bucket, invoice, "data")
 	m := begin(t, w.holder("orders/1001", 5), bucket, "")
-	root := s3.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}
-	return routed{w, *m.id, map[string]s3.Credentials{"root": root, "lease": w.issue("orders/1001", 5)}}
+	root := credentials.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}
+	return routed{w, *m.id, map[string]credentials.Credentials{"root": root, "lease": w.issue("orders/1001", 5)}}
 }
 
 // path puts the names of what is there into "/BUCKET/KEY?uploadId".
@@ -62,7 +63,7 @@ func (w routed) path(pattern string) string {
 }
 
 // ask is a request that its route would carry out.
-func (w routed) ask(method, pattern, header string, creds s3.Credentials) raw {
+func (w routed) ask(method, pattern, header string, creds credentials.Credentials) raw {
 	data, sent := "", map[string]string{}
 	if method == http.MethodPut || method == http.MethodPost {
 		_, query, _ := strings.Cut(pattern, "?")
@@ -249,10 +250,10 @@ func notAllowedIn(text string) bool {
 }
 
 // illSigned are requests for the route, by what is wrong with their signature.
-func (w routed) illSigned(r s3.Route, creds s3.Credentials) map[string]*http.Request {
+func (w routed) illSigned(r s3.Route, creds credentials.Credentials) map[string]*http.Request {
 	forged := creds
 	forged.SecretAccessKey = "another"
-	ask := func(c s3.Credentials, at time.Time) raw {
+	ask := func(c credentials.Credentials, at time.Time) raw {
 		q := w.ask(r.Method, patternOf(r), r.Header, c)
 		q.at = at
 		return q

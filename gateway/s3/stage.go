@@ -14,6 +14,7 @@ import (
 	"github.com/versity/versitygw/s3err"
 
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // An upload that is staged is stored and hashed as any other, and then recorded
@@ -44,9 +45,9 @@ func (r request) checkStage() error {
 	case !upload:
 		return s3err.GetNotImplementedErr(headerStage, "")
 	case r.header(headerStage) != "true":
-		return apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "The header " + headerStage + " is not true. Nothing was changed."}
+		return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The header " + headerStage + " is not true. Nothing was changed."}
 	case !r.signed(headerStage):
-		return apiError{code: "InvalidRequest", status: http.StatusForbidden, message: "The header " + headerStage + " is not among the signed headers. Nothing was changed."}
+		return s3error.Error{Code: "InvalidRequest", Status: http.StatusForbidden, Message: "The header " + headerStage + " is not among the signed headers. Nothing was changed."}
 	}
 	return nil
 }

@@ -12,9 +12,9 @@ import (
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/fencegate/fencegate/gateway/s3"
-	"github.com/fencegate/fencegate/migrate"
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/migrate"
 )
 
 // ownServer is a PostgreSQL of the test's own, in a folder that the test removes.

@@ -10,6 +10,8 @@ import (
 	"github.com/gofiber/fiber/v3"
 	"github.com/versity/versitygw/s3api/utils"
 	"github.com/versity/versitygw/s3err"
+
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // What is not there is refused here, where the front would take it for something
@@ -51,7 +53,7 @@ func checkServed(c fiber.Ctx, path string) s3err.S3Error {
 		return s3err.GetNotImplementedErr(param, "")
 	}
 	if c.Method() == fiber.MethodPut && l == ofObject && c.Request().URI().QueryArgs().Has("versionId") && !ofVersions(c) {
-		return apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "This operation does not accept a version-id."}
+		return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "This operation does not accept a version-id."}
 	}
 	return nil
 }
@@ -77,11 +79,11 @@ func checkHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
 		header := string(name)
 		switch {
 		case !reads && ofWrites[header] && (len(bytes.Trim(value, `" `)) == 0 || len(c.Request().Header.PeekAll(header)) > 1): // the front takes the first, and none that is empty
-			return apiError{code: "InvalidArgument", status: http.StatusBadRequest, message: "The condition " + header + " is there without a value, or more than once."}
+			return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The condition " + header + " is there without a value, or more than once."}
 		case !strings.HasPrefix(header, "X-Amz-"):
 		case header == "X-Amz-Expected-Bucket-Owner" || header == "X-Amz-Source-Expected-Bucket-Owner":
 			if string(value) != owner {
-				return apiError{code: "AccessDenied", status: http.StatusForbidden, message: "All buckets here belong to the root access key, which is not the owner that " + header + " names."}
+				return s3error.Error{Code: "AccessDenied", Status: http.StatusForbidden, Message: "All buckets here belong to the root access key, which is not the owner that " + header + " names."}
 			}
 		case acl && (header == headerACL || strings.HasPrefix(header, headerGrant)): // see askedFor
 		case asksForMore(header, string(value), key != ""), overlooked(c, header):

@@ -10,6 +10,7 @@ import (
 	"github.com/versity/versitygw/s3response"
 
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 const sqlUploads = `SELECT entry, is_prefix, coalesce(id, '00000000-0000-0000-0000-000000000000'), coalesce(created_at, 'epoch')
@@ -32,7 +33,7 @@ func (b *backend) ListMultipartUploads(ctx context.Context, in *s3.ListMultipart
 	marker := afterAll
 	if result.UploadIDMarker != "" && result.KeyMarker != "" {
 		if marker, err = blob.ParseID(result.UploadIDMarker); err != nil {
-			return result, apiError{code: "InvalidArgument", status: 400, message: "Invalid uploadId marker"}
+			return result, s3error.Error{Code: "InvalidArgument", Status: 400, Message: "Invalid uploadId marker"}
 		}
 	}
 	if _, err = b.db.rule(b.base, *in.Bucket); err == nil && limit > 0 {

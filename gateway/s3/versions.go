@@ -13,6 +13,7 @@ import (
 	"github.com/versity/versitygw/s3response"
 
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 const (
@@ -27,7 +28,7 @@ const (
 // set back, PostgreSQL may list what is not there.
 func (b *backend) restore(r request, t target, source version) (version, error) {
 	if r.stages() {
-		return version{}, errNotThere
+		return version{}, s3error.NotThere
 	}
 	if err := b.stored(source); err != nil {
 		if _, gone := b.find(t.bucket, t.key, blob.ID(source.ID).String()); gone != nil {
@@ -147,7 +148,7 @@ func (b *backend) listVersions(r request, in *s3.ListObjectVersionsInput) (s3res
 		name = func(s string) *string { return encoded(&s) }
 	}
 	if *in.VersionIdMarker != "" && *in.KeyMarker == "" {
-		return result, apiError{code: "InvalidArgument", status: 400, message: "A version-id marker cannot be specified without a key marker."}
+		return result, s3error.Error{Code: "InvalidArgument", Status: 400, Message: "A version-id marker cannot be specified without a key marker."}
 	}
 	keep, err := b.db.keep(b.base, *in.Bucket)
 	if err != nil || limit == 0 {

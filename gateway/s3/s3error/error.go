@@ -1,0 +1,103 @@
+package s3error
+
+import (
+	"encoding/xml"
+	"errors"
+	"html"
+	"net/http"
+
+	"github.com/versity/versitygw/s3err"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Error is an S3 error of our own. The XML holds the facts of a refusal by
+// the fence beside the message, and the response headers repeat them.
+type Error struct {
+	Code, Message string
+	Status        int
+	Fencing       *Fencing
+}
+
+// Fencing are the facts of a refusal.
+type Fencing struct {
+	Code      string      `xml:"FencingCode"` // the SQLSTATE
+	Resource  string      `xml:"FencingResource,omitempty"`
+	Needed    string      `xml:"FencingResourceNeeded,omitempty"`
+	Presented fence.Token `xml:"FencingTokenPresented,omitempty"`
+	Recorded  fence.Token `xml:"FencingTokenRecorded,omitempty"`
+	Hint      string      `xml:"Hint,omitempty"`
+}
+
+var _ s3err.S3Error = Error{}
+
+func (e Error) Error() string { return e.Code + ": " + e.Message }
+
+// StatusCode implements [s3err.S3Error].
+func (e Error) StatusCode() int { return e.Status }
+
+// BaseError implements [s3err.S3Error].
+func (e Error) BaseError() s3err.APIError {
+	return s3err.APIError{Code: e.Code, Description: e.Message, HTTPStatusCode: e.Status}
+}
+
+// XMLBody implements [s3err.S3Error].
+func (e Error) XMLBody(requestID, hostID string) []byte {
+	body, err := xml.Marshal(struct {
+		XMLName   xml.Name `xml:"Error"`
+		Code      string
+		Message   string
+		RequestID string `xml:"RequestId,omitempty"`
+		HostID    string `xml:"HostId,omitempty"`
+		*Fencing
+	}{Code: e.Code, Message: e.Message, RequestID: requestID, HostID: hostID, Fencing: e.Fencing})
+	if err != nil {
+		return e.BaseError().XMLBody(requestID, hostID)
+	}
+	return append([]byte(xml.Header), body...)
+}
+
+// HTMLBody implements [s3err.S3Error].
+func (e Error) HTMLBody(requestID, _ string) []byte {
+	return []byte("<html><body><h1>" + html.EscapeString(e.Code) + "</h1><p>" + html.EscapeString(e.Message) +
+		"</p><p>RequestId: " + html.EscapeString(requestID) + "</p></body></html>\n")
+}
+
+// Refusal makes the S3 error of a refusal by the fence.
+func Refusal(err error, code fence.Code) Error {
+	facts := &Fencing{Code: code.SQLState, Hint: code.Hint}
+	if e, ok := errors.AsType[*fence.StaleError](err); ok {
+		facts.Resource, facts.Presented, facts.Recorded = e.Resource, e.Presented, e.Recorded
+	}
+	if e, ok := errors.AsType[*fence.NeverIssuedError](err); ok {
+		facts.Resource, facts.Presented, facts.Recorded = e.Resource, e.Presented, e.Recorded
+	}
+	if e, ok := errors.AsType[*fence.WrongResourceError](err); ok {
+		facts.Resource, facts.Needed = e.Resource, e.Needed
+	}
+	if e, ok := errors.AsType[*fence.NoGrantError](err); ok {
+		facts.Needed = e.Needed
+	}
+	return Error{Code: code.S3Code, Message: err.Error() + ". " + code.Hint, Status: code.S3Status, Fencing: facts}
+}
+
+// NotThere: the operation, or what it asks for, is not implemented.
+var NotThere = s3err.GetAPIError(s3err.ErrNotImplemented)
+
+// InvalidText: what the client names can't be stored.
+func InvalidText(what string) Error {
+	return Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The " + what + " is not UTF-8 text without NUL."}
+}
+
+// Unavailable asks the client to try again.
+func Unavailable(message string) Error {
+	return Error{Code: "ServiceUnavailable", Status: http.StatusServiceUnavailable, Message: message}
+}
+
+// Messages of 503: SDKs try again by themselves.
+const (
+	MessageDatabaseAway = "PostgreSQL, which holds the fences and the names of objects, can't be reached. Nothing was changed. Try again."
+	MessageUnknown      = "PostgreSQL was lost while the request was committed, so its outcome is unknown. Try the same request again: it is applied at most once."
+	MessageNotTried     = "PostgreSQL was lost before this key's turn came. Nothing was changed. Try again."
+	MessageStoreFailed  = "The blob store failed. Nothing was changed. Try again."
+)
