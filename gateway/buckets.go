@@ -8,45 +8,45 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/api"
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/objects"
 )
 
 // buckets serves the API's buckets from the S3 gateway.
-type buckets struct{ server *s3.Server }
+type buckets struct{ catalog *objects.Catalog }
 
 var _ api.Buckets = buckets{}
 
 func (b buckets) EnsureBucket(ctx context.Context, name, ruleText, keepText string) (created bool, err error) {
-	var rule s3.Rule
-	var keep s3.Keep
+	var rule objects.Rule
+	var keep objects.Keep
 	if ruleText != "" {
-		if rule, err = s3.ParseRule(ruleText); err != nil {
+		if rule, err = objects.ParseRule(ruleText); err != nil {
 			return false, err
 		}
 	}
 	if keepText != "" {
-		if keep, err = s3.ParseKeep(keepText); err != nil {
+		if keep, err = objects.ParseKeep(keepText); err != nil {
 			return false, err
 		}
 	}
 	if ruleText != "" {
-		if created, err = b.server.EnsureBucket(ctx, name, rule); err != nil {
+		if created, err = b.catalog.EnsureBucket(ctx, name, rule); err != nil {
 			return false, bucketError(ctx, name, err)
 		}
 	}
 	if keepText != "" {
-		err = b.server.SetKeep(ctx, name, keep)
+		err = b.catalog.SetKeep(ctx, name, keep)
 	}
 	return created, bucketError(ctx, name, err)
 }
 
 func (b buckets) InspectBucket(ctx context.Context, name string) (wire.Bucket, error) {
-	found, err := b.server.Bucket(ctx, name)
+	found, err := b.catalog.Bucket(ctx, name)
 	return shownBucket(found), bucketError(ctx, name, err)
 }
 
 func (b buckets) ListBuckets(ctx context.Context, after string, limit int) ([]wire.Bucket, error) {
-	found, err := b.server.Buckets(ctx, after, limit)
+	found, err := b.catalog.Buckets(ctx, after, limit)
 	all := make([]wire.Bucket, len(found))
 	for i, one := range found {
 		all[i] = shownBucket(one)
@@ -54,7 +54,7 @@ func (b buckets) ListBuckets(ctx context.Context, after string, limit int) ([]wi
 	return all, bucketError(ctx, "", err)
 }
 
-func shownBucket(b s3.Bucket) wire.Bucket {
+func shownBucket(b objects.Bucket) wire.Bucket {
 	shown := wire.Bucket{Bucket: b.Name, Rule: b.Rule.String(), Keep: b.Keep.String(), CreatedAt: b.Created}
 	for _, p := range b.Prefixes {
 		shown.Prefixes = append(shown.Prefixes, wire.PrefixRule{Prefix: p.Prefix, Rule: p.Rule.String()})
@@ -63,24 +63,24 @@ func shownBucket(b s3.Bucket) wire.Bucket {
 }
 
 func (b buckets) SetPrefixRule(ctx context.Context, name, prefix, text string) error {
-	rule, err := s3.ParseRule(text)
+	rule, err := objects.ParseRule(text)
 	if err != nil {
 		return err
 	}
-	return bucketError(ctx, name, b.server.SetPrefixRule(ctx, name, prefix, rule))
+	return bucketError(ctx, name, b.catalog.SetPrefixRule(ctx, name, prefix, rule))
 }
 
 func (b buckets) DropPrefixRule(ctx context.Context, name, prefix string) error {
-	return bucketError(ctx, name, b.server.DropPrefixRule(ctx, name, prefix))
+	return bucketError(ctx, name, b.catalog.DropPrefixRule(ctx, name, prefix))
 }
 
 func bucketError(ctx context.Context, name string, err error) error {
 	switch {
 	case err == nil, ctx.Err() != nil, errors.Is(err, fence.ErrInvalid):
 		return err
-	case errors.Is(err, s3.ErrRuleInUse):
-		return fmt.Errorf("%w: %w; objects lie there that were written under another rule: remove them first, or take another bucket or prefix", api.ErrConflict, s3.ErrRuleInUse)
-	case errors.Is(err, s3.ErrNoBucket):
+	case errors.Is(err, objects.ErrRuleInUse):
+		return fmt.Errorf("%w: %w; objects lie there that were written under another rule: remove them first, or take another bucket or prefix", api.ErrConflict, objects.ErrRuleInUse)
+	case errors.Is(err, objects.ErrNoBucket):
 		return fmt.Errorf("%w: there is no bucket %q; one is made with a rule", api.ErrNotFound, name)
 	}
 	return &api.UnavailableError{Part: partPostgres, Cause: err}

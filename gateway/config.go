@@ -15,8 +15,8 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/pgwire"
-	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -192,7 +192,7 @@ type parsed struct {
 	current string            // id of the current master key
 	masters map[string][]byte // by id
 	keyring *credentials.Keyring
-	buckets map[string]s3.Rule
+	buckets map[string]objects.Rule
 	// nil: none for clients
 	apiTLS, pgTLS, s3TLS *tls.Config
 
@@ -244,9 +244,9 @@ func (c Config) validate() (p parsed, err error) {
 	if p.keyring, err = credentials.NewKeyring(p.current, p.masters); err != nil {
 		return p, err
 	}
-	p.buckets = make(map[string]s3.Rule, len(c.Buckets))
+	p.buckets = make(map[string]objects.Rule, len(c.Buckets))
 	for name, rule := range c.Buckets {
-		if p.buckets[name], err = s3.ParseRule(rule); err != nil {
+		if p.buckets[name], err = objects.ParseRule(rule); err != nil {
 			return p, err
 		}
 	}

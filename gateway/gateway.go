@@ -156,7 +156,7 @@ func (g *Gateway) buildAPI() (err error) {
 		cfg.Sessions = sessions{g.pg}
 	}
 	if g.s3 != nil {
-		cfg.Credentials, cfg.Buckets = issuer{g.parsed.keyring}, buckets{g.s3}
+		cfg.Credentials, cfg.Buckets = issuer{g.parsed.keyring}, buckets{g.s3.Catalog()}
 	}
 	g.api, err = api.New(cfg)
 	return err

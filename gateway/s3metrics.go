@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fencegate/fencegate/gateway/s3"
@@ -61,7 +63,7 @@ func (m *s3Metrics) Answered(operation string, status int, code string, took tim
 func (m *s3Metrics) Committed(took time.Duration) { m.commits.Observe(took.Seconds()) }
 
 // sweep counts what a sweep did.
-func (m *s3Metrics) sweep(s s3.Swept, err error) {
+func (m *s3Metrics) sweep(s maintenance.Swept, err error) {
 	for step, n := range map[string]int{
 		"adopted": s.Adopted, "named": s.Named, "pruned": s.Pruned, "forgotten": s.Forgotten, "condemned": s.Condemned, "deleted": s.Deleted,
 	} {

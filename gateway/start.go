@@ -10,10 +10,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/gateway/witness"
 	"github.com/fencegate/fencegate/internal/pgtext"
 )
@@ -47,7 +49,7 @@ func (g *Gateway) steps() (steps []step) {
 		steps = append(steps, step{"admit the Redis nodes", strings.Join(names, ","), g.admit})
 	}
 	if g.s3 != nil {
-		steps = append(steps, step{"see whether the blob store works", "the blob store", g.s3.CheckStore})
+		steps = append(steps, step{"see whether the blob store works", "the blob store", g.s3.Keeper().Check})
 	}
 	if len(g.parsed.buckets) > 0 {
 		pg := g.parsed.pool.ConnConfig
@@ -68,8 +70,8 @@ func (g *Gateway) steps() (steps []step) {
 
 // makeBucket makes a bucket where it is missing. One that is there keeps its
 // rule: another gateway, or an operator, may have changed it since.
-func (g *Gateway) makeBucket(ctx context.Context, name string, rule s3.Rule) error {
-	created, there, err := g.s3.CreateBucketIfAbsent(ctx, name, rule)
+func (g *Gateway) makeBucket(ctx context.Context, name string, rule objects.Rule) error {
+	created, there, err := g.s3.Catalog().CreateBucketIfAbsent(ctx, name, rule)
 	if err == nil && !created && there != rule {
 		g.log.Warn("a bucket keeps the rule that it has, which is not the configured one", "bucket", name, "rule", there.String(), "configured", rule.String(),
 			"hint", "PUT /v1/buckets/"+name+" changes it while the bucket is empty")
@@ -107,8 +109,8 @@ func permanent(err error) bool {
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "42501" { // insufficient_privilege
 		return true
 	}
-	_, foreign := errors.AsType[*s3.StoreOwnerError](err)
-	return foreign || errors.Is(err, fence.ErrInvalid) || errors.Is(err, s3.ErrRuleInUse)
+	_, foreign := errors.AsType[*maintenance.StoreOwnerError](err)
+	return foreign || errors.Is(err, fence.ErrInvalid) || errors.Is(err, objects.ErrRuleInUse)
 }
 
 // probeTimeout bounds the looks at the start.

@@ -6,8 +6,9 @@ import (
 	"io"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+
 	"github.com/fencegate/fencegate/gateway/blob"
-	"github.com/fencegate/fencegate/gateway/s3"
 )
 
 // scanEvery is how often a sweep looks through the whole store.
@@ -41,7 +42,7 @@ func (g *Gateway) sweepOften(ctx context.Context) error {
 		case <-tick.C:
 		}
 		scan := time.Since(scanned) >= scanEvery
-		swept, err := g.s3.Sweep(ctx, s3.Sweep{Store: scan, SupersededAge: g.cfg.SweepGrace, Rate: g.cfg.SweepRate})
+		swept, err := g.s3.Keeper().Sweep(ctx, maintenance.Sweep{Store: scan, SupersededAge: g.cfg.SweepGrace, Rate: g.cfg.SweepRate})
 		g.ofS3.sweep(swept, err)
 		if scan && err == nil {
 			scanned = time.Now()
@@ -52,7 +53,7 @@ func (g *Gateway) sweepOften(ctx context.Context) error {
 			return nil
 		case err != nil:
 			g.log.Warn("a sweep of the blobs failed; the next one goes on", append(counts, "error", err)...)
-		case swept != (s3.Swept{}):
+		case swept != (maintenance.Swept{}):
 			g.log.Info("the blobs were swept", counts...)
 		}
 		if swept.Named > 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/objects"
 )
 
 func newObjects(e env) *cobra.Command {
@@ -44,7 +44,7 @@ type shownObject struct {
 	RemovedBy   string     `json:"removed_by,omitempty"`
 }
 
-func shownVersion(v s3.Version) shownObject {
+func shownVersion(v objects.Version) shownObject {
 	state := "kept"
 	if v.Latest {
 		state = "latest"
@@ -55,7 +55,7 @@ func shownVersion(v s3.Version) shownObject {
 	}
 }
 
-func shownRecord(r s3.Record) shownObject {
+func shownRecord(r objects.Record) shownObject {
 	o := shownVersion(r.Version)
 	o.Origin = r.Origin
 	switch {
@@ -90,9 +90,9 @@ func (o shownObject) kind() string {
 
 func objectsError(err error) error {
 	switch {
-	case errors.Is(err, s3.ErrNoBucket):
+	case errors.Is(err, objects.ErrNoBucket):
 		return withHint(err, exitFailed, "see fencegate buckets ls")
-	case errors.Is(err, s3.ErrNoVersion):
+	case errors.Is(err, objects.ErrNoVersion):
 		return withHint(err, exitFailed, "see fencegate objects versions BUCKET KEY")
 	}
 	return err
@@ -127,7 +127,7 @@ func newObjectsList() *cobra.Command {
 				return err
 			}
 			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
-				found, err := s3.NewCatalog(pool).Objects(cmd.Context(), args[0], prefixOf(args), after, limit)
+				found, err := objects.NewCatalog(objects.NewDatabase(pool, 0)).Objects(cmd.Context(), args[0], prefixOf(args), after, limit)
 				if err != nil {
 					return objectsError(err)
 				}
@@ -161,7 +161,7 @@ func newObjectsVersions() *cobra.Command {
 				return err
 			}
 			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
-				found, err := s3.NewCatalog(pool).Versions(cmd.Context(), args[0], prefixOf(args), afterKey, afterVersion, limit)
+				found, err := objects.NewCatalog(objects.NewDatabase(pool, 0)).Versions(cmd.Context(), args[0], prefixOf(args), afterKey, afterVersion, limit)
 				if err != nil {
 					return objectsError(err)
 				}
@@ -195,7 +195,7 @@ func newObjectsAudit() *cobra.Command {
 				return err
 			}
 			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
-				found, err := s3.NewCatalog(pool).Audit(cmd.Context(), args[0], args[1], limit)
+				found, err := objects.NewCatalog(objects.NewDatabase(pool, 0)).Audit(cmd.Context(), args[0], args[1], limit)
 				if err != nil {
 					return objectsError(err)
 				}
@@ -238,7 +238,7 @@ the resource that a write of the key needs. A stale one changes nothing.`,
 				return err
 			}
 			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
-				id, err := s3.NewCatalog(pool).Restore(cmd.Context(), args[0], args[1], args[2], grant)
+				id, err := objects.NewCatalog(objects.NewDatabase(pool, 0)).Restore(cmd.Context(), args[0], args[1], args[2], grant)
 				if err != nil {
 					return objectsError(err)
 				}

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fencegate/fencegate/fence/s3fence"
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/internal/transfer"
 )
 
@@ -74,7 +74,7 @@ func newObjectsStaged() *cobra.Command {
 				return err
 			}
 			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
-				found, err := s3.NewCatalog(pool).Staged(cmd.Context(), args[0], prefixOf(args), after, limit)
+				found, err := objects.NewCatalog(objects.NewDatabase(pool, 0)).Staged(cmd.Context(), args[0], prefixOf(args), after, limit)
 				if err != nil {
 					return objectsError(err)
 				}

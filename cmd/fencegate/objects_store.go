@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fencegate/fencegate/gateway/blob"
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
 // stored is how a command reaches PostgreSQL and the blobs.
@@ -27,8 +28,8 @@ func (s *stored) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&s.blobs, "blobs", "", "where the blobs are: what the gateways have as --blobs (required)")
 }
 
-// with runs f with both.
-func (s *stored) with(ctx context.Context, f func(*s3.Catalog, blob.Store) error) error {
+// with runs f on both.
+func (s *stored) with(ctx context.Context, f func(*maintenance.Keeper) error) error {
 	if s.blobs == "" {
 		return usage(errors.New("--blobs is missing (or FENCEGATE_BLOBS)"))
 	}
@@ -37,9 +38,9 @@ func (s *stored) with(ctx context.Context, f func(*s3.Catalog, blob.Store) error
 		return usage(fmt.Errorf("--blobs: %w", err))
 	}
 	return s.database.with(ctx, func(pool *pgxpool.Pool) error {
-		err := f(s3.NewCatalog(pool), store)
+		err := f(maintenance.New(objects.NewDatabase(pool, 0), store))
 		_, explained := errors.AsType[*exitError](err)
-		if _, foreign := errors.AsType[*s3.StoreOwnerError](err); foreign && !explained {
+		if _, foreign := errors.AsType[*maintenance.StoreOwnerError](err); foreign && !explained {
 			return withHint(err, exitFailed, "check --blobs and --postgres-url first; fencegate objects claim --help")
 		}
 		return err
@@ -60,9 +61,9 @@ in use have the same store, a copy for tests included.`,
 		Example: `  fencegate objects claim --blobs /var/lib/fencegate --yes`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return s.with(cmd.Context(), func(c *s3.Catalog, store blob.Store) error {
-				err := c.Claim(cmd.Context(), store, yes)
-				if _, foreign := errors.AsType[*s3.StoreOwnerError](err); foreign {
+			return s.with(cmd.Context(), func(k *maintenance.Keeper) error {
+				err := k.Claim(cmd.Context(), yes)
+				if _, foreign := errors.AsType[*maintenance.StoreOwnerError](err); foreign {
 					return withHint(err, exitFailed, "where no other database uses these blobs any more: add --yes")
 				}
 				if err == nil {
@@ -80,7 +81,7 @@ in use have the same store, a copy for tests included.`,
 
 func newObjectsSweep() *cobra.Command {
 	var s stored
-	var o s3.Sweep
+	var o maintenance.Sweep
 	cmd := &cobra.Command{
 		Use:   "sweep",
 		Short: "Delete the bytes that nobody will ask for any more, now; gateways do it every hour",
@@ -95,9 +96,9 @@ swept while it is under way is refused at its end.`,
 			if o.Rate < 0 || min(o.PendingAge, o.SupersededAge, o.UnknownAge) <= 0 {
 				return usage(errors.New("--rate must not be negative, and ages must be more than 0"))
 			}
-			return s.with(cmd.Context(), func(c *s3.Catalog, store blob.Store) error {
-				swept, err := c.Sweep(cmd.Context(), store, o)
-				if err != nil && swept == (s3.Swept{}) { // nothing was done that could be told
+			return s.with(cmd.Context(), func(k *maintenance.Keeper) error {
+				swept, err := k.Sweep(cmd.Context(), o)
+				if err != nil && swept == (maintenance.Swept{}) { // nothing was done that could be told
 					return err
 				}
 				if printed := printSwept(cmd.OutOrStdout(), swept, o.DryRun, s.json); err == nil {
@@ -121,7 +122,7 @@ swept while it is under way is refused at its end.`,
 	return cmd
 }
 
-func printSwept(w io.Writer, swept s3.Swept, dry, asJSON bool) error {
+func printSwept(w io.Writer, swept maintenance.Swept, dry, asJSON bool) error {
 	if asJSON {
 		return printJSON(w, map[string]any{
 			"dry_run": dry, "adopted": swept.Adopted, "named": swept.Named, "pruned": swept.Pruned, "forgotten": swept.Forgotten,
@@ -139,7 +140,7 @@ func printSwept(w io.Writer, swept s3.Swept, dry, asJSON bool) error {
 
 func newObjectsVerify() *cobra.Command {
 	var s stored
-	var o s3.Verify
+	var o maintenance.Verify
 	var rate int64
 	cmd := &cobra.Command{
 		Use:   "verify [BUCKET [PREFIX]]",
@@ -164,8 +165,8 @@ Progress goes to standard error; --after goes on from the key that it names.`,
 				return usage(errors.New("--after needs a bucket"))
 			}
 			o.Rate = rate << 20
-			return s.with(cmd.Context(), func(c *s3.Catalog, store blob.Store) error {
-				return runVerify(cmd, c, store, o, s.json)
+			return s.with(cmd.Context(), func(k *maintenance.Keeper) error {
+				return runVerify(cmd, k, o, s.json)
 			})
 		},
 	}
@@ -180,19 +181,19 @@ Progress goes to standard error; --after goes on from the key that it names.`,
 
 const progressEvery = 5 * time.Second
 
-func runVerify(cmd *cobra.Command, c *s3.Catalog, store blob.Store, o s3.Verify, asJSON bool) error {
+func runVerify(cmd *cobra.Command, k *maintenance.Keeper, o maintenance.Verify, asJSON bool) error {
 	told := time.Now()
-	tell := func(v s3.Verified) {
+	tell := func(v maintenance.Verified) {
 		told = time.Now()
 		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "verified %d versions, %d MiB, %d wrong; the last was %q in %s\n", v.Versions, v.Bytes>>20, v.Bad, v.Key, v.Bucket)
 	}
-	o.Progress = func(v s3.Verified) {
+	o.Progress = func(v maintenance.Verified) {
 		if time.Since(told) >= progressEvery {
 			tell(v)
 		}
 	}
 	found := []map[string]string{}
-	done, err := c.Verify(cmd.Context(), store, o, func(f s3.Finding) {
+	done, err := k.Verify(cmd.Context(), o, func(f maintenance.Finding) {
 		if asJSON {
 			found = append(found, map[string]string{
 				"bucket": f.Bucket, "key": f.Key, "version": f.Version, "blob": f.Blob, "problem": f.Problem, "detail": f.Detail,
@@ -201,7 +202,7 @@ func runVerify(cmd *cobra.Command, c *s3.Catalog, store blob.Store, o s3.Verify,
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "%s\t%s\t%q\tversion %s\t%s\n", strings.ToUpper(f.Problem), f.Bucket, f.Key, f.Version, oneLine(f.Detail))
 	})
-	if err != nil && done == (s3.Verified{}) { // nothing was looked at
+	if err != nil && done == (maintenance.Verified{}) { // nothing was looked at
 		return objectsError(err)
 	}
 	if asJSON {
@@ -216,7 +217,7 @@ func runVerify(cmd *cobra.Command, c *s3.Catalog, store blob.Store, o s3.Verify,
 		return withHint(err, exitOf(err), fmt.Sprintf("go on with --after %q", done.Key))
 	case err == nil && done.Bad > 0:
 		// Another store than the gateways' lacks everything: that is said first.
-		if foreign, ok := errors.AsType[*s3.StoreOwnerError](c.Belongs(cmd.Context(), store)); ok {
+		if foreign, ok := errors.AsType[*maintenance.StoreOwnerError](k.Belongs(cmd.Context())); ok {
 			return fmt.Errorf("%d of %d versions are not what was written, and %w", done.Bad, done.Versions, foreign)
 		}
 		return withHint(fmt.Errorf("%d of %d versions are not what was written", done.Bad, done.Versions), exitFailed,

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/internal/s3stack"
 )
@@ -57,7 +57,7 @@ func runClients(ctx context.Context, all bool) (wrong int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
-	srv, err := w.server(ctx, s3.BucketRule())
+	srv, err := w.server(ctx, objects.BucketRule())
 	if err != nil {
 		return 0, err
 	}
@@ -92,10 +92,10 @@ func runClients(ctx context.Context, all bool) (wrong int, err error) {
 // grants makes a bucket that keeps versions, a superseded grant of it and the
 // current one, and the objects that all clients read.
 func (w *world) grants(ctx context.Context, srv *s3stack.Server) (map[string]credentials.Credentials, error) {
-	if _, err := srv.EnsureBucket(ctx, bucket, s3.BucketRule()); err != nil {
+	if _, err := srv.Catalog().EnsureBucket(ctx, bucket, objects.BucketRule()); err != nil {
 		return nil, err
 	}
-	if err := srv.SetKeep(ctx, bucket, s3.Keep{All: true}); err != nil {
+	if err := srv.Catalog().SetKeep(ctx, bucket, objects.Keep{All: true}); err != nil {
 		return nil, err
 	}
 	of := map[string]credentials.Credentials{"none": srv.Root}
@@ -142,7 +142,7 @@ func run(ctx context.Context, srv *s3stack.Server, name, command, grant string, 
 }
 
 // clientEnv is the environment of a client: a command line is for everybody to read.
-func clientEnv(addr, run string, c s3.Credentials) []string {
+func clientEnv(addr, run string, c credentials.Credentials) []string {
 	env := append(slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "AWS_") }),
 		"ENDPOINT="+addr, "BUCKET="+bucket, "RUN="+run, "PYTHONDONTWRITEBYTECODE=1",
 		"AWS_ACCESS_KEY_ID="+c.AccessKeyID, "AWS_SECRET_ACCESS_KEY="+c.SecretAccessKey, "AWS_REGION=us-east-1", "AWS_DEFAULT_REGION=us-east-1",

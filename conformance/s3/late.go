@@ -11,7 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/internal/s3stack"
 )
 
@@ -36,7 +37,7 @@ func runLate(ctx context.Context, needed bool) (wrong int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
-	srv, err := w.server(ctx, s3.BucketRule())
+	srv, err := w.server(ctx, objects.BucketRule())
 	if err != nil {
 		return 0, err
 	}
@@ -59,7 +60,7 @@ func runLate(ctx context.Context, needed bool) (wrong int, err error) {
 
 // run speaks with clients/late_boto3.py by lines: "answered" when the retry and
 // the newer upload were, then "late" to it, and what it reads from it.
-func (c lateCase) run(ctx context.Context, srv *s3stack.Server, keys s3.Credentials) (err error) {
+func (c lateCase) run(ctx context.Context, srv *s3stack.Server, keys credentials.Credentials) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	r, err := startRelay(srv.Addr, c.method)

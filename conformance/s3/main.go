@@ -18,7 +18,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/internal/s3stack"
 )
 
@@ -94,7 +94,7 @@ func start(ctx context.Context) (*world, error) {
 func (w *world) close() error { return w.db.Close() }
 
 // server starts one whose buckets get the rule where they are created over S3.
-func (w *world) server(ctx context.Context, rule s3.Rule) (*s3stack.Server, error) {
+func (w *world) server(ctx context.Context, rule objects.Rule) (*s3stack.Server, error) {
 	w.servers++
 	return s3stack.StartServer(ctx, s3stack.ServerConfig{
 		PostgresURL: w.db.URL(), Blobs: filepath.Join(w.db.Dir, "blobs"+strconv.Itoa(w.servers)), Rule: rule,

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/internal/s3stack"
 )
 
@@ -51,7 +51,7 @@ type suite struct {
 
 // run lets s3-tests judge a server whose buckets need no grant.
 func (s suite) run(ctx context.Context, w *world) (all results, err error) {
-	srv, err := w.server(ctx, s3.NoRule())
+	srv, err := w.server(ctx, objects.NoRule())
 	if err != nil {
 		return nil, err
 	}

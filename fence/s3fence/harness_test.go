@@ -26,6 +26,8 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/fence/s3fence"
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/internal/testenv"
@@ -85,7 +87,7 @@ func setup(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	pool := testenv.PoolOf(t, pg.GatewayURL)
-	if err := s3.NewCatalog(pool).Claim(t.Context(), store, false); err != nil { // some tests record uploads whose bytes are nowhere
+	if err := maintenance.New(objects.NewDatabase(pool, 0), store).Claim(t.Context(), false); err != nil { // some tests record uploads whose bytes are nowhere
 		t.Fatal(err)
 	}
 	w.srv, err = s3.New(s3.Deps{
@@ -113,14 +115,14 @@ func setup(t testing.TB) *world {
 			t.Errorf("Serve: %v", err)
 		}
 	})
-	w.rule(s3.KeyRule())
+	w.rule(objects.KeyRule())
 	w.exec(`CREATE TABLE rows (note text); GRANT ALL ON rows TO PUBLIC; SELECT fence.protect('rows', under => 'reports/')`)
 	return w
 }
 
-func (w *world) rule(r s3.Rule) {
+func (w *world) rule(r objects.Rule) {
 	w.t.Helper()
-	if _, err := w.srv.EnsureBucket(w.t.Context(), bucket, r); err != nil {
+	if _, err := w.srv.Catalog().EnsureBucket(w.t.Context(), bucket, r); err != nil {
 		w.t.Fatal(err)
 	}
 }

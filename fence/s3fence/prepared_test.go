@@ -12,7 +12,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/s3fence"
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
 // Two-phase commit: what PREPARE TRANSACTION left is published by COMMIT PREPARED, however late that comes, and not before.
@@ -34,7 +34,7 @@ func TestAPreparedPublicationIsPublishedByItsSecondPhase(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.holds("before COMMIT PREPARED", "", 0)
-	if got, err := w.srv.Sweep(t.Context(), s3.Sweep{}); err != nil || got != (s3.Swept{}) {
+	if got, err := w.srv.Keeper().Sweep(t.Context(), maintenance.Sweep{}); err != nil || got != (maintenance.Swept{}) {
 		t.Errorf("swept %+v, %v", got, err)
 	}
 	outcome := make(chan error, 1)

@@ -14,7 +14,8 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/fence/s3fence"
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
 func TestRowsAndFileBecomeVisibleTogetherOrNotAtAll(t *testing.T) {
@@ -284,7 +285,7 @@ func TestConditionsAreJudgedWhenTheUploadIsPublished(t *testing.T) {
 func TestAPublishedVersionIsRecordedWithItsTokenAndHolder(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	if err := w.srv.SetKeep(t.Context(), bucket, s3.Keep{All: true}); err != nil {
+	if err := w.srv.Catalog().SetKeep(t.Context(), bucket, objects.Keep{All: true}); err != nil {
 		t.Fatal(err)
 	}
 	first := w.acquire(report, 7)
@@ -297,7 +298,7 @@ func TestAPublishedVersionIsRecordedWithItsTokenAndHolder(t *testing.T) {
 	if err := w.publish(pgx.Serializable, second, two); err != nil {
 		t.Fatal(err)
 	}
-	found, err := s3.NewCatalog(testPool(w)).Audit(t.Context(), bucket, name, 10)
+	found, err := objects.NewCatalog(objects.NewDatabase(testPool(w), 0)).Audit(t.Context(), bucket, name, 10)
 	if err != nil || len(found) != 2 {
 		t.Fatalf("%d records, %v", len(found), err)
 	}
@@ -319,21 +320,21 @@ func TestAnOldSnapshotKeepsNoBytesForEver(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	g := w.acquire(report, 1)
-	if err := w.srv.SetKeep(t.Context(), bucket, s3.Keep{All: true}); err != nil {
+	if err := w.srv.Catalog().SetKeep(t.Context(), bucket, objects.Keep{All: true}); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.publish(pgx.ReadCommitted, g, w.record(g, name)); err != nil {
 		t.Fatal(err)
 	}
 	w.exec("SELECT objects.restore_version(gen_random_uuid(), 'reports', $1, (SELECT version FROM objects.pointers), $2, 1, NULL, NULL, NULL, false)", name, report)
-	if err := w.srv.SetKeep(t.Context(), bucket, s3.Keep{}); err != nil {
+	if err := w.srv.Catalog().SetKeep(t.Context(), bucket, objects.Keep{}); err != nil {
 		t.Fatal(err)
 	}
 	next := w.record(g, name)
 	for _, level := range levels[1:] {
 		tx := w.begin(level, g)
 		if level == pgx.RepeatableRead {
-			if got, err := w.srv.Sweep(t.Context(), s3.Sweep{}); err != nil || got.Pruned != 1 {
+			if got, err := w.srv.Keeper().Sweep(t.Context(), maintenance.Sweep{}); err != nil || got.Pruned != 1 {
 				t.Fatalf("swept %+v, %v", got, err)
 			}
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/s3fence"
 	"github.com/fencegate/fencegate/gateway/blob"
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
 func TestOfASweepAndAPublicationExactlyOneWins(t *testing.T) {
@@ -71,12 +71,12 @@ func TestWhatIsStagedAndNeverPublishedIsSwept(t *testing.T) {
 	w := setup(t)
 	g := w.acquire(report, 1)
 	young := w.stage(g, name, "young")
-	if got, err := w.srv.Sweep(t.Context(), s3.Sweep{}); err != nil || got != (s3.Swept{}) {
+	if got, err := w.srv.Keeper().Sweep(t.Context(), maintenance.Sweep{}); err != nil || got != (maintenance.Swept{}) {
 		t.Errorf("swept %+v, %v", got, err)
 	}
 	w.age("25 hours")
 	wantErr(t, "nobody swept yet", s3fence.Outcome(t.Context(), w.writer, young), fence.ErrNotCommitted)
-	if got, err := w.srv.Sweep(t.Context(), s3.Sweep{}); err != nil || got != (s3.Swept{Condemned: 1, Deleted: 1}) {
+	if got, err := w.srv.Keeper().Sweep(t.Context(), maintenance.Sweep{}); err != nil || got != (maintenance.Swept{Condemned: 1, Deleted: 1}) {
 		t.Errorf("swept %+v, %v", got, err)
 	}
 	for _, level := range levels {
@@ -85,7 +85,7 @@ func TestWhatIsStagedAndNeverPublishedIsSwept(t *testing.T) {
 	wantErr(t, "given up", s3fence.Outcome(t.Context(), w.writer, young), s3fence.ErrGone)
 	w.age("49 hours")
 	w.exec("UPDATE objects.blobs SET swept_at = swept_at - interval '49 hours'")
-	if _, err := w.srv.Sweep(t.Context(), s3.Sweep{}); err != nil {
+	if _, err := w.srv.Keeper().Sweep(t.Context(), maintenance.Sweep{}); err != nil {
 		t.Error(err)
 	}
 	if n := w.count("SELECT count(*) FROM objects.stages"); n != 0 {

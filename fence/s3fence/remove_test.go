@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/fence/s3fence"
 	"github.com/fencegate/fencegate/fence/sqlfence"
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/objects"
 )
 
 // remove removes the object and the rows, in one transaction under the grant.
@@ -65,7 +65,7 @@ func TestRowsAndFileGoTogether(t *testing.T) {
 func TestARemovalIsADeletionAsOverS3(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	if err := w.srv.SetKeep(t.Context(), bucket, s3.Keep{All: true}); err != nil {
+	if err := w.srv.Catalog().SetKeep(t.Context(), bucket, objects.Keep{All: true}); err != nil {
 		t.Fatal(err)
 	}
 	g := w.acquire(report, 1)
@@ -110,7 +110,7 @@ func TestARemovalNeedsWhatTheRuleAsksFor(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	lease := w.acquire("anything", 1)
-	w.rule(s3.NoRule())
+	w.rule(objects.NoRule())
 	for _, level := range levels {
 		tx := w.begin(level)
 		wantErr(t, "none, and no lease", s3fence.Remove(t.Context(), tx, bucket, name), fence.ErrNoGrant)
@@ -119,7 +119,7 @@ func TestARemovalNeedsWhatTheRuleAsksFor(t *testing.T) {
 			t.Errorf("none, and any lease: %v", err)
 		}
 	}
-	w.rule(s3.KeyRule().Monotone())
+	w.rule(objects.KeyRule().Monotone())
 	g := w.acquire(report, 1)
 	tx := w.begin(pgx.ReadCommitted, g)
 	wantErr(t, "monotone takes no seal", s3fence.Remove(t.Context(), tx, bucket, name), fence.ErrNeverIssued)
@@ -128,7 +128,7 @@ func TestARemovalNeedsWhatTheRuleAsksFor(t *testing.T) {
 	if err := errors.Join(s3fence.Remove(t.Context(), tx, bucket, "minted"), tx.Commit(t.Context())); err != nil { // which lets the rule go
 		t.Error(err)
 	}
-	w.rule(s3.KeyRule())
+	w.rule(objects.KeyRule())
 	for _, driver := range []string{"pgx", "postgres"} {
 		err := sqlfence.InTx(t.Context(), openSQL(t, driver, withoutTLS(w.pg.WriterURL)), g, func(tx *sql.Tx) error { return s3fence.RemoveSQL(t.Context(), tx, bucket, name) })
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/fence/s3fence"
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
@@ -161,10 +161,10 @@ func TestTheRuleOfThePublicationCounts(t *testing.T) {
 	whole := w.acquire(bucket, 1)
 	for _, level := range levels {
 		staged := w.record(g, name)
-		w.rule(s3.BucketRule())
+		w.rule(objects.BucketRule())
 		wantErr(t, "another resource now", w.publish(level, g, staged), fence.ErrWrongResource)
 		wantErr(t, "under which it was not staged", w.publish(level, whole, staged), fence.ErrWrongResource)
-		w.rule(s3.NoRule())
+		w.rule(objects.NoRule())
 		tx := w.begin(level)
 		wantErr(t, "none now, and still its own", s3fence.Publish(t.Context(), tx, staged), fence.ErrNoGrant)
 		free := w.record(fence.Grant{}, "free.csv")
@@ -173,14 +173,14 @@ func TestTheRuleOfThePublicationCounts(t *testing.T) {
 			t.Errorf("under the rule none: %v", err)
 		}
 		_ = tx.Rollback(t.Context())
-		w.rule(s3.KeyRule())
+		w.rule(objects.KeyRule())
 		wantErr(t, "staged when there was no rule", w.publish(level, g, free), fence.ErrWrongResource)
-		w.rule(s3.KeyRule().Monotone())
+		w.rule(objects.KeyRule().Monotone())
 		wantErr(t, "monotone takes no seal", w.publish(level, g, staged), fence.ErrNeverIssued)
-		w.rule(s3.KeyRule())
+		w.rule(objects.KeyRule())
 
 		begun := w.begin(level, g)
-		if err := w.srv.SetPrefixRule(t.Context(), bucket, "2026", s3.BucketRule()); err != nil {
+		if err := w.srv.Catalog().SetPrefixRule(t.Context(), bucket, "2026", objects.BucketRule()); err != nil {
 			t.Fatal(err)
 		}
 		err := s3fence.Publish(t.Context(), begun, staged)
@@ -190,7 +190,7 @@ func TestTheRuleOfThePublicationCounts(t *testing.T) {
 			wantState(t, "a rule that the snapshot does not show", err, "40001")
 		}
 		_ = begun.Rollback(t.Context())
-		if err := w.srv.DropPrefixRule(t.Context(), bucket, "2026"); err != nil {
+		if err := w.srv.Catalog().DropPrefixRule(t.Context(), bucket, "2026"); err != nil {
 			t.Fatal(err)
 		}
 		if err := w.publish(level, g, staged); err != nil {
@@ -206,7 +206,7 @@ func TestTheRuleOfThePublicationCounts(t *testing.T) {
 func TestTokensMintedElsewherePublishWhereTheyAreAccepted(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	w.rule(s3.KeyRule().Monotone())
+	w.rule(objects.KeyRule().Monotone())
 	minted := fence.Grant{Resource: report, Token: 41}
 	root := w.open(s3fence.Config{AccessKeyID: rootAccess, SecretAccessKey: rootSecret, Grant: minted})
 	stage := func() s3fence.Staged {

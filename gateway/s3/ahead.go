@@ -8,6 +8,8 @@ import (
 
 	"github.com/gofiber/fiber/v3"
 	"github.com/valyala/fasthttp"
+
+	"github.com/fencegate/fencegate/gateway/objects"
 )
 
 // The look-up of a plain read begins before the front verifies the signature, so
@@ -25,7 +27,7 @@ const localAhead = "fencegate-ahead"
 func (g *gate) lookAhead(c fiber.Ctx, hostBucket string) bool {
 	req := c.Request()
 	method := c.Method()
-	if g.lookups.limit == 0 || method != fiber.MethodGet && method != fiber.MethodHead || req.Header.ContentLength() > 0 ||
+	if !g.reader.LooksAhead() || method != fiber.MethodGet && method != fiber.MethodHead || req.Header.ContentLength() > 0 ||
 		!plainQuery(req.URI().QueryString()) || len(req.Header.Peek(fiber.HeaderOrigin)) > 0 {
 		return false
 	}
@@ -37,10 +39,10 @@ func (g *gate) lookAhead(c fiber.Ctx, hostBucket string) bool {
 	if hostBucket != "" {
 		bucket, key = hostBucket, strings.TrimPrefix(path, "/")
 	}
-	if bucket == "" || key == "" || !validText(bucket) || !g.knows(c) {
+	if bucket == "" || key == "" || !objects.ValidText(bucket) || !g.knows(c) {
 		return false
 	}
-	c.RequestCtx().SetUserValue(localAhead, g.lookups.begin(bucket, key))
+	c.RequestCtx().SetUserValue(localAhead, g.reader.Begin(bucket, key))
 	return true
 }
 
@@ -70,13 +72,13 @@ func (g *gate) knows(c fiber.Ctx) bool {
 
 // takeAhead is the look-up that began ahead of an operation, once; nil where
 // there is none, or it is of another key.
-func takeAhead(ctx context.Context, bucket, key string) *lookup {
+func takeAhead(ctx context.Context, bucket, key string) *objects.Lookup {
 	rc, ok := ctx.(*fasthttp.RequestCtx)
 	if !ok {
 		return nil
 	}
-	l, ok := rc.UserValue(localAhead).(*lookup)
-	if !ok || l.bucket != bucket || l.key != key {
+	l, ok := rc.UserValue(localAhead).(*objects.Lookup)
+	if !ok || !l.IsOf(bucket, key) {
 		return nil
 	}
 	rc.RemoveUserValue(localAhead)
@@ -85,8 +87,8 @@ func takeAhead(ctx context.Context, bucket, key string) *lookup {
 
 // leaveAhead gives up a look-up that the operation did not take.
 func leaveAhead(c fiber.Ctx) {
-	if l, ok := c.RequestCtx().UserValue(localAhead).(*lookup); ok {
+	if l, ok := c.RequestCtx().UserValue(localAhead).(*objects.Lookup); ok {
 		c.RequestCtx().RemoveUserValue(localAhead)
-		l.leave()
+		l.Leave()
 	}
 }

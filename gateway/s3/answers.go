@@ -12,6 +12,7 @@ import (
 	"github.com/versity/versitygw/s3api/controllers"
 	"github.com/versity/versitygw/s3err"
 
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
@@ -60,10 +61,10 @@ var deleteDatedObjects = ours(metrics.ActionDeleteObjects, (*backend).deleteDate
 // there says why a bucket, or the object that the request names, is not there.
 func (b *backend) there(a addressed) error {
 	if a.key == "" {
-		_, err := b.db.rule(b.base, a.bucket)
+		_, err := b.catalog.Rule(b.base, a.bucket)
 		return err
 	}
-	_, err := b.find(a.bucket, a.key, a.query("versionId"))
+	_, err := b.reader.Find(b.base, nil, a.bucket, a.key, a.query("versionId"))
 	return err
 }
 
@@ -135,9 +136,9 @@ func (b *backend) writePublicAccess(a addressed) (any, int, error) {
 	if err != nil {
 		return nil, 0, fmt.Errorf("encode what bucket %q blocks: %w", a.bucket, err)
 	}
-	return nil, http.StatusOK, b.setDocument(a.http, a.bucket, kindPublicAccess, "PutPublicAccessBlock", string(text))
+	return nil, http.StatusOK, b.setDocument(a.http, a.bucket, objects.DocumentPublicAccess, "PutPublicAccessBlock", string(text))
 }
 
 func (b *backend) deletePublicAccess(a addressed) (any, int, error) {
-	return nil, http.StatusNoContent, b.setDocument(a.http, a.bucket, kindPublicAccess, "DeletePublicAccessBlock", "")
+	return nil, http.StatusNoContent, b.setDocument(a.http, a.bucket, objects.DocumentPublicAccess, "DeletePublicAccessBlock", "")
 }

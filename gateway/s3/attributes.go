@@ -13,9 +13,9 @@ import (
 	"github.com/gofiber/fiber/v3"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
-)
 
-const sqlPartChecksums = "SELECT coalesce(ARRAY(SELECT jsonb_array_elements_text(attributes -> 'part_checksums')), '{}') FROM objects.versions WHERE id = $1"
+	"github.com/fencegate/fencegate/gateway/objects"
+)
 
 // GetObjectAttributes implements the front's Backend, which picks what the
 // client asked for.
@@ -29,12 +29,12 @@ func (b *backend) GetObjectAttributes(ctx context.Context, in *s3.GetObjectAttri
 }
 
 func (b *backend) attributes(r request, in *s3.GetObjectAttributesInput) (s3response.GetObjectAttributesResponse, error) {
-	v, err := b.find(*in.Bucket, *in.Key, *in.VersionId)
+	v, err := b.reader.Find(b.base, nil, *in.Bucket, *in.Key, *in.VersionId)
 	if err != nil {
 		return s3response.GetObjectAttributesResponse{}, err
 	}
 	out := s3response.GetObjectAttributesResponse{
-		ETag: &v.ETag, ObjectSize: &v.Size, StorageClass: types.StorageClassStandard, LastModified: &v.CreatedAt, VersionId: v.shownID(),
+		ETag: &v.ETag, ObjectSize: &v.Size, StorageClass: types.StorageClassStandard, LastModified: &v.CreatedAt, VersionId: v.ShownID(),
 	}
 	if sums := checksumsOf(v.Attributes); sums.kind != "" {
 		out.Checksum = &types.Checksum{
@@ -55,7 +55,7 @@ func (b *backend) attributes(r request, in *s3.GetObjectAttributesInput) (s3resp
 
 // objectParts is one page of an object's parts, with their checksums where they
 // have any.
-func (b *backend) objectParts(in *s3.GetObjectAttributesInput, v version) (*s3response.ObjectParts, error) {
+func (b *backend) objectParts(in *s3.GetObjectAttributesInput, v objects.Stored) (*s3response.ObjectParts, error) {
 	p := &s3response.ObjectParts{MaxParts: maxList}
 	if in.MaxParts != nil {
 		p.MaxParts = min(int(*in.MaxParts), maxList)
@@ -67,7 +67,7 @@ func (b *backend) objectParts(in *s3.GetObjectAttributesInput, v version) (*s3re
 		}
 		p.PartNumberMarker = after
 	}
-	sums, err := b.partChecksums(v)
+	sums, err := b.reader.PartChecksums(b.base, v)
 	if err != nil {
 		return p, err
 	}
@@ -76,7 +76,7 @@ func (b *backend) objectParts(in *s3.GetObjectAttributesInput, v version) (*s3re
 		number := int32(i + 1)
 		var c checksums
 		if sums != nil {
-			c = checksumsOf(attributes{ChecksumAlgorithm: v.Attributes.ChecksumAlgorithm, Checksum: sums[i]})
+			c = checksumsOf(objects.Attributes{ChecksumAlgorithm: v.Attributes.ChecksumAlgorithm, Checksum: sums[i]})
 		}
 		p.Parts = append(p.Parts, types.ObjectPart{
 			PartNumber: &number, Size: &v.BlobSizes[i], ChecksumCRC32: c.crc32, ChecksumCRC32C: c.crc32c,
@@ -88,21 +88,9 @@ func (b *backend) objectParts(in *s3.GetObjectAttributesInput, v version) (*s3re
 	return p, nil
 }
 
-// partChecksums are those of a version's parts; none where they were not recorded.
-func (b *backend) partChecksums(v version) ([]string, error) {
-	var sums []string
-	err := b.db.once(b.base, func(ctx context.Context, q querier) error {
-		return q.QueryRow(ctx, sqlPartChecksums, uuid(v.ID)).Scan(&sums)
-	})
-	if err != nil || len(sums) != len(v.Blobs) {
-		return nil, noRows(err, nil)
-	}
-	return sums, nil
-}
-
 // partChecksum is that of one part, counted from 1; "" where it was not recorded.
-func (b *backend) partChecksum(v version, number int32) (string, error) {
-	sums, err := b.partChecksums(v)
+func (b *backend) partChecksum(v objects.Stored, number int32) (string, error) {
+	sums, err := b.reader.PartChecksums(b.base, v)
 	if err != nil || sums == nil {
 		return "", err
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/versity/versitygw/s3err"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
@@ -25,11 +26,11 @@ type backend struct {
 
 	cfg     config
 	base    context.Context //nolint:containedctx // the server's life; see above
-	db      database
 	acl     []byte
-	lookups *lookups
-	store   storeOwner // whether the store is ours
-	reserve *reserve   // of blobs for small uploads
+	catalog *objects.Catalog
+	reader  *objects.Reader
+	writer  *objects.Writer
+	keeper  *maintenance.Keeper // knows whether the store is ours
 }
 
 var _ front.Backend = (*backend)(nil)
@@ -39,8 +40,12 @@ func newBackend(base context.Context, cfg config) (*backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the buckets' ACL: %w", err)
 	}
-	b := &backend{cfg: cfg, base: base, db: newDatabase(cfg.Pool, cfg.DatabaseTimeout), lookups: newLookups(cfg), acl: acl}
-	b.reserve = newReserve(b, cfg.Reserve)
+	db := objects.NewDatabase(cfg.Pool, cfg.DatabaseTimeout)
+	b := &backend{cfg: cfg, base: base, acl: acl, catalog: objects.NewCatalog(db), keeper: maintenance.New(db, cfg.Store)}
+	b.reader = objects.NewReader(db, cfg.Store, cfg.Logger)
+	b.writer = objects.NewWriter(base, objects.Config{
+		DB: db, Store: cfg.Store, Log: cfg.Logger, Owned: b.keeper.Owned, Decided: cfg.Metrics.Committed, Reserve: cfg.Reserve,
+	}, b.reader)
 	return b, nil
 }
 
@@ -57,26 +62,23 @@ func (b *backend) fail(r request, bucket, operation string, err error) error {
 		return e
 	}
 	unknown := errors.Is(err, fence.ErrUnknown)
-	if m, ok := errors.AsType[markerError](err); ok && r.http != nil {
+	if m, ok := errors.AsType[*objects.MarkerError](err); ok && r.http != nil {
 		r.http.Response.Header.Set("X-Amz-Delete-Marker", "true")
-		r.http.Response.Header.Set("X-Amz-Version-Id", blob.ID(m.id).String())
+		r.http.Response.Header.Set("X-Amz-Version-Id", m.ID.String())
 	}
 	if e, ok := errors.AsType[unmodifiedError](err); ok {
 		e.tell(r)
 	}
-	if errors.Is(err, errNoBucket) && !unknown {
-		return s3err.GetBucketErr(s3err.ErrNoSuchBucket, bucket)
-	}
-	if e, ok := errors.AsType[s3err.S3Error](err); ok && !unknown {
+	if e := s3error.Of(err, bucket); e != nil && !unknown {
 		return e
 	}
 	b.cfg.Logger.Error("s3: failed", "operation", operation, "bucket", bucket, "error", err)
 	switch {
 	case unknown:
 		return s3error.Unavailable(s3error.MessageUnknown)
-	case errors.Is(err, errDatabaseAway):
+	case errors.Is(err, objects.ErrDatabaseAway):
 		return s3error.Unavailable(s3error.MessageDatabaseAway)
-	case errors.Is(err, errStoreFailed):
+	case errors.Is(err, objects.ErrStoreFailed):
 		return s3error.Unavailable(s3error.MessageStoreFailed)
 	}
 	return s3err.GetAPIError(s3err.ErrInternalError)

@@ -19,6 +19,7 @@ import (
 	"github.com/versity/versitygw/s3response"
 
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
@@ -35,6 +36,8 @@ type body struct {
 	ended   bool  // read to its end, where the front compares the digests
 	inside  bool  // it comes from our own store, not from the client
 }
+
+var _ objects.Body = (*body)(nil)
 
 func newBody(in s3response.PutObjectInput) (*body, error) {
 	b := &body{r: in.Body, md5: md5.New()} //nolint:gosec // see the import
@@ -116,9 +119,8 @@ func (b *body) take(p []byte) (n int, err error) {
 	return b.r.Read(p)
 }
 
-// finish reads the end of a body whose bytes have been stored, unless the store
-// did, and says whether it is what was announced.
-func (b *body) finish(size int64) error {
+// Finish implements [objects.Body].
+func (b *body) Finish(size int64) error {
 	var more [512]byte // the end of chunks, which the front would take apart byte by byte
 	for b.count == size && !b.ended && b.err == nil {
 		_, _ = b.Read(more[:]) // remembers the error
@@ -132,19 +134,31 @@ func (b *body) finish(size int64) error {
 	return nil
 }
 
-// readWhole reads all of a body of the announced size.
-func (b *body) readWhole(data []byte) error {
+// ReadWhole implements [objects.Body].
+func (b *body) ReadWhole(data []byte) error {
 	_, err := io.ReadFull(b, data)
-	if err != nil && b.err == nil { // it ended early, which finish says
+	if err != nil && b.err == nil { // it ended early, which Finish says
 		err = nil
 	}
-	return errors.Join(err, b.finish(int64(len(data))))
+	return errors.Join(err, b.Finish(int64(len(data))))
 }
 
-func (b *body) etag() string { return hex.EncodeToString(b.md5.Sum(nil)) }
+// ETag implements [objects.Body].
+func (b *body) ETag() string { return hex.EncodeToString(b.md5.Sum(nil)) }
 
-// checksum is the verified checksum, once the body is read.
-func (b *body) checksum() string {
+// Checksum implements [objects.Body].
+func (b *body) Checksum() (algorithm, value string) { return b.algo, b.value() }
+
+// Err implements [objects.Body]: what our own store fails with is no fault of the client's.
+func (b *body) Err() error {
+	if b.inside {
+		return nil
+	}
+	return b.err
+}
+
+// value is the verified checksum, once the body is read.
+func (b *body) value() string {
 	switch {
 	case b.trailer != nil:
 		return strings.Clone(b.trailer.Checksum())
@@ -157,16 +171,16 @@ func (b *body) checksum() string {
 // noBody is for attributes without a checksum.
 var noBody = &body{}
 
-func attributesOf(in s3response.PutObjectInput, b *body, tags map[string]string) attributes {
-	return attributes{
+func attributesOf(in s3response.PutObjectInput, b *body, tags map[string]string) objects.Attributes {
+	return objects.Attributes{
 		ContentType: strings.Clone(text(in.ContentType)), ContentEncoding: withoutChunking(strings.Clone(text(in.ContentEncoding))), ContentDisposition: strings.Clone(text(in.ContentDisposition)),
 		ContentLanguage: strings.Clone(text(in.ContentLanguage)), CacheControl: strings.Clone(text(in.CacheControl)), Expires: strings.Clone(text(in.Expires)),
-		Metadata: maps.Clone(in.Metadata), ChecksumAlgorithm: b.algo, Checksum: b.checksum(), Tags: tags,
+		Metadata: maps.Clone(in.Metadata), ChecksumAlgorithm: b.algo, Checksum: b.value(), Tags: tags,
 	}
 }
 
-// check refuses attributes that could not be given back as they are.
-func (a attributes) check() error {
+// checkAttributes refuses those that could not be given back as they are.
+func checkAttributes(a objects.Attributes) error {
 	texts := []string{a.ContentType, a.ContentEncoding, a.ContentDisposition, a.ContentLanguage, a.CacheControl, a.Expires}
 	for name, value := range a.Metadata {
 		texts = append(texts, value)
@@ -180,7 +194,7 @@ func (a attributes) check() error {
 	for name, value := range a.Tags {
 		texts = append(texts, name, value)
 	}
-	if slices.ContainsFunc(texts, func(s string) bool { return !validText(s) }) {
+	if slices.ContainsFunc(texts, func(s string) bool { return !objects.ValidText(s) }) {
 		return s3error.InvalidText("metadata")
 	}
 	return nil
@@ -206,12 +220,12 @@ type checksums struct {
 	kind                                   types.ChecksumType
 }
 
-func checksumsOf(a attributes) checksums {
+func checksumsOf(a objects.Attributes) checksums {
 	if a.Checksum == "" {
 		return checksums{}
 	}
 	c := checksums{kind: types.ChecksumTypeFullObject}
-	if isComposite(a.Checksum) {
+	if objects.IsComposite(a.Checksum) {
 		c.kind = types.ChecksumTypeComposite
 	}
 	switch a.ChecksumAlgorithm {

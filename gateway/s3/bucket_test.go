@@ -13,30 +13,30 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/objects"
 )
 
 func TestCreatingABucketKeepsTheRuleOfOneThatIsThere(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	create := func(rule s3.Rule, wantCreated bool, want s3.Rule) {
+	create := func(rule objects.Rule, wantCreated bool, want objects.Rule) {
 		t.Helper()
-		created, current, err := w.srv.CreateBucketIfAbsent(t.Context(), "orders", rule)
+		created, current, err := w.srv.Catalog().CreateBucketIfAbsent(t.Context(), "orders", rule)
 		if err != nil || created != wantCreated || current != want {
 			t.Errorf("got %v, %v, %v; want %v, %v", created, current, err, wantCreated, want)
 		}
 	}
-	create(s3.PrefixRule(2), true, s3.PrefixRule(2))
-	create(s3.KeyRule(), false, s3.PrefixRule(2))
-	create(s3.PrefixRule(2), false, s3.PrefixRule(2))
-	if _, _, err := w.srv.CreateBucketIfAbsent(t.Context(), "No", s3.KeyRule()); !errors.Is(err, fence.ErrInvalid) {
+	create(objects.PrefixRule(2), true, objects.PrefixRule(2))
+	create(objects.KeyRule(), false, objects.PrefixRule(2))
+	create(objects.PrefixRule(2), false, objects.PrefixRule(2))
+	if _, _, err := w.srv.Catalog().CreateBucketIfAbsent(t.Context(), "No", objects.KeyRule()); !errors.Is(err, fence.ErrInvalid) {
 		t.Errorf("got %v, want ErrInvalid", err)
 	}
 	name := "orders"
 	if _, err := w.root().CreateBucket(t.Context(), &awss3.CreateBucketInput{Bucket: &name}); err != nil { // as S3 has it in us-east-1
 		t.Error(err)
 	}
-	create(s3.KeyRule(), false, s3.PrefixRule(2))
+	create(objects.KeyRule(), false, objects.PrefixRule(2))
 }
 
 func TestABucketIsCreatedAgainOnlyWhereS3AllowsIt(t *testing.T) {
@@ -98,7 +98,7 @@ func TestARuleDoesNotChangeUnderACommit(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		_, err := w.srv.EnsureBucket(t.Context(), bucket, s3.KeyRule())
+		_, err := w.srv.Catalog().EnsureBucket(t.Context(), bucket, objects.KeyRule())
 		done <- err
 	}()
 	eventually(t, "the change of the rule waits", func() bool {

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencegate/fencegate/gateway/blob"
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/objects"
 )
 
 const commitPut = `SELECT version::text FROM objects.commit_put(gen_random_uuid(), 'orders', '1001/x', $1::text::uuid, 1, 'e', '{}', $2, $3, $4, $5, NULL, false)`
@@ -139,14 +139,14 @@ func TestTwoAttemptsAtOnceAreOneCommit(t *testing.T) {
 func TestOverwritingARestoredVersionLeavesItsSourceAlone(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	bucket := w.keeping(s3.Keep{All: true})
+	bucket := w.keeping(objects.Keep{All: true})
 	holder := w.lease("orders/1001", 5)
 	one := put(t, holder, bucket, invoice, "one").VersionId
 	put(t, holder, bucket, invoice, "two")
 	if _, err := restore(t, holder, bucket, invoice, *one); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.srv.SetKeep(t.Context(), bucket, s3.Keep{}); err != nil {
+	if err := w.srv.Catalog().SetKeep(t.Context(), bucket, objects.Keep{}); err != nil {
 		t.Fatal(err)
 	}
 	put(t, holder, bucket, invoice, "three")

@@ -13,6 +13,9 @@ import (
 	front "github.com/versity/versitygw/backend"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
+
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 const maxCopySize = 5 << 30 // bytes, as in S3
@@ -27,13 +30,13 @@ func (b *backend) CopyObject(ctx context.Context, in s3response.CopyObjectInput)
 		return s3response.CopyObjectOutput{}, b.fail(r, *in.Bucket, "CopyObject", err)
 	}
 	etag, sums := quoted(v.ETag), checksumsOf(v.Attributes)
-	return s3response.CopyObjectOutput{VersionId: v.shownID(), CopySourceVersionId: source.shownID(), CopyObjectResult: &s3response.CopyObjectResult{
+	return s3response.CopyObjectOutput{VersionId: v.ShownID(), CopySourceVersionId: source.ShownID(), CopyObjectResult: &s3response.CopyObjectResult{
 		ETag: &etag, LastModified: &v.CreatedAt, ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
 		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, ChecksumType: sums.kind,
 	}}, nil
 }
 
-func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectInput) (made, source version, err error) {
+func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectInput) (made, source objects.Stored, err error) {
 	cond, err := putConditions(r.condition("If-Match"), r.condition("If-None-Match"))
 	if err == nil {
 		err = refuseUnsupported(r)
@@ -60,20 +63,20 @@ func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectIn
 		ContentType: in.ContentType, ContentEncoding: in.ContentEncoding, ContentDisposition: in.ContentDisposition,
 		ContentLanguage: in.ContentLanguage, CacheControl: in.CacheControl, Expires: in.Expires, Metadata: in.Metadata,
 	}
-	if err := attributesOf(given, noBody, tags).check(); err != nil {
+	if err := checkAttributes(attributesOf(given, noBody, tags)); err != nil {
 		return made, source, err
 	}
 	srcBucket, srcKey, versionID, _ := parseSource(*in.CopySource)
 	if srcBucket == bucket && srcKey == key && !replace && in.TaggingDirective != types.TaggingDirectiveReplace {
-		if versionID == "" || versionID == nullVersion {
+		if versionID == "" || versionID == objects.NullVersion {
 			return made, source, s3err.GetAPIError(s3err.ErrInvalidCopyDest)
 		}
-		made, err = b.restore(r, target{bucket: bucket, key: key, conditions: cond}, source)
+		made, err = b.restore(r, r.change(bucket, key, cond), source)
 		return made, source, err
 	}
-	bytes, err := b.read(source, 0, source.Size)
+	bytes, err := b.reader.Open(b.base, source, 0, source.Size)
 	if err != nil {
-		return made, source, errors.Join(errStoreFailed, err)
+		return made, source, errors.Join(objects.ErrStoreFailed, err)
 	}
 	defer func() { _ = bytes.Close() }()
 	data := &body{r: bytes, md5: md5.New(), inside: true} //nolint:gosec // see the import
@@ -84,7 +87,7 @@ func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectIn
 	if err := data.compute(algo); err != nil {
 		return made, source, err
 	}
-	made, err = b.upload(r, target{bucket: bucket, key: key, conditions: cond, size: source.Size}, data, func() attributes {
+	made, err = b.upload(r, objects.Put{Change: r.change(bucket, key, cond), Size: source.Size, Body: data, Attributes: func() objects.Attributes {
 		a := source.Attributes
 		if replace {
 			a = attributesOf(given, data, a.Tags)
@@ -92,10 +95,19 @@ func (b *backend) copy(r request, bucket, key string, in s3response.CopyObjectIn
 		if in.TaggingDirective == types.TaggingDirectiveReplace {
 			a.Tags = tags
 		}
-		a.ChecksumAlgorithm, a.Checksum = data.algo, data.checksum()
+		a.ChecksumAlgorithm, a.Checksum = data.Checksum()
 		return a
-	})
+	}})
 	return made, source, err
+}
+
+// restore makes an older version current again. A stage can't: it would list the
+// blobs of another version.
+func (b *backend) restore(r request, change objects.Change, source objects.Stored) (objects.Stored, error) {
+	if r.stages() {
+		return objects.Stored{}, s3error.NotThere
+	}
+	return b.writer.Restore(b.base, change, source)
 }
 
 // copySourceOf is the source that a request names, and the conditions on it.
@@ -120,17 +132,17 @@ func parseSource(source string) (bucket, key, versionID string, err error) {
 }
 
 // copySource finds the version that is copied and evaluates the conditions on it.
-func (b *backend) copySource(source string, conditions s3.GetObjectInput) (version, error) {
+func (b *backend) copySource(source string, conditions s3.GetObjectInput) (objects.Stored, error) {
 	bucket, key, versionID, err := parseSource(source)
 	if err != nil {
-		return version{}, err
+		return objects.Stored{}, err
 	}
 	conditions.Bucket, conditions.Key, conditions.VersionId = &bucket, &key, &versionID
 	v, _, err := b.look(&conditions)
 	switch e, isAPI := errors.AsType[s3err.S3Error](err); {
 	case isAPI && e.StatusCode() == http.StatusNotModified:
 		return v, s3err.GetAPIError(s3err.ErrPreconditionFailed)
-	case errors.Is(err, errNoBucket):
+	case errors.Is(err, objects.ErrNoBucket):
 		return v, s3err.GetBucketErr(s3err.ErrNoSuchBucket, bucket)
 	}
 	return v, err

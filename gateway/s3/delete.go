@@ -10,19 +10,12 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
-)
-
-const (
-	sqlCommitDeletion = "SELECT id, kept_order IS NOT NULL FROM objects.commit_deletion_if($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
-	sqlRemoveVersion  = "SELECT objects.remove_version_if($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-	sqlKeeps          = "SELECT objects.keeps($1)"
 )
 
 // DeleteObject implements the front's Backend: the fence check and the removal
@@ -30,14 +23,14 @@ const (
 func (b *backend) DeleteObject(ctx context.Context, in *s3.DeleteObjectInput) (*s3.DeleteObjectOutput, error) {
 	r := b.requestOf(ctx)
 	err := r.expects(in)
-	var gone removed
+	var gone objects.Removed
 	if err == nil {
 		gone, err = b.remove(b.base, r, in)
 	}
 	if err != nil {
 		return nil, b.fail(r, *in.Bucket, "DeleteObject", err)
 	}
-	return &s3.DeleteObjectOutput{VersionId: gone.id, DeleteMarker: &gone.marker}, nil
+	return &s3.DeleteObjectOutput{VersionId: gone.ID, DeleteMarker: &gone.Marker}, nil
 }
 
 // DeleteObjects implements the front's Backend: one commit for each key, each
@@ -48,7 +41,7 @@ func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) 
 	if len(in.Delete.Objects) > maxList {
 		return result, s3err.GetAPIError(s3err.ErrMalformedXML)
 	}
-	if _, err := b.db.rule(b.base, *in.Bucket); err != nil {
+	if _, err := b.catalog.Rule(b.base, *in.Bucket); err != nil {
 		return result, b.fail(r, *in.Bucket, "DeleteObjects", err)
 	}
 	within, cancel := context.WithTimeout(b.base, deleteTime)
@@ -67,10 +60,10 @@ func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) 
 			IfMatchLastModifiedTime: o.LastModifiedTime, IfMatchSize: o.Size,
 		})
 		if err == nil {
-			result.Deleted = append(result.Deleted, gone.entry(o))
+			result.Deleted = append(result.Deleted, deletedEntry(gone, o))
 			continue
 		}
-		if errors.Is(err, errDatabaseAway) || errors.Is(err, fence.ErrUnknown) {
+		if errors.Is(err, objects.ErrDatabaseAway) || errors.Is(err, fence.ErrUnknown) {
 			away = err
 		}
 		result.Error = append(result.Error, deleteError(o, b.fail(r, *in.Bucket, "DeleteObjects", err)))
@@ -168,69 +161,32 @@ const (
 	headerExpectedTime = "X-Amz-If-Match-Last-Modified-Time"
 )
 
-// removed says what a deletion did: it removed the version with the id, or, in
-// a bucket that keeps versions, it made one, which is a marker.
-type removed struct {
-	id     *string
-	marker bool // what was made or removed is a deletion
-}
-
-func (g removed) entry(o types.ObjectIdentifier) types.DeletedObject {
+func deletedEntry(g objects.Removed, o types.ObjectIdentifier) types.DeletedObject {
 	d := types.DeletedObject{Key: o.Key, VersionId: o.VersionId}
-	if g.marker {
-		d.DeleteMarker, d.DeleteMarkerVersionId = &g.marker, g.id
+	if g.Marker {
+		d.DeleteMarker, d.DeleteMarkerVersionId = &g.Marker, g.ID
 	}
 	return d
 }
 
-func (b *backend) remove(ctx context.Context, r request, in *s3.DeleteObjectInput) (removed, error) {
-	if err := checkKey(*in.Key); err != nil { // one of a list was not seen at the gate
-		return removed{}, err
+func (b *backend) remove(ctx context.Context, r request, in *s3.DeleteObjectInput) (objects.Removed, error) {
+	if err := objects.CheckKey(*in.Key); err != nil { // one of a list was not seen at the gate
+		return objects.Removed{}, err
 	}
 	if *in.Key == "" {
-		return removed{}, s3error.Error{Code: "UserKeyMustBeSpecified", Status: http.StatusBadRequest, Message: "The object's key is empty. Nothing was deleted."}
+		return objects.Removed{}, s3error.Error{Code: "UserKeyMustBeSpecified", Status: http.StatusBadRequest, Message: "The object's key is empty. Nothing was deleted."}
 	}
-	var ifMatch *string
+	var cond objects.Conditions
 	if in.IfMatch != nil {
-		ifMatch = wantedETag(*in.IfMatch) // an empty one is none's
+		cond.IfMatch = wantedETag(*in.IfMatch) // an empty one is none's
 	}
-	wanted, err := versionOf(text(in.VersionId))
+	err := objects.CheckVersionID(text(in.VersionId))
 	if err == nil {
 		err = b.needGrant(&r, *in.Bucket, *in.Key)
 	}
 	if err != nil {
-		return removed{}, err
+		return objects.Removed{}, err
 	}
-	if wanted.Valid {
-		return b.removeVersion(ctx, r, in, wanted, ifMatch)
-	}
-	if text(in.VersionId) == nullVersion {
-		keeps := false
-		err := b.db.once(ctx, func(ctx context.Context, q querier) error { return q.QueryRow(ctx, sqlKeeps, *in.Bucket).Scan(&keeps) })
-		if err != nil || keeps { // where each version has an id, there is none without
-			return removed{}, err
-		}
-	}
-	id := [16]byte(blob.NewID())
-	var kept bool
-	args := []any{uuid(id), *in.Bucket, *in.Key, r.grant.resource, int64(r.grant.token), r.grant.sealHash, nullable(r.invocation), ifMatch, in.IfMatchSize, in.IfMatchLastModifiedTime}
-	err = b.db.settle(ctx, func(ctx context.Context, q querier) error {
-		return q.QueryRow(ctx, sqlCommitDeletion, args...).Scan(&id, &kept)
-	})
-	if err != nil || !kept {
-		return removed{}, err
-	}
-	shown := blob.ID(id).String()
-	return removed{id: &shown, marker: true}, nil
-}
-
-// removeVersion removes one version for good; its bytes are the sweep's.
-func (b *backend) removeVersion(ctx context.Context, r request, in *s3.DeleteObjectInput, id pgtype.UUID, ifMatch *string) (removed, error) {
-	var deletion *bool
-	err := b.db.settle(ctx, func(ctx context.Context, q querier) error {
-		return q.QueryRow(ctx, sqlRemoveVersion, *in.Bucket, *in.Key, id, r.grant.resource, int64(r.grant.token), r.grant.sealHash,
-			ifMatch, in.IfMatchSize, in.IfMatchLastModifiedTime).Scan(&deletion)
-	})
-	shown := blob.ID(id.Bytes).String()
-	return removed{id: &shown, marker: deletion != nil && *deletion}, err
+	expected := objects.Expected{Size: in.IfMatchSize, Modified: in.IfMatchLastModifiedTime}
+	return b.catalog.Remove(ctx, r.change(*in.Bucket, *in.Key, cond), text(in.VersionId), expected)
 }

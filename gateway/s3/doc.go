@@ -16,7 +16,7 @@
 //
 //	keys, err := credentials.ParseKeyring(os.Getenv("FENCEGATE_MASTER_KEY"))
 //	srv, err := s3.New(s3.Deps{Pool: pool, Store: store, Keys: keys}, s3.Options{RootAccessKey: access, RootSecretKey: secret})
-//	created, err := srv.EnsureBucket(ctx, "orders", s3.PrefixRule(1)) // orders/1001/invoice.txt needs the resource orders/1001
+//	created, err := srv.Catalog().EnsureBucket(ctx, "orders", objects.PrefixRule(1)) // orders/1001/invoice.txt needs the resource orders/1001
 //	go srv.Serve(ctx, listener)                                       // until ctx is done, then drains
 //	creds, err := keys.Issue("orders/1001", 34, lease.Expires)
 //

@@ -7,47 +7,24 @@ import (
 	"fmt"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
-	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/versity/versitygw/auth"
 	"github.com/versity/versitygw/s3err"
 
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // Documents that root keeps with a bucket. Each is checked, and stored in a form
 // of its own; whoever reads the bucket's objects reads them too.
 
-// documentKind names one of a bucket's documents; it has one of each at most.
-type documentKind string
-
 const (
-	kindCORS         documentKind = "cors"
-	kindTags         documentKind = "tagging"
-	kindOwnership    documentKind = "ownership"
-	kindPublicAccess documentKind = "public-access"
-)
-
-const (
-	sqlSetDocument = "SELECT objects.set_bucket_document($1, $2, $3)"
-	sqlDocument    = "SELECT d.document FROM objects.buckets b LEFT JOIN objects.bucket_documents d ON d.bucket = b.name AND d.kind = $2 WHERE b.name = $1"
-
 	maxStoredDocument = 64 << 10 // bytes, as S3 has it for CORS
 	maxCORSRules      = 100
 )
 
-// document reads one; "" where there is none. The error is errNoBucket where
-// there is no such bucket.
-func (d database) document(ctx context.Context, bucket string, kind documentKind) (string, error) {
-	var text pgtype.Text
-	err := d.once(ctx, func(ctx context.Context, q querier) error {
-		return q.QueryRow(ctx, sqlDocument, bucket, string(kind)).Scan(&text)
-	})
-	return text.String, noRows(err, errNoBucket)
-}
-
 // readDocument is document with an error of its own where there is none.
-func (b *backend) readDocument(ctx context.Context, bucket string, kind documentKind, operation string, missing s3err.S3Error) (string, error) {
-	text, err := b.db.document(b.base, bucket, kind)
+func (b *backend) readDocument(ctx context.Context, bucket string, kind objects.DocumentKind, operation string, missing s3err.S3Error) (string, error) {
+	text, err := b.catalog.Document(b.base, bucket, kind)
 	switch {
 	case err != nil:
 		return "", b.fail(b.requestOf(ctx), bucket, operation, err)
@@ -58,7 +35,7 @@ func (b *backend) readDocument(ctx context.Context, bucket string, kind document
 }
 
 // setDocument stores one for root, or with "" removes it.
-func (b *backend) setDocument(ctx context.Context, bucket string, kind documentKind, operation, text string) error {
+func (b *backend) setDocument(ctx context.Context, bucket string, kind objects.DocumentKind, operation, text string) error {
 	r := b.requestOf(ctx)
 	if !r.root {
 		return s3err.GetAPIError(s3err.ErrAccessDenied)
@@ -66,7 +43,7 @@ func (b *backend) setDocument(ctx context.Context, bucket string, kind documentK
 	if len(text) > maxStoredDocument {
 		return s3err.GetMaxMessageLengthExceeded(maxStoredDocument)
 	}
-	if err := b.db.settle(b.base, exec(sqlSetDocument, bucket, string(kind), pgtype.Text{String: text, Valid: text != ""})); err != nil {
+	if err := b.catalog.SetDocument(b.base, bucket, kind, text); err != nil {
 		return b.fail(r, bucket, operation, err)
 	}
 	return nil
@@ -75,7 +52,7 @@ func (b *backend) setDocument(ctx context.Context, bucket string, kind documentK
 // GetBucketCors implements the front's Backend. The front asks for each request
 // that a browser sends for a page of another origin, before it is authenticated.
 func (b *backend) GetBucketCors(ctx context.Context, bucket string) ([]byte, error) {
-	text, err := b.readDocument(ctx, bucket, kindCORS, "GetBucketCors", s3err.GetAPIError(s3err.ErrNoSuchCORSConfiguration))
+	text, err := b.readDocument(ctx, bucket, objects.DocumentCORS, "GetBucketCors", s3err.GetAPIError(s3err.ErrNoSuchCORSConfiguration))
 	return []byte(text), err
 }
 
@@ -94,17 +71,17 @@ func (b *backend) PutBucketCors(ctx context.Context, bucket string, document []b
 	if err != nil {
 		return fmt.Errorf("encode the CORS rules of bucket %q: %w", bucket, err)
 	}
-	return b.setDocument(ctx, bucket, kindCORS, "PutBucketCors", string(stored))
+	return b.setDocument(ctx, bucket, objects.DocumentCORS, "PutBucketCors", string(stored))
 }
 
 // DeleteBucketCors implements the front's Backend.
 func (b *backend) DeleteBucketCors(ctx context.Context, bucket string) error {
-	return b.setDocument(ctx, bucket, kindCORS, "DeleteBucketCors", "")
+	return b.setDocument(ctx, bucket, objects.DocumentCORS, "DeleteBucketCors", "")
 }
 
 // GetBucketTagging implements the front's Backend.
 func (b *backend) GetBucketTagging(ctx context.Context, bucket string) (map[string]string, error) {
-	text, err := b.readDocument(ctx, bucket, kindTags, "GetBucketTagging", s3err.GetAPIError(s3err.ErrBucketTaggingNotFound))
+	text, err := b.readDocument(ctx, bucket, objects.DocumentTags, "GetBucketTagging", s3err.GetAPIError(s3err.ErrBucketTaggingNotFound))
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +95,7 @@ func (b *backend) GetBucketTagging(ctx context.Context, bucket string) (map[stri
 // PutBucketTagging implements the front's Backend, which has checked the tags.
 func (b *backend) PutBucketTagging(ctx context.Context, bucket string, tags map[string]string) error {
 	for key, value := range tags {
-		if !validText(key) || !validText(value) {
+		if !objects.ValidText(key) || !objects.ValidText(value) {
 			return s3error.InvalidText("tag")
 		}
 	}
@@ -126,18 +103,18 @@ func (b *backend) PutBucketTagging(ctx context.Context, bucket string, tags map[
 	if err != nil {
 		return fmt.Errorf("encode the tags of bucket %q: %w", bucket, err)
 	}
-	return b.setDocument(ctx, bucket, kindTags, "PutBucketTagging", string(text))
+	return b.setDocument(ctx, bucket, objects.DocumentTags, "PutBucketTagging", string(text))
 }
 
 // DeleteBucketTagging implements the front's Backend.
 func (b *backend) DeleteBucketTagging(ctx context.Context, bucket string) error {
-	return b.setDocument(ctx, bucket, kindTags, "DeleteBucketTagging", "")
+	return b.setDocument(ctx, bucket, objects.DocumentTags, "DeleteBucketTagging", "")
 }
 
 // GetBucketOwnershipControls implements the front's Backend: what was set, though
 // root owns whatever is written in any case.
 func (b *backend) GetBucketOwnershipControls(ctx context.Context, bucket string) (types.ObjectOwnership, error) {
-	text, err := b.readDocument(ctx, bucket, kindOwnership, "GetBucketOwnershipControls", s3err.GetAPIError(s3err.ErrOwnershipControlsNotFound))
+	text, err := b.readDocument(ctx, bucket, objects.DocumentOwnership, "GetBucketOwnershipControls", s3err.GetAPIError(s3err.ErrOwnershipControlsNotFound))
 	return types.ObjectOwnership(text), err
 }
 
@@ -147,12 +124,12 @@ func (b *backend) PutBucketOwnershipControls(ctx context.Context, bucket string,
 	if ownership != types.ObjectOwnershipBucketOwnerEnforced {
 		return s3error.NotThere
 	}
-	return b.setDocument(ctx, bucket, kindOwnership, "PutBucketOwnershipControls", string(ownership))
+	return b.setDocument(ctx, bucket, objects.DocumentOwnership, "PutBucketOwnershipControls", string(ownership))
 }
 
 // DeleteBucketOwnershipControls implements the front's Backend.
 func (b *backend) DeleteBucketOwnershipControls(ctx context.Context, bucket string) error {
-	return b.setDocument(ctx, bucket, kindOwnership, "DeleteBucketOwnershipControls", "")
+	return b.setDocument(ctx, bucket, objects.DocumentOwnership, "DeleteBucketOwnershipControls", "")
 }
 
 // publicAccess says what must never become public. Nothing is, here: what the
@@ -167,7 +144,7 @@ type publicAccess struct {
 
 // publicAccess is what root has set; the zero value where nothing is.
 func (b *backend) publicAccess(bucket string) (p publicAccess, set bool, err error) {
-	text, err := b.db.document(b.base, bucket, kindPublicAccess)
+	text, err := b.catalog.Document(b.base, bucket, objects.DocumentPublicAccess)
 	if err != nil || text == "" {
 		return p, false, err
 	}
@@ -196,7 +173,7 @@ func (b *backend) DeleteBucketPolicy(ctx context.Context, bucket string) error {
 	if !r.root {
 		return s3err.GetAPIError(s3err.ErrAccessDenied)
 	}
-	if _, err := b.db.rule(b.base, bucket); err != nil {
+	if _, err := b.catalog.Rule(b.base, bucket); err != nil {
 		return b.fail(r, bucket, "DeleteBucketPolicy", err)
 	}
 	return nil
@@ -224,7 +201,7 @@ func (b *backend) PutObjectLegalHold(ctx context.Context, bucket, key, version s
 }
 
 func (b *backend) notLocked(ctx context.Context, bucket, key, version, operation string) error {
-	if _, err := b.find(bucket, key, version); err != nil {
+	if _, err := b.reader.Find(b.base, nil, bucket, key, version); err != nil {
 		return b.fail(b.requestOf(ctx), bucket, operation, err)
 	}
 	return s3err.GetAPIError(s3err.ErrMissingObjectLockConfiguration)

@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/gateway/blob"
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
 // An acknowledged change that a crash takes back could delete a live object's bytes.
@@ -258,14 +258,14 @@ func TestABlobThatCannotBeDeletedStopsNoSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.store.Store = bad
-	for _, want := range []s3.Swept{{Condemned: 3, Deleted: 2}, {}} {
-		got, err := w.srv.Sweep(t.Context(), s3.Sweep{})
+	for _, want := range []maintenance.Swept{{Condemned: 3, Deleted: 2}, {}} {
+		got, err := w.srv.Keeper().Sweep(t.Context(), maintenance.Sweep{})
 		if got != want || !errors.Is(err, errStuck) {
 			t.Errorf("swept %+v, %v; want %+v and the store's error", got, err, want)
 		}
 	}
 	w.store.Store = bad.folder
-	w.sweep(s3.Swept{Deleted: 1}, s3.Sweep{})
+	w.sweep(maintenance.Swept{Deleted: 1}, maintenance.Sweep{})
 	w.liveBlobsAreCurrent()
 }
 
@@ -330,7 +330,7 @@ func TestBytesThatComeAfterTheirTombstoneIsGoneAreDeleted(t *testing.T) {
 			<-h.in
 			for w.rows() > 0 {
 				w.age("100 hours")
-				if _, err := w.srv.Sweep(t.Context(), s3.Sweep{}); err != nil {
+				if _, err := w.srv.Keeper().Sweep(t.Context(), maintenance.Sweep{}); err != nil {
 					t.Fatal(err)
 				}
 			}

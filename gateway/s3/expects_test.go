@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
-
-	"github.com/fencegate/fencegate/gateway/s3"
 )
 
 // A condition that can't be read, or that nothing could meet, is never left out.
@@ -107,7 +107,7 @@ func TestADeletionExpectsADateInEachForm(t *testing.T) {
 func TestADeletionOfManyNamesEachKey(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	bucket := w.keeping(s3.Keep{All: true})
+	bucket := w.keeping(objects.Keep{All: true})
 	c := w.lease("orders/", 5)
 	out, err := c.DeleteObjects(t.Context(), &awss3.DeleteObjectsInput{Bucket: &bucket, Delete: &types.Delete{Objects: []types.ObjectIdentifier{{Key: aws.String("")}}}})
 	if err != nil || len(out.Errors) != 1 || *out.Errors[0].Code != "UserKeyMustBeSpecified" {

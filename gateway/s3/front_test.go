@@ -22,11 +22,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awscreds "github.com/aws/aws-sdk-go-v2/credentials"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
-	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
@@ -191,7 +192,7 @@ func TestASignedHostIsTheHostThatCounts(t *testing.T) {
 	t.Parallel()
 	w := setup(t, func(cfg *config) { cfg.Domain = "s3.test" })
 	bucket := w.bucket()
-	if _, err := w.srv.EnsureBucket(t.Context(), "secret", s3.NoRule()); err != nil {
+	if _, err := w.srv.Catalog().EnsureBucket(t.Context(), "secret", objects.NoRule()); err != nil {
 		t.Fatal(err)
 	}
 	put(t, w.lease("orders/1001", 5), bucket, invoice, "open")

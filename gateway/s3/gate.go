@@ -12,6 +12,7 @@ import (
 	"github.com/versity/versitygw/s3api/utils"
 	"github.com/versity/versitygw/s3err"
 
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
@@ -20,7 +21,7 @@ import (
 // and tells the metrics what came of each request.
 type gate struct {
 	cfg               config
-	lookups           *lookups
+	reader            *objects.Reader
 	requests, uploads atomic.Int64 // at work
 }
 

@@ -11,154 +11,16 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
-	"github.com/jackc/pgx/v5/pgtype"
 	front "github.com/versity/versitygw/backend"
 	"github.com/versity/versitygw/s3err"
 
 	"github.com/fencegate/fencegate/gateway/blob"
-	"github.com/fencegate/fencegate/gateway/s3/s3error"
+	"github.com/fencegate/fencegate/gateway/objects"
 )
 
-const (
-	foundColumns = `coalesce(v.id, '00000000-0000-0000-0000-000000000000'), coalesce(v.blobs, '{}'), coalesce(v.blob_sizes, '{}'), coalesce(v.size, 0),
-	coalesce(v.etag, ''), coalesce(v.attributes - 'part_checksums', '{}'), coalesce(v.created_at, b.created_at), b.keep_count IS DISTINCT FROM 0`
-
-	// Both give one row where the bucket exists; its version is NULL where the key does not.
-	sqlCurrent = "SELECT v.id IS NOT NULL, " + foundColumns + `
-	FROM objects.buckets b
-	LEFT JOIN objects.pointers p ON p.bucket = b.name AND p.key = $2
-	LEFT JOIN objects.versions v ON v.id = p.version
-	WHERE b.name = $1`
-	sqlFind = "SELECT v.id IS NOT NULL, coalesce(v.deletion, false), " + foundColumns + `
-	FROM objects.buckets b
-	LEFT JOIN objects.versions v ON v.id = $3 AND v.bucket = b.name AND v.key = $2 AND (v.kept_order IS NOT NULL
-		OR EXISTS (SELECT FROM objects.pointers p WHERE p.bucket = b.name AND p.key = $2 AND p.version = v.id))
-	WHERE b.name = $1`
-	// The deletion that hides a key, if any.
-	sqlHidden = `SELECT v.id, v.deletion FROM objects.versions v
-	WHERE v.bucket = $1 AND v.key = $2 AND v.kept_order IS NOT NULL ORDER BY v.kept_order DESC LIMIT 1`
-
-	// A blob can be swept between the look at the pointer and the opening; the
-	// pointer has moved on then.
-	readTries = 3
-)
-
-// markerError: a deletion stands where an object was asked for.
-type markerError struct {
-	s3err.S3Error
-
-	id [16]byte
-}
-
-// find is the version that a read asks for.
-func (b *backend) find(bucket, key, versionID string) (version, error) {
-	return b.findAfter(nil, bucket, key, versionID)
-}
-
-// findAfter is find where the look-up may have begun before, ahead of the
-// operation.
-func (b *backend) findAfter(ahead *lookup, bucket, key, versionID string) (version, error) {
-	wanted, err := versionOf(versionID)
-	if err != nil {
-		return version{}, err
-	}
-	var v version
-	var found, deletion bool
-	if wanted.Valid {
-		v, found, deletion, err = b.named(bucket, key, wanted)
-	} else {
-		v, found, err = b.current(ahead, bucket, key)
-	}
-	switch err = noRows(err, errNoBucket); {
-	case err != nil:
-		return v, err
-	case deletion:
-		return v, markerError{s3err.GetAPIError(s3err.ErrMethodNotAllowed), v.ID}
-	case !found && versionID != "", versionID == nullVersion && v.Kept: // there each version has an id
-		return v, s3err.GetNoSuchVersionErr(strings.Clone(key), strings.Clone(versionID))
-	case !found && v.Kept:
-		return v, b.hidden(bucket, key)
-	case !found:
-		return v, s3err.GetAPIError(s3err.ErrNoSuchKey)
-	}
-	return v, nil
-}
-
-// named is the version of a key that has this id, and whether there is one.
-func (b *backend) named(bucket, key string, id pgtype.UUID) (v version, found, deletion bool, err error) {
-	err = b.db.once(b.base, func(ctx context.Context, q querier) error {
-		return v.scan(behind{q.QueryRow(ctx, sqlFind, bucket, key, id), []any{&found, &deletion}})
-	})
-	return v, found, deletion, err
-}
-
-// current is a key's current version and whether there is one.
-func (b *backend) current(ahead *lookup, bucket, key string) (v version, found bool, err error) {
-	began := time.Now()
-	if b.lookups.limit > 0 {
-		if ahead == nil {
-			ahead = b.lookups.begin(bucket, key)
-		}
-		c, err := ahead.wait()
-		switch {
-		case err == nil && !c.bucket:
-			return version{}, false, errNoBucket
-		case err == nil:
-			return c.version, c.key, nil
-		}
-		began = ahead.began
-	}
-	return b.currentAlone(began, bucket, key)
-}
-
-// currentAlone is current without the look-ups that others make.
-func (b *backend) currentAlone(began time.Time, bucket, key string) (v version, found bool, err error) {
-	ctx, cancel := context.WithDeadline(b.base, began.Add(b.cfg.DatabaseTimeout))
-	defer cancel()
-	err = b.db.once(ctx, func(ctx context.Context, q querier) error {
-		return v.scan(behind{q.QueryRow(ctx, sqlCurrent, bucket, key), []any{&found}})
-	})
-	return v, found, err
-}
-
-// hidden says that there is no such key, and which deletion hides it.
-func (b *backend) hidden(bucket, key string) error {
-	var id [16]byte
-	var deletion bool
-	err := b.db.once(b.base, func(ctx context.Context, q querier) error {
-		return q.QueryRow(ctx, sqlHidden, bucket, key).Scan(&id, &deletion)
-	})
-	switch err = noRows(err, nil); {
-	case err != nil:
-		return err
-	case deletion:
-		return markerError{s3err.GetAPIError(s3err.ErrNoSuchKey), id}
-	}
-	return s3err.GetAPIError(s3err.ErrNoSuchKey)
-}
-
-// nullVersion names the only version of a key in a bucket that keeps none.
-const nullVersion = "null"
-
-// versionOf reads a version's id; one that is not valid stands for the current version.
-func versionOf(versionID string) (pgtype.UUID, error) {
-	if versionID == "" || versionID == nullVersion {
-		return pgtype.UUID{}, nil
-	}
-	id, err := blob.ParseID(versionID)
-	if err != nil {
-		return pgtype.UUID{}, s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "Invalid version id specified"}
-	}
-	return uuid(id), nil
-}
-
-// behind scans a row's first columns beside the others.
-type behind struct {
-	row interface{ Scan(dest ...any) error }
-	at  []any
-}
-
-func (b behind) Scan(dest ...any) error { return b.row.Scan(append(b.at, dest...)...) }
+// A blob can be swept between the look at the pointer and the opening; the
+// pointer has moved on then.
+const readTries = 3
 
 // GetObject implements the front's Backend. The look at the pointer is over
 // before the first byte is read: no transaction waits for a slow reader.
@@ -170,19 +32,19 @@ func (b *backend) GetObject(ctx context.Context, in *s3.GetObjectInput) (*s3.Get
 	return out, nil
 }
 
-func (b *backend) get(ahead *lookup, in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
+func (b *backend) get(ahead *objects.Lookup, in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
 	for try := 1; ; try++ {
 		v, part, err := b.lookAfter(ahead, in)
 		ahead = nil
 		if err != nil {
 			return nil, err
 		}
-		r, err := b.read(v, part.offset, part.length)
+		r, err := b.reader.Open(b.base, v, part.offset, part.length)
 		switch {
 		case err == nil:
 			return output(v, part, in.ChecksumMode == types.ChecksumModeEnabled, r), nil
 		case !errors.Is(err, blob.ErrNotFound):
-			return nil, fmt.Errorf("%w: %w", errStoreFailed, err)
+			return nil, fmt.Errorf("%w: %w", objects.ErrStoreFailed, err)
 		case try == readTries:
 			return nil, fmt.Errorf("the blob store lacks a blob of version %x of %q in %q: %w", v.ID, *in.Key, *in.Bucket, err)
 		}
@@ -220,23 +82,25 @@ type extent struct {
 
 // look finds the version and the part of it that a read wants, and evaluates
 // the read's conditions.
-func (b *backend) look(in *s3.GetObjectInput) (version, extent, error) { return b.lookAfter(nil, in) }
+func (b *backend) look(in *s3.GetObjectInput) (objects.Stored, extent, error) {
+	return b.lookAfter(nil, in)
+}
 
 // lookAfter is look where the look-up may have begun before.
-func (b *backend) lookAfter(ahead *lookup, in *s3.GetObjectInput) (version, extent, error) {
+func (b *backend) lookAfter(ahead *objects.Lookup, in *s3.GetObjectInput) (objects.Stored, extent, error) {
 	versionID := ""
 	if in.VersionId != nil {
 		versionID = *in.VersionId
 	}
-	v, err := b.findAfter(ahead, *in.Bucket, *in.Key, versionID)
+	v, err := b.reader.Find(b.base, ahead, *in.Bucket, *in.Key, versionID)
 	if err != nil {
 		return v, extent{}, err
 	}
-	if err := v.satisfies(in); err != nil {
+	if err := satisfies(v, in); err != nil {
 		return v, extent{}, err
 	}
 	if in.PartNumber != nil {
-		e, err := v.part(*in.PartNumber)
+		e, err := partOf(v, *in.PartNumber)
 		if err == nil && in.ChecksumMode == types.ChecksumModeEnabled && v.Attributes.Checksum != "" {
 			e.checksum, err = b.partChecksum(v, *in.PartNumber)
 		}
@@ -252,7 +116,7 @@ func (b *backend) lookAfter(ahead *lookup, in *s3.GetObjectInput) (version, exte
 
 // satisfies evaluates a read's conditions. HTTP's dates are in seconds, and what
 // was changed in the second that If-Unmodified-Since names counts as unmodified.
-func (v version) satisfies(in *s3.GetObjectInput) error {
+func satisfies(v objects.Stored, in *s3.GetObjectInput) error {
 	cond := front.PreConditions{
 		IfModSince: in.IfModifiedSince, IfUnmodeSince: in.IfUnmodifiedSince,
 		IfMatch: matching(v.ETag, in.IfMatch, false), IfNoneMatch: matching(v.ETag, in.IfNoneMatch, true),
@@ -302,7 +166,7 @@ func matching(etag string, list *string, weak bool) *string {
 }
 
 // part is the extent of one part, counted from 1.
-func (v version) part(number int32) (extent, error) {
+func partOf(v objects.Stored, number int32) (extent, error) {
 	count := int32(len(v.Blobs))
 	if number > count {
 		return extent{}, s3err.GetInvalidPartNumberRangeErr(count, number)
@@ -317,12 +181,12 @@ func (v version) part(number int32) (extent, error) {
 	return e, nil
 }
 
-func output(v version, part extent, withChecksum bool, body io.ReadCloser) *s3.GetObjectOutput {
+func output(v objects.Stored, part extent, withChecksum bool, body io.ReadCloser) *s3.GetObjectOutput {
 	a, bytes, etag := v.Attributes, "bytes", quoted(v.ETag)
 	o := &s3.GetObjectOutput{
 		AcceptRanges: &bytes, Body: body, ContentLength: &part.length, ETag: &etag, LastModified: &v.CreatedAt, Metadata: a.Metadata,
 		ContentType: &a.ContentType, ContentEncoding: &a.ContentEncoding, ContentDisposition: &a.ContentDisposition,
-		ContentLanguage: &a.ContentLanguage, CacheControl: &a.CacheControl, ExpiresString: &a.Expires, VersionId: v.shownID(),
+		ContentLanguage: &a.ContentLanguage, CacheControl: &a.CacheControl, ExpiresString: &a.Expires, VersionId: v.ShownID(),
 	}
 	if tags := int32(len(a.Tags)); tags > 0 {
 		o.TagCount = &tags

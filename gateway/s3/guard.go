@@ -8,12 +8,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/gofiber/fiber/v3"
 	"github.com/valyala/fasthttp"
 	"github.com/versity/versitygw/s3err"
 
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
@@ -138,7 +138,7 @@ func checkNames(c fiber.Ctx, path string) s3err.S3Error {
 	}
 	for name, value := range c.Request().URI().QueryArgs().All() {
 		switch {
-		case !validText(string(value)):
+		case !objects.ValidText(string(value)):
 			return s3error.InvalidText(strings.ToValidUTF8(string(name), "?"))
 		case string(name) == "partNumber" && beyondParts(string(value)):
 			return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "Part number must be an integer between 1 and 10000, inclusive."}
@@ -155,21 +155,13 @@ func beyondParts(text string) bool {
 
 const maxPartNumber = 10_000
 
-// maxKey is what S3 allows, in bytes of UTF-8.
-const maxKey = 1024
-
+// checkKey refuses a key that PostgreSQL can't hold.
 func checkKey(key string) s3err.S3Error {
-	switch {
-	case len(key) > maxKey:
-		return s3err.GetKeyTooLongErr(int64(len(key)), maxKey)
-	case !validText(key):
-		return s3error.InvalidText("key")
+	if err := objects.CheckKey(key); err != nil {
+		return s3error.Of(err, "")
 	}
 	return nil
 }
-
-// validText reports whether PostgreSQL can store the text.
-func validText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
 // isUpload reports whether the front streams the request's body: PutObject and
 // UploadPart, on a path with a bucket and a key.

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awscreds "github.com/aws/aws-sdk-go-v2/credentials"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
@@ -86,7 +88,7 @@ func start(t *testing.T, opts ...option) *world {
 		Deps: s3.Deps{
 			Pool: testenv.PoolOf(t, pg.GatewayURL), Store: w.store, Keys: w.keys, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		},
-		Options: s3.Options{RootAccessKey: rootAccess, RootSecretKey: rootSecret, DefaultRule: s3.PrefixRule(1)},
+		Options: s3.Options{RootAccessKey: rootAccess, RootSecretKey: rootSecret, DefaultRule: objects.PrefixRule(1)},
 	}
 	for _, o := range opts {
 		o(&cfg)
@@ -123,7 +125,7 @@ func start(t *testing.T, opts ...option) *world {
 
 func (w *world) bucket() string {
 	w.t.Helper()
-	if _, err := w.srv.EnsureBucket(w.t.Context(), "orders", s3.PrefixRule(1)); err != nil {
+	if _, err := w.srv.Catalog().EnsureBucket(w.t.Context(), "orders", objects.PrefixRule(1)); err != nil {
 		w.t.Fatal(err)
 	}
 	return "orders"

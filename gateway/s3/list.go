@@ -5,73 +5,37 @@ import (
 	"encoding/base64"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
-	"github.com/jackc/pgx/v5"
 	"github.com/versity/versitygw/s3response"
 
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-const sqlList = `SELECT entry, is_prefix, coalesce(size, 0), coalesce(etag, ''), coalesce(modified_at, 'epoch')
-	FROM objects.list($1, $2, $3, $4, $5)`
-
 const maxList = 1000 // entries of one answer
 
-// listing is a page of a bucket's keys and common prefixes.
-type listing struct {
-	objects  []s3response.Object
-	prefixes []types.CommonPrefix
-	count    int32
-	last     string // the entry after which the next page begins; empty on the last page
-}
-
-// list reads one page: at most limit entries above after.
-func (d database) list(ctx context.Context, bucket, prefix, delimiter, after string, limit int) (listing, error) {
-	var l listing
-	if _, err := d.rule(ctx, bucket); err != nil || limit == 0 {
-		return l, err
+// entries are a page's objects and prefixes, as the answer has them.
+func entries(l objects.Listing) (found []s3response.Object, prefixes []types.CommonPrefix) {
+	for i := range l.Objects {
+		o := &l.Objects[i]
+		tag := quoted(o.ETag)
+		found = append(found, s3response.Object{Key: &o.Key, Size: &o.Size, ETag: &tag, LastModified: &o.Modified, StorageClass: types.ObjectStorageClassStandard})
 	}
-	err := d.once(ctx, func(ctx context.Context, q querier) error {
-		l = listing{}
-		rows, err := q.Query(ctx, sqlList, bucket, prefix, delimiter, after, limit+1)
-		if err != nil {
-			return err
-		}
-		var entry, etag, previous string
-		var isPrefix bool
-		var size int64
-		var modified time.Time
-		_, err = pgx.ForEachRow(rows, []any{&entry, &isPrefix, &size, &etag, &modified}, func() error {
-			if int(l.count) == limit {
-				l.last = previous
-				return nil
-			}
-			l.count++
-			previous = entry
-			name := entry
-			if isPrefix {
-				l.prefixes = append(l.prefixes, types.CommonPrefix{Prefix: &name})
-				return nil
-			}
-			bytes, at, tag := size, modified, quoted(etag)
-			l.objects = append(l.objects, s3response.Object{Key: &name, Size: &bytes, ETag: &tag, LastModified: &at, StorageClass: types.ObjectStorageClassStandard})
-			return nil
-		})
-		return err
-	})
-	return l, err
+	for i := range l.Prefixes {
+		prefixes = append(prefixes, types.CommonPrefix{Prefix: &l.Prefixes[i]})
+	}
+	return found, prefixes
 }
 
 // encode percent-encodes the names for clients that ask for it.
-func (l listing) encode() {
-	for _, o := range l.objects {
-		*o.Key = encodeName(*o.Key)
+func encode(l objects.Listing) {
+	for i := range l.Objects {
+		l.Objects[i].Key = encodeName(l.Objects[i].Key)
 	}
-	for _, p := range l.prefixes {
-		*p.Prefix = encodeName(*p.Prefix)
+	for i := range l.Prefixes {
+		l.Prefixes[i] = encodeName(l.Prefixes[i])
 	}
 }
 
@@ -105,25 +69,27 @@ func (b *backend) ListObjectsV2(ctx context.Context, in *s3.ListObjectsV2Input) 
 	after := *in.StartAfter
 	if token := *in.ContinuationToken; token != "" {
 		raw, err := base64.RawURLEncoding.DecodeString(token)
-		if err != nil || !validText(string(raw)) {
+		if err != nil || !objects.ValidText(string(raw)) {
 			return result, s3error.Error{Code: "InvalidArgument", Status: 400, Message: "The continuation token provided is incorrect"}
 		}
 		after = string(raw)
 	}
-	l, err := b.db.list(b.base, *in.Bucket, *in.Prefix, *in.Delimiter, after, limit)
+	l, err := b.catalog.List(b.base, *in.Bucket, *in.Prefix, *in.Delimiter, after, limit)
 	if err != nil {
 		return result, b.fail(r, *in.Bucket, "ListObjectsV2", err)
 	}
-	truncated := l.last != ""
+	truncated := l.Last != ""
 	if truncated {
-		next := base64.RawURLEncoding.EncodeToString([]byte(l.last))
+		next := base64.RawURLEncoding.EncodeToString([]byte(l.Last))
 		result.NextContinuationToken = &next
 	}
 	if encoding != "" {
-		l.encode()
+		encode(l)
 		result.EncodingType, result.Prefix, result.Delimiter, result.StartAfter = encoding, encoded(in.Prefix), encoded(given(in.Delimiter)), encoded(in.StartAfter)
 	}
-	result.Contents, result.CommonPrefixes, result.KeyCount, result.IsTruncated = l.objects, l.prefixes, &l.count, &truncated
+	count := int32(len(l.Objects) + len(l.Prefixes))
+	result.Contents, result.CommonPrefixes = entries(l)
+	result.KeyCount, result.IsTruncated = &count, &truncated
 	if in.FetchOwner != nil && *in.FetchOwner {
 		for i := range result.Contents {
 			result.Contents[i].Owner = b.rootOwner()
@@ -140,23 +106,24 @@ func (b *backend) ListObjects(ctx context.Context, in *s3.ListObjectsInput) (s3r
 	if err != nil {
 		return result, err
 	}
-	l, err := b.db.list(b.base, *in.Bucket, *in.Prefix, *in.Delimiter, *in.Marker, min(int(*in.MaxKeys), maxList))
+	l, err := b.catalog.List(b.base, *in.Bucket, *in.Prefix, *in.Delimiter, *in.Marker, min(int(*in.MaxKeys), maxList))
 	if err != nil {
 		return result, b.fail(r, *in.Bucket, "ListObjects", err)
 	}
-	truncated := l.last != ""
+	truncated := l.Last != ""
 	if truncated && *in.Delimiter != "" { // without a delimiter clients go on from the last key
-		result.NextMarker = &l.last
+		result.NextMarker = &l.Last
 	}
 	if encoding != "" {
-		l.encode()
+		encode(l)
 		result.EncodingType, result.Prefix, result.Delimiter, result.Marker = encoding, encoded(in.Prefix), encoded(given(in.Delimiter)), encoded(in.Marker)
 		result.NextMarker = encoded(result.NextMarker)
 	}
-	for i := range l.objects {
-		l.objects[i].Owner = b.rootOwner()
+	result.IsTruncated = &truncated
+	result.Contents, result.CommonPrefixes = entries(l)
+	for i := range result.Contents {
+		result.Contents[i].Owner = b.rootOwner()
 	}
-	result.Contents, result.CommonPrefixes, result.IsTruncated = l.objects, l.prefixes, &truncated
 	return result, nil
 }
 

@@ -1,7 +1,6 @@
 package s3
 
 import (
-	"context"
 	"strings"
 	"time"
 
@@ -85,12 +84,4 @@ func codeOf(err error) string {
 		return e.BaseError().Code
 	}
 	return "InternalError"
-}
-
-// decide runs the transaction that decides an upload.
-func (b *backend) decide(f func(context.Context, querier) error) error {
-	began := time.Now()
-	err := b.db.settle(b.base, f)
-	b.cfg.Metrics.Committed(time.Since(began))
-	return err
 }

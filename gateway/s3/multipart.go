@@ -2,28 +2,18 @@ package s3
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 
-	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/objects"
 )
 
-const (
-	sqlBeginMultipart    = "SELECT objects.begin_multipart($1, $2, $3, $4, $5, $6, $7)"
-	sqlPutPart           = "SELECT objects.put_part($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
-	sqlCompleteMultipart = "SELECT " + versionColumns + " FROM objects.complete_multipart($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
-	sqlCompleted         = "SELECT " + versionColumns + " FROM objects.completed_multipart($1, $2, $3, $4, $5, $6)"
-	sqlAbortMultipart    = "SELECT objects.abort_multipart($1, $2, $3, $4, $5, $6)"
-
-	minPartSize = 5 << 20 // bytes, of each part but the last
-)
+const minPartSize = 5 << 20 // bytes, of each part but the last
 
 // CreateMultipartUpload implements the front's Backend. It needs the grant, so
 // that a stale writer learns it early; completing the upload decides.
@@ -56,15 +46,10 @@ func (b *backend) createMultipart(r request, in s3response.CreateMultipartUpload
 		ContentLanguage: in.ContentLanguage, CacheControl: in.CacheControl, Expires: in.Expires, Metadata: in.Metadata,
 	}, sums, tags)
 	a.ChecksumType = strings.Clone(string(in.ChecksumType))
-	if err := a.check(); err != nil {
+	if err := checkAttributes(a); err != nil {
 		return blob.ID{}, err
 	}
-	encoded, err := json.Marshal(a)
-	if err != nil {
-		return blob.ID{}, fmt.Errorf("encode attributes: %w", err)
-	}
-	id := blob.NewID()
-	return id, b.db.settle(b.base, exec(sqlBeginMultipart, uuid(id), *in.Bucket, *in.Key, string(encoded), r.grant.resource, int64(r.grant.token), r.grant.sealHash))
+	return b.catalog.BeginUpload(b.base, r.change(*in.Bucket, *in.Key, objects.Conditions{}), a)
 }
 
 // UploadPart implements the front's Backend: the part becomes a pending blob.
@@ -78,7 +63,7 @@ func (b *backend) UploadPart(ctx context.Context, in *s3.UploadPartInput) (*s3.U
 }
 
 func (b *backend) uploadPart(r request, bucket, key string, in *s3.UploadPartInput) (*s3.UploadPartOutput, error) {
-	upload, err := b.db.upload(b.base, bucket, key, *in.UploadId)
+	upload, err := b.catalog.Upload(b.base, bucket, key, *in.UploadId)
 	if err == nil {
 		err = b.needGrant(&r, bucket, key)
 	}
@@ -96,50 +81,26 @@ func (b *backend) uploadPart(r request, bucket, key string, in *s3.UploadPartInp
 	if err != nil {
 		return nil, err
 	}
-	stored, err := b.storePart(r, newPart{upload: upload, bucket: bucket, key: key, number: *in.PartNumber, size: *in.ContentLength}, body)
+	stored, err := b.storePart(upload, objects.NewPart{
+		Change: r.change(bucket, key, objects.Conditions{}), Number: *in.PartNumber, Size: *in.ContentLength,
+	}, body)
 	if err != nil {
 		return nil, err
 	}
-	etag, sums := quoted(stored.etag), checksumsOf(attributes{ChecksumAlgorithm: stored.algorithm, Checksum: stored.checksum})
+	etag, sums := quoted(stored.ETag), checksumsOf(objects.Attributes{ChecksumAlgorithm: stored.Algorithm, Checksum: stored.Checksum})
 	return &s3.UploadPartOutput{
 		ETag: &etag, ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
 		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256,
 	}, nil
 }
 
-// newPart says which part of an upload is stored.
-type newPart struct {
-	upload      upload
-	bucket, key string
-	number      int32
-	size        int64 // announced, in bytes
-}
-
-// storePart stores a part's bytes as a pending blob and adds it to its upload.
-func (b *backend) storePart(r request, p newPart, body *body) (part, error) {
-	if err := body.compute(p.upload.attributes.ChecksumAlgorithm); err != nil {
-		return part{}, err
+// storePart stores a part, with a checksum of the kind that the upload was begun with.
+func (b *backend) storePart(u objects.Upload, p objects.NewPart, body *body) (objects.Part, error) {
+	if err := body.compute(u.Attributes.ChecksumAlgorithm); err != nil {
+		return objects.Part{}, err
 	}
-	id, err := b.announce(r, p.bucket, p.key)
-	if err != nil {
-		return part{}, err
-	}
-	if err := b.stream(id, body, p.size); err != nil {
-		b.discard(id)
-		return part{}, err
-	}
-	stored := part{number: p.number, blob: id, size: p.size, etag: body.etag(), algorithm: body.algo, checksum: body.checksum()}
-	err = b.db.settle(b.base, exec(sqlPutPart, uuid(p.upload.id), p.bucket, p.key, p.number, uuid(id), p.size, stored.etag,
-		stored.algorithm, stored.checksum, r.grant.resource, int64(r.grant.token), r.grant.sealHash))
-	if errors.Is(err, errGivenUp) {
-		b.forget(id)
-		return part{}, errGivenUp
-	}
-	if err != nil {
-		b.giveUp(id) // where it was added after all, completing the upload will miss it and say so
-		return part{}, err
-	}
-	return stored, nil
+	p.Upload, p.Body = u.ID, body
+	return b.writer.PutPart(b.base, p)
 }
 
 // CompleteMultipartUpload implements the front's Backend: one commit that lists
@@ -158,99 +119,78 @@ func (b *backend) CompleteMultipartUpload(ctx context.Context, in *s3.CompleteMu
 	if sums.kind != "" {
 		result.ChecksumType = &sums.kind
 	}
-	return result, text(v.shownID()), nil
+	return result, text(v.ShownID()), nil
 }
 
-func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInput) (version, error) {
+func (b *backend) completeMultipart(r request, in *s3.CompleteMultipartUploadInput) (objects.Stored, error) {
 	cond, err := putConditions(in.IfMatch, in.IfNoneMatch)
 	if err == nil {
 		err = b.needGrant(&r, *in.Bucket, *in.Key)
 	}
 	if err != nil {
-		return version{}, err
+		return objects.Stored{}, err
 	}
 	upload, chosen, err := b.uploaded(in)
-	if errIs(err, s3err.ErrNoSuchUpload) && r.stages() {
-		return b.stagedBefore(r, in, err)
-	}
-	if errIs(err, s3err.ErrNoSuchUpload) {
-		return b.completedBefore(r, in, err)
+	change := r.change(*in.Bucket, *in.Key, cond)
+	if errors.Is(err, objects.ErrNoUpload) {
+		return b.completedBefore(r, change, in, err)
 	}
 	if err != nil {
-		return version{}, err
+		return objects.Stored{}, err
 	}
-	done := staging{request: r, target: target{bucket: *in.Bucket, key: *in.Key, conditions: cond}, attributes: upload.attributes}
+	done := objects.Completion{Change: change, Upload: upload.ID, Parts: chosen, Attributes: upload.Attributes, Stage: r.stages()}
 	var total int64
 	for _, p := range chosen {
-		done.blobs, done.sizes, total = append(done.blobs, uuid(p.blob)), append(done.sizes, p.size), total+p.size
+		total += p.Size
 	}
 	if in.MpuObjectSize != nil && *in.MpuObjectSize != total {
-		return version{}, s3err.GetIncorrectMpObjectSizeErr(total, *in.MpuObjectSize)
+		return objects.Stored{}, s3err.GetIncorrectMpObjectSizeErr(total, *in.MpuObjectSize)
 	}
-	if err := done.attributes.sumUp(chosen); err != nil {
-		return version{}, err
+	if err := sumUp(&done.Attributes, chosen); err != nil {
+		return objects.Stored{}, err
 	}
-	if err := compareChecksum(in, done.attributes); err != nil {
-		return version{}, err
+	if err := compareChecksum(in, done.Attributes); err != nil {
+		return objects.Stored{}, err
 	}
-	done.attributes.ChecksumType = ""
-	done.etag = compositeETag(in.MultipartUpload.Parts) // which fit, so they are those of the stored parts
-	if r.stages() {
-		return b.recordStage(sqlStageMultipart, upload.id, done)
+	done.Attributes.ChecksumType = ""
+	done.ETag = compositeETag(in.MultipartUpload.Parts) // which fit, so they are those of the stored parts
+	v, err := b.writer.Complete(b.base, done)
+	if err == nil && done.Stage {
+		r.tellStage(v)
 	}
-	return b.commitParts(upload.id, done)
+	return v, err
 }
 
 // uploaded is an upload and those of its parts that its completion lists.
-func (b *backend) uploaded(in *s3.CompleteMultipartUploadInput) (upload, []part, error) {
-	u, err := b.db.upload(b.base, *in.Bucket, *in.Key, *in.UploadId)
+func (b *backend) uploaded(in *s3.CompleteMultipartUploadInput) (objects.Upload, []objects.Part, error) {
+	u, err := b.catalog.Upload(b.base, *in.Bucket, *in.Key, *in.UploadId)
 	if err != nil {
 		return u, nil, err
 	}
-	stored, err := b.db.parts(b.base, u.id, 0, maxParts)
+	stored, err := b.catalog.Parts(b.base, u.ID, 0, objects.MaxParts)
 	if err != nil {
 		return u, nil, err
 	}
 	chosen, err := choose(*in.UploadId, stored, in.MultipartUpload.Parts)
 	if err != nil {
 		// Another try may have completed it in between, and taken the parts with it.
-		if _, gone := b.db.upload(b.base, *in.Bucket, *in.Key, *in.UploadId); gone != nil {
+		if _, gone := b.catalog.Upload(b.base, *in.Bucket, *in.Key, *in.UploadId); gone != nil {
 			err = gone
 		}
 	}
 	return u, chosen, err
 }
 
-// commitParts makes what an upload's parts add up to the key's version.
-func (b *backend) commitParts(upload blob.ID, c staging) (version, error) {
-	encoded, err := json.Marshal(c.attributes)
-	if err != nil {
-		return version{}, fmt.Errorf("encode attributes: %w", err)
+// completedBefore answers a repetition of a request that was carried out, or
+// staged: to the grant that did it, or else to the current one.
+func (b *backend) completedBefore(r request, change objects.Change, in *s3.CompleteMultipartUploadInput, otherwise error) (objects.Stored, error) {
+	etag := compositeETag(in.MultipartUpload.Parts)
+	if !r.stages() {
+		return b.catalog.Completed(b.base, change, *in.UploadId, etag, otherwise)
 	}
-	var v version
-	err = b.decide(func(ctx context.Context, q querier) error {
-		return v.scan(q.QueryRow(ctx, sqlCompleteMultipart, uuid(upload), c.bucket, c.key, c.blobs, c.sizes, c.etag, string(encoded),
-			c.grant.resource, int64(c.grant.token), c.grant.sealHash, nullable(c.invocation), c.ifMatch, c.ifNoneMatch))
-	})
-	if err != nil {
-		return version{}, err
-	}
-	return v, nil
-}
-
-// completedBefore answers a repetition of a request that was carried out: to
-// the grant that made the version, or else to the current one.
-func (b *backend) completedBefore(r request, in *s3.CompleteMultipartUploadInput, otherwise error) (version, error) {
-	id, err := blob.ParseID(*in.UploadId)
-	if err != nil {
-		return version{}, otherwise
-	}
-	var v version
-	err = b.db.once(b.base, func(ctx context.Context, q querier) error {
-		return v.scan(q.QueryRow(ctx, sqlCompleted, uuid(id), *in.Bucket, *in.Key, r.grant.resource, int64(r.grant.token), r.grant.sealHash))
-	})
-	if errIs(err, s3err.ErrNoSuchUpload) || err == nil && v.ETag != compositeETag(in.MultipartUpload.Parts) {
-		return version{}, otherwise
+	v, err := b.catalog.StagedUpload(b.base, change, *in.UploadId, etag, otherwise)
+	if err == nil {
+		r.tellStage(v)
 	}
 	return v, err
 }
@@ -259,24 +199,15 @@ func (b *backend) completedBefore(r request, in *s3.CompleteMultipartUploadInput
 // may: an upload that a stale one left is the sweep's.
 func (b *backend) AbortMultipartUpload(ctx context.Context, in *s3.AbortMultipartUploadInput) error {
 	r := b.requestOf(ctx)
-	upload, err := b.db.upload(b.base, *in.Bucket, *in.Key, *in.UploadId)
+	upload, err := b.catalog.Upload(b.base, *in.Bucket, *in.Key, *in.UploadId)
 	if err == nil {
 		err = b.needGrant(&r, *in.Bucket, *in.Key)
 	}
-	var gone [][16]byte
 	if err == nil {
-		err = b.db.settle(b.base, func(ctx context.Context, q querier) error {
-			return q.QueryRow(ctx, sqlAbortMultipart, uuid(upload.id), *in.Bucket, *in.Key, r.grant.resource, int64(r.grant.token), r.grant.sealHash).Scan(&gone)
-		})
-	}
-	if errors.Is(err, fence.ErrUnknown) && errIs(err, s3err.ErrNoSuchUpload) {
-		return nil // the try whose answer was lost aborted it; its blobs are the sweep's
+		err = b.writer.Abort(b.base, r.change(*in.Bucket, *in.Key, objects.Conditions{}), upload.ID)
 	}
 	if err != nil {
 		return b.fail(r, *in.Bucket, "AbortMultipartUpload", err)
-	}
-	for _, id := range gone {
-		b.erase(id)
 	}
 	return nil
 }

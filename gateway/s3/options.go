@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
@@ -19,9 +20,9 @@ type Options struct {
 	// Root credentials may read, and manage buckets. They write no object.
 	RootAccessKey, RootSecretKey string
 
-	Region      string // default us-east-1
-	Domain      string // buckets are reached as BUCKET.Domain too; default: by path only
-	DefaultRule Rule   // of buckets that are created over S3; default BucketRule
+	Region      string       // default us-east-1
+	Domain      string       // buckets are reached as BUCKET.Domain too; default: by path only
+	DefaultRule objects.Rule // of buckets that are created over S3; default BucketRule
 
 	// Blobs that are kept ready for uploads of at most 64 KiB, about, while there are such uploads. Default 128; negative: none.
 	Reserve int

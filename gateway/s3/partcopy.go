@@ -11,6 +11,8 @@ import (
 	front "github.com/versity/versitygw/backend"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
+
+	"github.com/fencegate/fencegate/gateway/objects"
 )
 
 // UploadPartCopy implements the front's Backend: a read of the source, which
@@ -21,15 +23,15 @@ func (b *backend) UploadPartCopy(ctx context.Context, in *s3.UploadPartCopyInput
 	if err != nil {
 		return s3response.CopyPartResult{}, b.fail(r, *in.Bucket, "UploadPartCopy", err)
 	}
-	etag, sums := quoted(p.etag), checksumsOf(attributes{ChecksumAlgorithm: p.algorithm, Checksum: p.checksum})
+	etag, sums := quoted(p.ETag), checksumsOf(objects.Attributes{ChecksumAlgorithm: p.Algorithm, Checksum: p.Checksum})
 	return s3response.CopyPartResult{
 		ETag: &etag, LastModified: time.Now(), ChecksumCRC32: sums.crc32, ChecksumCRC32C: sums.crc32c, ChecksumCRC64NVME: sums.crc64nvme,
-		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, CopySourceVersionId: text(source.shownID()),
+		ChecksumSHA1: sums.sha1, ChecksumSHA256: sums.sha256, CopySourceVersionId: text(source.ShownID()),
 	}, nil
 }
 
-func (b *backend) copyPart(r request, bucket, key string, in *s3.UploadPartCopyInput) (p part, source version, err error) {
-	u, err := b.db.upload(b.base, bucket, key, *in.UploadId)
+func (b *backend) copyPart(r request, bucket, key string, in *s3.UploadPartCopyInput) (p objects.Part, source objects.Stored, err error) {
+	u, err := b.catalog.Upload(b.base, bucket, key, *in.UploadId)
 	if err == nil {
 		err = b.needGrant(&r, bucket, key)
 	}
@@ -47,13 +49,15 @@ func (b *backend) copyPart(r request, bucket, key string, in *s3.UploadPartCopyI
 	if err != nil {
 		return p, source, err
 	}
-	bytes, err := b.read(source, offset, length)
+	bytes, err := b.reader.Open(b.base, source, offset, length)
 	if err != nil {
-		return p, source, errors.Join(errStoreFailed, err)
+		return p, source, errors.Join(objects.ErrStoreFailed, err)
 	}
 	defer func() { _ = bytes.Close() }()
 	data := &body{r: bytes, md5: md5.New(), inside: true} //nolint:gosec // see the import
-	p, err = b.storePart(r, newPart{upload: u, bucket: bucket, key: key, number: *in.PartNumber, size: length}, data)
+	p, err = b.storePart(u, objects.NewPart{
+		Change: r.change(bucket, key, objects.Conditions{}), Number: *in.PartNumber, Size: length,
+	}, data)
 	return p, source, err
 }
 

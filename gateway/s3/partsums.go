@@ -1,15 +1,12 @@
 package s3
 
 import (
-	"crypto/md5"  //nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
-	"crypto/sha1" //nolint:gosec // one of S3's checksums
-	"crypto/sha256"
+	"crypto/md5" //nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
+	//nolint:gosec // one of S3's checksums
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
 	"hash"
-	"hash/crc32"
-	"hash/crc64"
 	"net/http"
 	"strconv"
 	"strings"
@@ -19,29 +16,9 @@ import (
 	"github.com/versity/versitygw/s3api/utils"
 	"github.com/versity/versitygw/s3err"
 
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
-
-// checksumHash is the hash of one of S3's checksums; nil for none of them.
-func checksumHash(algorithm string) hash.Hash {
-	switch algorithm {
-	case "CRC32":
-		return crc32.NewIEEE()
-	case "CRC32C":
-		return crc32.New(crc32.MakeTable(crc32.Castagnoli))
-	case "CRC64NVME":
-		return crc64.New(nvme)
-	case "SHA1":
-		return sha1.New() //nolint:gosec // see the import
-	case "SHA256":
-		return sha256.New()
-	}
-	return nil
-}
-
-// nvme is the table of the CRC that the NVM Express specification gives, with its
-// polynomial 0xad93d23594c93659 reflected.
-var nvme = crc64.MakeTable(0x9a6c9329ac4bc9b5)
 
 // compositeHash is the hash of a checksum that can be made of the parts'
 // checksums; nil for one that can't.
@@ -49,31 +26,28 @@ func compositeHash(algorithm string) hash.Hash {
 	if algorithm == "CRC64NVME" {
 		return nil
 	}
-	return checksumHash(algorithm)
+	return objects.ChecksumHash(algorithm)
 }
-
-// isComposite: a checksum of parts reads "sum-parts"; base64 has no '-'.
-func isComposite(checksum string) bool { return strings.Contains(checksum, "-") }
 
 // sumUp makes the object's checksum of its parts': of the kind with which the
 // upload was begun.
-func (a *attributes) sumUp(parts []part) error {
+func sumUp(a *objects.Attributes, parts []objects.Part) error {
 	if a.ChecksumAlgorithm == "" {
 		return nil
 	}
 	a.PartChecksums = make([]string, len(parts))
 	for i, p := range parts {
-		a.PartChecksums[i] = p.checksum
+		a.PartChecksums[i] = p.Checksum
 	}
 	if a.ChecksumType == string(types.ChecksumTypeFullObject) {
-		return a.combine(parts)
+		return combine(a, parts)
 	}
 	h := compositeHash(a.ChecksumAlgorithm)
 	if h == nil {
 		return fmt.Errorf("an upload was begun with the checksum %s, of which none can be made of its parts'", a.ChecksumAlgorithm)
 	}
 	for _, p := range parts {
-		raw, _ := base64.StdEncoding.DecodeString(p.checksum) // made by body.checksum
+		raw, _ := base64.StdEncoding.DecodeString(p.Checksum) // made by body.checksum
 		h.Write(raw)
 	}
 	a.Checksum = base64.StdEncoding.EncodeToString(h.Sum(nil)) + "-" + strconv.Itoa(len(parts))
@@ -81,10 +55,10 @@ func (a *attributes) sumUp(parts []part) error {
 }
 
 // combine makes the CRC of the whole bytes of the parts' CRCs and lengths.
-func (a *attributes) combine(parts []part) (err error) {
-	a.Checksum = parts[0].checksum
+func combine(a *objects.Attributes, parts []objects.Part) (err error) {
+	a.Checksum = parts[0].Checksum
 	for _, p := range parts[1:] {
-		if a.Checksum, err = utils.AddCRCChecksum(types.ChecksumAlgorithm(a.ChecksumAlgorithm), a.Checksum, p.checksum, p.size); err != nil {
+		if a.Checksum, err = utils.AddCRCChecksum(types.ChecksumAlgorithm(a.ChecksumAlgorithm), a.Checksum, p.Checksum, p.Size); err != nil {
 			return fmt.Errorf("combine the parts' checksums: %w", err)
 		}
 	}
@@ -106,11 +80,11 @@ func compositeETag(listed []types.CompletedPart) string {
 
 // compareChecksum compares the object's checksum that a completion announces, if
 // any, with that of its parts. The number of parts may be left out.
-func compareChecksum(in *s3.CompleteMultipartUploadInput, a attributes) error {
+func compareChecksum(in *s3.CompleteMultipartUploadInput, a objects.Attributes) error {
 	mismatch := func(text string) error {
 		return s3error.Error{Code: "InvalidRequest", Status: http.StatusBadRequest, Message: text + " Nothing was changed."}
 	}
-	if begun := (upload{attributes: a}).checksumType(); in.ChecksumType != "" && in.ChecksumType != begun {
+	if begun := checksumType(a); in.ChecksumType != "" && in.ChecksumType != begun {
 		return mismatch("The upload's checksum type is " + string(begun) + ", and the completion says " + string(in.ChecksumType) + ".")
 	}
 	for algo, given := range map[string]*string{

@@ -10,6 +10,7 @@ import (
 	"github.com/versity/versitygw/s3api/utils"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
@@ -17,16 +18,9 @@ import (
 type request struct {
 	http       *fasthttp.RequestCtx
 	root       bool
-	grant      proof
+	grant      objects.Proof
 	leased     bool   // a lease's credentials signed the request
 	invocation string // empty where there is none
-}
-
-// proof is what a write shows to the fence: zero where it has nothing to show.
-type proof struct {
-	resource string
-	token    fence.Token
-	sealHash []byte // of a header's seal
 }
 
 // requestOf reads the context that the front passes on, which is the HTTP
@@ -42,7 +36,7 @@ func (b *backend) requestOf(ctx context.Context) request {
 		// Authenticated by the front through iam, expiry included: a lease that
 		// ends while the body is on its way is the fence's business.
 		if s, err := b.cfg.Keys.Open(account.SessionToken); err == nil {
-			r.grant, r.leased = proof{resource: s.Resource, token: s.Token}, true
+			r.grant, r.leased = objects.Proof{Resource: s.Resource, Token: s.Token}, true
 		}
 	} else {
 		r.root = account.Access != "" && account.Access == b.cfg.RootAccessKey
@@ -121,18 +115,18 @@ func (b *backend) needGrant(r *request, bucket, key string) error {
 	if r.http != nil {
 		presented = r.header(headerToken)
 	}
-	if presented == "" && r.grant.token > 0 {
+	if presented == "" && r.grant.Token > 0 {
 		return nil
 	}
-	rule, err := b.db.ruleOf(b.base, bucket, key)
+	rule, err := b.catalog.RuleOf(b.base, bucket, key)
 	if err != nil {
 		return err
 	}
 	needed := rule.Resource(bucket, key)
 	switch {
-	case presented == "" && rule.mode == modeNone && r.root:
+	case presented == "" && rule.Unchecked() && r.root:
 		return nil
-	case presented != "" && rule.mode == modeNone:
+	case presented != "" && rule.Unchecked():
 		return invalidToken("is presented where nothing checks it: the rule of this key is none; leave it out")
 	case presented == "":
 		return &fence.NoGrantError{Needed: needed}
@@ -145,17 +139,22 @@ func (b *backend) needGrant(r *request, bucket, key string) error {
 	if err != nil {
 		return invalidToken("is malformed: " + err.Error()) // which repeats no part of it
 	}
-	switch monotone := rule.mode == modeMonotone; {
+	switch monotone := rule.IsMonotone(); {
 	case monotone && !g.Seal.IsZero():
 		return invalidToken("has a seal; the rule of this key is monotone, which takes a bare TOKEN")
 	case monotone:
-		r.grant = proof{resource: needed, token: g.Token, sealHash: []byte{}} // no seal, which is not the same as none presented
+		r.grant = objects.Proof{Resource: needed, Token: g.Token, SealHash: []byte{}} // no seal, which is not the same as none presented
 		return nil
 	case g.Seal.IsZero():
 		return invalidToken("has no seal; it reads TOKEN.SEAL")
 	}
-	r.grant = proof{resource: needed, token: g.Token, sealHash: g.Seal.Hash()}
+	r.grant = objects.Proof{Resource: needed, Token: g.Token, SealHash: g.Seal.Hash()}
 	return nil
+}
+
+// change is what the request changes, and shows for it.
+func (r request) change(bucket, key string, cond objects.Conditions) objects.Change {
+	return objects.Change{Bucket: bucket, Key: key, Proof: r.grant, Invocation: r.invocation, Conditions: cond}
 }
 
 // headerToken presents a grant, as an alternative to a lease's credentials:

@@ -12,8 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+
 	"github.com/fencegate/fencegate/gateway/blob"
-	"github.com/fencegate/fencegate/gateway/s3"
 )
 
 // firstBatch is how many blobs a reserve begins with.
@@ -126,7 +128,7 @@ func TestAReserveThatIsGoneCostsNoUpload(t *testing.T) {
 			}
 		},
 		"taken by a sweep of another process": func(w *world) {
-			swept, err := s3.NewCatalog(poolOf(w.t, w.pg.GatewayURL)).Sweep(w.t.Context(), w.store.Store, s3.Sweep{PendingAge: time.Nanosecond})
+			swept, err := maintenance.New(objects.NewDatabase(poolOf(w.t, w.pg.GatewayURL), 0), w.store.Store).Sweep(w.t.Context(), maintenance.Sweep{PendingAge: time.Nanosecond})
 			if err != nil || swept.Condemned != firstBatch || swept.Deleted != firstBatch {
 				w.t.Errorf("swept %+v, %v", swept, err)
 			}

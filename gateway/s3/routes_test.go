@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
@@ -34,7 +36,7 @@ func routesIn(t *testing.T) routed {
 	t.Helper()
 	w := setup(t)
 	bucket := w.bucket()
-	if _, err := w.srv.EnsureBucket(t.Context(), "empty", s3.PrefixRule(1)); err != nil {
+	if _, err := w.srv.Catalog().EnsureBucket(t.Context(), "empty", objects.PrefixRule(1)); err != nil {
 		t.Fatal(err)
 	}
 	put(t, w.lease("orders/1001", 5), bucket, invoice, "data")

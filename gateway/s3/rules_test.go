@@ -7,19 +7,20 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
 func (w *world) prefixRule(bucket, prefix, text string) {
 	w.t.Helper()
-	rule, err := s3.ParseRule(text)
+	rule, err := objects.ParseRule(text)
 	if err == nil {
-		err = w.srv.SetPrefixRule(w.t.Context(), bucket, prefix, rule)
+		err = w.srv.Catalog().SetPrefixRule(w.t.Context(), bucket, prefix, rule)
 	}
 	if err != nil {
 		w.t.Fatal(err)
@@ -126,7 +127,7 @@ func TestAnUploadIsJudgedByTheRuleAtItsCommit(t *testing.T) {
 		creds: credentials.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}, method: "PUT", path: "/orders/tmp/x", body: slow, size: 3 << 20,
 	})
 	w.underWay(slow)
-	if err := w.srv.DropPrefixRule(t.Context(), bucket, "tmp/"); err != nil {
+	if err := w.srv.Catalog().DropPrefixRule(t.Context(), bucket, "tmp/"); err != nil {
 		t.Fatal(err)
 	}
 	close(slow.resume)
@@ -144,28 +145,28 @@ func TestRulesOfPrefixesAreChangedOnlyWhereNothingLies(t *testing.T) {
 	put(t, w.root(), bucket, "tmp/a", "x")
 	w.prefixRule(bucket, "tmp/", "none") // no change
 	for _, err := range []error{
-		w.srv.SetPrefixRule(t.Context(), bucket, "tmp/", s3.KeyRule()), w.srv.SetPrefixRule(t.Context(), bucket, "tm", s3.KeyRule()),
-		w.srv.DropPrefixRule(t.Context(), bucket, "tmp/"),
+		w.srv.Catalog().SetPrefixRule(t.Context(), bucket, "tmp/", objects.KeyRule()), w.srv.Catalog().SetPrefixRule(t.Context(), bucket, "tm", objects.KeyRule()),
+		w.srv.Catalog().DropPrefixRule(t.Context(), bucket, "tmp/"),
 	} {
-		if !errors.Is(err, s3.ErrRuleInUse) {
+		if !errors.Is(err, objects.ErrRuleInUse) {
 			t.Errorf("got %v", err)
 		}
 	}
-	if err := w.srv.SetPrefixRule(t.Context(), "nowhere", "tmp/", s3.KeyRule()); !errors.Is(err, s3.ErrNoBucket) {
+	if err := w.srv.Catalog().SetPrefixRule(t.Context(), "nowhere", "tmp/", objects.KeyRule()); !errors.Is(err, objects.ErrNoBucket) {
 		t.Errorf("got %v", err)
 	}
 	for _, prefix := range []string{"", "a\x00b", "a\xffb"} {
-		if err := w.srv.SetPrefixRule(t.Context(), bucket, prefix, s3.KeyRule()); err == nil {
+		if err := w.srv.Catalog().SetPrefixRule(t.Context(), bucket, prefix, objects.KeyRule()); err == nil {
 			t.Errorf("prefix %q was accepted", prefix)
 		}
 	}
 	for _, text := range []string{"none", "monotone", "monotone:key", "monotone:prefix:3", "bucket", "prefix:1", "key"} {
-		if r, err := s3.ParseRule(text); err != nil || r.String() != text {
+		if r, err := objects.ParseRule(text); err != nil || r.String() != text {
 			t.Errorf("%s reads as %s, %v", text, r, err)
 		}
 	}
 	for _, bad := range []string{"monotone:", "monotone:none", "monotone:monotone", "none:key", "None", "prefix:0", "monotone:prefix:65"} {
-		if r, err := s3.ParseRule(bad); err == nil {
+		if r, err := objects.ParseRule(bad); err == nil {
 			t.Errorf("%q was read as %s", bad, r)
 		}
 	}
@@ -180,14 +181,14 @@ func TestRulesReadBackAndAgreeWithTheDatabase(t *testing.T) {
 		"prefix:1": {"1001/a.txt": "orders/1001", "a": "orders/a", "a//b": "orders/a", "/a": "orders/", "a/": "orders/a"},
 		"prefix:2": {"1001/a.txt": "orders/1001/a.txt", "1/2/3": "orders/1/2", "a": "orders/a", "a//b": "orders/a/", "ä/ö/ü": "orders/ä/ö"},
 	} {
-		rule, err := s3.ParseRule(text)
+		rule, err := objects.ParseRule(text)
 		if err != nil || rule.String() != text {
 			t.Errorf("ParseRule(%q) = %v, %v", text, rule, err)
 		}
 		if _, err := w.admin.Exec(t.Context(), "DELETE FROM objects.buckets"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.srv.EnsureBucket(t.Context(), "orders", rule); err != nil {
+		if _, err := w.srv.Catalog().EnsureBucket(t.Context(), "orders", rule); err != nil {
 			t.Fatal(err)
 		}
 		for key, resource := range want {
@@ -201,7 +202,7 @@ func TestRulesReadBackAndAgreeWithTheDatabase(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "prefix", "prefix:", "prefix:0", "prefix:-1", "prefix:01", "prefix:65", "prefix:x", "Bucket"} {
-		if _, err := s3.ParseRule(text); !errors.Is(err, fence.ErrInvalid) {
+		if _, err := objects.ParseRule(text); !errors.Is(err, fence.ErrInvalid) {
 			t.Errorf("ParseRule(%q): got %v, want ErrInvalid", text, err)
 		}
 	}
@@ -210,22 +211,24 @@ func TestRulesReadBackAndAgreeWithTheDatabase(t *testing.T) {
 func TestABucketsRuleCannotChangeUnderItsObjects(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	ensure := func(name string, rule s3.Rule) (bool, error) { return w.srv.EnsureBucket(t.Context(), name, rule) }
-	if created, err := ensure("orders", s3.PrefixRule(1)); err != nil || !created {
+	ensure := func(name string, rule objects.Rule) (bool, error) {
+		return w.srv.Catalog().EnsureBucket(t.Context(), name, rule)
+	}
+	if created, err := ensure("orders", objects.PrefixRule(1)); err != nil || !created {
 		t.Errorf("got %v, %v", created, err)
 	}
-	if created, err := ensure("orders", s3.KeyRule()); err != nil || created {
+	if created, err := ensure("orders", objects.KeyRule()); err != nil || created {
 		t.Errorf("an empty bucket: got %v, %v", created, err)
 	}
 	put(t, w.lease("orders/1001/invoice.txt", 5), "orders", invoice, "x")
-	if _, err := ensure("orders", s3.BucketRule()); !errors.Is(err, s3.ErrRuleInUse) {
+	if _, err := ensure("orders", objects.BucketRule()); !errors.Is(err, objects.ErrRuleInUse) {
 		t.Errorf("got %v, want ErrRuleInUse", err)
 	}
-	if created, err := ensure("orders", s3.KeyRule()); err != nil || created {
+	if created, err := ensure("orders", objects.KeyRule()); err != nil || created {
 		t.Errorf("the same rule again: got %v, %v", created, err)
 	}
 	for _, name := range []string{"", "ab", "UPPER", "-abc", "abc-", "a_b", strings.Repeat("a", 64), "a/b"} {
-		if _, err := ensure(name, s3.BucketRule()); !errors.Is(err, fence.ErrInvalid) {
+		if _, err := ensure(name, objects.BucketRule()); !errors.Is(err, fence.ErrInvalid) {
 			t.Errorf("bucket %q: got %v, want ErrInvalid", name, err)
 		}
 	}

@@ -9,11 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
-	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
@@ -45,7 +46,7 @@ func TestADeletionSaysWhatItExpects(t *testing.T) {
 		w := setup(t)
 		bucket := w.bucket()
 		if kept {
-			if err := w.srv.SetKeep(t.Context(), bucket, s3.Keep{All: true}); err != nil {
+			if err := w.srv.Catalog().SetKeep(t.Context(), bucket, objects.Keep{All: true}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -96,7 +97,7 @@ func TestARefusalIsToldAlsoForAVersionAmongMany(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	bucket := w.bucket()
-	if err := w.srv.SetKeep(t.Context(), bucket, s3.Keep{All: true}); err != nil {
+	if err := w.srv.Catalog().SetKeep(t.Context(), bucket, objects.Keep{All: true}); err != nil {
 		t.Fatal(err)
 	}
 	stale := w.lease("orders/1001", 5)

@@ -18,10 +18,7 @@ const (
 
 var sendBuffers = sync.Pool{New: func() any { b := make([]byte, sendBuffer); return &b }}
 
-var (
-	_ io.ReaderFrom = (*patientConn)(nil)
-	_ io.WriterTo   = (*sequence)(nil)
-)
+var _ io.ReaderFrom = (*patientConn)(nil)
 
 // ReadFrom implements [io.ReaderFrom]: the deadline moves with each step.
 func (c *patientConn) ReadFrom(r io.Reader) (sent int64, err error) {
@@ -47,24 +44,4 @@ func (c *patientConn) ReadFrom(r io.Reader) (sent int64, err error) {
 		}
 	}
 	return sent, nil
-}
-
-// WriteTo implements [io.WriterTo].
-func (s *sequence) WriteTo(w io.Writer) (written int64, err error) {
-	for s.open != nil {
-		n, err := io.Copy(w, s.open)
-		written, s.left = written+n, s.left-n
-		switch {
-		case err != nil:
-			return written, err
-		case s.left > 0:
-			return written, io.ErrUnexpectedEOF
-		}
-		if err := s.next(); err == io.EOF { //nolint:errorlint // next returns it bare
-			return written, nil
-		} else if err != nil {
-			return written, err
-		}
-	}
-	return written, nil
 }

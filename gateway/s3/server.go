@@ -9,6 +9,8 @@ import (
 
 	"github.com/gofiber/fiber/v3"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
 
@@ -34,18 +36,24 @@ func New(deps Deps, o Options) (*Server, error) {
 		stop()
 		return nil, err
 	}
-	s := &Server{cfg: cfg, backend: be, stop: stop, gate: &gate{cfg: cfg, lookups: be.lookups}}
+	s := &Server{cfg: cfg, backend: be, stop: stop, gate: &gate{cfg: cfg, reader: be.reader}}
 	s.app = newApp(cfg, be, s.gate)
 	guard(s.app.Server(), cfg)
 	return s, nil
 }
+
+// Catalog is what the server has of buckets and objects.
+func (s *Server) Catalog() *objects.Catalog { return s.backend.catalog }
+
+// Keeper keeps the server's blob store and its database in agreement.
+func (s *Server) Keeper() *maintenance.Keeper { return s.backend.keeper }
 
 // Serve answers requests on the listener until ctx is done; then it takes no
 // more, waits up to the drain timeout for those under way, cuts off the rest, and
 // returns. Call it once. The listener is closed in any case.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer s.stop()
-	defer s.backend.reserve.close()
+	defer s.backend.writer.Close()
 	ended := make(chan error, 1)
 	go func() {
 		plain := &patient{Listener: ln, stall: s.cfg.StallTimeout, limit: s.cfg.MaxConnections, conns: &s.conns, log: s.cfg.Logger}

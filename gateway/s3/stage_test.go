@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
@@ -19,7 +22,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/gateway/s3"
 )
 
 // staging lets an SDK's client stage what it uploads.
@@ -168,7 +170,7 @@ func TestTheHeaderIsNeverIgnored(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	bucket := w.bucket()
-	if err := w.srv.SetKeep(t.Context(), bucket, s3.Keep{All: true}); err != nil {
+	if err := w.srv.Catalog().SetKeep(t.Context(), bucket, objects.Keep{All: true}); err != nil {
 		t.Fatal(err)
 	}
 	c := w.lease("orders/1001", 5)
@@ -293,7 +295,7 @@ func TestStagedUploadsAreListed(t *testing.T) {
 		}
 		ids = append(ids, stageOf(t, out.ResultMetadata))
 	}
-	catalog := s3.NewCatalog(poolOf(t, w.pg.GatewayURL))
+	catalog := objects.NewCatalog(objects.NewDatabase(poolOf(t, w.pg.GatewayURL), 0))
 	list := func(prefix, after string, limit int, want ...string) {
 		t.Helper()
 		found, err := catalog.Staged(t.Context(), bucket, prefix, after, limit)
@@ -323,7 +325,7 @@ func TestStagedUploadsAreListed(t *testing.T) {
 	}
 	list("", "", 10, ids[1])
 	w.age("25 hours")
-	if _, err := w.srv.Sweep(t.Context(), s3.Sweep{}); err != nil {
+	if _, err := w.srv.Keeper().Sweep(t.Context(), maintenance.Sweep{}); err != nil {
 		t.Error(err)
 	}
 	list("", "", 10)

@@ -9,9 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
-	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/migrate"
@@ -115,7 +116,7 @@ func TestNothingIsAcknowledgedThatTheSynchronousStandbyDoesNotHave(t *testing.T)
 
 func (w *world) keepAll() {
 	w.t.Helper()
-	if err := w.srv.SetKeep(w.t.Context(), "orders", s3.Keep{All: true}); err != nil {
+	if err := w.srv.Catalog().SetKeep(w.t.Context(), "orders", objects.Keep{All: true}); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -9,8 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+
 	"github.com/fencegate/fencegate/gateway/blob"
-	"github.com/fencegate/fencegate/gateway/s3"
 )
 
 // age makes every blob and upload look older, but for the reserve, which a server
@@ -28,9 +29,9 @@ func (w *world) age(by string) {
 	}
 }
 
-func (w *world) sweep(want s3.Swept, o s3.Sweep) {
+func (w *world) sweep(want maintenance.Swept, o maintenance.Sweep) {
 	w.t.Helper()
-	got, err := w.srv.Sweep(w.t.Context(), o)
+	got, err := w.srv.Keeper().Sweep(w.t.Context(), o)
 	if err != nil || got != want {
 		w.t.Errorf("swept %+v, %v; want %+v", got, err, want)
 	}
@@ -45,12 +46,12 @@ func TestTheSweepTakesWhatNobodyPointsAtAndNothingElse(t *testing.T) {
 	put(t, holder, bucket, invoice, "new")
 	m := begin(t, holder, bucket, "")
 	m.part(1, []byte("part"))
-	w.sweep(s3.Swept{}, s3.Sweep{}) // all too young
+	w.sweep(maintenance.Swept{}, maintenance.Sweep{}) // all too young
 	w.age("25 hours")
 	young := begin(t, holder, bucket, "")
 	young.part(1, []byte("young"))
-	w.sweep(s3.Swept{Condemned: 2}, s3.Sweep{DryRun: true}) // the old version, and the old upload's part
-	w.sweep(s3.Swept{Condemned: 2, Deleted: 2}, s3.Sweep{})
+	w.sweep(maintenance.Swept{Condemned: 2}, maintenance.Sweep{DryRun: true}) // the old version, and the old upload's part
+	w.sweep(maintenance.Swept{Condemned: 2, Deleted: 2}, maintenance.Sweep{})
 	if got := get(t, holder, bucket, invoice); got != "new" {
 		t.Errorf("the object holds %q", got)
 	}
@@ -73,7 +74,7 @@ func TestAnUploadThatTheSweepCondemnedIsRefusedAtItsCommit(t *testing.T) {
 	done := w.async(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: slow, size: 3 << 20})
 	w.underWay(slow)
 	w.age("25 hours")
-	w.sweep(s3.Swept{Condemned: 1, Deleted: 1}, s3.Sweep{})
+	w.sweep(maintenance.Swept{Condemned: 1, Deleted: 1}, maintenance.Sweep{})
 	close(slow.resume)
 	if a := <-done; a.status != 400 && a.status != 503 { // given up; or the store missed the file that the sweep took
 		t.Errorf("got %+v", a)
@@ -94,11 +95,11 @@ func TestTheSweepGoesOnAfterACrashAndDeletesTwice(t *testing.T) {
 	w.age("25 hours")
 	broken := errors.New("the store is away")
 	w.store.deleteErr.Store(&broken)
-	if _, err := w.srv.Sweep(t.Context(), s3.Sweep{}); !errors.Is(err, broken) { // condemned, not deleted
+	if _, err := w.srv.Keeper().Sweep(t.Context(), maintenance.Sweep{}); !errors.Is(err, broken) { // condemned, not deleted
 		t.Errorf("got %v", err)
 	}
 	w.store.deleteErr.Store(nil)
-	w.sweep(s3.Swept{Deleted: 2}, s3.Sweep{})
+	w.sweep(maintenance.Swept{Deleted: 2}, maintenance.Sweep{})
 	if n := w.blobs(); n != 1 {
 		t.Errorf("%d blobs are stored, want 1", n)
 	}
@@ -110,11 +111,11 @@ func TestTheSweepGoesOnAfterACrashAndDeletesTwice(t *testing.T) {
 	if err := w.store.Put(t.Context(), blob.ID(id), body("back"), 4); err != nil {
 		t.Fatal(err)
 	}
-	w.sweep(s3.Swept{}, s3.Sweep{})
+	w.sweep(maintenance.Swept{}, maintenance.Sweep{})
 	w.age("13 hours")
-	w.sweep(s3.Swept{Deleted: 2}, s3.Sweep{})
+	w.sweep(maintenance.Swept{Deleted: 2}, maintenance.Sweep{})
 	w.age("48 hours")
-	w.sweep(s3.Swept{Deleted: 2}, s3.Sweep{})
+	w.sweep(maintenance.Swept{Deleted: 2}, maintenance.Sweep{})
 	if n := w.rows(); n != 1 || w.blobs() != 1 {
 		t.Errorf("%d rows and %d blobs are left, want 1 and 1", n, w.blobs())
 	}
@@ -123,7 +124,7 @@ func TestTheSweepGoesOnAfterACrashAndDeletesTwice(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 	defer cancel()
-	if _, err := w.srv.Sweep(ctx, s3.Sweep{}); err == nil {
+	if _, err := w.srv.Keeper().Sweep(ctx, maintenance.Sweep{}); err == nil {
 		t.Error("a sweep without time succeeded")
 	}
 }

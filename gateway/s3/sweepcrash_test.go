@@ -11,12 +11,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/gateway/blob"
-	"github.com/fencegate/fencegate/gateway/s3"
 )
 
 var errCrashed = errors.New("crashed by the test")
@@ -126,16 +128,16 @@ func TestASweepThatCrashesAtAnyStepLosesNothing(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	bucket, kept := w.bucket(), "kept"
-	if _, err := w.srv.EnsureBucket(t.Context(), kept, s3.NoRule()); err != nil {
+	if _, err := w.srv.Catalog().EnsureBucket(t.Context(), kept, objects.NoRule()); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.srv.SetKeep(t.Context(), kept, s3.Keep{Versions: 1}); err != nil {
+	if err := w.srv.Catalog().SetKeep(t.Context(), kept, objects.Keep{Versions: 1}); err != nil {
 		t.Fatal(err)
 	}
 	holder := w.lease("orders/1001", 5)
 	c := &crash{Store: w.store}
-	catalog := s3.NewCatalog(w.traced(c))
-	all := s3.Sweep{Store: true, UnknownAge: time.Nanosecond}
+	db := objects.NewDatabase(w.traced(c), 0)
+	all := maintenance.Sweep{Store: true, UnknownAge: time.Nanosecond}
 	wanted := map[string]map[string]string{}
 	for round, done := 1, false; !done; round++ {
 		wanted[fmt.Sprintf("1001/%d", round)] = w.litter(holder, bucket, kept, round)
@@ -143,7 +145,7 @@ func TestASweepThatCrashesAtAnyStepLosesNothing(t *testing.T) {
 		c.mu.Lock()
 		c.left, c.dead = round, false
 		c.mu.Unlock()
-		_, err := catalog.Sweep(t.Context(), c, all)
+		_, err := maintenance.New(db, c).Sweep(t.Context(), all)
 		c.mu.Lock()
 		done = !c.dead
 		c.mu.Unlock()
@@ -151,7 +153,7 @@ func TestASweepThatCrashesAtAnyStepLosesNothing(t *testing.T) {
 			t.Errorf("round %d: crashed %v, error %v", round, !done, err)
 		}
 		w.liveBlobsAreCurrentOrKept()
-		if _, err := w.srv.Sweep(t.Context(), all); err != nil { // the next one goes on
+		if _, err := w.srv.Keeper().Sweep(t.Context(), all); err != nil { // the next one goes on
 			t.Fatal(err)
 		}
 		if round > 200 {
@@ -170,7 +172,7 @@ func TestASweepThatCrashesAtAnyStepLosesNothing(t *testing.T) {
 	}
 	for range 2 { // what was adopted or superseded last has its grace
 		w.age("25 hours")
-		if _, err := w.srv.Sweep(t.Context(), all); err != nil {
+		if _, err := w.srv.Keeper().Sweep(t.Context(), all); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -207,23 +209,23 @@ func TestSweepsThatTakeAllAtOnceLoseNoObjectThatWasAcknowledged(t *testing.T) {
 	bothWays(t, func(t *testing.T, way option) {
 		w := setup(t, way)
 		bucket := w.bucket()
-		if err := w.srv.SetKeep(t.Context(), bucket, s3.Keep{Versions: 1}); err != nil {
+		if err := w.srv.Catalog().SetKeep(t.Context(), bucket, objects.Keep{Versions: 1}); err != nil {
 			t.Fatal(err)
 		}
 		holder := w.lease("orders/1001", 5)
-		greedy := s3.Sweep{PendingAge: time.Nanosecond, SupersededAge: time.Nanosecond, Store: true, UnknownAge: time.Nanosecond}
+		greedy := maintenance.Sweep{PendingAge: time.Nanosecond, SupersededAge: time.Nanosecond, Store: true, UnknownAge: time.Nanosecond}
 		writing, stop := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer stop()
 		var sweeps, writers sync.WaitGroup
-		other := s3.NewCatalog(poolOf(t, w.pg.GatewayURL))
+		other := objects.NewDatabase(poolOf(t, w.pg.GatewayURL), 0)
 		for i := range 3 { // two gateways, and a command
 			sweeps.Go(func() {
 				for writing.Err() == nil {
 					var err error
 					if i == 0 {
-						_, err = other.Sweep(t.Context(), w.store, greedy)
+						_, err = maintenance.New(other, w.store).Sweep(t.Context(), greedy)
 					} else {
-						_, err = w.srv.Sweep(t.Context(), greedy)
+						_, err = w.srv.Keeper().Sweep(t.Context(), greedy)
 					}
 					if err != nil {
 						t.Errorf("sweep: %v", err)

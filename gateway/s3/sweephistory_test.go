@@ -7,7 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
 // What is superseded or pending in a server that was restored, or promoted, may be
@@ -22,7 +23,7 @@ func TestAfterARestoreEachGraceBeginsAnew(t *testing.T) {
 	m := begin(t, holder, bucket, "")
 	m.part(1, []byte("part"))
 	w.age("25 hours")
-	w.sweep(s3.Swept{Condemned: 2}, s3.Sweep{DryRun: true}) // which would take them now
+	w.sweep(maintenance.Swept{Condemned: 2}, maintenance.Sweep{DryRun: true}) // which would take them now
 
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
@@ -33,19 +34,19 @@ func TestAfterARestoreEachGraceBeginsAnew(t *testing.T) {
 	server = ownServer(t, dir)
 	w.admin = poolOf(t, server.URL("postgres"))
 	w.exec("SELECT pg_promote()") // another timeline, as after a recovery to a point in time
-	catalog := s3.NewCatalog(poolOf(t, server.URL("postgres")))
-	sweep := func(want s3.Swept, o s3.Sweep) {
+	db := objects.NewDatabase(poolOf(t, server.URL("postgres")), 0)
+	sweep := func(want maintenance.Swept, o maintenance.Sweep) {
 		t.Helper()
-		if got, err := catalog.Sweep(t.Context(), w.store.Store, o); err != nil || got != want {
+		if got, err := maintenance.New(db, w.store.Store).Sweep(t.Context(), o); err != nil || got != want {
 			t.Errorf("swept %+v, %v; want %+v", got, err, want)
 		}
 	}
-	for _, o := range []s3.Sweep{{DryRun: true}, {}, {DryRun: true}, {}} {
-		sweep(s3.Swept{}, o)
+	for _, o := range []maintenance.Sweep{{DryRun: true}, {}, {DryRun: true}, {}} {
+		sweep(maintenance.Swept{}, o)
 	}
 	w.exec("UPDATE objects.installation SET since = since - interval '23 hours'")
-	sweep(s3.Swept{}, s3.Sweep{})
+	sweep(maintenance.Swept{}, maintenance.Sweep{})
 	w.exec("UPDATE objects.installation SET since = since - interval '2 hours'")
-	sweep(s3.Swept{Condemned: 2}, s3.Sweep{DryRun: true})
-	sweep(s3.Swept{Condemned: 2, Deleted: 2}, s3.Sweep{})
+	sweep(maintenance.Swept{Condemned: 2}, maintenance.Sweep{DryRun: true})
+	sweep(maintenance.Swept{Condemned: 2, Deleted: 2}, maintenance.Sweep{})
 }

@@ -10,8 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+
 	"github.com/fencegate/fencegate/gateway/blob"
-	"github.com/fencegate/fencegate/gateway/s3"
 )
 
 func TestAStoreOfAnotherDatabaseIsNeitherWrittenNorSwept(t *testing.T) {
@@ -20,11 +22,14 @@ func TestAStoreOfAnotherDatabaseIsNeitherWrittenNorSwept(t *testing.T) {
 	bucket := first.bucket()
 	holder := first.lease("orders/1001", 5)
 	put(t, holder, bucket, invoice, "data") // marks the store
-	stranger := s3.NewCatalog(poolOf(t, second.pg.GatewayURL))
-	var foreign *s3.StoreOwnerError
+	stranger := objects.NewDatabase(poolOf(t, second.pg.GatewayURL), 0)
+	var foreign *maintenance.StoreOwnerError
 	for name, err := range map[string]error{
-		"claim": stranger.Claim(t.Context(), first.store, false),
-		"sweep": func() error { _, err := stranger.Sweep(t.Context(), first.store, s3.Sweep{Store: true}); return err }(),
+		"claim": maintenance.New(stranger, first.store).Claim(t.Context(), false),
+		"sweep": func() error {
+			_, err := maintenance.New(stranger, first.store).Sweep(t.Context(), maintenance.Sweep{Store: true})
+			return err
+		}(),
 	} {
 		if !errors.As(err, &foreign) || !strings.Contains(err.Error(), "fencegate objects claim") {
 			t.Errorf("%s: got %v", name, err)
@@ -33,17 +38,17 @@ func TestAStoreOfAnotherDatabaseIsNeitherWrittenNorSwept(t *testing.T) {
 	second.store.Store = first.store.Store
 	_, err := tryPut(t, second.lease("orders/1001", 5), second.bucket(), invoice, "mine")
 	wantRefused(t, err, 503, "ServiceUnavailable")
-	if err := second.srv.CheckStore(t.Context()); !errors.As(err, &foreign) {
+	if err := second.srv.Keeper().Check(t.Context()); !errors.As(err, &foreign) {
 		t.Errorf("CheckStore: got %v", err)
 	}
 	if n := first.blobs(); n != 1 {
 		t.Errorf("%d blobs are stored, want 1", n)
 	}
 	// By hand it changes hands; then the first one is the stranger.
-	if err := stranger.Claim(t.Context(), first.store, true); err != nil {
+	if err := maintenance.New(stranger, first.store).Claim(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := first.srv.Sweep(t.Context(), s3.Sweep{}); !errors.As(err, &foreign) {
+	if _, err := first.srv.Keeper().Sweep(t.Context(), maintenance.Sweep{}); !errors.As(err, &foreign) {
 		t.Errorf("the first one's sweep: got %v", err)
 	}
 }
@@ -55,25 +60,25 @@ func TestBlobsWithoutAMarkAreOnlyClaimedByTheDatabaseThatKnowsThem(t *testing.T)
 	if err := w.store.Put(t.Context(), id, body("whose?"), 6); err != nil {
 		t.Fatal(err)
 	}
-	var foreign *s3.StoreOwnerError
-	if err := w.srv.CheckStore(t.Context()); !errors.As(err, &foreign) || foreign.Mark != "" {
+	var foreign *maintenance.StoreOwnerError
+	if err := w.srv.Keeper().Check(t.Context()); !errors.As(err, &foreign) || foreign.Mark != "" {
 		t.Errorf("got %v", err)
 	}
 	if _, err := w.admin.Exec(t.Context(), "INSERT INTO objects.blobs (id, state) VALUES ($1, 'live')", id.String()); err != nil {
 		t.Fatal(err)
 	}
-	catalog := s3.NewCatalog(poolOf(t, w.pg.GatewayURL))
-	if _, err := catalog.Sweep(t.Context(), w.store, s3.Sweep{DryRun: true}); err != nil {
+	db := objects.NewDatabase(poolOf(t, w.pg.GatewayURL), 0)
+	if _, err := maintenance.New(db, w.store).Sweep(t.Context(), maintenance.Sweep{DryRun: true}); err != nil {
 		t.Error(err)
 	}
 	if mark, err := w.store.Owner(t.Context()); err != nil || mark != "" {
 		t.Errorf("a dry run marked the store: %q, %v", mark, err)
 	}
-	if err := catalog.Claim(t.Context(), w.store, false); err != nil {
+	if err := maintenance.New(db, w.store).Claim(t.Context(), false); err != nil {
 		t.Errorf("its own blobs: %v", err)
 	}
 	// Another folder, on another gateway's own disk, or what a mount would hide.
-	if err := catalog.Claim(t.Context(), dir(t), false); !errors.As(err, &foreign) || !foreign.Empty || !strings.Contains(err.Error(), "is its folder mounted") {
+	if err := maintenance.New(db, dir(t)).Claim(t.Context(), false); !errors.As(err, &foreign) || !foreign.Empty || !strings.Contains(err.Error(), "is its folder mounted") {
 		t.Errorf("an empty store beside it: %v", err)
 	}
 }
@@ -90,19 +95,19 @@ func TestBlobsThatNoRowKnowsGetTheWholeGraceAndNamedOnesStay(t *testing.T) {
 	if err := w.store.Put(t.Context(), blob.NewID(), body("unknown"), 7); err != nil {
 		t.Fatal(err)
 	}
-	scan := s3.Sweep{Store: true, UnknownAge: time.Nanosecond}
-	w.sweep(s3.Swept{}, s3.Sweep{Store: true}) // too young
+	scan := maintenance.Sweep{Store: true, UnknownAge: time.Nanosecond}
+	w.sweep(maintenance.Swept{}, maintenance.Sweep{Store: true}) // too young
 	dry := scan
 	dry.DryRun = true
-	for _, o := range []s3.Sweep{dry, scan} {
-		w.sweep(s3.Swept{Adopted: 1, Named: 1}, o)
+	for _, o := range []maintenance.Sweep{dry, scan} {
+		w.sweep(maintenance.Swept{Adopted: 1, Named: 1}, o)
 	}
-	w.sweep(s3.Swept{Named: 1}, scan)
+	w.sweep(maintenance.Swept{Named: 1}, scan)
 	if n := w.blobs(); n != 2 {
 		t.Errorf("%d blobs are stored, want 2", n)
 	}
 	w.age("25 hours")
-	w.sweep(s3.Swept{Named: 1, Condemned: 1, Deleted: 1}, scan)
+	w.sweep(maintenance.Swept{Named: 1, Condemned: 1, Deleted: 1}, scan)
 	if got := get(t, holder, bucket, invoice); got != "data" {
 		t.Errorf("the object holds %q", got)
 	}
@@ -119,9 +124,9 @@ func TestPruningGoesThroughManyKeysOfManyBucketsInShortSteps(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = 250 * (5 + 4 + 3 + 0 + 1)
-	w.sweep(s3.Swept{Pruned: want}, s3.Sweep{DryRun: true})
-	w.sweep(s3.Swept{Pruned: want}, s3.Sweep{})
-	w.sweep(s3.Swept{}, s3.Sweep{})
+	w.sweep(maintenance.Swept{Pruned: want}, maintenance.Sweep{DryRun: true})
+	w.sweep(maintenance.Swept{Pruned: want}, maintenance.Sweep{})
+	w.sweep(maintenance.Swept{}, maintenance.Sweep{})
 	if n := w.count("SELECT count(*) FROM objects.versions WHERE kept_order IS NOT NULL"); n != 250*25-want {
 		t.Errorf("%d versions are kept, want %d", n, 250*25-want)
 	}
@@ -137,7 +142,7 @@ func TestASweepHoldsItsRate(t *testing.T) {
 	}
 	w.age("25 hours")
 	begun := time.Now()
-	w.sweep(s3.Swept{Condemned: 5, Deleted: 5}, s3.Sweep{Rate: 10})
+	w.sweep(maintenance.Swept{Condemned: 5, Deleted: 5}, maintenance.Sweep{Rate: 10})
 	if took := time.Since(begun); took < 400*time.Millisecond {
 		t.Errorf("five deletions at ten in a second took %v", took)
 	}
@@ -156,9 +161,9 @@ func TestWhatACrashLeftOfABlobThatNobodyKnowsIsSweptToo(t *testing.T) {
 	if err := os.WriteFile(path, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	catalog := s3.NewCatalog(poolOf(t, w.pg.GatewayURL))
-	for _, want := range []s3.Swept{{Adopted: 1}, {Condemned: 1, Deleted: 1}} {
-		if got, err := catalog.Sweep(t.Context(), store, s3.Sweep{Store: true, UnknownAge: time.Nanosecond}); err != nil || got != want {
+	db := objects.NewDatabase(poolOf(t, w.pg.GatewayURL), 0)
+	for _, want := range []maintenance.Swept{{Adopted: 1}, {Condemned: 1, Deleted: 1}} {
+		if got, err := maintenance.New(db, store).Sweep(t.Context(), maintenance.Sweep{Store: true, UnknownAge: time.Nanosecond}); err != nil || got != want {
 			t.Errorf("swept %+v, %v; want %+v", got, err, want)
 		}
 		w.age("25 hours")

@@ -8,8 +8,10 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+
 	"github.com/fencegate/fencegate/gateway/blob"
-	"github.com/fencegate/fencegate/gateway/s3"
 )
 
 // taken is a store that another database takes while it is swept.
@@ -35,8 +37,8 @@ func TestASweepEndsWhenItsStoreIsTaken(t *testing.T) {
 	put(t, w.lease("orders/1001", 5), w.bucket(), invoice, "data") // marks the store
 	w.exec("INSERT INTO objects.blobs (id, state) SELECT gen_random_uuid(), 'condemned' FROM generate_series(1, 1200)")
 	store := &taken{folder: w.store.Store.(folder)}
-	_, err := s3.NewCatalog(poolOf(t, w.pg.GatewayURL)).Sweep(t.Context(), store, s3.Sweep{})
-	if _, foreign := errors.AsType[*s3.StoreOwnerError](err); !foreign {
+	_, err := maintenance.New(objects.NewDatabase(poolOf(t, w.pg.GatewayURL), 0), store).Sweep(t.Context(), maintenance.Sweep{})
+	if _, foreign := errors.AsType[*maintenance.StoreOwnerError](err); !foreign {
 		t.Errorf("got %v", err)
 	}
 	if n := store.deleted.Load(); n > 500 { // those of the step that was under way

@@ -2,9 +2,7 @@ package s3
 
 import (
 	"context"
-	"encoding/json"
 	"encoding/xml"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -13,14 +11,10 @@ import (
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 
-	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/objects"
 )
 
-const (
-	sqlPutTags = "SELECT objects.put_tags($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-
-	maxTags = 10
-)
+const maxTags = 10
 
 // tagsOf reads the header x-amz-tagging.
 func tagsOf(header *string) (map[string]string, error) {
@@ -37,7 +31,7 @@ func tagsOf(header *string) (map[string]string, error) {
 
 // GetObjectTagging implements the front's Backend.
 func (b *backend) GetObjectTagging(ctx context.Context, bucket, key, versionID string) (map[string]string, error) {
-	v, err := b.find(bucket, key, versionID)
+	v, err := b.reader.Find(b.base, nil, bucket, key, versionID)
 	if err != nil {
 		return nil, b.fail(b.requestOf(ctx), bucket, "GetObjectTagging", err)
 	}
@@ -80,9 +74,9 @@ func (b *backend) DeleteObjectTagging(ctx context.Context, bucket, key, versionI
 }
 
 func (b *backend) putTags(r request, bucket, key, versionID string, tags map[string]string) error {
-	version, err := versionOf(versionID)
+	err := objects.CheckVersionID(versionID)
 	if err == nil {
-		err = attributes{Tags: tags}.check()
+		err = checkAttributes(objects.Attributes{Tags: tags})
 	}
 	if err == nil {
 		err = b.needGrant(&r, bucket, key)
@@ -90,13 +84,5 @@ func (b *backend) putTags(r request, bucket, key, versionID string, tags map[str
 	if err != nil {
 		return err
 	}
-	if tags == nil {
-		tags = map[string]string{}
-	}
-	text, err := json.Marshal(tags)
-	if err != nil {
-		return fmt.Errorf("encode tags: %w", err)
-	}
-	return b.db.settle(b.base, exec(sqlPutTags, uuid(blob.NewID()), bucket, key, version, string(text),
-		r.grant.resource, int64(r.grant.token), r.grant.sealHash, nullable(r.invocation)))
+	return b.catalog.PutTags(b.base, r.change(bucket, key, objects.Conditions{}), versionID, tags)
 }

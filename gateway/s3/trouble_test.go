@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 
-	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 const commitSQL = "objects.commit_put"
@@ -103,7 +103,7 @@ func TestPostgreSQLAwayIs503AndNothingIsHalfDone(t *testing.T) {
 			t.Errorf("%d blobs are pending, want %d; %d are stored, want %d", pending, stored, blobs, 2+stored)
 		}
 		w.age("25 hours")
-		w.sweep(s3.Swept{Condemned: 1 + stored, Deleted: 1 + stored}, s3.Sweep{}) // before, and during
+		w.sweep(maintenance.Swept{Condemned: 1 + stored, Deleted: 1 + stored}, maintenance.Sweep{}) // before, and during
 		w.nothingLeft(2, 1)
 	})
 }

@@ -2,22 +2,15 @@ package s3
 
 import (
 	"context"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
-	"github.com/jackc/pgx/v5"
 	"github.com/versity/versitygw/s3response"
 
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
-
-const sqlUploads = `SELECT entry, is_prefix, coalesce(id, '00000000-0000-0000-0000-000000000000'), coalesce(created_at, 'epoch')
-	FROM objects.list_uploads($1, $2, $3, $4, $5, $6)`
-
-// afterAll is above every upload of a key.
-var afterAll = blob.ID{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
 // ListMultipartUploads implements the front's Backend.
 func (b *backend) ListMultipartUploads(ctx context.Context, in *s3.ListMultipartUploadsInput) (s3response.ListMultipartUploadsResult, error) {
@@ -30,14 +23,14 @@ func (b *backend) ListMultipartUploads(ctx context.Context, in *s3.ListMultipart
 	if err != nil {
 		return result, err
 	}
-	marker := afterAll
+	marker := objects.AfterAll
 	if result.UploadIDMarker != "" && result.KeyMarker != "" {
 		if marker, err = blob.ParseID(result.UploadIDMarker); err != nil {
 			return result, s3error.Error{Code: "InvalidArgument", Status: 400, Message: "Invalid uploadId marker"}
 		}
 	}
-	if _, err = b.db.rule(b.base, *in.Bucket); err == nil && limit > 0 {
-		err = b.db.uploads(b.base, &result, marker)
+	if _, err = b.catalog.Rule(b.base, *in.Bucket); err == nil && limit > 0 {
+		err = b.uploads(&result, marker)
 	}
 	if err != nil {
 		return result, b.fail(r, *in.Bucket, "ListMultipartUploads", err)
@@ -59,32 +52,26 @@ func (b *backend) ListMultipartUploads(ctx context.Context, in *s3.ListMultipart
 
 // uploads reads one page of the uploads under way above the result's key marker
 // and the given upload.
-func (d database) uploads(ctx context.Context, result *s3response.ListMultipartUploadsResult, marker blob.ID) error {
-	return d.once(ctx, func(ctx context.Context, q querier) error {
-		rows, err := q.Query(ctx, sqlUploads, result.Bucket, result.Prefix, result.Delimiter, result.KeyMarker, uuid(marker), result.MaxUploads+1)
-		if err != nil {
-			return err
-		}
-		var entry string
-		var isPrefix bool
-		var id [16]byte
-		var begun time.Time
-		count, lastKey, lastID := 0, "", ""
-		_, err = pgx.ForEachRow(rows, []any{&entry, &isPrefix, &id, &begun}, func() error {
-			if count++; count > result.MaxUploads {
-				result.IsTruncated, result.NextKeyMarker, result.NextUploadIDMarker = true, lastKey, lastID
-				return nil
-			}
-			if lastKey, lastID = entry, ""; isPrefix {
-				result.CommonPrefixes = append(result.CommonPrefixes, s3response.CommonPrefix{Prefix: entry})
-				return nil
-			}
-			lastID = blob.ID(id).String()
-			result.Uploads = append(result.Uploads, s3response.Upload{
-				Key: entry, UploadID: lastID, Initiated: begun, StorageClass: types.StorageClassStandard,
-			})
-			return nil
-		})
+func (b *backend) uploads(result *s3response.ListMultipartUploadsResult, marker blob.ID) error {
+	found, err := b.catalog.ListUploads(b.base, result.Bucket, result.Prefix, result.Delimiter, result.KeyMarker, marker, result.MaxUploads)
+	if err != nil {
 		return err
-	})
+	}
+	if len(found) > result.MaxUploads {
+		found = found[:result.MaxUploads]
+		last := found[len(found)-1]
+		if result.IsTruncated, result.NextKeyMarker = true, last.Key; !last.IsPrefix {
+			result.NextUploadIDMarker = last.ID.String()
+		}
+	}
+	for _, u := range found {
+		if u.IsPrefix {
+			result.CommonPrefixes = append(result.CommonPrefixes, s3response.CommonPrefix{Prefix: u.Key})
+			continue
+		}
+		result.Uploads = append(result.Uploads, s3response.Upload{
+			Key: u.Key, UploadID: u.ID.String(), Initiated: u.Begun, StorageClass: types.StorageClassStandard,
+		})
+	}
+	return nil
 }

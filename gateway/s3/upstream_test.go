@@ -13,12 +13,13 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/fencegate/fencegate/gateway/blob"
-	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/internal/testenv/s3posix"
 )
 
@@ -40,7 +41,7 @@ func TestObjectsOnAnS3Service(t *testing.T) {
 	t.Parallel()
 	w := setup(t, onS3(t, s3posix.Start(t).URL()))
 	bucket := w.bucket()
-	if err := w.srv.CheckStore(t.Context()); err != nil {
+	if err := w.srv.Keeper().Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	holder := w.lease("orders/1001", 5)
@@ -81,7 +82,7 @@ func TestObjectsOnAnS3Service(t *testing.T) {
 	_, err = tryPut(t, holder, bucket, invoice, "stale")
 	wantRefused(t, err, 412, "StaleFencingToken")
 	w.age("25 hours")
-	if _, err := w.srv.Sweep(t.Context(), s3.Sweep{Store: true}); err != nil {
+	if _, err := w.srv.Keeper().Sweep(t.Context(), maintenance.Sweep{Store: true}); err != nil {
 		t.Fatal(err)
 	}
 	if n, live := w.blobs(), w.count("SELECT count(*) FROM objects.blobs WHERE state = 'live'"); n != live {

@@ -13,8 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+
 	"github.com/fencegate/fencegate/gateway/blob"
-	"github.com/fencegate/fencegate/gateway/s3"
 )
 
 // replace puts other bytes in the place of a blob, or none.
@@ -53,17 +55,17 @@ func TestVerifyFindsWhateverHappenedToTheBytes(t *testing.T) {
 	if _, err := m.complete(holder, m.parts); err != nil {
 		t.Fatal(err)
 	}
-	catalog := s3.NewCatalog(poolOf(t, w.pg.GatewayURL))
-	verify := func(o s3.Verify) (s3.Verified, map[string]string) {
+	db := objects.NewDatabase(poolOf(t, w.pg.GatewayURL), 0)
+	verify := func(o maintenance.Verify) (maintenance.Verified, map[string]string) {
 		t.Helper()
 		found := map[string]string{}
-		v, err := catalog.Verify(t.Context(), w.store, o, func(f s3.Finding) { found[f.Key] = f.Problem })
+		v, err := maintenance.New(db, w.store).Verify(t.Context(), o, func(f maintenance.Finding) { found[f.Key] = f.Problem })
 		if err != nil {
 			t.Fatal(err)
 		}
 		return v, found
 	}
-	if v, found := verify(s3.Verify{}); len(found) > 0 || v.Versions != 7 || v.Bytes != 5*mib+53 || v.Bad != 0 {
+	if v, found := verify(maintenance.Verify{}); len(found) > 0 || v.Versions != 7 || v.Bytes != 5*mib+53 || v.Bad != 0 {
 		t.Errorf("of sound bytes: %+v, %v", v, found)
 	}
 	longer, other, shorter, end := "0123456789x", "0123456780", "012345678", "END"
@@ -72,17 +74,17 @@ func TestVerifyFindsWhateverHappenedToTheBytes(t *testing.T) {
 	w.replace(w.blobOf(bucket, "1001/other"), &other)
 	w.replace(w.blobOf(bucket, "1001/shorter"), &shorter)
 	w.replace(w.blobOf(bucket, invoice), &end)
-	want := map[string]string{"1001/gone": s3.BlobMissing, "1001/longer": s3.BlobSize, "1001/other": s3.BlobContent, "1001/shorter": s3.BlobSize, invoice: s3.BlobContent}
-	if v, found := verify(s3.Verify{}); !maps.Equal(found, want) || v.Bad != 5 {
+	want := map[string]string{"1001/gone": maintenance.BlobMissing, "1001/longer": maintenance.BlobSize, "1001/other": maintenance.BlobContent, "1001/shorter": maintenance.BlobSize, invoice: maintenance.BlobContent}
+	if v, found := verify(maintenance.Verify{}); !maps.Equal(found, want) || v.Bad != 5 {
 		t.Errorf("found %v, %+v; want %v", found, v, want)
 	}
-	if _, found := verify(s3.Verify{Bucket: bucket, Prefix: "1001/o"}); !maps.Equal(found, map[string]string{"1001/other": s3.BlobContent}) {
+	if _, found := verify(maintenance.Verify{Bucket: bucket, Prefix: "1001/o"}); !maps.Equal(found, map[string]string{"1001/other": maintenance.BlobContent}) {
 		t.Errorf("below a prefix: %v", found)
 	}
-	if v, found := verify(s3.Verify{Bucket: bucket, After: "1001/longer"}); len(found) != 2 || v.Versions != 2 || v.Key != "1001/shorter" {
+	if v, found := verify(maintenance.Verify{Bucket: bucket, After: "1001/longer"}); len(found) != 2 || v.Versions != 2 || v.Key != "1001/shorter" {
 		t.Errorf("after a key: %v, %+v", found, v)
 	}
-	if _, err := catalog.Verify(t.Context(), w.store, s3.Verify{Bucket: "nowhere"}, nil); !errors.Is(err, s3.ErrNoBucket) {
+	if _, err := maintenance.New(db, w.store).Verify(t.Context(), maintenance.Verify{Bucket: "nowhere"}, nil); !errors.Is(err, objects.ErrNoBucket) {
 		t.Errorf("a bucket that is not there: %v", err)
 	}
 }
@@ -91,7 +93,7 @@ func TestVerifyReadsKeptVersionsManyPagesAndHoldsItsRate(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	bucket := w.bucket()
-	if err := w.srv.SetKeep(t.Context(), bucket, s3.Keep{All: true}); err != nil {
+	if err := w.srv.Catalog().SetKeep(t.Context(), bucket, objects.Keep{All: true}); err != nil {
 		t.Fatal(err)
 	}
 	holder := w.lease("orders/1001", 5)
@@ -104,17 +106,17 @@ func TestVerifyReadsKeptVersionsManyPagesAndHoldsItsRate(t *testing.T) {
 		  FROM objects.pointers p JOIN objects.versions v ON v.id = p.version, generate_series(1, 1200) i`); err != nil {
 		t.Fatal(err)
 	}
-	catalog := s3.NewCatalog(poolOf(t, w.pg.GatewayURL))
+	db := objects.NewDatabase(poolOf(t, w.pg.GatewayURL), 0)
 	var versions []string
 	begun := time.Now()
-	v, err := catalog.Verify(t.Context(), w.store, s3.Verify{Kept: true, Rate: 20_000}, func(f s3.Finding) { versions = append(versions, f.Version) })
+	v, err := maintenance.New(db, w.store).Verify(t.Context(), maintenance.Verify{Kept: true, Rate: 20_000}, func(f maintenance.Finding) { versions = append(versions, f.Version) })
 	if err != nil || v.Versions != 1203 || len(versions) > 0 {
 		t.Errorf("%+v, %v, %v", v, err, versions)
 	}
 	if took := time.Since(begun); took < 400*time.Millisecond {
 		t.Errorf("%d bytes took %v", v.Bytes, took)
 	}
-	if v, err := catalog.Verify(t.Context(), w.store, s3.Verify{Kept: true, Sample: 0.2}, nil); err != nil || v.Versions < 100 || v.Versions > 500 {
+	if v, err := maintenance.New(db, w.store).Verify(t.Context(), maintenance.Verify{Kept: true, Sample: 0.2}, nil); err != nil || v.Versions < 100 || v.Versions > 500 {
 		t.Errorf("a fifth of 1203: %+v, %v", v, err)
 	}
 }
@@ -127,15 +129,15 @@ func TestVerifyStopsWhereTheStoreIsAway(t *testing.T) {
 	for i := range 20 {
 		put(t, holder, bucket, fmt.Sprintf("1001/%02d", i), "data")
 	}
-	catalog := s3.NewCatalog(poolOf(t, w.pg.GatewayURL))
+	db := objects.NewDatabase(poolOf(t, w.pg.GatewayURL), 0)
 	var found []string
-	v, err := catalog.Verify(t.Context(), away{w.store}, s3.Verify{}, func(f s3.Finding) { found = append(found, f.Problem) })
-	if err == nil || !strings.Contains(err.Error(), "is the store there?") || v.Bad != 10 || slices.Contains(found, s3.BlobMissing) {
+	v, err := maintenance.New(db, away{w.store}).Verify(t.Context(), maintenance.Verify{}, func(f maintenance.Finding) { found = append(found, f.Problem) })
+	if err == nil || !strings.Contains(err.Error(), "is the store there?") || v.Bad != 10 || slices.Contains(found, maintenance.BlobMissing) {
 		t.Errorf("%+v, %v, %v", v, err, found)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := catalog.Verify(ctx, w.store, s3.Verify{}, nil); err == nil {
+	if _, err := maintenance.New(db, w.store).Verify(ctx, maintenance.Verify{}, nil); err == nil {
 		t.Error("without time it succeeded")
 	}
 }

@@ -7,11 +7,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
-
-	"github.com/fencegate/fencegate/gateway/s3"
 )
 
 // uploadParts uploads an object in two parts, of which the second is a copy of
@@ -71,16 +73,16 @@ func TestVerifyMakesEveryChecksumAnew(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const objects = 5 + 4 + 3 + 5
-	if n := w.count("SELECT count(*) FROM objects.versions WHERE attributes ? 'checksum'"); n != objects {
-		t.Fatalf("%d versions have a checksum, want %d", n, objects)
+	const versions = 5 + 4 + 3 + 5
+	if n := w.count("SELECT count(*) FROM objects.versions WHERE attributes ? 'checksum'"); n != versions {
+		t.Fatalf("%d versions have a checksum, want %d", n, versions)
 	}
-	catalog := s3.NewCatalog(poolOf(t, w.pg.GatewayURL))
-	var found []s3.Finding
+	db := objects.NewDatabase(poolOf(t, w.pg.GatewayURL), 0)
+	var found []maintenance.Finding
 	verify := func() {
 		t.Helper()
 		found = nil
-		if v, err := catalog.Verify(t.Context(), w.store, s3.Verify{}, func(f s3.Finding) { found = append(found, f) }); err != nil || v.Versions != objects {
+		if v, err := maintenance.New(db, w.store).Verify(t.Context(), maintenance.Verify{}, func(f maintenance.Finding) { found = append(found, f) }); err != nil || v.Versions != versions {
 			t.Fatalf("%+v, %v", v, err)
 		}
 	}
@@ -98,11 +100,11 @@ func TestVerifyMakesEveryChecksumAnew(t *testing.T) {
 		if strings.Contains(f.Key, "copy") {
 			algorithm = "SHA1"
 		}
-		if f.Problem != s3.BlobContent || !strings.HasPrefix(f.Detail, "the bytes' "+algorithm+" is ") {
+		if f.Problem != maintenance.BlobContent || !strings.HasPrefix(f.Detail, "the bytes' "+algorithm+" is ") {
 			t.Errorf("found %+v", f)
 		}
 	}
-	if len(found) != objects {
-		t.Errorf("found %d, want %d", len(found), objects)
+	if len(found) != versions {
+		t.Errorf("found %d, want %d", len(found), versions)
 	}
 }

@@ -13,11 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/smithy-go"
-
-	"github.com/fencegate/fencegate/gateway/s3"
 )
 
 // Deletions are forgotten only when the fence itself refuses each late attempt of them.
@@ -35,13 +36,13 @@ func TestADeletionIsForgottenWhenTheFenceStandsAboveIt(t *testing.T) {
 	if _, err := w.admin.Exec(t.Context(), "UPDATE objects.versions SET created_at = created_at - interval '1 year'"); err != nil {
 		t.Fatal(err)
 	}
-	w.sweep(s3.Swept{}, s3.Sweep{}) // old, but in doubt
+	w.sweep(maintenance.Swept{}, maintenance.Sweep{}) // old, but in doubt
 	if res, _ := w.send(r); res.StatusCode != http.StatusNoContent || get(t, holder, bucket, invoice) != "later" {
 		t.Error("a late attempt deleted what was written after it")
 	}
 	w.arm("orders/1001", 6)
-	w.sweep(s3.Swept{Forgotten: 1}, s3.Sweep{DryRun: true})
-	w.sweep(s3.Swept{Forgotten: 1}, s3.Sweep{})
+	w.sweep(maintenance.Swept{Forgotten: 1}, maintenance.Sweep{DryRun: true})
+	w.sweep(maintenance.Swept{Forgotten: 1}, maintenance.Sweep{})
 	if res, text := w.send(r); res.StatusCode != http.StatusPreconditionFailed || get(t, holder, bucket, invoice) != "later" {
 		t.Errorf("a late attempt of a forgotten deletion: got %d %s", res.StatusCode, text)
 	}
@@ -54,7 +55,7 @@ func TestADeletionIsForgottenWhenTheFenceStandsAboveIt(t *testing.T) {
 func TestTheSweepTakesNoBlobThatAVersionNames(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	bucket := w.keeping(s3.Keep{Versions: 3})
+	bucket := w.keeping(objects.Keep{Versions: 3})
 	holder := w.lease("orders/1001", 5)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -73,7 +74,7 @@ func TestTheSweepTakesNoBlobThatAVersionNames(t *testing.T) {
 	const restored = "SELECT count(*) FROM objects.versions WHERE origin IS NOT NULL"
 	begun, sweeps := time.Now(), 0
 	for ; time.Since(begun) < 6*time.Second || sweeps < 5 || w.count(restored) < 5; sweeps++ {
-		if _, err := w.srv.Sweep(ctx, s3.Sweep{SupersededAge: time.Nanosecond}); err != nil {
+		if _, err := w.srv.Keeper().Sweep(ctx, maintenance.Sweep{SupersededAge: time.Nanosecond}); err != nil {
 			t.Errorf("sweep %d: %v", sweeps, err)
 			break
 		}

@@ -8,18 +8,19 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
-
-	"github.com/fencegate/fencegate/gateway/s3"
 )
 
 // keeping makes the bucket keep older versions.
-func (w *world) keeping(k s3.Keep) string {
+func (w *world) keeping(k objects.Keep) string {
 	w.t.Helper()
 	bucket := w.bucket()
-	if err := w.srv.SetKeep(w.t.Context(), bucket, k); err != nil {
+	if err := w.srv.Catalog().SetKeep(w.t.Context(), bucket, k); err != nil {
 		w.t.Fatal(err)
 	}
 	return bucket
@@ -123,7 +124,7 @@ func TestOlderVersionsAreKeptReadRestoredAndRemoved(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	w.age("100 hours")
-	w.sweep(s3.Swept{}, s3.Sweep{}) // all of it is kept
+	w.sweep(maintenance.Swept{}, maintenance.Sweep{}) // all of it is kept
 	if a, b := getVersion(t, w.root(), bucket, invoice, two), getVersion(t, w.root(), bucket, invoice, three); a != "22" || b != "333" {
 		t.Errorf("got %q and %q", a, b)
 	}
@@ -140,7 +141,7 @@ func TestOlderVersionsAreKeptReadRestoredAndRemoved(t *testing.T) {
 	// The source goes, its bytes stay.
 	remove(t, holder, bucket, invoice, two)
 	w.age("100 hours")
-	w.sweep(s3.Swept{}, s3.Sweep{})
+	w.sweep(maintenance.Swept{}, maintenance.Sweep{})
 	if got := get(t, holder, bucket, invoice); got != "22" {
 		t.Errorf("after its source is gone: got %q", got)
 	}
@@ -159,7 +160,7 @@ func TestOlderVersionsAreKeptReadRestoredAndRemoved(t *testing.T) {
 	}
 	remove(t, holder, bucket, invoice, two) // gone already
 	w.age("100 hours")
-	w.sweep(s3.Swept{Condemned: 1, Deleted: 1}, s3.Sweep{})
+	w.sweep(maintenance.Swept{Condemned: 1, Deleted: 1}, maintenance.Sweep{})
 	w.namedBlobsAreThere()
 	if n := w.count("SELECT count(*) FROM objects.versions WHERE token = 6 AND holder = 'test'"); n != 3 {
 		t.Errorf("%d versions are recorded with the second holder's token, want 3", n)
@@ -219,7 +220,7 @@ func (w *world) namedBlobsAreThere() {
 func TestVersionsAreListedInPagesAndFolders(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	bucket := w.keeping(s3.Keep{All: true})
+	bucket := w.keeping(objects.Keep{All: true})
 	holder := w.lease("orders/1001", 5)
 	for _, key := range []string{"1001/a", "1001/b/1", "1001/b/2", "1001/c"} {
 		put(t, holder, bucket, key, "x")
@@ -255,7 +256,7 @@ func TestVersionsAreListedInPagesAndFolders(t *testing.T) {
 func TestVersionsAreChangedOnlyByTheCurrentHolder(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	bucket := w.keeping(s3.Keep{All: true})
+	bucket := w.keeping(objects.Keep{All: true})
 	old := w.lease("orders/1001", 5)
 	one := put(t, old, bucket, invoice, "1").VersionId
 	put(t, old, bucket, invoice, "22")
@@ -313,7 +314,7 @@ func TestALostReplyLeavesOneVersion(t *testing.T) {
 				t.Parallel()
 				f := &faulty{}
 				w := setup(t, throughFaulty(t, f))
-				bucket := w.keeping(s3.Keep{All: true})
+				bucket := w.keeping(objects.Keep{All: true})
 				holder := w.lease("orders/1001", 5)
 				one := put(t, holder, bucket, invoice, "1").VersionId
 				put(t, holder, bucket, invoice, "22")

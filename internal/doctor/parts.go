@@ -12,11 +12,13 @@ import (
 	"os"
 	"strings"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/gateway/blob"
-	"github.com/fencegate/fencegate/gateway/s3"
 )
 
 const sqlListsBlobs = `SELECT EXISTS (SELECT FROM objects.blobs WHERE state = 'live')`
@@ -109,8 +111,8 @@ func examineOwner(ctx context.Context, url, location string) []Finding {
 	case err != nil: // before a gateway's first start
 		return []Finding{ok(check, "no gateway has stored anything yet")}
 	}
-	if err := s3.NewCatalog(pool).Belongs(ctx, store); err != nil {
-		if foreign, ok := errors.AsType[*s3.StoreOwnerError](err); ok {
+	if err := maintenance.New(objects.NewDatabase(pool, 0), store).Belongs(ctx); err != nil {
+		if foreign, ok := errors.AsType[*maintenance.StoreOwnerError](err); ok {
 			return []Finding{fail(check, foreign.Error(), "Check --blobs and --postgres-url first; then see fencegate objects claim --help.")}
 		}
 		return []Finding{unseen(check, err)}

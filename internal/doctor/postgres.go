@@ -9,8 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/fencegate/fencegate/migrate"
 	"github.com/fencegate/fencegate/internal/pgtext"
+	"github.com/fencegate/fencegate/migrate"
 )
 
 // oldestServer is the oldest server_version_num that the migrations run on.

@@ -18,6 +18,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/objects"
+
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
@@ -26,8 +28,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/internal/child"
-	"github.com/fencegate/fencegate/migrate"
 	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/migrate"
 )
 
 // DatabaseConfig says what PostgreSQL runs.
@@ -107,7 +109,7 @@ type ServerConfig struct {
 	Root        credentials.Credentials // default: fresh ones
 	MasterKey   string                  // of the leases' credentials, 64 hexadecimal digits; default: a fresh one
 	Addr        string                  // default: a free port of 127.0.0.1
-	Rule        s3.Rule                 // of buckets that are created over S3
+	Rule        objects.Rule            // of buckets that are created over S3
 	Logger      *slog.Logger            // default: discards
 }
 

@@ -1,4 +1,4 @@
-package s3
+package objects
 
 import (
 	"errors"
@@ -40,7 +40,7 @@ type lookups struct {
 	patience time.Duration
 
 	mu       sync.Mutex
-	waiting  []*lookup
+	waiting  []*Lookup
 	underWay []*question
 	slow     int         // of those under way: others do not wait for them
 	watch    *time.Timer // calls expire
@@ -53,17 +53,17 @@ const (
 	maxHanded = 100 // then the pool gets the connection back, and may find that it is too old
 )
 
-func newLookups(cfg config) *lookups {
-	l := &lookups{pool: cfg.Pool, timeout: cfg.DatabaseTimeout, log: cfg.Logger, patience: 5 * time.Millisecond}
-	config := cfg.Pool.Config()
+func newLookups(db Database, log *slog.Logger) *lookups {
+	l := &lookups{pool: db.pool, timeout: db.timeout, log: log, patience: 5 * time.Millisecond}
+	config := db.pool.Config()
 	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement { // else there may be a pooler that keeps no statements
 		l.limit = max(1, int(config.MaxConns)/2) // commits need connections, too
 	}
 	return l
 }
 
-// lookup is one of them. Whoever began it calls wait or leave, once.
-type lookup struct {
+// Lookup is one of them. Whoever began it calls wait or Leave, once.
+type Lookup struct {
 	of          *lookups
 	bucket, key string
 	began       time.Time
@@ -80,8 +80,8 @@ type lookup struct {
 var errAskAlone = errors.New("look-up was not answered")
 
 // begin begins a look-up, and does not wait for its answer.
-func (s *lookups) begin(bucket, key string) *lookup {
-	l := &lookup{of: s, bucket: strings.Clone(bucket), key: strings.Clone(key), began: time.Now(), turn: make(chan struct{}, 1)}
+func (s *lookups) begin(bucket, key string) *Lookup {
+	l := &Lookup{of: s, bucket: strings.Clone(bucket), key: strings.Clone(key), began: time.Now(), turn: make(chan struct{}, 1)}
 	s.mu.Lock()
 	if len(s.underWay) > s.slow || len(s.underWay) >= s.limit {
 		s.waiting = append(s.waiting, l)
@@ -96,8 +96,11 @@ func (s *lookups) begin(bucket, key string) *lookup {
 	return l
 }
 
+// IsOf reports whether the look-up is of this key.
+func (l *Lookup) IsOf(bucket, key string) bool { return l.bucket == bucket && l.key == key }
+
 // wait is the look-up's result. The error is errAskAlone.
-func (l *lookup) wait() (current, error) {
+func (l *Lookup) wait() (current, error) {
 	<-l.turn
 	if l.duty != nil {
 		l.duty.finish()
@@ -105,10 +108,10 @@ func (l *lookup) wait() (current, error) {
 	return l.found, l.err
 }
 
-// leave gives the look-up up. What others expect of it is done beside the caller,
+// Leave gives the look-up up. What others expect of it is done beside the caller,
 // who must not learn how long that takes: he may have been refused. These are at
 // most as many as questions under way.
-func (l *lookup) leave() {
+func (l *Lookup) Leave() {
 	s := l.of
 	s.mu.Lock()
 	if i := slices.Index(s.waiting, l); i >= 0 {

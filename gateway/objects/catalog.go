@@ -1,4 +1,4 @@
-package s3
+package objects
 
 import (
 	"context"
@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/versity/versitygw/s3err"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/blob"
@@ -19,18 +17,14 @@ const (
 	EXISTS (SELECT FROM objects.pointers p WHERE p.bucket = v.bucket AND p.key = v.key AND p.version = v.id),
 	v.origin, v.removed_at, coalesce(v.removed_with, 0), coalesce(v.removed_by, '')
 	FROM objects.versions v WHERE v.bucket = $1 AND v.key = $2 ORDER BY v.created_at DESC, v.id DESC LIMIT $3`
-
-	catalogTimeout = 30 * time.Second // of one statement
 )
 
 // Catalog is the buckets, objects and versions as PostgreSQL records them, for
 // operators: it needs no S3 port, and it reads no bytes. Safe for concurrent use.
-type Catalog struct{ db database }
+type Catalog struct{ db Database }
 
-// NewCatalog reads through a pool that is logged in as a member of fence_gateway.
-func NewCatalog(pool *pgxpool.Pool) *Catalog {
-	return &Catalog{db: newDatabase(pool, catalogTimeout)}
-}
+// NewCatalog is the catalogue of a database.
+func NewCatalog(db Database) *Catalog { return &Catalog{db: db} }
 
 // Object is the current version of a key.
 type Object struct {
@@ -66,34 +60,30 @@ type Record struct {
 // Objects lists at most limit objects whose keys begin with the prefix and come
 // after the given one. The error is [ErrNoBucket] where there is none.
 func (c *Catalog) Objects(ctx context.Context, bucket, prefix, after string, limit int) ([]Object, error) {
-	l, err := c.db.list(ctx, bucket, prefix, "", after, limit)
+	l, err := c.List(ctx, bucket, prefix, "", after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("list bucket %q: %w", bucket, err)
 	}
-	all := make([]Object, len(l.objects))
-	for i, o := range l.objects {
-		all[i] = Object{Key: *o.Key, Size: *o.Size, ETag: *o.ETag, Modified: *o.LastModified}
+	for i := range l.Objects {
+		l.Objects[i].ETag = `"` + l.Objects[i].ETag + `"`
 	}
-	return all, nil
+	return l.Objects, nil
 }
 
 // Versions lists at most limit versions, of one key the newest first, after the
 // given key and, where it is not "", version.
 func (c *Catalog) Versions(ctx context.Context, bucket, prefix, afterKey, afterVersion string, limit int) ([]Version, error) {
-	_, err := c.db.rule(ctx, bucket)
-	var found []listed
+	_, err := c.Rule(ctx, bucket)
+	var found []VersionEntry
 	if err == nil {
-		found, err = c.db.versions(ctx, page{bucket: bucket, prefix: prefix, afterKey: afterKey, afterVersion: afterVersion, limit: limit})
+		found, err = c.ListVersions(ctx, VersionPage{Bucket: bucket, Prefix: prefix, AfterKey: afterKey, AfterVersion: afterVersion, Limit: limit})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list the versions in bucket %q: %w", bucket, err)
 	}
 	all := make([]Version, 0, len(found))
-	for _, l := range found[:min(limit, len(found))] {
-		all = append(all, Version{
-			Object: Object{Key: l.entry, Size: l.size, ETag: l.etag, Modified: l.modified}, ID: blob.ID(l.id).String(),
-			Latest: l.latest, Deletion: l.deletion, Resource: l.resource, Token: fence.Token(l.token), Holder: l.holder,
-		})
+	for _, entry := range found[:min(limit, len(found))] {
+		all = append(all, entry.Version)
 	}
 	return all, nil
 }
@@ -102,7 +92,7 @@ func (c *Catalog) Versions(ctx context.Context, bucket, prefix, afterKey, afterV
 // limit; also of versions that are gone.
 func (c *Catalog) Audit(ctx context.Context, bucket, key string, limit int) ([]Record, error) {
 	var all []Record
-	err := c.db.once(ctx, func(ctx context.Context, q querier) error {
+	err := c.db.Once(ctx, func(ctx context.Context, q Querier) error {
 		all = nil
 		rows, err := q.Query(ctx, sqlAudit, bucket, key, limit)
 		if err != nil {
@@ -148,8 +138,8 @@ func (c *Catalog) Restore(ctx context.Context, bucket, key, version string, g fe
 		return "", &fence.InvalidError{Field: "grant", Reason: "has no seal; it reads TOKEN.SEAL"}
 	}
 	var v struct{ id [16]byte }
-	args := []any{uuid(blob.NewID()), bucket, key, uuid(source), g.Resource, int64(g.Token), g.Seal.Hash(), nil, nil, false}
-	err = c.db.settle(ctx, func(ctx context.Context, q querier) error {
+	args := []any{UUID(blob.NewID()), bucket, key, UUID(source), g.Resource, int64(g.Token), g.Seal.Hash(), nil, nil, false}
+	err = c.db.Settle(ctx, func(ctx context.Context, q Querier) error {
 		return q.QueryRow(ctx, "SELECT id FROM objects.restore_version($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)", args...).Scan(&v.id)
 	})
 	if err != nil {
@@ -160,11 +150,8 @@ func (c *Catalog) Restore(ctx context.Context, bucket, key, version string, g fe
 
 // notRestored says why a version can't be made current.
 func notRestored(err error, version, bucket, key string) error {
-	if errIs(err, s3err.ErrNoSuchVersion) {
+	if errors.Is(err, ErrNoVersion) {
 		return fmt.Errorf("%w: %s of %q in %q", ErrNoVersion, version, key, bucket)
 	}
 	return err
 }
-
-// ErrNoVersion: the key has no such version, any more.
-var ErrNoVersion = errors.New("no such version")

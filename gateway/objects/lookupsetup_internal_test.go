@@ -1,6 +1,6 @@
 //go:build unix
 
-package s3
+package objects
 
 import (
 	"context"
@@ -94,11 +94,12 @@ func (c *wired) Read(p []byte) (int, error) {
 
 // asking is look-ups in a database with a bucket.
 type asking struct {
-	*backend
+	*Reader
 
 	t    *testing.T
 	wire *wire
-	db   *pgxpool.Pool // beside the wire
+	pool *pgxpool.Pool // on the wire
+	db   *pgxpool.Pool // beside it
 }
 
 func setUpLookups(t *testing.T, patience time.Duration) *asking {
@@ -115,11 +116,8 @@ func setUpLookups(t *testing.T, patience time.Duration) *asking {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	cfg := config{
-		Deps:    Deps{Pool: pool, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: deaf{}},
-		Options: Options{DatabaseTimeout: 30 * time.Second},
-	}
-	a.backend = &backend{cfg: cfg, base: t.Context(), db: newDatabase(cfg.Pool, cfg.DatabaseTimeout), lookups: newLookups(cfg)}
+	a.pool = pool
+	a.Reader = NewReader(NewDatabase(pool, 30*time.Second), nil, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	a.lookups.patience = patience
 	a.exec("SELECT objects.create_bucket('b', 0, 'none')")
 	for _, key := range []string{"first", "warm"} {
@@ -128,7 +126,7 @@ func setUpLookups(t *testing.T, patience time.Duration) *asking {
 	// Each statement is prepared on the one connection that there is so far.
 	one := a.lookups.begin("b", "warm")
 	two, three := a.lookups.begin("b", "warm"), a.lookups.begin("b", "first")
-	for _, l := range []*lookup{one, two, three} {
+	for _, l := range []*Lookup{one, two, three} {
 		if _, err := l.wait(); err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +148,7 @@ func (a *asking) write(key string) blob.ID {
 	a.exec(`WITH v AS (INSERT INTO objects.versions (id, bucket, key, blobs, blob_sizes, size, etag, attributes, resource, token)
 		VALUES ($1, 'b', $2, ARRAY[$1, $3]::uuid[], '{3, 4}', 7, 'e-' || $2, '{"content_type": "text/plain", "part_checksums": ["x"]}', 'b', 1) RETURNING *)
 		INSERT INTO objects.pointers (bucket, key, version, size, etag, modified_at) SELECT bucket, key, id, size, etag, created_at FROM v
-		ON CONFLICT (bucket, key) DO UPDATE SET version = excluded.version`, uuid(id), key, uuid(blob.NewID()))
+		ON CONFLICT (bucket, key) DO UPDATE SET version = excluded.version`, UUID(id), key, UUID(blob.NewID()))
 	return id
 }
 
@@ -158,12 +156,12 @@ func (a *asking) write(key string) blob.ID {
 func (a *asking) endAfter(timeout time.Duration) {
 	a.lookups.mu.Lock()
 	defer a.lookups.mu.Unlock()
-	a.lookups.timeout, a.cfg.DatabaseTimeout = timeout, timeout
+	a.lookups.timeout, a.Reader.db.timeout = timeout, timeout
 	a.lookups.due = time.Time{} // that of the timer that runs is for the longer one
 }
 
 // held begins a look-up whose answer is held back.
-func (a *asking) held() (first *lookup, release func()) {
+func (a *asking) held() (first *Lookup, release func()) {
 	release = a.wire.hold()
 	a.t.Cleanup(release)
 	return a.lookups.begin("b", "first"), release
@@ -177,10 +175,10 @@ func (a *asking) nothingIsLeft() {
 		a.t.Errorf("%d questions are under way, %d slow, %d look-ups wait", len(a.lookups.underWay), a.lookups.slow, len(a.lookups.waiting))
 	}
 	limit := time.After(10 * time.Second)
-	for a.cfg.Pool.Stat().AcquiredConns() != 0 { // the pool ends a lost connection beside its user
+	for a.pool.Stat().AcquiredConns() != 0 { // the pool ends a lost connection beside its user
 		select {
 		case <-limit:
-			a.t.Fatalf("%d connections are not given back", a.cfg.Pool.Stat().AcquiredConns())
+			a.t.Fatalf("%d connections are not given back", a.pool.Stat().AcquiredConns())
 		case <-time.After(time.Millisecond):
 		}
 	}

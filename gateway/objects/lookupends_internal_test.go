@@ -1,6 +1,6 @@
 //go:build unix
 
-package s3
+package objects
 
 import (
 	"context"
@@ -71,7 +71,7 @@ func TestALookUpThatWaitedBehindOneThatHangsEndsAtItsDeadline(t *testing.T) {
 	<-time.After(timeout / 4)
 	later := a.lookups.begin("b", "first")
 	var readers sync.WaitGroup
-	for _, l := range []*lookup{first, later} {
+	for _, l := range []*Lookup{first, later} {
 		readers.Go(func() {
 			if _, err := l.wait(); !errors.Is(err, errAskAlone) {
 				t.Errorf("got %v", err)
@@ -89,7 +89,7 @@ func TestALookUpThatWaitedBehindOneThatHangsEndsAtItsDeadline(t *testing.T) {
 func TestAnAnswerDoesNotWaitForTheNextQuestion(t *testing.T) {
 	t.Parallel()
 	a := setUpLookups(t, time.Hour)
-	a.cfg.Pool.Reset() // a connection on which nothing is prepared
+	a.pool.Reset() // a connection on which nothing is prepared
 	if c, err := a.lookups.begin("b", "warm").wait(); err != nil || !c.key {
 		t.Fatalf("got %+v, %v", c, err)
 	}
@@ -112,7 +112,7 @@ func TestAnAnswerDoesNotWaitForTheNextQuestion(t *testing.T) {
 		t.Error("it waits")
 	}
 	_ = tx.Rollback(t.Context())
-	for _, l := range []*lookup{next, last} {
+	for _, l := range []*Lookup{next, last} {
 		if c, err := l.wait(); err != nil || !c.key {
 			t.Errorf("the next: %+v, %v", c, err)
 		}
@@ -129,7 +129,7 @@ func TestALookUpEndsAtItsDeadline(t *testing.T) {
 	var readers sync.WaitGroup
 	for range 10 {
 		readers.Go(func() {
-			if _, _, err := a.current(nil, "b", "first"); !errors.Is(err, errDatabaseAway) {
+			if _, _, err := a.current(a.t.Context(), nil, "b", "first"); !errors.Is(err, ErrDatabaseAway) {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -141,11 +141,11 @@ func TestALookUpEndsAtItsDeadline(t *testing.T) {
 	_ = tx.Rollback(t.Context())
 	for found := false; !found; { // a busy machine may need more than one deadline to connect
 		var err error
-		if _, found, err = a.current(nil, "b", "first"); !found && time.Since(began) > 30*time.Second {
+		if _, found, err = a.current(a.t.Context(), nil, "b", "first"); !found && time.Since(began) > 30*time.Second {
 			t.Fatalf("afterwards: %v", err)
 		}
 	}
-	if _, err := a.cfg.Pool.Exec(t.Context(), "SELECT pg_sleep(0.3)"); err != nil {
+	if _, err := a.pool.Exec(t.Context(), "SELECT pg_sleep(0.3)"); err != nil {
 		t.Errorf("a connection came back with a deadline: %v", err)
 	}
 	a.nothingIsLeft()
@@ -200,10 +200,10 @@ func TestAnAnswerThatComesAtTheDeadlineCountsAndLeavesTheConnectionWithoutOne(t 
 	if err := <-answered; err != nil {
 		t.Error(err)
 	}
-	if n := a.cfg.Pool.Stat().TotalConns(); n != 1 {
+	if n := a.pool.Stat().TotalConns(); n != 1 {
 		t.Errorf("%d connections are left, want the one", n)
 	}
-	if _, err := a.cfg.Pool.Exec(t.Context(), "SELECT pg_sleep(0.1)"); err != nil {
+	if _, err := a.pool.Exec(t.Context(), "SELECT pg_sleep(0.1)"); err != nil {
 		t.Errorf("the connection came back with a deadline: %v", err)
 	}
 	a.nothingIsLeft()

@@ -1,4 +1,4 @@
-package s3
+package objects
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 // question asks for several look-ups at once.
 type question struct {
 	of     *lookups
-	asked  []*lookup // the first is the reader
+	asked  []*Lookup // the first is the reader
 	began  time.Time
 	ctx    context.Context // ends with the question, or at its deadline
 	cancel context.CancelFunc
@@ -31,7 +31,7 @@ var errOverdue = errors.New("PostgreSQL did not answer in time")
 
 // next makes a question of the look-ups, or else of those that wait; nil where
 // none does. It is under of.mu, and counts the question as under way.
-func (s *lookups) next(asked ...*lookup) *question {
+func (s *lookups) next(asked ...*Lookup) *question {
 	if len(asked) == 0 {
 		n := min(len(s.waiting), maxAsked)
 		asked = slices.Clone(s.waiting[:n])

@@ -1,4 +1,4 @@
-package s3
+package objects
 
 import (
 	"context"
@@ -34,7 +34,7 @@ const (
 // faster, however long this process slept; or where another process uses the same
 // ids, because this one is a copy of it or was set back to an earlier state.
 type reserve struct {
-	db     database
+	db     Database
 	places blob.Reserver
 	owned  func(context.Context) error
 	log    *slog.Logger
@@ -58,12 +58,12 @@ type reserved struct {
 	made time.Time
 }
 
-func newReserve(b *backend, size int) *reserve {
-	r := &reserve{db: b.db, owned: b.owned, log: b.cfg.Logger}
-	if places, ok := b.cfg.Store.(blob.Reserver); ok {
+func newReserve(ctx context.Context, w *Writer, size int) *reserve {
+	r := &reserve{db: w.db, owned: w.owned, log: w.log}
+	if places, ok := w.store.(blob.Reserver); ok {
 		r.places, r.max = places, size
 	}
-	r.ctx, r.stop = context.WithCancel(b.base)
+	r.ctx, r.stop = context.WithCancel(ctx)
 	return r
 }
 
@@ -118,11 +118,11 @@ func (r *reserve) announce(ids []blob.ID) error {
 	if err := r.owned(r.ctx); err != nil {
 		return err
 	}
-	if err := r.db.settle(r.ctx, exec(sqlReserveBlobs, uuids(ids))); err != nil {
+	if err := r.db.Settle(r.ctx, Exec(sqlReserveBlobs, uuids(ids))); err != nil {
 		return err
 	}
 	if err := r.places.Reserve(r.ctx, ids); err != nil {
-		return fmt.Errorf("%w: %w", errStoreFailed, err)
+		return fmt.Errorf("%w: %w", ErrStoreFailed, err)
 	}
 	return nil
 }
@@ -192,7 +192,7 @@ func (r *reserve) giveBack(ids []blob.ID) {
 		return
 	}
 	var returned [][16]byte
-	err := r.db.once(ctx, func(ctx context.Context, q querier) error {
+	err := r.db.Once(ctx, func(ctx context.Context, q Querier) error {
 		return q.QueryRow(ctx, sqlReturnBlobs, uuids(ids)).Scan(&returned)
 	})
 	for _, id := range returned {
@@ -206,7 +206,26 @@ func (r *reserve) giveBack(ids []blob.ID) {
 func uuids(ids []blob.ID) []pgtype.UUID {
 	all := make([]pgtype.UUID, len(ids))
 	for i, id := range ids {
-		all[i] = uuid(id)
+		all[i] = UUID(id)
 	}
 	return all
+}
+
+// warmUp makes the first batch.
+func (r *reserve) warmUp() {
+	if r.max > 0 {
+		r.mu.Lock()
+		r.filling = true
+		r.mu.Unlock()
+		r.fill(min(minReserve, r.max))
+	}
+}
+
+func (r *reserve) ready() (ids []blob.ID, settled bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range r.free {
+		ids = append(ids, one.id)
+	}
+	return ids, !r.filling
 }

@@ -1,6 +1,6 @@
 //go:build unix
 
-package s3
+package objects
 
 import (
 	"errors"
@@ -10,9 +10,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/gofiber/fiber/v3"
-	"github.com/valyala/fasthttp"
 
 	"github.com/fencegate/fencegate/gateway/blob"
 )
@@ -27,7 +24,7 @@ func TestLookUpsThatWaitAreAskedTogetherAndAnsweredEach(t *testing.T) {
 		ids[key] = a.write(key)
 	}
 	first, release := a.held()
-	var all []*lookup
+	var all []*Lookup
 	for i := range keys {
 		all = append(all, a.lookups.begin("b", fmt.Sprintf("k%d", i)), a.lookups.begin("b", fmt.Sprintf("no%d", i)), a.lookups.begin("no", "k1"))
 	}
@@ -97,10 +94,10 @@ func TestALookUpThatFailsFailsAlone(t *testing.T) {
 	if _, err := first.wait(); err != nil {
 		t.Error(err)
 	}
-	for _, l := range []*lookup{good, bad, other} {
-		v, found, err := a.current(l, l.bucket, l.key)
+	for _, l := range []*Lookup{good, bad, other} {
+		v, found, err := a.current(a.t.Context(), l, l.bucket, l.key)
 		if l == bad {
-			if err == nil || errors.Is(err, errDatabaseAway) {
+			if err == nil || errors.Is(err, ErrDatabaseAway) {
 				t.Errorf("text that is none: %v", err)
 			}
 		} else if err != nil || !found || v.ID != id {
@@ -116,16 +113,16 @@ func TestWhoLeavesLeavesTheOthersTheirAnswers(t *testing.T) {
 	id := a.write("x")
 	for gone := range 5 {
 		first, release := a.held()
-		all := []*lookup{first}
+		all := []*Lookup{first}
 		for range 4 {
 			all = append(all, a.lookups.begin("b", "x"))
 		}
 		if gone > 0 { // it waits: nobody asks for it
-			all[gone].leave()
+			all[gone].Leave()
 		}
 		release()
 		if gone == 0 { // it is to read the answer
-			first.leave()
+			first.Leave()
 		}
 		for i, l := range all {
 			if i == gone {
@@ -141,9 +138,9 @@ func TestWhoLeavesLeavesTheOthersTheirAnswers(t *testing.T) {
 	first, release := a.held()
 	reader, beside, last := a.lookups.begin("b", "x"), a.lookups.begin("b", "x"), a.lookups.begin("b", "x")
 	release()
-	first.leave()
-	beside.leave()
-	reader.leave()
+	first.Leave()
+	beside.Leave()
+	reader.Leave()
 	if c, err := last.wait(); err != nil || c.ID != id {
 		t.Errorf("got %x, %v", c.ID, err)
 	}
@@ -163,7 +160,7 @@ func TestLookUpsOutliveALostConnection(t *testing.T) {
 			a := setUpLookups(t, time.Hour)
 			id := a.write("x")
 			first, release := a.held()
-			var all []*lookup
+			var all []*Lookup
 			for range 10 {
 				all = append(all, a.lookups.begin("b", "x"))
 			}
@@ -172,14 +169,14 @@ func TestLookUpsOutliveALostConnection(t *testing.T) {
 			var readers sync.WaitGroup
 			for _, l := range append(all, first) {
 				readers.Go(func() {
-					if v, found, err := a.current(l, l.bucket, l.key); err != nil || !found || l != first && v.ID != id {
+					if v, found, err := a.current(a.t.Context(), l, l.bucket, l.key); err != nil || !found || l != first && v.ID != id {
 						t.Errorf("got %x, %v, %v", v.ID, found, err)
 					}
 				})
 			}
 			readers.Wait()
 			a.nothingIsLeft()
-			if _, found, err := a.current(nil, "b", "x"); err != nil || !found {
+			if _, found, err := a.current(a.t.Context(), nil, "b", "x"); err != nil || !found {
 				t.Errorf("afterwards: %v, %v", found, err)
 			}
 		})
@@ -220,7 +217,7 @@ func TestNobodyWaitsLongForALaterQuestionThatHangs(t *testing.T) {
 	first, release := a.held()
 	hangs := a.lookups.begin("b", "warm")
 	ended := make(chan error, 2)
-	for _, l := range []*lookup{first, hangs} {
+	for _, l := range []*Lookup{first, hangs} {
 		go func() {
 			_, err := l.wait()
 			ended <- err
@@ -249,47 +246,12 @@ func TestNobodyWaitsLongForALaterQuestionThatHangs(t *testing.T) {
 	a.nothingIsLeft()
 }
 
-func TestALookUpAheadIsTakenOnceAndOfItsKeyOnly(t *testing.T) {
-	t.Parallel()
-	var rc fasthttp.RequestCtx
-	l := &lookup{bucket: "b", key: "k"}
-	rc.SetUserValue(localAhead, l)
-	for _, other := range [][2]string{{"b", "other"}, {"other", "k"}} {
-		if takeAhead(&rc, other[0], other[1]) != nil {
-			t.Errorf("taken for %v", other)
-		}
-	}
-	if takeAhead(&rc, "b", "k") != l || takeAhead(&rc, "b", "k") != nil {
-		t.Error("not taken once")
-	}
-}
-
-// PostgreSQL would refuse such a name, and with it the question that others share.
-func TestNoLookUpBeginsForNamesThatCannotBe(t *testing.T) {
-	t.Parallel()
-	a := setUpLookups(t, time.Hour)
-	g := &gate{cfg: config{Options: Options{RootAccessKey: "root"}}, lookups: a.lookups}
-	for path, want := range map[string]bool{"/b/warm": true, "/%ff/warm": false, "/b%00/warm": false, "/b/": false} {
-		var rc fasthttp.RequestCtx
-		rc.Request.SetRequestURI(path)
-		rc.Request.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=root/20260101/us-east-1/s3/aws4_request")
-		c := fiber.New().AcquireCtx(&rc)
-		if got := g.lookAhead(c, ""); got != want {
-			t.Errorf("%s: %v", path, got)
-		}
-		if l := takeAhead(&rc, "b", "warm"); l != nil {
-			_, _ = l.wait()
-		}
-	}
-	a.nothingIsLeft()
-}
-
 func TestALookUpKeepsNoConnectionForGood(t *testing.T) {
 	t.Parallel()
 	a := setUpLookups(t, time.Hour)
 	first, release := a.held()
-	before := a.cfg.Pool.Stat().AcquireCount()
-	all := []*lookup{first}
+	before := a.pool.Stat().AcquireCount()
+	all := []*Lookup{first}
 	for range (maxHanded + 2) * maxAsked { // each question is followed by another one
 		all = append(all, a.lookups.begin("b", "warm"))
 	}
@@ -299,7 +261,7 @@ func TestALookUpKeepsNoConnectionForGood(t *testing.T) {
 			t.Fatalf("got %+v, %v", c, err)
 		}
 	}
-	if n := a.cfg.Pool.Stat().AcquireCount() - before; n != 1 {
+	if n := a.pool.Stat().AcquireCount() - before; n != 1 {
 		t.Errorf("the pool gave a connection %d times meanwhile, want once", n)
 	}
 	a.nothingIsLeft()
@@ -312,7 +274,7 @@ func TestAnAnswerOfAnotherFormIsRefused(t *testing.T) {
 	uuids := "\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x0b\x86\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x10" + strings.Repeat("u", 16)
 	good := []string{eight, strings.Repeat("i", 16), uuids, array, eight, "etag", "{}", eight, "\x01"}
 	take := func(row []string) error {
-		q := &question{asked: []*lookup{{}}}
+		q := &question{asked: []*Lookup{{}}}
 		var values [][]byte
 		for _, v := range row {
 			values = append(values, []byte(v))

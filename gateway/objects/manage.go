@@ -1,4 +1,4 @@
-package s3
+package objects
 
 import (
 	"context"
@@ -58,9 +58,9 @@ func (b *Bucket) scan(row pgx.Row) error {
 }
 
 // Bucket tells what holds in a bucket; [ErrNoBucket] where there is none.
-func (s *Server) Bucket(ctx context.Context, name string) (Bucket, error) {
+func (c *Catalog) Bucket(ctx context.Context, name string) (Bucket, error) {
 	var b Bucket
-	err := s.backend.db.once(ctx, func(ctx context.Context, q querier) error { return b.scan(q.QueryRow(ctx, sqlBucket, name)) })
+	err := c.db.Once(ctx, func(ctx context.Context, q Querier) error { return b.scan(q.QueryRow(ctx, sqlBucket, name)) })
 	if err = noRows(err, ErrNoBucket); err != nil {
 		return Bucket{}, fmt.Errorf("bucket %q: %w", name, err)
 	}
@@ -68,9 +68,9 @@ func (s *Server) Bucket(ctx context.Context, name string) (Bucket, error) {
 }
 
 // Buckets lists at most limit buckets whose names come after `after`, in their order.
-func (s *Server) Buckets(ctx context.Context, after string, limit int) ([]Bucket, error) {
+func (c *Catalog) Buckets(ctx context.Context, after string, limit int) ([]Bucket, error) {
 	var found []Bucket
-	err := s.backend.db.once(ctx, func(ctx context.Context, q querier) error {
+	err := c.db.Once(ctx, func(ctx context.Context, q Querier) error {
 		rows, err := q.Query(ctx, sqlBuckets, after, limit)
 		if err != nil {
 			return err
@@ -87,11 +87,11 @@ func (s *Server) Buckets(ctx context.Context, after string, limit int) ([]Bucket
 // EnsureBucket makes a bucket, or gives an existing one the rule; created says
 // which. ErrRuleInUse where it holds objects that were written under another
 // rule; a [*fence.InvalidError] for a name that S3 does not allow.
-func (s *Server) EnsureBucket(ctx context.Context, name string, rule Rule) (created bool, err error) {
+func (c *Catalog) EnsureBucket(ctx context.Context, name string, rule Rule) (created bool, err error) {
 	if err := checkBucket(name); err != nil {
 		return false, err
 	}
-	created, err = s.backend.db.ensureBucket(ctx, name, rule)
+	created, err = c.ensureBucket(ctx, name, rule)
 	if err != nil {
 		return false, fmt.Errorf("ensure bucket %q with rule %s: %w", name, rule, err)
 	}
@@ -101,11 +101,11 @@ func (s *Server) EnsureBucket(ctx context.Context, name string, rule Rule) (crea
 // CreateBucketIfAbsent makes a bucket with the rule where there is none of that
 // name; one that exists keeps its rule. Created says which, and current is the
 // rule that holds now. A [*fence.InvalidError] for a name that S3 does not allow.
-func (s *Server) CreateBucketIfAbsent(ctx context.Context, name string, rule Rule) (created bool, current Rule, err error) {
+func (c *Catalog) CreateBucketIfAbsent(ctx context.Context, name string, rule Rule) (created bool, current Rule, err error) {
 	if err := checkBucket(name); err != nil {
 		return false, Rule{}, err
 	}
-	created, current, err = s.backend.db.createBucket(ctx, name, rule)
+	created, current, err = c.CreateBucket(ctx, name, rule)
 	if err != nil {
 		return false, Rule{}, fmt.Errorf("create bucket %q with rule %s: %w", name, rule, err)
 	}
@@ -115,11 +115,11 @@ func (s *Server) CreateBucketIfAbsent(ctx context.Context, name string, rule Rul
 // SetKeep chooses what a bucket keeps of older versions. Those that are too many
 // or too old by then go with the next sweep. The error is a [*fence.InvalidError],
 // or [ErrNoBucket].
-func (s *Server) SetKeep(ctx context.Context, bucket string, k Keep) error {
+func (c *Catalog) SetKeep(ctx context.Context, bucket string, k Keep) error {
 	if err := k.validate(); err != nil {
 		return err
 	}
-	if err := s.backend.db.setKeep(ctx, bucket, k); err != nil {
+	if err := c.setKeep(ctx, bucket, k); err != nil {
 		return fmt.Errorf("keep %s of bucket %q: %w", k, bucket, err)
 	}
 	return nil
@@ -128,23 +128,23 @@ func (s *Server) SetKeep(ctx context.Context, bucket string, k Keep) error {
 // SetPrefixRule gives the keys of a bucket that begin with the prefix a rule of
 // their own; the longest prefix counts. [ErrRuleInUse] where objects lie below it
 // that were written under another rule, [ErrNoBucket], or a [*fence.InvalidError].
-func (s *Server) SetPrefixRule(ctx context.Context, bucket, prefix string, rule Rule) error {
+func (c *Catalog) SetPrefixRule(ctx context.Context, bucket, prefix string, rule Rule) error {
 	if prefix == "" {
 		return &fence.InvalidError{Field: "prefix", Reason: "is empty; the rule of all keys is the bucket's"}
 	}
-	if e := checkKey(prefix); e != nil {
+	if e := CheckKey(prefix); e != nil {
 		return &fence.InvalidError{Field: "prefix", Reason: e.Error()}
 	}
-	if err := s.backend.db.prefixRule(ctx, bucket, prefix, &rule); err != nil {
+	if err := c.prefixRule(ctx, bucket, prefix, &rule); err != nil {
 		return fmt.Errorf("rule %s of prefix %q in bucket %q: %w", rule, prefix, bucket, err)
 	}
 	return nil
 }
 
 // DropPrefixRule lets the keys below a prefix follow the rule of a shorter prefix
-// or of the bucket again. Errors are as with [Server.SetPrefixRule].
-func (s *Server) DropPrefixRule(ctx context.Context, bucket, prefix string) error {
-	if err := s.backend.db.prefixRule(ctx, bucket, prefix, nil); err != nil {
+// or of the bucket again. Errors are as with [Catalog.SetPrefixRule].
+func (c *Catalog) DropPrefixRule(ctx context.Context, bucket, prefix string) error {
+	if err := c.prefixRule(ctx, bucket, prefix, nil); err != nil {
 		return fmt.Errorf("drop the rule of prefix %q in bucket %q: %w", prefix, bucket, err)
 	}
 	return nil

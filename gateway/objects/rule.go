@@ -1,4 +1,4 @@
-package s3
+package objects
 
 import (
 	"fmt"
@@ -123,3 +123,9 @@ func (r *Rule) read(mode string) {
 		r.mode = ""
 	}
 }
+
+// Unchecked reports whether writes need no token, as under [NoRule].
+func (r Rule) Unchecked() bool { return r.mode == modeNone }
+
+// IsMonotone reports whether tokens are minted elsewhere, as under [Rule.Monotone].
+func (r Rule) IsMonotone() bool { return r.mode == modeMonotone }

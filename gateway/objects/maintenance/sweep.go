@@ -1,9 +1,10 @@
-package s3
+package maintenance
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"sync"
 	"time"
 
@@ -11,9 +12,11 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/objects"
 )
 
 const (
+	sqlAdopt     = "SELECT adopted, named FROM objects.adopt($1, $2)"
 	sqlPrune     = "SELECT pruned, coalesce(bucket, ''), key FROM objects.prune_versions($1, $2, $3, $4)"
 	sqlForget    = "SELECT objects.forget_deletions($1, $2, $3)"
 	sqlCondemn   = "SELECT objects.condemn($1, $2, $3, $4)"
@@ -55,25 +58,20 @@ type Swept struct {
 // versions. The row is marked and committed before its bytes go, so a crash at
 // any moment loses nothing and the next sweep goes on. Bytes that the store can't
 // delete stop nothing; the error joins what was said of each. Several sweeps may
-// run at once. It touches no store of another's, see [Catalog.Claim].
-func (s *Server) Sweep(ctx context.Context, o Sweep) (Swept, error) {
-	return (&Catalog{db: s.backend.db}).Sweep(ctx, s.cfg.Store, o)
-}
-
-// Sweep is [Server.Sweep] without a server.
-func (c *Catalog) Sweep(ctx context.Context, store blob.Store, o Sweep) (Swept, error) {
+// run at once. It touches no store of another's, see [Keeper.Claim].
+func (k *Keeper) Sweep(ctx context.Context, o Sweep) (Swept, error) {
 	orDefault(&o.PendingAge, 24*time.Hour)
 	orDefault(&o.SupersededAge, 24*time.Hour)
 	orDefault(&o.DeletionAge, 30*24*time.Hour)
 	orDefault(&o.UnknownAge, 24*time.Hour)
-	own := func() error { return c.Claim(ctx, store, false) }
+	own := func() error { return k.Claim(ctx, false) }
 	if o.DryRun { // which writes no mark either
-		own = func() error { _, _, err := c.whose(ctx, store); return err }
+		own = func() error { _, _, err := k.whose(ctx); return err }
 	}
 	if err := own(); err != nil {
 		return Swept{}, fmt.Errorf("sweep: %w", err)
 	}
-	s := sweeper{db: c.db, store: store, Sweep: o, pace: pace{rate: o.Rate}, own: own}
+	s := sweeper{db: k.db, store: k.store, Sweep: o, pace: pace{rate: o.Rate}, own: own}
 	err := s.mark(ctx)
 	if err == nil && !o.DryRun {
 		err = s.remove(ctx)
@@ -85,7 +83,7 @@ func (c *Catalog) Sweep(ctx context.Context, store blob.Store, o Sweep) (Swept, 
 type sweeper struct {
 	Sweep
 
-	db    database
+	db    objects.Database
 	store blob.Store
 	own   func() error // nil while the store is this database's
 	pace  pace
@@ -111,12 +109,14 @@ func (s *sweeper) mark(ctx context.Context) error {
 		args       []any
 		count      *int
 	}{
-		{"forget deletions", sqlForget, []any{interval(s.DeletionAge), limit, s.DryRun}, &s.swept.Forgotten},
-		{"condemn", sqlCondemn, []any{interval(s.PendingAge), interval(s.SupersededAge), limit, s.DryRun}, &s.swept.Condemned},
+		{"forget deletions", sqlForget, []any{objects.Interval(s.DeletionAge), limit, s.DryRun}, &s.swept.Forgotten},
+		{"condemn", sqlCondemn, []any{objects.Interval(s.PendingAge), objects.Interval(s.SupersededAge), limit, s.DryRun}, &s.swept.Condemned},
 	} {
 		for {
 			var n int
-			err := s.db.once(ctx, func(ctx context.Context, q querier) error { return q.QueryRow(ctx, step.sql, step.args...).Scan(&n) })
+			err := s.db.Once(ctx, func(ctx context.Context, q objects.Querier) error {
+				return q.QueryRow(ctx, step.sql, step.args...).Scan(&n)
+			})
 			if err != nil {
 				return fmt.Errorf("sweep: %s: %w", step.doing, err)
 			}
@@ -135,7 +135,7 @@ func (s *sweeper) prune(ctx context.Context) error {
 	for {
 		var n int
 		var next string
-		err := s.db.once(ctx, func(ctx context.Context, q querier) error {
+		err := s.db.Once(ctx, func(ctx context.Context, q objects.Querier) error {
 			var last *string
 			err := q.QueryRow(ctx, sqlPrune, bucket, key, pruneBatch, s.DryRun).Scan(&n, &next, &last)
 			if err == nil {
@@ -154,7 +154,7 @@ func (s *sweeper) prune(ctx context.Context) error {
 // remove deletes the bytes of condemned blobs.
 func (s *sweeper) remove(ctx context.Context) error {
 	var begun time.Time
-	err := s.db.once(ctx, func(ctx context.Context, q querier) error { return q.QueryRow(ctx, sqlClock).Scan(&begun) })
+	err := s.db.Once(ctx, func(ctx context.Context, q objects.Querier) error { return q.QueryRow(ctx, sqlClock).Scan(&begun) })
 	if err != nil {
 		return fmt.Errorf("sweep: %w", err)
 	}
@@ -178,8 +178,8 @@ func (s *sweeper) remove(ctx context.Context) error {
 // each that the store would not delete; err stops the sweep.
 func (s *sweeper) removeSome(ctx context.Context, begun time.Time) (deleted int, failed []error, err error) {
 	var ids []pgtype.UUID
-	err = s.db.once(ctx, func(ctx context.Context, q querier) error {
-		rows, err := q.Query(ctx, sqlCondemned, interval(s.PendingAge/2), begun, sweepBatch)
+	err = s.db.Once(ctx, func(ctx context.Context, q objects.Querier) error {
+		rows, err := q.Query(ctx, sqlCondemned, objects.Interval(s.PendingAge/2), begun, sweepBatch)
 		if err != nil {
 			return err
 		}
@@ -190,7 +190,7 @@ func (s *sweeper) removeSome(ctx context.Context, begun time.Time) (deleted int,
 		return 0, nil, fmt.Errorf("sweep: list condemned blobs: %w", err)
 	}
 	gone, stuck, failed, err := s.removeAll(ctx, ids)
-	noted := s.db.once(context.WithoutCancel(ctx), exec(sqlSwept, gone, stuck, interval(2*s.PendingAge)))
+	noted := s.db.Once(context.WithoutCancel(ctx), objects.Exec(sqlSwept, gone, stuck, objects.Interval(2*s.PendingAge)))
 	if noted != nil {
 		err = errors.Join(err, fmt.Errorf("sweep: note what was deleted: %w", noted))
 	}
@@ -249,6 +249,47 @@ func (p *pace) wait(ctx context.Context) error {
 	}
 }
 
-func interval(d time.Duration) pgtype.Interval {
-	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: true}
+func orDefault[T time.Duration](v *T, def T) {
+	if *v <= 0 {
+		*v = def
+	}
+}
+
+// adopt looks through the store for blobs without a row, and what a crash left of
+// others.
+func (s *sweeper) adopt(ctx context.Context) error {
+	old := time.Now().Add(-s.UnknownAge)
+	var batch []pgtype.UUID
+	flush := func() error {
+		var adopted, named int
+		err := s.db.Once(ctx, func(ctx context.Context, q objects.Querier) error {
+			return q.QueryRow(ctx, sqlAdopt, batch, s.DryRun).Scan(&adopted, &named)
+		})
+		s.swept.Adopted += adopted
+		s.swept.Named += named
+		batch = batch[:0]
+		return err
+	}
+	lists := []iter.Seq2[blob.Info, error]{s.store.All(ctx)}
+	if left, ok := s.store.(interface {
+		Unfinished(ctx context.Context) iter.Seq2[blob.Info, error]
+	}); ok {
+		lists = append(lists, left.Unfinished(ctx))
+	}
+	for _, list := range lists {
+		for info, err := range list {
+			if err != nil {
+				return err
+			}
+			if info.Changed.After(old) {
+				continue
+			}
+			if batch = append(batch, objects.UUID(info.ID)); len(batch) == sweepBatch {
+				if err := flush(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return flush()
 }

@@ -1,8 +1,8 @@
-package s3
+package maintenance
 
 import (
 	"context"
-	"crypto/md5" //nolint:gosec // S3 defines the ETag as the MD5 of the bytes
+	"crypto/md5"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/objects"
 )
 
 const (
@@ -75,13 +76,13 @@ type Finding struct {
 // MD5 and the checksum that were recorded when they were written. What it finds goes to report;
 // the error is only about what kept it from looking. What was overwritten
 // meanwhile and swept is no finding.
-func (c *Catalog) Verify(ctx context.Context, store blob.Store, o Verify, report func(Finding)) (Verified, error) {
+func (k *Keeper) Verify(ctx context.Context, o Verify, report func(Finding)) (Verified, error) {
 	if o.Bucket != "" {
-		if _, err := c.db.rule(ctx, o.Bucket); err != nil {
+		if _, err := objects.NewCatalog(k.db).Rule(ctx, o.Bucket); err != nil {
 			return Verified{}, fmt.Errorf("verify bucket %q: %w", o.Bucket, err)
 		}
 	}
-	v := verifier{Verify: o, db: c.db, store: store, report: report, begun: time.Now(), buffer: make([]byte, 128<<10)}
+	v := verifier{Verify: o, db: k.db, store: k.store, report: report, begun: time.Now(), buffer: make([]byte, 128<<10)}
 	err := v.pages(ctx, sqlVerifyCurrent)
 	if err == nil && o.Kept {
 		err = v.pages(ctx, sqlVerifyKept)
@@ -92,7 +93,7 @@ func (c *Catalog) Verify(ctx context.Context, store blob.Store, o Verify, report
 type verifier struct {
 	Verify
 
-	db     database
+	db     objects.Database
 	store  blob.Store
 	report func(Finding)
 	done   Verified
@@ -117,7 +118,7 @@ func (v *verifier) pages(ctx context.Context, sql string) error {
 	last := recorded{bucket: v.Bucket, key: v.After}
 	for {
 		var page []recorded
-		err := v.db.once(ctx, func(ctx context.Context, q querier) error {
+		err := v.db.Once(ctx, func(ctx context.Context, q objects.Querier) error {
 			args := []any{last.bucket, last.key, v.Bucket, v.Prefix, verifyPage}
 			if sql == sqlVerifyKept {
 				args = append(args, last.order)
@@ -249,8 +250,8 @@ func (v *verifier) slow(ctx context.Context) error {
 // bad reports a finding, unless the version has gone meanwhile.
 func (v *verifier) bad(ctx context.Context, r recorded, id, problem string, cause error) error {
 	var there bool
-	err := v.db.once(ctx, func(ctx context.Context, q querier) error {
-		return q.QueryRow(ctx, sqlStillThere, r.bucket, r.key, uuid(r.id)).Scan(&there)
+	err := v.db.Once(ctx, func(ctx context.Context, q objects.Querier) error {
+		return q.QueryRow(ctx, sqlStillThere, r.bucket, r.key, objects.UUID(r.id)).Scan(&there)
 	})
 	if err != nil {
 		return fmt.Errorf("verify: %w", err)

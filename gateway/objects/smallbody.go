@@ -1,4 +1,4 @@
-package s3
+package objects
 
 import (
 	"bytes"
@@ -30,10 +30,10 @@ type loaded struct {
 }
 
 // load reads a piece that is small.
-func (b *backend) load(from wholeReader, p piece) (io.ReadCloser, error) {
+func load(ctx context.Context, from wholeReader, p piece) (io.ReadCloser, error) {
 	buf := smallBodies.Get().(*[]byte)
 	data := (*buf)[:p.length]
-	if err := from.ReadAt(b.base, p.id, p.offset, data); err != nil {
+	if err := from.ReadAt(ctx, p.id, p.offset, data); err != nil {
 		smallBodies.Put(buf)
 		return nil, err
 	}

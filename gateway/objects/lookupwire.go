@@ -1,4 +1,4 @@
-package s3
+package objects
 
 import (
 	"encoding/binary"
@@ -15,7 +15,7 @@ import (
 
 // current is the current version of a key, as far as there is one.
 type current struct {
-	version
+	Stored
 
 	bucket, key bool // whether there is such a bucket, and such a key in it
 }
@@ -46,15 +46,15 @@ func (q *question) statement() (sql string, values [][]byte) {
 		return sqlAskOne, [][]byte{[]byte(q.asked[0].bucket), []byte(q.asked[0].key)}
 	}
 	return sqlAskMany, [][]byte{
-		q.texts(func(l *lookup) string { return l.bucket }),
-		q.texts(func(l *lookup) string { return l.key }),
+		q.texts(func(l *Lookup) string { return l.bucket }),
+		q.texts(func(l *Lookup) string { return l.key }),
 	}
 }
 
 const arrayHead = 20 // bytes: dimensions, flags, type, length, lower bound
 
 // texts encodes a text[] of one text for each look-up.
-func (q *question) texts(of func(*lookup) string) []byte {
+func (q *question) texts(of func(*Lookup) string) []byte {
 	size := arrayHead
 	for _, l := range q.asked {
 		size += 4 + len(of(l))
@@ -95,7 +95,7 @@ func (q *question) take(row [][]byte) error {
 }
 
 // take reads what is there of a version only.
-func (v *version) take(row [][]byte) error {
+func (v *Stored) take(row [][]byte) error {
 	if len(row[0]) != len(v.ID) || len(row[3]) != 8 {
 		return errAnswer
 	}

@@ -1,8 +1,7 @@
-package s3
+package objects
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,26 +13,27 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/gateway/blob"
 )
 
-// database runs the statements on the schema objects, each a transaction of its
+// Database runs the statements on the schema objects, each a transaction of its
 // own. Safe for concurrent use.
-type database struct {
+type Database struct {
 	pool    *pgxpool.Pool
 	timeout time.Duration // of one statement, waiting for a connection included
 	fresh   chan struct{} // holds one for each connection beside the pool's
 }
 
-func newDatabase(pool *pgxpool.Pool, timeout time.Duration) database {
-	return database{pool: pool, timeout: timeout, fresh: make(chan struct{}, pool.Config().MaxConns)}
+// NewDatabase runs statements on a pool that is logged in as a member of
+// fence_gateway. The timeout is of one statement. Default 30s.
+func NewDatabase(pool *pgxpool.Pool, timeout time.Duration) Database {
+	if timeout <= 0 {
+		timeout = statementTimeout
+	}
+	return Database{pool: pool, timeout: timeout, fresh: make(chan struct{}, pool.Config().MaxConns)}
 }
 
-// errDatabaseAway: PostgreSQL can't be reached, and nothing was changed.
-var errDatabaseAway = errors.New("PostgreSQL can't be reached")
-
-// querier is a pool or a connection.
-type querier interface {
+// Querier is a pool or a connection.
+type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
@@ -60,8 +60,8 @@ func transient(err error) bool {
 	return ok && (strings.HasPrefix(pgErr.Code, "40") || strings.HasPrefix(pgErr.Code, "53") || strings.HasPrefix(pgErr.Code, "57P"))
 }
 
-// once runs a statement that changes nothing, or whose effect nobody relies on.
-func (d database) once(ctx context.Context, f func(context.Context, querier) error) error {
+// Once runs a statement that changes nothing, or whose effect nobody relies on.
+func (d Database) Once(ctx context.Context, f func(context.Context, Querier) error) error {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
 	err := f(ctx, d.pool)
@@ -74,7 +74,7 @@ func (d database) once(ctx context.Context, f func(context.Context, querier) err
 	if _, ours := errors.AsType[pgx.ScanArgError](err); ours {
 		return err
 	}
-	return fmt.Errorf("%w: %w", errDatabaseAway, err)
+	return fmt.Errorf("%w: %w", ErrDatabaseAway, err)
 }
 
 const (
@@ -82,14 +82,14 @@ const (
 	settlePause = 50 * time.Millisecond // doubles with each try
 )
 
-// settle runs a statement that can be repeated, until its outcome is known: a
+// Settle runs a statement that can be repeated, until its outcome is known: a
 // lost acknowledgement is followed by the same statement on a fresh connection,
 // which locks the rows that the first try may still be changing, and answers
 // with what that one did. An outcome that stays unknown is an [*unknownError].
 //
 // Connections beside the pool's are at most as many as the pool's, so that a
 // PostgreSQL in trouble is not asked for one by each request.
-func (d database) settle(ctx context.Context, f func(context.Context, querier) error) error {
+func (d Database) Settle(ctx context.Context, f func(context.Context, Querier) error) error {
 	lost := false
 	pause := settlePause
 	for try := 1; ; try++ {
@@ -105,7 +105,7 @@ func (d database) settle(ctx context.Context, f func(context.Context, querier) e
 				return err // a try that is still on its way will be refused, too: tokens only rise
 			}
 		} else {
-			err = fmt.Errorf("%w: %w", errDatabaseAway, err)
+			err = fmt.Errorf("%w: %w", ErrDatabaseAway, err)
 		}
 		switch {
 		case !certain && try < settleTries && ctx.Err() == nil:
@@ -129,7 +129,7 @@ func (e *unknownError) Error() string        { return "outcome is unknown: " + e
 func (e *unknownError) Unwrap() error        { return e.cause }
 func (e *unknownError) Is(target error) bool { return target == fence.ErrUnknown }
 
-func (d database) try(ctx context.Context, fresh bool, f func(context.Context, querier) error) error {
+func (d Database) try(ctx context.Context, fresh bool, f func(context.Context, Querier) error) error {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
 	if !fresh {
@@ -160,9 +160,9 @@ type notSent struct{ error }
 func (e notSent) Unwrap() error     { return e.error }
 func (e notSent) SafeToRetry() bool { return true }
 
-// exec runs a statement without a result.
-func exec(sql string, args ...any) func(context.Context, querier) error {
-	return func(ctx context.Context, q querier) error {
+// Exec runs a statement without a result.
+func Exec(sql string, args ...any) func(context.Context, Querier) error {
+	return func(ctx context.Context, q Querier) error {
 		rows, err := q.Query(ctx, sql, args...)
 		if err != nil {
 			return err
@@ -172,55 +172,28 @@ func exec(sql string, args ...any) func(context.Context, querier) error {
 	}
 }
 
-// version is a row of objects.versions.
-type version struct {
-	ID         [16]byte
-	Blobs      [][16]byte
-	BlobSizes  []int64
-	Size       int64
-	ETag       string
-	Attributes attributes
-	CreatedAt  time.Time
-	Kept       bool // its bucket keeps versions, so clients see its id
+// UUID is an id as a statement's argument, in any of pgx's modes.
+func UUID(id [16]byte) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
+
+// noRows replaces the error of a query that found nothing.
+func noRows(err, instead error) error {
+	if err == pgx.ErrNoRows { //nolint:errorlint // once returns it bare
+		return instead
+	}
+	return err
 }
 
-// shownID is the id for clients of a bucket that keeps versions, else nil.
-func (v version) shownID() *string {
-	if !v.Kept {
+const statementTimeout = 30 * time.Second
+
+// Interval is a duration as a statement's argument.
+func Interval(d time.Duration) pgtype.Interval {
+	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: true}
+}
+
+// given is nil for an empty text.
+func given(s string) *string {
+	if s == "" {
 		return nil
 	}
-	id := blob.ID(v.ID).String()
-	return &id
+	return &s
 }
-
-// attributes are what a read gives back beside the bytes. Empty ones are left out.
-type attributes struct {
-	ContentType        string            `json:"content_type,omitempty"`
-	ContentEncoding    string            `json:"content_encoding,omitempty"`
-	ContentDisposition string            `json:"content_disposition,omitempty"`
-	ContentLanguage    string            `json:"content_language,omitempty"`
-	CacheControl       string            `json:"cache_control,omitempty"`
-	Expires            string            `json:"expires,omitempty"`
-	Metadata           map[string]string `json:"metadata,omitempty"`
-	ChecksumAlgorithm  string            `json:"checksum_algorithm,omitempty"`
-	Checksum           string            `json:"checksum,omitempty"`       // base64
-	ChecksumType       string            `json:"checksum_type,omitempty"`  // of an upload under way; a checksum shows it by itself
-	PartChecksums      []string          `json:"part_checksums,omitempty"` // base64; read only where they are asked for
-	Tags               map[string]string `json:"tags,omitempty"`
-}
-
-func (v *version) scan(row pgx.Row) error {
-	var text []byte
-	if err := row.Scan(&v.ID, &v.Blobs, &v.BlobSizes, &v.Size, &v.ETag, &text, &v.CreatedAt, &v.Kept); err != nil {
-		return err
-	}
-	if err := json.Unmarshal(text, &v.Attributes); err != nil {
-		return fmt.Errorf("read the attributes of version %x: %w", v.ID, err)
-	}
-	return nil
-}
-
-// uuid is an id as a statement's argument, in any of pgx's modes.
-func uuid(id [16]byte) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
-
-const versionColumns = "id, blobs, blob_sizes, size, etag, attributes - 'part_checksums', created_at, objects.keeps(bucket)"

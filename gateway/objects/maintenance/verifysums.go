@@ -1,10 +1,12 @@
-package s3
+package maintenance
 
 import (
 	"encoding/base64"
 	"fmt"
 	"hash"
 	"strconv"
+
+	"github.com/fencegate/fencegate/gateway/objects"
 )
 
 // resummed makes the checksum that was recorded for a version anew, of the bytes
@@ -23,9 +25,9 @@ func resum(algorithm, recorded string) *resummed {
 	if recorded == "" {
 		return r
 	}
-	r.all = checksumHash(algorithm)
-	if isComposite(recorded) {
-		r.part = checksumHash(algorithm)
+	r.all = objects.ChecksumHash(algorithm)
+	if objects.IsComposite(recorded) {
+		r.part = objects.ChecksumHash(algorithm)
 	}
 	return r
 }

@@ -1,0 +1,121 @@
+package objects
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+const (
+	sqlCreateBucket = "SELECT created, current_depth, current_mode FROM objects.create_bucket($1, $2, $3)"
+	sqlEnsureBucket = "SELECT objects.ensure_bucket($1, $2, $3)"
+	sqlPrefixRule   = "SELECT objects.set_prefix_rule($1, $2, $3, $4)"
+	sqlDeleteBucket = "SELECT objects.delete_bucket($1)"
+	sqlRule         = "SELECT r.depth, r.mode FROM objects.rule_of($1, $2) r WHERE r.depth IS NOT NULL" // without the bucket it gives NULLs
+	sqlListBuckets  = "SELECT name, created_at FROM objects.buckets WHERE name > $1 AND starts_with(name, $2) ORDER BY name LIMIT $3"
+	sqlSetKeep      = "SELECT objects.set_keep($1, $2, $3)"
+	sqlKeep         = "SELECT keep_count, keep_age FROM objects.buckets WHERE name = $1"
+)
+
+// CreateBucket makes the bucket where there is none. It reports whether it did,
+// also where the acknowledgement of that was lost, and the bucket's rule.
+func (c *Catalog) CreateBucket(ctx context.Context, bucket string, rule Rule) (created bool, current Rule, err error) {
+	again := false
+	err = c.db.Settle(ctx, func(ctx context.Context, q Querier) error {
+		var mode string
+		err := q.QueryRow(ctx, sqlCreateBucket, bucket, rule.depth, rule.stored()).Scan(&created, &current.depth, &mode)
+		current.read(mode)
+		created = created || again && current == rule
+		again = true
+		return err
+	})
+	return created, current, err
+}
+
+// ensureBucket makes the bucket, or gives it the rule; created says which.
+func (c *Catalog) ensureBucket(ctx context.Context, bucket string, rule Rule) (created bool, err error) {
+	err = c.db.Settle(ctx, func(ctx context.Context, q Querier) error {
+		return q.QueryRow(ctx, sqlEnsureBucket, bucket, rule.depth, rule.stored()).Scan(&created)
+	})
+	return created, err
+}
+
+// prefixRule gives a prefix a rule of its own, or with nil takes it away.
+func (c *Catalog) prefixRule(ctx context.Context, bucket, prefix string, rule *Rule) error {
+	var depth *int
+	mode := ""
+	if rule != nil {
+		depth, mode = &rule.depth, rule.stored()
+	}
+	return c.db.Settle(ctx, Exec(sqlPrefixRule, bucket, prefix, depth, mode))
+}
+
+// DeleteBucket removes an empty bucket; also where the acknowledgement of that was lost.
+func (c *Catalog) DeleteBucket(ctx context.Context, bucket string) error {
+	err := c.db.Settle(ctx, Exec(sqlDeleteBucket, bucket))
+	if errors.Is(err, fence.ErrUnknown) && errors.Is(err, ErrNoBucket) {
+		return nil // the try whose answer was lost removed it
+	}
+	return err
+}
+
+// Rule is the bucket's rule, or [ErrNoBucket].
+func (c *Catalog) Rule(ctx context.Context, bucket string) (Rule, error) {
+	return c.RuleOf(ctx, bucket, "")
+}
+
+// RuleOf is the rule of a key, or [ErrNoBucket].
+func (c *Catalog) RuleOf(ctx context.Context, bucket, key string) (Rule, error) {
+	var r Rule
+	var mode string
+	err := c.db.Once(ctx, func(ctx context.Context, q Querier) error {
+		return q.QueryRow(ctx, sqlRule, bucket, key).Scan(&r.depth, &mode)
+	})
+	r.read(mode)
+	return r, noRows(err, ErrNoBucket)
+}
+
+func (c *Catalog) setKeep(ctx context.Context, bucket string, k Keep) error {
+	count, age := pgtype.Int4{Int32: int32(k.Versions), Valid: !k.All && k.For == 0}, pgtype.Interval{}
+	if k.For > 0 {
+		age = Interval(k.For)
+	}
+	return c.db.Settle(ctx, Exec(sqlSetKeep, bucket, count, age))
+}
+
+// Keep is what a bucket keeps, or [ErrNoBucket].
+func (c *Catalog) Keep(ctx context.Context, bucket string) (Keep, error) {
+	var count pgtype.Int4
+	var age pgtype.Interval
+	err := c.db.Once(ctx, func(ctx context.Context, q Querier) error { return q.QueryRow(ctx, sqlKeep, bucket).Scan(&count, &age) })
+	if err = noRows(err, ErrNoBucket); err != nil {
+		return Keep{}, err
+	}
+	return keepOf(count, age), nil
+}
+
+// BucketEntry is a bucket in a list.
+type BucketEntry struct {
+	Name    string
+	Created time.Time
+}
+
+// ListBuckets lists at most limit buckets whose names begin with the prefix and come
+// after the given one, in their order.
+func (c *Catalog) ListBuckets(ctx context.Context, after, prefix string, limit int) ([]BucketEntry, error) {
+	var all []BucketEntry
+	err := c.db.Once(ctx, func(ctx context.Context, q Querier) error {
+		rows, err := q.Query(ctx, sqlListBuckets, after, prefix, limit)
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[BucketEntry])
+		return err
+	})
+	return all, err
+}

@@ -1,0 +1,163 @@
+package objects
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/blob"
+)
+
+// SQLSTATEs of the schema objects; the migration says what they mean.
+const (
+	stateNoBucket       = "ZO001"
+	statePrecondition   = "ZO002"
+	stateNoKey          = "ZO003"
+	stateGivenUp        = "ZO004"
+	stateBucketNotEmpty = "ZO005"
+	stateOtherRequest   = "ZO006"
+	stateRuleInUse      = "ZO007"
+	stateNoUpload       = "ZO008"
+	stateNoVersion      = "ZO009"
+
+	stateNotText      = "22021" // character_not_in_repertoire
+	stateUntranslated = "22P05" // untranslatable_character, a NUL in JSON
+)
+
+// What PostgreSQL refuses, or the catalogue does not have.
+var (
+	ErrNoBucket       = errors.New("no such bucket")
+	ErrNoKey          = errors.New("no such key")
+	ErrNoVersion      = errors.New("no such version") // any more
+	ErrNoUpload       = errors.New("no such upload")
+	ErrVersionID      = errors.New("no version has such an id")
+	ErrBucketNotEmpty = errors.New("the bucket is not empty")
+	ErrRuleInUse      = errors.New("the bucket's rule can't change while it holds objects") // written under another rule
+	ErrOtherRequest   = errors.New("the invocation id was used for another request on the same key")
+)
+
+// What fails on the way of an upload.
+var (
+	ErrGivenUp      = errors.New("the upload took so long that it was given up")
+	ErrIncomplete   = errors.New("the body is not as long as was announced")
+	ErrStoreFailed  = errors.New("blob store failed")           // the blob store, not the client's connection
+	ErrDatabaseAway = errors.New("PostgreSQL can't be reached") // and nothing was changed
+)
+
+// PreconditionError: what is there is not what the write expects.
+type PreconditionError struct{ Condition string } // the header's name, as PostgreSQL says it
+
+func (e *PreconditionError) Error() string { return "the condition " + e.Condition + " does not hold" }
+
+// MarkerError: a deletion stands where an object was asked for.
+type MarkerError struct {
+	ID    blob.ID
+	Named bool // it was asked for by its id; else it hides the key
+}
+
+func (e *MarkerError) Error() string { return "a deletion, " + e.ID.String() + ", stands there" }
+
+// Unwrap makes a hidden key [ErrNoKey].
+func (e *MarkerError) Unwrap() error {
+	if e.Named {
+		return nil
+	}
+	return ErrNoKey
+}
+
+// NoVersionError is [ErrNoVersion] of a read that names one.
+type NoVersionError struct{ Key, Version string }
+
+func (e *NoVersionError) Error() string {
+	return fmt.Sprintf("no such version: %s of %q", e.Version, e.Key)
+}
+func (e *NoVersionError) Unwrap() error { return ErrNoVersion }
+
+// NoUploadError is [ErrNoUpload] of a request that names one.
+type NoUploadError struct{ ID string }
+
+func (e *NoUploadError) Error() string { return fmt.Sprintf("no such upload: %q", e.ID) }
+func (e *NoUploadError) Unwrap() error { return ErrNoUpload }
+
+// TextError: a name or a value is not UTF-8 text without NUL, which PostgreSQL can't hold.
+type TextError struct{ What string }
+
+func (e *TextError) Error() string {
+	return "InvalidArgument: The " + e.What + " is not UTF-8 text without NUL."
+}
+
+// KeyTooLongError: a key has more than [MaxKey] bytes.
+type KeyTooLongError struct{ Size int }
+
+func (e *KeyTooLongError) Error() string { return "KeyTooLongError: Your key is too long" }
+
+// TooLargeError: a blob would have more bytes than the store takes.
+type TooLargeError struct{ Size int64 }
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("%d bytes are more than a blob may have", e.Size)
+}
+
+// BodyError: reading the client's body failed. Nothing was stored.
+type BodyError struct{ Cause error }
+
+func (e *BodyError) Error() string { return "read the body: " + e.Cause.Error() }
+func (e *BodyError) Unwrap() error { return e.Cause }
+
+// translate turns PostgreSQL's refusals into errors that say what they mean;
+// other errors stay as they are.
+func translate(err error) error {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return err
+	}
+	switch pgErr.Code {
+	case statePrecondition:
+		return &PreconditionError{Condition: pgErr.Detail}
+	case stateNoKey:
+		return ErrNoKey
+	case stateBucketNotEmpty:
+		return ErrBucketNotEmpty
+	case stateNoBucket:
+		return ErrNoBucket
+	case stateGivenUp:
+		return ErrGivenUp
+	case stateOtherRequest:
+		return ErrOtherRequest
+	case stateNoVersion:
+		return ErrNoVersion
+	case stateNoUpload:
+		return ErrNoUpload
+	case stateNotText, stateUntranslated:
+		return &TextError{What: "request"}
+	case stateRuleInUse:
+		return ErrRuleInUse
+	}
+	return fenceError(pgErr)
+}
+
+// fenceError reads the facts of a refusal by the fence from an error's DETAIL.
+func fenceError(pgErr *pgconn.PgError) error {
+	var d struct {
+		Resource, Needed    string
+		Presented, Recorded json.Number
+	}
+	_ = json.Unmarshal([]byte(pgErr.Detail), &d) // facts that are missing stay empty
+	token := func(n json.Number) fence.Token { i, _ := n.Int64(); return fence.Token(i) }
+	switch pgErr.Code {
+	case "ZF001":
+		return &fence.StaleError{Resource: d.Resource, Presented: token(d.Presented), Recorded: token(d.Recorded)}
+	case "ZF002":
+		return &fence.NoGrantError{Needed: d.Needed}
+	case "ZF003":
+		return &fence.NeverIssuedError{Resource: d.Resource, Presented: token(d.Presented), Recorded: token(d.Recorded)}
+	case "ZF004":
+		return &fence.WrongResourceError{Resource: d.Resource, Needed: d.Needed}
+	case "ZF005":
+		return &fence.UndrainedError{Resource: d.Resource, Token: token(d.Recorded), Detail: pgErr.Message}
+	}
+	return pgErr
+}

@@ -1,0 +1,158 @@
+package objects
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/fencegate/fencegate/gateway/blob"
+)
+
+const (
+	foundColumns = `coalesce(v.id, '00000000-0000-0000-0000-000000000000'), coalesce(v.blobs, '{}'), coalesce(v.blob_sizes, '{}'), coalesce(v.size, 0),
+	coalesce(v.etag, ''), coalesce(v.attributes - 'part_checksums', '{}'), coalesce(v.created_at, b.created_at), b.keep_count IS DISTINCT FROM 0`
+
+	// Both give one row where the bucket exists; its version is NULL where the key does not.
+	sqlCurrent = "SELECT v.id IS NOT NULL, " + foundColumns + `
+	FROM objects.buckets b
+	LEFT JOIN objects.pointers p ON p.bucket = b.name AND p.key = $2
+	LEFT JOIN objects.versions v ON v.id = p.version
+	WHERE b.name = $1`
+	sqlFind = "SELECT v.id IS NOT NULL, coalesce(v.deletion, false), " + foundColumns + `
+	FROM objects.buckets b
+	LEFT JOIN objects.versions v ON v.id = $3 AND v.bucket = b.name AND v.key = $2 AND (v.kept_order IS NOT NULL
+		OR EXISTS (SELECT FROM objects.pointers p WHERE p.bucket = b.name AND p.key = $2 AND p.version = v.id))
+	WHERE b.name = $1`
+	// The deletion that hides a key, if any.
+	sqlHidden = `SELECT v.id, v.deletion FROM objects.versions v
+	WHERE v.bucket = $1 AND v.key = $2 AND v.kept_order IS NOT NULL ORDER BY v.kept_order DESC LIMIT 1`
+
+	sqlPartChecksums = "SELECT coalesce(ARRAY(SELECT jsonb_array_elements_text(attributes -> 'part_checksums')), '{}') FROM objects.versions WHERE id = $1"
+)
+
+// Reader finds versions and reads their bytes. It needs no grant. Safe for
+// concurrent use. Of any read the look at the pointer is over before the first
+// byte is read: no transaction waits for a slow reader.
+type Reader struct {
+	db      Database
+	store   blob.Store
+	lookups *lookups
+}
+
+// NewReader reads versions from a database, and their bytes from a store.
+func NewReader(db Database, store blob.Store, log *slog.Logger) *Reader {
+	return &Reader{db: db, store: store, lookups: newLookups(db, log)}
+}
+
+// LooksAhead reports whether [Reader.Begin] may be called.
+func (r *Reader) LooksAhead() bool { return r.lookups.limit > 0 }
+
+// Begin begins to look for a key's current version, and does not wait for the
+// answer. The look-up goes to [Reader.Find], or its Leave is called.
+func (r *Reader) Begin(bucket, key string) *Lookup { return r.lookups.begin(bucket, key) }
+
+// Find is the version that a read asks for: with "" as its id the current one. The
+// look-up may have begun before; ahead is nil where none did. The error is
+// [ErrNoBucket], [ErrNoKey], [ErrVersionID], a [*NoVersionError] or a [*MarkerError].
+func (r *Reader) Find(ctx context.Context, ahead *Lookup, bucket, key, versionID string) (Stored, error) {
+	wanted, err := parseVersion(versionID)
+	if err != nil {
+		return Stored{}, err
+	}
+	var v Stored
+	var found, deletion bool
+	if wanted.Valid {
+		v, found, deletion, err = r.named(ctx, bucket, key, wanted)
+	} else {
+		v, found, err = r.current(ctx, ahead, bucket, key)
+	}
+	switch err = noRows(err, ErrNoBucket); {
+	case err != nil:
+		return v, err
+	case deletion:
+		return v, &MarkerError{ID: v.ID, Named: true}
+	case !found && versionID != "", versionID == NullVersion && v.Kept: // there each version has an id
+		return v, &NoVersionError{Key: strings.Clone(key), Version: strings.Clone(versionID)}
+	case !found && v.Kept:
+		return v, r.hidden(ctx, bucket, key)
+	case !found:
+		return v, ErrNoKey
+	}
+	return v, nil
+}
+
+// named is the version of a key that has this id, and whether there is one.
+func (r *Reader) named(ctx context.Context, bucket, key string, id pgtype.UUID) (v Stored, found, deletion bool, err error) {
+	err = r.db.Once(ctx, func(ctx context.Context, q Querier) error {
+		return v.scan(behind{q.QueryRow(ctx, sqlFind, bucket, key, id), []any{&found, &deletion}})
+	})
+	return v, found, deletion, err
+}
+
+// current is a key's current version and whether there is one.
+func (r *Reader) current(ctx context.Context, ahead *Lookup, bucket, key string) (v Stored, found bool, err error) {
+	began := time.Now()
+	if r.lookups.limit > 0 {
+		if ahead == nil {
+			ahead = r.lookups.begin(bucket, key)
+		}
+		c, err := ahead.wait()
+		switch {
+		case err == nil && !c.bucket:
+			return Stored{}, false, ErrNoBucket
+		case err == nil:
+			return c.Stored, c.key, nil
+		}
+		began = ahead.began
+	}
+	return r.currentAlone(ctx, began, bucket, key)
+}
+
+// currentAlone is current without the look-ups that others make.
+func (r *Reader) currentAlone(ctx context.Context, began time.Time, bucket, key string) (v Stored, found bool, err error) {
+	ctx, cancel := context.WithDeadline(ctx, began.Add(r.db.timeout))
+	defer cancel()
+	err = r.db.Once(ctx, func(ctx context.Context, q Querier) error {
+		return v.scan(behind{q.QueryRow(ctx, sqlCurrent, bucket, key), []any{&found}})
+	})
+	return v, found, err
+}
+
+// hidden says that there is no such key, and which deletion hides it.
+func (r *Reader) hidden(ctx context.Context, bucket, key string) error {
+	var id [16]byte
+	var deletion bool
+	err := r.db.Once(ctx, func(ctx context.Context, q Querier) error {
+		return q.QueryRow(ctx, sqlHidden, bucket, key).Scan(&id, &deletion)
+	})
+	switch err = noRows(err, nil); {
+	case err != nil:
+		return err
+	case deletion:
+		return &MarkerError{ID: id}
+	}
+	return ErrNoKey
+}
+
+// behind scans a row's first columns beside the others.
+type behind struct {
+	row interface{ Scan(dest ...any) error }
+	at  []any
+}
+
+func (b behind) Scan(dest ...any) error { return b.row.Scan(append(b.at, dest...)...) }
+
+// PartChecksums are those of a version's parts; none where they were not recorded.
+func (r *Reader) PartChecksums(ctx context.Context, v Stored) ([]string, error) {
+	var sums []string
+	err := r.db.Once(ctx, func(ctx context.Context, q Querier) error {
+		return q.QueryRow(ctx, sqlPartChecksums, UUID(v.ID)).Scan(&sums)
+	})
+	if err != nil || len(sums) != len(v.Blobs) {
+		return nil, noRows(err, nil)
+	}
+	return sums, nil
+}

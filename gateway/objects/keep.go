@@ -1,0 +1,80 @@
+package objects
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Keep says what becomes of a version that is no longer current. The zero Keep
+// keeps none: the sweep takes its bytes after a grace.
+type Keep struct {
+	Versions int           // so many of each key, the newest
+	For      time.Duration // or all, for so long
+	All      bool          // or all, for ever
+}
+
+// ParseKeep reads "none", "all", a number of versions, or a duration such as
+// "720h" or "30d". The error is a [*fence.InvalidError].
+func ParseKeep(s string) (Keep, error) {
+	switch s {
+	case "none":
+		return Keep{}, nil
+	case "all":
+		return Keep{All: true}, nil
+	}
+	if n, err := strconv.Atoi(s); err == nil && n > 0 && n <= maxKeep && s == strconv.Itoa(n) {
+		return Keep{Versions: n}, nil
+	}
+	if days, isDays := strings.CutSuffix(s, "d"); isDays {
+		if n, err := strconv.Atoi(days); err == nil && n > 0 && n <= maxKeepDays {
+			return Keep{For: time.Duration(n) * 24 * time.Hour}, nil
+		}
+	}
+	if d, err := time.ParseDuration(s); err == nil && d >= time.Second && d <= maxKeepDays*24*time.Hour {
+		return Keep{For: d}, nil
+	}
+	return Keep{}, &fence.InvalidError{Field: "keep", Reason: fmt.Sprintf(
+		"is %q; it must be none, all, a number of versions (1 to %d), or a duration from 1s to %dd, such as 720h or 30d", s, maxKeep, maxKeepDays)}
+}
+
+const (
+	maxKeep     = 1_000_000
+	maxKeepDays = 36_500
+)
+
+// String is the form that [ParseKeep] reads.
+func (k Keep) String() string {
+	switch {
+	case k.All:
+		return "all"
+	case k.For > 0:
+		return k.For.String()
+	case k.Versions > 0:
+		return strconv.Itoa(k.Versions)
+	}
+	return "none"
+}
+
+func (k Keep) validate() error {
+	read, err := ParseKeep(k.String())
+	if err == nil && read != k {
+		err = &fence.InvalidError{Field: "keep", Reason: "says more than one thing, or less than nothing"}
+	}
+	return err
+}
+
+func keepOf(count pgtype.Int4, age pgtype.Interval) Keep {
+	switch {
+	case count.Valid:
+		return Keep{Versions: int(count.Int32)}
+	case age.Valid:
+		return Keep{For: time.Duration(age.Microseconds) * time.Microsecond}
+	}
+	return Keep{All: true}
+}

@@ -1,0 +1,120 @@
+package maintenance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/fencegate/fencegate/gateway/objects"
+)
+
+const (
+	sqlOwnerMark = "SELECT objects.owner_mark()"
+	sqlAnyKnown  = "SELECT EXISTS (SELECT FROM objects.blobs WHERE id = ANY ($1))"
+	sqlNoneLive  = "SELECT NOT EXISTS (SELECT FROM objects.blobs WHERE state = 'live')"
+
+	ownerSample = 100 // blobs of which one must be known where nobody has marked the store
+)
+
+// StoreOwnerError: the blobs belong to another database, or this database's are
+// elsewhere. Nothing was written there or deleted.
+type StoreOwnerError struct {
+	Mark, Ours string
+	Empty      bool // and this database lists blobs
+}
+
+func (e *StoreOwnerError) Error() string {
+	if e.Empty {
+		return "the blob store is empty and has no mark of an owner, but this database lists blobs: is its folder mounted, and is it the same for all gateways? " +
+			"Where the blobs are lost: fencegate objects claim"
+	}
+	if e.Mark == "" {
+		return "the blob store holds blobs that this database knows nothing of, and no mark of an owner: it may be another installation's; " +
+			"where it is this one's: fencegate objects claim"
+	}
+	return fmt.Sprintf("the blob store belongs to another database: it is marked %q, and this is %q; "+
+		"where this one has taken the other's place, restored or upgraded, and the other is gone for good: fencegate objects claim", e.Mark, e.Ours)
+}
+
+// Claim sees that the store is this database's, and marks it where it is nobody's.
+// Two databases on one store would each take the other's blobs for leftovers. The
+// error is a [*StoreOwnerError] where it is another's; take makes it this one's
+// all the same.
+func (k *Keeper) Claim(ctx context.Context, take bool) error {
+	ours, marked, err := k.whose(ctx)
+	if _, foreign := errors.AsType[*StoreOwnerError](err); foreign && take {
+		err = nil
+	}
+	if err != nil || marked {
+		return err
+	}
+	if err := k.store.SetOwner(ctx, ours); err != nil {
+		return fmt.Errorf("%w: %w", objects.ErrStoreFailed, err)
+	}
+	switch mark, err := k.store.Owner(ctx); { // another may have come first
+	case err != nil:
+		return fmt.Errorf("%w: %w", objects.ErrStoreFailed, err)
+	case mark != ours:
+		return &StoreOwnerError{Mark: mark, Ours: ours}
+	}
+	return nil
+}
+
+// Belongs changes nothing: its error is a [*StoreOwnerError] where the store is,
+// or may be, another database's.
+func (k *Keeper) Belongs(ctx context.Context) error {
+	_, _, err := k.whose(ctx)
+	return err
+}
+
+// whose says how this database's mark reads, and whether the store has it. The
+// error is a [*StoreOwnerError] where the store is, or may be, another's.
+func (k *Keeper) whose(ctx context.Context) (ours string, marked bool, err error) {
+	err = k.db.Once(ctx, func(ctx context.Context, q objects.Querier) error { return q.QueryRow(ctx, sqlOwnerMark).Scan(&ours) })
+	if err != nil {
+		return "", false, err
+	}
+	mark, err := k.store.Owner(ctx)
+	if err == nil && mark == "" {
+		strange := k.recognise(ctx)
+		if strange == nil {
+			return ours, false, nil
+		}
+		// Another gateway may have marked it meanwhile, and written since: the mark comes first.
+		if mark, err = k.store.Owner(ctx); err == nil && mark == "" {
+			return ours, false, strange
+		}
+	}
+	switch {
+	case err != nil:
+		return ours, false, fmt.Errorf("%w: %w", objects.ErrStoreFailed, err)
+	case mark != ours:
+		return ours, false, &StoreOwnerError{Mark: mark, Ours: ours}
+	}
+	return ours, true, nil
+}
+
+// recognise looks whether the blobs of a store without a mark are this database's.
+func (k *Keeper) recognise(ctx context.Context) error {
+	var some []pgtype.UUID
+	for info, err := range k.store.All(ctx) {
+		if err != nil {
+			return fmt.Errorf("%w: %w", objects.ErrStoreFailed, err)
+		}
+		if some = append(some, objects.UUID(info.ID)); len(some) == ownerSample {
+			break
+		}
+	}
+	sql, args := sqlAnyKnown, []any{some}
+	if len(some) == 0 {
+		sql, args = sqlNoneLive, nil
+	}
+	var fits bool
+	err := k.db.Once(ctx, func(ctx context.Context, q objects.Querier) error { return q.QueryRow(ctx, sql, args...).Scan(&fits) })
+	if err == nil && !fits {
+		err = &StoreOwnerError{Empty: len(some) == 0}
+	}
+	return err
+}

@@ -1,0 +1,110 @@
+package objects
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/blob"
+)
+
+const (
+	sqlPutPart           = "SELECT objects.put_part($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+	sqlCompleteMultipart = "SELECT " + versionColumns + " FROM objects.complete_multipart($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+)
+
+// NewPart is a part of an upload that is to be stored.
+type NewPart struct {
+	Change
+
+	Upload blob.ID
+	Number int32
+	Size   int64 // announced, in bytes
+	Body   Body
+}
+
+// PutPart stores a part's bytes as a pending blob and adds it to its upload.
+func (w *Writer) PutPart(ctx context.Context, p NewPart) (Part, error) {
+	id, err := w.announce(ctx, p.Change)
+	if err != nil {
+		return Part{}, err
+	}
+	if err := w.stream(ctx, id, p.Body, p.Size); err != nil {
+		w.discard(ctx, id)
+		return Part{}, err
+	}
+	stored := Part{Number: p.Number, Blob: id, Size: p.Size, ETag: p.Body.ETag()}
+	stored.Algorithm, stored.Checksum = p.Body.Checksum()
+	err = w.db.Settle(ctx, Exec(sqlPutPart, UUID(p.Upload), p.Bucket, p.Key, p.Number, UUID(id), p.Size, stored.ETag,
+		stored.Algorithm, stored.Checksum, p.Proof.Resource, int64(p.Proof.Token), p.Proof.SealHash))
+	if errors.Is(err, ErrGivenUp) {
+		w.forget(ctx, id)
+		return Part{}, ErrGivenUp
+	}
+	if err != nil {
+		w.giveUp(ctx, id) // where it was added after all, completing the upload will miss it and say so
+		return Part{}, err
+	}
+	return stored, nil
+}
+
+// Completion makes an upload's parts the key's version.
+type Completion struct {
+	Change
+
+	Upload     blob.ID
+	Parts      []Part
+	ETag       string
+	Attributes Attributes
+	Stage      bool // record it only: a transaction of the client's publishes it
+}
+
+// Complete is one commit that lists the parts' blobs.
+func (w *Writer) Complete(ctx context.Context, c Completion) (Stored, error) {
+	done := staging{Change: c.Change, etag: c.ETag, attributes: c.Attributes}
+	for _, p := range c.Parts {
+		done.blobs, done.sizes = append(done.blobs, UUID(p.Blob)), append(done.sizes, p.Size)
+	}
+	if c.Stage {
+		return w.recordStage(ctx, sqlStageMultipart, c.Upload, done)
+	}
+	return w.commitParts(ctx, c.Upload, done)
+}
+
+// commitParts makes what an upload's parts add up to the key's version.
+func (w *Writer) commitParts(ctx context.Context, upload blob.ID, c staging) (Stored, error) {
+	encoded, err := json.Marshal(c.attributes)
+	if err != nil {
+		return Stored{}, fmt.Errorf("encode attributes: %w", err)
+	}
+	var v Stored
+	err = w.decide(ctx, func(ctx context.Context, q Querier) error {
+		return v.scan(q.QueryRow(ctx, sqlCompleteMultipart, UUID(upload), c.Bucket, c.Key, c.blobs, c.sizes, c.etag, string(encoded),
+			c.Proof.Resource, int64(c.Proof.Token), c.Proof.SealHash, given(c.Invocation), c.IfMatch, c.IfNoneMatch))
+	})
+	if err != nil {
+		return Stored{}, err
+	}
+	return v, nil
+}
+
+// Abort takes an upload back. Only the current holder may: one that a stale
+// holder left is the sweep's.
+func (w *Writer) Abort(ctx context.Context, ch Change, upload blob.ID) error {
+	var gone [][16]byte
+	err := w.db.Settle(ctx, func(ctx context.Context, q Querier) error {
+		return q.QueryRow(ctx, sqlAbortMultipart, UUID(upload), ch.Bucket, ch.Key, ch.Proof.Resource, int64(ch.Proof.Token), ch.Proof.SealHash).Scan(&gone)
+	})
+	if errors.Is(err, fence.ErrUnknown) && errors.Is(err, ErrNoUpload) {
+		return nil // the try whose answer was lost aborted it; its blobs are the sweep's
+	}
+	if err != nil {
+		return err
+	}
+	for _, id := range gone {
+		w.erase(ctx, id)
+	}
+	return nil
+}

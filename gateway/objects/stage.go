@@ -1,0 +1,63 @@
+package objects
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/fencegate/fencegate/gateway/blob"
+)
+
+// An upload that is staged is stored and hashed as any other, and then recorded
+// instead of committed: nobody sees it until a transaction publishes it, in
+// PostgreSQL and under the same grant, together with rows.
+
+const (
+	sqlStageUpload    = "SELECT id FROM objects.stage_upload($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+	sqlStageMultipart = "SELECT id FROM objects.stage_multipart($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+)
+
+// staging is what becomes a stage.
+type staging struct {
+	Change
+
+	blobs      []pgtype.UUID
+	sizes      []int64
+	etag       string
+	attributes Attributes
+}
+
+// stage records an upload whose bytes are stored; the version's id is the
+// stage's. A try that is repeated makes another stage, which nobody knows of and
+// which the sweep takes.
+func (w *Writer) stage(ctx context.Context, c commit) (Stored, error) {
+	id := blob.NewID()
+	v, err := w.recordStage(ctx, sqlStageUpload, id, staging{
+		Change: c.Change, blobs: []pgtype.UUID{UUID(c.blob)}, sizes: []int64{c.Size}, etag: c.etag, attributes: c.attributes,
+	})
+	switch {
+	case errors.Is(err, ErrGivenUp):
+		w.forget(ctx, c.blob)
+	case err != nil:
+		w.giveUp(ctx, c.blob) // where it was recorded after all, nobody can publish it any more
+	}
+	return v, err
+}
+
+// recordStage answers with what the version will look like when it is published.
+func (w *Writer) recordStage(ctx context.Context, sql string, id blob.ID, s staging) (Stored, error) {
+	encoded, err := json.Marshal(s.attributes)
+	if err != nil {
+		return Stored{}, fmt.Errorf("encode attributes: %w", err)
+	}
+	err = w.db.Settle(ctx, Exec(sql, UUID(id), s.Bucket, s.Key, s.blobs, s.sizes, s.etag, string(encoded),
+		s.Proof.Resource, int64(s.Proof.Token), s.Proof.SealHash, s.IfMatch, s.IfNoneMatch))
+	if err != nil {
+		return Stored{}, err
+	}
+	return Stored{ID: id, ETag: s.etag, Attributes: s.attributes, CreatedAt: time.Now()}, nil
+}
