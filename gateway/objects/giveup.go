@@ -6,6 +6,11 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
+const (
+	sqlAbandonUpload = "SELECT objects.abandon_upload($1)"
+	sqlIsUnnamed     = "SELECT NOT EXISTS (SELECT FROM objects.blobs WHERE id = $1 AND state <> 'condemned')"
+)
+
 // discard takes back an upload that no commit was or will be asked for, so that
 // its bytes can go also where its row has.
 func (w *Writer) discard(ctx context.Context, id blob.ID) {

@@ -10,15 +10,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
 const (
-	sqlBeginUpload   = "SELECT objects.begin_upload($1, $2, $3, $4, $5, $6)"
-	sqlAbandonUpload = "SELECT objects.abandon_upload($1)"
-	sqlCommitPut     = "SELECT version, modified, kept FROM objects.commit_put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
-	sqlIsUnnamed     = "SELECT NOT EXISTS (SELECT FROM objects.blobs WHERE id = $1 AND state <> 'condemned')"
-	sqlVersion       = "SELECT " + versionColumns + " FROM objects.versions WHERE id = $1"
+	sqlBeginUpload = "SELECT objects.begin_upload($1, $2, $3, $4, $5, $6)"
+	sqlCommitPut   = "SELECT version, modified, kept FROM objects.commit_put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+	sqlVersion     = "SELECT " + versionColumns + " FROM objects.versions WHERE id = $1"
 )
 
 // Put is an upload of a whole object.
@@ -146,7 +146,9 @@ type commit struct {
 // request had been committed already.
 func (w *Writer) commit(ctx context.Context, c commit) (Stored, error) {
 	if c.Stage {
-		return w.stage(ctx, c)
+		return w.stage(ctx, c.blob, staging{
+			Change: c.Change, blobs: []pgtype.UUID{UUID(c.blob)}, sizes: []int64{c.Size}, etag: c.etag, attributes: c.attributes,
+		})
 	}
 	text, err := json.Marshal(c.attributes)
 	if err != nil {

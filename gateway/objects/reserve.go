@@ -58,9 +58,9 @@ type reserved struct {
 	made time.Time
 }
 
-func newReserve(ctx context.Context, w *Writer, size int) *reserve {
-	r := &reserve{db: w.db, owned: w.owned, log: w.log}
-	if places, ok := w.store.(blob.Reserver); ok {
+func newReserve(ctx context.Context, db Database, store blob.Store, owned func(context.Context) error, log *slog.Logger, size int) *reserve {
+	r := &reserve{db: db, owned: owned, log: log}
+	if places, ok := store.(blob.Reserver); ok {
 		r.places, r.max = places, size
 	}
 	r.ctx, r.stop = context.WithCancel(ctx)

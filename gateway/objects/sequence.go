@@ -43,11 +43,6 @@ type sequence struct {
 	rest  []piece
 }
 
-type piece struct {
-	id             blob.ID
-	offset, length int64
-}
-
 // next opens the next piece; io.EOF where there is none.
 func (s *sequence) next() error {
 	if err := s.Close(); err != nil {

@@ -51,3 +51,8 @@ func (l *loaded) Close() error {
 	}
 	return nil
 }
+
+type piece struct {
+	id             blob.ID
+	offset, length int64
+}

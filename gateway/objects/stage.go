@@ -34,16 +34,14 @@ type staging struct {
 // stage records an upload whose bytes are stored; the version's id is the
 // stage's. A try that is repeated makes another stage, which nobody knows of and
 // which the sweep takes.
-func (w *Writer) stage(ctx context.Context, c commit) (Stored, error) {
+func (w *Writer) stage(ctx context.Context, bytes blob.ID, s staging) (Stored, error) {
 	id := blob.NewID()
-	v, err := w.recordStage(ctx, sqlStageUpload, id, staging{
-		Change: c.Change, blobs: []pgtype.UUID{UUID(c.blob)}, sizes: []int64{c.Size}, etag: c.etag, attributes: c.attributes,
-	})
+	v, err := w.recordStage(ctx, sqlStageUpload, id, s)
 	switch {
 	case errors.Is(err, ErrGivenUp):
-		w.forget(ctx, c.blob)
+		w.forget(ctx, bytes)
 	case err != nil:
-		w.giveUp(ctx, c.blob) // where it was recorded after all, nobody can publish it any more
+		w.giveUp(ctx, bytes) // where it was recorded after all, nobody can publish it any more
 	}
 	return v, err
 }

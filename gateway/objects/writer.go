@@ -52,7 +52,7 @@ type Writer struct {
 // blobs that it keeps ready are made until ctx ends; Close gives them back.
 func NewWriter(ctx context.Context, cfg Config, reader *Reader) *Writer {
 	w := &Writer{db: cfg.DB, store: cfg.Store, log: cfg.Log, owned: cfg.Owned, decided: cfg.Decided, reader: reader}
-	w.reserve = newReserve(ctx, w, cfg.Reserve)
+	w.reserve = newReserve(ctx, cfg.DB, cfg.Store, cfg.Owned, cfg.Log, cfg.Reserve)
 	return w
 }
 

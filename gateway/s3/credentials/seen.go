@@ -1,9 +1,14 @@
 package credentials
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
 )
 
 // seenTokens remember session tokens that were authenticated, with what follows from
@@ -60,4 +65,17 @@ func (t *Verified) SigningKey(date, region, service string) []byte {
 	}
 	t.signing.Store(&signingKey{strings.Clone(date), strings.Clone(region), strings.Clone(service), key})
 	return key
+}
+
+// Session is what a session token says.
+type Session struct {
+	Resource string
+	Token    fence.Token
+	Expires  time.Time
+}
+
+func keyed(key, message []byte) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write(message)
+	return h.Sum(nil)
 }

@@ -29,13 +29,6 @@ func (c Credentials) String() string { return "credentials " + c.AccessKeyID }
 // GoString shows no secret.
 func (c Credentials) GoString() string { return "credentials." + c.String() }
 
-// Session is what a session token says.
-type Session struct {
-	Resource string
-	Token    fence.Token
-	Expires  time.Time
-}
-
 // What is wrong with a session token.
 var (
 	ErrForged  = errors.New("session token was not issued here")
@@ -135,10 +128,4 @@ func accessKeyOf(sessionToken string) string {
 // only 80 bits of its hash.
 func (k sessionKeys) secretOf(access, sessionToken string) string {
 	return base64.RawURLEncoding.EncodeToString(keyed(k.secret, []byte(access+"\x00"+sessionToken)))
-}
-
-func keyed(key, message []byte) []byte {
-	h := hmac.New(sha256.New, key)
-	h.Write(message)
-	return h.Sum(nil)
 }
