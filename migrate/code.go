@@ -98,8 +98,7 @@ func applyIn(ctx context.Context, tx pgx.Tx, sets []migrations.Set) error {
 			return err
 		}
 	}
-	_, err := tx.Exec(ctx, sqlPublish)
-	return err
+	return nil
 }
 
 func applyFiles(ctx context.Context, tx pgx.Tx, sets []migrations.Set) error {

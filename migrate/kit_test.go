@@ -43,15 +43,19 @@ func kitOf(t *testing.T, change func(fstest.MapFS)) migrate.Kit {
 func later(t *testing.T, latest int) migrate.Kit {
 	t.Helper()
 	return kitOf(t, func(files fstest.MapFS) {
-		for _, set := range []string{"fence", "objects"} {
-			for v := 2; v <= latest; v++ {
-				add(files, fmt.Sprintf("%s/state/%06d_more.up.sql", set, v),
-					fmt.Sprintf("SET ROLE fence_owner;\nCREATE TABLE %[1]s.more_%[2]d ();\nRESET ROLE;\nCOMMENT ON SCHEMA %[1]s IS 'fencegate %[1]s state %[2]d';\n", set, v))
-				add(files, fmt.Sprintf("%s/state/%06d_more.down.sql", set, v),
-					fmt.Sprintf("DROP TABLE %[1]s.more_%[2]d;\nCOMMENT ON SCHEMA %[1]s IS 'fencegate %[1]s state %[3]d';\n", set, v, v-1))
-			}
+		for v := 2; v <= latest; v++ {
+			step(files, "fence", v)
+			step(files, "objects", v)
 		}
 	})
+}
+
+// step adds a step to a set's state, which makes a table.
+func step(files fstest.MapFS, set string, version int) {
+	add(files, fmt.Sprintf("%s/state/%06d_more.up.sql", set, version),
+		fmt.Sprintf("SET ROLE fence_owner;\nCREATE TABLE %[1]s.more_%[2]d ();\nRESET ROLE;\nCOMMENT ON SCHEMA %[1]s IS 'fencegate %[1]s state %[2]d';\n", set, version))
+	add(files, fmt.Sprintf("%s/state/%06d_more.down.sql", set, version),
+		fmt.Sprintf("DROP TABLE %[1]s.more_%[2]d;\nCOMMENT ON SCHEMA %[1]s IS 'fencegate %[1]s state %[3]d';\n", set, version, version-1))
 }
 
 func add(files fstest.MapFS, name, text string) { files[name] = &fstest.MapFile{Data: []byte(text)} }

@@ -112,6 +112,9 @@ func (k kit) up(ctx context.Context, url string, which Set) error {
 				return err
 			}
 		}
+		if _, err := conn.Exec(ctx, sqlPublish); err != nil {
+			return wrap("migrate up: publish the version", err)
+		}
 		return wrap("migrate up", k.applyCode(ctx, conn, which))
 	})
 }

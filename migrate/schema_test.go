@@ -53,6 +53,9 @@ func differences(before, after string) []string {
 			list = append(list, "+ "+line)
 		}
 	}
+	if len(list) == 0 && before != after {
+		list = append(list, "the same lines in another order")
+	}
 	return list
 }
 
