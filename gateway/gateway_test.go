@@ -291,6 +291,24 @@ func TestSessionsLearnTheOtherPortsFromTheAPI(t *testing.T) {
 	c.want(http.StatusOK, "GET", "/readyz", nil)
 }
 
+// A newer release says which programs may go on with its schema.
+func TestAGatewayThatTheSchemaNoLongerServesIsNotReady(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	c := start(t, config(t, pg))
+	c.want(http.StatusOK, "GET", "/readyz", nil)
+	for _, change := range []string{`UPDATE fencegate.code SET min_program = 999 WHERE name = 'fence'`, `UPDATE fencegate.code SET min_program = 1`} {
+		if _, err := pg.Pool(t).Exec(t.Context(), change); err != nil {
+			t.Fatal(err)
+		}
+		status := http.StatusOK
+		if strings.Contains(change, "999") {
+			status = http.StatusServiceUnavailable
+		}
+		c.want(status, "GET", "/readyz", nil)
+	}
+}
+
 func TestSQLOverHTTPIsOneTransaction(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/migrations"
 )
 
 // sqlReady: the fence's migrations, the login's right to arm, and a server that
@@ -13,6 +16,9 @@ import (
 const sqlReady = `SELECT to_regclass('fence.resources') IS NOT NULL,
        COALESCE((SELECT pg_has_role(oid, 'USAGE') FROM pg_roles WHERE rolname = 'fence_gateway'), false),
        pg_is_in_recovery()`
+
+// sqlMinProgram: the oldest generation of programs that the schema's code serves.
+const sqlMinProgram = `SELECT COALESCE(max(min_program), 0) FROM fencegate.code`
 
 // checks are what readiness means.
 func (g *Gateway) checks() []api.Check {
@@ -36,7 +42,15 @@ func (g *Gateway) checkPostgres(ctx context.Context) error {
 	case standby:
 		return errors.New("the database is a read-only standby")
 	}
-	return nil
+	var oldest int
+	err := g.pool.QueryRow(ctx, sqlMinProgram).Scan(&oldest)
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && (refused.Code == "42P01" || refused.Code == "3F000" || refused.Code == "42501") {
+		return nil // no such record, or not for this login: a dump without it
+	}
+	if err == nil && oldest > migrations.Program {
+		err = fmt.Errorf("the database's schema needs a program of generation %d, and this one is of %d: use a newer program", oldest, migrations.Program)
+	}
+	return err
 }
 
 // checkContinuity: whether PostgreSQL may have forgotten fences.

@@ -13,6 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/internal/terminal"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/migrate"
 )
 
 type serveFlags struct {
@@ -79,7 +80,11 @@ a variable (--postgres-url is FENCEGATE_POSTGRES_URL), and secrets are read from
 			if err := tellToken(cmd.ErrOrStderr(), g.GeneratedToken()); err != nil {
 				return err
 			}
-			if err := awaitSchema(cmd.Context(), o.postgresURL, schemaPatience, cfg.Logger); err != nil {
+			which := migrate.Fence
+			if cfg.S3Listen != "" {
+				which = migrate.All
+			}
+			if err := awaitSchema(cmd.Context(), o.postgresURL, which, schemaPatience, cfg.Logger); err != nil {
 				return err
 			}
 			return g.Run(cmd.Context())

@@ -17,13 +17,13 @@ const (
 
 // awaitSchema waits while a database is not migrated as far as this program, and
 // gives up after the patience: a gateway that is newer than the schema calls what
-// is not there. A server that does not answer is the gateway's to wait for, and a
+// is not there. which: what the gateway's ports need. A server that does not answer is the gateway's to wait for, and a
 // newer schema serves older programs, unless it says that it does not.
-func awaitSchema(ctx context.Context, url string, patience time.Duration, log *slog.Logger) error {
+func awaitSchema(ctx context.Context, url string, which migrate.Set, patience time.Duration, log *slog.Logger) error {
 	begun, told := time.Now(), false
 	for again := time.NewTicker(schemaLook); ; {
 		look, cancel := context.WithTimeout(ctx, schemaAnswer)
-		state, err := migrate.Look(look, url, migrate.All)
+		state, err := migrate.Look(look, url, which)
 		cancel()
 		switch {
 		case err != nil || state.Serves():

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/migrate"
 )
 
 // setBack makes a database look as one that an older program migrated.
@@ -55,26 +56,31 @@ func TestAnOlderSchemaIsWaitedForAndThenRefused(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
 	log := slog.New(slog.DiscardHandler)
-	if err := awaitSchema(t.Context(), pg.WriterURL, 0, log); err != nil {
+	if err := awaitSchema(t.Context(), pg.WriterURL, migrate.All, 0, log); err != nil {
 		t.Errorf("up to date: %v", err)
 	}
-	if err := awaitSchema(t.Context(), "postgres://nobody@127.0.0.1:1/none", 0, log); err != nil {
+	if err := awaitSchema(t.Context(), "postgres://nobody@127.0.0.1:1/none", migrate.All, 0, log); err != nil {
 		t.Errorf("away: %v", err)
 	}
 	runSQL(t, pg.URL, setBack)
-	err := awaitSchema(t.Context(), pg.WriterURL, 0, log)
+	err := awaitSchema(t.Context(), pg.WriterURL, migrate.All, 0, log)
 	if code, hint := classify(err); err == nil || code != exitFailed || !strings.Contains(hint, "migrate up") || !strings.Contains(err.Error(), "code pending") {
 		t.Errorf("older: %v, %d %q", err, code, hint)
 	}
 	waited := make(chan error, 1)
 	told := &signalled{told: make(chan struct{})}
 	go func() {
-		waited <- awaitSchema(t.Context(), pg.WriterURL, time.Hour, slog.New(slog.NewTextHandler(told, nil)))
+		waited <- awaitSchema(t.Context(), pg.WriterURL, migrate.All, time.Hour, slog.New(slog.NewTextHandler(told, nil)))
 	}()
 	<-told.told
 	runSQL(t, pg.URL, `UPDATE fencegate.fence_state SET version = 999999`) // a newer program migrates meanwhile
 	if err := <-waited; err != nil {
 		t.Errorf("migrated meanwhile: %v", err)
+	}
+	runSQL(t, pg.URL, `UPDATE fencegate.code SET min_program = 999`)
+	err = awaitSchema(t.Context(), pg.WriterURL, migrate.All, time.Hour, log) // waiting does not help
+	if code, hint := classify(err); err == nil || code != exitFailed || hint == "" || !strings.Contains(err.Error(), "use a newer program") {
+		t.Errorf("a schema that needs a newer program: %v, %d %q", err, code, hint)
 	}
 }
 
@@ -84,4 +90,20 @@ type signalled struct{ told chan struct{} }
 func (s *signalled) Write(p []byte) (int, error) {
 	close(s.told)
 	return len(p), nil
+}
+
+// Who has no S3 port needs no objects.
+func TestServeNeedsTheObjectsForTheS3PortOnly(t *testing.T) {
+	t.Parallel()
+	_ = testenv.Postgres(t) // the roles stay in use, so no other test loses them
+	pg, log := testenv.PostgresEmpty(t), slog.New(slog.DiscardHandler)
+	if err := migrate.Up(t.Context(), pg.URL, migrate.Fence); err != nil {
+		t.Fatal(err)
+	}
+	if err := awaitSchema(t.Context(), pg.OtherURL, migrate.Fence, 0, log); err != nil {
+		t.Errorf("without an S3 port: %v", err)
+	}
+	if err := awaitSchema(t.Context(), pg.OtherURL, migrate.All, 0, log); err == nil || !strings.Contains(err.Error(), "no objects") {
+		t.Errorf("with an S3 port: %v", err)
+	}
 }
