@@ -12,7 +12,8 @@ WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o /out/fencegate ./cmd/fencegate && mkdir -p /out/data
+# It only serves: without the servers that "fencegate dev" embeds.
+RUN CGO_ENABLED=0 go build -trimpath -tags noembedded -ldflags="-s -w" -o /out/fencegate ./cmd/fencegate && mkdir -p /out/data
 
 FROM ${BASE}
 COPY --from=build /out/fencegate /usr/local/bin/fencegate

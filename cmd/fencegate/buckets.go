@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -113,4 +114,16 @@ func newBucketsDropRule(e env) *cobra.Command {
 		}
 		return c.DropPrefixRule(ctx, args[0], args[1])
 	})
+}
+
+func parseBuckets(specs []string) (map[string]string, error) {
+	buckets := make(map[string]string, len(specs))
+	for _, spec := range specs {
+		name, rule, ok := strings.Cut(spec, "=")
+		if !ok || name == "" || rule == "" {
+			return nil, usage(fmt.Errorf("--bucket %q: it must be NAME=RULE, such as orders=prefix:1", spec))
+		}
+		buckets[name] = rule
+	}
+	return buckets, nil
 }

@@ -11,9 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/internal/demo"
-	"github.com/fencegate/fencegate/internal/devstack"
 	"github.com/fencegate/fencegate/internal/terminal"
 )
 
@@ -75,27 +73,6 @@ fencegate-demo, and the schema fencegate_demo, which it removes.`,
 	cmd.Flags().BoolVar(&watch, "watch", false, "slow down and explain")
 	cmd.Flags().StringVar(&adminURL, "postgres-url", "", "with --gateway: its database (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
 	return cmd
-}
-
-// demoAlone runs the demo on a stack of its own.
-func demoAlone(ctx context.Context, cmd *cobra.Command, cfg demo.Config) (err error) {
-	stack, err := devstack.Start(ctx, devstack.Config{
-		Ephemeral: true,
-		Progress:  func(line string) { cfg.Screen.Step("set-up", line) },
-	})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stack.Stop()) }()
-	cfg.Screen.Step("set-up", "ready: "+stack.PostgreSQL()+", 3 Redis nodes, gateway")
-	if cfg.Client, err = client.New(client.Config{URL: stack.GatewayURL()}); err != nil {
-		return err
-	}
-	cfg.AdminURL = stack.AdminURL()
-	if err := workers(&cfg, stack.GatewayURL(), "", stack.DatabaseURL()); err != nil {
-		return err
-	}
-	return tell(ctx, cfg)
 }
 
 // demoOn runs the demo on a running gateway; the workers use the given login too.

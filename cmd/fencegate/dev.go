@@ -1,3 +1,5 @@
+//go:build !noembedded
+
 package main
 
 import (
@@ -8,7 +10,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"time"
 
@@ -144,16 +145,4 @@ Try, in another terminal:
 `,
 		a.API, user, password, a.PG, database, a.S3, s.PostgreSQL(), s.Dir(),
 		user, password, a.PG, database, user, password, a.API)
-}
-
-func parseBuckets(specs []string) (map[string]string, error) {
-	buckets := make(map[string]string, len(specs))
-	for _, spec := range specs {
-		name, rule, ok := strings.Cut(spec, "=")
-		if !ok || name == "" || rule == "" {
-			return nil, usage(fmt.Errorf("--bucket %q: it must be NAME=RULE, such as orders=prefix:1", spec))
-		}
-		buckets[name] = rule
-	}
-	return buckets, nil
 }

@@ -1,0 +1,29 @@
+//go:build noembedded
+
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fencegate/fencegate/internal/demo"
+)
+
+// A program that is only to serve is built without the servers that dev embeds: -tags noembedded.
+
+var errNoEmbedded = withHint(errors.New("this build of fencegate has no embedded servers"), exitUsage,
+	"build it without the tag noembedded: go install ./cmd/fencegate")
+
+func newDev(env) *cobra.Command {
+	return &cobra.Command{
+		Use:                "dev [flags] [-- COMMAND [ARG…]]",
+		Short:              "Run everything in one process, with no set-up (not in this build)",
+		DisableFlagParsing: true,
+		RunE:               func(*cobra.Command, []string) error { return errNoEmbedded },
+	}
+}
+
+// demoAlone has no stack to run on; demo --gateway needs none.
+func demoAlone(context.Context, *cobra.Command, demo.Config) error { return errNoEmbedded }
