@@ -250,7 +250,7 @@ var operations = []operation{
 	{name: "PutObject", method: "PUT", target: "KEY"},
 	{name: "PutObject, staged", method: "PUT", target: "KEY", header: []string{"Fencing-Stage", "true"}},
 	{name: "CopyObject", method: "PUT", target: "KEY", header: []string{"X-Amz-Copy-Source", "SOURCE"}},
-	{name: "CopyObject, restoring", method: "PUT", target: "KEY", header: []string{"X-Amz-Copy-Source", "SOURCE?versionId=VERSION"}},
+	{name: "CopyObject, restoring", method: "PUT", target: "KEY", header: []string{"X-Amz-Copy-Source", "ITSELF?versionId=VERSION"}},
 	{name: "PutObjectTagging", method: "PUT", target: "KEY?tagging", sub: "tagging"},
 	{name: "DeleteObjectTagging", method: "DELETE", target: "KEY?tagging"},
 	{name: "PutObjectAcl", method: "PUT", target: "KEY?acl", sub: "acl"},
@@ -271,7 +271,8 @@ func (o operation) as(t *talk, p, writer principal, bucket string) *reply {
 	version := t.must(writer, "PUT", bucket+key, body("hello")).header.Get("X-Amz-Version-Id")
 	upload := t.must(writer, "POST", bucket+key+"?uploads").element("UploadId")
 	t.must(writer, "PUT", bucket+key+"?partNumber=1&uploadId="+upload, body("hello"))
-	names := strings.NewReplacer("BUCKET", bucket, "KEY", bucket+key, "VERSION", version, "UPLOAD", upload, "SOURCE", strings.TrimPrefix(bucket+key, "/"))
+	t.must(writer, "PUT", bucket+"/1/source", body("hello"))
+	names := strings.NewReplacer("BUCKET", bucket, "KEY", bucket+key, "VERSION", version, "UPLOAD", upload, "ITSELF", strings.TrimPrefix(bucket+key, "/"), "SOURCE", strings.TrimPrefix(bucket, "/")+"/1/source")
 	var options []option
 	for i := 0; i+1 < len(o.header); i += 2 {
 		options = append(options, header(o.header[i], names.Replace(o.header[i+1])))

@@ -71,7 +71,7 @@ func exchangeUntil(ctx context.Context, addr, method string, sent []byte, ends b
 			return nil, err
 		}
 		lines := strings.Split(strings.TrimRight(head, "\r\n"), "\r\n")
-		slices.Sort(lines[1:])
+		slices.SortFunc(lines[1:], func(a, b string) int { return strings.Compare(strings.ToLower(a), strings.ToLower(b)) })
 		r.head = append(r.head, lines...)
 		res, err := http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader(head), in)), &http.Request{Method: method})
 		if err != nil {
@@ -113,6 +113,9 @@ func rawOf(req *http.Request) ([]byte, error) {
 // answer writes the reply into the transcript.
 func (b *book) answer(r *reply) {
 	body := r.body
+	if long(body) {
+		b.mask.keep[sumOf(body)] = true
+	}
 	masked := b.mask.of(body)
 	for _, line := range r.head {
 		if masked != body && strings.HasPrefix(strings.ToLower(line), "content-length:") {
@@ -126,10 +129,13 @@ func (b *book) answer(r *reply) {
 
 const longBody = 1 << 14
 
+// long bodies are told by their size and sum.
+func long(body string) bool { return len(body) > longBody || !utf8.ValidString(body) }
+
 // readable is a body in lines, so that a diff shows what changed.
 func readable(body string) string {
 	switch {
-	case len(body) > longBody || !utf8.ValidString(body):
+	case long(body):
 		return fmt.Sprintf("(%d bytes, MD5 %s)", len(body), sumOf(body))
 	case strings.HasPrefix(body, "<") && strings.HasSuffix(strings.TrimSpace(body), ">"):
 		return strings.ReplaceAll(body, "><", ">\n<")
