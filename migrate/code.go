@@ -17,41 +17,12 @@ import (
 // takes no lock that a writer meets, but for views: whoever reads one holds it up. So the
 // wait for a view is short, and tried again.
 const (
-	codeTries       = 10
-	sqlBeginCode    = `SET LOCAL lock_timeout = '1s'; SET LOCAL check_function_bodies = off; SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL ROLE fence_owner`
-	sqlEndCode      = `RESET ROLE`
-	sqlRecordedCode = `SELECT name, revision, hash, min_program FROM fencegate.code`
-	sqlRecordCode   = `INSERT INTO fencegate.code (name, revision, hash, min_program) VALUES ($1, $2, $3, $4)
+	codeTries     = 10
+	sqlBeginCode  = `SET LOCAL lock_timeout = '1s'; SET LOCAL check_function_bodies = off; SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL ROLE fence_owner`
+	sqlEndCode    = `RESET ROLE`
+	sqlRecordCode = `INSERT INTO fencegate.code (name, revision, hash, min_program) VALUES ($1, $2, $3, $4)
 ON CONFLICT (name) DO UPDATE SET revision = EXCLUDED.revision, hash = EXCLUDED.hash, min_program = EXCLUDED.min_program, applied_at = now()`
 )
-
-// codeRecord is a row of fencegate.code.
-type codeRecord struct {
-	revision   int
-	hash       string
-	minProgram int
-}
-
-// recordedCode reads the record; nil: there is none.
-func recordedCode(ctx context.Context, conn *pgx.Conn) (map[string]codeRecord, error) {
-	var has bool
-	if err := conn.QueryRow(ctx, sqlIsThere, "fencegate.code").Scan(&has); err != nil || !has {
-		return nil, err
-	}
-	code := map[string]codeRecord{}
-	rows, err := conn.Query(ctx, sqlRecordedCode)
-	if err != nil {
-		return nil, err
-	}
-	var name string
-	var r codeRecord
-	_, err = pgx.ForEachRow(rows, []any{&name, &r.revision, &r.hash, &r.minProgram}, func() error {
-		r.hash = short(r.hash)
-		code[name] = r
-		return nil
-	})
-	return code, err
-}
 
 // applyCode applies the code of the sets that are not up to date, in one transaction.
 func (k kit) applyCode(ctx context.Context, conn *pgx.Conn, which Set) error {
@@ -119,53 +90,6 @@ func applyFiles(ctx context.Context, tx pgx.Tx, sets []migrations.Set) error {
 // sqlNoteCode says what is applied, beside the state; see note.
 func sqlNoteCode(set migrations.Set) string {
 	return fmt.Sprintf(`COMMENT ON SCHEMA %s IS '%s'`, set.Name, noteOf(set.Name, set.Latest, set.Code))
-}
-
-const (
-	// The functions and views in the schemas that we make, named as in migrations.Code; without those that fence.protect makes
-	// for a table.
-	sqlNames = `SELECT n.nspname || '.' || p.proname || '(' || pg_catalog.oidvectortypes(p.proargtypes) || ')'
-  FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
- WHERE n.nspname IN ('fence', 'objects') AND NOT (n.nspname = 'fence' AND p.proname ~ '^(rows|stamp|resource_of)_[0-9]+$')
-UNION ALL
-SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
- WHERE n.nspname IN ('fence', 'objects') AND c.relkind IN ('v', 'm')
- ORDER BY 1`
-	sqlNoPath = `SET LOCAL search_path = pg_catalog, pg_temp`
-)
-
-// strangers compares the functions and views in the database with those of the sets: what
-// is missing, and what is there beside them. Where the code is not this program's, that
-// tells nothing.
-func (k kit) strangers(ctx context.Context, conn *pgx.Conn, status Status) (missing, outside []string, err error) {
-	var want, known []string
-	for _, set := range k {
-		known = append(known, set.Code.Names()...)
-		if s, ok := status.of(set.Name); ok && s.upToDate() {
-			want = append(want, set.Code.Names()...)
-		} else if ok && s.Version > 0 {
-			return nil, nil, nil
-		}
-	}
-	if len(want) == 0 {
-		return nil, nil, nil
-	}
-	var has []string
-	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlNoPath); err != nil {
-			return err
-		}
-		rows, _ := tx.Query(ctx, sqlNames) // the error comes again from rows
-		has, err = pgx.CollectRows(rows, pgx.RowTo[string])
-		return err
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	without := func(list, other []string) []string {
-		return slices.DeleteFunc(slices.Clone(list), func(f string) bool { return slices.Contains(other, f) })
-	}
-	return without(want, has), without(has, known), nil
 }
 
 const (

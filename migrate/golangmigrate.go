@@ -35,9 +35,6 @@ var (
 	down = direction{"down", -1, func(int) int { return database.NilVersion }}
 )
 
-// stateTable is where golang-migrate keeps the version of a set's state.
-func stateTable(set string) string { return schema + "." + set + "_state" }
-
 // runState gives golang-migrate a connection of its own, and one step of a set's state
 // at a time. A context that ends cancels the one that is under way, which is then rolled
 // back. (golang-migrate's own loop leaves a goroutine behind for each step that it read

@@ -1,12 +1,23 @@
 package migrate_test
 
 import (
+	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"io/fs"
+	"os/exec"
 	"strings"
 	"testing"
 	"testing/fstest"
 
+	"github.com/jackc/pgx/v5"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx of database/sql
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/fence/sqlfence"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/migrate"
 	"github.com/fencegate/fencegate/migrations"
 )
@@ -68,4 +79,184 @@ func edit(t *testing.T, files fstest.MapFS, name, old, now string) {
 		t.Fatalf("%s has no %q", name, old)
 	}
 	add(files, name, strings.Replace(text, old, now, 1))
+}
+
+// A program of one's own needs no more than the fence.
+func TestTheFenceAloneGuards(t *testing.T) {
+	t.Parallel()
+	pg := setup(t)
+	if err := migrate.Up(t.Context(), pg.URL, migrate.Fence); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := migrate.Look(t.Context(), pg.OtherURL, migrate.Fence); err != nil || !s.UpToDate() || len(s.Sets) != 1 {
+		t.Errorf("status %v, %v", s, err)
+	}
+	wantSaid(t, kitOf(t, func(fstest.MapFS) {}), pg, false, "fence state 1, code 1; no objects (this program has state 1, code 1): migrate up")
+	exec1(t, pg, `CREATE TABLE work (by text)`)
+	exec1(t, pg, `SELECT fence.protect('work', under => 'work/')`)
+	exec1(t, pg, `GRANT INSERT ON work TO PUBLIC`)
+
+	gateway, writer := pg.As(t, "fence_gateway"), pg.As(t, "fence_writer")
+	pool := testenv.PoolOf(t, writer)
+	db, err := sql.Open("pgx", writer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	first, second := fence.NewSeal(), fence.NewSeal()
+	pgArms := pgfence.New(testenv.PoolOf(t, gateway))
+	armer, err := sql.Open("pgx", gateway)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = armer.Close() }()
+	insert := func(seal fence.Seal, token fence.Token) (byPG, bySQL error) {
+		grant := fence.Grant{Resource: "work/1", Token: token, Seal: seal}
+		byPG = pgfence.InTx(t.Context(), pool, grant, func(tx pgx.Tx) error {
+			_, err := tx.Exec(t.Context(), `INSERT INTO work VALUES ('pgfence')`)
+			return err
+		})
+		bySQL = sqlfence.InTx(t.Context(), db, grant, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(t.Context(), `INSERT INTO work VALUES ('sqlfence')`)
+			return err
+		})
+		return byPG, bySQL
+	}
+	if err := pgArms.Arm(t.Context(), fence.Arming{Resource: "work/1", Token: 1, SealHash: first.Hash()}); err != nil {
+		t.Fatal(err)
+	}
+	if byPG, bySQL := insert(first, 1); byPG != nil || bySQL != nil {
+		t.Errorf("the holder: %v, %v", byPG, bySQL)
+	}
+	if err := sqlfence.New(armer).Arm(t.Context(), fence.Arming{Resource: "work/1", Token: 2, SealHash: second.Hash()}); err != nil {
+		t.Fatal(err)
+	}
+	if byPG, bySQL := insert(first, 1); !errors.Is(byPG, fence.ErrStale) || !errors.Is(bySQL, fence.ErrStale) {
+		t.Errorf("the holder before: %v, %v", byPG, bySQL)
+	}
+	if byPG, bySQL := insert(second, 2); byPG != nil || bySQL != nil {
+		t.Errorf("the next holder: %v, %v", byPG, bySQL)
+	}
+}
+
+func TestTheObjectsComeAndGoWithoutTheFence(t *testing.T) {
+	t.Parallel()
+	whole, pg := testenv.Postgres(t), setup(t)
+	var need *migrate.NeedError
+	if err := migrate.Up(t.Context(), pg.URL, migrate.Objects); !errors.As(err, &need) || need.Need.Set != "fence" {
+		t.Errorf("the objects without a fence: %v", err)
+	}
+	if err := migrate.Up(t.Context(), pg.URL, migrate.Fence); err != nil {
+		t.Fatal(err)
+	}
+	fenceAlone := catalogueOf(t, pg.URL)
+	if strings.Contains(fenceAlone, "objects") || strings.Contains(fenceAlone, "fence.publish") || !strings.Contains(fenceAlone, "fence.guard") {
+		t.Error("the fence alone has what belongs to the objects")
+	}
+	for range 2 {
+		if err := migrate.Up(t.Context(), pg.URL, migrate.Objects); err != nil {
+			t.Fatal(err)
+		}
+		if list := differences(catalogueOf(t, whole.URL), catalogueOf(t, pg.URL)); len(list) > 0 {
+			t.Errorf("one after the other is not both at once:\n%s", strings.Join(list, "\n"))
+		}
+		exec1(t, pg, `SELECT objects.create_bucket('b', 0)`)
+		exec1(t, pg, `SELECT fence.raise('r', 9, NULL, '')`)
+		var needed *migrate.NeededError
+		if err := migrate.Down(t.Context(), pg.URL, migrate.Fence, true); !errors.As(err, &needed) || needed.By != "objects" {
+			t.Errorf("the fence under the objects: %v", err)
+		}
+		var inUse *migrate.InUseError
+		if err := migrate.Down(t.Context(), pg.URL, migrate.Objects, false); !errors.As(err, &inUse) || inUse.Buckets != 1 {
+			t.Errorf("with a bucket: %v", err)
+		}
+		if err := migrate.Down(t.Context(), pg.URL, migrate.Objects, true); err != nil {
+			t.Fatal(err)
+		}
+		if list := differences(fenceAlone, catalogueOf(t, pg.URL)); len(list) > 0 {
+			t.Errorf("the objects left something, or took it along:\n%s", strings.Join(list, "\n"))
+		}
+		exec1(t, pg, `DELETE FROM fence.resources; DELETE FROM fence.arms`)
+	}
+	if err := migrate.Down(t.Context(), pg.URL, migrate.Fence, false); err != nil {
+		t.Error(err)
+	}
+	wantStatus(t, pg.URL, false, false)
+}
+
+// The objects' code calls what newer code of the fence has.
+func TestTheObjectsNeedAFenceThatIsNewEnough(t *testing.T) {
+	t.Parallel()
+	pg := setup(t)
+	if err := migrate.Up(t.Context(), pg.URL, migrate.Fence); err != nil {
+		t.Fatal(err)
+	}
+	k := newer(t, func(files fstest.MapFS) {
+		edit(t, files, "objects/code/manifest.txt", "\nneeds fence state 1 revision 1\n", "\nneeds fence state 1 revision 2\n")
+	})
+	var need *migrate.NeedError
+	if err := k.Up(t.Context(), pg.URL, migrate.Objects); !errors.As(err, &need) || need.Need.Revision != 2 {
+		t.Errorf("on a fence of revision 1: %v", err)
+	}
+	if err := k.Up(t.Context(), pg.URL, migrate.All); err != nil {
+		t.Error(err)
+	}
+}
+
+// Numbers of a pre-release mean other steps, so nothing may be done by them.
+func TestADatabaseOfAPreReleaseIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	for what, sql := range map[string]string{
+		"whole":              `CREATE SCHEMA fence; COMMENT ON SCHEMA fence IS 'fencegate schema version 48'; CREATE SCHEMA fencegate; CREATE TABLE fencegate.migrations (version bigint, dirty boolean); INSERT INTO fencegate.migrations VALUES (48, false)`,
+		"without its record": `CREATE SCHEMA fence; COMMENT ON SCHEMA fence IS 'fencegate schema version 48'`,
+		"without its note":   `CREATE SCHEMA fence; CREATE SCHEMA fencegate; CREATE TABLE fencegate.migrations (version bigint, dirty boolean); INSERT INTO fencegate.migrations VALUES (48, false)`,
+	} {
+		pg := setup(t)
+		conn, err := pgx.Connect(t.Context(), pg.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+		before := catalogueOf(t, pg.URL)
+		for _, err := range []error{migrate.Up(t.Context(), pg.URL, migrate.All), migrate.Down(t.Context(), pg.URL, migrate.All, true), plain(t, pg, migrate.All, 0)} {
+			if err == nil || !strings.Contains(err.Error(), "pre-release") || strings.Contains(err.Error(), "newer") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if catalogueOf(t, pg.URL) != before {
+			t.Errorf("%s: it was changed", what)
+		}
+		s, err := migrate.Look(t.Context(), pg.URL, migrate.All)
+		if err != nil || s.PreRelease != 48 || s.UpToDate() || s.Newer() || s.Serves() || !strings.Contains(s.String(), "version 48") {
+			t.Errorf("%s: %v, %v", what, s, err)
+		}
+		if err := conn.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// plain applies what migrate.WriteSQL writes, with psql.
+func plain(t *testing.T, pg testenv.PG, which migrate.Set, from int) error {
+	t.Helper()
+	return plainOf(t, kitOf(t, func(fstest.MapFS) {}), pg, which, from)
+}
+
+func plainOf(t *testing.T, k migrate.Kit, pg testenv.PG, which migrate.Set, from int) error {
+	t.Helper()
+	var text strings.Builder
+	if err := k.WriteSQL(&text, which, from); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	psql := exec.CommandContext(ctx, "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", pg.URL)
+	psql.Stdin = strings.NewReader(text.String())
+	out, err := psql.CombinedOutput()
+	if err != nil {
+		return errors.New(string(out))
+	}
+	return nil
 }

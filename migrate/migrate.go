@@ -19,64 +19,11 @@ package migrate
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/migrations"
 )
-
-// Set says which part of the SQL is meant.
-type Set int
-
-// The parts. The objects need the fence.
-const (
-	All     Set = iota // the fence, and the objects of the S3 port
-	Fence              // the fence alone
-	Objects            // the objects alone, where the fence is there
-)
-
-const (
-	schema = "fencegate"
-
-	// lockKey orders the processes that migrate one database: 'fencegat' in ASCII.
-	lockKey = 0x66656e6365676174
-
-	sqlLock   = `SELECT pg_catalog.pg_advisory_lock($1)`
-	sqlRecord = `CREATE SCHEMA IF NOT EXISTS fencegate;
-CREATE TABLE IF NOT EXISTS fencegate.code (
-  name        text PRIMARY KEY,   -- of the set
-  revision    integer NOT NULL,
-  hash        text NOT NULL,
-  min_program integer NOT NULL,   -- the oldest generation of programs that may go on with it
-  applied_at  timestamptz NOT NULL DEFAULT now()
-)`
-	// A gateway's login may ask for the status.
-	sqlPublish    = `GRANT USAGE ON SCHEMA fencegate TO PUBLIC; GRANT SELECT ON ALL TABLES IN SCHEMA fencegate TO PUBLIC`
-	sqlDropSchema = `DROP SCHEMA fencegate CASCADE`
-	sqlIsThere    = `SELECT to_regclass($1) IS NOT NULL`
-)
-
-// kit is the sets that a program knows, each after those that it needs.
-type kit []migrations.Set
-
-// embedded is this program's kit.
-var embedded = sync.OnceValues(func() (kit, error) {
-	var k kit
-	for _, name := range []string{"fence", "objects"} {
-		set, err := migrations.Load(migrations.FS, name)
-		if err != nil {
-			return nil, err
-		}
-		k = append(k, set)
-	}
-	return k, nil
-})
-
-// has reports whether a set is meant.
-func (s Set) has(name string) bool {
-	return s == All || s == Fence && name == "fence" || s == Objects && name == "objects"
-}
 
 // Up applies all that the database has not. A database that is up to date is success,
 // and a step that was interrupted is made good; see [DirtyError] for the exception. A
@@ -223,12 +170,4 @@ func withLock(ctx context.Context, url string, f func(*pgx.Conn) error) error {
 		return fmt.Errorf("migrate: wait for another migration: %w", err)
 	}
 	return f(conn)
-}
-
-// wrap adds what was done to an error, and nothing to nil.
-func wrap(doing string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", doing, err)
 }

@@ -1,0 +1,134 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/migrations"
+)
+
+// Look reports how far the database is migrated. Any login may ask; it changes nothing.
+func Look(ctx context.Context, url string, which Set) (Status, error) {
+	k, err := embedded()
+	if err != nil {
+		return Status{}, err
+	}
+	return k.lookAt(ctx, url, which)
+}
+
+func (k kit) lookAt(ctx context.Context, url string, which Set) (Status, error) {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return Status{}, fmt.Errorf("migrate status: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	status, err := k.look(ctx, conn, which)
+	return status, wrap("migrate status", err)
+}
+
+func (k kit) look(ctx context.Context, conn *pgx.Conn, which Set) (status Status, err error) {
+	if status.PreRelease, err = preRelease(ctx, conn); err != nil || status.PreRelease > 0 {
+		return status, err
+	}
+	code, err := recordedCode(ctx, conn)
+	if err != nil {
+		return status, err
+	}
+	status.recorded = code != nil
+	for _, set := range k {
+		if !which.has(set.Name) {
+			continue
+		}
+		s, err := lookAtSet(ctx, conn, set, code[set.Name])
+		if err != nil {
+			return status, err
+		}
+		status.recorded = status.recorded || s.recorded
+		status.MinProgram = max(status.MinProgram, code[set.Name].minProgram)
+		status.Sets = append(status.Sets, s)
+	}
+	status.Missing, status.Outside, err = k.strangers(ctx, conn, status)
+	return status, err
+}
+
+func lookAtSet(ctx context.Context, conn *pgx.Conn, set migrations.Set, code codeRecord) (SetStatus, error) {
+	s := SetStatus{Set: set.Name, Latest: set.Latest, LatestRevision: set.Code.Revision}
+	if err := conn.QueryRow(ctx, sqlIsThere, stateTable(set.Name)).Scan(&s.recorded); err != nil {
+		return s, err
+	}
+	version, noted := int64(-1), s.recorded // also where the first step's removal was interrupted
+	if s.recorded {
+		err := conn.QueryRow(ctx, `SELECT version, dirty FROM `+stateTable(set.Name)).Scan(&version, &s.Dirty)
+		if noted = !errors.Is(err, pgx.ErrNoRows); noted && err != nil {
+			return s, err
+		}
+	}
+	s.Version = int(max(version, 0))
+	note, err := readNote(ctx, conn, set.Name)
+	switch {
+	case err != nil:
+		return s, err
+	case !note.known: // somebody wrote a comment of his own
+		s.Revision, s.Hash = code.revision, code.hash
+	case !noted: // a dump without the record, or migrated by other means
+		s.Version = max(note.version, 0)
+	case int64(note.version) != version:
+		s.Dirty = true
+	}
+	if s.noted = note.known; note.known {
+		s.Revision, s.Hash = note.revision, note.hash
+	}
+	s.Changed = s.Revision == set.Code.Revision && s.Hash != short(set.Code.Hash)
+	return s, nil
+}
+
+const (
+	// The functions and views in the schemas that we make, named as in migrations.Code; without those that fence.protect makes
+	// for a table.
+	sqlNames = `SELECT n.nspname || '.' || p.proname || '(' || pg_catalog.oidvectortypes(p.proargtypes) || ')'
+  FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+ WHERE n.nspname IN ('fence', 'objects') AND NOT (n.nspname = 'fence' AND p.proname ~ '^(rows|stamp|resource_of)_[0-9]+$')
+UNION ALL
+SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname IN ('fence', 'objects') AND c.relkind IN ('v', 'm')
+ ORDER BY 1`
+	sqlNoPath = `SET LOCAL search_path = pg_catalog, pg_temp`
+)
+
+// strangers compares the functions and views in the database with those of the sets: what
+// is missing, and what is there beside them. Where the code is not this program's, that
+// tells nothing.
+func (k kit) strangers(ctx context.Context, conn *pgx.Conn, status Status) (missing, outside []string, err error) {
+	var want, known []string
+	for _, set := range k {
+		known = append(known, set.Code.Names()...)
+		if s, ok := status.of(set.Name); ok && s.upToDate() {
+			want = append(want, set.Code.Names()...)
+		} else if ok && s.Version > 0 {
+			return nil, nil, nil
+		}
+	}
+	if len(want) == 0 {
+		return nil, nil, nil
+	}
+	var has []string
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, sqlNoPath); err != nil {
+			return err
+		}
+		rows, _ := tx.Query(ctx, sqlNames) // the error comes again from rows
+		has, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	without := func(list, other []string) []string {
+		return slices.DeleteFunc(slices.Clone(list), func(f string) bool { return slices.Contains(other, f) })
+	}
+	return without(want, has), without(has, known), nil
+}

@@ -1,0 +1,130 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/migrations"
+)
+
+// note is what the last step said of itself, in its transaction, in a comment on the
+// set's schema. It is what counts: the record in the schema fencegate follows it.
+type note struct {
+	version  int // -1: the schema is not there
+	revision int // of the code; 0: none since the state was changed
+	hash     string
+	known    bool // false: there is no such comment
+}
+
+var noteForm = regexp.MustCompile(`^fencegate (?:fence|objects) state ([1-9][0-9]{0,8})(?:, code ([1-9][0-9]{0,8}) ([0-9a-f]{12}))?$`)
+
+const sqlNote = `SELECT pg_catalog.obj_description(oid, 'pg_namespace') FROM pg_catalog.pg_namespace WHERE nspname = $1`
+
+func readNote(ctx context.Context, conn *pgx.Conn, set string) (note, error) {
+	var text *string
+	switch err := conn.QueryRow(ctx, sqlNote, set).Scan(&text); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return note{version: -1, known: true}, nil
+	case err != nil:
+		return note{}, fmt.Errorf("look what is applied: %w", err)
+	case text == nil:
+		return note{}, nil
+	}
+	m := noteForm.FindStringSubmatch(*text)
+	if m == nil {
+		return note{}, nil
+	}
+	n := note{hash: m[3], known: true}
+	n.version, _ = strconv.Atoi(m[1])  // digits, by the form
+	n.revision, _ = strconv.Atoi(m[2]) // digits or ''
+	return n, nil
+}
+
+// noteOf is the comment that says what is applied.
+func noteOf(set string, version int, code migrations.Code) string {
+	return fmt.Sprintf("fencegate %s state %d, code %d %s", set, version, code.Revision, short(code.Hash))
+}
+
+const sqlRecordedCode = `SELECT name, revision, hash, min_program FROM fencegate.code`
+
+// codeRecord is a row of fencegate.code.
+type codeRecord struct {
+	revision   int
+	hash       string
+	minProgram int
+}
+
+// recordedCode reads the record; nil: there is none.
+func recordedCode(ctx context.Context, conn *pgx.Conn) (map[string]codeRecord, error) {
+	var has bool
+	if err := conn.QueryRow(ctx, sqlIsThere, "fencegate.code").Scan(&has); err != nil || !has {
+		return nil, err
+	}
+	code := map[string]codeRecord{}
+	rows, err := conn.Query(ctx, sqlRecordedCode)
+	if err != nil {
+		return nil, err
+	}
+	var name string
+	var r codeRecord
+	_, err = pgx.ForEachRow(rows, []any{&name, &r.revision, &r.hash, &r.minProgram}, func() error {
+		r.hash = short(r.hash)
+		code[name] = r
+		return nil
+	})
+	return code, err
+}
+
+const (
+	// What a pre-release left: its record, or its note.
+	sqlPreRelease     = `SELECT to_regclass('fencegate.migrations') IS NOT NULL, pg_catalog.obj_description(to_regnamespace('fence'), 'pg_namespace')`
+	sqlPreReleaseFrom = `SELECT coalesce(max(version), 0)::int FROM fencegate.migrations`
+	preReleaseNote    = "fencegate schema version "
+)
+
+// preRelease is the version of a schema that a pre-release made; 0: none did.
+func preRelease(ctx context.Context, conn *pgx.Conn) (version int, err error) {
+	var recorded bool
+	var note *string
+	if err := conn.QueryRow(ctx, sqlPreRelease).Scan(&recorded, &note); err != nil {
+		return 0, err
+	}
+	if note != nil && strings.HasPrefix(*note, preReleaseNote) {
+		version, _ = strconv.Atoi(strings.TrimPrefix(*note, preReleaseNote))
+		return max(version, 1), nil
+	}
+	if !recorded {
+		return 0, nil
+	}
+	err = conn.QueryRow(ctx, sqlPreReleaseFrom).Scan(&version)
+	return max(version, 1), err
+}
+
+// DirtyError says that a step was interrupted, and that the schema's note of its
+// version, by which that is made good, is missing or was changed.
+type DirtyError struct {
+	Set     string
+	Version int
+}
+
+func (e *DirtyError) Error() string {
+	return fmt.Sprintf("the migration of the set %[1]s to state %[2]d was interrupted. Each is one transaction, so it was applied entirely or not at all: "+
+		"look whether its objects exist (migrations/%[1]s/state/%06[2]d_*). If they do, run: UPDATE %[3]s SET dirty = false; "+
+		"if not, set version to the one before it as well, or DELETE FROM %[3]s where it was the first. Then migrate again", e.Set, e.Version, stateTable(e.Set))
+}
+
+// PreReleaseError says that a pre-release made the schema. Its numbers mean other steps.
+type PreReleaseError struct{ Version int }
+
+func (e *PreReleaseError) Error() string {
+	return fmt.Sprintf("the schema was made by a pre-release (version %d), and this program can't upgrade it. Take out what you need: "+
+		"the objects through the S3 port, your own tables stay. Then let that pre-release remove its schema (fencegate migrate down --force), "+
+		"which forgets every fence, object and guard; or, where it is gone: DROP SCHEMA objects, fence, fencegate CASCADE. "+
+		"Then migrate up with this program, and protect the tables again", e.Version)
+}
