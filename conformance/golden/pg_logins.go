@@ -31,8 +31,7 @@ func playLogin(ctx context.Context, w *world, b *book) error {
 	t.packet("SSLRequest, then GSSENCRequest", append(code(80877103), code(80877104)...), 2)
 	cancel := binary.BigEndian.AppendUint32(append([]byte{0, 0, 0, 16}, code(80877102)[4:]...), 1)
 	t.packet("CancelRequest of nobody", append(cancel, 0, 0, 0, 1), 0)
-	for what, version := range map[string]uint32{"protocol 2.0": 2 << 16, "protocol 4.0": 4 << 16} {
-		_ = what
+	for _, version := range []uint32{2 << 16, 4 << 16} {
 		t.packet(fmt.Sprintf("protocol %d.%d", version>>16, version&0xffff), startupOf(version, "user", "app_trust", "database", database), 0)
 	}
 	t.packet("a startup without its end", []byte("\x00\x00\x00\x0e\x00\x03\x00\x00user\x00a"), 0)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -181,16 +180,13 @@ func (w *world) startGateway(ctx context.Context) error {
 		return err
 	}
 	for {
-		res, err := http.Get("http://" + w.api + "/readyz") //nolint:noctx // bounded by the loop's context
+		_, err := w.acquire(ctx, "golden") // PostgreSQL and Redis are there, and the node is admitted
 		if err == nil {
-			_ = res.Body.Close()
-			if res.StatusCode == http.StatusOK {
-				return nil
-			}
+			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the gateway is not ready: %w", ctx.Err())
+			return fmt.Errorf("the gateway is not ready: %w", errors.Join(err, ctx.Err()))
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
