@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ops lint code-hash schema fmt build examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-pgwire bench-s3 bench-s3-quick conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record fuzz clean blob-minio s3-memory
+.PHONY: help demo test test-ops lint code-hash schema fmt build examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record fuzz clean blob-minio s3-memory
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -77,6 +77,11 @@ bench-s3: ## Measure the S3 port against versitygw's POSIX back end and, where i
 bench-s3-quick: ## The same with few rounds and small lists
 	@scripts/need --local postgres
 	cd bench && $(GO) run ./s3 -quick
+
+bench-compare: ## Compare this tree's speed with the commit BASE's, interleaved, against the measured noise (about five minutes)
+	@test -n "$(BASE)" || { echo "bench-compare: BASE=commit is missing" >&2; exit 64; }
+	@scripts/need --local postgres redis
+	cd bench && $(GO) run ./compare -base "$(BASE)" $(COMPARE)
 
 bench: bench-lock bench-fence bench-pgwire bench-s3 ## Run every benchmark
 

@@ -1,0 +1,155 @@
+// Command compare says whether this tree is slower than an older commit.
+//
+// It builds fencegate at both and runs three gateways, each on a PostgreSQL and
+// a Redis of its own: the tree, the commit, and the commit again. They take turns,
+// operation by operation, in alternating order. What the two gateways of the
+// commit differ by is the noise. It prints a table, and exits with 1 where the
+// tree is slower than the commit beyond the noise and beyond 5 %, or where an
+// operation fails. Slower is: fewer operations a second, or more processor time
+// of gateway, PostgreSQL and Redis for each.
+//
+// PostgreSQL gives up durability here: the disk would hide what the programs cost.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/child"
+)
+
+// plan is what the flags ask for.
+type plan struct {
+	base    string
+	pairs   int
+	slice   time.Duration
+	clients int
+	only    string
+	limit   float64
+}
+
+func main() {
+	var p plan
+	flag.StringVar(&p.base, "base", "", "commit that the tree is compared with (required)")
+	flag.IntVar(&p.pairs, "pairs", 12, "how often each gateway has its slice of each operation")
+	flag.DurationVar(&p.slice, "slice", time.Second, "how long a slice is")
+	flag.IntVar(&p.clients, "clients", 4, "connections of the clients")
+	flag.StringVar(&p.only, "only", "", "measure the operations whose names have this in them")
+	flag.Float64Var(&p.limit, "limit", 0.05, "how much slower the tree may be even where the noise is smaller")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	slower, err := p.run(ctx)
+	stop()
+	switch {
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "bench-compare:", err)
+		os.Exit(1)
+	case slower > 0:
+		fmt.Fprintf(os.Stderr, "bench-compare: %d operations are slower than at %s\n", slower, p.base)
+		os.Exit(1)
+	}
+}
+
+func (p plan) run(ctx context.Context) (slower int, err error) {
+	if p.base == "" {
+		return 0, errors.New("-base is missing: the commit to compare with")
+	}
+	dir, err := os.MkdirTemp("", "fencegate-compare-")
+	if err != nil {
+		return 0, err
+	}
+	if err = errors.Join(child.RemoveAtDeath(dir), os.Chmod(dir, 0o711)); err != nil { // PostgreSQL's user passes
+		return 0, err
+	}
+	defer func() {
+		err = errors.Join(err, os.RemoveAll(dir))
+		child.Removed(dir)
+	}()
+	old, tree, err := build(ctx, dir, p.base)
+	if err != nil {
+		return 0, err
+	}
+	var sides []*side
+	defer func() {
+		for _, s := range sides {
+			err = errors.Join(err, s.close())
+		}
+	}()
+	for _, one := range []struct{ name, binary string }{{"base", old}, {"tree", tree}, {"base again", old}} {
+		s, err := startSide(ctx, filepath.Join(dir, strings.ReplaceAll(one.name, " ", "-")), one.binary, p.clients)
+		if s != nil {
+			sides = append(sides, s)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w%s", one.name, err, s.told())
+		}
+	}
+	return p.measure(ctx, sides)
+}
+
+// build builds fencegate at the commit and in the tree.
+func build(ctx context.Context, dir, base string) (old, tree string, err error) {
+	top, err := exec.CommandContext(ctx, "git", "rev-parse", "--show-toplevel").Output()
+	if err != nil {
+		return "", "", fmt.Errorf("git rev-parse: %w", err)
+	}
+	root, source := strings.TrimSpace(string(top)), filepath.Join(dir, "source")
+	old, tree = filepath.Join(dir, "fencegate-base"), filepath.Join(dir, "fencegate-tree")
+	unpack := exec.CommandContext(ctx, "sh", "-c", `mkdir "$2" && git archive "$1" | tar -x -C "$2" && test -e "$2/go.mod"`, "sh", base, source)
+	unpack.Dir = root
+	if out, err := unpack.CombinedOutput(); err != nil {
+		return "", "", fmt.Errorf("unpack %s: %w: %s", base, err, out)
+	}
+	for _, b := range []struct{ from, to string }{{source, old}, {root, tree}} {
+		cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", b.to, "./cmd/fencegate")
+		cmd.Dir = b.from
+		cmd.Env = append(os.Environ(), "GOWORK=off")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", "", fmt.Errorf("go build in %s: %w: %s", b.from, err, out)
+		}
+	}
+	return old, tree, os.RemoveAll(source)
+}
+
+// orders are in which the sides take their turns, pair by pair.
+var orders = [][]int{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}, {2, 0, 1}, {1, 2, 0}, {0, 2, 1}}
+
+func (p plan) measure(ctx context.Context, sides []*side) (slower int, err error) {
+	var results []result
+	for _, k := range kinds {
+		if !strings.Contains(k.name, p.only) {
+			continue
+		}
+		r := result{name: k.name}
+		fmt.Fprintln(os.Stderr, "bench-compare:", k.name)
+		for round := -1; round < p.pairs; round++ { // the first one warms up
+			var got [3]sample
+			for _, i := range orders[(round+1)%len(orders)] {
+				if got[i], err = sides[i].slice(ctx, k, p.slice, p.clients); err != nil {
+					return slower, fmt.Errorf("%s: %w%s", k.name, err, sides[i].told())
+				}
+			}
+			if round >= 0 {
+				r.add(got)
+			}
+		}
+		results = append(results, r)
+	}
+	fmt.Printf("%d clients, %d pairs of %s; ratios below 1 are slower\n\n%s\n", p.clients, p.pairs, p.slice, tableHead)
+	for _, r := range results {
+		row, isSlower := r.row(p.limit)
+		fmt.Println(row)
+		if isSlower {
+			slower++
+		}
+	}
+	return slower, nil
+}
