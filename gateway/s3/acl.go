@@ -8,6 +8,7 @@ import (
 	"github.com/valyala/fasthttp"
 	"github.com/versity/versitygw/s3err"
 
+	"github.com/fencegate/fencegate/gateway/s3/edge"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
@@ -76,9 +77,9 @@ const (
 
 // askedFor judges the ACL in the headers or the body of a request to set one.
 func (b *backend) askedFor(req *fasthttp.Request, ofObject bool) (aclKind, error) {
-	canned, body := string(req.Header.Peek(headerACL)), req.Body()
+	canned, body := string(req.Header.Peek(edge.HeaderACL)), req.Body()
 	for name := range req.Header.All() {
-		if strings.HasPrefix(string(name), headerGrant) {
+		if strings.HasPrefix(string(name), edge.HeaderGrant) {
 			return aclShared, nil
 		}
 	}

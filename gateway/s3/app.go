@@ -8,6 +8,8 @@ import (
 	"github.com/versity/versitygw/s3api/controllers"
 	"github.com/versity/versitygw/s3api/middlewares"
 	"github.com/versity/versitygw/s3err"
+
+	"github.com/fencegate/fencegate/gateway/s3/edge"
 )
 
 // headerSize bounds a request line with its headers, in bytes.
@@ -40,7 +42,7 @@ func newApp(cfg config, be *backend, g *gate) *fiber.App {
 	app := fiber.New(fiber.Config{
 		StreamRequestBody: true,
 		ReadBufferSize:    headerSize,
-		Concurrency:       cfg.MaxConnections + refusers + 1, // the listener has the limit
+		Concurrency:       cfg.MaxConnections + edge.Refusers + 1, // the listener has the limit
 		ErrorHandler:      g.failed,
 	})
 	app.Use("*", g.rescue, middlewares.DrainRequestBody(), middlewares.RequestIDs(), g.handle,

@@ -10,6 +10,7 @@ import (
 	"github.com/versity/versitygw/s3response"
 
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/s3/edge"
 )
 
 // CreateBucket implements the front's Backend. The bucket gets the default rule.
@@ -30,7 +31,7 @@ func (b *backend) CreateBucket(ctx context.Context, in *s3.CreateBucketInput, _ 
 		return b.fail(r, *in.Bucket, "CreateBucket", err)
 	case !created && b.cfg.Region != regionOfOld:
 		return s3err.GetBucketErr(s3err.ErrBucketAlreadyOwnedByYou, *in.Bucket)
-	case r.header(headerOwnership) != "": // the front has a default
+	case r.header(edge.HeaderOwnership) != "": // the front has a default
 		return b.PutBucketOwnershipControls(ctx, *in.Bucket, in.ObjectOwnership)
 	}
 	return nil

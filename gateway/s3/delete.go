@@ -15,6 +15,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/s3/edge"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
@@ -142,24 +143,18 @@ func dateOf(text string) (time.Time, error) {
 // expects reads what the front drops of a deletion's conditions: a size that is
 // none, a date in another form or in the future. Nothing is deleted without them.
 func (r request) expects(in *s3.DeleteObjectInput) error {
-	if r.header(headerExpectedSize) != "" && in.IfMatchSize == nil {
-		return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The header " + headerExpectedSize + " is not a size. Nothing was deleted."}
+	if r.header(edge.HeaderExpectedSize) != "" && in.IfMatchSize == nil {
+		return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The header " + edge.HeaderExpectedSize + " is not a size. Nothing was deleted."}
 	}
-	if text := r.header(headerExpectedTime); text != "" {
+	if text := r.header(edge.HeaderExpectedTime); text != "" {
 		at, err := dateOf(text)
 		if err != nil {
-			return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The header " + headerExpectedTime + " is not a date. Nothing was deleted."}
+			return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The header " + edge.HeaderExpectedTime + " is not a date. Nothing was deleted."}
 		}
 		in.IfMatchLastModifiedTime = &at
 	}
 	return nil
 }
-
-// Headers of what a deletion expects, beside If-Match.
-const (
-	headerExpectedSize = "X-Amz-If-Match-Size"
-	headerExpectedTime = "X-Amz-If-Match-Last-Modified-Time"
-)
 
 func deletedEntry(g objects.Removed, o types.ObjectIdentifier) types.DeletedObject {
 	d := types.DeletedObject{Key: o.Key, VersionId: o.VersionId}

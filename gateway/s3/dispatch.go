@@ -8,6 +8,9 @@ import (
 	"github.com/versity/versitygw/metrics"
 	"github.com/versity/versitygw/s3api/controllers"
 	"github.com/versity/versitygw/s3err"
+
+	"github.com/fencegate/fencegate/gateway/s3/edge"
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // manner says what becomes of parameters that a place does not know.
@@ -71,7 +74,7 @@ var manners = [methodCount]manner{methodGet: reads, methodHead: reads, methodPut
 var (
 	table        = compile(places)
 	subresources = allSubresources(places) // S3's, and those that have a route
-	unread       = set(notRead)
+	unread       = edge.Words(notRead)
 )
 
 func compile(places []place) (all [methodCount][levels]compiled) {
@@ -96,7 +99,7 @@ func compile(places []place) (all [methodCount][levels]compiled) {
 }
 
 func allSubresources(places []place) map[string]bool {
-	all := set(notRead)
+	all := edge.Words(notRead)
 	for _, p := range places {
 		for _, r := range p.routes {
 			if r.sub != "" {
@@ -164,7 +167,7 @@ func find(c fiber.Ctx, l level) (found *match, unserved string) {
 func (m manner) refuses(param []byte) bool {
 	switch m {
 	case writes:
-		return !harmless(string(param))
+		return !edge.Harmless(string(param))
 	case reads:
 		return subresources[string(param)]
 	default:
@@ -182,6 +185,18 @@ func (p *port) dispatch(c fiber.Ctx) error {
 		return p.notAllowed(c)
 	}
 	return p.routes[found.id](c)
+}
+
+// checkServed refuses a parameter that the routes of the path's level don't have.
+func checkServed(c fiber.Ctx, path string) s3err.S3Error {
+	l := levelOf(path)
+	if _, param := find(c, l); param != "" {
+		return s3err.GetNotImplementedErr(param, "")
+	}
+	if c.Method() == fiber.MethodPut && l == ofObject && c.Request().URI().QueryArgs().Has("versionId") && !edge.OfVersions(c) {
+		return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "This operation does not accept a version-id."}
+	}
+	return nil
 }
 
 // serve makes the routes' handlers.

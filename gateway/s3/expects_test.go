@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/gateway/objects"
-
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+
+	"github.com/fencegate/fencegate/gateway/objects"
 )
 
 // A condition that can't be read, or that nothing could meet, is never left out.

@@ -13,6 +13,7 @@ import (
 	"github.com/versity/versitygw/s3err"
 
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/s3/edge"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
@@ -34,31 +35,31 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 			err = answer(c, s3err.GetAPIError(s3err.ErrInternalError))
 		}
 	}()
-	conn := patientOf(c.RequestCtx().Conn())
-	conn.unread.Store(false)
-	var body *chunked
-	defer func() { conn.unread.Store(endsEarly(c, conn, body)) }()
+	conn := edge.ConnOf(c.RequestCtx().Conn())
+	conn.Unread.Store(false)
+	var body *edge.Chunked
+	defer func() { conn.Unread.Store(endsEarly(c, conn, body)) }()
 	defer g.requests.Add(-1)
-	if g.requests.Add(1) > int64(g.cfg.MaxRequests) || conn.surplus {
+	if g.requests.Add(1) > int64(g.cfg.MaxRequests) || conn.Surplus {
 		return refuse(c, s3err.GetAPIError(s3err.ErrSlowDown))
 	}
 	bucket, path, e := g.check(c, began)
 	if e != nil {
 		return refuse(c, e)
 	}
-	if isUpload(c, path) {
+	if edge.IsUpload(c, path) {
 		defer g.uploads.Add(-1)
 		if g.uploads.Add(1) > int64(g.cfg.MaxUploads) {
 			return refuse(c, s3err.GetAPIError(s3err.ErrSlowDown))
 		}
 	}
-	allowBody(c, conn, g.cfg)
-	if isForm(c) {
-		if e := takeForm(c); e != nil {
+	edge.AllowBody(c, conn, g.cfg.timeouts())
+	if edge.IsForm(c) {
+		if e := edge.TakeForm(c); e != nil {
 			return refuse(c, e)
 		}
 	}
-	body = guardChunks(c)
+	body = edge.GuardChunks(c)
 	if g.lookAhead(c, bucket) {
 		defer leaveAhead(c)
 	}
@@ -70,7 +71,7 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 		}
 		return answer(c, e)
 	}
-	hideSeal(c)
+	edge.HideSeal(c)
 	sayIDsOnce(&c.Response().Header)
 	if len(c.Request().URI().QueryString()) > 0 { // no document of either without one
 		mendAttributes(c)
@@ -85,17 +86,17 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 // check refuses what must not reach the front. It returns the bucket that the
 // host names, if any, and the path as the front will see it.
 func (g *gate) check(c fiber.Ctx, began time.Time) (bucket, path string, refused s3err.S3Error) {
-	if e := checkFraming(&c.Request().Header); e != nil {
+	if e := edge.CheckFraming(&c.Request().Header); e != nil {
 		return "", "", e
 	}
-	bucket, e := hostBucket(c, g.cfg.Domain)
+	bucket, e := edge.HostBucket(c, g.cfg.Domain)
 	if e != nil {
 		return "", "", *e
 	}
-	if tooEarly(c, began) {
+	if edge.TooEarly(c, began) {
 		return "", "", s3error.Error{Code: "AccessDenied", Status: http.StatusForbidden, Message: "Request is not yet valid."}
 	}
-	path, err := pathIn(c, bucket)
+	path, err := edge.PathIn(c, bucket)
 	if err != nil {
 		return "", "", s3error.Error{Code: "InvalidURI", Status: http.StatusBadRequest, Message: "The path has a percent sign that is not followed by two hexadecimal digits."}
 	}
@@ -105,9 +106,9 @@ func (g *gate) check(c fiber.Ctx, began time.Time) (bucket, path string, refused
 // endsEarly reports whether the connection ends though the client may be sending
 // still, and sees to it that it does where a body in HTTP's chunks was not read to
 // its end: the front leaves the rest, which would be taken for the next request.
-func endsEarly(c fiber.Ctx, conn *patientConn, body *chunked) bool {
+func endsEarly(c fiber.Ctx, conn *edge.Conn, body *edge.Chunked) bool {
 	length, failed := c.Request().Header.ContentLength(), c.Response().StatusCode() >= http.StatusBadRequest
-	if length == -1 && (failed || !body.over(conn)) {
+	if length == -1 && (failed || !body.Over(conn)) {
 		c.Response().Header.SetConnectionClose()
 	}
 	return c.Response().ConnectionClose() || failed && length > maxDrained
@@ -159,8 +160,8 @@ func answer(c fiber.Ctx, e s3err.S3Error) error {
 // admit refuses names that can't be stored, what is not there, and long
 // bodies of anything but an upload.
 func admit(c fiber.Ctx, path, owner string) s3err.S3Error {
-	if isForm(c) {
-		if e := admitForm(c, path); e != nil {
+	if edge.IsForm(c) {
+		if e := edge.AdmitForm(c, path); e != nil {
 			return e
 		}
 	}
@@ -170,17 +171,17 @@ func admit(c fiber.Ctx, path, owner string) s3err.S3Error {
 	if e := checkServed(c, path); e != nil {
 		return e
 	}
-	if e := checkHeaders(c, path, owner); e != nil {
+	if e := edge.CheckHeaders(c, path, owner); e != nil {
 		return e
 	}
-	if isUpload(c, path) {
+	if edge.IsUpload(c, path) {
 		return nil
 	}
 	switch length := c.Request().Header.ContentLength(); {
 	case length == -1: // chunked
 		return s3err.GetAPIError(s3err.ErrMissingContentLength)
-	case length > maxDocument:
-		return s3err.GetEntityTooLargeErr(int64(length), maxDocument)
+	case length > edge.MaxDocument:
+		return s3err.GetEntityTooLargeErr(int64(length), edge.MaxDocument)
 	}
 	return nil
 }

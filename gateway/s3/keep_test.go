@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/gateway/objects"
-	"github.com/fencegate/fencegate/gateway/objects/maintenance"
-
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
 func TestABucketKeepsAsManyOrAsLongAsItIsTold(t *testing.T) {

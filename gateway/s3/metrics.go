@@ -46,8 +46,8 @@ type Stats struct {
 // Stats reports what the server does.
 func (s *Server) Stats() Stats {
 	return Stats{
-		Connections: int64(s.conns.count()), Requests: s.gate.requests.Load(), Uploads: s.gate.uploads.Load(),
-		BytesIn: s.conns.in.Load(), BytesOut: s.conns.out.Load(),
+		Connections: int64(s.conns.Count()), Requests: s.gate.requests.Load(), Uploads: s.gate.uploads.Load(),
+		BytesIn: s.conns.In.Load(), BytesOut: s.conns.Out.Load(),
 	}
 }
 

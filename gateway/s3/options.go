@@ -13,6 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
+	"github.com/fencegate/fencegate/gateway/s3/edge"
 )
 
 // Options are the values that an operator chooses. Fields without a default must be set.
@@ -33,7 +34,7 @@ type Options struct {
 	MaxUploads     int // at work at the same time, parts of multipart uploads each. Default 256
 
 	HeaderTimeout   time.Duration // of a request's headers, from their first byte or the connection's begin. Default 10s
-	UploadTimeout   time.Duration // of a request's body at the most; a small one has less, see minBodyRate. Default 12h
+	UploadTimeout   time.Duration // of a request's body at the most; a small one has less. Default 12h
 	StallTimeout    time.Duration // of a connection on which nothing moves while a request or response is under way. Default 1m
 	DatabaseTimeout time.Duration // of one statement. Default 10s
 	DrainTimeout    time.Duration // of the requests under way when the server stops. Default 10s
@@ -70,7 +71,7 @@ func configOf(deps Deps, o Options) (config, error) {
 	if c.Region == "" {
 		c.Region = "us-east-1"
 	}
-	if !validDomain(c.Domain) {
+	if !edge.ValidDomain(c.Domain) {
 		return c, &fence.InvalidError{Field: "domain", Reason: fmt.Sprintf("is %q; a lower-case host name without a port is needed, such as s3.example.com", c.Domain)}
 	}
 	if c.Logger == nil {
@@ -91,6 +92,11 @@ func configOf(deps Deps, o Options) (config, error) {
 	orDefault(&c.DatabaseTimeout, 10*time.Second)
 	orDefault(&c.DrainTimeout, 10*time.Second)
 	return c, nil
+}
+
+// timeouts are those of the port's edge.
+func (c config) timeouts() edge.Timeouts {
+	return edge.Timeouts{Header: c.HeaderTimeout, Upload: c.UploadTimeout, Stall: c.StallTimeout}
 }
 
 func orDefault[T int | time.Duration](v *T, def T) {

@@ -2,7 +2,6 @@ package s3
 
 import (
 	"context"
-	"net/http"
 	"strings"
 
 	"github.com/valyala/fasthttp"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/s3/edge"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
@@ -43,16 +43,13 @@ func (b *backend) requestOf(ctx context.Context) request {
 	}
 	// Signed or not: botocore leaves the id out of its signature. An id that is put in on the way
 	// can make a write fail, or repeat its earlier answer; it lets none in.
-	if id := r.header(headerInvocation); len(id) <= maxInvocation {
+	if id := r.header(edge.HeaderInvocation); len(id) <= maxInvocation {
 		r.invocation = id
 	}
 	return r
 }
 
-const (
-	headerInvocation = "amz-sdk-invocation-id"
-	maxInvocation    = 128
-)
+const maxInvocation = 128 // bytes of its id
 
 func (r request) header(name string) string { return string(r.http.Request.Header.Peek(name)) }
 
@@ -113,7 +110,7 @@ func (b *backend) needGrant(r *request, bucket, key string) error {
 	}
 	presented := ""
 	if r.http != nil {
-		presented = r.header(headerToken)
+		presented = r.header(edge.HeaderToken)
 	}
 	if presented == "" && r.grant.Token > 0 {
 		return nil
@@ -127,26 +124,26 @@ func (b *backend) needGrant(r *request, bucket, key string) error {
 	case presented == "" && rule.Unchecked() && r.root:
 		return nil
 	case presented != "" && rule.Unchecked():
-		return invalidToken("is presented where nothing checks it: the rule of this key is none; leave it out")
+		return edge.InvalidToken("is presented where nothing checks it: the rule of this key is none; leave it out")
 	case presented == "":
 		return &fence.NoGrantError{Needed: needed}
 	case r.leased:
-		return invalidToken("is presented beside a lease's credentials; one of the two must go")
-	case !r.root, !r.signed(headerToken):
-		return invalidToken("is not among the signed headers")
+		return edge.InvalidToken("is presented beside a lease's credentials; one of the two must go")
+	case !r.root, !r.signed(edge.HeaderToken):
+		return edge.InvalidToken("is not among the signed headers")
 	}
 	g, err := fence.ParseGrant(needed, presented)
 	if err != nil {
-		return invalidToken("is malformed: " + err.Error()) // which repeats no part of it
+		return edge.InvalidToken("is malformed: " + err.Error()) // which repeats no part of it
 	}
 	switch monotone := rule.IsMonotone(); {
 	case monotone && !g.Seal.IsZero():
-		return invalidToken("has a seal; the rule of this key is monotone, which takes a bare TOKEN")
+		return edge.InvalidToken("has a seal; the rule of this key is monotone, which takes a bare TOKEN")
 	case monotone:
 		r.grant = objects.Proof{Resource: needed, Token: g.Token, SealHash: []byte{}} // no seal, which is not the same as none presented
 		return nil
 	case g.Seal.IsZero():
-		return invalidToken("has no seal; it reads TOKEN.SEAL")
+		return edge.InvalidToken("has no seal; it reads TOKEN.SEAL")
 	}
 	r.grant = objects.Proof{Resource: needed, Token: g.Token, SealHash: g.Seal.Hash()}
 	return nil
@@ -155,14 +152,6 @@ func (b *backend) needGrant(r *request, bucket, key string) error {
 // change is what the request changes, and shows for it.
 func (r request) change(bucket, key string, cond objects.Conditions) objects.Change {
 	return objects.Change{Bucket: bucket, Key: key, Proof: r.grant, Invocation: r.invocation, Conditions: cond}
-}
-
-// headerToken presents a grant, as an alternative to a lease's credentials:
-// "34.<seal>", signed by the root credentials.
-const headerToken = "Fencing-Token"
-
-func invalidToken(reason string) s3error.Error {
-	return s3error.Error{Code: "InvalidFencingToken", Status: http.StatusForbidden, Message: "The header " + headerToken + " " + reason + ". Nothing was changed."}
 }
 
 // Response headers of a refusal by the fence.

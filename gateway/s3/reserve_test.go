@@ -12,10 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
-
-	"github.com/fencegate/fencegate/gateway/blob"
 )
 
 // firstBatch is how many blobs a reserve begins with.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+	"github.com/fencegate/fencegate/gateway/s3/edge"
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
 
@@ -20,7 +21,7 @@ type Server struct {
 	app     *fiber.App
 	backend *backend
 	gate    *gate
-	conns   connections
+	conns   edge.Connections
 	stop    context.CancelFunc // of the backend's work
 }
 
@@ -38,7 +39,7 @@ func New(deps Deps, o Options) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, backend: be, stop: stop, gate: &gate{cfg: cfg, reader: be.reader}}
 	s.app = newApp(cfg, be, s.gate)
-	guard(s.app.Server(), cfg)
+	edge.Guard(s.app.Server(), cfg.timeouts(), cfg.Logger)
 	return s, nil
 }
 
@@ -56,7 +57,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer s.backend.writer.Close()
 	ended := make(chan error, 1)
 	go func() {
-		plain := &patient{Listener: ln, stall: s.cfg.StallTimeout, limit: s.cfg.MaxConnections, conns: &s.conns, log: s.cfg.Logger}
+		plain := &edge.Listener{Listener: ln, Stall: s.cfg.StallTimeout, Limit: s.cfg.MaxConnections, Conns: &s.conns, Log: s.cfg.Logger}
 		ended <- s.app.Listener(tlsfiles.Listener(plain, s.cfg.TLS), fiber.ListenConfig{DisableStartupMessage: true})
 	}()
 	select {
@@ -79,11 +80,11 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 // cutOff ends the requests that outlast the drain timeout, and lets them give up
 // what they have begun.
 func (s *Server) cutOff() {
-	s.cfg.Logger.Warn("s3: requests were cut off by the stop", "after", s.cfg.DrainTimeout, "connections", s.conns.count())
-	s.conns.cut()
+	s.cfg.Logger.Warn("s3: requests were cut off by the stop", "after", s.cfg.DrainTimeout, "connections", s.conns.Count())
+	s.conns.Cut()
 	tick, limit := time.NewTicker(10*time.Millisecond), time.After(s.cfg.DatabaseTimeout)
 	defer tick.Stop()
-	for s.conns.count() > 0 {
+	for s.conns.Count() > 0 {
 		select {
 		case <-tick.C:
 		case <-limit:

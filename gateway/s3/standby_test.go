@@ -9,10 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/gateway/objects"
-
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/migrate"

@@ -9,9 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/gateway/objects/maintenance"
-
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
 // age makes every blob and upload look older, but for the reserve, which a server

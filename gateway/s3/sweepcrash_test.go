@@ -11,14 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/gateway/objects"
-	"github.com/fencegate/fencegate/gateway/objects/maintenance"
-
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
 var errCrashed = errors.New("crashed by the test")

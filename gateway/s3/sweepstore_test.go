@@ -10,10 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
-
-	"github.com/fencegate/fencegate/gateway/blob"
 )
 
 func TestAStoreOfAnotherDatabaseIsNeitherWrittenNorSwept(t *testing.T) {

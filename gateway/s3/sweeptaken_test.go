@@ -8,10 +8,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
-
-	"github.com/fencegate/fencegate/gateway/blob"
 )
 
 // taken is a store that another database takes while it is swept.

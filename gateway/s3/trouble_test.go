@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/gateway/objects/maintenance"
-
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
 const commitSQL = "objects.commit_put"

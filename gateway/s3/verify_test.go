@@ -13,10 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
-
-	"github.com/fencegate/fencegate/gateway/blob"
 )
 
 // replace puts other bytes in the place of a blob, or none.

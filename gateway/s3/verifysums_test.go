@@ -7,13 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fencegate/fencegate/gateway/objects"
-
-	"github.com/fencegate/fencegate/gateway/objects/maintenance"
-
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
 // uploadParts uploads an object in two parts, of which the second is a copy of

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fencegate/fencegate/gateway/objects"
-	"github.com/fencegate/fencegate/gateway/objects/maintenance"
-
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
 // keeping makes the bucket keep older versions.

@@ -1,4 +1,4 @@
-package s3
+package edge
 
 import (
 	"io"
@@ -18,10 +18,10 @@ const (
 
 var sendBuffers = sync.Pool{New: func() any { b := make([]byte, sendBuffer); return &b }}
 
-var _ io.ReaderFrom = (*patientConn)(nil)
+var _ io.ReaderFrom = (*Conn)(nil)
 
 // ReadFrom implements [io.ReaderFrom]: the deadline moves with each step.
-func (c *patientConn) ReadFrom(r io.Reader) (sent int64, err error) {
+func (c *Conn) ReadFrom(r io.Reader) (sent int64, err error) {
 	tcp, isTCP := c.Conn.(*net.TCPConn)
 	limited, isFile := r.(*io.LimitedReader)
 	if isFile {
@@ -37,7 +37,7 @@ func (c *patientConn) ReadFrom(r io.Reader) (sent int64, err error) {
 			return sent, err
 		}
 		n, err := tcp.ReadFrom(&io.LimitedReader{R: limited.R, N: min(limited.N, sendStep)})
-		c.conns.out.Add(n)
+		c.conns.Out.Add(n)
 		sent, limited.N = sent+n, limited.N-n
 		if err != nil || n == 0 {
 			return sent, err

@@ -1,4 +1,4 @@
-package s3
+package edge
 
 import (
 	"bytes"
@@ -22,23 +22,46 @@ import (
 const everywhere = "x-id Expires AWSAccessKeyId Signature X-Amz-Algorithm X-Amz-Credential X-Amz-Date X-Amz-Expires X-Amz-SignedHeaders " +
 	"X-Amz-Signature X-Amz-Security-Token X-Amz-Content-Sha256 X-Amz-User-Agent"
 
+// Headers that mean something here alone.
+const (
+	// HeaderToken presents a grant, as an alternative to a lease's credentials:
+	// "34.<seal>", signed by the root credentials.
+	HeaderToken = "Fencing-Token"
+	// HeaderStage asks for an upload to be staged, and in the answer names the stage.
+	HeaderStage = "Fencing-Stage"
+	// HeaderInvocation is the same in each try of a request.
+	HeaderInvocation = "amz-sdk-invocation-id"
+)
+
+// Headers of what a deletion expects, beside If-Match.
+const (
+	HeaderExpectedSize = "X-Amz-If-Match-Size"
+	HeaderExpectedTime = "X-Amz-If-Match-Last-Modified-Time"
+)
+
+// InvalidToken refuses what [HeaderToken] says.
+func InvalidToken(reason string) s3error.Error {
+	return s3error.Error{Code: "InvalidFencingToken", Status: http.StatusForbidden, Message: "The header " + HeaderToken + " " + reason + ". Nothing was changed."}
+}
+
 // Headers that ask for an ACL, or for none.
 const (
-	headerACL       = "X-Amz-Acl"
-	headerGrant     = "X-Amz-Grant-" // the begin of several
-	headerOwnership = "X-Amz-Object-Ownership"
+	HeaderACL       = "X-Amz-Acl"
+	HeaderGrant     = "X-Amz-Grant-" // the begin of several
+	HeaderOwnership = "X-Amz-Object-Ownership"
 )
 
 // ofWrites are the headers of conditions on a write, a deletion or a copy's source.
-var ofWrites = set("If-Match If-None-Match X-Amz-Copy-Source-If-Match X-Amz-Copy-Source-If-None-Match X-Amz-Copy-Source-If-Modified-Since " +
-	"X-Amz-Copy-Source-If-Unmodified-Since " + headerExpectedSize + " " + headerExpectedTime)
+var ofWrites = Words("If-Match If-None-Match X-Amz-Copy-Source-If-Match X-Amz-Copy-Source-If-None-Match X-Amz-Copy-Source-If-Modified-Since " +
+	"X-Amz-Copy-Source-If-Unmodified-Since " + HeaderExpectedSize + " " + HeaderExpectedTime)
 
 var (
-	always   = set(strings.ToLower(everywhere))
-	notThere = []string{headerGrant, "X-Amz-Object-Lock-", "X-Amz-Server-Side-Encryption", "X-Amz-Copy-Source-Server-Side-Encryption"}
+	always   = Words(strings.ToLower(everywhere))
+	notThere = []string{HeaderGrant, "X-Amz-Object-Lock-", "X-Amz-Server-Side-Encryption", "X-Amz-Copy-Source-Server-Side-Encryption"}
 )
 
-func set(words string) map[string]bool {
+// Words are those of a text, as a set.
+func Words(words string) map[string]bool {
 	s := map[string]bool{}
 	for word := range strings.FieldsSeq(words) {
 		s[word] = true
@@ -46,33 +69,21 @@ func set(words string) map[string]bool {
 	return s
 }
 
-// checkServed refuses a parameter that the routes of the path's level don't have.
-func checkServed(c fiber.Ctx, path string) s3err.S3Error {
-	l := levelOf(path)
-	if _, param := find(c, l); param != "" {
-		return s3err.GetNotImplementedErr(param, "")
-	}
-	if c.Method() == fiber.MethodPut && l == ofObject && c.Request().URI().QueryArgs().Has("versionId") && !ofVersions(c) {
-		return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "This operation does not accept a version-id."}
-	}
-	return nil
-}
-
-// ofVersions reports whether what is put is not an object, but something about
+// OfVersions reports whether what is put is not an object, but something about
 // one, which may be an older version.
-func ofVersions(c fiber.Ctx) bool {
+func OfVersions(c fiber.Ctx) bool {
 	return slices.ContainsFunc([]string{"tagging", "retention", "legal-hold", "acl"}, c.Request().URI().QueryArgs().Has)
 }
 
-// harmless parameters come with any operation: those of a presigned URL, and the
+// Harmless parameters come with any operation: those of a presigned URL, and the
 // checksums that SDKs put into one.
-func harmless(name string) bool {
+func Harmless(name string) bool {
 	name = strings.ToLower(name)
 	return always[name] || strings.HasPrefix(name, "x-amz-checksum-") || name == "x-amz-sdk-checksum-algorithm"
 }
 
-// checkHeaders refuses headers that ask for what is not there, of any operation.
-func checkHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
+// CheckHeaders refuses headers that ask for what is not there, of any operation.
+func CheckHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
 	_, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	acl, reads := setsACL(c), c.Method() == fiber.MethodGet || c.Method() == fiber.MethodHead
 	for name, value := range c.Request().Header.All() {
@@ -85,8 +96,8 @@ func checkHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
 			if string(value) != owner {
 				return s3error.Error{Code: "AccessDenied", Status: http.StatusForbidden, Message: "All buckets here belong to the root access key, which is not the owner that " + header + " names."}
 			}
-		case acl && (header == headerACL || strings.HasPrefix(header, headerGrant)): // see askedFor
-		case asksForMore(header, string(value), key != ""), overlooked(c, header):
+		case acl && (header == HeaderACL || strings.HasPrefix(header, HeaderGrant)): // see askedFor
+		case AsksForMore(header, string(value), key != ""), overlooked(c, header):
 			return s3err.GetNotImplementedErr(header, "")
 		}
 	}
@@ -97,7 +108,7 @@ func checkHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
 // body that the operation would go on without.
 func overlooked(c fiber.Ctx, header string) bool {
 	switch header {
-	case headerExpectedSize, headerExpectedTime:
+	case HeaderExpectedSize, HeaderExpectedTime:
 		return c.Method() != fiber.MethodDelete
 	case "X-Amz-If-Match-Initiated-Time":
 		return true
@@ -119,21 +130,21 @@ func overlooked(c fiber.Ctx, header string) bool {
 func setsACL(c fiber.Ctx) bool {
 	query := c.Request().URI().QueryArgs()
 	for name := range query.All() {
-		if n := string(name); n != "acl" && n != "versionId" && !harmless(n) {
+		if n := string(name); n != "acl" && n != "versionId" && !Harmless(n) {
 			return false
 		}
 	}
 	return c.Method() == fiber.MethodPut && query.Has("acl")
 }
 
-// asksForMore reports whether a header asks for more than what holds anyway.
-func asksForMore(header, value string, ofObject bool) bool {
+// AsksForMore reports whether a header asks for more than what holds anyway.
+func AsksForMore(header, value string, ofObject bool) bool {
 	switch header {
-	case headerACL:
+	case HeaderACL:
 		return value != "private" && (value != "bucket-owner-full-control" || !ofObject)
 	case "X-Amz-Storage-Class":
 		return value != "STANDARD"
-	case headerOwnership:
+	case HeaderOwnership:
 		return value != "BucketOwnerEnforced"
 	case "X-Amz-Content-Sha256": // the front would store the chunks with their signatures, unseen
 		return strings.HasPrefix(value, "STREAMING-AWS4-ECDSA-")

@@ -1,4 +1,4 @@
-package s3
+package edge
 
 import (
 	"errors"
@@ -18,14 +18,14 @@ const (
 	signedChunks = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD" // and of those whose chunks are signed
 )
 
-// chunked is an upload's body in S3's chunks, on its way to the front, which takes
+// Chunked is an upload's body in S3's chunks, on its way to the front, which takes
 // the object's bytes out of it.
 //
 // One whose chunks are signed ends with a chunk of no bytes, and only what comes
 // behind a chunk makes the front compare its signature. Where the body ended right
 // behind the last bytes, the front took them unseen, and a checksum that was to
 // follow as absent. So for it such a body has no end but that chunk.
-type chunked struct {
+type Chunked struct {
 	r      io.Reader
 	left   int64 // what it may still have, in bytes: the front holds in memory what follows the chunks
 	signed bool
@@ -33,8 +33,8 @@ type chunked struct {
 	err    error
 }
 
-// guardChunks puts itself before such a body; nil where it is none.
-func guardChunks(c fiber.Ctx) *chunked {
+// GuardChunks puts itself before such a body; nil where it is none.
+func GuardChunks(c fiber.Ctx) *Chunked {
 	payload := c.Get("X-Amz-Content-Sha256")
 	if !strings.HasPrefix(payload, anyChunks) {
 		return nil
@@ -44,21 +44,24 @@ func guardChunks(c fiber.Ctx) *chunked {
 		stream = http.NoBody
 	}
 	size, _ := strconv.ParseInt(c.Get("X-Amz-Decoded-Content-Length"), 10, 64) // where it is no size, the front refuses it
-	b := &chunked{r: stream, left: maxChunked(size), signed: strings.HasPrefix(payload, signedChunks)}
+	b := &Chunked{r: stream, left: maxChunked(size), signed: strings.HasPrefix(payload, signedChunks)}
 	utils.ContextKeyBodyReader.Set(c, b)
 	return b
 }
 
+// maxBody is what S3 takes in one request, in bytes.
+const maxBody = 5 << 30
+
 // maxChunked is how long a body with so many bytes in it may be: all its chunks but
 // the last have at least 8 KiB, and 100 bytes more.
 func maxChunked(size int64) int64 {
-	size = min(max(size, 0), maxCopySize)
+	size = min(max(size, 0), maxBody)
 	return size + size/64 + 8<<10
 }
 
 // Read implements [io.Reader]. An error comes alone: the front forgets bytes that
 // come with one.
-func (b *chunked) Read(p []byte) (int, error) {
+func (b *Chunked) Read(p []byte) (int, error) {
 	if b.err == nil && b.left == 0 {
 		b.err = s3err.GetAPIError(s3err.ErrIncompleteBody)
 	}
@@ -77,10 +80,10 @@ func (b *chunked) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// over reports whether nothing is left of a body that the front is done with, so
+// Over reports whether nothing is left of a body that the front is done with, so
 // that what comes next on the connection is a request. What ends it in HTTP may
 // still be on its way.
-func (b *chunked) over(conn *patientConn) bool {
+func (b *Chunked) Over(conn *Conn) bool {
 	if b == nil || conn.Conn == nil || conn.SetReadDeadline(time.Now().Add(time.Second)) != nil {
 		return false
 	}

@@ -1,4 +1,4 @@
-package s3
+package edge
 
 import (
 	"log/slog"
@@ -28,7 +28,7 @@ func TestTheServerOutlivesAWantOfFileDescriptors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &patient{Listener: &short{ln, 3}, limit: 1, conns: &connections{}, log: slog.New(slog.DiscardHandler)}
+	p := &Listener{Listener: &short{ln, 3}, Limit: 1, Conns: &Connections{}, Log: slog.New(slog.DiscardHandler)}
 	go func() {
 		if c, err := net.Dial("tcp", ln.Addr().String()); err == nil {
 			_ = c.Close()

@@ -1,4 +1,4 @@
-package s3
+package edge
 
 import (
 	"bytes"
@@ -11,8 +11,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// validDomain: of a host name, so that a Host is of a bucket or it is not.
-func validDomain(domain string) bool {
+// ValidDomain: of a host name, so that a Host is of a bucket or it is not.
+func ValidDomain(domain string) bool {
 	for i := range len(domain) {
 		c := domain[i]
 		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '.' {
@@ -22,10 +22,10 @@ func validDomain(domain string) bool {
 	return !strings.HasPrefix(domain, ".") && !strings.HasSuffix(domain, ".")
 }
 
-// hostBucket is the bucket that a request names by its host, "" where its path
+// HostBucket is the bucket that a request names by its host, "" where its path
 // does. It refuses hosts that the front would read in another way, or that are
 // not the one that was signed: a request line may name one, too.
-func hostBucket(c fiber.Ctx, domain string) (string, *s3error.Error) {
+func HostBucket(c fiber.Ctx, domain string) (string, *s3error.Error) {
 	uri, header := c.Request().URI().Host(), c.Request().Header.Host()
 	if !bytes.EqualFold(uri, header) {
 		return "", &s3error.Error{Code: "InvalidURI", Status: http.StatusBadRequest, Message: "The request line and the header Host name different hosts."}
@@ -47,9 +47,9 @@ func hostBucket(c fiber.Ctx, domain string) (string, *s3error.Error) {
 	return bucket, nil
 }
 
-// pathIn is the path with the bucket in it, decoded as the front will see it: it
+// PathIn is the path with the bucket in it, decoded as the front will see it: it
 // decodes before it looks for a bucket and a key.
-func pathIn(c fiber.Ctx, bucket string) (string, error) {
+func PathIn(c fiber.Ctx, bucket string) (string, error) {
 	path, err := url.PathUnescape(c.Path())
 	if bucket != "" {
 		path = "/" + bucket + path

@@ -1,4 +1,4 @@
-package s3
+package edge
 
 import (
 	"errors"
@@ -10,16 +10,17 @@ import (
 	"time"
 )
 
-// connections are those of a listener, and how many bytes passed on them, TLS and
+// Connections are those of a listener, and how many bytes passed on them, TLS and
 // headers included.
-type connections struct {
-	in, out atomic.Int64
+type Connections struct {
+	In, Out atomic.Int64
 
 	mu   sync.Mutex
-	open map[*patientConn]struct{}
+	open map[*Conn]struct{}
 }
 
-func (c *connections) count() int {
+// Count is how many are open.
+func (c *Connections) Count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.open)
@@ -27,28 +28,28 @@ func (c *connections) count() int {
 
 // add is false where there are too many; surplus says whether this one is one
 // that is only there to be refused.
-func (c *connections) add(conn *patientConn, limit int) bool {
+func (c *Connections) add(conn *Conn, limit int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.open) >= limit+refusers {
+	if len(c.open) >= limit+Refusers {
 		return false
 	}
-	conn.surplus = len(c.open) >= limit
+	conn.Surplus = len(c.open) >= limit
 	if c.open == nil {
-		c.open = map[*patientConn]struct{}{}
+		c.open = map[*Conn]struct{}{}
 	}
 	c.open[conn] = struct{}{}
 	return true
 }
 
-func (c *connections) remove(conn *patientConn) {
+func (c *Connections) remove(conn *Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.open, conn)
 }
 
-// cut ends them all.
-func (c *connections) cut() {
+// Cut ends them all.
+func (c *Connections) Cut() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for conn := range c.open {
@@ -56,25 +57,25 @@ func (c *connections) cut() {
 	}
 }
 
-// refusers is how many connections beyond the limit are heard out, to be told
+// Refusers is how many connections beyond the limit are heard out, to be told
 // that they are too many. Those beyond them are closed at once.
-const refusers = 64
+const Refusers = 64
 
-// patient is a listener whose connections wait for the other side only so long,
+// Listener is one whose connections wait for the other side only so long,
 // and are so many at the most. The front has no such limits, and a limit on whole
 // requests would cut long uploads off.
-type patient struct {
+type Listener struct {
 	net.Listener
 
-	stall time.Duration
-	limit int
-	conns *connections
-	log   *slog.Logger
+	Stall time.Duration
+	Limit int
+	Conns *Connections
+	Log   *slog.Logger
 }
 
 // Accept implements [net.Listener]. It waits where there are no more file
 // descriptors, say: the server would end.
-func (p *patient) Accept() (net.Conn, error) {
+func (p *Listener) Accept() (net.Conn, error) {
 	for pause := time.Duration(0); ; {
 		c, err := p.Listener.Accept()
 		switch {
@@ -82,56 +83,57 @@ func (p *patient) Accept() (net.Conn, error) {
 			return nil, err
 		case err != nil:
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			p.log.Warn("s3: accepting a connection failed", "error", err, "retry_in", pause)
+			p.Log.Warn("s3: accepting a connection failed", "error", err, "retry_in", pause)
 			time.Sleep(pause)
 			continue
 		}
 		pause = 0
-		conn := &patientConn{Conn: c, stall: p.stall, conns: p.conns}
-		if p.conns.add(conn, p.limit) {
+		conn := &Conn{Conn: c, stall: p.Stall, conns: p.Conns}
+		if p.Conns.add(conn, p.Limit) {
 			return conn, nil
 		}
 		_ = c.Close()
 	}
 }
 
-// patientConn moves the deadline with each read and write; a deadline that the
+// Conn moves the deadline with each read and write; a deadline that the
 // server sets counts where it is earlier.
-type patientConn struct {
+type Conn struct {
 	net.Conn
 
-	stall   time.Duration
-	surplus bool        // beyond the limit: to be refused
-	unread  atomic.Bool // the client may be sending what nobody will read
-	heard   bool        // anything, at all; for who reads
-	conns   *connections
-	mu      sync.Mutex
-	read    time.Time // the server's own deadline; zero: none
+	Surplus bool        // beyond the limit: to be refused
+	Unread  atomic.Bool // the client may be sending what nobody will read
+
+	stall time.Duration
+	heard bool // anything, at all; for who reads
+	conns *Connections
+	mu    sync.Mutex
+	read  time.Time // the server's own deadline; zero: none
 }
 
-// patientOf is the connection below, whether it speaks TLS or not.
-func patientOf(c net.Conn) *patientConn {
+// ConnOf is the connection below, whether it speaks TLS or not.
+func ConnOf(c net.Conn) *Conn {
 	if secure, ok := c.(interface{ NetConn() net.Conn }); ok {
 		c = secure.NetConn()
 	}
-	if p, ok := c.(*patientConn); ok {
+	if p, ok := c.(*Conn); ok {
 		return p
 	}
-	return &patientConn{}
+	return &Conn{}
 }
 
 // Read implements [net.Conn].
-func (c *patientConn) Read(p []byte) (int, error) {
+func (c *Conn) Read(p []byte) (int, error) {
 	if err := c.Conn.SetReadDeadline(c.deadline()); err != nil {
 		return 0, err
 	}
 	n, err := c.Conn.Read(p)
 	c.heard = c.heard || n > 0
-	c.conns.in.Add(int64(n))
+	c.conns.In.Add(int64(n))
 	return n, err
 }
 
-func (c *patientConn) deadline() time.Time {
+func (c *Conn) deadline() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	d := time.Now().Add(c.stall)
@@ -142,12 +144,12 @@ func (c *patientConn) deadline() time.Time {
 }
 
 // Write implements [net.Conn].
-func (c *patientConn) Write(p []byte) (int, error) {
+func (c *Conn) Write(p []byte) (int, error) {
 	if err := c.Conn.SetWriteDeadline(time.Now().Add(c.stall)); err != nil {
 		return 0, err
 	}
 	n, err := c.Conn.Write(p)
-	c.conns.out.Add(int64(n))
+	c.conns.Out.Add(int64(n))
 	return n, err
 }
 
@@ -157,8 +159,8 @@ const lingering = 2 * time.Second
 
 // Close implements [net.Conn]. To close while the client sends would reset the
 // connection, and the reset would overtake the answer.
-func (c *patientConn) Close() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && c.unread.Load() && half.CloseWrite() == nil {
+func (c *Conn) Close() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && c.Unread.Load() && half.CloseWrite() == nil {
 		_ = c.Conn.SetReadDeadline(time.Now().Add(lingering))
 		_, _ = io.Copy(io.Discard, c.Conn)
 	}
@@ -167,7 +169,7 @@ func (c *patientConn) Close() error {
 }
 
 // SetReadDeadline implements [net.Conn].
-func (c *patientConn) SetReadDeadline(t time.Time) error {
+func (c *Conn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	c.read = t
 	c.mu.Unlock()
@@ -175,7 +177,7 @@ func (c *patientConn) SetReadDeadline(t time.Time) error {
 }
 
 // SetDeadline implements [net.Conn].
-func (c *patientConn) SetDeadline(t time.Time) error {
+func (c *Conn) SetDeadline(t time.Time) error {
 	if err := c.SetReadDeadline(t); err != nil {
 		return err
 	}
