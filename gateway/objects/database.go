@@ -177,7 +177,7 @@ func UUID(id [16]byte) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} 
 
 // noRows replaces the error of a query that found nothing.
 func noRows(err, instead error) error {
-	if err == pgx.ErrNoRows { //nolint:errorlint // once returns it bare
+	if err == pgx.ErrNoRows { //nolint:errorlint // Once returns it bare
 		return instead
 	}
 	return err

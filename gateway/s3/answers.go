@@ -16,17 +16,6 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// addressed is what a request is about; the key is "" for a bucket.
-type addressed struct {
-	request
-
-	bucket, key string
-}
-
-// ownAnswer is an operation of our own, for what versitygw knows and does not do, or not as it should. The first result
-// is the answer's document; nil for none.
-type ownAnswer func(*backend, addressed) (document any, status int, err error)
-
 // ours is the answer in versitygw's form.
 func ours(action string, do ownAnswer) operation {
 	name := strings.TrimPrefix(action, actionPrefix)
@@ -47,16 +36,6 @@ func (b *backend) addressedBy(c fiber.Ctx) addressed {
 	a.bucket, a.key, _ = strings.Cut(strings.TrimPrefix(strings.Clone(c.Path()), "/"), "/")
 	return a
 }
-
-// deleteObjects is versitygw's, but for lists that it can't read.
-func deleteObjects(p *port, c fiber.Ctx) (*controllers.Response, error) {
-	if unreadable(c.BodyRaw()) {
-		return deleteDatedObjects(p, c)
-	}
-	return p.ctl.DeleteObjects(c)
-}
-
-var deleteDatedObjects = ours(metrics.ActionDeleteObjects, (*backend).deleteDated)
 
 // there says why a bucket, or the object that the request names, is not there.
 func (b *backend) there(a addressed) error {
@@ -142,3 +121,13 @@ func (b *backend) writePublicAccess(a addressed) (any, int, error) {
 func (b *backend) deletePublicAccess(a addressed) (any, int, error) {
 	return nil, http.StatusNoContent, b.setDocument(a.http, a.bucket, objects.DocumentPublicAccess, "DeletePublicAccessBlock", "")
 }
+
+// deleteObjects is versitygw's, but for lists that it can't read.
+func deleteObjects(p *port, c fiber.Ctx) (*controllers.Response, error) {
+	if unreadable(c.BodyRaw()) {
+		return deleteDatedObjects(p, c)
+	}
+	return p.ctl.DeleteObjects(c)
+}
+
+var deleteDatedObjects = ours(metrics.ActionDeleteObjects, (*backend).deleteDated)

@@ -1,16 +1,12 @@
 package s3
 
 import (
-	"bytes"
 	"context"
-	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
-	"github.com/gofiber/fiber/v3"
 	"github.com/versity/versitygw/s3err"
 	"github.com/versity/versitygw/s3response"
 
@@ -95,21 +91,4 @@ func (b *backend) partChecksum(v objects.Stored, number int32) (string, error) {
 		return "", err
 	}
 	return sums[number-1], nil
-}
-
-// partsCount is the number of an object's parts on its way to mendAttributes.
-const partsCount = "fencegate parts count"
-
-// mendAttributes puts in what the front's answer has no field for, and writes its
-// date as HTTP has it.
-func mendAttributes(c fiber.Ctx) {
-	res := c.Response()
-	if at, err := time.Parse(time.ANSIC, string(res.Header.Peek(fiber.HeaderLastModified))); err == nil {
-		res.Header.Set(fiber.HeaderLastModified, at.Format(http.TimeFormat))
-	}
-	n, known := c.RequestCtx().UserValue(partsCount).(int)
-	if known && !res.IsBodyStream() {
-		const element = "<ObjectParts>"
-		res.SetBody(bytes.Replace(res.Body(), []byte(element), []byte(element+"<PartsCount>"+strconv.Itoa(n)+"</PartsCount>"), 1))
-	}
 }

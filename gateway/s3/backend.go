@@ -3,7 +3,6 @@ package s3
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -11,10 +10,8 @@ import (
 	front "github.com/versity/versitygw/backend"
 	"github.com/versity/versitygw/s3err"
 
-	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
-	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
 // backend does the front's operations. Those that it does not have answer
@@ -50,39 +47,6 @@ func newBackend(base context.Context, cfg config) (*backend, error) {
 }
 
 func (*backend) String() string { return "fencegate" }
-
-// fail turns any error of an operation into what the client gets, and logs what
-// the operator must know.
-func (b *backend) fail(r request, bucket, operation string, err error) error {
-	if code, ok := fence.CodeOf(err); ok {
-		e := s3error.Refusal(err, code)
-		r.refuse(e.Fencing)
-		b.cfg.Logger.Info("s3: refused", "operation", operation, "bucket", bucket, "code", code.SQLState,
-			"resource", e.Fencing.Resource, "needed", e.Fencing.Needed, "presented", e.Fencing.Presented, "recorded", e.Fencing.Recorded)
-		return e
-	}
-	unknown := errors.Is(err, fence.ErrUnknown)
-	if m, ok := errors.AsType[*objects.MarkerError](err); ok && r.http != nil {
-		r.http.Response.Header.Set("X-Amz-Delete-Marker", "true")
-		r.http.Response.Header.Set("X-Amz-Version-Id", m.ID.String())
-	}
-	if e, ok := errors.AsType[unmodifiedError](err); ok {
-		e.tell(r)
-	}
-	if e := s3error.Of(err, bucket); e != nil && !unknown {
-		return e
-	}
-	b.cfg.Logger.Error("s3: failed", "operation", operation, "bucket", bucket, "error", err)
-	switch {
-	case unknown:
-		return s3error.Unavailable(s3error.MessageUnknown)
-	case errors.Is(err, objects.ErrDatabaseAway):
-		return s3error.Unavailable(s3error.MessageDatabaseAway)
-	case errors.Is(err, objects.ErrStoreFailed):
-		return s3error.Unavailable(s3error.MessageStoreFailed)
-	}
-	return s3err.GetAPIError(s3err.ErrInternalError)
-}
 
 // What the front asks on each call is answered from memory. Whether the bucket
 // exists is found by the operation itself.

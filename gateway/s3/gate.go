@@ -1,6 +1,7 @@
 package s3
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -8,8 +9,6 @@ import (
 	"time"
 
 	"github.com/gofiber/fiber/v3"
-	"github.com/valyala/fasthttp"
-	"github.com/versity/versitygw/s3api/utils"
 	"github.com/versity/versitygw/s3err"
 
 	"github.com/fencegate/fencegate/gateway/objects"
@@ -118,10 +117,6 @@ func endsEarly(c fiber.Ctx, conn *edge.Conn, body *edge.Chunked) bool {
 // ends the connection where there is more, but only behind us.
 const maxDrained = 256 << 10
 
-// retryAfter is when a client may come again that was told 503, in seconds. Most
-// SDKs have a pause of their own.
-const retryAfter = "1"
-
 // tell reports a request. Nothing in the log comes from a query, which may be a
 // presigned one, or from a header.
 func (g *gate) tell(c fiber.Ctx, took time.Duration) {
@@ -139,22 +134,6 @@ func (g *gate) tell(c fiber.Ctx, took time.Duration) {
 		return
 	}
 	g.cfg.Logger.Debug("s3: answered", "operation", operation, "status", status, "code", code, "took", took, "remote", c.RequestCtx().RemoteAddr().String())
-}
-
-// refuse answers before the body has been read, which it will not be.
-func refuse(c fiber.Ctx, e s3err.S3Error) error {
-	c.Response().Header.SetConnectionClose()
-	return answer(c, e)
-}
-
-func answer(c fiber.Ctx, e s3err.S3Error) error {
-	requestID, hostID := utils.EnsureRequestIDs(c)
-	c.Locals(localCode, e.BaseError().Code)
-	c.Response().Header.SetContentType(fiber.MIMEApplicationXML)
-	if e.StatusCode() == http.StatusServiceUnavailable {
-		c.Set(fiber.HeaderRetryAfter, retryAfter)
-	}
-	return c.Status(e.StatusCode()).Send(e.XMLBody(requestID, hostID))
 }
 
 // admit refuses names that can't be stored, what is not there, and long
@@ -186,14 +165,23 @@ func admit(c fiber.Ctx, path, owner string) s3err.S3Error {
 	return nil
 }
 
-// sayIDsOnce takes one of two ids of the request out of an answer whose header names
-// keep their case, as those of reads do: the front adds its own in small letters.
-func sayIDsOnce(h *fasthttp.ResponseHeader) {
-	for name := range h.All() {
-		if string(name) == utils.HeaderAmzRequestID {
-			h.Del("X-Amz-Request-Id")
-			h.Del("X-Amz-Id-2")
-			return
+// rescue answers where one of the steps around the gate panics.
+func (g *gate) rescue(c fiber.Ctx) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			g.cfg.Logger.Error("s3: panic", "method", c.Method(), "panic", fmt.Sprint(r))
+			err = answer(c, s3err.GetAPIError(s3err.ErrInternalError))
 		}
+	}()
+	return c.Next()
+}
+
+// failed answers errors that reached nobody before. The text of one may repeat what the client sent.
+func (g *gate) failed(c fiber.Ctx, err error) error {
+	code := 0
+	if e, ok := errors.AsType[*fiber.Error](err); ok {
+		code = e.Code
 	}
+	g.cfg.Logger.Error("s3: failed before the gate", "method", c.Method(), "code", code)
+	return answer(c, s3err.GetAPIError(s3err.ErrInternalError))
 }

@@ -132,21 +132,6 @@ func satisfies(v objects.Stored, in *s3.GetObjectInput) error {
 	return err
 }
 
-// unmodifiedError: the client has the version already; the answer says which it is.
-type unmodifiedError struct {
-	s3err.S3Error
-
-	etag string
-	at   time.Time
-}
-
-func (e unmodifiedError) tell(r request) {
-	if r.http != nil {
-		r.http.Response.Header.Set("ETag", quoted(e.etag))
-		r.http.Response.Header.Set("Last-Modified", e.at.UTC().Format(http.TimeFormat))
-	}
-}
-
 // matching takes out of a list of ETags the one that is a version's, else the
 // list. A weak one, W/"…", is equal only in a weak comparison.
 func matching(etag string, list *string, weak bool) *string {

@@ -14,8 +14,6 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-const maxList = 1000 // entries of one answer
-
 // entries are a page's objects and prefixes, as the answer has them.
 func entries(l objects.Listing) (found []s3response.Object, prefixes []types.CommonPrefix) {
 	for i := range l.Objects {

@@ -34,23 +34,6 @@ var _ Metrics = deaf{}
 func (deaf) Answered(string, int, string, time.Duration) {}
 func (deaf) Committed(time.Duration)                     {}
 
-// Stats is what the server does now, and bytes since it was made.
-type Stats struct {
-	Connections int64 // open
-	Requests    int64 // at work
-	Uploads     int64 // of them
-	BytesIn     int64 // from clients, TLS and headers included
-	BytesOut    int64
-}
-
-// Stats reports what the server does.
-func (s *Server) Stats() Stats {
-	return Stats{
-		Connections: int64(s.conns.Count()), Requests: s.gate.requests.Load(), Uploads: s.gate.uploads.Load(),
-		BytesIn: s.conns.In.Load(), BytesOut: s.conns.Out.Load(),
-	}
-}
-
 // operations learns from the front which operation a request is, and what came
 // of it; the gate tells.
 type operations struct{}

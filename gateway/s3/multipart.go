@@ -13,8 +13,6 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 )
 
-const minPartSize = 5 << 20 // bytes, of each part but the last
-
 // CreateMultipartUpload implements the front's Backend. It needs the grant, so
 // that a stale writer learns it early; completing the upload decides.
 func (b *backend) CreateMultipartUpload(ctx context.Context, in s3response.CreateMultipartUploadInput) (s3response.InitiateMultipartUploadResult, error) {

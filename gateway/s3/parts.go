@@ -90,3 +90,5 @@ func (b *backend) ListParts(ctx context.Context, in *s3.ListPartsInput) (s3respo
 	}
 	return result, nil
 }
+
+const minPartSize = 5 << 20 // bytes, of each part but the last

@@ -121,19 +121,3 @@ func refuseUnsupported(r request) error {
 	}
 	return nil
 }
-
-func nullable(s string) *string {
-	if s == "" {
-		return nil
-	}
-	return &s
-}
-
-func text(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
-}
-
-func quoted(etag string) string { return `"` + etag + `"` }

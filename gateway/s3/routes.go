@@ -4,42 +4,8 @@ import (
 	"net/http"
 
 	"github.com/versity/versitygw/metrics"
-	"github.com/versity/versitygw/s3api/controllers"
 	"github.com/versity/versitygw/s3err"
 )
-
-// level is what a path names.
-type level uint8
-
-const (
-	ofService level = iota
-	ofBucket
-	ofObject
-	ofNothing // a key without a bucket
-	levels
-)
-
-// place is the routes of one method on one level, in the order in which they are tried.
-type place struct {
-	method string
-	level  level
-	with   string // parameters that its routes read beside those that choose them
-	routes []route
-}
-
-// route is one operation, and what of a request chooses it.
-type route struct {
-	sub    string    // S3's sub-resource, a parameter; none: the place itself
-	and    string    // another parameter that must be there; with =VALUE: that has this value
-	header string    // a header that must be there
-	action string    // versitygw's name of the operation
-	do     operation // of versitygw, or in its form
-	own    ownAnswer // or of our own. Without any, the answer is NotImplemented
-	steps  steps
-}
-
-// ctl has versitygw's operations; they call the back end.
-type ctl = controllers.S3ApiController
 
 // places are all that the S3 port serves, or refuses in its own words. A sub-resource that is not here answers
 // NotImplemented: versitygw's own router would take the request for one without it, and DELETE /bucket?policy for
@@ -180,8 +146,6 @@ var places = []place{
 // notRead are sub-resources of S3 that no read has: without this list a read with one is an ordinary read.
 const notRead = "torrent session metadataTable metadataConfiguration metadataInventoryTable metadataJournalTable abac " +
 	"renameObject select restore"
-
-const headerCopySource = "X-Amz-Copy-Source"
 
 // noCopySource refuses a header that only writes may have, before anybody asks who sent it.
 var noCopySource = route{header: headerCopySource, action: metrics.ActionUndetected, do: refuseCopySource, steps: open}

@@ -2,14 +2,10 @@ package s3
 
 import (
 	"context"
-	"encoding/xml"
-	"slices"
 	"strings"
 
-	"github.com/gofiber/fiber/v3"
 	front "github.com/versity/versitygw/backend"
 	"github.com/versity/versitygw/s3err"
-	"github.com/versity/versitygw/s3response"
 
 	"github.com/fencegate/fencegate/gateway/objects"
 )
@@ -36,22 +32,6 @@ func (b *backend) GetObjectTagging(ctx context.Context, bucket, key, versionID s
 		return nil, b.fail(b.requestOf(ctx), bucket, "GetObjectTagging", err)
 	}
 	return v.Attributes.Tags, nil
-}
-
-// sortTags gives tags an order, which the front's answer has not.
-func sortTags(c fiber.Ctx) {
-	res := c.Response()
-	if !c.Request().Header.IsGet() || !c.Request().URI().QueryArgs().Has("tagging") || res.StatusCode() != fiber.StatusOK || res.IsBodyStream() {
-		return
-	}
-	var tags s3response.Tagging
-	if xml.Unmarshal(res.Body(), &tags) != nil || len(tags.TagSet.Tags) < 2 {
-		return
-	}
-	slices.SortFunc(tags.TagSet.Tags, func(a, b s3response.Tag) int { return strings.Compare(a.Key, b.Key) })
-	if sorted, err := xml.Marshal(tags); err == nil {
-		res.SetBody(append([]byte(xml.Header), sorted...))
-	}
 }
 
 // PutObjectTagging implements the front's Backend: the fence check and the

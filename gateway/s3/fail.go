@@ -1,0 +1,61 @@
+package s3
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/versity/versitygw/s3err"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
+)
+
+// fail turns any error of an operation into what the client gets, and logs what
+// the operator must know.
+func (b *backend) fail(r request, bucket, operation string, err error) error {
+	if code, ok := fence.CodeOf(err); ok {
+		e := s3error.Refusal(err, code)
+		r.refuse(e.Fencing)
+		b.cfg.Logger.Info("s3: refused", "operation", operation, "bucket", bucket, "code", code.SQLState,
+			"resource", e.Fencing.Resource, "needed", e.Fencing.Needed, "presented", e.Fencing.Presented, "recorded", e.Fencing.Recorded)
+		return e
+	}
+	unknown := errors.Is(err, fence.ErrUnknown)
+	if m, ok := errors.AsType[*objects.MarkerError](err); ok && r.http != nil {
+		r.http.Response.Header.Set("X-Amz-Delete-Marker", "true")
+		r.http.Response.Header.Set("X-Amz-Version-Id", m.ID.String())
+	}
+	if e, ok := errors.AsType[unmodifiedError](err); ok {
+		e.tell(r)
+	}
+	if e := s3error.Of(err, bucket); e != nil && !unknown {
+		return e
+	}
+	b.cfg.Logger.Error("s3: failed", "operation", operation, "bucket", bucket, "error", err)
+	switch {
+	case unknown:
+		return s3error.Unavailable(s3error.MessageUnknown)
+	case errors.Is(err, objects.ErrDatabaseAway):
+		return s3error.Unavailable(s3error.MessageDatabaseAway)
+	case errors.Is(err, objects.ErrStoreFailed):
+		return s3error.Unavailable(s3error.MessageStoreFailed)
+	}
+	return s3err.GetAPIError(s3err.ErrInternalError)
+}
+
+// unmodifiedError: the client has the version already; the answer says which it is.
+type unmodifiedError struct {
+	s3err.S3Error
+
+	etag string
+	at   time.Time
+}
+
+func (e unmodifiedError) tell(r request) {
+	if r.http != nil {
+		r.http.Response.Header.Set("ETag", quoted(e.etag))
+		r.http.Response.Header.Set("Last-Modified", e.at.UTC().Format(http.TimeFormat))
+	}
+}

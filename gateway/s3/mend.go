@@ -1,0 +1,63 @@
+package s3
+
+import (
+	"bytes"
+	"encoding/xml"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gofiber/fiber/v3"
+	"github.com/valyala/fasthttp"
+	"github.com/versity/versitygw/s3api/utils"
+	"github.com/versity/versitygw/s3response"
+)
+
+// What is amended in the answers of versitygw's operations.
+
+// sayIDsOnce takes one of two ids of the request out of an answer whose header names
+// keep their case, as those of reads do: the front adds its own in small letters.
+func sayIDsOnce(h *fasthttp.ResponseHeader) {
+	for name := range h.All() {
+		if string(name) == utils.HeaderAmzRequestID {
+			h.Del("X-Amz-Request-Id")
+			h.Del("X-Amz-Id-2")
+			return
+		}
+	}
+}
+
+// partsCount is the number of an object's parts on its way to mendAttributes.
+const partsCount = "fencegate parts count"
+
+// mendAttributes puts in what the front's answer has no field for, and writes its
+// date as HTTP has it.
+func mendAttributes(c fiber.Ctx) {
+	res := c.Response()
+	if at, err := time.Parse(time.ANSIC, string(res.Header.Peek(fiber.HeaderLastModified))); err == nil {
+		res.Header.Set(fiber.HeaderLastModified, at.Format(http.TimeFormat))
+	}
+	n, known := c.RequestCtx().UserValue(partsCount).(int)
+	if known && !res.IsBodyStream() {
+		const element = "<ObjectParts>"
+		res.SetBody(bytes.Replace(res.Body(), []byte(element), []byte(element+"<PartsCount>"+strconv.Itoa(n)+"</PartsCount>"), 1))
+	}
+}
+
+// sortTags gives tags an order, which the front's answer has not.
+func sortTags(c fiber.Ctx) {
+	res := c.Response()
+	if !c.Request().Header.IsGet() || !c.Request().URI().QueryArgs().Has("tagging") || res.StatusCode() != fiber.StatusOK || res.IsBodyStream() {
+		return
+	}
+	var tags s3response.Tagging
+	if xml.Unmarshal(res.Body(), &tags) != nil || len(tags.TagSet.Tags) < 2 {
+		return
+	}
+	slices.SortFunc(tags.TagSet.Tags, func(a, b s3response.Tag) int { return strings.Compare(a.Key, b.Key) })
+	if sorted, err := xml.Marshal(tags); err == nil {
+		res.SetBody(append([]byte(xml.Header), sorted...))
+	}
+}
