@@ -77,7 +77,7 @@ func ofFacts(err error) s3err.S3Error {
 	if e, ok := errors.AsType[*objects.TooLargeError](err); ok {
 		return s3err.GetEntityTooLargeErr(e.Size, blob.MaxS3Blob)
 	}
-	if _, ok := errors.AsType[*objects.BodyError](err); ok { // and no error of the front's: a digest that does not fit, a malformed chunk
+	if _, ok := errors.AsType[*objects.BodyError](err); ok { // and no error of versitygw's: a digest that does not fit, a malformed chunk
 		return Error{
 			Code: "RequestTimeout", Status: http.StatusBadRequest,
 			Message: "The connection was lost or stalled before the whole body was read. Nothing was stored.",
