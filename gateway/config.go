@@ -3,6 +3,7 @@ package gateway
 import (
 	"crypto/rand"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -15,8 +16,10 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -58,10 +61,6 @@ type Config struct {
 	// 32 bytes or more each, the current one first; the same for all gateways of a
 	// group. Lease handles and S3 credentials are authenticated with it. Required.
 	MasterKey string
-	// BearerToken is what the HTTP API asks for. Defaults to "": none on loopback;
-	// off loopback one is generated, see [Gateway.GeneratedToken].
-	BearerToken string
-
 	// APIListen is the address of the HTTP API. Defaults to "127.0.0.1:7070".
 	APIListen string
 	// APITLSCert, APITLSKey and APITLSClientCA are to the HTTP API what those of the
@@ -82,46 +81,19 @@ type Config struct {
 	// With it the PostgreSQL port refuses clients that show none of theirs, and plain
 	// connections. Defaults to "": none is asked for.
 	PGTLSClientCA string
-	// PGMaxConnections is how many connections the PostgreSQL port takes at once.
-	// Defaults to 1000.
-	PGMaxConnections int
-	// PGMaxUserConnections is how many of them one role may have, once it has logged
-	// in. Defaults to 0: no limit of its own.
-	PGMaxUserConnections int
-	// PGPolicies say what sessions without a current grant may do, "USER=POLICY" or
-	// "USER@DATABASE=POLICY" each, with open, read-only or grant-required, and "*" for
-	// every user or database. The first that fits counts. Defaults to none: open.
-	PGPolicies []string
-	// PGLeases say which resources a role may lease with its login (fence.lease),
-	// "USER=RESOURCE" or "USER=PREFIX*" each. Defaults to none.
-	PGLeases []string
-	// PGLoginTimeout bounds the time from accepting a connection to the end of its
-	// login, without a wait for a lease. Defaults to 30 s.
-	PGLoginTimeout time.Duration
-	// PGLookEvery is how often the PostgreSQL port looks whether its sessions' grants
-	// are superseded, where no other gateway has said so. Defaults to 1 s.
-	PGLookEvery time.Duration
-	// PGIdleTimeout and PGIdleInTransactionTimeout end sessions that have been idle for
-	// so long, outside and inside of a transaction. Default to 0: never.
-	PGIdleTimeout, PGIdleInTransactionTimeout time.Duration
-	// PGSlowClientTimeout ends sessions whose client lets PostgreSQL wait for so long.
-	// Defaults to 0: never.
-	PGSlowClientTimeout time.Duration
 	// S3Listen is the address of the S3 port. Defaults to "": none. Needs BlobDir.
 	S3Listen string
 	// S3TLSCert, S3TLSKey and S3TLSClientCA are to the S3 port what those of the
 	// PostgreSQL port are to it; with a certificate it speaks TLS only. Default to "".
 	S3TLSCert, S3TLSKey, S3TLSClientCA string
-	// S3Domain is the host name below which buckets are reached as BUCKET.S3Domain,
-	// beside paths. Defaults to "": by path only.
-	S3Domain string
-	// S3MaxConnections, S3MaxRequests and S3MaxUploads are how many the S3 port takes
-	// at once; what is beyond is answered 503 SlowDown. Default to 4096, 1024 and 256.
-	S3MaxConnections, S3MaxRequests, S3MaxUploads int
-	// S3HeaderTimeout bounds the time of a request's headers, S3StallTimeout that of a
-	// connection on which nothing moves, and S3UploadTimeout that of an upload. Default
-	// to 10 s, 1 min and 12 h.
-	S3HeaderTimeout, S3StallTimeout, S3UploadTimeout time.Duration
+
+	// API, PG and S3 are what the parts let users choose. Off loopback an API without a
+	// bearer token gets one, see [Gateway.GeneratedToken]. Root credentials of the S3
+	// port default to random ones that nobody knows.
+	API api.Options
+	PG  pgwire.Options
+	S3  s3.Options
+
 	// AdvertiseHost is the host that clients reach the ports by. Defaults to "": the
 	// listener's own, or where that is a wildcard the one that the client used for
 	// the API.
@@ -130,11 +102,6 @@ type Config struct {
 	// BlobDir is where the blobs go: a folder, or s3://BUCKET/PREFIX?endpoint=URL&region=R
 	// with credentials from the environment; see [blob.OpenAt]. Required with S3Listen.
 	BlobDir string
-	// Region is the S3 region. Defaults to "us-east-1".
-	Region string
-	// S3AccessKey and S3SecretKey may read all objects and manage buckets, but write
-	// no object. Default to random ones that nobody knows.
-	S3AccessKey, S3SecretKey string
 	// Buckets are made where missing when the gateway starts: name → rule, "bucket",
 	// "prefix:n" or "key". One that exists keeps its rule; a warning says so where
 	// that is another. Defaults to none.
@@ -165,14 +132,16 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	orDefault(&c.APIListen, "127.0.0.1:7070")
-	orDefault(&c.Region, "us-east-1")
 	orDefault(&c.MaxTTL, lock.DefaultMaxTTL)
 	orDefault(&c.DefaultTTL, min(lock.DefaultTTL, c.MaxTTL))
 	orDefault(&c.StartTimeout, 30*time.Second)
 	orDefault(&c.DrainTimeout, 10*time.Second)
 	orDefault(&c.SweepEvery, time.Hour)
-	orDefault(&c.S3AccessKey, "root-"+rand.Text())
-	orDefault(&c.S3SecretKey, rand.Text())
+	orDefault(&c.S3.DrainTimeout, c.DrainTimeout)
+	c.S3 = c.S3.WithDefaults()
+	if c.S3.RootAccessKey == "" {
+		c.S3.RootAccessKey, c.S3.RootSecretKey = "root-"+rand.Text(), rand.Text()
+	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -195,9 +164,6 @@ type parsed struct {
 	buckets map[string]objects.Rule
 	// nil: none for clients
 	apiTLS, pgTLS, s3TLS *tls.Config
-
-	pgRules      []pgwire.Rule
-	pgLeaseRules []pgwire.LeaseRule
 }
 
 // validate returns a [*fence.InvalidError] that names the field and shows no secret.
@@ -211,20 +177,13 @@ func (c Config) validate() (p parsed, err error) {
 		return p, &fence.InvalidError{Field: "BlobDir", Reason: "is missing; the S3 port needs it"}
 	case c.SweepRate < 0 || c.SweepGrace < 0:
 		return p, &fence.InvalidError{Field: "SweepRate", Reason: "or SweepGrace is negative"}
-	case (c.S3AccessKey == "") != (c.S3SecretKey == ""):
-		return p, &fence.InvalidError{Field: "S3AccessKey", Reason: "and S3SecretKey are needed together"}
 	case len(c.Buckets) > 0 && c.S3Listen == "":
 		return p, &fence.InvalidError{Field: "Buckets", Reason: "need the S3 port"}
-	case min(c.PGMaxConnections, c.PGMaxUserConnections) < 0:
-		return p, &fence.InvalidError{Field: "PGMaxConnections", Reason: "or PGMaxUserConnections is negative"}
-	case min(c.S3MaxConnections, c.S3MaxRequests, c.S3MaxUploads) < 0:
-		return p, &fence.InvalidError{Field: "S3MaxConnections", Reason: "or S3MaxRequests or S3MaxUploads is negative"}
 	case c.PGListen == "" && c.PGSocket != "":
 		return p, &fence.InvalidError{Field: "PGSocket", Reason: "needs PGListen"}
-	case c.PGListen == "" && len(c.PGPolicies)+len(c.PGLeases) > 0:
-		return p, &fence.InvalidError{Field: "PGPolicies", Reason: "and PGLeases need the PostgreSQL port"}
-	case min(c.MaxTTL, c.DefaultTTL, c.StartTimeout, c.DrainTimeout, c.SweepEvery, c.PGLoginTimeout, c.PGLookEvery, c.PGIdleTimeout, c.PGIdleInTransactionTimeout, c.PGSlowClientTimeout,
-		c.S3HeaderTimeout, c.S3StallTimeout, c.S3UploadTimeout) < 0:
+	case c.PGListen == "" && len(c.PG.Rules)+len(c.PG.LeaseRules) > 0:
+		return p, &fence.InvalidError{Field: "PG.Rules", Reason: "and LeaseRules need the PostgreSQL port"}
+	case min(c.MaxTTL, c.DefaultTTL, c.StartTimeout, c.DrainTimeout, c.SweepEvery) < 0:
 		return p, &fence.InvalidError{Field: "times", Reason: "include a negative one"}
 	case c.MaxTTL > 0 && c.DefaultTTL > c.MaxTTL:
 		return p, &fence.InvalidError{Field: "DefaultTTL", Reason: "is over MaxTTL"}
@@ -250,30 +209,24 @@ func (c Config) validate() (p parsed, err error) {
 			return p, err
 		}
 	}
-	if err = p.readRules(c); err != nil {
+	if err = c.validateParts(p.pool.ConnConfig.Database); err != nil {
 		return p, err
 	}
 	return p, p.readTLS(c)
 }
 
-// readRules reads the rules of the PostgreSQL port.
-func (p *parsed) readRules(c Config) error {
-	for _, text := range c.PGPolicies {
-		rule, err := pgwire.ParseRule(text)
-		if err != nil {
-			return err
+// validateParts asks each part about its own options, and says whose field it is.
+func (c Config) validateParts(database string) error {
+	for _, part := range []struct {
+		field string
+		err   error
+	}{{"API", c.API.Validate()}, {"PG", c.PG.Validate(database)}, {"S3", c.S3.Validate()}} {
+		if invalid, ok := errors.AsType[*fence.InvalidError](part.err); ok {
+			return &fence.InvalidError{Field: part.field + "." + invalid.Field, Reason: invalid.Reason}
 		}
-		p.pgRules = append(p.pgRules, rule)
-	}
-	if err := pgwire.CheckRules(p.pgRules, p.pool.ConnConfig.Database); err != nil {
-		return err
-	}
-	for _, text := range c.PGLeases {
-		rule, err := pgwire.ParseLeaseRule(text)
-		if err != nil {
-			return err
+		if part.err != nil {
+			return part.err
 		}
-		p.pgLeaseRules = append(p.pgLeaseRules, rule)
 	}
 	return nil
 }

@@ -22,10 +22,10 @@ func (g *Gateway) endpoints(host string) wire.Endpoints {
 		if g.parsed.s3TLS != nil {
 			scheme = "https://"
 		}
-		if g.cfg.S3Domain != "" && g.cfg.AdvertiseHost == "" {
-			at = g.cfg.S3Domain // so that clients may put the bucket before it
+		if g.cfg.S3.Domain != "" && g.cfg.AdvertiseHost == "" {
+			at = g.cfg.S3.Domain // so that clients may put the bucket before it
 		}
-		e.S3 = &wire.S3Endpoint{URL: scheme + net.JoinHostPort(at, strconv.Itoa(port)), Region: g.cfg.Region}
+		e.S3 = &wire.S3Endpoint{URL: scheme + net.JoinHostPort(at, strconv.Itoa(port)), Region: g.cfg.S3.Region}
 	}
 	return e
 }

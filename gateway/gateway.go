@@ -76,9 +76,9 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	cfg = cfg.withDefaults()
 	g := &Gateway{cfg: cfg, log: cfg.Logger, parsed: p, finished: make(chan struct{})}
-	if cfg.BearerToken == "" && !loopback(cfg.APIListen) {
+	if cfg.API.BearerToken == "" && !loopback(cfg.APIListen) {
 		g.generated = rand.Text()
-		g.cfg.BearerToken = g.generated
+		g.cfg.API.BearerToken = g.generated
 	}
 	if err := g.build(); err != nil {
 		return nil, errors.Join(err, g.free())
@@ -110,7 +110,6 @@ func (g *Gateway) build() (err error) {
 		relay := relayed(&g.parsed.pool.ConnConfig.Config, g.parsed.pgTLS, cfg)
 		g.ofPG = newPGMetrics(g.leasing)
 		relay.Fences, relay.Metrics = g.tokens, g.ofPG
-		relay.Rules, relay.LeaseRules = g.parsed.pgRules, g.parsed.pgLeaseRules
 		relay.Leases, relay.DefaultTTL, relay.MaxTTL = g.source, cfg.DefaultTTL, cfg.MaxTTL
 		if g.pg, err = pgwire.New(relay); err != nil {
 			return err
@@ -132,12 +131,7 @@ func (g *Gateway) buildS3() (err error) {
 	g.ofS3 = newS3Metrics()
 	g.s3, err = s3.New(s3.Deps{
 		Pool: g.pool, Store: g.store, Keys: g.parsed.keyring, TLS: g.parsed.s3TLS, Logger: g.log, Metrics: g.ofS3,
-	}, s3.Options{
-		RootAccessKey: g.cfg.S3AccessKey, RootSecretKey: g.cfg.S3SecretKey,
-		Region: g.cfg.Region, Domain: g.cfg.S3Domain, DrainTimeout: g.cfg.DrainTimeout,
-		MaxConnections: g.cfg.S3MaxConnections, MaxRequests: g.cfg.S3MaxRequests, MaxUploads: g.cfg.S3MaxUploads,
-		HeaderTimeout: g.cfg.S3HeaderTimeout, StallTimeout: g.cfg.S3StallTimeout, UploadTimeout: g.cfg.S3UploadTimeout,
-	})
+	}, g.cfg.S3)
 	return err
 }
 
@@ -145,8 +139,8 @@ func (g *Gateway) buildAPI() (err error) {
 	cfg := api.Config{
 		Leases: g.source,
 		Fences: fences{fence: g.fence, source: g.source, tell: g.superseded, log: g.log}, Checks: g.checks(), Endpoints: g.endpoints,
-		Handles:     api.HandleKeys{Current: g.parsed.current, Master: g.parsed.masters},
-		BearerToken: g.cfg.BearerToken, DefaultTTL: g.cfg.DefaultTTL, MaxTTL: g.cfg.MaxTTL, DrainTimeout: g.cfg.DrainTimeout,
+		Handles: api.HandleKeys{Current: g.parsed.current, Master: g.parsed.masters},
+		Options: g.cfg.API, DefaultTTL: g.cfg.DefaultTTL, MaxTTL: g.cfg.MaxTTL, DrainTimeout: g.cfg.DrainTimeout,
 		Metrics: g.metrics.handler(), Observe: g.metrics.observe, Ended: g.leasing.Ended, Logger: g.log, TLS: g.parsed.apiTLS,
 	}
 	if g.sql != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
@@ -42,13 +43,19 @@ func (c *client) login(ctx context.Context, pg testenv.PG, options string) (*pgx
 	return conn, err
 }
 
+// Rules of the PostgreSQL port.
+var (
+	orders        = []pgwire.LeaseRule{{User: "*", Resource: "orders/*"}}
+	grantRequired = []pgwire.Rule{{User: "*", Database: "*", Policy: pgwire.PolicyGrantRequired}}
+)
+
 // leasing is a gateway whose writers may lease orders/*, in front of a guarded table.
 func leasingGateway(t *testing.T, change func(*gateway.Config)) (*client, testenv.PG) {
 	t.Helper()
 	pg := testenv.Postgres(t)
 	guarded(t, pg)
 	cfg := config(t, pg)
-	cfg.PGLeases = []string{"*=orders/*"}
+	cfg.PG.LeaseRules = orders
 	if change != nil {
 		change(&cfg)
 	}
@@ -77,7 +84,7 @@ func TestALoginCanTakeALeaseForTheLifeOfItsConnection(t *testing.T) {
 	var log logbook
 	c, pg := leasingGateway(t, func(cfg *gateway.Config) {
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		cfg.PGPolicies = []string{"*=grant-required"}
+		cfg.PG.Rules = grantRequired
 	})
 	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;ttl=6s")
 	if err != nil {
@@ -144,7 +151,7 @@ func (l *logbook) text() string {
 
 func TestLeaseLoginsThatFailLeaveNothingLocked(t *testing.T) {
 	t.Parallel()
-	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.PGMaxUserConnections = 3 })
+	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.PG.MaxUserConnections = 3 })
 	for options, want := range map[string]string{
 		"-c fence.lease=users/1":                                          "42501", // no rule
 		"-c fence.lease=orders/*":                                         "22023",
@@ -227,7 +234,7 @@ func TestAClientThatVanishesGivesItsLeaseBack(t *testing.T) {
 
 func TestASessionWhoseLeaseIsLostEnds(t *testing.T) {
 	t.Parallel()
-	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.PGLookEvery = time.Hour }) // the renewal is to find it
+	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.PG.FencesEvery = time.Hour }) // the renewal is to find it
 	for name, lose := range map[string]func() (says []string){
 		"revoked": func() []string {
 			c.want(http.StatusOK, "POST", "/v1/resources/orders/1001/revoke", map[string]string{"holder": "ops"})
@@ -295,7 +302,7 @@ func TestStopReleasesTheLeasesOfSessions(t *testing.T) {
 	pg := testenv.Postgres(t)
 	guarded(t, pg)
 	cfg := config(t, pg)
-	cfg.PGLeases, cfg.DrainTimeout = []string{"*=orders/*"}, 500*time.Millisecond
+	cfg.PG.LeaseRules, cfg.DrainTimeout = orders, 500*time.Millisecond
 	one := start(t, cfg)
 	cfg.BlobDir = t.TempDir()
 	other := start(t, cfg)
@@ -332,13 +339,13 @@ func TestStopReleasesTheLeasesOfSessions(t *testing.T) {
 func TestBadRulesAreRefusedAtTheStart(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*gateway.Config){
-		"policy":            func(c *gateway.Config) { c.PGPolicies = []string{"app=closed"} },
-		"dead policy":       func(c *gateway.Config) { c.PGPolicies = []string{"*=open", "app=read-only"} },
-		"another database":  func(c *gateway.Config) { c.PGPolicies = []string{"app@nowhere=open"} },
-		"lease":             func(c *gateway.Config) { c.PGLeases = []string{"app"} },
-		"no port":           func(c *gateway.Config) { c.PGListen, c.PGPolicies = "", []string{"*=open"} },
-		"negative timeout":  func(c *gateway.Config) { c.PGIdleTimeout = -1 },
-		"negative per user": func(c *gateway.Config) { c.PGMaxUserConnections = -1 },
+		"dead policy": func(c *gateway.Config) {
+			c.PG.Rules = []pgwire.Rule{{User: "*", Database: "*"}, {User: "app", Database: "*"}}
+		},
+		"another database":  func(c *gateway.Config) { c.PG.Rules = []pgwire.Rule{{User: "app", Database: "nowhere"}} },
+		"no port":           func(c *gateway.Config) { c.PGListen, c.PG.Rules = "", grantRequired },
+		"negative timeout":  func(c *gateway.Config) { c.PG.IdleTimeout = -1 },
+		"negative per user": func(c *gateway.Config) { c.PG.MaxUserConnections = -1 },
 	} {
 		cfg := gateway.Config{PostgresURL: "postgres://a@127.0.0.1:1/shop", Leases: noLeases, MasterKey: masterKey, PGListen: "127.0.0.1:0"}
 		change(&cfg)

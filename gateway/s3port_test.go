@@ -31,7 +31,7 @@ import (
 func TestBucketsAreManagedOverHTTP(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, testenv.Postgres(t))
-	cfg.S3AccessKey, cfg.S3SecretKey = "root", "root-secret"
+	cfg.S3.RootAccessKey, cfg.S3.RootSecretKey = "root", "root-secret"
 	c := start(t, cfg)
 	for _, call := range []struct {
 		method, path string
@@ -156,7 +156,7 @@ func TestTheHTTPPortsSpeakTLS(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, testenv.Postgres(t))
 	cert, key, pool := certificate(t, "s3.test")
-	cfg.APITLSCert, cfg.APITLSKey, cfg.S3TLSCert, cfg.S3TLSKey, cfg.S3Domain = cert, key, cert, key, "s3.test"
+	cfg.APITLSCert, cfg.APITLSKey, cfg.S3TLSCert, cfg.S3TLSKey, cfg.S3.Domain = cert, key, cert, key, "s3.test"
 	c := start(t, cfg)
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: pool},
@@ -225,7 +225,7 @@ func TestCertificatesOfPortsThatCannotBeUsedAreNamed(t *testing.T) {
 		"S3TLSClientCA": func(c *gateway.Config) { c.S3TLSClientCA = cert },
 		"APITLSCert":    func(c *gateway.Config) { c.APITLSCert, c.APITLSKey = key, cert },
 		"PGTLSCert":     func(c *gateway.Config) { c.PGTLSCert, c.PGTLSKey = cert, key },
-		"domain":        func(c *gateway.Config) { c.S3Domain = "S3.test:7480" },
+		"S3.Domain":     func(c *gateway.Config) { c.S3.Domain = "S3.test:7480" },
 	} {
 		cfg := base
 		change(&cfg)

@@ -11,7 +11,7 @@ import (
 
 func TestOperatorsSeeAndEndSessions(t *testing.T) {
 	t.Parallel()
-	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.PGPolicies = []string{"*=grant-required"} })
+	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.PG.Rules = grantRequired })
 	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001")
 	if err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ func TestThePostgreSQLPortIsReachedByASocketToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := config(t, pg)
-	cfg.PGSocket, cfg.PGLeases = socket, []string{"*=orders/*"}
+	cfg.PGSocket, cfg.PG.LeaseRules = socket, orders
 	g, err := gateway.New(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ func TestSupersedingReachesOtherGateways(t *testing.T) {
 	pg := testenv.Postgres(t)
 	guarded(t, pg)
 	cfg := config(t, pg)
-	cfg.PGLookEvery = time.Hour // nothing but what they say to each other
+	cfg.PG.FencesEvery = time.Hour // nothing but what they say to each other
 	one := start(t, cfg)
 	cfg.BlobDir = t.TempDir()
 	other := start(t, cfg)
@@ -57,7 +57,7 @@ func TestWhatNobodySaidIsFoundByLooking(t *testing.T) {
 	pg := testenv.Postgres(t)
 	guarded(t, pg)
 	cfg := config(t, pg)
-	cfg.PGLookEvery = 20 * time.Millisecond
+	cfg.PG.FencesEvery = 20 * time.Millisecond
 	c := start(t, cfg)
 	conn := c.connect(pg, c.acquire("orders/1001", "1m", "0s"))
 	// A forged notification ends nobody: it is a hint only.

@@ -18,11 +18,9 @@ import (
 func relayed(conn *pgconn.Config, clients *tls.Config, cfg Config) pgwire.Config {
 	ways := upstreams(conn)
 	c := pgwire.Config{
+		Options: cfg.PG,
 		Network: ways[0].Network, Addr: ways[0].Addr, UpstreamTLS: ways[0].TLS, UpstreamDirectTLS: ways[0].DirectTLS, Fallbacks: ways[1:],
 		Database: conn.Database, DrainTimeout: cfg.DrainTimeout, Logger: cfg.Logger, TLS: clients,
-		MaxConnections: cfg.PGMaxConnections, MaxUserConnections: cfg.PGMaxUserConnections,
-		LoginTimeout: cfg.PGLoginTimeout, FencesEvery: cfg.PGLookEvery, IdleTimeout: cfg.PGIdleTimeout, IdleInTransactionTimeout: cfg.PGIdleInTransactionTimeout,
-		SlowClientTimeout: cfg.PGSlowClientTimeout,
 	}
 	if conn.ValidateConnect != nil {
 		c.Suitable = (&hosts{config: conn, ways: ways, grace: graceForOthers}).suitable

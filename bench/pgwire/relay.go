@@ -50,7 +50,7 @@ func (f *relayFlags) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	srv, err := pgwire.New(pgwire.Config{Addr: f.upstream, TLS: offered, MaxConnections: 20_000, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
+	srv, err := pgwire.New(pgwire.Config{Addr: f.upstream, TLS: offered, Options: pgwire.Options{MaxConnections: 20_000}, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
 	if err != nil {
 		return err
 	}

@@ -11,35 +11,23 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/internal/terminal"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/migrate"
 )
 
+// serveFlags has what a flag says in other words than the gateway's configuration; the
+// other flags write to cfg.
 type serveFlags struct {
-	postgresURL, sqlURL          string
+	cfg                          gateway.Config
 	redis                        []string
 	redisUser, redisPasswordFile string
-	apiListen, pgListen          string
-	pgTLSCert, pgTLSKey          string
-	pgTLSClientCA                string
 	pgPolicies, pgLeases         []string
-	pgConnections, pgOfUser      int
-	pgLogin, pgIdle, pgIdleInTx  time.Duration
-	pgSlow                       time.Duration
-	pgSocket                     string
-	drain                        time.Duration
-	s3                           s3Flags
-	apiTLS                       tlsFlags
-	advertise                    string
-	blobs, region                string
-	sweepRate                    int
-	sweepGrace                   time.Duration
+	s3Listen                     string
 	masterKeyFile, tokenFile     string
-	s3AccessKey, s3SecretKeyFile string
+	s3SecretKeyFile              string
 	buckets                      []string
-	maxTTL, nodeTimeout          time.Duration
-	initNodes                    bool
 	logFormat                    string
 }
 
@@ -84,7 +72,7 @@ a variable (--postgres-url is FENCEGATE_POSTGRES_URL), and secrets are read from
 			if cfg.S3Listen != "" {
 				which = migrate.All
 			}
-			if err := awaitSchema(cmd.Context(), o.postgresURL, which, schemaPatience, cfg.Logger); err != nil {
+			if err := awaitSchema(cmd.Context(), cfg.PostgresURL, which, schemaPatience, cfg.Logger); err != nil {
 				return err
 			}
 			return g.Run(cmd.Context())
@@ -107,71 +95,69 @@ func tellToken(stderr io.Writer, token string) error {
 }
 
 func (o *serveFlags) register(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVar(&o.postgresURL, "postgres-url", "", "the guarded database, as a login in the role fence_gateway (required)")
-	f.StringVar(&o.sqlURL, "sql-url", "", "the same database, as a login that is only in fence_writer: for SQL over HTTP (default: not offered)")
+	f, c := cmd.Flags(), &o.cfg
+	f.StringVar(&c.PostgresURL, "postgres-url", "", "the guarded database, as a login in the role fence_gateway (required)")
+	f.StringVar(&c.SQLURL, "sql-url", "", "the same database, as a login that is only in fence_writer: for SQL over HTTP (default: not offered)")
 	f.StringSliceVar(&o.redis, "redis", nil, "addresses of the independent Redis nodes, 1, 3 or 5 of them, "+nodeForms+" (required)")
 	f.StringVar(&o.redisUser, "redis-user", "", "user name on the Redis nodes")
 	f.StringVar(&o.redisPasswordFile, "redis-password-file", "", "file with the Redis nodes' password (or the password itself in FENCEGATE_REDIS_PASSWORD)")
-	f.StringVar(&o.apiListen, "api-listen", "127.0.0.1:7070", "address of the HTTP API")
-	o.apiTLS.register(f, "api", "HTTP API")
-	f.StringVar(&o.pgListen, "pg-listen", "127.0.0.1:7432", "address of the PostgreSQL port")
-	f.StringVar(&o.pgSocket, "pg-socket", "", "path of a Unix socket for the PostgreSQL port, beside its address: DIRECTORY/.s.PGSQL.PORT (default: none)")
-	f.StringVar(&o.pgTLSCert, "pg-tls-cert", "", "file with the certificate chain that the PostgreSQL port offers to clients (default: no TLS for clients)")
-	f.StringVar(&o.pgTLSKey, "pg-tls-key", "", "file with its key")
-	f.StringVar(&o.pgTLSClientCA, "pg-tls-client-ca", "", "file with the authorities of clients' certificates: clients of the PostgreSQL port must show one (default: none is asked for)")
+	f.StringVar(&c.APIListen, "api-listen", "127.0.0.1:7070", "address of the HTTP API")
+	registerTLS(f, "api", "HTTP API", &c.APITLSCert, &c.APITLSKey, &c.APITLSClientCA)
+	f.StringVar(&c.PGListen, "pg-listen", "127.0.0.1:7432", "address of the PostgreSQL port")
+	f.StringVar(&c.PGSocket, "pg-socket", "", "path of a Unix socket for the PostgreSQL port, beside its address: DIRECTORY/.s.PGSQL.PORT (default: none)")
+	f.StringVar(&c.PGTLSCert, "pg-tls-cert", "", "file with the certificate chain that the PostgreSQL port offers to clients (default: no TLS for clients)")
+	f.StringVar(&c.PGTLSKey, "pg-tls-key", "", "file with its key")
+	f.StringVar(&c.PGTLSClientCA, "pg-tls-client-ca", "", "file with the authorities of clients' certificates: clients of the PostgreSQL port must show one (default: none is asked for)")
 	f.StringArrayVar(&o.pgPolicies, "pg-policy", nil, "what sessions without a current grant may do: USER=POLICY or USER@DATABASE=POLICY, with open, read-only or grant-required, and * for all; the first that fits counts (may be repeated; default: open)")
 	f.StringArrayVar(&o.pgLeases, "pg-lease", nil, "resource that a role may lease with its login: USER=RESOURCE or USER=PREFIX* (may be repeated)")
-	f.IntVar(&o.pgConnections, "pg-max-connections", 1000, "how many connections the PostgreSQL port takes at once")
-	f.IntVar(&o.pgOfUser, "pg-max-user-connections", 0, "how many of them one role may have (default: no limit of its own)")
-	f.DurationVar(&o.pgLogin, "pg-login-timeout", 30*time.Second, "how long a login to the PostgreSQL port may take")
-	f.DurationVar(&o.pgIdle, "pg-idle-timeout", 0, "end sessions that have been idle for so long outside of a transaction (default: never)")
-	f.DurationVar(&o.pgIdleInTx, "pg-idle-in-transaction-timeout", 0, "end sessions that have been idle for so long inside of a transaction (default: never)")
-	f.DurationVar(&o.pgSlow, "pg-slow-client-timeout", 0, "end sessions whose client for so long takes nothing of what PostgreSQL sends, or leaves a message unfinished (default: never)")
-	f.DurationVar(&o.drain, "drain-timeout", 10*time.Second, "how long a stop waits for transactions, requests and uploads to end")
-	o.s3.register(f)
-	f.StringVar(&o.advertise, "advertise-host", "", "host name that clients reach the ports by (default: the one that they reached the HTTP API by)")
-	f.StringVar(&o.blobs, "blobs", "", "where the blobs go: a folder, or s3://BUCKET/PREFIX?endpoint=URL&region=REGION with credentials in AWS_… variables, see docs/s3.md (default: no S3 port)")
-	f.DurationVar(&o.sweepGrace, "sweep-grace", 24*time.Hour, "how long the bytes of versions that are neither current nor kept stay; longer than a backup of the blobs takes")
-	f.IntVar(&o.sweepRate, "sweep-rate", 0, "how many blobs that nobody asks for any more are deleted in a second (default: as fast as the store does it)")
-	f.StringVar(&o.region, "region", "us-east-1", "S3 region")
+	f.IntVar(&c.PG.MaxConnections, "pg-max-connections", 1000, "how many connections the PostgreSQL port takes at once")
+	f.IntVar(&c.PG.MaxUserConnections, "pg-max-user-connections", 0, "how many of them one role may have (default: no limit of its own)")
+	f.DurationVar(&c.PG.LoginTimeout, "pg-login-timeout", 30*time.Second, "how long a login to the PostgreSQL port may take")
+	f.DurationVar(&c.PG.IdleTimeout, "pg-idle-timeout", 0, "end sessions that have been idle for so long outside of a transaction (default: never)")
+	f.DurationVar(&c.PG.IdleInTransactionTimeout, "pg-idle-in-transaction-timeout", 0, "end sessions that have been idle for so long inside of a transaction (default: never)")
+	f.DurationVar(&c.PG.SlowClientTimeout, "pg-slow-client-timeout", 0, "end sessions whose client for so long takes nothing of what PostgreSQL sends, or leaves a message unfinished (default: never)")
+	f.DurationVar(&c.DrainTimeout, "drain-timeout", 10*time.Second, "how long a stop waits for transactions, requests and uploads to end")
+	o.registerS3(f)
+	f.StringVar(&c.AdvertiseHost, "advertise-host", "", "host name that clients reach the ports by (default: the one that they reached the HTTP API by)")
+	f.StringVar(&c.BlobDir, "blobs", "", "where the blobs go: a folder, or s3://BUCKET/PREFIX?endpoint=URL&region=REGION with credentials in AWS_… variables, see docs/s3.md (default: no S3 port)")
+	f.DurationVar(&c.SweepGrace, "sweep-grace", 24*time.Hour, "how long the bytes of versions that are neither current nor kept stay; longer than a backup of the blobs takes")
+	f.IntVar(&c.SweepRate, "sweep-rate", 0, "how many blobs that nobody asks for any more are deleted in a second (default: as fast as the store does it)")
+	f.StringVar(&c.S3.Region, "region", "us-east-1", "S3 region")
 	f.StringVar(&o.masterKeyFile, "master-key-file", "", "file with the master keys, the same for all replicas: KEY-ID:64 hexadecimal digits, current first (required)")
 	f.StringVar(&o.tokenFile, "token-file", "", "file with the bearer token of the HTTP API (default off loopback: one is made and shown, on a terminal)")
-	f.StringVar(&o.s3AccessKey, "s3-access-key", "", "access key that may read all objects and manage buckets")
+	f.StringVar(&c.S3.RootAccessKey, "s3-access-key", "", "access key that may read all objects and manage buckets")
 	f.StringVar(&o.s3SecretKeyFile, "s3-secret-key-file", "", "file with its secret key")
 	f.StringArrayVar(&o.buckets, "bucket", nil, "bucket and rule, made where missing: NAME=bucket, NAME=prefix:N or NAME=key, a lease each; also NAME=monotone… and NAME=none, see docs/s3.md (may be repeated)")
-	f.DurationVar(&o.maxTTL, "max-ttl", 0, "longest lease that is granted (default: the lock's)")
-	f.DurationVar(&o.nodeTimeout, "node-timeout", lock.DefaultNodeTimeout, "how long one step waits for a Redis node")
-	f.BoolVar(&o.initNodes, "init", false, "admit Redis nodes that are proven empty at once: for the first start")
+	f.DurationVar(&c.MaxTTL, "max-ttl", 0, "longest lease that is granted (default: the lock's)")
+	f.DurationVar(&c.NodeTimeout, "node-timeout", lock.DefaultNodeTimeout, "how long one step waits for a Redis node")
+	f.BoolVar(&c.InitNodes, "init", false, "admit Redis nodes that are proven empty at once: for the first start")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 }
 
 func (o *serveFlags) config(e env) (gateway.Config, error) {
 	switch {
-	case o.postgresURL == "":
+	case o.cfg.PostgresURL == "":
 		return gateway.Config{}, usage(errors.New("--postgres-url is missing (or FENCEGATE_POSTGRES_URL)"))
 	case len(o.redis) == 0:
 		return gateway.Config{}, usage(errors.New("--redis is missing (or FENCEGATE_REDIS)"))
 	case o.masterKeyFile == "":
 		return gateway.Config{}, usage(errors.New("--master-key-file is missing (or FENCEGATE_MASTER_KEY_FILE)"))
-	case o.pgConnections < 1:
+	case o.cfg.PG.MaxConnections < 1:
 		return gateway.Config{}, usage(errors.New("--pg-max-connections must be 1 or more"))
-	case o.pgLogin <= 0 || o.drain <= 0:
+	case o.cfg.PG.LoginTimeout <= 0 || o.cfg.DrainTimeout <= 0:
 		return gateway.Config{}, usage(errors.New("--pg-login-timeout and --drain-timeout must be more than 0"))
 	}
-	cfg := gateway.Config{
-		PostgresURL: o.postgresURL, SQLURL: o.sqlURL, BlobDir: o.blobs, SweepRate: o.sweepRate, SweepGrace: o.sweepGrace, Region: o.region,
-		APIListen: o.apiListen, PGListen: o.pgListen, AdvertiseHost: o.advertise,
-		PGTLSCert: o.pgTLSCert, PGTLSKey: o.pgTLSKey, PGTLSClientCA: o.pgTLSClientCA, S3AccessKey: o.s3AccessKey, MaxTTL: o.maxTTL, NodeTimeout: o.nodeTimeout, InitNodes: o.initNodes, Version: version(),
-	}
-	cfg.PGSocket, cfg.PGSlowClientTimeout = o.pgSocket, o.pgSlow
-	cfg.PGPolicies, cfg.PGLeases = splitAll(o.pgPolicies), splitAll(o.pgLeases)
-	cfg.PGMaxConnections, cfg.PGMaxUserConnections = o.pgConnections, o.pgOfUser
-	cfg.PGLoginTimeout, cfg.PGIdleTimeout, cfg.PGIdleInTransactionTimeout, cfg.DrainTimeout = o.pgLogin, o.pgIdle, o.pgIdleInTx, o.drain
-	cfg.APITLSCert, cfg.APITLSKey, cfg.APITLSClientCA = o.apiTLS.cert, o.apiTLS.key, o.apiTLS.clientCA
-	err := o.s3.into(&cfg)
+	cfg := o.cfg
+	cfg.Version = version()
+	err := o.s3Port(&cfg)
 	if err != nil {
 		return gateway.Config{}, err
+	}
+	if cfg.PG.Rules, err = pgwire.ParseRules(splitAll(o.pgPolicies)); err != nil {
+		return gateway.Config{}, inFlags(err)
+	}
+	if cfg.PG.LeaseRules, err = pgwire.ParseLeaseRules(splitAll(o.pgLeases)); err != nil {
+		return gateway.Config{}, inFlags(err)
 	}
 	if cfg.Buckets, err = parseBuckets(splitAll(o.buckets)); err != nil {
 		return gateway.Config{}, err
@@ -184,8 +170,8 @@ func (o *serveFlags) config(e env) (gateway.Config, error) {
 		flag, path string
 		into       *string
 	}{
-		{"--token-file", o.tokenFile, &cfg.BearerToken},
-		{"--s3-secret-key-file", o.s3SecretKeyFile, &cfg.S3SecretKey},
+		{"--token-file", o.tokenFile, &cfg.API.BearerToken},
+		{"--s3-secret-key-file", o.s3SecretKeyFile, &cfg.S3.RootSecretKey},
 		{"--redis-password-file", o.redisPasswordFile, &password},
 	} {
 		if s.path == "" {

@@ -25,8 +25,9 @@ var flagOf = map[string]string{
 	"APITLSCert":   "--api-tls-cert",
 	"PGTLSCert":    "--pg-tls-cert",
 	"S3TLSCert":    "--s3-tls-cert",
-	"domain":       "--s3-domain",
+	"S3.Domain":    "--s3-domain",
 	"policy":       "--pg-policy",
+	"PG.policy":    "--pg-policy",
 	"lease rule":   "--pg-lease",
 	"keyring":      "--master-key-file",
 }

@@ -1,6 +1,7 @@
 package pgwire
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"log/slog"
@@ -10,8 +11,75 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Config says what a [Server] relays to. It is validated once, by [New].
+// Options are what a user of the port may choose.
+type Options struct {
+	// Rules say what sessions without a current grant may do: the first that fits.
+	// Defaults to none: every session is relayed.
+	Rules []Rule
+	// LeaseRules say which resources a role may lease with its login (fence.lease).
+	// Defaults to none.
+	LeaseRules []LeaseRule
+	// MaxLeaseWait is the longest wait for a lease that a session may ask for.
+	// Defaults to 5 min.
+	MaxLeaseWait time.Duration
+
+	// MaxConnections is how many connections may be open at once; a client beyond
+	// them is refused with FATAL 53300. Defaults to 1000.
+	MaxConnections int
+	// MaxUserConnections is how many sessions one user may have at once; a further one
+	// is refused with FATAL 53300 once it has logged in. Defaults to 0: no limit but
+	// MaxConnections.
+	MaxUserConnections int
+
+	// LoginTimeout bounds the time from accepting a connection to its first
+	// ReadyForQuery, without a wait for a lease. Defaults to 30 s.
+	LoginTimeout time.Duration
+	// DialTimeout bounds connecting to PostgreSQL. Defaults to 10 s.
+	DialTimeout time.Duration
+	// IdleTimeout ends a session, FATAL 57P05, that has been idle for so long, outside
+	// of a transaction. Defaults to 0: never.
+	IdleTimeout time.Duration
+	// IdleInTransactionTimeout ends one, FATAL 25P03, that has been idle inside of a
+	// transaction. Defaults to 0: never.
+	IdleInTransactionTimeout time.Duration
+	// SlowClientTimeout ends a session whose client, for so long, takes nothing of what
+	// PostgreSQL sends it, or leaves a message of its own unfinished. Defaults to 0: never;
+	// such a client costs a buffer here, and holds its session, its lease and what
+	// it has locked.
+	SlowClientTimeout time.Duration
+	// KeepAlive is the idle time after which TCP probes both peers. Defaults to 30 s.
+	KeepAlive time.Duration
+	// FencesEvery is how often the fence is asked whether sessions' grants are superseded,
+	// where nothing else has said so. Defaults to 1 s.
+	FencesEvery time.Duration
+}
+
+// Validate reports a [*fence.InvalidError] that names the field. database is the one
+// that is served; "": every one.
+func (o Options) Validate(database string) error {
+	switch {
+	case o.MaxConnections < 0 || o.MaxUserConnections < 0:
+		return &fence.InvalidError{Field: "MaxConnections", Reason: "or MaxUserConnections is negative"}
+	case min(o.LoginTimeout, o.DialTimeout, o.KeepAlive, o.FencesEvery, o.MaxLeaseWait, o.IdleTimeout, o.IdleInTransactionTimeout, o.SlowClientTimeout) < 0:
+		return &fence.InvalidError{Field: "timeouts", Reason: "include a negative one"}
+	}
+	return CheckRules(o.Rules, database)
+}
+
+func (o Options) withDefaults() Options {
+	o.MaxConnections = cmp.Or(o.MaxConnections, 1000)
+	o.LoginTimeout = cmp.Or(o.LoginTimeout, 30*time.Second)
+	o.DialTimeout = cmp.Or(o.DialTimeout, 10*time.Second)
+	o.KeepAlive = cmp.Or(o.KeepAlive, 30*time.Second)
+	o.FencesEvery = cmp.Or(o.FencesEvery, time.Second)
+	o.MaxLeaseWait = cmp.Or(o.MaxLeaseWait, 5*time.Minute)
+	return o
+}
+
+// Config says what a [Server] relays to, and with what it works. It is validated once, by [New].
 type Config struct {
+	Options
+
 	// Network and Addr name the upstream PostgreSQL, as net.Dial takes them:
 	// "tcp" and "host:port", or "unix" and the path of the socket.
 	// Network defaults to "tcp". Addr is required.
@@ -45,65 +113,20 @@ type Config struct {
 	// the fence refuses their writes, but what they have locked stays locked.
 	Fences func(ctx context.Context, resources []string) (map[string]fence.Token, error)
 
-	// FencesEvery is how often Fences is asked while sessions carry grants. Defaults
-	// to 1 s.
-	FencesEvery time.Duration
-
-	// Rules say what sessions without a current grant may do: the first that fits.
-	// Defaults to none: every session is relayed.
-	Rules []Rule
-
 	// Leases gives sessions that ask for it (fence.lease in the startup options) a
 	// lease for the life of the connection. Defaults to nil: they are refused.
 	Leases Leases
-	// LeaseRules say which resources a user's sessions may lease. Defaults to none.
-	LeaseRules []LeaseRule
 	// DefaultTTL is a lease's length where the session names none. Defaults to 30 s.
 	DefaultTTL time.Duration
 	// MaxTTL is the longest lease. Defaults to 5 min.
 	MaxTTL time.Duration
-	// MaxLeaseWait is the longest wait for a lease that a session may ask for.
-	// Defaults to 5 min.
-	MaxLeaseWait time.Duration
-
-	// MaxUserConnections is how many sessions one user may have at once; a further one
-	// is refused with FATAL 53300 once it has logged in. Defaults to 0: no limit but
-	// MaxConnections.
-	MaxUserConnections int
-
-	// IdleTimeout ends a session, FATAL 57P05, that has been idle for so long, outside
-	// of a transaction. Defaults to 0: never.
-	IdleTimeout time.Duration
-	// IdleInTransactionTimeout ends one, FATAL 25P03, that has been idle inside of a
-	// transaction. Defaults to 0: never.
-	IdleInTransactionTimeout time.Duration
-
-	// SlowClientTimeout ends a session whose client, for so long, takes nothing of what
-	// PostgreSQL sends it, or leaves a message of its own unfinished. Defaults to 0: never;
-	// such a client costs a buffer here, and holds its session, its lease and what
-	// it has locked.
-	SlowClientTimeout time.Duration
 
 	// Metrics hears what happens. Defaults to nil: nobody does.
 	Metrics Metrics
 
-	// MaxConnections is how many connections may be open at once; a client beyond
-	// them is refused with FATAL 53300. Defaults to 1000.
-	MaxConnections int
-
-	// LoginTimeout bounds the time from accepting a connection to its first
-	// ReadyForQuery. Defaults to 30 s.
-	LoginTimeout time.Duration
-
-	// DialTimeout bounds connecting to PostgreSQL. Defaults to 10 s.
-	DialTimeout time.Duration
-
 	// DrainTimeout bounds how long [Server.Serve] waits, once it is asked to stop,
 	// for sessions to reach the end of a transaction. Defaults to 10 s.
 	DrainTimeout time.Duration
-
-	// KeepAlive is the idle time after which TCP probes both peers. Defaults to 30 s.
-	KeepAlive time.Duration
 
 	// Logger receives refusals and failures; never SQL, and no startup option.
 	// Defaults to slog.Default().
@@ -120,26 +143,10 @@ func (c Config) withDefaults() Config {
 			c.Fallbacks[i].Network = "tcp"
 		}
 	}
-	if c.MaxConnections == 0 {
-		c.MaxConnections = 1000
-	}
-	for _, d := range []struct {
-		value    *time.Duration
-		fallback time.Duration
-	}{
-		{&c.LoginTimeout, 30 * time.Second},
-		{&c.DialTimeout, 10 * time.Second},
-		{&c.DrainTimeout, 10 * time.Second},
-		{&c.KeepAlive, 30 * time.Second},
-		{&c.FencesEvery, time.Second},
-		{&c.MaxLeaseWait, 5 * time.Minute},
-		{&c.DefaultTTL, 30 * time.Second},
-		{&c.MaxTTL, 5 * time.Minute},
-	} {
-		if *d.value == 0 {
-			*d.value = d.fallback
-		}
-	}
+	c.Options = c.Options.withDefaults()
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 10*time.Second)
+	c.DefaultTTL = cmp.Or(c.DefaultTTL, 30*time.Second)
+	c.MaxTTL = cmp.Or(c.MaxTTL, 5*time.Minute)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -165,12 +172,10 @@ func (c Config) validate() error {
 		}
 	}
 	switch {
-	case c.MaxConnections < 0 || c.MaxUserConnections < 0:
-		return &fence.InvalidError{Field: "MaxConnections", Reason: "or MaxUserConnections is negative"}
 	case len(c.LeaseRules) > 0 && c.Leases == nil:
 		return &fence.InvalidError{Field: "LeaseRules", Reason: "need Leases"}
-	case min(c.LoginTimeout, c.DialTimeout, c.DrainTimeout, c.KeepAlive, c.FencesEvery, c.MaxLeaseWait, c.IdleTimeout, c.IdleInTransactionTimeout, c.SlowClientTimeout) < 0:
+	case min(c.DrainTimeout, c.DefaultTTL, c.MaxTTL) < 0:
 		return &fence.InvalidError{Field: "timeouts", Reason: "include a negative one"}
 	}
-	return CheckRules(c.Rules, c.Database)
+	return c.Options.Validate(c.Database)
 }

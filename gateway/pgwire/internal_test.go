@@ -95,7 +95,7 @@ func TestPanicOfOneDirectionEndsBoth(t *testing.T) {
 
 func TestConnectionsThatSayNothingAreLimitedToo(t *testing.T) {
 	t.Parallel()
-	srv, err := New(Config{Addr: "127.0.0.1:1", MaxConnections: 3})
+	srv, err := New(Config{Addr: "127.0.0.1:1", Options: Options{MaxConnections: 3}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@ import "testing"
 // Who is told that there is no place takes none, however long it stays.
 func TestARefusedConnectionTakesNobodysPlace(t *testing.T) {
 	t.Parallel()
-	srv, err := New(Config{Addr: "127.0.0.1:1", MaxConnections: 1})
+	srv, err := New(Config{Addr: "127.0.0.1:1", Options: Options{MaxConnections: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}

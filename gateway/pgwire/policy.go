@@ -55,6 +55,23 @@ func ParseRule(text string) (Rule, error) {
 	return Rule{User: user, Database: database, Policy: policy}, nil
 }
 
+// ParseRules reads several, as [ParseRule] does.
+func ParseRules(texts []string) ([]Rule, error) { return parseAll(texts, ParseRule) }
+
+// ParseLeaseRules reads several, as [ParseLeaseRule] does.
+func ParseLeaseRules(texts []string) ([]LeaseRule, error) { return parseAll(texts, ParseLeaseRule) }
+
+func parseAll[T any](texts []string, parse func(string) (T, error)) (all []T, err error) {
+	for _, text := range texts {
+		one, err := parse(text)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
+
 // LeaseRule lets a user's sessions lease resources at their login.
 type LeaseRule struct {
 	User     string // the role that logs in; "*": every one

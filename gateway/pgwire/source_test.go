@@ -157,7 +157,7 @@ func TestBothPeersAreProbedSoThatHalfOpenConnectionsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = ln.Close() }()
-	srv, err := New(Config{Addr: ln.Addr().String(), KeepAlive: 7 * time.Second})
+	srv, err := New(Config{Addr: ln.Addr().String(), Options: Options{KeepAlive: 7 * time.Second}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestAHostThatIsAwayIsTriedLastForAWhile(t *testing.T) {
 	}
 	defer func() { _ = alive.Close() }()
 	srv, err := New(Config{
-		Addr: silent.Addr().String(), UpstreamTLS: new(tls.Config), DialTimeout: 2 * time.Second, // in which the other one must be reached
+		Addr: silent.Addr().String(), UpstreamTLS: new(tls.Config), Options: Options{DialTimeout: 2 * time.Second}, // in which the other one must be reached
 		Fallbacks: []Upstream{{Addr: alive.Addr().String()}}, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -40,6 +40,41 @@ type Options struct {
 	DrainTimeout    time.Duration // of the requests under way when the server stops. Default 10s
 }
 
+// Validate returns a [*fence.InvalidError] that names the field and shows no secret.
+func (o Options) Validate() error {
+	switch {
+	case (o.RootAccessKey == "") != (o.RootSecretKey == ""):
+		return &fence.InvalidError{Field: "RootAccessKey", Reason: "and RootSecretKey are needed together"}
+	case min(o.MaxConnections, o.MaxRequests, o.MaxUploads) < 0:
+		return &fence.InvalidError{Field: "MaxConnections", Reason: "or MaxRequests or MaxUploads is negative"}
+	case min(o.HeaderTimeout, o.StallTimeout, o.UploadTimeout, o.DatabaseTimeout, o.DrainTimeout) < 0:
+		return &fence.InvalidError{Field: "times", Reason: "include a negative one"}
+	case !edge.ValidDomain(o.Domain):
+		return &fence.InvalidError{Field: "Domain", Reason: fmt.Sprintf("is %q; a lower-case host name without a port is needed, such as s3.example.com", o.Domain)}
+	}
+	return nil
+}
+
+// WithDefaults are the options with what holds where nothing was chosen. Root
+// credentials have no default.
+func (o Options) WithDefaults() Options {
+	if o.Region == "" {
+		o.Region = "us-east-1"
+	}
+	if o.Reserve == 0 {
+		o.Reserve = 128
+	}
+	orDefault(&o.MaxConnections, 4096)
+	orDefault(&o.MaxRequests, 1024)
+	orDefault(&o.MaxUploads, 256)
+	orDefault(&o.HeaderTimeout, 10*time.Second)
+	orDefault(&o.UploadTimeout, 12*time.Hour)
+	orDefault(&o.StallTimeout, time.Minute)
+	orDefault(&o.DatabaseTimeout, 10*time.Second)
+	orDefault(&o.DrainTimeout, 10*time.Second)
+	return o
+}
+
 // Deps are what a server works with. Fields without a default must be set.
 type Deps struct {
 	Pool    *pgxpool.Pool        // logged in as a member of fence_gateway
@@ -68,11 +103,8 @@ func configOf(deps Deps, o Options) (config, error) {
 	case c.RootAccessKey == "" || c.RootSecretKey == "":
 		return c, errors.New("s3: no root credentials")
 	}
-	if c.Region == "" {
-		c.Region = "us-east-1"
-	}
-	if !edge.ValidDomain(c.Domain) {
-		return c, &fence.InvalidError{Field: "domain", Reason: fmt.Sprintf("is %q; a lower-case host name without a port is needed, such as s3.example.com", c.Domain)}
+	if err := o.Validate(); err != nil {
+		return c, err
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -80,17 +112,7 @@ func configOf(deps Deps, o Options) (config, error) {
 	if c.Metrics == nil {
 		c.Metrics = deaf{}
 	}
-	if c.Reserve == 0 {
-		c.Reserve = 128
-	}
-	orDefault(&c.MaxConnections, 4096)
-	orDefault(&c.MaxRequests, 1024)
-	orDefault(&c.MaxUploads, 256)
-	orDefault(&c.HeaderTimeout, 10*time.Second)
-	orDefault(&c.UploadTimeout, 12*time.Hour)
-	orDefault(&c.StallTimeout, time.Minute)
-	orDefault(&c.DatabaseTimeout, 10*time.Second)
-	orDefault(&c.DrainTimeout, 10*time.Second)
+	c.Options = o.WithDefaults()
 	return c, nil
 }
 

@@ -1,0 +1,111 @@
+package api
+
+import (
+	"cmp"
+	"crypto/tls"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Options are what a user of the API may choose.
+type Options struct {
+	// BearerToken is asked of every request but those for health and the OpenAPI
+	// document. Defaults to "": no token; then only loopback Hosts are served.
+	BearerToken string
+	// MaxWait is the longest wait of an acquisition. Defaults to 5 min.
+	MaxWait time.Duration
+	// MaxLease is how long a lease may be renewed from its acquisition. Defaults to 24 h.
+	MaxLease time.Duration
+	// BodyTimeout bounds the reading of a request's body, also of one that nobody asked
+	// for. Defaults to 30 s.
+	BodyTimeout time.Duration
+}
+
+// Validate reports a [*fence.InvalidError] that names the field.
+func (o Options) Validate() error {
+	if min(o.MaxWait, o.MaxLease, o.BodyTimeout) < 0 {
+		return &fence.InvalidError{Field: "times", Reason: "include a negative one"}
+	}
+	return nil
+}
+
+func (o Options) withDefaults() Options {
+	o.MaxWait = cmp.Or(o.MaxWait, 5*time.Minute)
+	o.MaxLease = cmp.Or(o.MaxLease, 24*time.Hour)
+	o.BodyTimeout = cmp.Or(o.BodyTimeout, 30*time.Second)
+	return o
+}
+
+// Config says what a [Server] offers, and with what it works. It is validated once, by
+// [New].
+type Config struct {
+	Options
+
+	// Leases and Fences are required.
+	Leases Leases
+	Fences Fences
+
+	// Credentials, Buckets, SQL and Sessions may be nil: their paths then answer 501.
+	Credentials Credentials
+	Buckets     Buckets
+	SQL         SQL
+	Sessions    Sessions
+
+	// Endpoints says where the other ports are, for a client that reaches this one by
+	// host. Defaults to nil: there are none.
+	Endpoints func(host string) wire.Endpoints
+
+	// Checks are what /readyz looks at. Defaults to none: always ready.
+	Checks []Check
+
+	// Handles are the keys of the leases' handles. Required.
+	Handles HandleKeys
+
+	// DefaultTTL is a lease's time to live where the request names none. Defaults to 30 s.
+	DefaultTTL time.Duration
+	// MaxTTL is the greatest time to live. Defaults to 5 min.
+	MaxTTL time.Duration
+	// DrainTimeout bounds how long a stop waits for requests under way. Defaults to 10 s.
+	DrainTimeout time.Duration
+
+	// TLS is what the API speaks. Defaults to nil: plain HTTP.
+	TLS *tls.Config
+
+	// Metrics serves /metrics. Defaults to nil: the path answers 501.
+	Metrics http.Handler
+	// Observe is called after each request. Defaults to nil.
+	Observe func(route, method string, status int, took time.Duration)
+	// Ended is called after a lease ended that was acquired here or at another
+	// replica, with how long it was held. Defaults to nil.
+	Ended func(held time.Duration, lost bool)
+
+	// Logger receives failures; never a body, a header or a secret. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	c.Options = c.Options.withDefaults()
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 10*time.Second)
+	c.MaxTTL = cmp.Or(c.MaxTTL, 5*time.Minute)
+	c.DefaultTTL = min(cmp.Or(c.DefaultTTL, 30*time.Second), c.MaxTTL)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	switch {
+	case c.Leases == nil:
+		return &fence.InvalidError{Field: "Leases", Reason: "are missing"}
+	case c.Fences == nil:
+		return &fence.InvalidError{Field: "Fences", Reason: "are missing"}
+	case min(c.DefaultTTL, c.MaxTTL, c.DrainTimeout) < 0:
+		return &fence.InvalidError{Field: "times", Reason: "include a negative one"}
+	}
+	return c.Options.Validate()
+}
