@@ -116,18 +116,50 @@ func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (Lease, error) {
 		return Lease{}, err
 	}
 	body := wire.AcquireRequest{Resource: r.Resource, TTL: text(r.TTL), Wait: text(r.Wait), Holder: r.Holder}
-	ctx, cancel := context.WithTimeout(ctx, min(r.Wait, math.MaxInt64-requestTimeout)+requestTimeout)
+	ctx, cancel := patiently(ctx, r.Wait)
 	defer cancel()
 	var reply wire.Lease
 	sent := time.Now()
 	if err := c.call(ctx, http.MethodPost, "/v1/leases", body, &reply); err != nil {
 		return Lease{}, err
 	}
+	return leaseOf(reply, sent), nil
+}
+
+// AcquireAll asks for the leases of several resources, all or none, and returns them in
+// the same order. r.Resource is not used. The errors are those of [Client.Acquire]; the
+// [*Problem] names the resource that is held.
+func (c *Client) AcquireAll(ctx context.Context, resources []string, r AcquireRequest) ([]Lease, error) {
+	for _, r.Resource = range resources {
+		if err := r.validate(); err != nil {
+			return nil, err
+		}
+	}
+	body := wire.AcquireAllRequest{Resources: resources, TTL: text(r.TTL), Wait: text(r.Wait), Holder: r.Holder}
+	ctx, cancel := patiently(ctx, r.Wait)
+	defer cancel()
+	var reply wire.Leases
+	sent := time.Now()
+	if err := c.call(ctx, http.MethodPost, "/v1/leases/all", body, &reply); err != nil {
+		return nil, err
+	}
+	all := make([]Lease, len(reply.Leases))
+	for i, one := range reply.Leases {
+		all[i] = leaseOf(one, sent)
+	}
+	return all, nil
+}
+
+func patiently(ctx context.Context, wait time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, min(wait, math.MaxInt64-requestTimeout)+requestTimeout)
+}
+
+func leaseOf(reply wire.Lease, sent time.Time) Lease {
 	return Lease{
 		Resource: reply.Resource, Token: reply.Token, Presented: reply.Grant, Handle: reply.Handle,
 		TTL:      time.Duration(reply.TTLMS) * time.Millisecond,
 		Deadline: deadlineOf(reply.Timing, sent),
-	}, nil
+	}
 }
 
 // text is a duration of a request; 0 leaves it to the gateway.

@@ -42,6 +42,25 @@ type guarded struct {
 	log   *slog.Logger
 }
 
+var _ leasing.AllSource = guarded{}
+
+// TryAcquireAll fails with errors.ErrUnsupported where the source is no
+// [leasing.AllSource]; so does AcquireAll.
+func (g guarded) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
+	if several, ok := g.Source.(leasing.AllSource); ok {
+		return several.TryAcquireAll(ctx, all)
+	}
+	return nil, errors.ErrUnsupported
+}
+
+// AcquireAll waits for those that others hold.
+func (g guarded) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
+	if several, ok := g.Source.(leasing.AllSource); ok {
+		return several.AcquireAll(ctx, all)
+	}
+	return nil, errors.ErrUnsupported
+}
+
 // Extend fails with [leasing.ErrLost] also where the fence is known to stand above the
 // lease's token: nobody can use it.
 func (g guarded) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -22,18 +23,48 @@ import (
 // the same order, in one transaction where the Armer is a [leasing.AllArmer]. While it
 // waits for one, it renews those it has.
 func (l *Locker) AcquireAll(ctx context.Context, resources []string, opts ...AcquireOption) ([]*Lease, error) {
-	order := slices.Sorted(slices.Values(resources))
+	asked := make([]acquisition, len(resources))
+	for i, resource := range resources { // before any of them is taken
+		o, err := l.options(resource, opts)
+		if err != nil {
+			return nil, err
+		}
+		asked[i] = acquisition{resource, o}
+	}
+	taken, err := l.acquireAll(ctx, asked, l.waiting)
+	if err != nil {
+		return nil, err
+	}
+	leases := make([]*Lease, len(taken))
+	for i, a := range taken {
+		leases[i] = a.lease(ctx)
+	}
+	return leases, nil
+}
+
+// acquisition is one resource of several.
+type acquisition struct {
+	resource string
+	o        acquireOptions
+}
+
+// patience is [Locker.waiting], or once: how often a lock that is held is tried.
+type patience func(ctx context.Context, resource string, try func(floor fence.Token) error) error
+
+func once(_ context.Context, _ string, try func(floor fence.Token) error) error { return try(0) }
+
+// acquireAll takes and arms all, and returns them in the order in which they were asked
+// for.
+func (l *Locker) acquireAll(ctx context.Context, asked []acquisition, wait patience) ([]*attempt, error) {
+	order := slices.SortedFunc(slices.Values(asked), func(a, b acquisition) int { return strings.Compare(a.resource, b.resource) })
 	if len(order) == 0 {
 		return nil, &fence.InvalidError{Field: "resources", Reason: "are missing"}
 	}
-	if len(slices.Compact(slices.Clone(order))) != len(order) {
-		return nil, &fence.InvalidError{Field: "resources", Reason: "name one resource twice"}
-	}
-	var o acquireOptions
-	for _, resource := range order { // before any of them is taken
-		var err error
-		if o, err = l.options(resource, opts); err != nil {
-			return nil, err
+	names := make([]string, len(order))
+	for i, one := range order {
+		names[i] = one.resource
+		if i > 0 && names[i-1] == names[i] {
+			return nil, &fence.InvalidError{Field: "resources", Reason: "name one resource twice"}
 		}
 	}
 	taken := make(map[string]*attempt, len(order))
@@ -46,25 +77,25 @@ func (l *Locker) AcquireAll(ctx context.Context, resources []string, opts ...Acq
 			a.giveBack()
 		}
 	}()
-	for _, resource := range order {
-		if err := l.takeNext(ctx, resource, o, taken); err != nil {
+	for _, one := range order {
+		if err := l.takeNext(ctx, one, taken, wait); err != nil {
 			return nil, err
 		}
 	}
-	if err := l.armAll(ctx, order, taken); err != nil {
+	if err := l.armAll(ctx, names, taken); err != nil {
 		return nil, err
 	}
 	complete = true
-	leases := make([]*Lease, len(resources))
-	for i, resource := range resources {
-		leases[i] = taken[resource].lease(ctx)
+	all := make([]*attempt, len(asked))
+	for i, one := range asked {
+		all[i] = taken[one.resource]
 	}
-	return leases, nil
+	return all, nil
 }
 
 // takeNext takes one more lock, and renews those that are taken meanwhile. One
 // that is lost fails it, also where the next was to be had at that moment.
-func (l *Locker) takeNext(ctx context.Context, resource string, o acquireOptions, taken map[string]*attempt) error {
+func (l *Locker) takeNext(ctx context.Context, one acquisition, taken map[string]*attempt, wait patience) error {
 	inside, cancel := context.WithCancelCause(ctx)
 	var renewing sync.WaitGroup
 	end := func() {
@@ -81,10 +112,10 @@ func (l *Locker) takeNext(ctx context.Context, resource string, o acquireOptions
 			}
 		})
 	}
-	err := l.waiting(inside, resource, func(floor fence.Token) error {
-		a, err := l.attempt(inside, resource, o, floor, (*attempt).take)
+	err := wait(inside, one.resource, func(floor fence.Token) error {
+		a, err := l.attempt(inside, one.resource, one.o, floor, (*attempt).take)
 		if err == nil {
-			taken[resource] = a
+			taken[one.resource] = a
 		}
 		return err
 	})

@@ -20,7 +20,7 @@ func (l *Locker) Source() leasing.Source { return source{l} }
 
 type source struct{ l *Locker }
 
-var _ leasing.Source = source{}
+var _ leasing.AllSource = source{}
 
 func (s source) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	return s.lease(ctx, r, s.l.tryAcquire)
@@ -33,26 +33,67 @@ func (s source) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, 
 func (s source) lease(
 	ctx context.Context, r leasing.Request, acquire func(context.Context, string, acquireOptions) (*attempt, error),
 ) (leasing.Lease, error) {
+	o, err := s.options(r)
+	if err != nil {
+		return leasing.Lease{}, err
+	}
+	a, err := acquire(ctx, r.Resource, o)
+	if err != nil {
+		return leasing.Lease{}, sourceError(err)
+	}
+	return a.given(), nil
+}
+
+func (s source) options(r leasing.Request) (acquireOptions, error) {
 	opts := []AcquireOption{WithTTL(r.TTL)}
 	if r.Holder != "" {
 		opts = append(opts, WithHolder(r.Holder))
 	}
 	o, err := s.l.options(r.Resource, opts)
+	o.sealHash = r.SealHash
 	if err == nil {
 		err = validateSealHash(r.SealHash)
 	}
-	if err != nil {
-		return leasing.Lease{}, err
-	}
-	o.sealHash = r.SealHash
-	a, err := acquire(ctx, r.Resource, o)
-	if err != nil {
-		return leasing.Lease{}, sourceError(err)
-	}
+	return o, err
+}
+
+// given is the lease of an acquisition, without a handle.
+func (a *attempt) given() leasing.Lease {
 	return leasing.Lease{
 		Grant: fence.Grant{Resource: a.resource, Token: a.token, Seal: a.seal}, Owner: a.owner,
 		Deadline: time.Now().Add(a.deadline.left()),
-	}, nil
+	}
+}
+
+func (s source) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
+	return s.leases(ctx, all, once)
+}
+
+func (s source) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
+	return s.leases(ctx, all, s.l.waiting)
+}
+
+func (s source) leases(ctx context.Context, all []leasing.Request, wait patience) ([]leasing.Lease, error) {
+	asked := make([]acquisition, len(all))
+	for i, r := range all {
+		o, err := s.options(r)
+		if err != nil {
+			return nil, err
+		}
+		asked[i] = acquisition{r.Resource, o}
+	}
+	begun := time.Now()
+	taken, err := s.l.acquireAll(ctx, asked, wait)
+	if err != nil {
+		_, err = s.l.measured(nil, err, begun)
+		return nil, sourceError(err)
+	}
+	given := make([]leasing.Lease, len(taken))
+	for i, a := range taken {
+		_, _ = s.l.measured(a, nil, begun)
+		given[i] = a.given()
+	}
+	return given, nil
 }
 
 func (s source) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {

@@ -24,6 +24,20 @@ type Lease struct {
 	Timing
 }
 
+// AcquireAllRequest asks for the leases of several resources, all or none:
+// POST /v1/leases/all.
+type AcquireAllRequest struct {
+	Holder    string   `json:"holder,omitempty"` // for people
+	Resources []string `json:"resources"`
+	TTL       *string  `json:"ttl,omitempty"`  // of each; absent: the gateway's default
+	Wait      *string  `json:"wait,omitempty"` // how long to wait while others hold some of them; absent: not at all
+}
+
+// Leases are what was acquired, in the order of the request.
+type Leases struct {
+	Leases []Lease `json:"leases"`
+}
+
 // Timing tells when a lease ends without comparing clocks: the request was sent
 // before the gateway began to count, so its sending time + elapsed + valid is
 // never later than the true end.

@@ -68,6 +68,25 @@ type Source interface {
 	Close() error
 }
 
+// AllSource is a [Source] that gives several leases at once, all or none. It is an
+// option: errors.ErrUnsupported says that a source which is wrapped has none.
+//
+// The leases come in the order of the requests; a resource that is named twice, and
+// no request at all, are a [*fence.InvalidError]. Two callers with common resources
+// never wait for each other. Where the Armer is an [AllArmer], it arms all in one
+// call. The [*HeldError] names the resource that stood in the way. After an error
+// nothing stays locked, as with one lease.
+type AllSource interface {
+	Source
+
+	// TryAcquireAll takes the leases if nobody holds any of them.
+	TryAcquireAll(ctx context.Context, all []Request) ([]Lease, error)
+
+	// AcquireAll waits while others hold some of them, until ctx ends, and renews
+	// meanwhile what it has.
+	AcquireAll(ctx context.Context, all []Request) ([]Lease, error)
+}
+
 // Armer raises the fence of a resource to a new token, as the last step of an
 // acquisition; a source that was made with one arms every lease before it gives
 // it. See [fence.Arming].

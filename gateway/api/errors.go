@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,7 @@ var (
 )
 
 // leaseError says which part a source of leases, or arming, failed for. ctx is the
-// request's.
+// request's; resource is "" where it asks for several: then the error names it.
 func leaseError(ctx context.Context, resource string, err error) error {
 	var held *leasing.HeldError
 	var unavailable *UnavailableError
@@ -32,8 +33,11 @@ func leaseError(ctx context.Context, resource string, err error) error {
 	case errors.As(err, &unavailable): // arming said so itself
 		return unavailable
 	case errors.As(err, &held):
-		return &leasing.HeldError{Resource: resource, Holder: held.Holder, RetryAfter: held.RetryAfter}
+		return &leasing.HeldError{Resource: cmp.Or(resource, held.Resource), Holder: held.Holder, RetryAfter: held.RetryAfter}
 	case errors.Is(err, leasing.ErrHeld): // overtaken by another acquisition
+		if low, ok := errors.AsType[*fence.NotRaisedError](err); ok {
+			resource = cmp.Or(resource, low.Resource)
+		}
 		return &leasing.HeldError{Resource: resource}
 	case errors.Is(err, fence.ErrInvalid), errors.Is(err, fence.ErrUndrained):
 		return err

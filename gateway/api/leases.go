@@ -37,41 +37,56 @@ func (s *Server) acquire(c echo.Context) error {
 	if err := decode(c, &body); err != nil {
 		return err
 	}
-	req, wait, err := s.acquisition(body)
+	req, wait, err := s.acquisition(body.Resource, body.Holder, body.TTL, body.Wait)
 	if err != nil {
 		return err
 	}
-	lease, err := s.await(c.Request().Context(), req, wait)
+	all, err := s.await(c.Request().Context(), func(ctx context.Context) ([]leasing.Lease, error) {
+		lease, err := s.take(ctx, req, wait)
+		return []leasing.Lease{lease}, leaseError(ctx, req.Resource, err)
+	})
 	if err != nil {
 		return err
 	}
-	h := handle{Ref: lease.Ref(), Until: time.Now().Add(s.cfg.MaxLease)}
-	err = c.Request().Context().Err()
+	return s.grant(c, all, func() any { return s.told(all[0], req.TTL, began) })
+}
+
+// grant answers with leases that were acquired.
+func (s *Server) grant(c echo.Context, all []leasing.Lease, answer func() any) error {
+	err := c.Request().Context().Err()
 	if err == nil {
-		err = respond(c, http.StatusCreated, wire.Lease{
-			Resource: lease.Grant.Resource, Token: lease.Grant.Token, Grant: lease.Grant.Presented(), Handle: s.handles.make(h),
-			TTLMS: req.TTL.Milliseconds(), Timing: timingOf(began, lease.Deadline),
-		})
+		err = respond(c, http.StatusCreated, answer())
 	}
 	if err != nil {
-		// The client went while it waited: nobody would release this lease.
-		s.giveBack(c.Request().Context(), h.Ref)
+		// The client went while it waited: nobody would release these leases.
+		for _, lease := range all {
+			s.giveBack(c.Request().Context(), lease.Ref())
+		}
 	}
 	return err
 }
 
-func (s *Server) acquisition(body wire.AcquireRequest) (req leasing.Request, wait time.Duration, err error) {
-	req = leasing.Request{Resource: body.Resource, Holder: body.Holder}
-	if err := fence.ValidateResource(body.Resource); err != nil {
+// told is a lease as its holder is told of it.
+func (s *Server) told(lease leasing.Lease, ttl time.Duration, began time.Time) wire.Lease {
+	handle := s.handles.make(handle{Ref: lease.Ref(), Until: time.Now().Add(s.cfg.MaxLease)})
+	return wire.Lease{
+		Resource: lease.Grant.Resource, Token: lease.Grant.Token, Grant: lease.Grant.Presented(), Handle: handle,
+		TTLMS: ttl.Milliseconds(), Timing: timingOf(began, lease.Deadline),
+	}
+}
+
+func (s *Server) acquisition(resource, holder string, ttlText, waitText *string) (req leasing.Request, wait time.Duration, err error) {
+	req = leasing.Request{Resource: resource, Holder: holder}
+	if err := fence.ValidateResource(resource); err != nil {
 		return req, 0, err
 	}
-	if err := validateHolder(body.Holder); err != nil {
+	if err := validateHolder(holder); err != nil {
 		return req, 0, err
 	}
-	if req.TTL, err = s.ttl(body.TTL); err != nil {
+	if req.TTL, err = s.ttl(ttlText); err != nil {
 		return req, 0, err
 	}
-	wait, err = duration("wait", body.Wait, 0)
+	wait, err = duration("wait", waitText, 0)
 	switch {
 	case err != nil:
 		return req, 0, err
@@ -96,16 +111,15 @@ func validateHolder(holder string) error {
 }
 
 // await acquires; a stop of the server ends the wait.
-func (s *Server) await(ctx context.Context, req leasing.Request, wait time.Duration) (leasing.Lease, error) {
+func (s *Server) await(ctx context.Context, acquire func(context.Context) ([]leasing.Lease, error)) ([]leasing.Lease, error) {
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
-	lease, err := s.take(waiting, req, wait)
-	err = leaseError(waiting, req.Resource, err)
+	all, err := acquire(waiting)
 	if err != nil && ctx.Err() == nil && s.stopping.Err() != nil && errors.Is(err, context.Canceled) {
-		return lease, &UnavailableError{Part: "gateway", Cause: errors.New("shutting down")}
+		return nil, &UnavailableError{Part: "gateway", Cause: errors.New("shutting down")}
 	}
-	return lease, err
+	return all, err
 }
 
 func (s *Server) take(ctx context.Context, req leasing.Request, wait time.Duration) (leasing.Lease, error) {

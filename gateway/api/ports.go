@@ -22,6 +22,14 @@ type Leases interface {
 
 var _ Leases = leasing.Source(nil)
 
+// allLeases is what POST /v1/leases/all needs: a [leasing.AllSource] has it.
+type allLeases interface {
+	TryAcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error)
+	AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error)
+}
+
+var _ allLeases = leasing.AllSource(nil)
+
 // Fences reads the durable record, and takes resources from their holders.
 type Fences interface {
 	// Inspect returns [ErrNotFound] for a resource that was never armed.

@@ -53,6 +53,7 @@ func (s *Server) routes() {
 	auth := s.authenticate
 	e.GET("/metrics", s.metrics, auth)
 	e.POST("/v1/leases", s.acquire, auth)
+	e.POST("/v1/leases/all", s.acquireAll, auth)
 	e.POST("/v1/leases/renew", s.renew, auth)
 	e.POST("/v1/leases/release", s.release, auth)
 	e.POST("/v1/leases/credentials", s.credentials, auth)

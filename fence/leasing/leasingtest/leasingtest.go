@@ -70,6 +70,9 @@ var Rules = []Rule{
 	{"TheCallersSealIsArmed", callersSeal},
 	{"TokensExceedWhatTheFenceRecords", exceeds},
 	{"AFailedArmGivesTheResourceBack", failedArm},
+	{"SeveralAreArmedAndComeInTheCallersOrder", several},
+	{"SeveralAreAcquiredAllOrNone", allOrNone},
+	{"SeveralWaitForTheirHolders", severalWait},
 	{"InspectShowsTheHolder", inspects},
 	{"CloseRefusesAndKeepsLeases", closes},
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -72,7 +73,7 @@ type toy struct {
 	closed *bool
 }
 
-var _ leasing.Source = toy{}
+var _ leasing.AllSource = toy{}
 
 func (b *board) open(armer leasing.Armer) leasing.Source {
 	return toy{b: b, armer: armer, mu: new(sync.Mutex), closed: new(bool)}
@@ -218,6 +219,51 @@ func (s toy) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, err
 		}
 		why = err
 	}
+}
+
+func (s toy) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
+	return s.each(ctx, all, s.TryAcquire)
+}
+
+func (s toy) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
+	if s.b.broken == "tries several once" {
+		return s.TryAcquireAll(ctx, all)
+	}
+	return s.each(ctx, all, s.Acquire)
+}
+
+func (s toy) each(
+	ctx context.Context, all []leasing.Request, acquire func(context.Context, leasing.Request) (leasing.Lease, error),
+) (leases []leasing.Lease, err error) {
+	order := slices.SortedFunc(slices.Values(all), func(a, b leasing.Request) int { return strings.Compare(a.Resource, b.Resource) })
+	if len(all) == 0 {
+		return nil, &fence.InvalidError{Field: "resources", Reason: "are missing"}
+	}
+	taken := make(map[string]leasing.Lease)
+	for _, r := range order {
+		lease, err := leasing.Lease{}, error(nil)
+		if _, twice := taken[r.Resource]; twice {
+			err = &fence.InvalidError{Field: "resources", Reason: "name one twice"}
+		} else {
+			lease, err = acquire(ctx, r)
+		}
+		if err != nil {
+			for _, lease := range taken {
+				if s.b.broken != "keeps what it got" {
+					_ = s.Release(ctx, lease.Ref())
+				}
+			}
+			return nil, err
+		}
+		taken[r.Resource] = lease
+	}
+	if s.b.broken == "in an order of its own" {
+		all = order
+	}
+	for _, r := range all {
+		leases = append(leases, taken[r.Resource])
+	}
+	return leases, nil
 }
 
 func (s toy) valid(ctx context.Context, ref leasing.Ref) error {

@@ -1,0 +1,82 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+)
+
+// maxResources is how many leases one request may ask for.
+const maxResources = 100
+
+// acquireAll acquires several leases, all or none.
+func (s *Server) acquireAll(c echo.Context) error {
+	began := time.Now()
+	var body wire.AcquireAllRequest
+	if err := decode(c, &body); err != nil {
+		return err
+	}
+	source, ok := s.cfg.Leases.(allLeases)
+	if !ok {
+		return errNotSeveral
+	}
+	requests, wait, err := s.acquisitions(body)
+	if err != nil {
+		return err
+	}
+	all, err := s.await(c.Request().Context(), func(ctx context.Context) ([]leasing.Lease, error) {
+		all, err := takeAll(ctx, source, requests, wait)
+		if errors.Is(err, errors.ErrUnsupported) {
+			return nil, errNotSeveral
+		}
+		return all, leaseError(ctx, "", err)
+	})
+	if err != nil {
+		return err
+	}
+	return s.grant(c, all, func() any {
+		answer := wire.Leases{Leases: make([]wire.Lease, len(all))}
+		for i, lease := range all {
+			answer.Leases[i] = s.told(lease, requests[i].TTL, began)
+		}
+		return answer
+	})
+}
+
+var errNotSeveral = fmt.Errorf("%w: the source of leases of this gateway gives one at a time", ErrNotImplemented)
+
+func (s *Server) acquisitions(body wire.AcquireAllRequest) (all []leasing.Request, wait time.Duration, err error) {
+	names := slices.Sorted(slices.Values(body.Resources))
+	switch n := len(names); {
+	case n == 0:
+		return nil, 0, &fence.InvalidError{Field: "resources", Reason: "are empty"}
+	case n > maxResources:
+		return nil, 0, &fence.InvalidError{Field: "resources", Reason: fmt.Sprintf("are %d; at most %d are allowed", n, maxResources)}
+	case len(slices.Compact(names)) < n:
+		return nil, 0, &fence.InvalidError{Field: "resources", Reason: "name one resource twice"}
+	}
+	all = make([]leasing.Request, len(body.Resources))
+	for i, resource := range body.Resources {
+		if all[i], wait, err = s.acquisition(resource, body.Holder, body.TTL, body.Wait); err != nil {
+			return nil, 0, err
+		}
+	}
+	return all, wait, nil
+}
+
+func takeAll(ctx context.Context, source allLeases, all []leasing.Request, wait time.Duration) ([]leasing.Lease, error) {
+	if wait <= 0 {
+		return source.TryAcquireAll(ctx, all)
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return source.AcquireAll(ctx, all)
+}

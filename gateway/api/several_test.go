@@ -1,0 +1,155 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/gateway/api"
+)
+
+// several are leases that come together.
+type several struct {
+	leases
+
+	waited bool
+	err    error
+}
+
+func (s *several) TryAcquireAll(ctx context.Context, all []leasing.Request) (given []leasing.Lease, err error) {
+	for _, r := range all {
+		lease, err := s.acquire(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		given = append(given, lease)
+	}
+	return given, s.err
+}
+
+func (s *several) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
+	s.waited = true
+	return s.TryAcquireAll(ctx, all)
+}
+
+func severalServer(t *testing.T) (*several, *api.Server) {
+	t.Helper()
+	f := newFakes()
+	s := &several{leases: leases{f}}
+	return s, newServer(t, f, func(c *api.Config) { c.Leases = s })
+}
+
+func TestSeveralLeasesComeInTheOrderOfTheRequest(t *testing.T) {
+	t.Parallel()
+	f, s := severalServer(t)
+	a := request(t, s, "POST", "/v1/leases/all", `{"resources":["b","a"],"ttl":"20s","holder":"worker-a"}`)
+	all, _ := a.body["leases"].([]any)
+	if a.status != http.StatusCreated || len(all) != 2 || f.waited {
+		t.Fatalf("%d %s", a.status, a.text)
+	}
+	for i, want := range []string{"b", "a"} {
+		lease, _ := all[i].(map[string]any)
+		if lease["resource"] != want || lease["ttl_ms"] != 20000. || lease["grant"] != "34."+seal.Reveal() {
+			t.Errorf("lease %d: %v", i, lease)
+		}
+		handle, _ := lease["handle"].(string)
+		if a := request(t, s, "POST", "/v1/leases/release", fmt.Sprintf(`{"handle":%q}`, handle)); a.status != http.StatusNoContent {
+			t.Errorf("release: %d %s", a.status, a.text)
+		}
+		if ref := <-f.released; ref.Resource != want {
+			t.Errorf("released %q, want %q", ref.Resource, want)
+		}
+	}
+	if a := request(t, s, "POST", "/v1/leases/all", `{"resources":["b"],"wait":"5s"}`); a.status != http.StatusCreated || !f.waited {
+		t.Errorf("with a wait: %d %s", a.status, a.text)
+	}
+}
+
+func TestBadRequestsForSeveralLeasesReachNoLock(t *testing.T) {
+	t.Parallel()
+	f, s := severalServer(t)
+	f.acquire = func(context.Context, leasing.Request) (leasing.Lease, error) {
+		t.Error("malformed input reached the lock")
+		return leasing.Lease{}, errors.New("no")
+	}
+	many := make([]string, 101)
+	for i := range many {
+		many[i] = fmt.Sprintf("%q", fmt.Sprint(i))
+	}
+	for body, field := range map[string]string{
+		`{}`:                          "resources",
+		`{"resources":[]}`:            "resources",
+		`{"resources":["a","b","a"]}`: "resources",
+		`{"resources":[` + strings.Join(many, ",") + `]}`: "resources",
+		`{"resources":["a",""]}`:                          "resource",
+		`{"resources":["a","b*"]}`:                        "resource",
+		`{"resources":"a"}`:                               "body",
+		`{"resources":["a"],"resource":"a"}`:              "body",
+		`{"resources":["a"],"ttl":"1h"}`:                  "ttl",
+		`{"resources":["a"],"wait":"-1s"}`:                "wait",
+		`{"resources":["a"],"holder":"a\nb"}`:             "holder",
+	} {
+		if a := request(t, s, "POST", "/v1/leases/all", body); a.status != http.StatusBadRequest || a.str("field") != field {
+			t.Errorf("%.40s: %d %s; want field %s", body, a.status, a.text, field)
+		}
+	}
+}
+
+func TestARefusalOfSeveralNamesTheResource(t *testing.T) {
+	t.Parallel()
+	f, s := severalServer(t)
+	f.err = &leasing.HeldError{Resource: "b", Holder: "worker-b", RetryAfter: time.Second}
+	a := request(t, s, "POST", "/v1/leases/all", `{"resources":["a","b"]}`)
+	if a.status != http.StatusConflict || a.str("code") != "held" || a.str("resource") != "b" || a.str("holder") != "worker-b" {
+		t.Errorf("%d %s", a.status, a.text)
+	}
+	f.err = errors.ErrUnsupported // a source that is wrapped has no such thing
+	for name, s := range map[string]*api.Server{"wrapped": s, "another source": newServer(t, newFakes())} {
+		if a := request(t, s, "POST", "/v1/leases/all", `{"resources":["a","b"]}`); a.status != http.StatusNotImplemented {
+			t.Errorf("%s: %d %s", name, a.status, a.text)
+		}
+	}
+}
+
+func TestSeveralLeasesGrantedAfterTheClientWentAreGivenBack(t *testing.T) {
+	t.Parallel()
+	f, s := severalServer(t)
+	entered, once := make(chan struct{}), false
+	grant := f.acquire
+	f.acquire = func(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+		if !once {
+			once = true
+			close(entered)
+		}
+		<-ctx.Done()
+		return grant(ctx, r)
+	}
+	url, _ := serve(t, s)
+	ctx, leave := context.WithCancel(t.Context())
+	answered := make(chan error, 1)
+	go func() {
+		resp, err := post(ctx, url+"/v1/leases/all", `{"resources":["a","b"],"wait":"60s"}`)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		answered <- err
+	}()
+	<-entered
+	leave()
+	<-answered
+	for _, want := range []string{"a", "b"} {
+		select {
+		case ref := <-f.released:
+			if ref.Resource != want {
+				t.Errorf("released %q, want %q", ref.Resource, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Errorf("the lease of %q that nobody waits for stays held", want)
+		}
+	}
+}
