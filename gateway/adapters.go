@@ -1,100 +1,14 @@
 package gateway
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"log/slog"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/leasing"
-	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
-
-// Parts that may be unavailable.
-const (
-	partPostgres = "postgresql"
-	partRedis    = "redis"
-)
-
-// fences serves the API's fences from PostgreSQL.
-type fences struct {
-	fence  *pgfence.Fence
-	source leasing.Source
-	tell   func(resource string, token fence.Token)
-	log    *slog.Logger
-}
-
-var _ api.Fences = fences{}
-
-func (f fences) Inspect(ctx context.Context, resource string) (fence.Record, error) {
-	record, err := f.fence.Inspect(ctx, resource)
-	return record, fenceError(ctx, resource, err)
-}
-
-func (f fences) List(ctx context.Context, prefix, after string, limit int) ([]fence.Record, error) {
-	found, err := f.fence.List(ctx, prefix, after, limit)
-	return found, fenceError(ctx, prefix, err)
-}
-
-func (f fences) Revoke(ctx context.Context, resource, by string) (fence.Token, error) {
-	held := f.holder(ctx, resource)
-	token, err := f.fence.Revoke(ctx, resource, by)
-	if token > 0 {
-		f.tell(resource, token)
-		f.evict(ctx, held)
-	}
-	if errors.Is(err, fence.ErrNotRaised) {
-		err = nil // raised further by another already: the holder is out all the same
-	}
-	return token, fenceError(ctx, resource, err)
-}
-
-// holder is who holds the lock of a resource, as far as the source knows: "".
-func (f fences) holder(ctx context.Context, resource string) leasing.Ref {
-	ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
-	defer cancel()
-	seen, _ := f.source.Inspect(ctx, resource)
-	return leasing.Ref{Resource: resource, Owner: seen.Owner, Token: seen.Token}
-}
-
-// evict frees the lock of a holder whose grant has been revoked, so that nobody
-// waits for its end. It was looked at before the fence was raised: whoever holds
-// the lock by now is left alone.
-func (f fences) evict(ctx context.Context, held leasing.Ref) {
-	if held.Owner == "" {
-		return
-	}
-	if err := f.source.Release(ctx, held); err != nil && !errors.Is(err, leasing.ErrLost) {
-		f.log.Warn("the lock of a holder that was revoked could not be freed; it ends by itself", "resource", held.Resource, "error", err)
-	}
-}
-
-func fenceError(ctx context.Context, resource string, err error) error {
-	switch {
-	case errors.Is(err, fence.ErrNoFence):
-		return fmt.Errorf("%w: %q has never been acquired", api.ErrNotFound, resource)
-	case isUnconnected(err):
-		return &api.UnavailableError{Part: partPostgres, Cause: err}
-	case err == nil, ctx.Err() != nil, errors.Is(err, fence.ErrInvalid), errors.Is(err, fence.ErrUndrained), errors.Is(err, fence.ErrUnknown):
-		return err
-	}
-	return &api.UnavailableError{Part: partPostgres, Cause: err}
-}
-
-// isUnconnected reports whether a statement was never sent, so that its outcome
-// is known: nothing was done.
-func isUnconnected(err error) bool {
-	_, unconnected := errors.AsType[*pgconn.ConnectError](err)
-	return unconnected
-}
 
 // issuer serves the API's S3 credentials from the keyring.
 type issuer struct{ keyring *credentials.Keyring }

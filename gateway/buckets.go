@@ -83,5 +83,5 @@ func bucketError(ctx context.Context, name string, err error) error {
 	case errors.Is(err, objects.ErrNoBucket):
 		return fmt.Errorf("%w: there is no bucket %q; one is made with a rule", api.ErrNotFound, name)
 	}
-	return &api.UnavailableError{Part: partPostgres, Cause: err}
+	return &api.UnavailableError{Part: wire.PartPostgres, Cause: err}
 }

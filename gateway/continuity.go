@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
@@ -233,9 +234,9 @@ func untrusted(err error) error {
 	_, forgotten := errors.AsType[*witness.ForgottenError](err)
 	_, refused := errors.AsType[*pgconn.PgError](err)
 	if forgotten || refused || errors.Is(err, errOlder) || errors.Is(err, standbyError{}) || isUnconnected(err) {
-		return &api.UnavailableError{Part: partPostgres, Cause: err}
+		return &api.UnavailableError{Part: wire.PartPostgres, Cause: err}
 	}
-	return &api.UnavailableError{Part: partRedis, Cause: err}
+	return &api.UnavailableError{Part: wire.PartRedis, Cause: err}
 }
 
 // openContinuity makes the memory, where there are nodes to remember, and has

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/migrations"
 )
@@ -22,9 +23,9 @@ const sqlMinProgram = `SELECT COALESCE(max(min_program), 0) FROM fencegate.code`
 
 // checks are what readiness means.
 func (g *Gateway) checks() []api.Check {
-	checks := []api.Check{{Part: partPostgres, Run: g.checkPostgres}, {Part: partRedis, Run: g.source.Ready}, {Part: partPostgres, Run: g.checkContinuity}}
+	checks := []api.Check{{Part: wire.PartPostgres, Run: g.checkPostgres}, {Part: wire.PartRedis, Run: g.source.Ready}, {Part: wire.PartPostgres, Run: g.checkContinuity}}
 	if g.sql != nil {
-		checks = append(checks, api.Check{Part: partPostgres, Run: g.sql.Check})
+		checks = append(checks, api.Check{Part: wire.PartPostgres, Run: g.sql.Check})
 	}
 	return checks
 }

@@ -20,6 +20,13 @@ const (
 	CodeUnknown          = "unknown"
 )
 
+// Parts that may be unavailable.
+const (
+	PartGateway  = "gateway" // it is stopping
+	PartPostgres = "postgresql"
+	PartRedis    = "redis"
+)
+
 // ProblemType begins the type of every problem; a word follows.
 const ProblemType = "urn:fencegate:problem:"
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
@@ -42,16 +43,16 @@ func leaseError(ctx context.Context, resource string, err error) error {
 	case errors.Is(err, fence.ErrInvalid), errors.Is(err, fence.ErrUndrained):
 		return err
 	case errors.Is(err, leasing.ErrUnavailable), errors.Is(err, leasing.ErrClosed):
-		return &UnavailableError{Part: "redis", Cause: err}
+		return &UnavailableError{Part: wire.PartRedis, Cause: err}
 	case errors.Is(err, leasing.ErrLost):
 		return err
 	}
-	return &UnavailableError{Part: "postgresql", Cause: err} // what is left comes from arming
+	return &UnavailableError{Part: wire.PartPostgres, Cause: err} // what is left comes from arming
 }
 
 // UnavailableError says which part can't be reached. Nothing was done.
 type UnavailableError struct {
-	Part  string // "postgresql", "redis" or "gateway"
+	Part  string // [wire.PartPostgres], [wire.PartRedis] or [wire.PartGateway]
 	Cause error  // for the log
 }
 
@@ -70,9 +71,9 @@ func (e *UnavailableError) detail() string {
 		return told.Tell()
 	}
 	switch e.Part {
-	case "postgresql":
+	case wire.PartPostgres:
 		return "PostgreSQL can't serve the gateway now."
-	case "redis":
+	case wire.PartRedis:
 		return "No quorum of Redis nodes serves the gateway now."
 	}
 	return "The " + e.Part + " can't serve now."

@@ -117,7 +117,7 @@ func (s *Server) await(ctx context.Context, acquire func(context.Context) ([]lea
 	defer context.AfterFunc(s.stopping, cancel)()
 	all, err := acquire(waiting)
 	if err != nil && ctx.Err() == nil && s.stopping.Err() != nil && errors.Is(err, context.Canceled) {
-		return nil, &UnavailableError{Part: "gateway", Cause: errors.New("shutting down")}
+		return nil, &UnavailableError{Part: wire.PartGateway, Cause: errors.New("shutting down")}
 	}
 	return all, err
 }

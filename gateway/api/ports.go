@@ -84,7 +84,7 @@ type Sessions interface {
 }
 
 // Check looks whether one part that the gateway needs can serve. Part is
-// "postgresql" or "redis"; Run returns nil where it can.
+// [wire.PartPostgres] or [wire.PartRedis]; Run returns nil where it can.
 type Check struct {
 	Part string
 	Run  func(context.Context) error
