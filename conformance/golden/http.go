@@ -120,7 +120,17 @@ func playBuckets(ctx context.Context, w *world, b *book) error {
 	for _, path := range []string{"/g-buckets-1", "/g-nowhere", "/G", "?after=g-buckets-&limit=2", "?after=g-bucketsz&limit=0", "?limit=x", "/g-buckets-1/", "/g-buckets-1/something"} {
 		t.do("GET", "/v1/buckets"+path, "")
 	}
-	b.part("/v1/buckets/{bucket}/rules")
+	objects := &talk{ctx: ctx, w: w, b: b}
+	t.rules(objects)
+	if objects.err != nil {
+		return objects.err
+	}
+	return t.err
+}
+
+// rules changes the rules of prefixes, and of a bucket with an object in it.
+func (t *apiTalk) rules(objects *talk) {
+	t.b.part("/v1/buckets/{bucket}/rules")
 	for _, call := range [][3]string{
 		{"PUT", "g-buckets-1/rules", `{"prefix":"scratch/","rule":"none"}`},
 		{"PUT", "g-buckets-1/rules", `{"prefix":"scratch/","rule":"key"}`},
@@ -139,17 +149,19 @@ func playBuckets(ctx context.Context, w *world, b *book) error {
 	} {
 		t.do(call[0], "/v1/buckets/"+call[1], call[2])
 	}
-	b.part("with an object in it")
-	objects := &talk{ctx: ctx, w: w, b: b}
+	t.b.part("with an object in it")
 	objects.must(root, "PUT", "/g-buckets-3/1/object", body("hello"))
 	t.do("PUT", "/v1/buckets/g-buckets-3", `{"rule":"key"}`)
 	t.do("PUT", "/v1/buckets/g-buckets-3", `{"rule":"none","keep":"all"}`)
 	t.do("PUT", "/v1/buckets/g-buckets-3/rules", `{"prefix":"1/","rule":"key"}`)
 	t.do("PUT", "/v1/buckets/g-buckets-3/rules", `{"prefix":"2/","rule":"key"}`)
-	if objects.err != nil {
-		return objects.err
-	}
-	return t.err
+}
+
+// notInSQL are commands that a request may not run, or that its login may not.
+var notInSQL = []string{
+	"BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT a", "PREPARE TRANSACTION 'x'", "SET ROLE postgres", "RESET ALL", "SET fence.token = 'x'", "SET SESSION AUTHORIZATION x", "DISCARD ALL",
+	"SET client_encoding = 'latin1'", "COPY g_sql TO STDOUT", "COPY g_sql FROM STDIN", "LISTEN x", "VACUUM g_sql", "DROP TABLE g_sql", "GRANT fence_owner TO golden_sql", "SELECT 1; SELECT 2",
+	"SELECT set_config('fence.token', '', false)", "DO $$ BEGIN COMMIT; END $$", "SELECT fence.protected.* FROM fence.protected", "ALTER ROLE golden_sql PASSWORD 'x'",
 }
 
 // playSQL runs statements over HTTP.
@@ -186,11 +198,7 @@ func playSQL(ctx context.Context, w *world, b *book) error {
 	run(good, `{"sql":"SELECT 1","args":[1]}`)
 	run(good, `{"sql":"SELECT NULL, 'NaN'::float8, 'x'::name, '{}'::json, now() - now(), 1::int2, 1::oid"}`)
 	run(good, `{"sql":"SELECT 1 WHERE false"},{"sql":""},{"sql":"  -- nothing"}`)
-	for _, sql := range []string{
-		"BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT a", "PREPARE TRANSACTION 'x'", "SET ROLE postgres", "RESET ALL", "SET fence.token = 'x'", "SET SESSION AUTHORIZATION x", "DISCARD ALL",
-		"SET client_encoding = 'latin1'", "COPY g_sql TO STDOUT", "COPY g_sql FROM STDIN", "LISTEN x", "VACUUM g_sql", "DROP TABLE g_sql", "GRANT fence_owner TO golden_sql", "SELECT 1; SELECT 2",
-		"SELECT set_config('fence.token', '', false)", "DO $$ BEGIN COMMIT; END $$", "SELECT fence.protected.* FROM fence.protected", "ALTER ROLE golden_sql PASSWORD 'x'",
-	} {
+	for _, sql := range notInSQL {
 		run(good, fmt.Sprintf(`{"sql":%q}`, sql))
 	}
 	b.part("under other grants")

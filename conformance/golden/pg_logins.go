@@ -124,7 +124,13 @@ func playGrants(ctx context.Context, w *world, b *book) error {
 	write("of a resource without a fence", "options", grantOf("pg-grants/nothing", current.Grant))
 	write("of no resource", "options", grantOf("*", current.Grant))
 	write("several", "options", fmt.Sprintf("-c fence.grants=pg-grants/1=%s,pg-other/1=%s", current.Grant, elsewhere.Grant))
-	b.part("fence.use")
+	t.uses(stale, current)
+	return t.err
+}
+
+// uses presents grants in transactions, and asks what anyone may ask.
+func (t *pgTalk) uses(stale, current lease) {
+	t.b.part("fence.use")
 	s := t.open("user", "app_trust")
 	for _, grant := range []string{current.Grant, stale.Grant, "nonsense", current.Token} {
 		s.query("BEGIN")
@@ -135,7 +141,7 @@ func playGrants(ctx context.Context, w *world, b *book) error {
 		s.query("COMMIT")
 	}
 	s.close()
-	b.part("the views and functions that anyone may ask")
+	t.b.part("the views and functions that anyone may ask")
 	s = t.open("user", "app_trust")
 	for _, sql := range []string{
 		"SELECT * FROM fence.protected WHERE guarded::text LIKE 'pg_grants%' ORDER BY 1", "SELECT * FROM fence.uncovered", "SELECT resource, token FROM fence.resources", "SELECT fence.raise('x', 1, NULL, 'x')",
@@ -144,7 +150,6 @@ func playGrants(ctx context.Context, w *world, b *book) error {
 		s.query(sql)
 	}
 	s.close()
-	return t.err
 }
 
 // playPolicies logs in under each policy.

@@ -43,7 +43,14 @@ func playFence(ctx context.Context, w *world, b *book) error {
 	t.do(anonymous, "PUT", object, body("x"))
 	t.do(root, "GET", object)
 
-	b.part("Fencing-Token")
+	t.byHeader(object, stale, current)
+	t.lateAttempts(object, current.keys)
+	return t.err
+}
+
+// byHeader writes with root's credentials and a Fencing-Token, under every rule.
+func (t *talk) byHeader(object string, stale, current lease) {
+	t.b.part("Fencing-Token")
 	token := func(value string) option { return header("Fencing-Token", value) }
 	t.do(root, "PUT", object, body("by header"), token(current.Grant))
 	t.do(root, "PUT", object, body("x"), token(stale.Grant))
@@ -58,7 +65,7 @@ func playFence(ctx context.Context, w *world, b *book) error {
 	t.do(root, "DELETE", object, token(stale.Grant))
 	t.do(root, "DELETE", object, token(current.Grant))
 
-	b.part("rules")
+	t.b.part("rules")
 	for _, bucket := range []string{"g-fence-bucket", "g-fence-key", "g-fence-none", "g-fence-monotone"} {
 		t.do(root, "PUT", "/"+bucket+"/1/object", body("x"))
 		t.do(current.keys, "PUT", "/"+bucket+"/1/object", body("x"))
@@ -69,14 +76,17 @@ func playFence(ctx context.Context, w *world, b *book) error {
 	}
 	t.do(root, "PUT", "/g-fence/object-without-a-prefix", body("x"))
 	t.do(current.keys, "PUT", "/g-fence/object-without-a-prefix", body("x"))
+}
 
-	b.part("late attempts")
+// lateAttempts repeats requests after newer ones.
+func (t *talk) lateAttempts(object string, holder principal) {
+	t.b.part("late attempts")
 	attempt := func(method, id, data string, signed bool) {
 		if signed {
-			t.do(current.keys, method, object, body(data), header("Amz-Sdk-Invocation-Id", id))
+			t.do(holder, method, object, body(data), header("Amz-Sdk-Invocation-Id", id))
 			return
 		}
-		t.do(current.keys, method, object, body(data), unsigned("Amz-Sdk-Invocation-Id", id))
+		t.do(holder, method, object, body(data), unsigned("Amz-Sdk-Invocation-Id", id))
 	}
 	for _, signed := range []bool{true, false} {
 		id := fmt.Sprintf("one-%t", signed)
@@ -91,7 +101,6 @@ func playFence(ctx context.Context, w *world, b *book) error {
 		attempt("DELETE", id+"-deletion", "", signed)
 		t.do(root, "GET", object)
 	}
-	return t.err
 }
 
 // playStages stages uploads and publishes them.

@@ -51,13 +51,19 @@ func playLists(ctx context.Context, w *world, b *book) error {
 	for _, query := range []string{"", "&prefix=b/", "&delimiter=/", "&max-keys=1", "&key-marker=b/1", "&version-id-marker=x", "&key-marker=b/1&version-id-marker=nonsense", "&encoding-type=url"} {
 		t.do(root, "GET", "/g-lists?versions"+query)
 	}
-	b.part("HeadBucket, GetBucketLocation, GetBucketVersioning")
+	t.buckets()
+	return t.err
+}
+
+// buckets looks at buckets, makes and removes them.
+func (t *talk) buckets() {
+	t.b.part("HeadBucket, GetBucketLocation, GetBucketVersioning")
 	for _, name := range []string{"g-lists", "g-nowhere", "G", "a..b", "xn--x", "192.168.0.1"} {
 		t.do(root, "HEAD", "/"+name)
 		t.do(root, "GET", "/"+name+"?location")
 		t.do(root, "GET", "/"+name+"?versioning")
 	}
-	b.part("CreateBucket, DeleteBucket")
+	t.b.part("CreateBucket, DeleteBucket")
 	t.do(root, "PUT", "/g-lists-new")
 	t.do(root, "PUT", "/g-lists-new", note("again"))
 	t.do(root, "PUT", "/g-lists-new2", body(`<CreateBucketConfiguration xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><LocationConstraint>eu-west-1</LocationConstraint></CreateBucketConfiguration>`))
@@ -75,7 +81,6 @@ func playLists(ctx context.Context, w *world, b *book) error {
 	t.do(root, "DELETE", "/g-lists-new")
 	t.do(root, "DELETE", "/g-lists-new", note("again"))
 	t.do(root, "DELETE", "/g-lists")
-	return t.err
 }
 
 // playMultipart uploads in parts.
@@ -109,13 +114,7 @@ func playMultipart(ctx context.Context, w *world, b *book) error {
 		t.do(root, "GET", "/g-multipart?uploads"+query)
 	}
 	b.part("its completion")
-	complete := func(as principal, parts ...string) *reply {
-		var document strings.Builder
-		for i := 0; i+1 < len(parts); i += 2 {
-			fmt.Fprintf(&document, `<Part><PartNumber>%s</PartNumber><ETag>"%s"</ETag></Part>`, parts[i], parts[i+1])
-		}
-		return t.do(as, "POST", object+upload, body("<CompleteMultipartUpload>"+document.String()+"</CompleteMultipartUpload>"))
-	}
+	complete := func(as principal, parts ...string) { t.complete(as, object+upload, parts...) }
 	one, two := sumOf(big), sumOf("the end")
 	complete(h)
 	complete(h, "2", two, "1", one)
@@ -135,25 +134,31 @@ func playMultipart(ctx context.Context, w *world, b *book) error {
 	t.do(root, "GET", object+"?tagging")
 	t.do(root, "GET", object+upload)
 
-	b.part("too small, without a grant, given up")
-	id = t.must(h, "POST", object+"?uploads").element("UploadId")
-	upload = "?uploadId=" + id
+	t.otherUploads(h, object)
+	return t.err
+}
+
+// otherUploads are given up, have checksums, or copy their parts.
+func (t *talk) otherUploads(h principal, object string) {
+	t.b.part("too small, without a grant, given up")
+	id := t.must(h, "POST", object+"?uploads").element("UploadId")
+	upload := "?uploadId=" + id
 	t.must(h, "PUT", object+upload+"&partNumber=1", body("small"))
 	t.must(h, "PUT", object+upload+"&partNumber=2", body("small"))
-	complete(h, "1", sumOf("small"), "2", sumOf("small"))
+	t.complete(h, object+upload, "1", sumOf("small"), "2", sumOf("small"))
 	t.do(root, "PUT", object+upload+"&partNumber=1", body("x"))
 	t.do(root, "DELETE", object+upload)
 	t.do(h, "DELETE", object+upload)
 	t.do(h, "DELETE", object+upload, note("again"))
 	t.do(h, "PUT", object+upload+"&partNumber=1", body("x"))
-	complete(h, "1", sumOf("small"))
+	t.complete(h, object+upload, "1", sumOf("small"))
 	t.do(root, "POST", object+"?uploads")
 	t.do(h, "POST", "/g-multipart/2/object?uploads")
 	t.do(h, "PUT", object+"?uploadId=nonsense&partNumber=1", body("x"))
 	t.do(h, "PUT", object+"?partNumber=1", body("x"))
 	t.do(h, "PUT", object+"?uploadId=x", body("x"))
 
-	b.part("checksums and copied parts")
+	t.b.part("checksums and copied parts")
 	id = t.do(h, "POST", object+"?uploads", header("X-Amz-Checksum-Algorithm", "SHA256")).element("UploadId")
 	upload = "?uploadId=" + id
 	t.do(h, "PUT", object+upload+"&partNumber=1", body("hello"), header("X-Amz-Checksum-Sha256", helloSHA256))
@@ -171,7 +176,15 @@ func playMultipart(ctx context.Context, w *world, b *book) error {
 		t.do(h, "PUT", "/g-multipart/1/copied"+upload+"&partNumber=1", header(append([]string{"X-Amz-Copy-Source", "g-multipart/1/object"}, c...)...))
 	}
 	t.do(root, "PUT", "/g-multipart/1/copied"+upload+"&partNumber=1", header("X-Amz-Copy-Source", "g-multipart/1/object"))
-	return t.err
+}
+
+// complete completes an upload of parts: number, ETag, number, ETag …
+func (t *talk) complete(as principal, target string, parts ...string) {
+	var document strings.Builder
+	for i := 0; i+1 < len(parts); i += 2 {
+		fmt.Fprintf(&document, `<Part><PartNumber>%s</PartNumber><ETag>"%s"</ETag></Part>`, parts[i], parts[i+1])
+	}
+	t.do(as, "POST", target, body("<CompleteMultipartUpload>"+document.String()+"</CompleteMultipartUpload>"))
 }
 
 // playVersions keeps versions.

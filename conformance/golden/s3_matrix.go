@@ -29,6 +29,16 @@ func wants(current, other, stale, ended principal) []principal {
 	}
 }
 
+// looks is what the sub-resources of the bucket and its object look like.
+func (t *talk) looks() string {
+	at := t.quiet(root, "HEAD", "/g-matrix/object")
+	tags, docs := t.quiet(root, "GET", "/g-matrix/object?tagging"), ""
+	for _, sub := range []string{"tagging", "cors", "ownershipControls", "publicAccessBlock", "versioning", "policy"} {
+		docs += t.quiet(root, "GET", "/g-matrix?"+sub).element("Code") + ";"
+	}
+	return fmt.Sprintf("bucket %d, object %d %s by %q, tags %q, documents %s", t.quiet(root, "HEAD", "/g-matrix").status, at.status, at.header.Get("Etag"), at.header.Get("X-Amz-Meta-By"), tags.element("Key"), docs)
+}
+
 // playSubresources asks for each sub-resource by each method at each level, and
 // looks whether the bucket and its object are as before.
 func playSubresources(ctx context.Context, w *world, b *book) error {
@@ -48,15 +58,7 @@ func playSubresources(ctx context.Context, w *world, b *book) error {
 		t.must(root, "PUT", "/g-matrix/object", body("hello"), header("X-Amz-Meta-By", "golden"))
 	}
 	seed()
-	looks := func() string {
-		at := t.quiet(root, "HEAD", "/g-matrix/object")
-		tags, docs := t.quiet(root, "GET", "/g-matrix/object?tagging"), ""
-		for _, sub := range []string{"tagging", "cors", "ownershipControls", "publicAccessBlock", "versioning", "policy"} {
-			docs += t.quiet(root, "GET", "/g-matrix?"+sub).element("Code") + ";"
-		}
-		return fmt.Sprintf("bucket %d, object %d %s by %q, tags %q, documents %s", t.quiet(root, "HEAD", "/g-matrix").status, at.status, at.header.Get("Etag"), at.header.Get("X-Amz-Meta-By"), tags.element("Key"), docs)
-	}
-	before := looks()
+	before := t.looks()
 	b.line("At first: %s", before)
 	for _, level := range []string{"/", "/g-matrix", "/g-matrix/object"} {
 		for _, method := range []string{"GET", "HEAD", "PUT", "POST", "DELETE"} {
@@ -79,18 +81,53 @@ func playSubresources(ctx context.Context, w *world, b *book) error {
 				if method == "GET" || method == "HEAD" {
 					continue
 				}
-				if after := looks(); after != before {
+				if after := t.looks(); after != before {
 					b.line("%28s changed: %s", "", after)
 					for _, undo := range []string{"cors", "tagging", "ownershipControls", "publicAccessBlock"} {
 						t.quiet(root, "DELETE", "/g-matrix?"+undo)
 					}
 					seed()
-					before = looks()
+					before = t.looks()
 				}
 			}
 		}
 	}
 	return t.err
+}
+
+// headersNotThere ask for what is not there, and some for what holds anyway.
+var headersNotThere = [][2]string{
+	{"X-Amz-Server-Side-Encryption", "AES256"},
+	{"X-Amz-Server-Side-Encryption-Customer-Algorithm", "AES256"},
+	{"X-Amz-Server-Side-Encryption-Customer-Key", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="},
+	{"X-Amz-Server-Side-Encryption-Aws-Kms-Key-Id", "key"},
+	{"X-Amz-Server-Side-Encryption-Bucket-Key-Enabled", "true"},
+	{"X-Amz-Server-Side-Encryption-Context", "e30="},
+	{"X-Amz-Copy-Source-Server-Side-Encryption-Customer-Algorithm", "AES256"},
+	{"X-Amz-Acl", "public-read"},
+	{"X-Amz-Acl", "private"},
+	{"X-Amz-Grant-Read", "id=1"},
+	{"X-Amz-Grant-Full-Control", "id=1"},
+	{"X-Amz-Storage-Class", "GLACIER"},
+	{"X-Amz-Storage-Class", "STANDARD"},
+	{"X-Amz-Object-Lock-Mode", "COMPLIANCE"},
+	{"X-Amz-Object-Lock-Legal-Hold", "ON"},
+	{"X-Amz-Object-Lock-Retain-Until-Date", "2030-01-01T00:00:00Z"},
+	{"X-Amz-Bucket-Object-Lock-Enabled", "true"},
+	{"X-Amz-Bucket-Object-Lock-Enabled", "false"},
+	{"X-Amz-Object-Ownership", "ObjectWriter"},
+	{"X-Amz-Website-Redirect-Location", "/elsewhere"},
+	{"X-Amz-Write-Offset-Bytes", "4"},
+	{"X-Amz-Rename-Source", "/g-unsupported/other"},
+	{"X-Amz-If-Match-Initiated-Time", "Sat, 01 Jan 2000 00:00:00 GMT"},
+	{"X-Amz-If-Match-Size", "5"},
+	{"X-Amz-Copy-Source-Range", "bytes=0-1"},
+	{"X-Amz-Expected-Bucket-Owner", "somebody"},
+	{"X-Amz-Source-Expected-Bucket-Owner", "somebody"},
+	{"X-Amz-Mfa", "1 2"},
+	{"X-Amz-Bypass-Governance-Retention", "true"},
+	{"X-Amz-Request-Payer", "requester"},
+	{"X-Amz-Something", "1"},
 }
 
 // playUnsupported sends headers that ask for what is not there, with each
@@ -102,41 +139,8 @@ func playUnsupported(ctx context.Context, w *world, b *book) error {
 	}
 	t.must(root, "PUT", "/g-unsupported/object", body("hello"))
 	upload := t.must(root, "POST", "/g-unsupported/object?uploads").element("UploadId")
-	headers := [][2]string{
-		{"X-Amz-Server-Side-Encryption", "AES256"},
-		{"X-Amz-Server-Side-Encryption-Customer-Algorithm", "AES256"},
-		{"X-Amz-Server-Side-Encryption-Customer-Key", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="},
-		{"X-Amz-Server-Side-Encryption-Aws-Kms-Key-Id", "key"},
-		{"X-Amz-Server-Side-Encryption-Bucket-Key-Enabled", "true"},
-		{"X-Amz-Server-Side-Encryption-Context", "e30="},
-		{"X-Amz-Copy-Source-Server-Side-Encryption-Customer-Algorithm", "AES256"},
-		{"X-Amz-Acl", "public-read"},
-		{"X-Amz-Acl", "private"},
-		{"X-Amz-Grant-Read", "id=1"},
-		{"X-Amz-Grant-Full-Control", "id=1"},
-		{"X-Amz-Storage-Class", "GLACIER"},
-		{"X-Amz-Storage-Class", "STANDARD"},
-		{"X-Amz-Object-Lock-Mode", "COMPLIANCE"},
-		{"X-Amz-Object-Lock-Legal-Hold", "ON"},
-		{"X-Amz-Object-Lock-Retain-Until-Date", "2030-01-01T00:00:00Z"},
-		{"X-Amz-Bucket-Object-Lock-Enabled", "true"},
-		{"X-Amz-Bucket-Object-Lock-Enabled", "false"},
-		{"X-Amz-Object-Ownership", "ObjectWriter"},
-		{"X-Amz-Website-Redirect-Location", "/elsewhere"},
-		{"X-Amz-Write-Offset-Bytes", "4"},
-		{"X-Amz-Rename-Source", "/g-unsupported/other"},
-		{"X-Amz-If-Match-Initiated-Time", "Sat, 01 Jan 2000 00:00:00 GMT"},
-		{"X-Amz-If-Match-Size", "5"},
-		{"X-Amz-Copy-Source-Range", "bytes=0-1"},
-		{"X-Amz-Expected-Bucket-Owner", "somebody"},
-		{"X-Amz-Source-Expected-Bucket-Owner", "somebody"},
-		{"X-Amz-Mfa", "1 2"},
-		{"X-Amz-Bypass-Governance-Retention", "true"},
-		{"X-Amz-Request-Payer", "requester"},
-		{"X-Amz-Something", "1"},
-	}
 	const object = "/g-unsupported/object"
-	for _, h := range headers {
+	for _, h := range headersNotThere {
 		b.part(h[0] + ": " + h[1])
 		for _, c := range []struct {
 			what, method, target string

@@ -64,7 +64,13 @@ func playObjects(ctx context.Context, w *world, b *book) error {
 	t.do(h, "PUT", "/g-objects/1/plain", body("x"), header("If-None-Match", ""))
 	t.do(h, "GET", "/g-objects/1/plain")
 
-	b.part("keys")
+	t.keysAndTags(h)
+	return t.err
+}
+
+// keysAndTags writes keys of every kind, and what belongs to an object.
+func (t *talk) keysAndTags(h principal) {
+	t.b.part("keys")
 	for _, key := range []string{
 		"1/with%20space", "1/%C3%A4%E2%82%AC", "1/a%2Fb", "1/a//b", "1/plus+sign", "1/%2B%3F%23%26", "1/trailing/", "1/..%2Fx", "1/../y", "1/./z",
 		"1/%00", "1/%FF", "1/" + strings.Repeat("k", 1022), "1/" + strings.Repeat("k", 1023), "1/%0A", "%2F1/x",
@@ -73,7 +79,7 @@ func playObjects(ctx context.Context, w *world, b *book) error {
 		t.do(root, "HEAD", "/g-objects/"+key)
 	}
 
-	b.part("tags, ACL, lock")
+	t.b.part("tags, ACL, lock")
 	tags := `<Tagging xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><TagSet><Tag><Key>c</Key><Value>3</Value></Tag></TagSet></Tagging>`
 	t.do(root, "GET", "/g-objects/1/full?tagging")
 	t.do(h, "PUT", "/g-objects/1/full?tagging", body(tags), header("Content-MD5", md5Of(tags)))
@@ -94,7 +100,6 @@ func playObjects(ctx context.Context, w *world, b *book) error {
 		t.do(root, "GET", "/g-objects/1/full?"+sub)
 		t.do(h, "PUT", "/g-objects/1/full?"+sub, body(documentOf(sub)), header("Content-MD5", md5Of(documentOf(sub))))
 	}
-	return t.err
 }
 
 // playReads reads one object in every way.
@@ -160,7 +165,6 @@ func playCopies(ctx context.Context, w *world, b *book) error {
 	h := l.keys
 	t.must(root, "PUT", "/g-sources/a", body("hello"), header("Content-Type", "text/plain", "X-Amz-Meta-By", "golden", "X-Amz-Tagging", "a=1", "X-Amz-Checksum-Crc32", "NhCmhg=="))
 	t.must(root, "PUT", "/g-sources/%C3%A4%20b", body("hello"))
-	etag := `"` + sumOf("hello") + `"`
 	source := func(more ...string) option {
 		return header(append([]string{"X-Amz-Copy-Source", "g-sources/a"}, more...)...)
 	}
@@ -185,7 +189,14 @@ func playCopies(ctx context.Context, w *world, b *book) error {
 	t.do(h, "PUT", "/g-copies/1/copy", header("X-Amz-Copy-Source", "g-copies/1/copy"), note("onto itself"))
 	t.do(h, "PUT", "/g-copies/1/copy", header("X-Amz-Copy-Source", "g-copies/1/copy", "X-Amz-Metadata-Directive", "REPLACE"), note("onto itself"))
 	t.do(h, "PUT", "/g-copies/1/copy", source(), body("a body"))
-	b.part("conditions")
+	t.copyConditions(h, source)
+	return t.err
+}
+
+// copyConditions copies under conditions, and where it may not.
+func (t *talk) copyConditions(h principal, source func(...string) option) {
+	etag := `"` + sumOf("hello") + `"`
+	t.b.part("conditions")
 	for _, c := range [][]string{
 		{"X-Amz-Copy-Source-If-Match", etag},
 		{"X-Amz-Copy-Source-If-Match", `"x"`},
@@ -203,10 +214,9 @@ func playCopies(ctx context.Context, w *world, b *book) error {
 	} {
 		t.do(h, "PUT", "/g-copies/1/copy", source(c...))
 	}
-	b.part("refusals")
+	t.b.part("refusals")
 	t.do(root, "PUT", "/g-copies/1/copy", source())
 	t.do(h, "PUT", "/g-copies/2/copy", source())
-	return t.err
 }
 
 // playDeletions deletes objects, one by one and many at once.

@@ -59,7 +59,13 @@ func playAuthentication(ctx context.Context, w *world, b *book) error {
 	} {
 		t.do(root, "GET", object, unsigned("Authorization", value))
 	}
-	b.part("presigned")
+	t.presignedAndHosts(h, object)
+	return t.err
+}
+
+// presignedAndHosts signs by the query, by the digest of the body, and for a host per bucket.
+func (t *talk) presignedAndHosts(h principal, object string) {
+	t.b.part("presigned")
 	for _, as := range []principal{root, h} {
 		t.do(as, "GET", object, presigned(time.Minute))
 		t.do(as, "HEAD", object, presigned(time.Minute))
@@ -77,13 +83,13 @@ func playAuthentication(ctx context.Context, w *world, b *book) error {
 	}
 	t.do(anonymous, "GET", object+"?AWSAccessKeyId=golden-root&Expires=4102444800&Signature=x", note("version 2 of the signature"))
 	t.do(anonymous, "GET", object+"?X-Amz-Algorithm=AWS4-HMAC-SHA256")
-	b.part("the digest of the body")
+	t.b.part("the digest of the body")
 	t.do(h, "PUT", object, body("hello"), payload(hexSum("hello")))
 	t.do(h, "PUT", object, body("jello"), payload(hexSum("hello")))
 	t.do(h, "PUT", object, body("hello"), payload("nonsense"))
 	t.do(h, "GET", object, payload(hexSum("")))
 	t.do(h, "GET", object, payload("nonsense"))
-	b.part("a host per bucket")
+	t.b.part("a host per bucket")
 	const domain = "g-auth." + s3Domain
 	t.do(h, "GET", "/1/object", host(domain))
 	t.do(h, "PUT", "/1/host", host(domain), body("hello"))
@@ -99,7 +105,6 @@ func playAuthentication(ctx context.Context, w *world, b *book) error {
 	t.do(h, "GET", "/1/object", host(domain), changed(func(sent string) string {
 		return strings.Replace(sent, "GET /1/object", "GET http://elsewhere.test/1/object", 1)
 	}), note("absolute, of another host"))
-	return t.err
 }
 
 // playBodies sends bodies in chunks, cut short and too long.
@@ -299,21 +304,29 @@ func playEdge(ctx context.Context, w *world, b *book) error {
 	t.do(root, "GET", "/g-edge/nothing", origin("http://a.test"))
 	t.do(anonymous, "PUT", "/g-edge/object", origin("http://a.test"))
 	t.do(root, "GET", "/g-edge?list-type=2", origin("http://a.test"))
-	b.part("limits")
+	if err := t.limits(); err != nil {
+		return err
+	}
+	return t.err
+}
+
+// limits sends what is too long, and what is no request.
+func (t *talk) limits() error {
+	t.b.part("limits")
 	t.do(root, "GET", "/g-edge/object", unsigned("X-Long", strings.Repeat("x", 9<<10)))
 	t.do(root, "GET", "/g-edge/"+strings.Repeat("k", 9<<10))
 	long := "<Tagging>" + strings.Repeat(" ", 2<<20) + "</Tagging>"
 	t.do(root, "PUT", "/g-edge?tagging", body(long), header("Content-MD5", md5Of(long)))
 	long = "<Tagging>" + strings.Repeat(" ", 65<<10) + "</Tagging>"
 	t.do(root, "PUT", "/g-edge?tagging", body(long), header("Content-MD5", md5Of(long)))
-	b.part("what is no request")
+	t.b.part("what is no request")
 	for _, text := range []string{"nonsense\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "GET / HTTP/1.0\r\n\r\n"} {
-		b.line("=== %q", text)
-		r, err := exchange(ctx, w.s3, http.MethodGet, []byte(text))
+		t.b.line("=== %q", text)
+		r, err := exchange(t.ctx, t.w.s3, http.MethodGet, []byte(text))
 		if err != nil {
 			return err
 		}
-		b.answer(r)
+		t.b.answer(r)
 	}
-	return t.err
+	return nil
 }
