@@ -27,7 +27,7 @@ func main() {
 	python := flag.String("python", "/usr/bin/python3", "what runs s3-tests")
 	log := flag.String("log", filepath.Join(os.TempDir(), "s3tests.log"), "file for the output of s3-tests")
 	only := flag.String("k", "", "run a part of s3-tests, as pytest's -k does")
-	update := flag.Bool("update", false, "take what passes for what is expected from now on")
+	update := flag.Bool("update", false, "take how each test ends for what is expected from now on")
 	all := flag.Bool("all", false, "fail where a client is missing")
 	client := flag.String("client", "", "be this client in Go, on the server that the environment names")
 	flag.Parse()

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/fencegate/fencegate/gateway/objects"
@@ -132,16 +131,4 @@ func read(path string) (results, error) {
 		return nil, errors.New("s3-tests ran no test")
 	}
 	return all, nil
-}
-
-// passing are the names of those that passed, in order.
-func (r results) passing() []string {
-	var names []string
-	for name, how := range r {
-		if how == passed {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
 }
