@@ -1,0 +1,85 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+func TestMigrateStatusFailsWhereFunctionsAreNobodys(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	where := map[string]string{"FENCEGATE_POSTGRES_URL": pg.URL}
+	if code, stdout, stderr := cli(t, where, "migrate", "status"); code != exitOK || !strings.Contains(stdout, "up to date") || stderr != "" {
+		t.Errorf("%d, %q, %q", code, stdout, stderr)
+	}
+	runSQL(t, pg.URL, `CREATE FUNCTION fence.check() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS 'SELECT 1::bigint'`)
+	if code, _, stderr := cli(t, where, "migrate", "status"); code != exitFailed || !strings.Contains(stderr, "fence.check()") || !strings.Contains(stderr, "hint:") {
+		t.Errorf("with an old function: %d, %q", code, stderr)
+	}
+}
+
+func TestMigrateTakesOnePartAlone(t *testing.T) {
+	t.Parallel()
+	_ = testenv.Postgres(t) // the roles stay in use, so no other test loses them
+	where := map[string]string{"FENCEGATE_POSTGRES_URL": testenv.PostgresEmpty(t).URL}
+	for _, step := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"up --only objects", exitFailed, "the set objects needs the set fence"},
+		{"up --only fence", exitOK, ""},
+		{"status --only fence", exitOK, "up to date"},
+		{"status", exitOK, "no objects"},
+		{"up", exitOK, ""},
+		{"down --only fence --force", exitFailed, "the set objects is there"},
+		{"down --only objects", exitOK, ""},
+		{"down --only fence", exitOK, ""},
+		{"status", exitOK, "not migrated"},
+		{"up --only both", exitUsage, "--only is neither"},
+		{"sql --from 1", exitUsage, "--only"},
+		{"sql --only fence --from -1", exitUsage, "--from"},
+		{"sql --only fence --from 99", exitFailed, "at most"},
+		{"sql --only fence", exitOK, "CREATE SCHEMA fence "},
+	} {
+		code, stdout, stderr := cli(t, where, append([]string{"migrate"}, strings.Fields(step.args)...)...)
+		if code != step.code || !strings.Contains(stdout+stderr, step.says) {
+			t.Errorf("%s: %d, %.200q, %q; want %d and %q", step.args, code, stdout, stderr, step.code, step.says)
+		}
+	}
+}
+
+func TestRefreshGivesUpWhereWritersHoldTheTable(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	where := map[string]string{"FENCEGATE_POSTGRES_URL": pg.URL}
+	runSQL(t, pg.URL, `CREATE TABLE orders (id bigint)`, `SELECT fence.protect('orders', per_row => $$'orders/' || id$$)`)
+	conn, err := pgx.Connect(t.Context(), pg.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }()
+	writer, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := writer.Exec(t.Context(), `LOCK TABLE orders IN ROW EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := cli(t, where, "fence", "refresh", "orders", "--lock-timeout", "10ms"); code != exitFailed || !strings.Contains(stderr, "writers hold the table") {
+		t.Errorf("beside a writer: %d, %q", code, stderr)
+	}
+	if err := writer.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if code, stdout, stderr := cli(t, where, "fence", "refresh", "orders"); code != exitOK || stdout+stderr != "" {
+		t.Errorf("%d, %q, %q", code, stdout, stderr)
+	}
+	if code, _, stderr := cli(t, where, "fence", "refresh", "orders", "--lock-timeout", "0s"); code != exitUsage {
+		t.Errorf("without a wait: %d, %q", code, stderr)
+	}
+}
