@@ -54,7 +54,8 @@ COMMENT ON SCHEMA fence IS 'fencegate fence state 2';
 ALTER TABLE fence.resources DROP COLUMN noted;
 COMMENT ON SCHEMA fence IS 'fencegate fence state 1';
 `)
-		step(files, "objects", 2)
+		step(files, "objects", 2) // and a column of the row that commits return
+		edit(t, files, "objects/state/000002_more.up.sql", "RESET ROLE", "ALTER TABLE objects.versions ADD COLUMN noted text;\nRESET ROLE")
 		add(files, "objects/code/compat.sql", "DROP FUNCTION IF EXISTS objects.keeps(text, text);\n")
 	})
 }
@@ -159,6 +160,7 @@ func oneRound(ctx context.Context, gateway, writer *pgxpool.Pool, resource strin
 		{`SELECT objects.reserve_blobs(ARRAY[$1::uuid])`, []any{blob}},
 		{`SELECT version FROM objects.commit_put($1, 'work', $2, $3, 7, 'etag', '{}', $4, $5, $6, NULL, NULL, false)`, []any{version, key, blob, resource, int64(token), seal.Hash()}},
 		{`SELECT * FROM objects.list('work', '', '', '', 10)`, nil},
+		{`SELECT id, etag FROM objects.commit_upload($1, 'work', $2, ARRAY[$3::uuid], ARRAY[7], 'etag', '{}', $4, $5, $6, NULL, NULL, false)`, []any{version, key, blob, resource, int64(token), seal.Hash()}},
 		{`SELECT id FROM objects.commit_deletion(gen_random_uuid(), 'work', $1, $2, $3, $4, NULL, NULL)`, []any{key, resource, int64(token), seal.Hash()}},
 		{`SELECT resource, token FROM fence.fences`, nil},
 	} {
