@@ -128,13 +128,14 @@ func (p *compiled) add(r *route, id int) {
 	p.routes = append(p.routes, m)
 }
 
-// levelOf is what the path names.
+// levelOf is what the path names: nothing where it is not a path, as in OPTIONS *.
 func levelOf(path string) level {
-	bucket, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	names, isPath := strings.CutPrefix(path, "/")
+	bucket, key, _ := strings.Cut(names, "/")
 	switch {
-	case bucket == "" && len(path) <= 1:
+	case names == "":
 		return ofService
-	case bucket == "":
+	case bucket == "" || !isPath:
 		return ofNothing
 	case key == "":
 		return ofBucket

@@ -1,0 +1,18 @@
+//go:build unix
+
+package s3
+
+import "testing"
+
+// A key has a bucket before it, and a bucket a slash: the bucket's operations are not reached in another way.
+func TestAPathNamesTheServiceABucketAnObjectOrNothing(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]level{
+		"/": ofService, "": ofService, "/b": ofBucket, "/b/": ofBucket, "/b/k": ofObject, "/b//": ofObject, "/b/k/": ofObject,
+		"//": ofNothing, "//k": ofNothing, "*": ofNothing, "b": ofNothing,
+	} {
+		if got := levelOf(path); got != want {
+			t.Errorf("%q: got %d, want %d", path, got, want)
+		}
+	}
+}
