@@ -122,15 +122,15 @@ func (t *apiTalk) with(header map[string]string, method, target, body string) *r
 	if t.err != nil {
 		return &reply{header: http.Header{}}
 	}
-	t.b.line("=== %s %s", method, target)
+	t.b.linef("=== %s %s", method, target)
 	for _, name := range sorted(header) {
 		if value := header[name]; value != apiHeader()[name] {
-			t.b.line("> %s: %s", name, value)
+			t.b.linef("> %s: %s", name, value)
 		}
 	}
 	for _, name := range sorted(apiHeader()) {
 		if _, there := header[name]; !there {
-			t.b.line("> without %s", name)
+			t.b.linef("> without %s", name)
 		}
 	}
 	t.b.bodyLine(body)

@@ -26,11 +26,11 @@ func (b *book) tail() string {
 // part begins a part of the transcript.
 func (b *book) part(title string) {
 	fmt.Fprintf(&b.out, "\n%s\n", strings.Repeat("#", 78))
-	b.line("# %s", title)
+	b.linef("# %s", title)
 }
 
-// line writes a masked line.
-func (b *book) line(format string, args ...any) {
+// linef writes a masked line.
+func (b *book) linef(format string, args ...any) {
 	b.out.WriteString(b.mask.of(fmt.Sprintf(format, args...)))
 	b.out.WriteByte('\n')
 }

@@ -251,7 +251,7 @@ func playRequests(ctx context.Context, w *world, b *book) error {
 				}
 				cells = append(cells, fmt.Sprintf("%d %s", r.status, r.header.Get("Www-Authenticate")+codeOf(r)))
 			}
-			b.line("%-8s %-28s token: %s, none: %s, another: %s, Basic: %s", method, route, cells[0], cells[1], cells[2], cells[3])
+			b.linef("%-8s %-28s token: %s, none: %s, another: %s, Basic: %s", method, route, cells[0], cells[1], cells[2], cells[3])
 		}
 	}
 	b.part("other answers in full")
@@ -265,7 +265,7 @@ func playRequests(ctx context.Context, w *world, b *book) error {
 	t.do("POST", "/v1/leases", `{"holder":"`+strings.Repeat("x", 1<<20)+`"}`)
 	b.part("what is no request")
 	for _, text := range []string{"nonsense\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", "GET /healthz HTTP/1.0\r\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", 70<<10) + "\r\n\r\n"} {
-		b.line("=== %.60q", text)
+		b.linef("=== %.60q", text)
 		r, err := exchange(ctx, w.api, http.MethodGet, []byte(text))
 		if err != nil {
 			return err
@@ -310,7 +310,7 @@ func playMetrics(ctx context.Context, w *world, b *book) error {
 	}
 	slices.Sort(lines)
 	for _, line := range lines {
-		b.line("%s", line)
+		b.linef("%s", line)
 	}
 	return nil
 }

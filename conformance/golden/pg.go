@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"crypto/hmac"
-	"crypto/md5"
 	"crypto/pbkdf2"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -50,7 +48,7 @@ func (t *pgTalk) open(parameters ...string) *session {
 	for _, name := range sorted(startup.Parameters) {
 		what = append(what, name+"="+startup.Parameters[name])
 	}
-	t.b.line("=== %s", strings.Join(what, " "))
+	t.b.linef("=== %s", strings.Join(what, " "))
 	if s.conn, t.err = dial(t.ctx, t.w.pgPort); t.err != nil {
 		return s
 	}
@@ -109,9 +107,7 @@ func (s *session) login(user string) {
 		case *pgproto3.AuthenticationCleartextPassword:
 			s.front.Send(&pgproto3.PasswordMessage{Password: secret})
 		case *pgproto3.AuthenticationMD5Password:
-			inner := md5.Sum([]byte(secret + user))
-			outer := md5.Sum(append([]byte(hex.EncodeToString(inner[:])), m.Salt[:]...))
-			s.front.Send(&pgproto3.PasswordMessage{Password: "md5" + hex.EncodeToString(outer[:])})
+			s.front.Send(&pgproto3.PasswordMessage{Password: "md5" + sumOf(sumOf(secret+user)+string(m.Salt[:]))})
 		case *pgproto3.AuthenticationSASL:
 			proof = newScram(secret)
 			s.front.Send(&pgproto3.SASLInitialResponse{AuthMechanism: "SCRAM-SHA-256", Data: []byte(proof.first())})
@@ -138,7 +134,7 @@ func (s *session) receive() pgproto3.BackendMessage {
 			s.t.err = err
 			return nil
 		}
-		s.t.b.line("< (closed)")
+		s.t.b.linef("< (closed)")
 		return nil
 	}
 	switch m := m.(type) {
@@ -182,7 +178,7 @@ func (s *session) send(messages ...pgproto3.FrontendMessage) {
 		return
 	}
 	for _, m := range messages {
-		s.t.b.line("> %s", strings.TrimPrefix(fmt.Sprintf("%T", m), "*pgproto3."))
+		s.t.b.linef("> %s", strings.TrimPrefix(fmt.Sprintf("%T", m), "*pgproto3."))
 		s.front.Send(m)
 	}
 	s.flush()
@@ -241,8 +237,16 @@ func described(m pgproto3.BackendMessage) string {
 func fields(e *pgproto3.ErrorResponse) string {
 	var out strings.Builder
 	for _, f := range [][2]string{
-		{"severity", e.Severity}, {"unlocalized", e.SeverityUnlocalized}, {"code", e.Code}, {"message", e.Message}, {"detail", e.Detail}, {"hint", e.Hint},
-		{"schema", e.SchemaName}, {"table", e.TableName}, {"column", e.ColumnName}, {"constraint", e.ConstraintName},
+		{"severity", e.Severity},
+		{"unlocalized", e.SeverityUnlocalized},
+		{"code", e.Code},
+		{"message", e.Message},
+		{"detail", e.Detail},
+		{"hint", e.Hint},
+		{"schema", e.SchemaName},
+		{"table", e.TableName},
+		{"column", e.ColumnName},
+		{"constraint", e.ConstraintName},
 	} {
 		if f[1] != "" {
 			out.WriteString("\n  " + f[0] + ": " + f[1])
@@ -290,7 +294,7 @@ func (t *pgTalk) packet(what string, sent []byte, n int) {
 	if t.err != nil {
 		return
 	}
-	t.b.line("=== %s", what)
+	t.b.linef("=== %s", what)
 	conn, err := dial(t.ctx, t.w.pgPort)
 	if err != nil {
 		t.err = err
@@ -304,14 +308,14 @@ func (t *pgTalk) packet(what string, sent []byte, n int) {
 	if n > 0 {
 		got = make([]byte, n)
 		_, err = io.ReadFull(conn, got)
-		t.b.line("< %q", got)
+		t.b.linef("< %q", got)
 	} else if got, err = io.ReadAll(conn); len(got) > 5 && got[0] == 'E' {
 		var e pgproto3.ErrorResponse
 		if t.err = e.Decode(got[5:]); t.err == nil {
 			t.b.lines("< ", described(&e))
 		}
 	} else {
-		t.b.line("< %q (closed)", got)
+		t.b.linef("< %q (closed)", got)
 	}
 	if netErr, ok := errors.AsType[net.Error](err); ok && netErr.Timeout() {
 		t.err = fmt.Errorf("%s: %w", what, err)

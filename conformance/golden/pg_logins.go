@@ -14,10 +14,22 @@ func playLogin(ctx context.Context, w *world, b *book) error {
 	t := &pgTalk{ctx: ctx, w: w, b: b}
 	b.part("logins")
 	for _, parameters := range [][]string{
-		{"user", "app"}, {"user", "app_md5"}, {"user", "app_clear"}, {"user", "app_trust", "application_name", "golden", "client_encoding", "UTF8"}, {"user", "nobody"}, {"user", "nobody_trust"},
-		{"user", "app_trust", "database", "postgres"}, {"user", "app_trust", "database", "nowhere"}, {"user", "app_trust", "database", ""}, {},
-		{"user", "app_trust", "nonsense", "1"}, {"user", "app_trust", "options", "-c nonsense=1"}, {"user", "app_trust", "options", "-c work_mem=1MB -c application_name=x"}, {"user", "stranger_trust"},
-		{"user", "app_trust", "replication", "true"}, {"user", "app_trust", "_pq_.something", "1"},
+		{"user", "app"},
+		{"user", "app_md5"},
+		{"user", "app_clear"},
+		{"user", "app_trust", "application_name", "golden", "client_encoding", "UTF8"},
+		{"user", "nobody"},
+		{"user", "nobody_trust"},
+		{"user", "app_trust", "database", "postgres"},
+		{"user", "app_trust", "database", "nowhere"},
+		{"user", "app_trust", "database", ""},
+		{},
+		{"user", "app_trust", "nonsense", "1"},
+		{"user", "app_trust", "options", "-c nonsense=1"},
+		{"user", "app_trust", "options", "-c work_mem=1MB -c application_name=x"},
+		{"user", "stranger_trust"},
+		{"user", "app_trust", "replication", "true"},
+		{"user", "app_trust", "_pq_.something", "1"},
 	} {
 		t.open(parameters...).close()
 	}
@@ -57,7 +69,7 @@ func (t *pgTalk) minor() {
 		t.err = err
 		return
 	}
-	t.b.line("=== protocol 3.2")
+	t.b.linef("=== protocol 3.2")
 	s := &session{t: t, conn: conn, front: pgproto3.NewFrontend(conn, conn)}
 	defer s.close()
 	if _, t.err = conn.Write(startupOf(3<<16|2, "user", "app_trust", "database", database)); t.err == nil {

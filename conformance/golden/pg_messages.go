@@ -71,7 +71,7 @@ func canceller(s *session) {
 		return
 	}
 	t := s.t
-	t.b.line("> Query, cancelled")
+	t.b.linef("> Query, cancelled")
 	s.front.Send(&pgproto3.Query{String: "SELECT pg_sleep(60) /* golden */"})
 	s.flush()
 	var busy bool

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
@@ -74,7 +75,7 @@ func playRights(ctx context.Context, w *world, b *book) error {
 			if err := rows.Scan(&line); err != nil {
 				return err
 			}
-			b.line("%s", line)
+			b.linef("%s", line)
 		}
 		if err := rows.Err(); err != nil {
 			return err
@@ -104,7 +105,7 @@ func help(ctx context.Context, w *world, b *book, command []string) error {
 		if words[0] == "help" || words[0] == "completion" {
 			continue
 		}
-		if err := help(ctx, w, b, append(command[:len(command):len(command)], words[0])); err != nil {
+		if err := help(ctx, w, b, append(slices.Clip(command), words[0])); err != nil {
 			return err
 		}
 	}

@@ -82,12 +82,12 @@ func (t *talk) do(as principal, method, target string, options ...option) *reply
 	for _, o := range options {
 		o(c)
 	}
-	t.b.line("=== %s %s (%s)%s", method, target, as.name, c.how())
+	t.b.linef("=== %s %s (%s)%s", method, target, as.name, c.how())
 	for _, name := range sorted(c.header) {
-		t.b.line("> %s: %s", name, c.header[name])
+		t.b.linef("> %s: %s", name, c.header[name])
 	}
 	for _, name := range sorted(c.unsigned) {
-		t.b.line("> %s: %s (unsigned)", name, c.unsigned[name])
+		t.b.linef("> %s: %s (unsigned)", name, c.unsigned[name])
 	}
 	if !c.silent {
 		t.b.bodyLine(c.body)

@@ -53,28 +53,13 @@ func playSubresources(ctx context.Context, w *world, b *book) error {
 	lease := l.keys
 	lease.name = "lease"
 	principals := []principal{root, lease, anonymous, lease.forged()}
-	seed := func() {
-		t.must(root, "PUT", "/g-matrix", note("again"))
-		t.must(root, "PUT", "/g-matrix/object", body("hello"), header("X-Amz-Meta-By", "golden"))
-	}
-	seed()
-	before := t.looks()
-	b.line("At first: %s", before)
+	before := t.restored()
+	b.linef("At first: %s", before)
 	for _, level := range []string{"/", "/g-matrix", "/g-matrix/object"} {
 		for _, method := range []string{"GET", "HEAD", "PUT", "POST", "DELETE"} {
 			b.part(method + " " + level)
 			for _, sub := range subresources {
-				name, _, _ := strings.Cut(sub, "=")
-				text := ""
-				if method == "PUT" || method == "POST" {
-					text = documentOf(name)
-				}
-				var cells []string
-				for _, p := range principals {
-					r := t.quiet(p, method, level+"?"+sub, body(text), header("Content-MD5", md5Of(text)))
-					cells = append(cells, p.name+": "+r.brief())
-				}
-				b.line("%-28s %s", "?"+sub, strings.Join(cells, ", "))
+				b.linef("%-28s %s", "?"+sub, t.subresource(principals, method, level, sub))
 				if t.err != nil {
 					return t.err
 				}
@@ -82,17 +67,38 @@ func playSubresources(ctx context.Context, w *world, b *book) error {
 					continue
 				}
 				if after := t.looks(); after != before {
-					b.line("%28s changed: %s", "", after)
-					for _, undo := range []string{"cors", "tagging", "ownershipControls", "publicAccessBlock"} {
-						t.quiet(root, "DELETE", "/g-matrix?"+undo)
-					}
-					seed()
-					before = t.looks()
+					b.linef("%28s changed: %s", "", after)
+					before = t.restored()
 				}
 			}
 		}
 	}
 	return t.err
+}
+
+// subresource is what each principal is answered.
+func (t *talk) subresource(principals []principal, method, level, sub string) string {
+	name, _, _ := strings.Cut(sub, "=")
+	text := ""
+	if method == "PUT" || method == "POST" {
+		text = documentOf(name)
+	}
+	var cells []string
+	for _, p := range principals {
+		r := t.quiet(p, method, level+"?"+sub, body(text), header("Content-MD5", md5Of(text)))
+		cells = append(cells, p.name+": "+r.brief())
+	}
+	return strings.Join(cells, ", ")
+}
+
+// restored makes the bucket and its object as they were, and says how they look.
+func (t *talk) restored() string {
+	for _, undo := range []string{"cors", "tagging", "ownershipControls", "publicAccessBlock"} {
+		t.quiet(root, "DELETE", "/g-matrix?"+undo)
+	}
+	t.must(root, "PUT", "/g-matrix", note("again"))
+	t.must(root, "PUT", "/g-matrix/object", body("hello"), header("X-Amz-Meta-By", "golden"))
+	return t.looks()
 }
 
 // headersNotThere ask for what is not there, and some for what holds anyway.
@@ -165,7 +171,7 @@ func playUnsupported(ctx context.Context, w *world, b *book) error {
 				options = append(options, body("hello"))
 			}
 			r := t.quiet(root, c.method, c.target, options...)
-			b.line("%-24s %s", c.what, r.brief())
+			b.linef("%-24s %s", c.what, r.brief())
 			if c.what == "PutObject" && r.status == http.StatusNotImplemented {
 				b.lines("  ", r.element("Message"))
 			}
@@ -202,7 +208,7 @@ func playPrincipals(ctx context.Context, w *world, b *book) error {
 			for _, p := range principals {
 				cells = append(cells, p.name+": "+o.as(t, p, rule.writer, "/"+rule.bucket).brief())
 			}
-			b.line("%-28s %s", o.name, strings.Join(cells, ", "))
+			b.linef("%-28s %s", o.name, strings.Join(cells, ", "))
 		}
 	}
 	return t.err

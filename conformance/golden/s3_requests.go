@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net/http"
 	"regexp"
 	"strings"
@@ -176,9 +177,7 @@ func formOf(p principal, bucket, data string, fields map[string]string, expires 
 	if p.session != "" {
 		all["x-amz-security-token"] = p.session
 	}
-	for name, value := range fields {
-		all[name] = value
-	}
+	maps.Copy(all, fields)
 	for _, name := range sorted(all) {
 		conditions = append(conditions, fmt.Sprintf("{%q: %q}", name, all[name]))
 	}
@@ -205,9 +204,9 @@ func playForms(ctx context.Context, w *world, b *book) error {
 		return err
 	}
 	post := func(p principal, what string, fields map[string]string, expires time.Duration, conditions ...string) {
-		b.line("=== POST /g-forms (a form of %s) %s", p.name, what)
+		b.linef("=== POST /g-forms (a form of %s) %s", p.name, what)
 		for _, name := range sorted(fields) {
-			b.line("> %s = %s", name, fields[name])
+			b.linef("> %s = %s", name, fields[name])
 		}
 		text := formOf(p, "g-forms", "hello", fields, expires, conditions...)
 		r := t.quiet(anonymous, "POST", "/g-forms", body(text), unsigned("Content-Type", "multipart/form-data; boundary=b"))
@@ -238,8 +237,16 @@ func playForms(ctx context.Context, w *world, b *book) error {
 	post(current.keys, "", map[string]string{"key": "1/${filename}"}, time.Hour)
 	post(current.keys, "", map[string]string{}, time.Hour)
 	for _, field := range [][]string{
-		{"acl", "public-read"}, {"acl", "private"}, {"x-amz-server-side-encryption", "AES256"}, {"If-Match", `"x"`}, {"If-None-Match", "*"}, {"Fencing-Token", current.Grant}, {"Content-MD5", md5Of("hello")},
-		{"x-amz-storage-class", "GLACIER"}, {"tagging", "<Tagging><TagSet><Tag><Key>a</Key><Value>1</Value></Tag></TagSet></Tagging>"}, {"x-amz-checksum-sha256", helloSHA256},
+		{"acl", "public-read"},
+		{"acl", "private"},
+		{"x-amz-server-side-encryption", "AES256"},
+		{"If-Match", `"x"`},
+		{"If-None-Match", "*"},
+		{"Fencing-Token", current.Grant},
+		{"Content-MD5", md5Of("hello")},
+		{"x-amz-storage-class", "GLACIER"},
+		{"tagging", "<Tagging><TagSet><Tag><Key>a</Key><Value>1</Value></Tag></TagSet></Tagging>"},
+		{"x-amz-checksum-sha256", helloSHA256},
 	} {
 		post(current.keys, "", key(field...), time.Hour)
 	}
@@ -321,7 +328,7 @@ func (t *talk) limits() error {
 	t.do(root, "PUT", "/g-edge?tagging", body(long), header("Content-MD5", md5Of(long)))
 	t.b.part("what is no request")
 	for _, text := range []string{"nonsense\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "GET / HTTP/1.0\r\n\r\n"} {
-		t.b.line("=== %q", text)
+		t.b.linef("=== %q", text)
 		r, err := exchange(t.ctx, t.w.s3, http.MethodGet, []byte(text))
 		if err != nil {
 			return err

@@ -4,8 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/md5"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -148,18 +146,13 @@ func readable(body string) string {
 	return body
 }
 
-func sumOf(s string) string {
-	sum := md5.Sum([]byte(s))
-	return hex.EncodeToString(sum[:])
-}
-
 // bodyLine is what the transcript says of a body that is sent.
 func (b *book) bodyLine(body string) {
 	b.mask.keep[sumOf(body)] = true
 	switch {
 	case body == "":
 	case len(body) > 1000 || !utf8.ValidString(body):
-		b.line("> (%d bytes, MD5 %s)", len(body), sumOf(body))
+		b.linef("> (%d bytes, MD5 %s)", len(body), sumOf(body))
 	default:
 		b.lines("> ", readable(body))
 	}

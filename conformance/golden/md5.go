@@ -1,0 +1,19 @@
+package main
+
+import (
+	"crypto/md5" //nolint:gosec // ETags, Content-MD5 and PostgreSQL's older passwords are MD5
+	"encoding/base64"
+	"encoding/hex"
+)
+
+// sumOf is the text's MD5 as an ETag has it.
+func sumOf(s string) string {
+	sum := md5.Sum([]byte(s)) //nolint:gosec // as above
+	return hex.EncodeToString(sum[:])
+}
+
+// md5Of is the text's MD5 as Content-MD5 has it.
+func md5Of(s string) string {
+	sum, _ := hex.DecodeString(sumOf(s)) // never fails
+	return base64.StdEncoding.EncodeToString(sum)
+}
