@@ -87,8 +87,8 @@ func lookAtSet(ctx context.Context, conn *pgx.Conn, set migrations.Set, code cod
 }
 
 const (
-	// The functions and views in the schemas that we make, named as in migrations.Code; without those that fence.protect makes
-	// for a table.
+	// The functions and views in the schemas that we make, named as in migrations.Code; without those that
+	// fence.protect makes for a table.
 	sqlNames = `SELECT n.nspname || '.' || p.proname || '(' || pg_catalog.oidvectortypes(p.proargtypes) || ')'
   FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
  WHERE n.nspname IN ('fence', 'objects') AND NOT (n.nspname = 'fence' AND p.proname ~ '^(rows|stamp|resource_of)_[0-9]+$')

@@ -9,8 +9,8 @@ import (
 	"github.com/fencegate/fencegate/migrations"
 )
 
-// Migrating again after an interruption goes by what each step says is applied: its own version, or, where it is undone, the
-// one before it.
+// Migrating again after an interruption goes by what each step says is applied: its own version, or, where it is
+// undone, the one before it.
 func TestEachStepSaysWhatIsAppliedAfterIt(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"fence", "objects"} {

@@ -41,8 +41,8 @@ func TestAnInterruptEndsAMigrationThatWaitsForOthers(t *testing.T) {
 	wantStatus(t, pg.URL, true, false)
 }
 
-// What is applied is what the migrations' own transactions noted: a record beside it that was lost, or set back by a process
-// that had lost its lock, is corrected.
+// What is applied is what the migrations' own transactions noted: a record beside it that was lost, or set back by a
+// process that had lost its lock, is corrected.
 func TestTheRecordOfTheVersionFollowsWhatIsApplied(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)

@@ -91,8 +91,8 @@ var (
 	others = regexp.MustCompile(`(?m)^(CREATE|ALTER) `)
 )
 
-// A right that a newer text takes away must be gone in a database that has the older one. So each function and view first
-// takes all rights from our roles, and says in the next line who has which.
+// A right that a newer text takes away must be gone in a database that has the older one. So each function and view
+// first takes all rights from our roles, and says in the next line who has which.
 func TestEachFunctionSaysWhoMayCallIt(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"fence", "objects"} {

@@ -128,8 +128,8 @@ func (s *steps) of(bucket, key string) lease {
 	return pick(s, s.leases...)
 }
 
-// present chooses how a gateway hands the lease on: with its seal, having checked the seal by itself, by the seal alone,
-// or without one.
+// present chooses how a gateway hands the lease on: with its seal, having checked the seal by itself, by the seal
+// alone, or without one.
 func (s *steps) present(l lease) (token int64, seal []byte) {
 	switch n := s.IntN(20); {
 	case n < 9:
@@ -230,7 +230,8 @@ func (s *steps) etagOr(none *string) *string {
 	return &text
 }
 
-// objects.commit_put decides the common case by itself. It must answer, and leave behind, what objects.commit_upload would.
+// objects.commit_put decides the common case by itself. It must answer, and leave behind, what objects.commit_upload
+// would.
 func TestThePutOfOneBlobIsACommitLikeAnyOther(t *testing.T) {
 	t.Parallel()
 	for _, seed := range []uint64{1, 2, rand.Uint64()} {
