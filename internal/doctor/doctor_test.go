@@ -146,9 +146,13 @@ func TestEachFaultOfADatabaseIsFound(t *testing.T) {
 		"older schema":              {before: []string{`COMMENT ON SCHEMA fence IS 'fencegate fence state 1'`}, check: "postgresql.schema", status: Fail, words: []string{"migrate up"}},
 		"schema of a pre-release":   {before: []string{`COMMENT ON SCHEMA fence IS 'fencegate schema version 48'`}, check: "postgresql.schema", status: Fail, words: []string{"pre-release"}},
 		"old function":              {before: []string{`CREATE FUNCTION fence.check() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS 'SELECT 1::bigint'`}, check: "postgresql.schema", status: Fail, words: []string{"fence.check()", "DROP FUNCTION"}},
-		"guards of an older version": {before: []string{`SELECT fence.protect('orders', under => 'x/', stamp => 'id')`,
-			`DO $$ BEGIN EXECUTE format('COMMENT ON FUNCTION fence.rows_%s IS NULL', (SELECT number FROM fence.registry)); END $$`},
-			check: "postgresql.generations", status: Warn, words: []string{"orders", "fence refresh orders"}},
+		"guards of an older version": {
+			before: []string{
+				`SELECT fence.protect('orders', under => 'x/', stamp => 'id')`,
+				`DO $$ BEGIN EXECUTE format('COMMENT ON FUNCTION fence.rows_%s IS NULL', (SELECT number FROM fence.registry)); END $$`,
+			},
+			check: "postgresql.generations", status: Warn, words: []string{"orders", "fence refresh orders"},
+		},
 		"newer schema":              {before: []string{`UPDATE fencegate.fence_state SET version = 999999`}, check: "postgresql.schema", status: Fail, words: []string{"newer"}},
 		"interrupted schema":        {before: []string{`UPDATE fencegate.fence_state SET dirty = true`}, check: "postgresql.schema", status: Fail, words: []string{"interrupted"}},
 		"writer may raise all rows": {before: []string{`GRANT EXECUTE ON FUNCTION fence.invalidate_all TO fence_writer`}, check: "postgresql.privileges", status: Fail, words: []string{"invalidate_all"}},
