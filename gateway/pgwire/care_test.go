@@ -159,8 +159,10 @@ func (h *heard) do(f func()) {
 	f()
 }
 
-func (h *heard) LoggedIn(took time.Duration)    { h.do(func() { h.logins = append(h.logins, took) }) }
-func (h *heard) Answered(took time.Duration)    { h.do(func() { h.firsts = append(h.firsts, took) }) }
+func (h *heard) LoggedIn(took time.Duration) { h.do(func() { h.logins = append(h.logins, took) }) }
+
+func (h *heard) Answered(took time.Duration) { h.do(func() { h.firsts = append(h.firsts, took) }) }
+
 func (h *heard) Refused(code string)            { h.do(func() { h.refused = append(h.refused, code) }) }
 func (h *heard) LeaseEnded(time.Duration, bool) {}
 
