@@ -19,6 +19,7 @@ package migrate
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -102,31 +103,15 @@ func (k kit) down(ctx context.Context, url string, which Set, force bool) error 
 		if err != nil || !status.recorded {
 			return wrap("migrate down", err)
 		}
-		if s, ok := status.of("objects"); ok && which == Fence && s.Version > 0 {
-			return &NeededError{Set: "fence", By: "objects"}
+		if err := mayRemove(ctx, conn, status, which, force); err != nil {
+			return err
 		}
-		for _, s := range status.Sets { // before anything is removed
-			if which.has(s.Set) && s.Dirty && !s.noted {
-				return &DirtyError{Set: s.Set, Version: s.Version}
-			}
-		}
-		if !force {
-			if err := inUse(ctx, conn, which); err != nil {
-				return err
-			}
-		}
-		for i := len(k) - 1; i >= 0; i-- {
-			if s, ok := status.of(k[i].Name); !ok || !which.has(k[i].Name) || !s.recorded {
+		for _, set := range slices.Backward(k) {
+			if s, ok := status.of(set.Name); !ok || !which.has(set.Name) || !s.recorded {
 				continue
 			}
-			if err := dropCode(ctx, conn, k[i]); err != nil {
-				return wrap("migrate down", err)
-			}
-			if err := runState(ctx, conn, url, k[i], down); err != nil {
+			if err := remove(ctx, conn, url, set); err != nil {
 				return err
-			}
-			if err := forget(ctx, conn, k[i]); err != nil {
-				return wrap("migrate down", err)
 			}
 		}
 		if status, err = k.look(ctx, conn, All); err != nil || status.Installed() {
@@ -135,6 +120,33 @@ func (k kit) down(ctx context.Context, url string, which Set, force bool) error 
 		_, err = conn.Exec(ctx, sqlDropSchema)
 		return wrap("migrate down: drop the schema "+schema, err)
 	})
+}
+
+// mayRemove refuses a removal before anything is removed.
+func mayRemove(ctx context.Context, conn *pgx.Conn, status Status, which Set, force bool) error {
+	if s, ok := status.of("objects"); ok && which == Fence && s.Version > 0 {
+		return &NeededError{Set: "fence", By: "objects"}
+	}
+	for _, s := range status.Sets {
+		if which.has(s.Set) && s.Dirty && !s.noted {
+			return &DirtyError{Set: s.Set, Version: s.Version}
+		}
+	}
+	if force {
+		return nil
+	}
+	return inUse(ctx, conn, which)
+}
+
+// remove takes a set out of the database: the code, the state, and the record of both.
+func remove(ctx context.Context, conn *pgx.Conn, url string, set migrations.Set) error {
+	if err := dropCode(ctx, conn, set); err != nil {
+		return wrap("migrate down", err)
+	}
+	if err := runState(ctx, conn, url, set, down); err != nil {
+		return err
+	}
+	return wrap("migrate down", forget(ctx, conn, set))
 }
 
 // mayChange looks at the database, and refuses one that is not this program's to change.

@@ -81,15 +81,15 @@ func TestTheCommittedSchemaIsWhatTheMigrationsMake(t *testing.T) {
 	if major != 15 {
 		// Other releases print views and constraints in their own way; functions and rights read alike.
 		t.Logf("PostgreSQL %d: compared are names, bodies, owners and rights", major)
-		made, want = comparable(made), comparable(want)
+		made, want = alike(made), alike(want)
 	}
 	if made != want {
 		t.Errorf("migrations/schema.sql is not what the migrations make; run make schema, and look at the difference:\n%s", strings.Join(differences(want, made), "\n"))
 	}
 }
 
-// comparable keeps the lines that every release of PostgreSQL writes alike.
-func comparable(text string) string {
+// alike keeps the lines that every release of PostgreSQL writes alike.
+func alike(text string) string {
 	var kept []string
 	for line := range strings.Lines(text) {
 		for _, begin := range []string{"SCHEMA ", "TABLE ", "VIEW ", "SEQUENCE ", "FUNCTION ", "PROCEDURE ", "  body ", "  OWNER ", "  GRANT ", "  SET "} {

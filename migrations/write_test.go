@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -119,9 +120,9 @@ func (s *steps) of(bucket, key string) lease {
 		needed += "/" + key[:1]
 	}
 	if !s.chance(10) {
-		for i := len(s.leases) - 1; i >= 0; i-- {
-			if s.leases[i].resource == needed && !s.chance(10) {
-				return s.leases[i]
+		for _, l := range slices.Backward(s.leases) {
+			if l.resource == needed && !s.chance(10) {
+				return l
 			}
 		}
 	}

@@ -2,7 +2,6 @@ package s3
 
 import (
 	"crypto/md5" //nolint:gosec // S3 defines the ETag of a multipart object by the MD5 of its parts
-	//nolint:gosec // one of S3's checksums
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"

@@ -12,7 +12,8 @@ const (
 
 	SQLInspect = `SELECT resource, token, sealed, holder, armed_at, undrained FROM fence.fences WHERE resource = $1::text`
 
-	// The names that begin with $1 lie between it and itself followed by the greatest code points that fit into a name.
+	// SQLList reads a page of fences. The names that begin with $1 lie between it and itself followed by the greatest code
+	// points that fit into a name.
 	SQLList = `SELECT resource, token, sealed, holder, armed_at, undrained FROM fence.fences
 		WHERE resource >= $1 AND resource <= $1 || repeat(chr(1114111), 128) AND resource > $2
 		ORDER BY resource LIMIT $3`
@@ -21,7 +22,7 @@ const (
 	SQLUseMany = `SELECT fence.use($1::text[], $2::text[])`
 	SQLCheck   = `SELECT fence.check()`
 
-	// Drivers of database/sql differ in how they send arrays: this one takes JSON.
+	// SQLUseListMarked takes JSON, because drivers of database/sql differ in how they send arrays.
 	SQLUseListMarked = `SELECT fence.use(pg_catalog.array_agg(x.r), pg_catalog.array_agg(x.k))` + setMark + `
 		FROM pg_catalog.jsonb_to_recordset($1::pg_catalog.jsonb) x(r text, k text)`
 
@@ -40,7 +41,7 @@ const (
 	SQLCommit = SQLStillIn + `; COMMIT`
 
 	SQLUseMarked = SQLUse + setMark
-	// These also tell what names the transaction once its COMMIT was not answered.
+	// SQLUseNamed and SQLUseManyNamed also tell what names the transaction once its COMMIT was not answered.
 	SQLUseNamed     = SQLUseMarked + `, ` + Waits + `, ` + identity
 	SQLUseManyNamed = SQLUseMany + setMark + `, ` + Waits + `, ` + identity
 	identity        = `CASE WHEN NOT pg_catalog.current_setting('transaction_read_only')::pg_catalog.bool THEN pg_catalog.pg_current_xact_id()::pg_catalog.text END, fence.server_run()`

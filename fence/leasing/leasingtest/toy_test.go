@@ -241,10 +241,8 @@ func (s toy) each(
 	}
 	taken := make(map[string]leasing.Lease)
 	for _, r := range order {
-		lease, err := leasing.Lease{}, error(nil)
-		if _, twice := taken[r.Resource]; twice {
-			err = &fence.InvalidError{Field: "resources", Reason: "name one twice"}
-		} else {
+		lease, err := leasing.Lease{}, error(&fence.InvalidError{Field: "resources", Reason: "name one twice"})
+		if _, twice := taken[r.Resource]; !twice {
 			lease, err = acquire(ctx, r)
 		}
 		if err != nil {
