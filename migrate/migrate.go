@@ -107,11 +107,10 @@ func (k kit) down(ctx context.Context, url string, which Set, force bool) error 
 			return err
 		}
 		for _, set := range slices.Backward(k) {
-			if s, ok := status.of(set.Name); !ok || !which.has(set.Name) || !s.recorded {
-				continue
-			}
-			if err := remove(ctx, conn, url, set); err != nil {
-				return err
+			if s, ok := status.of(set.Name); ok && which.has(set.Name) && s.recorded {
+				if err := remove(ctx, conn, url, set); err != nil {
+					return err
+				}
 			}
 		}
 		if status, err = k.look(ctx, conn, All); err != nil || status.Installed() {
@@ -122,7 +121,7 @@ func (k kit) down(ctx context.Context, url string, which Set, force bool) error 
 	})
 }
 
-// mayRemove refuses a removal before anything is removed.
+// mayRemove refuses what must not go, before anything is removed.
 func mayRemove(ctx context.Context, conn *pgx.Conn, status Status, which Set, force bool) error {
 	if s, ok := status.of("objects"); ok && which == Fence && s.Version > 0 {
 		return &NeededError{Set: "fence", By: "objects"}
@@ -138,7 +137,7 @@ func mayRemove(ctx context.Context, conn *pgx.Conn, status Status, which Set, fo
 	return inUse(ctx, conn, which)
 }
 
-// remove takes a set out of the database: the code, the state, and the record of both.
+// remove takes a set off: its code, its state, its record.
 func remove(ctx context.Context, conn *pgx.Conn, url string, set migrations.Set) error {
 	if err := dropCode(ctx, conn, set); err != nil {
 		return wrap("migrate down", err)
