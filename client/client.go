@@ -11,7 +11,7 @@
 //	if err != nil {
 //		return err
 //	}
-//	lease, err := c.Acquire(ctx, client.AcquireRequest{Resource: "orders/1001", TTL: 30 * time.Second, Wait: time.Minute})
+//	lease, err := c.Acquire(ctx, client.AcquireRequest{Resource: "orders/1001", TTL: 30 * time.Second})
 //	if err != nil {
 //		return err // *client.Problem: the gateway's answer; *client.UnreachableError: no answer
 //	}

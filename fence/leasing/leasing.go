@@ -121,7 +121,7 @@ type Request struct {
 
 // Lease is a resource held until its deadline.
 type Lease struct {
-	Grant    fence.Grant // what to present with each write: holds a secret; its seal is zero where the request had a SealHash
+	Grant    fence.Grant // what to present with each write: holds a secret, unless the request had a SealHash
 	Owner    string      // names the acquisition, together with resource and token
 	Deadline time.Time   // on this process's monotonic clock; counted from before the first message, drift allowed for
 }
