@@ -143,15 +143,16 @@ func levelOf(path string) level {
 	return ofObject
 }
 
-// find is the route of a request, nil for none, or a parameter that is not served on this level.
-func find(c fiber.Ctx, l level) (found *match, unserved string) {
+// find is the route of a request, nil for none; or it refuses a parameter that is not served on this level, whose name
+// may be empty.
+func find(c fiber.Ctx, l level) (found *match, param string, refused bool) {
 	place, query := &table[methodOf(c.Method())][l], c.Request().URI().QueryArgs()
 	var have uint64
 	if query.Len() > 0 {
 		for name := range query.All() {
 			bit, known := place.params[string(name)]
 			if !known && place.manner.refuses(name) {
-				return nil, strings.ToValidUTF8(string(name), "?")
+				return nil, strings.ToValidUTF8(string(name), "?"), true
 			}
 			have |= bit
 		}
@@ -159,10 +160,10 @@ func find(c fiber.Ctx, l level) (found *match, unserved string) {
 	for i := range place.routes {
 		m := &place.routes[i]
 		if have&m.need == m.need && (m.name == "" || string(query.Peek(m.name)) == m.value) && (m.header == "" || c.Get(m.header) != "") {
-			return m, ""
+			return m, "", false
 		}
 	}
-	return nil, ""
+	return nil, "", false
 }
 
 func (m manner) refuses(param []byte) bool {
@@ -178,9 +179,9 @@ func (m manner) refuses(param []byte) bool {
 
 // dispatch hands a request to its route. The path is decoded and has the bucket in it.
 func (p *port) dispatch(c fiber.Ctx) error {
-	found, param := find(c, levelOf(c.Path()))
+	found, param, refused := find(c, levelOf(c.Path()))
 	switch {
-	case param != "":
+	case refused:
 		return answer(c, s3err.GetNotImplementedErr(param, ""))
 	case found == nil:
 		return p.notAllowed(c)
@@ -191,7 +192,7 @@ func (p *port) dispatch(c fiber.Ctx) error {
 // checkServed refuses a parameter that the routes of the path's level don't have.
 func checkServed(c fiber.Ctx, path string) s3err.S3Error {
 	l := levelOf(path)
-	if _, param := find(c, l); param != "" {
+	if _, param, refused := find(c, l); refused {
 		return s3err.GetNotImplementedErr(param, "")
 	}
 	if c.Method() == fiber.MethodPut && l == ofObject && c.Request().URI().QueryArgs().Has("versionId") && !edge.OfVersions(c) {

@@ -150,7 +150,7 @@ func matching(etag string, list *string, weak bool) *string {
 	return list
 }
 
-// part is the extent of one part, counted from 1.
+// partOf is the extent of one part, counted from 1.
 func partOf(v objects.Stored, number int32) (extent, error) {
 	count := int32(len(v.Blobs))
 	if number > count {

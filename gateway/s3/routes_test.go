@@ -179,6 +179,19 @@ func TestSubresourcesWithoutARouteAreNotImplementedAndChangeNothing(t *testing.T
 	}
 }
 
+func TestAParameterWithoutANameIsRefusedLikeAnUnknownOne(t *testing.T) {
+	t.Parallel()
+	w := routesIn(t)
+	for _, method := range []string{"PUT", "POST", "DELETE"} {
+		for _, path := range []string{"/", "/BUCKET", "/BUCKET/KEY"} {
+			res, text := w.send(w.ask(method, path+"?=x", "", w.signer["root"]))
+			if res.StatusCode != http.StatusNotImplemented {
+				t.Errorf("%s %s?=x: got %d %.200s", method, path, res.StatusCode, text)
+			}
+		}
+	}
+}
+
 // mustRefuse sends the request as root and as a holder of a lease.
 func (w routed) mustRefuse(method, pattern, header string) {
 	w.t.Helper()
