@@ -42,7 +42,24 @@ func playLeases(ctx context.Context, w *world, b *book) error {
 		t.do("POST", path, handle(two.Handle))
 	}
 	t.do("POST", "/v1/leases", `{"resource":"g-leases/4","ttl":"5m"}`)
+	playSeveral(t)
 	return t.err
+}
+
+// playSeveral acquires several leases, all or none.
+func playSeveral(t *apiTalk) {
+	t.b.part("POST /v1/leases/all")
+	t.do("POST", "/v1/leases/all", `{"resources":["g-all/2","g-all/1"],"ttl":"5m","holder":"golden"}`)
+	t.do("POST", "/v1/leases/all", `{"resources":["g-all/0","g-all/1","g-all/3"],"ttl":"5m","holder":"another"}`)
+	t.do("POST", "/v1/leases/all", `{"resources":["g-all/0","g-all/1"],"ttl":"5m","wait":"50ms"}`)
+	t.do("GET", "/v1/resources?prefix=g-all/", "")
+	for _, body := range []string{
+		``, `{}`, `[]`, `{"resources":[]}`, `{"resources":"g-all/4"}`, `{"resources":[1]}`, `{"resources":["g-all/4","g-all/4"]}`, `{"resources":["g-all/4",""]}`, `{"resources":["g-all/4","*"]}`,
+		`{"resources":["g-all/4"],"ttl":"-1s"}`, `{"resources":["g-all/4"],"wait":"1000h"}`, `{"resources":["g-all/4"],"something":1}`, `{"resource":"g-all/4"}`,
+		`{"resources":["` + strings.Join(slices.Repeat([]string{"x"}, 101), `","`) + `"]}`,
+	} {
+		t.do("POST", "/v1/leases/all", body)
+	}
 }
 
 // playResources looks at resources and revokes them.
