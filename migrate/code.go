@@ -21,7 +21,7 @@ const (
 	sqlBeginCode  = `SET LOCAL lock_timeout = '1s'; SET LOCAL check_function_bodies = off; SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL ROLE fence_owner`
 	sqlEndCode    = `RESET ROLE`
 	sqlRecordCode = `INSERT INTO fencegate.code (name, revision, hash, min_program) VALUES ($1, $2, $3, $4)
-ON CONFLICT (name) DO UPDATE SET revision = EXCLUDED.revision, hash = EXCLUDED.hash, min_program = EXCLUDED.min_program, applied_at = now()`
+ON CONFLICT (name) DO UPDATE SET revision = EXCLUDED.revision, hash = EXCLUDED.hash, min_program = EXCLUDED.min_program, applied_at = pg_catalog.now()`
 )
 
 // applyCode applies the code of the sets that are not up to date, in one transaction.

@@ -51,7 +51,10 @@ func runState(ctx context.Context, conn *pgx.Conn, url string, set migrations.Se
 	if err != nil {
 		return fmt.Errorf("read the embedded migrations: %w", err)
 	}
-	db := stdlib.OpenDB(*config)
+	db := stdlib.OpenDB(*config, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, sqlSession)
+		return err
+	}))
 	session, err := onlySession(ctx, db)
 	if err != nil {
 		return errors.Join(err, db.Close())

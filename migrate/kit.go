@@ -30,8 +30,9 @@ CREATE TABLE IF NOT EXISTS fencegate.code (
   revision    integer NOT NULL,
   hash        text NOT NULL,
   min_program integer NOT NULL,   -- the oldest generation of programs that may go on with it
-  applied_at  timestamptz NOT NULL DEFAULT now()
+  applied_at  timestamptz NOT NULL DEFAULT pg_catalog.now()
 )`
+	sqlStateTable = `CREATE TABLE IF NOT EXISTS %s (version bigint NOT NULL PRIMARY KEY, dirty boolean NOT NULL)` // as golang-migrate has it
 	// A gateway's login may ask for the status.
 	sqlPublish    = `GRANT USAGE ON SCHEMA fencegate TO PUBLIC; GRANT SELECT ON ALL TABLES IN SCHEMA fencegate TO PUBLIC`
 	sqlDropSchema = `DROP SCHEMA fencegate CASCADE`

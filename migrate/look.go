@@ -31,10 +31,25 @@ func (k kit) lookAt(ctx context.Context, url string, which Set) (Status, error) 
 }
 
 func (k kit) look(ctx context.Context, conn *pgx.Conn, which Set) (status Status, err error) {
-	if status.PreRelease, err = preRelease(ctx, conn); err != nil || status.PreRelease > 0 {
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		status, err = k.lookIn(ctx, tx, which)
+		return err
+	})
+	return status, err
+}
+
+// lookIn looks inside a transaction, whose search_path it sets.
+func (k kit) lookIn(ctx context.Context, tx pgx.Tx, which Set) (status Status, err error) {
+	if _, err := tx.Exec(ctx, sqlPlain); err != nil {
 		return status, err
 	}
-	code, err := recordedCode(ctx, conn)
+	if err := mayRead(ctx, tx); err != nil {
+		return status, err
+	}
+	if status.PreRelease, err = preRelease(ctx, tx); err != nil || status.PreRelease > 0 {
+		return status, err
+	}
+	code, err := recordedCode(ctx, tx)
 	if err != nil {
 		return status, err
 	}
@@ -43,7 +58,7 @@ func (k kit) look(ctx context.Context, conn *pgx.Conn, which Set) (status Status
 		if !which.has(set.Name) {
 			continue
 		}
-		s, err := lookAtSet(ctx, conn, set, code[set.Name])
+		s, err := lookAtSet(ctx, tx, set, code[set.Name])
 		if err != nil {
 			return status, err
 		}
@@ -51,11 +66,11 @@ func (k kit) look(ctx context.Context, conn *pgx.Conn, which Set) (status Status
 		status.MinProgram = max(status.MinProgram, code[set.Name].minProgram)
 		status.Sets = append(status.Sets, s)
 	}
-	status.Missing, status.Outside, err = k.strangers(ctx, conn, status)
+	status.Missing, status.Outside, err = k.strangers(ctx, tx, status)
 	return status, err
 }
 
-func lookAtSet(ctx context.Context, conn *pgx.Conn, set migrations.Set, code codeRecord) (SetStatus, error) {
+func lookAtSet(ctx context.Context, conn querier, set migrations.Set, code codeRecord) (SetStatus, error) {
 	s := SetStatus{Set: set.Name, Latest: set.Latest, LatestRevision: set.Code.Revision}
 	if err := conn.QueryRow(ctx, sqlIsThere, stateTable(set.Name)).Scan(&s.recorded); err != nil {
 		return s, err
@@ -102,7 +117,7 @@ SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.
 // strangers compares the functions and views in the database with those of the sets: what
 // is missing, and what is there beside them. Where the code is not this program's, that
 // tells nothing.
-func (k kit) strangers(ctx context.Context, conn *pgx.Conn, status Status) (missing, outside []string, err error) {
+func (k kit) strangers(ctx context.Context, tx pgx.Tx, status Status) (missing, outside []string, err error) {
 	var want, known []string
 	for _, set := range k {
 		known = append(known, set.Code.Names()...)
@@ -116,15 +131,8 @@ func (k kit) strangers(ctx context.Context, conn *pgx.Conn, status Status) (miss
 		return nil, nil, nil
 	}
 	var has []string
-	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlNoPath); err != nil {
-			return err
-		}
-		rows, _ := tx.Query(ctx, sqlNames) // the error comes again from rows
-		has, err = pgx.CollectRows(rows, pgx.RowTo[string])
-		return err
-	})
-	if err != nil {
+	rows, _ := tx.Query(ctx, sqlNames) // the error comes again from rows
+	if has, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
 		return nil, nil, err
 	}
 	without := func(list, other []string) []string {

@@ -46,22 +46,19 @@ func (k kit) up(ctx context.Context, url string, which Set) error {
 		if _, err := k.mayChange(ctx, conn); err != nil {
 			return wrap("migrate up", err)
 		}
-		if _, err := conn.Exec(ctx, sqlRecord); err != nil {
-			return fmt.Errorf("migrate up: create the schema %s: %w", schema, err)
-		}
-		for _, set := range k {
-			if !which.has(set.Name) {
-				continue
-			}
+		sets := slices.DeleteFunc(slices.Clone(k), func(set migrations.Set) bool { return !which.has(set.Name) })
+		for _, set := range sets {
 			if err := k.needed(ctx, conn, set, which); err != nil {
 				return wrap("migrate up", err)
 			}
+		}
+		if err := makeRecord(ctx, conn, sets); err != nil {
+			return fmt.Errorf("migrate up: create the schema %s: %w", schema, err)
+		}
+		for _, set := range sets {
 			if err := runState(ctx, conn, url, set, up); err != nil {
 				return err
 			}
-		}
-		if _, err := conn.Exec(ctx, sqlPublish); err != nil {
-			return wrap("migrate up: publish the version", err)
 		}
 		return wrap("migrate up", k.applyCode(ctx, conn, which))
 	})
@@ -177,8 +174,14 @@ func withLock(ctx context.Context, url string, f func(*pgx.Conn) error) error {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if _, err := conn.Exec(ctx, sqlSession); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
 	if _, err := conn.Exec(ctx, sqlLock, int64(lockKey)); err != nil {
 		return fmt.Errorf("migrate: wait for another migration: %w", err)
+	}
+	if err := mayWrite(ctx, conn); err != nil {
+		return wrap("migrate", err)
 	}
 	return f(conn)
 }

@@ -26,7 +26,7 @@ var noteForm = regexp.MustCompile(`^fencegate (?:fence|objects) state ([1-9][0-9
 
 const sqlNote = `SELECT pg_catalog.obj_description(oid, 'pg_namespace') FROM pg_catalog.pg_namespace WHERE nspname = $1`
 
-func readNote(ctx context.Context, conn *pgx.Conn, set string) (note, error) {
+func readNote(ctx context.Context, conn querier, set string) (note, error) {
 	var text *string
 	switch err := conn.QueryRow(ctx, sqlNote, set).Scan(&text); {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -61,7 +61,7 @@ type codeRecord struct {
 }
 
 // recordedCode reads the record; nil: there is none.
-func recordedCode(ctx context.Context, conn *pgx.Conn) (map[string]codeRecord, error) {
+func recordedCode(ctx context.Context, conn querier) (map[string]codeRecord, error) {
 	var has bool
 	if err := conn.QueryRow(ctx, sqlIsThere, "fencegate.code").Scan(&has); err != nil || !has {
 		return nil, err
@@ -81,6 +81,29 @@ func recordedCode(ctx context.Context, conn *pgx.Conn) (map[string]codeRecord, e
 	return code, err
 }
 
+// makeRecord makes the record where it is missing, and lets everybody read it from then on. What somebody else
+// made in the meantime is refused.
+func makeRecord(ctx context.Context, conn *pgx.Conn, sets kit) error {
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, sqlPlain); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, sqlRecord); err != nil {
+			return err
+		}
+		if err := mayWrite(ctx, tx); err != nil {
+			return err
+		}
+		for _, set := range sets {
+			if _, err := tx.Exec(ctx, fmt.Sprintf(sqlStateTable, stateTable(set.Name))); err != nil {
+				return err
+			}
+		}
+		_, err := tx.Exec(ctx, sqlPublish)
+		return err
+	})
+}
+
 const (
 	// What a pre-release left: its record, or its note.
 	sqlPreRelease     = `SELECT to_regclass('fencegate.migrations') IS NOT NULL, pg_catalog.obj_description(to_regnamespace('fence'), 'pg_namespace')`
@@ -89,7 +112,7 @@ const (
 )
 
 // preRelease is the version of a schema that a pre-release made; 0: none did.
-func preRelease(ctx context.Context, conn *pgx.Conn) (version int, err error) {
+func preRelease(ctx context.Context, conn querier) (version int, err error) {
 	var recorded bool
 	var note *string
 	if err := conn.QueryRow(ctx, sqlPreRelease).Scan(&recorded, &note); err != nil {

@@ -27,13 +27,15 @@ func (k kit) writeSQL(w io.Writer, which Set, from int) error {
 		return fmt.Errorf("write the SQL from state %d: of which set?", from)
 	}
 	out := bufio.NewWriter(w)
-	fmt.Fprintf(out, sqlFileBegin, lockKey)
+	fmt.Fprintf(out, sqlFileBegin, sqlPlain, lockKey)
+	fmt.Fprintf(out, sqlFileMayWrite, sqlUnwritable)
 	for _, set := range k {
 		if which.has(set.Name) {
 			writeCheck(out, set, from, set.Needs != nil && !which.has(set.Needs.Set))
 		}
 	}
 	fmt.Fprintf(out, "%s;\n", sqlRecord)
+	fmt.Fprintf(out, sqlFileMayWrite, sqlUnwritable)
 	for _, set := range k {
 		if which.has(set.Name) {
 			if err := writeState(out, set, from); err != nil {
@@ -63,6 +65,7 @@ const (
 	sqlFileBegin = `-- fencegate's SQL, as one transaction: psql -X -v ON_ERROR_STOP=1 -f FILE DATABASE
 SET client_encoding = 'UTF8';
 BEGIN;
+%s;
 DO 'BEGIN PERFORM pg_catalog.pg_advisory_xact_lock(%d); END';
 `
 	// That the database has the state which the text begins at, and no newer code.
@@ -92,13 +95,22 @@ BEGIN
   END IF;
 END $check$;
 `
-	sqlFileState = `
-CREATE TABLE IF NOT EXISTS %[1]s (version bigint NOT NULL PRIMARY KEY, dirty boolean NOT NULL);
+	// Nothing of the record is touched before this.
+	sqlFileMayWrite = `
+DO $check$
+DECLARE
+  alien record;
+BEGIN
+  SELECT x.* INTO alien FROM (%s) x;
+  IF FOUND THEN
+    RAISE EXCEPTION '%% %% (its owner is %%): it is not used, because it could run that role''s code with this login''s rights', alien.object, alien.why, alien.owner;
+  END IF;
+END $check$;
 `
 	sqlFileRecord = `DELETE FROM %[7]s;
 INSERT INTO %[7]s (version, dirty) VALUES (%[2]d, false);
 INSERT INTO fencegate.code (name, revision, hash, min_program) VALUES ('%[1]s', %[3]d, '%[4]s', %[5]d)
-ON CONFLICT (name) DO UPDATE SET revision = EXCLUDED.revision, hash = EXCLUDED.hash, min_program = EXCLUDED.min_program, applied_at = now();
+ON CONFLICT (name) DO UPDATE SET revision = EXCLUDED.revision, hash = EXCLUDED.hash, min_program = EXCLUDED.min_program, applied_at = pg_catalog.now();
 COMMENT ON SCHEMA %[1]s IS '%[6]s';
 
 `
@@ -121,7 +133,7 @@ func writeState(out io.Writer, set migrations.Set, from int) error {
 	if from > set.Latest {
 		return fmt.Errorf("the set %s has state %d at most", set.Name, set.Latest)
 	}
-	fmt.Fprintf(out, sqlFileState, stateTable(set.Name))
+	fmt.Fprintf(out, "\n"+sqlStateTable+";\n", stateTable(set.Name))
 	steps, err := fs.Glob(set.State, "*.up.sql")
 	if err != nil {
 		return err

@@ -1,7 +1,9 @@
 package migrations_test
 
 import (
+	"bytes"
 	"flag"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/fencegate/fencegate/migrations"
 )
@@ -127,6 +130,40 @@ func TestNoFileOfCodeIsLong(t *testing.T) {
 			if n := strings.Count(file.Text, "\n"); n > 400 {
 				t.Errorf("%s/code/%s has %d lines; at most 400", name, file.Name, n)
 			}
+		}
+	}
+}
+
+// A server whose encoding is not UTF-8 refuses other characters, in comments, too.
+func TestTheSQLIsASCII(t *testing.T) {
+	t.Parallel()
+	files := 0
+	err := fs.WalkDir(migrations.FS, ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := fs.ReadFile(migrations.FS, name)
+		files++
+		if i := bytes.IndexFunc(text, func(r rune) bool { return r > unicode.MaxASCII }); i >= 0 {
+			t.Errorf("%s:%d has a character that is not ASCII", name, 1+bytes.Count(text[:i], []byte("\n")))
+		}
+		return err
+	})
+	if err != nil || files == 0 {
+		t.Errorf("%d files, %v", files, err)
+	}
+}
+
+// What a login's search_path puts before pg_catalog must not be called.
+func TestEachStepOfTheStateSetsTheSearchPathFirst(t *testing.T) {
+	t.Parallel()
+	steps, err := fs.Glob(migrations.FS, "*/state/*.up.sql")
+	if err != nil || len(steps) == 0 {
+		t.Fatal(steps, err)
+	}
+	for _, step := range steps {
+		if text, err := fs.ReadFile(migrations.FS, step); err != nil || !bytes.HasPrefix(text, []byte("SET LOCAL search_path = pg_catalog, pg_temp;\n")) {
+			t.Errorf("%s, %v", step, err)
 		}
 	}
 }

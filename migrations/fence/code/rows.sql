@@ -5,7 +5,7 @@
 --
 -- How. Beside the guard before each statement stand triggers AFTER the statement. They see every row that it wrote, as it was
 -- stored, in transition tables; read the settings once; check that grant; and look whether each row is its. So neither a BEFORE
--- trigger that runs later, nor a setting that the statement itself changes on its way (INSERT … SELECT set_config(…)), slips
+-- trigger that runs later, nor a setting that the statement itself changes on its way (INSERT ... SELECT set_config(...)), slips
 -- past; a comparison row by row, in a WHEN clause, would let that one through. It costs one check per statement and one scan.
 --
 -- Facts behind it, each tested: rows that are moved between partitions, written by MERGE, COPY, ON CONFLICT or a foreign key's

@@ -1,3 +1,4 @@
+SET LOCAL search_path = pg_catalog, pg_temp;
 -- Tables and roles of the schema `fence`. Its functions and views are code, beside this folder.
 --
 -- fence_owner    owns the schema; every check runs with its rights, so that a writer needs none on these tables
@@ -94,7 +95,7 @@ CREATE TABLE fence.registry (
   per_row  text,
   mode     text NOT NULL DEFAULT 'enforce' CHECK (mode IN ('enforce', 'report')),
   stamp    name,
-  number   integer,   -- of what was made for it: fence.rows_N, …
+  number   integer,   -- of what was made for it: fence.rows_N, ...
   CHECK (num_nonnulls(resource, under, per_row) = 1)
 );
 GRANT SELECT ON fence.registry TO PUBLIC;

@@ -3,7 +3,7 @@
 --
 --   BEGIN;
 --   SELECT fence.use('reports/2026-11.csv', '34.<seal>');
---   INSERT INTO report_rows …;
+--   INSERT INTO report_rows ...;
 --   SELECT * FROM fence.publish('<stage id>');
 --   COMMIT;
 --

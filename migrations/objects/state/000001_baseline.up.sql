@@ -1,3 +1,4 @@
+SET LOCAL search_path = pg_catalog, pg_temp;
 -- Tables of the schema `objects`: pointers to objects, and all that belongs to them. What they mean is said at the top of
 -- code/write.sql, versions.sql, publish.sql and sweep.sql. Nobody writes these tables but the functions there.
 CREATE SCHEMA objects AUTHORIZATION fence_owner;

@@ -1,0 +1,122 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// querier is a connection, or a transaction on one.
+type querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Each look and each change begins like this: what names mean, and how PostgreSQL prints them, is not the login's choice.
+const (
+	sqlPlain   = `SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL quote_all_identifiers = off`
+	sqlSession = `SET search_path = pg_catalog, pg_temp; SET quote_all_identifiers = off`
+)
+
+// A role that may create a schema can prepare one named fencegate. A view there, a rule, a trigger or a policy runs
+// its owner's code with the rights of the login that reads or writes it, which often is a superuser. So the catalogue is
+// asked first. Nothing here names a relation outside of pg_catalog.
+const (
+	// What can't be read without running somebody's code. The planner folds constants in what stands in
+	// indexes, constraints and statistics.
+	sqlUnreadable = `SELECT object, owner, why FROM (
+  SELECT 'fencegate.' || c.relname AS object, pg_catalog.pg_get_userbyid(c.relowner)::text AS owner, CASE
+    WHEN c.relkind <> 'r' THEN 'is not a table'
+    WHEN EXISTS (SELECT FROM pg_catalog.pg_rewrite x WHERE x.ev_class = c.oid) THEN 'has a rule'
+    WHEN c.relrowsecurity THEN 'has row-level security'
+    WHEN NOT pg_catalog.pg_has_role(c.relowner, n.nspowner, 'MEMBER') THEN 'is not of the owner of its schema'
+    WHEN EXISTS (SELECT FROM pg_catalog.pg_inherits x WHERE x.inhparent = c.oid) THEN 'has tables that inherit it'
+    WHEN EXISTS (SELECT FROM pg_catalog.pg_index x WHERE x.indrelid = c.oid AND (x.indexprs IS NOT NULL OR x.indpred IS NOT NULL))
+      OR EXISTS (SELECT FROM pg_catalog.pg_constraint x WHERE x.conrelid = c.oid AND x.contype = 'c')
+      OR EXISTS (SELECT FROM pg_catalog.pg_statistic_ext x WHERE x.stxrelid = c.oid)
+      OR EXISTS (SELECT FROM pg_catalog.pg_attribute x WHERE x.attrelid = c.oid AND x.attgenerated <> '') THEN 'computes expressions'
+    WHEN EXISTS (SELECT FROM pg_catalog.pg_attribute x JOIN pg_catalog.pg_type t ON t.oid = x.atttypid
+                  WHERE x.attrelid = c.oid AND x.attnum > 0 AND t.typnamespace <> 'pg_catalog'::pg_catalog.regnamespace) THEN 'has a column of a type that is not PostgreSQL''s'
+    END AS why
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+   WHERE n.nspname = 'fencegate' AND c.relname IN ('code', 'fence_state', 'objects_state', 'migrations')) x
+ WHERE why IS NOT NULL ORDER BY object LIMIT 1`
+
+	// The tables that are read. Locked, they stay as they are while they are looked at.
+	sqlRead = `SELECT pg_catalog.format('LOCK TABLE fencegate.%I IN ACCESS SHARE MODE', c.relname)
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = 'fencegate' AND c.relname IN ('code', 'fence_state', 'objects_state', 'migrations') ORDER BY c.relname`
+
+	// What can't be written: all must be of a superuser, of this login, or of a role that it is in. A superuser counts as
+	// a member of every role, so the memberships are looked up.
+	sqlUnwritable = `WITH RECURSIVE trusted AS (
+  SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolsuper OR r.rolname = current_user
+  UNION SELECT m.roleid FROM pg_catalog.pg_auth_members m JOIN trusted t ON t.oid = m.member
+                        JOIN pg_catalog.pg_roles r ON r.oid = t.oid AND (NOT r.rolsuper OR r.rolname = current_user)
+), record AS (SELECT n.oid, n.nspowner, n.nspacl FROM pg_catalog.pg_namespace n WHERE n.nspname = 'fencegate')
+SELECT object, owner, why FROM (
+  SELECT 1 AS place, 'the schema fencegate' AS object, pg_catalog.pg_get_userbyid(n.nspowner)::text AS owner, CASE
+    WHEN n.nspowner NOT IN (SELECT oid FROM trusted) THEN 'is not of this login, nor of a role that it is in'
+    WHEN EXISTS (SELECT FROM pg_catalog.aclexplode(n.nspacl) a WHERE a.privilege_type = 'CREATE' AND a.grantee NOT IN (SELECT oid FROM trusted)) THEN 'lets others create things'
+    END AS why FROM record n
+  UNION ALL
+  SELECT 2, 'fencegate.' || c.relname, pg_catalog.pg_get_userbyid(c.relowner)::text, CASE
+    WHEN c.relkind <> 'r' THEN 'is not a table'
+    WHEN c.relowner NOT IN (SELECT oid FROM trusted) THEN 'is not of this login, nor of a role that it is in'
+    WHEN EXISTS (SELECT FROM pg_catalog.pg_trigger x WHERE x.tgrelid = c.oid) THEN 'has a trigger'
+    WHEN EXISTS (SELECT FROM pg_catalog.pg_rewrite x WHERE x.ev_class = c.oid) THEN 'has a rule'
+    WHEN c.relrowsecurity THEN 'has row-level security'
+    END
+    FROM record n JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid WHERE c.relkind NOT IN ('i', 't')) x
+ WHERE why IS NOT NULL ORDER BY place, object LIMIT 1`
+)
+
+// ForeignRecordError says that something in the schema fencegate is not the record that this package keeps there.
+// It is neither read nor written: that could run its owner's code with this login's rights.
+type ForeignRecordError struct {
+	Object string // the schema, or a relation in it
+	Owner  string
+	Why    string
+}
+
+func (e *ForeignRecordError) Error() string {
+	return fmt.Sprintf("%s %s (its owner is %s): it is not used, because it could run that role's code with this login's rights. "+
+		"If %[3]s is who migrates this database, migrate as that login, or give the schema fencegate and its tables to this one (ALTER SCHEMA, ALTER TABLE ... OWNER TO). "+
+		"If not, look at it, and DROP SCHEMA fencegate CASCADE; migrate up makes the record anew, from what the comments on the schemas say", e.Object, e.Why, e.Owner)
+}
+
+// mayRead refuses a record that is not plain tables. tx began with sqlPlain.
+func mayRead(ctx context.Context, tx pgx.Tx) error {
+	if err := foreign(ctx, tx, sqlUnreadable); err != nil {
+		return err
+	}
+	rows, _ := tx.Query(ctx, sqlRead) // the error comes again from rows
+	locks, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for _, lock := range locks {
+		if _, err := tx.Exec(ctx, lock); err != nil {
+			return err
+		}
+	}
+	return foreign(ctx, tx, sqlUnreadable)
+}
+
+// mayWrite refuses a record that a role could have prepared that this login has no reason to trust.
+func mayWrite(ctx context.Context, db querier) error { return foreign(ctx, db, sqlUnwritable) }
+
+func foreign(ctx context.Context, db querier, sql string) error {
+	var e ForeignRecordError
+	switch err := db.QueryRow(ctx, sql).Scan(&e.Object, &e.Owner, &e.Why); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look whose the record is: %w", err)
+	}
+	return &e
+}
