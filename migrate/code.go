@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -90,74 +89,4 @@ func applyFiles(ctx context.Context, tx pgx.Tx, sets []migrations.Set) error {
 // sqlNoteCode says what is applied, beside the state; see note.
 func sqlNoteCode(set migrations.Set) string {
 	return fmt.Sprintf(`COMMENT ON SCHEMA %s IS '%s'`, set.Name, noteOf(set.Name, set.Latest, set.Code))
-}
-
-const (
-	// What is not ours and would go with the functions: a view or a column of somebody's. Triggers and event triggers are
-	// guards, and go.
-	sqlDependents = `SELECT DISTINCT pg_catalog.pg_describe_object(d.classid, d.objid, d.objsubid)
-  FROM pg_catalog.pg_depend d
-  LEFT JOIN pg_catalog.pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid
-  LEFT JOIN pg_catalog.pg_attrdef a ON d.classid = 'pg_attrdef'::regclass AND a.oid = d.objid
-  LEFT JOIN pg_catalog.pg_policy p ON d.classid = 'pg_policy'::regclass AND p.oid = d.objid
-  LEFT JOIN pg_catalog.pg_class c ON c.oid = coalesce(r.ev_class, a.adrelid, p.polrelid)
-  LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-  CROSS JOIN LATERAL pg_catalog.pg_identify_object(d.classid, d.objid, 0) i
- WHERE d.deptype IN ('n', 'a') AND d.classid NOT IN ('pg_trigger'::regclass, 'pg_event_trigger'::regclass, 'pg_publication_rel'::regclass)
-   AND coalesce(n.nspname, i.schema, '') NOT IN ('fence', 'objects') AND i.type <> 'default acl'
-   AND (d.refclassid, d.refobjid) IN (
-     SELECT 'pg_proc'::regclass, x.oid FROM pg_catalog.pg_proc x WHERE x.pronamespace = $1::regnamespace
-     UNION ALL SELECT 'pg_class', x.oid FROM pg_catalog.pg_class x WHERE x.relnamespace = $1::regnamespace
-     UNION ALL SELECT 'pg_type', x.oid FROM pg_catalog.pg_type x WHERE x.typnamespace = $1::regnamespace)
- ORDER BY 1 LIMIT 10`
-
-	// The functions that go with a set: all of its schema, and those that it put elsewhere. Event triggers first, which
-	// would look at the others.
-	sqlDropsOfCode = `SELECT pg_catalog.format('DROP %s IF EXISTS %s CASCADE', CASE p.prokind WHEN 'p' THEN 'PROCEDURE' WHEN 'a' THEN 'AGGREGATE' ELSE 'FUNCTION' END,
-                         p.oid::regprocedure)
-  FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
- WHERE n.nspname = $1 OR n.nspname || '.' || p.proname || '(' || pg_catalog.oidvectortypes(p.proargtypes) || ')' = ANY ($2)
- ORDER BY p.prorettype <> 'event_trigger'::regtype, p.oid`
-)
-
-// dropCode removes a set's functions, and with them the guards of tables, before its state
-// is removed. What is somebody else's and depends on them keeps them where they are.
-func dropCode(ctx context.Context, conn *pgx.Conn, set migrations.Set) error {
-	note, err := readNote(ctx, conn, set.Name)
-	if err != nil || note.known && note.version < 1 {
-		return err
-	}
-	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		rows, _ := tx.Query(ctx, sqlDependents, set.Name)
-		dependents, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			return err
-		}
-		if len(dependents) > 0 {
-			return fmt.Errorf("other things depend on the schema %s; drop them first: %s", set.Name, strings.Join(dependents, ", "))
-		}
-		if _, err := tx.Exec(ctx, sqlNoPath); err != nil {
-			return err
-		}
-		rows, _ = tx.Query(ctx, sqlDropsOfCode, set.Name, set.Code.Names())
-		drops, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			return err
-		}
-		for _, drop := range drops {
-			if _, err := tx.Exec(ctx, drop); err != nil {
-				return err
-			}
-		}
-		if note.known {
-			_, err = tx.Exec(ctx, fmt.Sprintf(`COMMENT ON SCHEMA %s IS 'fencegate %[1]s state %d'`, set.Name, note.version))
-		}
-		return err
-	})
-}
-
-// forget removes a set's record, when the set is gone.
-func forget(ctx context.Context, conn *pgx.Conn, set migrations.Set) error {
-	_, err := conn.Exec(ctx, fmt.Sprintf(`DROP TABLE IF EXISTS %s; DELETE FROM fencegate.code WHERE name = '%s'`, stateTable(set.Name), set.Name))
-	return err
 }

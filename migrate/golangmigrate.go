@@ -23,26 +23,14 @@ import (
 // marks a step before it runs it, and leaves the mark where the step was interrupted;
 // and its errors repeat a whole file and hide what PostgreSQL said.
 
-// direction is up or down.
-type direction struct {
-	name string
-	step int
-	end  func(latest int) int // the version at which there is nothing more to do
-}
-
-var (
-	up   = direction{"up", 1, func(latest int) int { return latest }}
-	down = direction{"down", -1, func(int) int { return database.NilVersion }}
-)
-
 // runState gives golang-migrate a connection of its own, and one step of a set's state
 // at a time. A context that ends cancels the one that is under way, which is then rolled
 // back. (golang-migrate's own loop leaves a goroutine behind for each step that it read
 // ahead and did not run; one at most this way.)
 //
 // conn is the connection that holds the lock.
-func runState(ctx context.Context, conn *pgx.Conn, url string, set migrations.Set, dir direction) (err error) {
-	defer func() { err = wrap(fmt.Sprintf("migrate %s: state of the set %s", dir.name, set.Name), err) }()
+func runState(ctx context.Context, conn *pgx.Conn, url string, set migrations.Set) (err error) {
+	defer func() { err = wrap("migrate up: state of the set "+set.Name, err) }()
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
 		return err
@@ -80,12 +68,12 @@ func runState(ctx context.Context, conn *pgx.Conn, url string, set migrations.Se
 			return because(ctx, err)
 		case version > set.Latest:
 			return fmt.Errorf("the database is at version %d, which this program, at %d, does not know: use a newer program", version, set.Latest)
-		case version == dir.end(set.Latest):
+		case version == set.Latest:
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		}
-		if err := m.Steps(dir.step); err != nil {
+		if err := m.Steps(1); err != nil {
 			stopCancelling() // what follows is short
 			return because(ctx, explain(m, version, err))
 		}

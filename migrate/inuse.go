@@ -9,7 +9,7 @@ import (
 )
 
 // InUseError says that removing the migrations would leave tables without a
-// guard, or forget fences, or, where only the objects were to go, buckets.
+// guard, or forget fences or buckets.
 type InUseError struct {
 	Fences    int64
 	Protected []string // at most ten of the protected tables
@@ -17,9 +17,6 @@ type InUseError struct {
 }
 
 func (e *InUseError) Error() string {
-	if e.Buckets > 0 {
-		return fmt.Sprintf("migrate down would forget %d bucket(s) with their objects; force it if that is meant", e.Buckets)
-	}
 	var what []string
 	if e.Fences > 0 {
 		what = append(what, fmt.Sprintf("%d fence(s)", e.Fences))
@@ -27,7 +24,14 @@ func (e *InUseError) Error() string {
 	if len(e.Protected) > 0 {
 		what = append(what, "the protection of "+strings.Join(e.Protected, ", "))
 	}
-	return "migrate down would remove " + strings.Join(what, " and ") + ": stale writers could write again; force it if that is meant"
+	if e.Buckets > 0 {
+		what = append(what, fmt.Sprintf("%d bucket(s) with their objects", e.Buckets))
+	}
+	said := "migrate down would remove " + strings.Join(what, " and ")
+	if e.Fences > 0 || len(e.Protected) > 0 {
+		said += ": stale writers could write again"
+	}
+	return said + "; force it if that is meant"
 }
 
 const (
@@ -37,37 +41,46 @@ const (
 	sqlProtected    = `SELECT relation::text FROM fence.protected ORDER BY 1 LIMIT 10`
 )
 
+// What is counted stays as it is until the transaction ends. Writers that check go on.
+const sqlHold = `LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE`
+
 // inUse looks for what a removal would destroy.
-func inUse(ctx context.Context, conn *pgx.Conn, which Set) error {
+func inUse(ctx context.Context, tx pgx.Tx, goes []installed) error {
 	var e InUseError
-	var has bool
 	count := func(table, sql string, n *int64) error {
-		if err := conn.QueryRow(ctx, sqlIsThere, table).Scan(&has); err != nil || !has {
+		var has bool
+		if err := tx.QueryRow(ctx, sqlIsThere, table).Scan(&has); err != nil || !has {
 			return wrap("look for "+table, err)
 		}
-		return wrap("count "+table, conn.QueryRow(ctx, sql).Scan(n))
+		if _, err := tx.Exec(ctx, fmt.Sprintf(sqlHold, table)); err != nil {
+			return wrap("count "+table, err)
+		}
+		return wrap("count "+table, tx.QueryRow(ctx, sql).Scan(n))
 	}
-	if which == Objects {
-		if err := count("objects.buckets", sqlCountBuckets, &e.Buckets); err != nil || e.Buckets == 0 {
+	for _, set := range goes {
+		if set.Name == "objects" {
+			if err := count("objects.buckets", sqlCountBuckets, &e.Buckets); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := count("fence.resources", sqlCountFences, &e.Fences); err != nil {
 			return err
 		}
-		return &e
-	}
-	if err := count("fence.resources", sqlCountFences, &e.Fences); err != nil {
-		return err
-	}
-	if err := conn.QueryRow(ctx, sqlIsThere, "fence.protected").Scan(&has); err != nil {
-		return wrap("look for protected tables", err)
-	}
-	if has {
-		rows, _ := conn.Query(ctx, sqlProtected) // the error comes again from rows
-		tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
+		var has bool
+		if err := tx.QueryRow(ctx, sqlIsThere, "fence.protected").Scan(&has); err != nil || !has {
+			if err != nil {
+				return wrap("look for protected tables", err)
+			}
+			continue
+		}
+		rows, _ := tx.Query(ctx, sqlProtected) // the error comes again from rows
+		var err error
+		if e.Protected, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
 			return wrap("look for protected tables", err)
 		}
-		e.Protected = tables
 	}
-	if e.Fences > 0 || len(e.Protected) > 0 {
+	if e.Fences > 0 || len(e.Protected) > 0 || e.Buckets > 0 {
 		return &e
 	}
 	return nil

@@ -1,14 +1,14 @@
 // Package migrate applies and removes what fencegate keeps in a PostgreSQL database.
 //
 // The guarantee: each step is one transaction, so it is applied entirely or not at
-// all; processes that migrate one database at the same time go one by one; no step
-// locks a table of the users'; and fences are not removed by accident, because without
-// them nothing refuses a stale write.
+// all; processes that migrate one database at the same time go one by one; Up locks no
+// table of the users', and Down locks those that are protected, for a moment; and fences
+// are not removed by accident, because without them nothing refuses a stale write.
 //
 //	err := migrate.Up(ctx, url, migrate.All)             // all that is missing
 //	err = migrate.Up(ctx, url, migrate.Fence)            // the fence alone, as for fence/pgfence
 //	status, err := migrate.Look(ctx, url, migrate.All)   // what the database has, and what this program has
-//	err = migrate.Down(ctx, url, migrate.All, false)     // *migrate.InUseError where fences or protected tables exist
+//	err = migrate.Down(ctx, url, migrate.All, false)     // *migrate.InUseError where fences, protected tables or buckets exist
 //
 // The url is postgres://… of a login that may create roles and schemas. What is
 // applied is recorded in the schema fencegate, whatever the search_path. The SQL is
@@ -19,7 +19,6 @@ package migrate
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -56,7 +55,7 @@ func (k kit) up(ctx context.Context, url string, which Set) error {
 			return fmt.Errorf("migrate up: create the schema %s: %w", schema, err)
 		}
 		for _, set := range sets {
-			if err := runState(ctx, conn, url, set, up); err != nil {
+			if err := runState(ctx, conn, url, set); err != nil {
 				return err
 			}
 		}
@@ -79,70 +78,6 @@ func (k kit) needed(ctx context.Context, conn *pgx.Conn, set migrations.Set, whi
 		}
 	}
 	return &NeedError{Set: set.Name, Need: *set.Needs}
-}
-
-// Down removes everything that the migrations made, in this database and, where
-// nothing else uses them, the roles. It gives an [*InUseError] where fences or
-// protected tables exist, or buckets where only the objects are meant, unless forced.
-// The fence alone is not removed while the objects are there: [*NeededError]. A
-// database without migrations is success.
-func Down(ctx context.Context, url string, which Set, force bool) error {
-	k, err := embedded()
-	if err != nil {
-		return err
-	}
-	return k.down(ctx, url, which, force)
-}
-
-func (k kit) down(ctx context.Context, url string, which Set, force bool) error {
-	return withLock(ctx, url, func(conn *pgx.Conn) error {
-		status, err := k.mayChange(ctx, conn)
-		if err != nil || !status.recorded {
-			return wrap("migrate down", err)
-		}
-		if err := mayRemove(ctx, conn, status, which, force); err != nil {
-			return err
-		}
-		for _, set := range slices.Backward(k) {
-			if s, ok := status.of(set.Name); ok && which.has(set.Name) && s.recorded {
-				if err := remove(ctx, conn, url, set); err != nil {
-					return err
-				}
-			}
-		}
-		if status, err = k.look(ctx, conn, All); err != nil || status.Installed() {
-			return wrap("migrate down", err)
-		}
-		_, err = conn.Exec(ctx, sqlDropSchema)
-		return wrap("migrate down: drop the schema "+schema, err)
-	})
-}
-
-// mayRemove refuses what must not go, before anything is removed.
-func mayRemove(ctx context.Context, conn *pgx.Conn, status Status, which Set, force bool) error {
-	if s, ok := status.of("objects"); ok && which == Fence && s.Version > 0 {
-		return &NeededError{Set: "fence", By: "objects"}
-	}
-	for _, s := range status.Sets {
-		if which.has(s.Set) && s.Dirty && !s.noted {
-			return &DirtyError{Set: s.Set, Version: s.Version}
-		}
-	}
-	if force {
-		return nil
-	}
-	return inUse(ctx, conn, which)
-}
-
-// remove takes a set off: its code, its state, its record.
-func remove(ctx context.Context, conn *pgx.Conn, url string, set migrations.Set) error {
-	if err := dropCode(ctx, conn, set); err != nil {
-		return wrap("migrate down", err)
-	}
-	if err := runState(ctx, conn, url, set, down); err != nil {
-		return err
-	}
-	return wrap("migrate down", forget(ctx, conn, set))
 }
 
 // mayChange looks at the database, and refuses one that is not this program's to change.

@@ -10,7 +10,7 @@ DECLARE
 BEGIN
   FOREACH unwanted IN ARRAY ARRAY['fence_gateway', 'fence_writer', 'fence_owner'] LOOP
     IF NOT EXISTS (SELECT FROM pg_catalog.pg_auth_members m JOIN pg_catalog.pg_roles r ON r.oid = m.roleid
-                    WHERE r.rolname = unwanted AND m.member <> current_user::regrole) THEN
+                    WHERE r.rolname = unwanted AND m.member <> (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)) THEN
       BEGIN
         EXECUTE pg_catalog.format('DROP ROLE IF EXISTS %I', unwanted);
       EXCEPTION WHEN dependent_objects_still_exist OR insufficient_privilege OR internal_error THEN
