@@ -91,9 +91,9 @@ func (k kit) downIn(ctx context.Context, tx pgx.Tx, which Set, force bool) error
 }
 
 const (
-	sqlOwner      = `SELECT pg_catalog.pg_get_userbyid(nspowner) FROM pg_catalog.pg_namespace WHERE nspname = $1`
-	sqlStateTable = `SELECT version, dirty FROM `
-	owner         = "fence_owner"
+	sqlOwner     = `SELECT pg_catalog.pg_get_userbyid(nspowner) FROM pg_catalog.pg_namespace WHERE nspname = $1`
+	sqlVersionIn = `SELECT version, dirty FROM `
+	owner        = "fence_owner"
 )
 
 // versionOf is the state of a set that is ours: by the note or else the record, in a
@@ -120,7 +120,7 @@ func versionOf(ctx context.Context, tx pgx.Tx, set migrations.Set, meant bool) (
 		return 0, err
 	}
 	var version int
-	err = tx.QueryRow(ctx, sqlStateTable+stateTable(set.Name)).Scan(&version, &dirty)
+	err = tx.QueryRow(ctx, sqlVersionIn+stateTable(set.Name)).Scan(&version, &dirty)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return 0, nil

@@ -19,6 +19,7 @@ package migrate
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
