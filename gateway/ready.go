@@ -16,10 +16,13 @@ import (
 // takes writes. pg_has_role fails for a role that does not exist.
 const sqlReady = `SELECT to_regclass('fence.resources') IS NOT NULL,
        COALESCE((SELECT pg_has_role(oid, 'USAGE') FROM pg_roles WHERE rolname = 'fence_gateway'), false),
-       pg_is_in_recovery()`
+       pg_is_in_recovery(),
+       NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = to_regclass('fencegate.code')
+                      AND (c.relkind <> 'r' OR c.relhasrules OR c.relrowsecurity OR c.relhassubclass
+                        OR EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL))))`
 
-// sqlMinProgram: the oldest generation of programs that the schema's code serves.
-const sqlMinProgram = `SELECT COALESCE(max(min_program), 0) FROM fencegate.code`
+// sqlMinProgram: the oldest generation of programs that the code serves, of the sets that this gateway uses.
+const sqlMinProgram = `SELECT COALESCE(max(min_program), 0) FROM fencegate.code WHERE name = 'fence' OR $1`
 
 // checks are what readiness means.
 func (g *Gateway) checks() []api.Check {
@@ -31,8 +34,8 @@ func (g *Gateway) checks() []api.Check {
 }
 
 func (g *Gateway) checkPostgres(ctx context.Context) error {
-	var migrated, mayArm, standby bool
-	if err := g.pool.QueryRow(ctx, sqlReady).Scan(&migrated, &mayArm, &standby); err != nil {
+	var migrated, mayArm, standby, plain bool
+	if err := g.pool.QueryRow(ctx, sqlReady).Scan(&migrated, &mayArm, &standby, &plain); err != nil {
 		return fmt.Errorf("gateway login: %w", err)
 	}
 	switch {
@@ -42,9 +45,11 @@ func (g *Gateway) checkPostgres(ctx context.Context) error {
 		return errors.New("the gateway's login is not in fence_gateway; grant it: GRANT fence_gateway TO …")
 	case standby:
 		return errors.New("the database is a read-only standby")
+	case !plain: // reading it could run somebody's code
+		return errors.New("fencegate.code is not the table that migrations make; see: fencegate migrate status")
 	}
 	var oldest int
-	err := g.pool.QueryRow(ctx, sqlMinProgram).Scan(&oldest)
+	err := g.pool.QueryRow(ctx, sqlMinProgram, g.s3 != nil).Scan(&oldest)
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && (refused.Code == "42P01" || refused.Code == "3F000" || refused.Code == "42501") {
 		return nil // no such record, or not for this login: a dump without it
 	}

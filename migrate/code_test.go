@@ -17,15 +17,15 @@ import (
 // revise raises the revision of a set's code.
 func revise(t *testing.T, files fstest.MapFS, set string, revision int) {
 	t.Helper()
-	edit(t, files, set+"/code/manifest.txt", "\nrevision 1\n", fmt.Sprintf("\nrevision %d\n", revision))
+	edit(t, files, set+"/code/manifest.txt", "\nrevision 2\n", fmt.Sprintf("\nrevision %d\n", revision))
 }
 
-// newer is a newer program's sets: code revision 2 of both, with a function more in each.
+// newer is a newer program's sets: code revision 3 of both, with a function more in each.
 func newer(t *testing.T, more func(fstest.MapFS)) migrate.Kit {
 	t.Helper()
 	return kitOf(t, func(files fstest.MapFS) {
 		for _, set := range []string{"fence", "objects"} {
-			revise(t, files, set, 2)
+			revise(t, files, set, 3)
 			add(files, set+"/code/compat.sql", fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s.added_later() RETURNS integer LANGUAGE sql AS 'SELECT 2';
 REVOKE ALL ON FUNCTION %[1]s.added_later() FROM PUBLIC, fence_writer, fence_gateway;
 `, set))
@@ -170,12 +170,12 @@ func TestUpLocksNoTableOfTheUsers(t *testing.T) {
 	for i, lock := range []string{`LOCK TABLE work IN ACCESS EXCLUSIVE MODE`, `SELECT * FROM work FOR UPDATE`} {
 		inTheWay := blocker(t, pg, lock)
 		k := newer(t, func(files fstest.MapFS) {
-			edit(t, files, "fence/code/manifest.txt", "\nrevision 2\n", fmt.Sprintf("\nrevision %d\n", i+2))
+			edit(t, files, "fence/code/manifest.txt", "\nrevision 3\n", fmt.Sprintf("\nrevision %d\n", i+3))
 		})
 		if err := k.Up(t.Context(), pg.URL, migrate.All); err != nil {
 			t.Errorf("%s: %v", lock, err)
 		}
-		wantSaid(t, k, pg, true, fmt.Sprintf("fence state 1, code %d; objects state 1, code 2: up to date", i+2))
+		wantSaid(t, k, pg, true, fmt.Sprintf("fence state 1, code %d; objects state 1, code 3: up to date", i+3))
 		if err := inTheWay.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}

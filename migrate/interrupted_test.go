@@ -61,7 +61,7 @@ func TestAMigrationThatDiedInItsMiddleIsMadeGood(t *testing.T) {
 	inTheWay := blocker(t, pg, `CREATE SCHEMA fence`)
 	done := make(chan error, 1)
 	go func() { done <- migrate.Up(t.Context(), pg.URL, migrate.All) }()
-	waitFor(t, pg, "the first migration is under way", fmt.Sprintf(blockedOn, "-- Tables and roles%"))
+	waitFor(t, pg, "the first migration is under way", fmt.Sprintf(blockedOn, "%-- Tables and roles%"))
 	exec1(t, pg, endThem)
 	if err := <-done; err == nil {
 		t.Fatal("migrated although its connection died")
@@ -80,7 +80,7 @@ func TestAMigrationThatDiedBehindItsCommitIsMadeGood(t *testing.T) {
 	first := blocker(t, pg, `CREATE SCHEMA fence`)
 	done := make(chan error, 1)
 	go func() { done <- migrate.Up(t.Context(), pg.URL, migrate.All) }()
-	waitFor(t, pg, "the first migration is under way", fmt.Sprintf(blockedOn, "-- Tables and roles%"))
+	waitFor(t, pg, "the first migration is under way", fmt.Sprintf(blockedOn, "%-- Tables and roles%"))
 	second := blocker(t, pg, `LOCK TABLE fencegate.fence_state IN SHARE MODE`)
 	if err := first.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -175,6 +175,22 @@ func TestCausesCanBeLookedFor(t *testing.T) {
 		var malformed *pgconn.ParseConfigError
 		if err := call("postgres://%zz"); !errors.As(err, &malformed) {
 			t.Errorf("%s, malformed: %v", name, err)
+		}
+	}
+}
+
+// A newer set does not make up for one that is behind.
+func TestEachSetMustServeByItself(t *testing.T) {
+	t.Parallel()
+	fence := migrate.SetStatus{Set: "fence", Version: 2, Latest: 1, Revision: 3, LatestRevision: 2}
+	for objects, want := range map[migrate.SetStatus]bool{
+		{Set: "objects", Version: 1, Latest: 1, Revision: 2, LatestRevision: 2}: true,
+		{Set: "objects", Version: 1, Latest: 1, Revision: 3, LatestRevision: 2}: true,
+		{Set: "objects", Version: 1, Latest: 1, Revision: 0, LatestRevision: 2}: false,
+		{Set: "objects", Latest: 1, LatestRevision: 2}:                          false,
+	} {
+		if s := (migrate.Status{Sets: []migrate.SetStatus{fence, objects}}); s.Serves() != want {
+			t.Errorf("%s: serves %v", s, s.Serves())
 		}
 	}
 }

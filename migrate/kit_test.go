@@ -91,7 +91,7 @@ func TestTheFenceAloneGuards(t *testing.T) {
 	if s, err := migrate.Look(t.Context(), pg.OtherURL, migrate.Fence); err != nil || !s.UpToDate() || len(s.Sets) != 1 {
 		t.Errorf("status %v, %v", s, err)
 	}
-	wantSaid(t, kitOf(t, func(fstest.MapFS) {}), pg, false, "fence state 1, code 1; no objects (this program has state 1, code 1): migrate up")
+	wantSaid(t, kitOf(t, func(fstest.MapFS) {}), pg, false, "fence state 1, code 2; no objects (this program has state 1, code 2): migrate up")
 	exec1(t, pg, `CREATE TABLE work (by text)`)
 	exec1(t, pg, `SELECT fence.protect('work', under => 'work/')`)
 	exec1(t, pg, `GRANT INSERT ON work TO PUBLIC`)
@@ -192,11 +192,11 @@ func TestTheObjectsNeedAFenceThatIsNewEnough(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := newer(t, func(files fstest.MapFS) {
-		edit(t, files, "objects/code/manifest.txt", "\nneeds fence state 1 revision 1\n", "\nneeds fence state 1 revision 2\n")
+		edit(t, files, "objects/code/manifest.txt", "\nneeds fence state 1 revision 1\n", "\nneeds fence state 1 revision 3\n")
 	})
 	var need *migrate.NeedError
-	if err := k.Up(t.Context(), pg.URL, migrate.Objects); !errors.As(err, &need) || need.Need.Revision != 2 {
-		t.Errorf("on a fence of revision 1: %v", err)
+	if err := k.Up(t.Context(), pg.URL, migrate.Objects); !errors.As(err, &need) || need.Need.Revision != 3 {
+		t.Errorf("on a fence of revision 2: %v", err)
 	}
 	if err := k.Up(t.Context(), pg.URL, migrate.All); err != nil {
 		t.Error(err)

@@ -21,7 +21,7 @@ func TestAnInterruptEndsAMigrationThatWaitsForOthers(t *testing.T) {
 	defer interrupt()
 	done := make(chan error, 1)
 	go func() { done <- migrate.Up(ctx, pg.URL, migrate.All) }()
-	waitFor(t, pg, "the first migration is under way", fmt.Sprintf(blockedOn, "-- Tables and roles%"))
+	waitFor(t, pg, "the first migration is under way", fmt.Sprintf(blockedOn, "%-- Tables and roles%"))
 	interrupt()
 	select {
 	case err := <-done:
@@ -88,7 +88,7 @@ func TestAConnectionThatBreaksIsSaidWithoutTheMigrationsText(t *testing.T) {
 	inTheWay := blocker(t, pg, `CREATE SCHEMA fence`)
 	done := make(chan error, 1)
 	go func() { done <- migrate.Up(t.Context(), pg.URL, migrate.All) }()
-	waitFor(t, pg, "the first migration is under way", fmt.Sprintf(blockedOn, "-- Tables and roles%"))
+	waitFor(t, pg, "the first migration is under way", fmt.Sprintf(blockedOn, "%-- Tables and roles%"))
 	exec1(t, pg, endThem)
 	if err := <-done; err == nil || strings.Contains(err.Error(), "CREATE") || !strings.Contains(err.Error(), "57P01") || !strings.Contains(err.Error(), "migrate again") {
 		t.Errorf("got %.300v", err)

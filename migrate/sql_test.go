@@ -45,7 +45,7 @@ func TestThePlainSQLUpgradesFromWhatIsThere(t *testing.T) {
 		step(files, "fence", 2)
 		step(files, "objects", 2)
 		step(files, "objects", 3)
-		revise(t, files, "objects", 2)
+		revise(t, files, "objects", 3)
 	})
 	if err := k.Up(t.Context(), fresh.URL, migrate.All); err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestThePlainSQLUpgradesFromWhatIsThere(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wantSaid(t, k, pg, true, "fence state 2, code 1; objects state 3, code 2: up to date")
+	wantSaid(t, k, pg, true, "fence state 2, code 2; objects state 3, code 3: up to date")
 	if list := differences(catalogueOf(t, fresh.URL), catalogueOf(t, pg.URL)); len(list) > 0 {
 		t.Errorf("upgraded by hand is not as fresh:\n%s", strings.Join(list, "\n"))
 	}

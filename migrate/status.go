@@ -62,11 +62,15 @@ func (s Status) Newer() bool { return slices.ContainsFunc(s.Sets, SetStatus.newe
 
 func (s SetStatus) newer() bool { return s.Version > s.Latest || s.Revision > s.LatestRevision }
 
-// Serves reports whether this program may go on with the database: it is up to date, or
-// newer and does not say otherwise.
+// Serves reports whether this program may go on with the database: each set is up to date, or
+// newer, and none says that it needs a newer program.
 func (s Status) Serves() bool {
-	return (s.UpToDate() || s.Newer()) && s.MinProgram <= migrations.Program
+	behind := func(x SetStatus) bool { return !x.upToDate() && !x.newer() }
+	return s.PreRelease == 0 && len(s.Missing) == 0 && !s.NeedsNewerProgram() && !slices.ContainsFunc(s.Sets, behind)
 }
+
+// NeedsNewerProgram reports whether the database says that it is not for programs as old as this one.
+func (s Status) NeedsNewerProgram() bool { return s.MinProgram > migrations.Program }
 
 // String says it for people, in one line.
 func (s Status) String() string {
@@ -79,7 +83,7 @@ func (s Status) String() string {
 	}
 	said := strings.Join(sets, "; ") + ": "
 	switch {
-	case s.MinProgram > migrations.Program:
+	case s.NeedsNewerProgram():
 		return said + fmt.Sprintf("it needs a program of generation %d, and this one is of %d: use a newer program", s.MinProgram, migrations.Program)
 	case s.Newer():
 		return said + "newer than this program: use a newer program"

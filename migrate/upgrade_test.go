@@ -41,7 +41,7 @@ func next(t *testing.T) migrate.Kit {
 	t.Helper()
 	return kitOf(t, func(files fstest.MapFS) {
 		for _, set := range []string{"fence", "objects"} {
-			revise(t, files, set, 2)
+			revise(t, files, set, 3)
 		}
 		add(files, "fence/state/000002_noted.up.sql", `SET ROLE fence_owner;
 ALTER TABLE fence.resources ADD COLUMN noted text;

@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencegate/fencegate/migrate"
 )
@@ -25,11 +29,25 @@ func awaitSchema(ctx context.Context, url string, which migrate.Set, patience ti
 		look, cancel := context.WithTimeout(ctx, schemaAnswer)
 		state, err := migrate.Look(look, url, which)
 		cancel()
+		foreign, isForeign := errors.AsType[*migrate.ForeignRecordError](err)
 		switch {
-		case err != nil || state.Serves():
+		case err != nil && isAway(err), err == nil && state.Serves():
 			again.Stop()
 			return nil
-		case state.Newer(), state.PreRelease > 0: // waiting does not help
+		case isForeign:
+			again.Stop()
+			return withHint(fmt.Errorf("the database's schema: %w", foreign), exitFailed, "fencegate migrate status says more")
+		case err != nil && time.Since(begun) >= patience:
+			again.Stop()
+			return withHint(fmt.Errorf("the database's schema: %w", err), exitFailed, "fencegate migrate status, as this login, must answer; migrate up publishes what it reads")
+		case err != nil && !told:
+			log.Warn("the database does not say how far it is migrated: waiting", "error", err, "at most", patience)
+			told = true
+		case err != nil:
+		case state.NeedsNewerProgram():
+			again.Stop()
+			return withHint(fmt.Errorf("the database's schema: %s", state), exitFailed, "start a program as new as the schema")
+		case state.PreRelease > 0: // waiting does not help
 			again.Stop()
 			return withHint(fmt.Errorf("the database's schema: %s", state), exitFailed, "fencegate migrate status says more")
 		case time.Since(begun) >= patience:
@@ -46,4 +64,17 @@ func awaitSchema(ctx context.Context, url string, which migrate.Set, patience ti
 			return nil // as one that is asked to stop while it starts
 		}
 	}
+}
+
+// isAway reports whether a look failed because the server can't be reached or does not answer, which is
+// the gateway's to wait for.
+func isAway(err error) bool {
+	if _, ok := errors.AsType[*migrate.ForeignRecordError](err); ok {
+		return false
+	}
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return true
+	}
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	return !ok || strings.HasPrefix(refused.Code, "08") || strings.HasPrefix(refused.Code, "57P") || strings.HasPrefix(refused.Code, "53")
 }

@@ -73,7 +73,7 @@ func TestAnOlderSchemaIsWaitedForAndThenRefused(t *testing.T) {
 		waited <- awaitSchema(t.Context(), pg.WriterURL, migrate.All, time.Hour, slog.New(slog.NewTextHandler(told, nil)))
 	}()
 	<-told.told
-	runSQL(t, pg.URL, `UPDATE fencegate.fence_state SET version = 999999`) // a newer program migrates meanwhile
+	runSQL(t, pg.URL, `COMMENT ON SCHEMA fence IS 'fencegate fence state 999999, code 1 0123456789ab'; UPDATE fencegate.fence_state SET version = 999999`) // a newer program migrates meanwhile
 	if err := <-waited; err != nil {
 		t.Errorf("migrated meanwhile: %v", err)
 	}
@@ -105,5 +105,39 @@ func TestServeNeedsTheObjectsForTheS3PortOnly(t *testing.T) {
 	}
 	if err := awaitSchema(t.Context(), pg.OtherURL, migrate.All, 0, log); err == nil || !strings.Contains(err.Error(), "no objects") {
 		t.Errorf("with an S3 port: %v", err)
+	}
+}
+
+// Waiting for a migration does not make this program newer.
+func TestASchemaThatNeedsANewerProgramIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	pg, log := testenv.Postgres(t), slog.New(slog.DiscardHandler)
+	runSQL(t, pg.URL, `UPDATE fencegate.code SET min_program = 999 WHERE name = 'objects'`)
+	err := awaitSchema(t.Context(), pg.WriterURL, migrate.All, time.Hour, log)
+	if _, hint := classify(err); err == nil || !strings.Contains(err.Error(), "use a newer program") || strings.Contains(hint, "migrate up") {
+		t.Errorf("%v, %q", err, hint)
+	}
+	if err := awaitSchema(t.Context(), pg.WriterURL, migrate.Fence, 0, log); err != nil {
+		t.Errorf("without an S3 port: %v", err)
+	}
+}
+
+// A gateway must not serve where it can't tell what the database has.
+func TestServeNeedsToReadTheRecord(t *testing.T) {
+	t.Parallel()
+	pg, log := testenv.Postgres(t), slog.New(slog.DiscardHandler)
+	runSQL(t, pg.URL, `REVOKE ALL ON SCHEMA fencegate FROM PUBLIC`)
+	if err := awaitSchema(t.Context(), pg.WriterURL, migrate.All, 0, log); err == nil || !strings.Contains(err.Error(), "42501") {
+		t.Errorf("without the right: %v", err)
+	}
+	if err := migrate.Up(t.Context(), pg.URL, migrate.All); err != nil {
+		t.Fatal(err)
+	}
+	if err := awaitSchema(t.Context(), pg.WriterURL, migrate.All, 0, log); err != nil {
+		t.Errorf("migrated again: %v", err)
+	}
+	runSQL(t, pg.URL, `ALTER TABLE fencegate.code ENABLE ROW LEVEL SECURITY`)
+	if err := awaitSchema(t.Context(), pg.WriterURL, migrate.All, time.Hour, log); err == nil || !strings.Contains(err.Error(), "row-level security") {
+		t.Errorf("prepared: %v", err)
 	}
 }

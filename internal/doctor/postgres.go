@@ -218,6 +218,9 @@ func checkSchema(ctx context.Context, conn *pgx.Conn, url string) (f Finding, mi
 	const up = "Run: fencegate migrate up"
 	state, err := migrate.Look(ctx, url, migrate.All)
 	if err != nil {
+		if foreign, ok := errors.AsType[*migrate.ForeignRecordError](err); ok {
+			return fail(check, foreign.Error(), "Look whose it is before anybody migrates."), hasFence(ctx, conn)
+		}
 		return unseen(check, err), hasFence(ctx, conn)
 	}
 	switch {
@@ -225,7 +228,7 @@ func checkSchema(ctx context.Context, conn *pgx.Conn, url string) (f Finding, mi
 		return fail(check, state.String(), "Remove the pre-release's schema, by that pre-release; then: fencegate migrate up"), true
 	case !state.Installed() && !hasFence(ctx, conn):
 		return fail(check, "the database has no fence", up), false
-	case state.Newer():
+	case state.NeedsNewerProgram(), state.Newer():
 		return fail(check, state.String(), "Use a program as new as the schema."), true
 	case !state.UpToDate():
 		return fail(check, state.String(), up), true
