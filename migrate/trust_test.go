@@ -12,7 +12,7 @@ import (
 // A role that may create schemas must not get its code run by the administrator that migrates.
 func TestARecordThatAnotherRolePreparedIsNotUsed(t *testing.T) {
 	t.Parallel()
-	const make = `CREATE SCHEMA fencegate; CREATE FUNCTION fencegate.trap() RETURNS text LANGUAGE plpgsql AS $$BEGIN INSERT INTO public.ran VALUES (current_user); RETURN ''; END$$;
+	const traps = `CREATE SCHEMA fencegate; CREATE FUNCTION fencegate.trap() RETURNS text LANGUAGE plpgsql AS $$BEGIN INSERT INTO public.ran VALUES (current_user); RETURN ''; END$$;
 CREATE FUNCTION fencegate.trapped() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN INSERT INTO public.ran VALUES (current_user); RETURN new; END$$;`
 	const code = `CREATE TABLE fencegate.code (name text PRIMARY KEY, revision integer, hash text, min_program integer, applied_at timestamptz);`
 	for what, c := range map[string]struct {
@@ -33,7 +33,7 @@ CREATE POLICY p ON fencegate.code USING (fencegate.trap() = '')`, object: "the s
 		other := pg.Database + "_other"
 		exec1(t, pg, `CREATE ROLE "`+other+`"`)
 		exec1(t, pg, `DO $$BEGIN EXECUTE format('GRANT CREATE ON DATABASE %I TO "`+other+`"', current_database()); END$$`)
-		exec1(t, pg, `SET ROLE "`+other+`"; `+make+c.sql+`; RESET ROLE`)
+		exec1(t, pg, `SET ROLE "`+other+`"; `+traps+c.sql+`; RESET ROLE`)
 		status, look := migrate.Look(t.Context(), pg.URL, migrate.All)
 		for doing, err := range map[string]error{"status": look, "up": migrate.Up(t.Context(), pg.URL, migrate.All), "down": migrate.Down(t.Context(), pg.URL, migrate.All, true)} {
 			var e *migrate.ForeignRecordError
