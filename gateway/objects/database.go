@@ -54,10 +54,16 @@ func severity(e *pgconn.PgError) string {
 }
 
 // transient reports whether a refusal may not come again: a serialization
-// failure, a deadlock, or a server that starts or stops.
+// failure, a deadlock, a server that starts or stops, or a migration that changed
+// what the statement returns while it ran.
 func transient(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (strings.HasPrefix(pgErr.Code, "40") || strings.HasPrefix(pgErr.Code, "53") || strings.HasPrefix(pgErr.Code, "57P"))
+	return ok && (strings.HasPrefix(pgErr.Code, "40") || strings.HasPrefix(pgErr.Code, "53") || strings.HasPrefix(pgErr.Code, "57P") || redefined(pgErr))
+}
+
+// redefined is by the function of PostgreSQL that refuses: the SQLSTATEs, 42804 and 0A000, stand for much else.
+func redefined(err *pgconn.PgError) bool {
+	return err.Routine == "tupledesc_match" || err.Routine == "RevalidateCachedQuery"
 }
 
 // Once runs a statement that changes nothing, or whose effect nobody relies on.
