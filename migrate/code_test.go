@@ -139,9 +139,25 @@ func TestAFunctionThatNoSetHasIsNamed(t *testing.T) {
 	exec1(t, pg, `CREATE FUNCTION fence.use(resource text) RETURNS bigint LANGUAGE sql SECURITY DEFINER AS 'SELECT 1::bigint'`)
 	exec1(t, pg, `CREATE FUNCTION objects.rows_1() RETURNS void LANGUAGE sql AS ''`)
 	exec1(t, pg, `CREATE VIEW fence.old AS SELECT * FROM fence.resources`)
-	if list, want := outside(), []string{"fence.old", "fence.use(text)", "objects.rows_1()"}; !slices.Equal(list, want) {
+	// Named as those that protect makes, and not of their form.
+	exec1(t, pg, `CREATE FUNCTION fence.stamp_1(x text) RETURNS void LANGUAGE sql SECURITY DEFINER AS ''`)
+	exec1(t, pg, `CREATE FUNCTION fence.resource_of_99(x text) RETURNS text LANGUAGE sql AS 'SELECT x'`)
+	exec1(t, pg, `CREATE PROCEDURE fence.rows_98(x int) LANGUAGE sql AS ''`)
+	want := []string{"fence.old", "fence.resource_of_99(text)", "fence.rows_98(integer)", "fence.stamp_1(text)", "fence.use(text)", "objects.rows_1()"}
+	if list := outside(); !slices.Equal(list, want) {
 		t.Errorf("outside %v, want %v", list, want)
 	}
+}
+
+// A second look at one set while another one is behind.
+func TestWhatSomebodyDroppedIsPutBackWithAnotherSetsNewCode(t *testing.T) {
+	t.Parallel()
+	pg := setup(t)
+	up(t, pg.URL)
+	exec1(t, pg, `COMMENT ON SCHEMA fence IS 'fencegate fence state 1'`)
+	exec1(t, pg, `DROP FUNCTION objects.is_named(uuid)`)
+	up(t, pg.URL)
+	wantStatus(t, pg.URL, true, false)
 }
 
 func TestWhatSomebodyDroppedIsPutBack(t *testing.T) {

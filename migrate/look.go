@@ -91,6 +91,8 @@ func lookAtSet(ctx context.Context, conn querier, set migrations.Set, code codeR
 		s.Revision, s.Hash = code.revision, code.hash
 	case !noted: // a dump without the record, or migrated by other means
 		s.Version = max(note.version, 0)
+	case note.version < 0 && version > 0 && !s.Dirty:
+		s.Gone = true
 	case int64(note.version) != version:
 		s.Dirty = true
 	}
@@ -106,7 +108,10 @@ const (
 	// fence.protect makes for a table.
 	sqlNames = `SELECT n.nspname || '.' || p.proname || '(' || pg_catalog.oidvectortypes(p.proargtypes) || ')'
   FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
- WHERE n.nspname IN ('fence', 'objects') AND NOT (n.nspname = 'fence' AND p.proname ~ '^(rows|stamp|resource_of)_[0-9]+$')
+ WHERE n.nspname IN ('fence', 'objects') AND NOT (n.nspname = 'fence' AND p.prokind = 'f' AND (
+   p.proname ~ '^(rows|stamp)_[0-9]+$' AND p.pronargs = 0 AND p.prorettype = 'pg_catalog.trigger'::pg_catalog.regtype
+   OR p.proname ~ '^resource_of_[0-9]+$' AND EXISTS (SELECT FROM pg_catalog.pg_proc r
+     WHERE r.pronamespace = p.pronamespace AND r.proname = pg_catalog.replace(p.proname, 'resource_of_', 'rows_') AND r.pronargs = 0)))
 UNION ALL
 SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname IN ('fence', 'objects') AND c.relkind IN ('v', 'm')
@@ -115,16 +120,16 @@ SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.
 )
 
 // strangers compares the functions and views in the database with those of the sets: what
-// is missing, and what is there beside them. Where the code is not this program's, that
-// tells nothing.
+// is missing of those that are up to date, and, where all are, what is there beside them.
 func (k kit) strangers(ctx context.Context, tx pgx.Tx, status Status) (missing, outside []string, err error) {
 	var want, known []string
+	others := false // a set's code is not this program's: its functions are not known
 	for _, set := range k {
 		known = append(known, set.Code.Names()...)
 		if s, ok := status.of(set.Name); ok && s.upToDate() {
 			want = append(want, set.Code.Names()...)
 		} else if ok && s.Version > 0 {
-			return nil, nil, nil
+			others = true
 		}
 	}
 	if len(want) == 0 {
@@ -138,5 +143,9 @@ func (k kit) strangers(ctx context.Context, tx pgx.Tx, status Status) (missing, 
 	without := func(list, other []string) []string {
 		return slices.DeleteFunc(slices.Clone(list), func(f string) bool { return slices.Contains(other, f) })
 	}
-	return without(want, has), without(has, known), nil
+	missing = without(want, has)
+	if !others {
+		outside = without(has, known)
+	}
+	return missing, outside, nil
 }

@@ -43,7 +43,11 @@ func Up(ctx context.Context, url string, which Set) error {
 
 func (k kit) up(ctx context.Context, url string, which Set) error {
 	return withLock(ctx, url, func(conn *pgx.Conn) error {
-		if _, err := k.mayChange(ctx, conn); err != nil {
+		status, err := k.mayChange(ctx, conn)
+		if err == nil {
+			err = status.gone()
+		}
+		if err != nil {
 			return wrap("migrate up", err)
 		}
 		sets := slices.DeleteFunc(slices.Clone(k), func(set migrations.Set) bool { return !which.has(set.Name) })

@@ -25,6 +25,7 @@ type SetStatus struct {
 	Version        int    // of the state in the database; 0: none
 	Latest         int    // of this program
 	Dirty          bool   // a step to Version was interrupted, or what is applied is another one; migrating again makes it good
+	Gone           bool   // the record says Version, and somebody dropped the schema by hand
 	Revision       int    // of the code in the database; 0: none, or not any more since the state was changed
 	LatestRevision int    // of this program
 	Hash           string // of the code in the database, shortened
@@ -53,7 +54,7 @@ func (s Status) UpToDate() bool {
 }
 
 func (s SetStatus) upToDate() bool {
-	return s.Version == s.Latest && !s.Dirty && s.Revision == s.LatestRevision && !s.Changed
+	return s.Version == s.Latest && !s.Dirty && !s.Gone && s.Revision == s.LatestRevision && !s.Changed
 }
 
 // Newer reports whether a newer program migrated the database, which this one leaves
@@ -87,6 +88,8 @@ func (s Status) String() string {
 		return said + fmt.Sprintf("it needs a program of generation %d, and this one is of %d: use a newer program", s.MinProgram, migrations.Program)
 	case s.Newer():
 		return said + "newer than this program: use a newer program"
+	case s.gone() != nil:
+		return said + s.gone().Error()
 	case slices.ContainsFunc(s.Sets, func(x SetStatus) bool { return x.Dirty }):
 		return said + "a migration was interrupted: migrate up again"
 	case len(s.Missing) > 0:
@@ -119,6 +122,23 @@ func of(has, latest int) string {
 		return strconv.Itoa(has)
 	}
 	return fmt.Sprintf("%d of %d", has, latest)
+}
+
+// gone is the error of a set that was dropped by hand; nil: none was.
+func (s Status) gone() error {
+	if i := slices.IndexFunc(s.Sets, func(x SetStatus) bool { return x.Gone }); i >= 0 {
+		return &GoneError{Set: s.Sets[i].Set}
+	}
+	return nil
+}
+
+// GoneError says that somebody dropped a set's schema by hand. Making it anew would begin with
+// nothing: tokens would be accepted that the lost fences refused.
+type GoneError struct{ Set string }
+
+func (e *GoneError) Error() string {
+	return fmt.Sprintf("the schema %s was dropped by hand, and all that it kept is forgotten: restore it from a backup, "+
+		"or begin anew with fencegate migrate down, which clears the record, and then migrate up", e.Set)
 }
 
 // NewerError says that a newer program migrated the database.
