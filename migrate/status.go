@@ -88,7 +88,7 @@ func (s Status) String() string {
 		return said + fmt.Sprintf("it needs a program of generation %d, and this one is of %d: use a newer program", s.MinProgram, migrations.Program)
 	case s.Newer():
 		return said + "newer than this program: use a newer program"
-	case s.gone() != nil:
+	case s.Gone():
 		return said + s.gone().Error()
 	case slices.ContainsFunc(s.Sets, func(x SetStatus) bool { return x.Dirty }):
 		return said + "a migration was interrupted: migrate up again"
@@ -123,6 +123,9 @@ func of(has, latest int) string {
 	}
 	return fmt.Sprintf("%d of %d", has, latest)
 }
+
+// Gone reports whether somebody dropped a set's schema by hand; see [GoneError].
+func (s Status) Gone() bool { return s.gone() != nil }
 
 // gone is the error of a set that was dropped by hand; nil: none was.
 func (s Status) gone() error {

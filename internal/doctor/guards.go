@@ -2,10 +2,12 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 const (
@@ -63,7 +65,9 @@ const sqlOutdated = `SELECT relation::text, generation::text FROM fence.outdated
 func checkGenerations(ctx context.Context, conn *pgx.Conn) []Finding {
 	const check = "postgresql.generations"
 	outdated, err := collect[fault](ctx, conn, sqlOutdated)
-	if err != nil {
+	if missing, ok := errors.AsType[*pgconn.PgError](err); ok && missing.Code == "42P01" {
+		return nil // a schema that is not this version's, which its own check tells
+	} else if err != nil {
 		return []Finding{unseen(check, err)}
 	}
 	found := make([]Finding, len(outdated))

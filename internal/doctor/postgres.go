@@ -230,6 +230,8 @@ func checkSchema(ctx context.Context, conn *pgx.Conn, url string) (f Finding, mi
 		return fail(check, "the database has no fence", up), false
 	case state.NeedsNewerProgram(), state.Newer():
 		return fail(check, state.String(), "Use a program as new as the schema."), true
+	case state.Gone():
+		return fail(check, state.String(), "Restore the database from a backup. To begin anew: fencegate migrate down, then migrate up, and protect the tables again."), true
 	case !state.UpToDate():
 		return fail(check, state.String(), up), true
 	case len(state.Outside) > 0:
