@@ -12,18 +12,26 @@ import (
 func (n *node) run() {
 	defer close(n.done)
 	defer n.hangUp()
-	for range n.wake {
+	later := time.NewTimer(time.Hour)
+	defer later.Stop()
+	for {
+		select {
+		case <-n.wake:
+		case <-later.C:
+		}
 		if n.open() {
 			n.serve()
 		}
 		n.mu.Lock()
-		again, closed := len(n.queue) > 0, n.closed
+		again, owes, closed := len(n.queue) > 0, len(n.owed) > 0, n.closed
 		n.mu.Unlock()
 		switch {
 		case again:
 			n.signal()
 		case closed:
 			return
+		case owes:
+			later.Reset(resendEvery)
 		}
 	}
 }
@@ -32,7 +40,8 @@ func (n *node) run() {
 // is queued. Where it fails, it answers what is queued.
 func (n *node) open() bool {
 	n.mu.Lock()
-	idle := len(n.queue) == 0
+	n.dropOverdue()
+	idle := len(n.queue)+len(n.owed) == 0
 	n.mu.Unlock()
 	if idle {
 		return false
@@ -41,6 +50,7 @@ func (n *node) open() bool {
 		n.mu.Lock()
 		queue := n.queue
 		n.queue = nil
+		n.owe(queue, err)
 		n.mu.Unlock()
 		for _, o := range queue {
 			n.deliver(o, reply{err: err}) // nothing was sent
@@ -49,6 +59,7 @@ func (n *node) open() bool {
 	}
 	n.mu.Lock()
 	n.serving = true
+	n.queue, n.owed = append(n.owed, n.queue...), nil // in the order in which they were submitted
 	n.send()
 	return true
 }
@@ -210,13 +221,13 @@ func (n *node) answer(flight []*op) (lost bool, err error) {
 	}
 	for i, o := range flight {
 		lost = lost || errors.Is(n.replies[i].err, ErrQuarantined)
-		n.deliver(o, n.replies[i]) // from here on the op may be another's
+		n.deliver(o, o.settled(n.replies[i])) // from here on the op may be another's
 	}
 	return lost, nil
 }
 
-// fail answers for what was in flight on a link that is gone. What is queued
-// goes over the next one.
+// fail answers for what was in flight on a link that is gone: whether it took
+// effect is unknown. Releases go over the next one, once more, as does what is queued.
 func (n *node) fail(err error) {
 	n.mu.Lock()
 	n.writing.Lock() // whoever is sending has seen its ops
@@ -227,10 +238,14 @@ func (n *node) fail(err error) {
 	}
 	n.serving, n.busy = false, false
 	n.writing.Unlock()
+	unknown := n.resend(flight)
+	n.owe(unknown, err)
 	n.mu.Unlock()
 	n.hangUp()
-	for _, o := range flight {
-		n.deliver(o, failed(err))
+	for _, o := range unknown {
+		r := failed(err)
+		r.cut = true
+		n.deliver(o, r)
 	}
 }
 

@@ -5,77 +5,11 @@ import (
 	"context"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
-
-// opKind is what an op asks of a node.
-type opKind uint8
-
-const (
-	opAcquire opKind = iota // phase 1
-	opConfirm               // phase 2
-	opExtend
-	opRelease
-	opKinds // how many there are
-)
-
-// op is one call of a script on one node.
-type op struct {
-	kind     opKind
-	node     int
-	resource string
-	wakes    bool // release: this node may have a queue of waiters
-	ask
-	state atomic.Uint32
-	sink  sink
-}
-
-// ask is what an op says to each node alike.
-type ask struct {
-	owner   string
-	holder  string
-	ttl     int64     // ms
-	n       int64     // acquire: floor; confirm: token
-	expires time.Time // not sent from then on
-}
-
-// sink takes the reply to an op: exactly one for each op that was submitted.
-// It must not block.
-type sink interface{ deliver(r reply) }
-
-// States of an op. Whoever moves it away from queued decides.
-const (
-	opQueued uint32 = iota
-	opSent
-	opAbandoned
-)
-
-// abandon takes an op back. It reports false where the op was already sent: it
-// may take effect at any time from then on.
-func (o *op) abandon() bool { return o.state.CompareAndSwap(opQueued, opAbandoned) }
-
-// Codes of a script's reply, other than a positive number.
-const (
-	codeRefused   = 0  // acquire: held; confirm, extend: lost; release: not ours
-	codeUnknown   = -1 // the node is not admitted in this incarnation
-	codeExhausted = -2
-	codeMaxTTL    = -3
-)
-
-// reply is a node's answer to an op.
-type reply struct {
-	node   int
-	n      int64 // the code, or the counter of a grant
-	pttl   int64 // refused acquire: ms; else the node's maximum for codeMaxTTL
-	floor  int64 // refused acquire: counter
-	holder string
-	err    error // no answer: whether the op took effect is unknown, unless sent is false
-	sent   bool
-}
 
 // stallTimeout bounds how long a connection waits for its node. It is longer
 // than the node timeout on purpose: callers stop waiting first, while the
@@ -111,6 +45,7 @@ type node struct {
 	mu      sync.Mutex
 	queue   []*op
 	flight  []*op // sent in this order, not answered yet
+	owed    []*op // releases for the next link; see resend.go
 	busy    bool  // flight is on its way, or being sent
 	serving bool  // the link is up, bound to an incarnation, and being read
 	sentAt  time.Time
@@ -268,6 +203,10 @@ func (n *node) send() {
 	}
 	if _, err := k.conn.Write(n.out); err != nil {
 		_ = k.conn.Close() // the reader sees it, and answers for what was sent
+	}
+	if len(live) > 1 {
+		// A single call sets none. Left behind, this one would end the link under it.
+		_ = k.conn.SetWriteDeadline(time.Time{})
 	}
 	if cap(n.out) > 1<<20 {
 		n.out = nil

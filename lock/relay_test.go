@@ -13,7 +13,9 @@ import (
 // whoever sent them has hung up since.
 type relay struct {
 	addr     string
+	accepted atomic.Int64
 	losing   atomic.Bool
+	lose     atomic.Int64 // how many more are lost, besides
 	lost     atomic.Int64
 	requests gate
 	replies  gate
@@ -58,6 +60,7 @@ func newRelay(t *testing.T, server string) *relay {
 			if err != nil {
 				return
 			}
+			r.accepted.Add(1)
 			conns.Go(func() { r.carry(ctx, client, server) })
 		}
 	})
@@ -92,7 +95,7 @@ func (r *relay) pass(ctx context.Context, from, to net.Conn, g *gate, lossy bool
 		if err != nil || !g.pass(ctx) {
 			return
 		}
-		if lossy && r.losing.Load() {
+		if lossy && (r.losing.Load() || r.lose.Load() > 0 && r.lose.Add(-1) >= 0) {
 			r.lost.Add(1)
 			return
 		}

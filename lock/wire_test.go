@@ -187,6 +187,26 @@ func TestAMalformedReplyEndsTheConnection(t *testing.T) {
 	}
 }
 
+// Sent again without an end it would keep both sides busy until its lock is gone.
+func TestAReleaseUnderWhichEveryConnectionEndsIsGivenUp(t *testing.T) {
+	t.Parallel()
+	s := newImpostor(t, "?\r\n")
+	m := against(t, s)
+	if r := m.one(m.on("r", opRelease, newID())); r.err == nil || !r.sent || !r.cut {
+		t.Errorf("got %+v", r)
+	}
+	if n := len(s.accepted); n < 2 || n > 3 { // the third comes a second later
+		t.Errorf("%d connections for it; want the second try's", n)
+	}
+	<-s.accepted
+	<-s.accepted
+	select {
+	case <-s.accepted: // the node is owed it
+	case <-time.After(10 * resendEvery):
+		t.Error("not tried again")
+	}
+}
+
 // An answer that nobody asked for is nobody's: the ops of the batch before have
 // had theirs, and may be in use for something else.
 func TestAnUnaskedReplyIsGivenToNobody(t *testing.T) {

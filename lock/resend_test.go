@@ -1,0 +1,155 @@
+package lock_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// brisk is a node timeout for tests of connections that end: a connection waits
+// stall for its node then, the shortest time that there is.
+const (
+	brisk = 250 * time.Millisecond
+	stall = time.Second
+)
+
+// relayed is a configuration over n nodes with a relay before each.
+func relayed(t *testing.T, n int) (lock.Config, []*relay) {
+	t.Helper()
+	cfg := shared(t, n)
+	relays := make([]*relay, n)
+	for i := range relays {
+		relays[i] = newRelay(t, cfg.Nodes[i].Addr)
+		cfg.Nodes[i].Addr = relays[i].addr
+	}
+	return cfg, relays
+}
+
+func accepted(relays []*relay) (n int64) {
+	for _, r := range relays {
+		n += r.accepted.Load()
+	}
+	return n
+}
+
+func TestLeasesOfABurstAreReleasedAfterAQuietSecond(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range []int{1, 3, 5} {
+		t.Run(fmt.Sprintf("redis-%d", nodes), func(t *testing.T) {
+			t.Parallel()
+			cfg, relays := relayed(t, nodes)
+			cfg.NodeTimeout = brisk
+			l := started(t, cfg)
+			leases := make([]*lock.Lease, 32)
+			begin := make(chan struct{})
+			var burst sync.WaitGroup
+			for i := range leases {
+				burst.Go(func() {
+					<-begin
+					leases[i], _ = l.TryAcquire(t.Context(), fmt.Sprintf("r%d", i), lock.WithTTL(time.Minute))
+				})
+			}
+			close(begin)
+			burst.Wait()
+			<-time.After(stall + stall/5)
+			connections := accepted(relays)
+			for i, lease := range leases {
+				if lease == nil {
+					continue // the machine was too busy for it
+				}
+				if err := lease.Release(t.Context()); err != nil && !errors.Is(err, lock.ErrNodeTimeout) {
+					t.Errorf("release %d: %v", i, err)
+				}
+			}
+			if now := accepted(relays); now != connections {
+				t.Errorf("%d connections ended under the releases", now-connections)
+			}
+			for i := range leases {
+				free(t, l, fmt.Sprintf("r%d", i))
+			}
+		})
+	}
+}
+
+func TestAReleaseWhoseAnswerWasLostIsSentAgain(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range []int{1, 3, 5} {
+		t.Run(fmt.Sprintf("redis-%d", nodes), func(t *testing.T) {
+			t.Parallel()
+			cfg, relays := relayed(t, nodes)
+			l := started(t, cfg)
+			for range 5 {
+				lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
+				for _, r := range relays {
+					r.lose.Store(1)
+				}
+				must(t, lease.Release(t.Context()))
+				for _, r := range relays {
+					r.lose.Store(0)
+				}
+				free(t, l, "r")
+			}
+		})
+	}
+}
+
+func TestAnExtensionWhoseAnswersWereLostIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range []int{1, 3, 5} {
+		t.Run(fmt.Sprintf("redis-%d", nodes), func(t *testing.T) {
+			t.Parallel()
+			cfg, relays := relayed(t, nodes)
+			l := started(t, cfg)
+			lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
+			for range 5 {
+				for _, r := range relays {
+					r.lose.Store(1)
+				}
+				before := lease.Deadline()
+				must(t, lease.Extend(t.Context(), 2*time.Minute))
+				if !lease.Deadline().After(before) {
+					t.Error("the deadline stands where it was")
+				}
+				for _, r := range relays {
+					r.lose.Store(0)
+				}
+			}
+			release(t, lease)
+		})
+	}
+}
+
+// The acquire is executed when the node goes on, and its caller has long gone. It
+// is the node's release that was given up in the meantime.
+func TestANodeThatWasFrozenForSecondsKeepsNoGhostLock(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range []int{1, 3} {
+		t.Run(fmt.Sprintf("redis-%d", nodes), func(t *testing.T) {
+			t.Parallel()
+			cfg, servers := own(t, nodes, redisserver.Config{})
+			cfg.NodeTimeout = brisk
+			l := started(t, cfg)
+			eventually(t, 10*time.Second, "connections are up", func() bool {
+				lease, err := l.TryAcquire(t.Context(), "r")
+				return err == nil && lease.Release(t.Context()) == nil
+			})
+			freeze(t, servers[0])
+			lease, err := l.TryAcquire(t.Context(), "r", lock.WithTTL(time.Minute))
+			switch {
+			case nodes > 1:
+				must(t, err)
+				lease.ReleaseAsync()
+			case !errors.Is(err, lock.ErrNodeTimeout):
+				t.Fatalf("acquire on a frozen node: %v", err)
+			}
+			<-time.After(3 * stall) // the connection has ended, and so has the try for another
+			must(t, servers[0].Thaw())
+			free(t, l, "r")
+		})
+	}
+}
