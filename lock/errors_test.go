@@ -157,3 +157,17 @@ func TestErrorsOfTheContextAreJoined(t *testing.T) {
 	}
 	release(t, lease)
 }
+
+// A node that has not heard of a release yet names who held the lease before, perhaps for longer than it is held now.
+func TestARefusalNamesTheNewestHolder(t *testing.T) {
+	t.Parallel()
+	before, now := lock.Refusal{Holder: "before", PTTL: 9000, Floor: 7}, lock.Refusal{Holder: "now", PTTL: 400, Floor: 8}
+	for _, order := range [][]lock.Refusal{{before, now}, {now, before}} {
+		if holder, pttl := lock.HeldBy(order...); holder != "now" || pttl != 400 {
+			t.Errorf("%v: held by %q for %d ms", order, holder, pttl)
+		}
+	}
+	if holder, pttl := lock.HeldBy(now, lock.Refusal{Holder: "now", PTTL: 500, Floor: 8}); holder != "now" || pttl != 500 {
+		t.Errorf("the same lease on two nodes: %q for %d ms", holder, pttl)
+	}
+}

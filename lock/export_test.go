@@ -85,3 +85,18 @@ func (l *Locker) Forgive(ctx context.Context, node string) error {
 	}
 	return n.client.HSet(ctx, n.keys.h, "@incarnation", nonce, "@base", st.base, "@maxttl", l.cfg.MaxTTL.Milliseconds()).Err()
 }
+
+// Refusal is a node's refusal of an acquisition.
+type Refusal struct {
+	Holder      string
+	PTTL, Floor int64
+}
+
+// HeldBy is the holder that a round with these refusals names.
+func HeldBy(refusals ...Refusal) (holder string, pttl int64) {
+	r := &round{}
+	for i, f := range refusals {
+		r.count(reply{node: i, holder: f.Holder, pttl: f.PTTL, floor: f.Floor})
+	}
+	return r.held.holder, r.held.pttl
+}

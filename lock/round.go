@@ -37,6 +37,7 @@ type tally struct {
 	yes     int    // granted, confirmed, extended, deleted
 	no      int    // refused, lost, nothing to delete
 	failed  int    // no answer, or none that says yes or no
+	cut     int    // of these, links that ended before the answer came
 	maxTTL  int64  // of a node that found the TTL too long, ms; 0: none did
 	spent   bool   // a node has no tokens left in this epoch
 
@@ -100,6 +101,7 @@ func (r *round) send(set uint32, what ask) {
 		one := &r.ops[i]
 		one.kind, one.node, one.resource, one.ask, one.sink = r.kind, i, r.resource, what, r
 		one.wakes = r.kind == opRelease && r.l.wakes(home, i)
+		one.repeated = false
 		one.state.Store(opQueued)
 		if r.ends != nil {
 			r.beginNode(i)
@@ -134,6 +136,9 @@ func (r *round) count(rep reply) {
 	switch {
 	case rep.err != nil:
 		r.failed++
+		if rep.cut {
+			r.cut++
+		}
 		if rep.sent {
 			r.may |= bit
 		}
@@ -154,10 +159,11 @@ func (r *round) count(rep reply) {
 	default:
 		r.no++
 		h := &r.held
-		h.floor = max(h.floor, rep.floor)
-		if !h.known || rep.pttl >= h.pttl {
+		// A node that has not heard of a release yet names who held it before: the newest lease has counted highest.
+		if !h.known || rep.floor > h.floor || rep.floor == h.floor && rep.pttl >= h.pttl {
 			h.pttl, h.holder, h.known = rep.pttl, rep.holder, true
 		}
+		h.floor = max(h.floor, rep.floor)
 	}
 }
 
@@ -220,8 +226,8 @@ func (r *round) noQuorum() error {
 	return r.l.quorumError(r.operation, r.resource, r.causes)
 }
 
-// heldError is the refusal of a round that was refused: the latest expiry and
-// the highest counter that were seen.
+// heldError is the refusal of a round that was refused: the holder and expiry of
+// the newest lease, and the highest counter that were seen.
 func (r *round) heldError() *refusedError {
 	e := &refusedError{HeldError: leasing.HeldError{Resource: r.resource}, floor: fence.Token(r.held.floor)}
 	// Where several attempts may have collided nobody has the lock, and the
