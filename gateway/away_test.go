@@ -13,6 +13,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -111,6 +112,35 @@ func TestWithoutARedisQuorumNothingIsHalfDone(t *testing.T) {
 	// Correctness does not need Redis: writes under the current grant stay possible.
 	if _, err := conn.Exec(t.Context(), updateOrder, "without redis"); err != nil {
 		t.Errorf("write under the current grant: %v", err)
+	}
+}
+
+func TestIdleGatewaysAdmitANodeThatLostItsRun(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	nodes := testenv.OwnRedisWith(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
+	cfg := config(t, pg)
+	cfg.RedisNodes, cfg.MaxTTL = []lock.Node{{Addr: nodes[0].Addr}}, time.Second
+	c, other := start(t, cfg), start(t, cfg)
+	c.acquire("r", "1s", "0s")
+	sight, err := lock.New(lock.Config{Nodes: cfg.RedisNodes, KeyPrefix: cfg.KeyPrefix}) // as nodes status sees it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sight.Close() })
+	if err := errors.Join(nodes[0].Kill(), nodes[0].Restart(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for end := time.Now().Add(20 * time.Second); sight.Ping(t.Context()) != nil; <-ticker.C {
+		if time.Now().After(end) {
+			t.Fatalf("status: %+v", sight.Status(t.Context()))
+		}
+	}
+	for _, c := range []*client{c, other} {
+		c.want(http.StatusOK, "GET", "/readyz", nil)
+		c.acquire("r", "1s", "5s")
 	}
 }
 

@@ -38,7 +38,8 @@ type Locker struct {
 }
 
 // New makes a Locker. It connects to no node yet; before the first start of a
-// group call [Locker.Init].
+// group call [Locker.Init]. With an Armer it looks at the nodes in the background,
+// about once a second, and admits those that were lost.
 func New(cfg Config) (*Locker, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -57,6 +58,9 @@ func New(cfg Config) (*Locker, error) {
 	}
 	if len(l.nodes) == 1 {
 		l.nodes[0].double()
+	}
+	if l.admitsByItself() {
+		l.background.Go(l.watch)
 	}
 	return l, nil
 }
@@ -113,6 +117,7 @@ func (l *Locker) all() uint32 { return 1<<len(l.nodes) - 1 }
 // shorten one, so that a message that comes late takes nothing away from a holder.
 //
 // Without a quorum ([ErrNoQuorum]) the lease is still valid until its old deadline.
+// Where connections ended before their answers came, it is tried again at once.
 func (l *Locker) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
 	deadline, err := l.extend(ctx, ref, ttl)
 	if err != nil {
@@ -123,7 +128,7 @@ func (l *Locker) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration)
 
 func (l *Locker) extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (instant, error) {
 	ctx, end := l.begin(ctx, "extend", ref.Resource)
-	deadline, err := l.extendOnce(ctx, ref, ttl)
+	deadline, err := l.extendRounds(ctx, ref, ttl)
 	end(err)
 	if err != nil {
 		l.cfg.Metrics.Failed("extend", cause(err))
@@ -133,32 +138,48 @@ func (l *Locker) extend(ctx context.Context, ref leasing.Ref, ttl time.Duration)
 	return deadline, nil
 }
 
-func (l *Locker) extendOnce(ctx context.Context, ref leasing.Ref, ttl time.Duration) (instant, error) {
+func (l *Locker) extendRounds(ctx context.Context, ref leasing.Ref, ttl time.Duration) (instant, error) {
 	if err := validateRef(ref); err != nil {
 		return instant{}, err
 	}
 	if err := l.cfg.validateTTL(ttl); err != nil {
 		return instant{}, err
 	}
-	start := now()
 	ttl = ttl.Truncate(time.Millisecond)
-	deadline := start.add(l.validity(ttl))
+	end := time.Now().Add(l.cfg.NodeTimeout)
+	for rounds := 1; ; rounds++ {
+		deadline, cut, err := l.extendRound(ctx, ref, ttl)
+		if !cut || rounds == maxExtendRounds || ctx.Err() != nil || time.Now().After(end) {
+			return deadline, err
+		}
+	}
+}
+
+// maxExtendRounds bounds how often an extension is made again because links ended.
+const maxExtendRounds = 3
+
+// extendRound makes one round. It reports whether links that ended before the answer
+// came are why it has no quorum: another round, whose answers count alone and whose
+// TTL runs from its own start, may have one.
+func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Duration) (deadline instant, cut bool, err error) {
+	start := now()
+	deadline = start.add(l.validity(ttl))
 	r := l.newRound(opExtend, "extend", ref.Resource)
 	defer r.drop()
 	r.traced(ctx)
 	r.send(l.all(), ask{owner: ref.Owner, ttl: ttl.Milliseconds(), expires: start.mono.Add(l.cfg.NodeTimeout)})
-	err := r.wait(ctx)
+	err = r.wait(ctx)
 	switch {
 	case err != nil:
-		return instant{}, fmt.Errorf("extend %q: %w", ref.Resource, errors.Join(fence.ErrUnknown, err))
+		return instant{}, false, fmt.Errorf("extend %q: %w", ref.Resource, errors.Join(fence.ErrUnknown, err))
 	case r.yes >= l.quorum && !deadline.passed():
-		return deadline, nil
+		return deadline, false, nil
 	case r.maxTTL > 0:
-		return instant{}, overNodeMax(ttl, r.maxTTL)
+		return instant{}, false, overNodeMax(ttl, r.maxTTL)
 	case r.yes >= l.quorum, r.no > len(l.nodes)-l.quorum:
-		return instant{}, fmt.Errorf("extend %q: %w", ref.Resource, ErrLost)
+		return instant{}, false, fmt.Errorf("extend %q: %w", ref.Resource, ErrLost)
 	}
-	return instant{}, r.noQuorum()
+	return instant{}, r.cut > 0, r.noQuorum()
 }
 
 func overNodeMax(ttl time.Duration, maxMS int64) error {
@@ -168,8 +189,10 @@ func overNodeMax(ttl time.Duration, maxMS int64) error {
 
 // Release gives a lease back by its reference: compare-and-delete on all nodes.
 // It goes on when ctx ends; the node timeout bounds it. nil: a quorum no longer
-// holds the lock, and it was held until now. [ErrLost]: it was already gone.
-// [ErrNoQuorum]: it expires by itself at the latest.
+// holds the lock, and it was held until now. (Where a connection ended before the
+// answer came, the release is sent again, and nil says only that the lock is gone.)
+// [ErrLost]: it was already gone. [ErrNoQuorum]: the nodes hear of it when they are
+// reached again, and the lock expires by itself at the latest.
 func (l *Locker) Release(ctx context.Context, ref leasing.Ref) error {
 	ctx, end := l.begin(ctx, "release", ref.Resource)
 	err := l.release(ctx, ref)

@@ -1,0 +1,84 @@
+package lock
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// watch has lost nodes admitted where nobody asks for leases: whoever asks finds
+// them by the answer. It looks at each node once in one to two seconds, until the
+// Locker is closed. A group in which no node was ever admitted is left to
+// [Locker.Init], which needs no quarantine while nothing has begun.
+func (l *Locker) watch() {
+	looks := make([]looked, len(l.nodes))
+	for pause(l.ctx, time.Second+rand.N(time.Second)) == nil {
+		l.each(func(i int, n *node) {
+			if !l.looksAfter(n) {
+				looks[i].again(l.ctx, n)
+			}
+		})
+		used := false
+		for i := range looks {
+			used = used || looks[i].used
+		}
+		for i, n := range l.nodes {
+			if looks[i].lost(used) {
+				l.nodeLost(n)
+			}
+		}
+	}
+}
+
+// looksAfter reports whether a node's admission is under way in this process.
+func (l *Locker) looksAfter(n *node) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.admitting[n.index]
+}
+
+// looked is what the looks at a node found.
+type looked struct {
+	admitted *bound // when it was last seen so; nil: never
+	used     bool   // it was admitted once, or an admission has begun
+	missing  int    // looks in a row that found it not admitted
+}
+
+// lost reports whether the node has to be admitted. An empty node which this process
+// never saw admitted may be in the middle of a first start: it needs a second look.
+func (s *looked) lost(used bool) bool {
+	return s.missing > 0 && s.used || s.missing > 1 && used
+}
+
+func (s *looked) again(ctx context.Context, n *node) {
+	if s.admitted != nil && !n.cfg.watched() && n.is(ctx, s.admitted) {
+		s.missing = 0
+		return
+	}
+	st := n.state(ctx)
+	if st.err != nil {
+		s.missing = 0
+		return
+	}
+	s.used = s.used || st.incarnation != "" || st.quarantine > 0
+	if s.missing++; st.admitted {
+		s.admitted, s.missing = bindScripts(st.incarnation), 0
+	}
+}
+
+// is reports whether the node is known to be admitted in an incarnation still. It is
+// the cheap look: one round trip.
+func (n *node) is(ctx context.Context, b *bound) bool {
+	ctx, cancel := context.WithTimeout(ctx, stallTimeout)
+	defer cancel()
+	var nonce *redis.StringCmd
+	var scripts *redis.BoolSliceCmd
+	_, err := n.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		nonce = p.HGet(ctx, n.keys.h, "@incarnation")
+		scripts = p.ScriptExists(ctx, b.sha[opAcquire])
+		return nil
+	})
+	return err == nil && nonce.Val() == b.nonce && scripts.Val()[0]
+}
