@@ -17,6 +17,7 @@ import (
 
 const (
 	sqlBeginUpload = "SELECT objects.begin_upload($1, $2, $3, $4, $5, $6)"
+	sqlAttempted   = "SELECT EXISTS (SELECT FROM objects.versions WHERE bucket = $1 AND key = $2 AND invocation_id = $3)"
 	sqlCommitPut   = "SELECT version, modified, kept FROM objects.commit_put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 	sqlVersion     = "SELECT " + versionColumns + " FROM objects.versions WHERE id = $1"
 )
@@ -48,10 +49,26 @@ func (w *Writer) Put(ctx context.Context, p Put) (Stored, error) {
 }
 
 // announce makes a new blob known, and refuses at once what the commit would
-// refuse.
+// refuse. The commit answers a request whose earlier attempt took effect as that
+// one, whoever holds the lease by now: so the upload goes on.
 func (w *Writer) announce(ctx context.Context, p Change) (blob.ID, error) {
 	id := blob.NewID()
-	return id, w.db.Settle(ctx, Exec(sqlBeginUpload, UUID(id), p.Bucket, p.Key, p.Proof.Resource, int64(p.Proof.Token), p.Proof.SealHash))
+	err := w.db.Settle(ctx, Exec(sqlBeginUpload, UUID(id), p.Bucket, p.Key, p.Proof.Resource, int64(p.Proof.Token), p.Proof.SealHash))
+	if err != nil && w.attempted(ctx, p) {
+		err = nil
+	}
+	return id, err
+}
+
+// attempted reports whether an earlier attempt of the request took effect.
+func (w *Writer) attempted(ctx context.Context, p Change) (done bool) {
+	if p.Invocation == "" {
+		return false
+	}
+	err := w.db.Once(ctx, func(ctx context.Context, q Querier) error {
+		return q.QueryRow(ctx, sqlAttempted, p.Bucket, p.Key, p.Invocation).Scan(&done)
+	})
+	return err == nil && done
 }
 
 // maxWhole is how many bytes of a body are read before anything is stored: of a

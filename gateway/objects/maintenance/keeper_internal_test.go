@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/internal/testenv"
@@ -23,6 +25,7 @@ type uploads struct {
 
 	keeper *Keeper
 	store  blob.Store
+	admin  *pgxpool.Pool
 	reader *objects.Reader
 	writer *objects.Writer
 }
@@ -38,7 +41,7 @@ func newUploads(t *testing.T) *uploads {
 		t.Fatal(err)
 	}
 	log, db := slog.New(slog.DiscardHandler), objects.NewDatabase(testenv.PoolOf(t, pg.GatewayURL), 10*time.Second)
-	u := &uploads{T: t, keeper: New(db, store), store: store, reader: objects.NewReader(db, store, log)}
+	u := &uploads{T: t, keeper: New(db, store), store: store, admin: pg.Pool(t), reader: objects.NewReader(db, store, log)}
 	u.writer = objects.NewWriter(t.Context(), objects.Config{
 		DB: db, Store: store, Log: log, Reserve: 128, Owned: u.keeper.Owned, Decided: func(time.Duration) {},
 	}, u.reader)
@@ -62,9 +65,12 @@ func (*textBody) Err() error                        { return nil }
 func (*textBody) ETag() string                      { return "e" }
 func (*textBody) Checksum() (algorithm, sum string) { return "", "" }
 
-func (u *uploads) tryPut(key, text string) error {
+func (u *uploads) tryPut(key, text string) error { return u.attempt(key, text, "") }
+
+// attempt is one of a request.
+func (u *uploads) attempt(key, text, invocation string) error {
 	_, err := u.writer.Put(u.Context(), objects.Put{
-		Change: objects.Change{Bucket: "b", Key: key, Proof: objects.Proof{Resource: "b", Token: 1}},
+		Change: objects.Change{Bucket: "b", Key: key, Proof: objects.Proof{Resource: "b", Token: 1}, Invocation: invocation},
 		Size:   int64(len(text)), Body: &textBody{strings.NewReader(text)}, Attributes: func() objects.Attributes { return objects.Attributes{} },
 	})
 	return err
@@ -170,4 +176,55 @@ func TestAStoreThatIsMarkedMeanwhileIsOurs(t *testing.T) {
 	if err := New(u.keeper.db, empty).Claim(t.Context(), false); err == nil {
 		t.Error("an empty folder was taken for this database's")
 	}
+}
+
+// probing is a store whose first blob is looked at before it is deleted.
+type probing struct {
+	blob.Store
+
+	meanwhile func()
+}
+
+func (s *probing) Delete(ctx context.Context, id blob.ID) error {
+	s.meanwhile()
+	return s.Store.Delete(ctx, id)
+}
+
+// Two gateways start on an empty store: one looks while the other's probe lies there.
+func TestAProbeIsNotTakenForAnothersBlob(t *testing.T) {
+	t.Parallel()
+	u := newUploads(t)
+	var looked int
+	store := &probing{Store: u.store, meanwhile: func() {
+		looked++
+		if err := New(u.keeper.db, u.store).Check(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}}
+	if err := New(u.keeper.db, store).Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if looked == 0 {
+		t.Error("nobody looked")
+	}
+}
+
+// An upload was committed, its answer was lost, and the lease passed on before the client's next attempt.
+func TestASecondAttemptOfWhatWasDoneIsToldSo(t *testing.T) {
+	t.Parallel()
+	u := newUploads(t)
+	large := strings.Repeat("large", 64<<10)
+	if err := u.attempt("k", large, "request"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := u.admin.Exec(t.Context(), "SELECT fence.raise('b', 2, sha256('y'), 'the next holder')"); err != nil {
+		t.Fatal(err)
+	}
+	if err := u.attempt("k", large, "request"); err != nil {
+		t.Errorf("the same request: %v", err)
+	}
+	if err := u.attempt("k", large, "another request"); err == nil {
+		t.Error("a stale request was done")
+	}
+	u.wantRead("k", large)
 }

@@ -121,18 +121,23 @@ func (k *Keeper) recognise(ctx context.Context) error {
 	return err
 }
 
-// Check sees whether the store does what is relied upon ([blob.Probe]), and
-// that it is this database's. The error is a [*StoreOwnerError] where it is not.
-// Where PostgreSQL can't say, the first upload asks again.
+// Check sees that the store is this database's, and whether it does what is
+// relied upon ([blob.Probe]). The error is a [*StoreOwnerError] where it is
+// another's. Where PostgreSQL can't say whose it is, the first upload asks again.
+//
+// The mark comes before any bytes, the probe's too: a gateway that starts now
+// would take those of a store without a mark for another database's.
 func (k *Keeper) Check(ctx context.Context) error {
-	if err := blob.Probe(ctx, k.store); err != nil {
-		return err
-	}
 	err := k.Owned(ctx)
 	if _, foreign := errors.AsType[*StoreOwnerError](err); foreign || errors.Is(err, objects.ErrStoreFailed) {
 		return err
 	}
-	return nil
+	if err != nil {
+		if mark, markErr := k.store.Owner(ctx); markErr != nil || mark == "" {
+			return nil //nolint:nilerr // PostgreSQL is away, which is no fault of the store
+		}
+	}
+	return blob.Probe(ctx, k.store)
 }
 
 // Owned is nil while the store is known to be this database's. Before that each
