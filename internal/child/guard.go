@@ -29,6 +29,13 @@ func RemoveAtDeath(folder string) error { return guard.tell("d %s\n", folder) }
 // Removed says that a folder named to [RemoveAtDeath] needs no removal any more.
 func Removed(folder string) { _ = guard.tell("k %s\n", folder) }
 
+// UnmountAtDeath has the file system at a folder unmounted when this process ends
+// without having done so. The folder's path has no blanks.
+func UnmountAtDeath(folder string) error { return guard.tell("m %s\n", folder) }
+
+// Unmounted says that what was named to [UnmountAtDeath] is unmounted.
+func Unmounted(folder string) { _ = guard.tell("u %s\n", folder) }
+
 func (w *watchdog) add(pid int, sig syscall.Signal) error { return w.tell("+ %d %d\n", pid, int(sig)) }
 
 // remove is best effort: a watchdog that is gone watches nothing.

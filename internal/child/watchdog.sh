@@ -1,9 +1,10 @@
 # The watchdog of package child. It reads what to guard from stdin, one per line:
 #   + PID SIGNAL   end this process          - PID   it has ended
 #   d FOLDER       remove this folder        k FOLDER   it is removed, or to be kept
+#   m FOLDER       unmount what is there     u FOLDER   it is unmounted
 #   c HOST NAME    remove this container     g NAME     it is gone
 # The end of the input means that the process which wrote it is gone, in whatever way.
-pids= containers=
+pids= containers= mounts=
 set --
 while read -r op a b; do
   case $op in
@@ -18,6 +19,10 @@ while read -r op a b; do
       shift
       n=$((n - 1))
     done ;;
+  m) mounts="$mounts $a" ;;
+  u) left=
+    for entry in $mounts; do [ "$entry" = "$a" ] || left="$left $entry"; done
+    mounts=$left ;;
   c) containers="$containers $b@$a" ;;
   g) left=
     for entry in $containers; do [ "${entry%%@*}" = "$a" ] || left="$left $entry"; done
@@ -35,5 +40,6 @@ for entry in $pids; do
     sleep 0.1
   done
 done
+for entry in $mounts; do umount -l "$entry" 2>/dev/null; done
 for folder; do rm -rf -- "$folder" || { sleep 1; rm -rf -- "$folder"; }; done
 for entry in $containers; do docker -H "${entry#*@}" rm -f -v "${entry%%@*}" >/dev/null 2>&1; done

@@ -16,6 +16,8 @@ package clockshim
 import (
 	_ "embed"
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,35 +40,62 @@ type Clock struct {
 func New(t testing.TB) *Clock {
 	t.Helper()
 	dir := t.TempDir()
-	text, library := filepath.Join(dir, "clock.c"), filepath.Join(dir, "clock.so")
-	if err := os.WriteFile(text, []byte(source), 0o600); err != nil {
+	clock, err := Compile(dir)
+	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("cc", "-O1", "-shared", "-fPIC", "-o", library, text).CombinedOutput()
-	if err != nil {
-		t.Fatalf("clockshim: cc: %v\n%s", err, out)
-	}
-	return (&Clock{library: library}).Another(t)
+	t.Cleanup(func() { _ = clock.Close() })
+	return clock
 }
 
 // Another makes one more clock of the same shim.
 func (c *Clock) Another(t testing.TB) *Clock {
 	t.Helper()
-	file, err := os.Create(filepath.Join(t.TempDir(), "offset"))
+	other, err := c.In(filepath.Join(t.TempDir(), "offset"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = file.Close() })
-	other := &Clock{library: c.library, file: file}
-	if err := other.Set(0); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { _ = other.Close() })
 	return other
 }
 
+// Compile compiles the shim in a folder and makes a clock that is right. It needs a C compiler.
+func Compile(dir string) (*Clock, error) {
+	text, library := filepath.Join(dir, "clock.c"), filepath.Join(dir, "clock.so")
+	if err := os.WriteFile(text, []byte(source), 0o600); err != nil {
+		return nil, err
+	}
+	out, err := exec.Command("cc", "-O1", "-shared", "-fPIC", "-o", library, text).CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("clockshim: cc: %w\n%s", err, out)
+	}
+	return (&Clock{library: library}).In(filepath.Join(dir, "offset"))
+}
+
+// In makes one more clock of the same shim, with its offset in a new file. On the
+// zero Clock it is for programs that look at the file by themselves: without a shim.
+func (c *Clock) In(path string) (*Clock, error) {
+	file, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	other := &Clock{library: c.library, file: file}
+	if err := other.Set(0); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return other, nil
+}
+
+// Close lets go of the file, which stays with the processes that were started with it.
+func (c *Clock) Close() error { return c.file.Close() }
+
 // Env is what the process needs in its environment.
 func (c *Clock) Env() []string {
-	return []string{"LD_PRELOAD=" + c.library, "FENCEGATE_CLOCK=" + c.file.Name()}
+	env := []string{"FENCEGATE_CLOCK=" + c.file.Name()}
+	if c.library != "" {
+		env = append(env, "LD_PRELOAD="+c.library)
+	}
+	return env
 }
 
 // Set shifts the clock to d from what is right; negative: into the past.
