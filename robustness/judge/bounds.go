@@ -1,0 +1,196 @@
+package judge
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fencegate/fencegate/robustness/history"
+)
+
+const (
+	grace    = int64(10 * time.Second) // beyond a call's own deadline
+	recovery = int64(30 * time.Second) // from the end of the last fault until everything works
+	auditor  = 0                       // the auditor's number
+	everyone = -1                      // the client of a span that stopped all
+	probe    = "probe "                // a surface's prefix
+)
+
+// notFree are resources that were released or expired and could not be acquired.
+func notFree(res *resource) []Finding {
+	released := map[int64]*history.Op{}
+	for _, op := range res.ops {
+		if op.Action != history.Release || op.Outcome != history.Done {
+			continue
+		}
+		if r := released[op.Token]; r == nil || op.End < r.End {
+			released[op.Token] = op
+		}
+	}
+	var found []Finding
+	for _, op := range res.ops {
+		if op.Action != history.Acquire || op.Outcome != history.Refused || op.HeldBy == 0 {
+			continue
+		}
+		if r := released[op.HeldBy]; r != nil && r.End < op.Begin && !res.nodeAway(r.Begin, op.End) {
+			found = append(found, tell(NotFree, res.name, fmt.Sprintf(
+				"%s was refused at %s because token %d holds the lease, which %s had released at %s",
+				op.ID, res.at(op.End), op.HeldBy, r.ID, res.at(r.End)), op, r))
+		}
+	}
+	return append(found, auditorsWait(res)...)
+}
+
+// nodesReturn is how long after a fault a node of Redis may count for nothing yet: the longest lease, and its admission.
+const nodesReturn = int64(6 * time.Second)
+
+// nodeAway says that a node of Redis was at fault for somebody. A release is done when a majority has it, so where one node
+// can't be reached, whoever tries to acquire in the same moment may hear of the lease from one that has not heard of the
+// release yet.
+func (r *resource) nodeAway(from, to int64) bool {
+	return slices.ContainsFunc(r.outages, func(s history.Span) bool {
+		return strings.Contains(s.What, "redis") && s.From <= to && s.To+nodesReturn >= from
+	})
+}
+
+// auditorsWait are resources that the auditor did not get in time, by the tries of each round.
+func auditorsWait(res *resource) []Finding {
+	first := map[int]*history.Op{}
+	got := map[int]*history.Op{}
+	for _, op := range res.ops {
+		if op.Client != auditor || op.Action != history.Acquire || strings.HasPrefix(op.Surface, probe) {
+			continue
+		}
+		if first[op.Round] == nil {
+			first[op.Round] = op
+		}
+		if op.Outcome == history.Done && got[op.Round] == nil {
+			got[op.Round] = op
+		}
+	}
+	var found []Finding
+	for _, round := range slices.Sorted(maps.Keys(first)) {
+		began, won := first[round], got[round]
+		switch limit := began.Begin + recovery; {
+		case won != nil && won.End <= limit, won == nil && res.now != 0 && res.now <= limit:
+		case won != nil:
+			found = append(found, tell(NotFree, res.name, fmt.Sprintf("the auditor asked at %s and got it at %s only",
+				res.at(began.Begin), res.at(won.End)), began, won))
+		default:
+			found = append(found, tell(NotFree, res.name, fmt.Sprintf("the auditor asked at %s and never got it (%s %s)",
+				res.at(began.Begin), began.Code, began.Error), began))
+		}
+	}
+	return found
+}
+
+// late says that a call took longer than its deadline and 10 s, or has no answer although its client is at rest. What
+// was stopped meanwhile does not count.
+func (j *Judge) late(op *history.Op) (Finding, bool) {
+	where := fmt.Sprintf("client %d", op.Client)
+	if op.Outcome != history.Begun && op.End != 0 {
+		over := op.End - op.Limit - grace - j.stopped(op.Client, op.Begin, op.End)
+		if op.Limit == 0 || over <= 0 {
+			return Finding{}, false
+		}
+		return tell(Late, where, fmt.Sprintf("%s (%s %s) ended at %s, %s after its deadline",
+			op.ID, op.Surface, op.Action, seconds(op.End-j.start), seconds(op.End-op.Limit)), op), true
+	}
+	if j.killed(op) {
+		return Finding{}, false
+	}
+	if rest, ok := j.resting[op.Client]; ok && op.Begin <= rest {
+		return tell(Late, where, fmt.Sprintf("%s (%s %s) began at %s and has no answer, and its client is at rest since %s",
+			op.ID, op.Surface, op.Action, seconds(op.Begin-j.start), seconds(rest-j.start)), op), true
+	}
+	if op.Limit != 0 && j.now-op.Limit-grace-j.stopped(op.Client, op.Begin, j.now) > 0 {
+		return tell(Late, where, fmt.Sprintf("%s (%s %s) began at %s and has no answer, %s after its deadline",
+			op.ID, op.Surface, op.Action, seconds(op.Begin-j.start), seconds(j.now-op.Limit)), op), true
+	}
+	return Finding{}, false
+}
+
+// killed says that the process that made the call was ended.
+func (j *Judge) killed(op *history.Op) bool {
+	return slices.ContainsFunc(j.stops, func(s history.Span) bool {
+		return s.What == Killed && (s.Client == op.Client || s.Client == everyone) && op.Begin <= max(s.From, s.To)
+	})
+}
+
+// stopped is for how long a client did not run between two moments.
+func (j *Judge) stopped(client int, from, to int64) int64 {
+	var total int64
+	until := from
+	for _, s := range j.stops { // in the order of their beginnings
+		if s.Client != client && s.Client != everyone {
+			continue
+		}
+		a, b := max(s.From, until), min(s.To, to)
+		if b > a {
+			total += b - a
+			until = b
+		}
+	}
+	return total
+}
+
+// notRecovered are the probes of a round of which some action was never done within 30 s after the last fault, or was
+// not done any more later.
+func (j *Judge) notRecovered() []Finding {
+	type key struct {
+		round   int
+		surface string
+		action  history.Action
+	}
+	probes := map[key][]*history.Op{}
+	for _, op := range j.probes {
+		if healed, ok := j.healed[op.Round]; ok && (op.End == 0 || op.End > healed) {
+			k := key{op.Round, op.Surface, op.Action}
+			probes[k] = append(probes[k], op)
+		}
+	}
+	var found []Finding
+	for k, ops := range probes {
+		healed := j.healed[k.round]
+		limit := healed + recovery
+		in := func(op *history.Op) bool { return op.Outcome == history.Done && op.End <= limit }
+		if !slices.ContainsFunc(ops, in) && (j.now == 0 || j.now > limit) {
+			found = append(found, tell(NotRecovered, k.surface, fmt.Sprintf(
+				"in round %d no %s was done within 30 s after the faults were over at %s",
+				k.round, k.action, seconds(healed-j.start)), ops...))
+			continue
+		}
+		for _, op := range ops {
+			if op.Begin > limit && op.Outcome != history.Done {
+				found = append(found, tell(NotRecovered, k.surface, fmt.Sprintf(
+					"%s was told %s (%s %s) at %s, and the faults were over at %s",
+					op.ID, op.Outcome, op.Code, op.Error, seconds(op.End-j.start), seconds(healed-j.start)), op))
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b Finding) int { return cmp.Compare(a.Where+a.Text, b.Where+b.Text) })
+	return found
+}
+
+// leaks are sizes that are not flat: the last two samples of at least four are above one and a half of the least of the
+// first three, and the slack of their unit.
+func (j *Judge) leaks() []Finding {
+	var found []Finding
+	for _, name := range slices.Sorted(maps.Keys(j.sizes)) {
+		samples := j.sizes[name]
+		n := len(samples)
+		if n < 4 {
+			continue
+		}
+		unit := name[strings.LastIndexByte(name, ' ')+1:]
+		bound := 1.5*slices.Min(samples[:3]) + j.slack[unit]
+		if samples[n-2] > bound && samples[n-1] > bound {
+			found = append(found, tell(Leak, name, fmt.Sprintf("%g after %d samples, and %g at first; %g would be flat",
+				samples[n-1], n, slices.Min(samples[:3]), bound)))
+		}
+	}
+	return found
+}

@@ -1,0 +1,196 @@
+package judge
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/fencegate/fencegate/robustness/history"
+)
+
+// lostWrites are those that were acknowledged and have no effect, and effects that were undone.
+func lostWrites(res *resource) []Finding {
+	var found []Finding
+	for _, reg := range res.registers {
+		for _, op := range reg.writes {
+			if op.Outcome != history.Done || reg.stands(op.ID) || standsElsewhere(res, op) {
+				continue
+			}
+			switch {
+			case reg.wasLost(op.ID) && res.async:
+				res.excused["lost write"]++
+			case reg.wasLost(op.ID):
+				found = append(found, tell(LostWrite, reg.name, fmt.Sprintf(
+					"%s was acknowledged at %s, and a failover to a synchronous standby lost it", op.ID, res.at(op.End)), op))
+			default:
+				found = append(found, tell(LostWrite, reg.name, fmt.Sprintf(
+					"%s with token %d was acknowledged at %s and has no effect", op.ID, op.Token, res.at(op.End)), op))
+			}
+		}
+		found = append(found, undone(res, reg)...)
+	}
+	return found
+}
+
+// standsElsewhere says that the write has an effect on another of its registers: it is torn, not lost.
+func standsElsewhere(res *resource, op *history.Op) bool {
+	return slices.ContainsFunc(res.registers, func(reg *register) bool {
+		_, its := op.Based[reg.name]
+		return its && reg.stands(op.ID)
+	})
+}
+
+// undone are effects that the next one did not find.
+func undone(res *resource, reg *register) []Finding {
+	var found []Finding
+	before := ""
+	for _, e := range reg.chain {
+		if e.Overwrote != before {
+			found = append(found, tell(LostWrite, reg.name, fmt.Sprintf(
+				"%s (effect %d) overwrote %s, but the effect before it set %s", e.Value, e.Seq, named(e.Overwrote), named(before)),
+				res.writes[e.Value], res.writes[before], res.writes[e.Overwrote]))
+		}
+		before = e.Value
+	}
+	return found
+}
+
+// named is a value as people read it.
+func named(value string) string {
+	if value == "" {
+		return "nothing"
+	}
+	return value
+}
+
+// doneAnyway are writes that have an effect although their caller was told that nothing was done.
+func doneAnyway(res *resource) []Finding {
+	kinds := map[history.Outcome]Kind{history.Refused: RefusedButDone, history.Failed: FailedButDone}
+	var found []Finding
+	for _, reg := range res.registers {
+		for _, op := range reg.writes {
+			kind, ok := kinds[op.Outcome]
+			if !ok || !reg.stands(op.ID) && !reg.wasLost(op.ID) {
+				continue
+			}
+			found = append(found, tell(kind, reg.name, fmt.Sprintf(
+				"%s with token %d was told %s (%s) at %s and has an effect",
+				op.ID, op.Token, op.Outcome, op.Code, res.at(op.End)), op))
+		}
+	}
+	return found
+}
+
+// doneTwice are writes with two effects on one register. One that a failover took back does not count with one that
+// stands.
+func doneTwice(res *resource) []Finding {
+	var found []Finding
+	for _, reg := range res.registers {
+		for _, value := range slices.Sorted(maps.Keys(reg.at)) {
+			p := reg.at[value]
+			if value == "" || len(p.stands) < 2 {
+				continue
+			}
+			found = append(found, tell(DoneTwice, reg.name, fmt.Sprintf("%s has %d effects, at %d and %d of the order",
+				value, len(p.stands), p.stands[0], p.stands[1]), res.writes[value]))
+		}
+	}
+	return found
+}
+
+// fromNowhere are effects that no call wrote, or that it wrote otherwise, and values that no call wrote.
+func fromNowhere(res *resource) []Finding {
+	var found []Finding
+	for _, reg := range res.registers {
+		for _, e := range reg.chain {
+			if what := strange(res, reg, e); what != "" {
+				found = append(found, tell(FromNowhere, reg.name,
+					fmt.Sprintf("effect %d, %s with token %d, %s", e.Seq, named(e.Value), e.Token, what), res.writes[e.Value]))
+			}
+		}
+		for _, e := range reg.lost {
+			if what := strange(res, reg, e.Effect); what != "" {
+				found = append(found, tell(FromNowhere, reg.name,
+					fmt.Sprintf("effect %d, %s with token %d, which a failover took back, %s", e.Seq, named(e.Value), e.Token, what),
+					res.writes[e.Value]))
+			}
+		}
+		for _, op := range reg.reads {
+			if op.Saw != "" && res.wrote(reg, op.Saw) == nil {
+				found = append(found, tell(FromNowhere, reg.name,
+					fmt.Sprintf("%s saw %s at %s, which no call wrote there", op.ID, op.Saw, res.at(op.End)), op))
+			}
+		}
+	}
+	return found
+}
+
+// strange says what is wrong with an effect by itself.
+func strange(res *resource, reg *register, e Effect) string {
+	op := res.wrote(reg, e.Value)
+	switch {
+	case op == nil:
+		return "is of no call"
+	case e.Token == 0:
+		return "was made without a lease"
+	case op.Token != 0 && op.Token != e.Token:
+		return fmt.Sprintf("is of a call under token %d", op.Token)
+	case e.Resource != res.name:
+		return fmt.Sprintf("was made under the resource %q", e.Resource)
+	}
+	return ""
+}
+
+// torn are writes of several registers that changed only some, and rows whose file is not there.
+func torn(res *resource) []Finding {
+	var found []Finding
+	for _, op := range res.ops {
+		if op.Action != history.Write || len(op.Based) < 2 {
+			continue
+		}
+		var with, without string
+		lost := 0
+		for _, reg := range res.registers {
+			if _, its := op.Based[reg.name]; !its {
+				continue
+			}
+			if reg.wasLost(op.ID) {
+				lost++
+			}
+			if reg.stands(op.ID) {
+				with = reg.name
+			} else {
+				without = reg.name
+			}
+		}
+		switch {
+		case with != "" && without != "":
+			found = append(found, tell(Torn, without, fmt.Sprintf(
+				"%s (%s) has an effect on %s and none on %s", op.ID, op.Outcome, with, without), op))
+		case lost > 0 && lost < len(op.Based):
+			found = append(found, tell(Torn, without, fmt.Sprintf(
+				"%s (%s) had an effect on one register only, on the primary that failed", op.ID, op.Outcome), op))
+		}
+	}
+	return append(found, rowsWithoutFile(res)...)
+}
+
+// rowsWithoutFile are rows whose value was written together with a file that is not there.
+func rowsWithoutFile(res *resource) []Finding {
+	var found []Finding
+	for _, reg := range res.registers {
+		if len(reg.chain) == 0 {
+			continue
+		}
+		op := res.wrote(reg, reg.chain[len(reg.chain)-1].Value)
+		if op == nil {
+			continue
+		}
+		for _, file := range slices.Sorted(maps.Keys(op.Based)) {
+			if there, known := res.files[file]; known && !there {
+				found = append(found, tell(Torn, reg.name, fmt.Sprintf("%s names %s, which is not there", op.ID, file), op))
+			}
+		}
+	}
+	return found
+}

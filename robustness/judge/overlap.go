@@ -1,0 +1,83 @@
+package judge
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fencegate/fencegate/robustness/history"
+)
+
+// lease is how long its holder believed in it.
+type lease struct {
+	from, to int64
+	op       *history.Op // that acquired it
+}
+
+// overlap is what the leases of a resource come to, of which one began while the holder of an older one believed in it.
+type overlap struct {
+	count         int
+	longest       time.Duration
+	older, during lease // of the longest
+}
+
+func overlaps(res *resource) (o overlap) {
+	var believed lease
+	for i, l := range leases(res) {
+		if i > 0 && l.from < believed.to {
+			o.count++
+			if d := time.Duration(min(believed.to, l.to) - l.from); d > o.longest {
+				o.longest, o.older, o.during = d, believed, l
+			}
+		}
+		if l.to > believed.to {
+			believed = l
+		}
+	}
+	return o
+}
+
+// twoHolders is the finding of an overlap, where no clock of a node was set: locks exclude then. The fence is there
+// because clocks jump.
+func (o overlap) twoHolders(res *resource) Finding {
+	return tell(Overlap, res.name, fmt.Sprintf("%s got token %d at %s, and %s believed in token %d until %s, %v longer; this happened %d times",
+		o.during.op.ID, o.during.op.Token, res.at(o.during.from), o.older.op.ID, o.older.op.Token, res.at(o.older.to),
+		o.longest, o.count), o.during.op, o.older.op)
+}
+
+// leases are those that were granted, by their beginnings: each until it was released or revoked, or until its last
+// deadline.
+func leases(res *resource) []lease {
+	byToken := map[int64]*lease{}
+	for _, op := range res.granted {
+		if byToken[op.Token] == nil {
+			byToken[op.Token] = &lease{op.End, op.Until, op}
+		}
+	}
+	for _, op := range res.ops { // in the order of their beginnings
+		l := byToken[op.Token]
+		switch {
+		case l == nil || op.Begin > l.to:
+		case op.Action == history.Renew && op.Outcome == history.Done:
+			l.to = max(l.to, op.Until)
+		case op.Action == history.Release:
+			l.to = op.Begin
+		}
+	}
+	for _, op := range res.ops { // an operator takes a lease away before its time
+		for _, l := range byToken {
+			if op.Action == history.Revoke && op.Outcome != history.Refused && l.from < op.End {
+				l.to = min(l.to, op.Begin)
+			}
+		}
+	}
+	var sorted []lease
+	for _, l := range byToken {
+		if l.to > l.from {
+			sorted = append(sorted, *l)
+		}
+	}
+	slices.SortFunc(sorted, func(a, b lease) int { return cmp.Compare(a.from, b.from) })
+	return sorted
+}
