@@ -1,0 +1,79 @@
+package client
+
+import (
+	"context"
+	"time"
+)
+
+// shortestTTL is that of the shortest lease.
+const shortestTTL = 400 * time.Millisecond
+
+// pause is one pause of a program, at whichever of the places that a write offers.
+type pause struct {
+	w      *worker
+	until  time.Time // zero: there is none
+	tended bool      // the lease is renewed as long as the write lasts
+}
+
+// plan draws the pause for a write: none, a short one, to the lease's end or nearly,
+// to the end of its lock, or well past it.
+func (w *worker) plan(end time.Time) *pause {
+	now := time.Now()
+	p := &pause{w: w}
+	switch w.dice.below(8) {
+	case 0, 1, 2:
+	case 3:
+		p.until = now.Add(w.dice.between(time.Millisecond, 50*time.Millisecond))
+	case 4:
+		p.until = end.Add(w.dice.between(-25*time.Millisecond, 25*time.Millisecond))
+	case 5: // the lock lasts longer than its holder may believe in it
+		p.until = end.Add(w.dice.between(0, 120*time.Millisecond))
+	case 6:
+		p.until = end.Add(w.dice.between(25*time.Millisecond, 400*time.Millisecond))
+	default:
+		p.until = end.Add(w.dice.between(400*time.Millisecond, 2*time.Second))
+	}
+	return p
+}
+
+// long draws a pause that outlasts most leases, of a program that renews its own meanwhile.
+func (w *worker) long() *pause {
+	d := w.dice.between(300*time.Millisecond, 5*time.Second>>w.dice.below(3))
+	return &pause{w: w, until: time.Now().Add(d), tended: true}
+}
+
+// left is how long it is still to take.
+func (p *pause) left() time.Duration {
+	if p.until.IsZero() {
+		return 0
+	}
+	return max(time.Until(p.until), 0)
+}
+
+// take takes the pause here, or leaves it to a later place.
+func (p *pause) take(ctx context.Context) {
+	if d := p.nap(); d > 0 {
+		p.w.sleep(ctx, d)
+	}
+}
+
+// nap is take, for a pause that another program makes: how long it is.
+func (p *pause) nap() time.Duration {
+	d := p.left()
+	if d == 0 || p.w.dice.chance(2) {
+		return 0
+	}
+	p.until = time.Time{}
+	return d
+}
+
+// sleep ends early at rest.
+func (w *worker) sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-w.stop:
+	}
+}

@@ -1,0 +1,120 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fencegate/fencegate/robustness/history"
+)
+
+// Prober asks in the judge's name: whether every surface works again, whether
+// every resource is free, and what the registers hold in the end. It is used by
+// one goroutine at a time.
+type Prober struct {
+	p *process
+}
+
+// NewProber makes a prober. Its Config has the surfaces that it may be asked for, and one worker.
+func NewProber(cfg Config) (*Prober, error) {
+	cfg.Workers = 1
+	p, err := start(cfg, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &Prober{p}, nil
+}
+
+// Close frees what it holds.
+func (p *Prober) Close() error {
+	for _, name := range p.p.cfg.Surfaces { // they are the same
+		delete(p.p.surfaces, "probe "+name)
+		delete(p.p.surfaces, "audit "+name)
+	}
+	return p.p.close()
+}
+
+// ErrUnreadable says that a register could not be read under a lease, although nothing is at fault any more.
+var ErrUnreadable = errors.New("could not read")
+
+// probeTTL is that of the prober's leases.
+const probeTTL = 3 * time.Second
+
+// Turn acquires, reads, writes, reads again and releases by the surface, again and again until all of that was done or the
+// limit has passed. The calls are recorded as of the surface "probe SURFACE".
+func (p *Prober) Turn(ctx context.Context, round int, surface, resource string, limit time.Time) error {
+	return p.until(ctx, limit, func(ctx context.Context) error {
+		w, l, err := p.lease(ctx, round, "probe ", surface, resource)
+		if err != nil {
+			return err
+		}
+		defer l.forget()
+		if !w.read(ctx, l) {
+			return errors.New("could not be read")
+		}
+		if op := w.put1(ctx, l, &pause{w: w}); op.Outcome != history.Done {
+			return fmt.Errorf("was not written: %s: %s", op.Outcome, op.Error)
+		}
+		if l.known = nil; !w.read(ctx, l) {
+			return errors.New("could not be read again")
+		}
+		if surface != "conn-lease" && !w.release(ctx, l) { // the end of a connection is not answered
+			return errors.New("was not released")
+		}
+		return nil
+	})
+}
+
+// Audit acquires the resource by the surface and reads its registers, until that was done or the limit has passed. The
+// calls are recorded as of the surface "audit SURFACE".
+func (p *Prober) Audit(ctx context.Context, round int, surface, resource string, limit time.Time) error {
+	return p.until(ctx, limit, func(ctx context.Context) error {
+		w, l, err := p.lease(ctx, round, "audit ", surface, resource)
+		if err != nil {
+			return err
+		}
+		defer l.forget()
+		if !w.read(ctx, l) {
+			return fmt.Errorf("%w: %s", ErrUnreadable, resource)
+		}
+		w.release(ctx, l) // a later round does not use it
+		return nil
+	})
+}
+
+func (p *Prober) lease(ctx context.Context, number int, what, surface, resource string) (*worker, *lease, error) {
+	made, ok := p.p.surfaces[surface]
+	if !ok {
+		return nil, nil, fmt.Errorf("the prober has no surface %q", surface)
+	}
+	name := what + surface
+	p.p.surfaces[name] = made
+	w := &worker{round: &round{process: p.p, number: number}, dice: newDice(p.p.cfg.Seed, uint64(number))}
+	l := &lease{surface: name, resource: resource, ttl: probeTTL}
+	op := history.Op{Surface: name, Action: history.Acquire, Resource: resource}
+	op = w.call(ctx, op, longCall, func(ctx context.Context, op *history.Op) (err error) {
+		l.holding, err = made.acquire(ctx, ask{id: op.ID, resource: resource, ttl: probeTTL, try: true})
+		if err == nil {
+			op.Token, op.Until = l.token(), until(l.deadline())
+		}
+		return err
+	})
+	if op.Outcome != history.Done {
+		return nil, nil, fmt.Errorf("was not acquired: %s: %s", op.Outcome, op.Error)
+	}
+	return w, l, nil
+}
+
+// until tries until it succeeds or the limit has passed; then the last error is returned.
+func (p *Prober) until(ctx context.Context, limit time.Time, try func(context.Context) error) error {
+	pace := time.NewTicker(250 * time.Millisecond)
+	defer pace.Stop()
+	for {
+		err := try(ctx)
+		if err == nil || time.Now().After(limit) || ctx.Err() != nil {
+			return err
+		}
+		<-pace.C
+	}
+}

@@ -1,0 +1,199 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/robustness/history"
+)
+
+// What the surfaces of rows say to PostgreSQL.
+const (
+	rowKind   = "row:"
+	selectRow = `SELECT value FROM judged.registers WHERE resource = $1`
+	updateRow = `UPDATE judged.registers SET value = $1, token = $2 WHERE resource = $3`
+	useGrant  = `SELECT fence.use($1, $2)`
+)
+
+// connectTimeout is that of each host of an address which does not say one.
+const connectTimeout = 2 * time.Second
+
+// errNoRow says that the UPDATE found nothing to change.
+var errNoRow = &failure{outcome: history.Failed, code: "no-row", err: errors.New("the register is not there")}
+
+// rows is the part of a surface whose leases read and write the row of their resource.
+type rows struct{}
+
+func (rows) registers(resource string) []string { return []string{rowKind + resource} }
+
+// session is one connection to PostgreSQL, or to a gateway's port, as a driver has it.
+type session struct {
+	conn   *pgx.Conn
+	warned atomic.Bool // that a COMMIT did not wait for its standby
+}
+
+// connect opens a session with further startup options, which may hold a seal. Where the address does not bound the
+// time for one host, patience does; 0: only ctx.
+func connect(ctx context.Context, address string, options map[string]string, patience time.Duration) (*session, error) {
+	config, err := pgx.ParseConfig(address)
+	if err != nil {
+		return nil, err
+	}
+	config.ConnectTimeout = cmp.Or(config.ConnectTimeout, patience)
+	maps.Copy(config.RuntimeParams, options)
+	s := new(session)
+	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		if n.SeverityUnlocalized == "WARNING" && (n.Code == "57014" || n.Code == "57P01") {
+			s.warned.Store(true)
+		}
+	}
+	if s.conn, err = pgx.ConnectConfig(ctx, config); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// closeTimeout bounds taking leave.
+const closeTimeout = time.Second
+
+// close takes leave, and ends the session.
+func (s *session) close() {
+	if s == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	_ = s.conn.Close(ctx)
+}
+
+func (s *session) read(ctx context.Context, resource string) (string, error) {
+	var value string
+	err := s.conn.QueryRow(ctx, selectRow, resource).Scan(&value)
+	return value, sqlFailure(err, false)
+}
+
+// rowWrite is a write of one row.
+type rowWrite struct {
+	write
+
+	resource string
+	token    int64
+	grant    *fence.Grant // nil: the session has it already
+}
+
+// write sets the row by one statement, or in a transaction of its own.
+func (s *session) write(ctx context.Context, w rowWrite) error {
+	if w.grant == nil && w.chance(4) {
+		w.pause(ctx)
+		return s.commit(ctx, "UPDATE 1", updateRow, w.id, w.token, w.resource)
+	}
+	err := s.prepare(ctx, w)
+	if err == nil {
+		w.pause(ctx)
+		err = s.commit(ctx, "COMMIT", "COMMIT")
+	}
+	if err != nil && !s.conn.IsClosed() && s.conn.PgConn().TxStatus() != 'I' {
+		_, _ = s.conn.Exec(ctx, "ROLLBACK")
+	}
+	return err
+}
+
+// errGone says that the connection was closed before anything was sent.
+var errGone = &failure{outcome: history.Failed, code: "closed", err: errors.New("the connection is closed")}
+
+// commit sends what commits. want is the tag by which it says that it did.
+func (s *session) commit(ctx context.Context, want, sql string, args ...any) error {
+	if s.conn.IsClosed() {
+		return errGone
+	}
+	s.warned.Store(false)
+	tag, err := s.conn.Exec(ctx, sql, args...)
+	switch {
+	case err != nil:
+		return sqlFailure(err, true)
+	case tag.String() == "UPDATE 0":
+		return errNoRow
+	case tag.String() != want:
+		return &failure{outcome: history.Failed, code: tag.String(), err: fmt.Errorf("answered %s", tag)}
+	case s.warned.Load():
+		return &failure{outcome: history.Unknown, code: "unreplicated", err: errors.New("the wait for the standby was cancelled")}
+	}
+	return nil
+}
+
+// prepare begins a transaction and does all that comes before COMMIT.
+func (s *session) prepare(ctx context.Context, w rowWrite) error {
+	began := history.Now()
+	if _, err := s.conn.Exec(ctx, begin(w.write)); err != nil {
+		return sqlFailure(err, false)
+	}
+	if w.grant != nil {
+		if _, err := s.conn.Exec(ctx, useGrant, w.grant.Resource, w.grant.Presented()); err != nil {
+			return sqlFailure(err, false)
+		}
+	}
+	return sqlFailure(change(ctx, s.conn, w, began), false)
+}
+
+// begin is how the transaction begins.
+func begin(w write) string {
+	switch {
+	case w.chance(6):
+		return "BEGIN ISOLATION LEVEL REPEATABLE READ"
+	case w.chance(5):
+		return "BEGIN ISOLATION LEVEL SERIALIZABLE"
+	}
+	return "BEGIN"
+}
+
+// querier is what change needs of a connection or a transaction.
+type querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// change is what a program does in its transaction: at times it looks at the row first, at times it goes back to a
+// savepoint; it pauses between its statements.
+func change(ctx context.Context, in querier, w rowWrite, began int64) error {
+	if w.chance(2) {
+		var saw string
+		if err := in.QueryRow(ctx, selectRow, w.resource).Scan(&saw); err != nil {
+			return err
+		}
+		w.noted(began, rowKind+w.resource, saw)
+	}
+	w.pause(ctx)
+	if w.chance(5) {
+		for _, sql := range []string{"SAVEPOINT here", "", "ROLLBACK TO SAVEPOINT here"} {
+			if err := step(ctx, in, w, sql); err != nil {
+				return err
+			}
+		}
+		if w.grant != nil && w.chance(2) { // the presented grant was before the savepoint: it counts still
+			w.pause(ctx)
+		}
+	}
+	return step(ctx, in, w, "")
+}
+
+// step is one statement; "" is the UPDATE.
+func step(ctx context.Context, in querier, w rowWrite, sql string) error {
+	if sql != "" {
+		_, err := in.Exec(ctx, sql)
+		return err
+	}
+	tag, err := in.Exec(ctx, updateRow, w.id, w.token, w.resource)
+	if err == nil && tag.RowsAffected() != 1 {
+		return errNoRow
+	}
+	return err
+}
