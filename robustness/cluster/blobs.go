@@ -1,0 +1,173 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/child"
+)
+
+// Blobs is the S3 service that keeps the gateways' blobs, on the file system of [Disk].
+type Blobs struct {
+	Name    string // "blobs"
+	Addr    string // host:port, past every relay
+	LogFile string
+
+	spec child.Spec // without its log
+
+	mu     sync.Mutex
+	proc   *child.Process // the one that runs, or ran last
+	starts int
+	frozen bool
+}
+
+// As package s3posix has them: a gateway that is told others does not start.
+const (
+	blobsAccess = "upstream"
+	blobsSecret = "upstream-secret"
+	blobsBucket = "blobs"
+)
+
+// startService starts the S3 service on a folder.
+func (c *Cluster) startService(ctx context.Context, folder string) error {
+	port, err := child.FreePort()
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(c.dir, "blobs")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	b := &Blobs{Name: "blobs", Addr: fmt.Sprintf("127.0.0.1:%d", port), LogFile: filepath.Join(dir, "log")}
+	b.spec = child.Spec{Path: c.opts.BlobS3, Args: []string{folder, b.Addr}, Dir: dir, DeathSignal: syscall.SIGKILL}
+	c.Blobs = b
+	c.files = filepath.Join(folder, "data", blobsBucket)
+	c.blobEnv = []string{"AWS_ACCESS_KEY_ID=" + blobsAccess, "AWS_SECRET_ACCESS_KEY=" + blobsSecret}
+	return b.Restart(ctx)
+}
+
+// location is as serve's --blobs where the way to the service leads over addr.
+func (b *Blobs) location(addr string) string {
+	query := url.Values{"endpoint": {"http://" + addr}, "region": {"us-east-1"}, "path-style": {"true"}}
+	return "s3://" + blobsBucket + "/fencegate?" + query.Encode()
+}
+
+// Kill ends the service as kill -9 does. It stays down until [Blobs.Restart].
+func (b *Blobs) Kill() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.kill()
+	return nil
+}
+
+func (b *Blobs) kill() {
+	if b.proc != nil {
+		b.proc.Kill()
+	}
+	b.frozen = false
+}
+
+// Restart kills the service where it runs, and returns when the new one answers.
+func (b *Blobs) Restart(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.kill()
+	log, err := os.OpenFile(b.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	spec := b.spec
+	spec.Log = log
+	if b.proc, err = child.Start(spec); err != nil {
+		return err
+	}
+	b.starts++
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	err = until(ctx, 20*time.Millisecond, b.Name+" answers", func() error { return b.answers(ctx) })
+	if err != nil {
+		return fmt.Errorf("%w%s", err, lastLines(b.LogFile))
+	}
+	return nil
+}
+
+// answers says that the service answers, whatever it says to somebody without credentials.
+func (b *Blobs) answers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+b.Addr+"/", nil)
+	if err != nil {
+		return err
+	}
+	req.Close = true
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	return res.Body.Close()
+}
+
+// Freeze stops the service where it stands.
+func (b *Blobs) Freeze() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	err := child.Freeze(b.proc.Pid())
+	b.frozen = err == nil
+	return err
+}
+
+// Thaw lets it go on.
+func (b *Blobs) Thaw() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.thaw()
+}
+
+func (b *Blobs) thaw() error {
+	if !b.frozen {
+		return nil
+	}
+	b.frozen = false
+	if err := b.proc.Signal(syscall.SIGCONT); !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+// Pid is the process's id, of the last one where none runs.
+func (b *Blobs) Pid() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.proc.Pid()
+}
+
+// heal brings the service to where it runs, thawed.
+func (b *Blobs) heal(ctx context.Context) error {
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	err := b.thaw()
+	down := !alive(b.proc.Pid())
+	b.mu.Unlock()
+	if down {
+		err = errors.Join(err, b.Restart(ctx))
+	}
+	return err
+}
+
+func (b *Blobs) close() error {
+	if b == nil {
+		return nil
+	}
+	return b.Kill()
+}

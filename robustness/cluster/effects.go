@@ -1,0 +1,91 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/robustness/judge"
+)
+
+// Setup makes the rows of a round's resources, with the value "".
+func (c *Cluster) Setup(ctx context.Context, resources []string) error {
+	conn, err := c.Primary().Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, guardsOff); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, newRows, resources)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, guardsOn)
+		return err
+	})
+}
+
+// The guards are ALWAYS, so a replica's role does not silence them. The lock keeps every other writer out meanwhile.
+const (
+	newRows   = "INSERT INTO judged.registers (resource) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING"
+	guardsOff = `SET LOCAL lock_timeout = '20s';
+DO $$ DECLARE t record; BEGIN
+  LOCK TABLE judged.registers IN SHARE ROW EXCLUSIVE MODE;
+  CREATE TEMPORARY TABLE silenced ON COMMIT DROP AS
+    SELECT tgname FROM pg_trigger WHERE tgrelid = 'judged.registers'::regclass AND tgenabled = 'A' AND NOT tgisinternal;
+  FOR t IN SELECT tgname FROM silenced LOOP
+    EXECUTE format('ALTER TABLE judged.registers DISABLE TRIGGER %I', t.tgname);
+  END LOOP;
+END $$`
+	guardsOn = `DO $$ DECLARE t record; BEGIN
+  FOR t IN SELECT tgname FROM silenced LOOP
+    EXECUTE format('ALTER TABLE judged.registers ENABLE ALWAYS TRIGGER %I', t.tgname);
+  END LOOP;
+END $$`
+)
+
+// Effects reads the effects after a seq, in order, from the primary itself.
+func (c *Cluster) Effects(ctx context.Context, after int64) ([]judge.Effect, error) {
+	return effectsOf(ctx, c.Primary(), after)
+}
+
+const readEffects = `
+SELECT seq, register, value, overwrote, resource, token, coalesce(version::text, '') AS version, lsn::text AS lsn
+FROM judged.effects WHERE seq > $1 ORDER BY seq`
+
+func effectsOf(ctx context.Context, p *Postgres, after int64) ([]judge.Effect, error) {
+	conn, err := p.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	rows, err := conn.Query(ctx, readEffects, after)
+	if err != nil {
+		return nil, err
+	}
+	effects, err := pgx.CollectRows(rows, pgx.RowToStructByPos[judge.Effect])
+	if err != nil {
+		return nil, fmt.Errorf("effects of %s: %w", p.Name, err)
+	}
+	return effects, nil
+}
+
+// missing are the effects of one list that another has not: seq may be given out again after a failover, but not at
+// the same place of the WAL with the same content.
+func missing(from, in []judge.Effect) []judge.Effect {
+	has := make(map[judge.Effect]bool, len(in))
+	for _, e := range in {
+		has[e] = true
+	}
+	var lost []judge.Effect
+	for _, e := range from {
+		if !has[e] {
+			lost = append(lost, e)
+		}
+	}
+	return lost
+}

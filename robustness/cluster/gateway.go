@@ -1,0 +1,286 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/child"
+	"github.com/fencegate/fencegate/internal/testenv/clockshim"
+)
+
+// Gateway is one fencegate serve. Its supervisor starts it again, 100 ms after it ended, in whatever way.
+type Gateway struct {
+	Name        string // "gateway-1" …
+	API, PG, S3 string // host:port, past every relay
+	LogFile     string
+
+	spec  child.Spec // without its log
+	clock *clockshim.Clock
+	ended sync.WaitGroup
+	quit  chan struct{}
+	once  sync.Once
+
+	mu       sync.Mutex
+	proc     *child.Process // the one that runs, or ran last
+	starts   int
+	frozen   bool
+	absent   bool          // it is to stay down
+	changed  chan struct{} // closed when absent ends
+	endings  []string      // how it ended, when nobody had ended it
+	expected bool          // somebody ends it
+}
+
+// restartAfter is how long the supervisor waits, as systemd does by default.
+const restartAfter = 100 * time.Millisecond
+
+func (g *Gateway) supervise() error {
+	g.quit, g.changed = make(chan struct{}), make(chan struct{})
+	proc, err := g.start()
+	if err != nil {
+		return err
+	}
+	g.ended.Go(func() {
+		for {
+			select {
+			case <-proc.Done():
+			case <-g.quit:
+				return
+			}
+			g.note(proc)
+			if proc = g.again(); proc == nil {
+				return
+			}
+		}
+	})
+	return nil
+}
+
+func (g *Gateway) start() (*child.Process, error) {
+	log, err := os.OpenFile(g.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	spec := g.spec
+	spec.Log = log
+	proc, err := child.Start(spec)
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.proc, g.frozen, g.expected = proc, false, false
+	g.starts++
+	return proc, nil
+}
+
+// note keeps how the process ended, where nobody had asked for it.
+func (g *Gateway) note(proc *child.Process) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.expected {
+		g.endings = append(g.endings, fmt.Sprintf("%s (process %d) ended by itself: %v", g.Name, proc.Pid(), proc.Err()))
+	}
+}
+
+// again starts the gateway when it may run; nil: the supervision is over.
+func (g *Gateway) again() *child.Process {
+	timer := time.NewTimer(restartAfter)
+	defer timer.Stop()
+	for {
+		select {
+		case <-g.quit:
+			return nil
+		case <-timer.C:
+		}
+		g.mu.Lock()
+		absent, changed := g.absent, g.changed
+		g.mu.Unlock()
+		if absent {
+			select {
+			case <-g.quit:
+				return nil
+			case <-changed:
+			}
+		}
+		if proc, err := g.start(); err == nil {
+			return proc
+		}
+		timer.Reset(restartAfter)
+	}
+}
+
+func (g *Gateway) process() *child.Process {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.proc
+}
+
+// expect says that the process's end is wanted.
+func (g *Gateway) expect() *child.Process {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.expected = true
+	return g.proc
+}
+
+// Pid is the process's id, of the last one where none runs.
+func (g *Gateway) Pid() int { return g.process().Pid() }
+
+// Starts is how often the gateway was started: one more than its restarts.
+func (g *Gateway) Starts() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.starts
+}
+
+// Kill ends the process as kill -9 does. The supervisor starts it again.
+func (g *Gateway) Kill() error {
+	g.expect().Kill()
+	return nil
+}
+
+// stopPatience is longer than serve's drain timeout.
+const stopPatience = 15 * time.Second
+
+// Stop asks the process to end, by SIGTERM, and returns when it has. The supervisor starts it again.
+func (g *Gateway) Stop(ctx context.Context) error {
+	if err := g.Thaw(); err != nil {
+		return err
+	}
+	proc := g.expect()
+	_ = proc.Signal(syscall.SIGTERM) // one that has ended needs none
+	ctx, cancel := context.WithTimeout(ctx, stopPatience)
+	defer cancel()
+	select {
+	case <-proc.Done():
+		return proc.Err()
+	case <-ctx.Done():
+		return fmt.Errorf("%s does not stop: %w", g.Name, ctx.Err())
+	}
+}
+
+// Absent lets the gateway stay down after its next end, until it is off.
+func (g *Gateway) Absent(on bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case on && !g.absent:
+		g.changed = make(chan struct{})
+	case !on && g.absent:
+		close(g.changed)
+	}
+	g.absent = on
+}
+
+// Freeze stops the process where it stands.
+func (g *Gateway) Freeze() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	err := child.Freeze(g.proc.Pid())
+	g.frozen = err == nil
+	return err
+}
+
+// Thaw lets it go on.
+func (g *Gateway) Thaw() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.frozen {
+		return nil
+	}
+	g.frozen = false
+	if err := g.proc.Signal(syscall.SIGCONT); !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+// SetClock sets its wall clock to d from what is right. It takes a program that was built with [ClockOverlay].
+func (g *Gateway) SetClock(d time.Duration) error { return g.clock.Set(d) }
+
+// Ready asks /readyz, past every relay.
+func (g *Gateway) Ready(ctx context.Context) error {
+	_, err := g.get(ctx, "/readyz")
+	return err
+}
+
+func (g *Gateway) get(ctx context.Context, path string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+g.API+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Close = true
+	req.Header.Set("Authorization", "Bearer "+Token)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(res.Body, 8<<20))
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s%s: %s: %.300s", g.Name, path, res.Status, text)
+	}
+	return text, err
+}
+
+// heal brings the gateway to where it runs, thawed and at the right time.
+func (g *Gateway) heal() error {
+	g.Absent(false)
+	return errors.Join(g.clock.Set(0), g.Thaw())
+}
+
+func (g *Gateway) close() error {
+	if g.quit == nil { // never started
+		return g.clock.Close()
+	}
+	g.once.Do(func() { close(g.quit) })
+	g.ended.Wait()
+	g.expect().Kill()
+	return g.clock.Close()
+}
+
+// newGateway makes a gateway whose ways to PostgreSQL, Redis and an S3 service lead through relays of its own.
+func (c *Cluster) newGateway(number int) (*Gateway, error) {
+	g := &Gateway{Name: fmt.Sprintf("gateway-%d", number)}
+	dir := filepath.Join(c.dir, g.Name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	g.LogFile = filepath.Join(dir, "log")
+	for _, addr := range []*string{&g.API, &g.PG, &g.S3} {
+		port, err := child.FreePort()
+		if err != nil {
+			return nil, err
+		}
+		*addr = fmt.Sprintf("127.0.0.1:%d", port)
+	}
+	nodes, servers, err := c.ways(g.Name)
+	if err != nil {
+		return nil, err
+	}
+	blobs, err := c.wayToBlobs(g.Name)
+	if err != nil {
+		return nil, err
+	}
+	if g.clock, err = (&clockshim.Clock{}).In(filepath.Join(dir, "clock")); err != nil {
+		return nil, err
+	}
+	env := append(os.Environ(), "TZ=UTC",
+		"FENCEGATE_POSTGRES_URL="+primaryOf(GatewayLogin, servers), "FENCEGATE_SQL_URL="+primaryOf(SQLLogin, servers))
+	g.spec = child.Spec{
+		Path: c.opts.Program, Args: c.serve(g, nodes, blobs), Dir: dir, DeathSignal: syscall.SIGKILL,
+		Env: append(append(env, c.blobEnv...), g.clock.Env()...),
+	}
+	return g, nil
+}

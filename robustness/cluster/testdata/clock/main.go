@@ -1,0 +1,16 @@
+// Command clock says, for each line that it reads, what time it is and how long it has run.
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"time"
+)
+
+func main() {
+	began := time.Now()
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		fmt.Println(time.Now().UnixNano(), int64(time.Since(began)))
+	}
+}

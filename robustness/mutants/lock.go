@@ -1,0 +1,140 @@
+package mutants
+
+import "slices"
+
+// exclusion is what a lock promises as long as clocks run at one speed. No fault of these sets a clock.
+var exclusion = []string{Overlap}
+
+// lockMutants are bugs of leases and of outcomes. Tokens are decided by PostgreSQL, so a lock that is given to two does
+// no harm to what is written; it is seen in the overlaps.
+var lockMutants = []Mutant{
+	{
+		Name: "quarantine-off",
+		What: "A node that lost its data is admitted at once, and grants what its last run has granted to " +
+			"somebody else. It takes a majority of nodes that lose their data within one lease.",
+		Files: []Replace{{
+			File: "lock/admit.go",
+			Old:  "a := Admission{Node: node,", New: "longest = 0\n\ta := Admission{Node: node,",
+		}},
+		Faults: []string{"redis-flush", "redis-empty", "redis-kill"}, Expect: exclusion, Within: rarely,
+	},
+	{
+		Name: "admitted-with-older-data",
+		What: "A node that restarts with data of before is given its scripts again, by whoever connects, instead " +
+			"of being admitted: locks that it has forgotten are granted again. It takes a majority of nodes that " +
+			"come back with older data within one lease.",
+		Files: []Replace{{
+			File: "lock/connection.go",
+			Old:  "\tn.bound = bindScripts(nonce)\n",
+			New: `	n.bound = bindScripts(nonce)
+	for _, text := range boundTexts {
+		_ = n.client.ScriptLoad(context.Background(), bindText(*text, nonce)).Err()
+	}
+`,
+		}},
+		Faults: []string{"redis-older", "redis-kill"}, Expect: exclusion, Within: seldom,
+	},
+	{
+		Name: "unlock-without-owner",
+		What: "A release deletes the lock of whoever has it by now. A client that pauses until past its lease and " +
+			"then releases is enough.",
+		Files: []Replace{{
+			File: "lock/scripts/release.lua",
+			Old:  "if not held or string.sub(held, 1, 32) ~= ARGV[1] then", New: "if not held then",
+		}, {
+			File: "lock/scripts/batch.lua",
+			Old:  "if held and sub(held, 1, 32) == ARGV[first + i] then", New: "if held then",
+		}},
+		Surfaces: direct, Faults: []string{"client-stop"}, Expect: exclusion, Within: tries,
+	},
+	{
+		Name: "deadline-from-the-answer",
+		What: "The HTTP client counts a lease from the answer and not from before the request, so it believes in " +
+			"it for longer than the nodes do. It takes answers that come late.",
+		Files: []Replace{{
+			File: "client/deadline.go",
+			Old:  "return DeadlineAfter(sent,", New: "return DeadlineAfter(time.Now(),",
+		}},
+		Surfaces: []string{"http-direct", "http-port", "http-sql"},
+		Faults:   []string{"net-delay/client-gateway", "net-hold/client-gateway"},
+		Expect:   exclusion, Within: tries,
+	},
+	{
+		Name: "deadline-from-the-end-of-arming",
+		What: "A lease counts from when the fence was armed, and not from before the first message to a node. It " +
+			"takes a PostgreSQL that takes long, as one that stands still.",
+		Files: []Replace{{
+			File: "lock/attempt.go",
+			Old:  "ctx, cancel := context.WithDeadline(ctx, a.deadline.mono)",
+			New:  "ctx, cancel := context.WithTimeout(ctx, time.Minute)",
+		}, {
+			File: "lock/attempt.go",
+			Old: `	case err == nil && a.deadline.passed():
+		return fmt.Errorf("acquire %q: the TTL of %v ran out while arming: %w", a.resource, a.o.ttl, ErrLost)
+	case err == nil:
+		return nil`,
+			New: `	case err == nil:
+		a.deadline = now().add(a.l.validity(a.o.ttl))
+		return nil`,
+		}},
+		Surfaces: []string{"library"},
+		Faults:   []string{"pg-freeze", "net-hold/client-postgres", "net-delay/client-postgres"},
+		Expect:   exclusion, Within: rarely,
+	},
+	{
+		Name: "release-told-before-done",
+		What: "A release is told as done at once, and carried out 300 ms later. A client that asks for the " +
+			"resource again at once, and is told that the released lease stands in its way, is enough.",
+		Files: []Replace{{
+			File: "lock/locker.go",
+			Old:  "\tr := l.newRound(opRelease, \"release\", ref.Resource)\n",
+			New: `	time.AfterFunc(300*time.Millisecond, func() {
+		l.giveBack(ref.Resource, ref.Owner, l.cfg.MaxTTL, l.all())
+	})
+	if ref.Owner != "" {
+		return nil
+	}
+	r := l.newRound(opRelease, "release", ref.Resource)
+`,
+		}},
+		Surfaces: []string{"library", "http-direct", "http-sql", "s3-small"}, Faults: []string{"client-stutter"},
+		Expect: []string{"not-free"}, Within: tries,
+	},
+	{
+		Name: "lost-commit-told-as-not-done",
+		What: "A COMMIT whose answer was lost is told as one that was not done, and the client believes it. It " +
+			"takes connections that are cut after the server has answered, or sessions that end while they commit.",
+		Files: []Replace{{
+			File: "fence/pgfence/intx.go",
+			Old:  "return fmt.Errorf(\"commit under %s: %w\", core.Named(grants), m.unknown(err))",
+			New:  "return fmt.Errorf(\"commit under %s: %w\", core.Named(grants), err)",
+		}},
+		Surfaces: []string{"library", "publish"},
+		Faults:   answersLost,
+		Expect:   []string{"failed-but-done", "refused-but-done", "lost-update"},
+		Within:   rarely,
+	},
+	{
+		Name: "unknown-commit-run-again",
+		What: "A transaction whose outcome is unknown is run once more: what was done is done twice, or told as what " +
+			"the second run came to. It takes connections that are cut after the server has answered a COMMIT.",
+		Files: []Replace{{
+			File: "fence/pgfence/intx.go",
+			Old:  "\terr := inTx(ctx, db, opts.TxOptions, grants, fn)\n",
+			New: `	err := inTx(ctx, db, opts.TxOptions, grants, fn)
+	if errors.Is(err, fence.ErrUnknown) {
+		err = inTx(ctx, db, opts.TxOptions, grants, fn)
+	}
+`,
+		}},
+		Surfaces: []string{"library"},
+		Faults:   answersLost,
+		Expect:   []string{"done-twice", "failed-but-done", "refused-but-done"},
+		Within:   rarely,
+	},
+}
+
+var answersLost = []string{"net-cut-after/client-postgres", "pg-terminate", "pg-crash"}
+
+// All are the mutants.
+var All = slices.Concat(fenceMutants, objectMutants, lockMutants)

@@ -1,0 +1,118 @@
+package mutants
+
+var files = []string{"s3-small", "s3-large", "s3-multipart", "s3-slow", "publish"}
+
+// objectMutants are bugs of the objects: of the catalogue in PostgreSQL, and of the bytes.
+var objectMutants = []Mutant{
+	{
+		Name: "pointer-without-check",
+		What: "The commit of an upload takes whatever grant is recorded and compares no token, so an upload of a " +
+			"lease that is over moves the pointer. A client whose body comes slowly, or that goes on as a zombie, " +
+			"is enough.",
+		Functions: []Replace{{
+			File: writeSQL, Function: "objects.commit_put",
+			Old: "SELECT x.seal INTO held FROM fence.resources x WHERE x.resource = p_resource AND x.token = p_token;",
+			New: "SELECT x.seal INTO held FROM fence.resources x WHERE x.resource = p_resource;",
+		}, {
+			File: writeSQL, Function: "objects.commit_put",
+			Old: `SELECT x.token, x.holder INTO f FROM fence.resources x
+     WHERE x.resource = p_resource AND x.seal = held AND (x.token = p_token OR p_token = 0 AND p_seal IS NOT NULL);`,
+			New: `SELECT p_token AS token, x.holder INTO f FROM fence.resources x WHERE x.resource = p_resource;`,
+		}},
+		Surfaces: []string{"s3-small", "s3-large", "s3-slow"},
+		Faults:   []string{"client-stop"},
+		MaxTTL:   short,
+		Expect:   stale,
+		Within:   tries,
+	},
+	{
+		Name: "condemned-and-committed",
+		What: "A commit does not look whether a sweep has given its blobs up, so the version names bytes that are " +
+			"deleted. It takes sweeps with ages of seconds, and uploads or stages that take longer.",
+		Functions: []Replace{
+			{
+				File: writeSQL, Function: "objects.commit_upload",
+				Old: "IF n <> cardinality(p_blobs) THEN",
+				New: "IF false THEN",
+			},
+			{
+				File: publishSQL, Function: "objects.publish_one",
+				Old: "IF n <> cardinality(s.blobs) THEN",
+				New: "IF false THEN",
+			},
+		},
+		Surfaces: []string{"publish", "s3-slow"}, Faults: []string{"sweep"},
+		Expect: []string{"unreadable", "torn"}, Within: seldom,
+	},
+	{
+		Name: "sweep-by-age-only",
+		What: "A sweep condemns what is old, whatever its state: the bytes of current objects, too. Sweeps with " +
+			"ages of seconds are enough, and an object that nobody writes for that long.",
+		Functions: []Replace{{
+			File: sweepSQL, Function: "objects.condemn",
+			Old: `SELECT b.id FROM objects.blobs b
+     WHERE (b.state = 'pending' AND b.changed_at < pending
+            OR b.state = 'superseded' AND b.changed_at < superseded AND NOT objects.is_named(b.version))`,
+			New: `SELECT b.id FROM objects.blobs b
+     WHERE b.state <> 'condemned' AND b.changed_at < superseded`,
+		}},
+		Surfaces: files, Faults: []string{"sweep"}, Expect: []string{"unreadable", "torn"}, Within: rarely,
+	},
+	{
+		Name: "blob-overwritten-in-place",
+		What: "The reserve hands the same blob to one small upload after the other, and the store writes over the " +
+			"bytes that are there. The commit of the second is refused and its object made otherwise; that of the " +
+			"first has the wrong bytes, or none. No fault is needed.",
+		Files: []Replace{{
+			File: "gateway/objects/reserve.go",
+			Old:  "id, ok = r.free[0].id, true\n\t\tr.free = r.free[1:]", New: "id, ok = r.free[0].id, true",
+		}, {
+			File: "gateway/blob/reserve.go",
+			Old:  "\tif err == nil && info.Size() > 0 {\n\t\terr = ErrFilled\n\t}", New: "\t_ = info",
+		}},
+		Surfaces: []string{"s3-small"},
+		Faults:   []string{"client-stutter"},
+		Expect:   []string{"wrong-bytes", "torn", "lost"},
+		Within:   rarely,
+	},
+	{
+		Name: "look-up-remembers",
+		What: "A gateway remembers the current version of a key for 300 ms. What another gateway has committed " +
+			"since is not seen: a read in real time is stale, and a holder computes from it. Two gateways are " +
+			"enough.",
+		Files: []Replace{
+			{
+				File: "gateway/objects/find.go",
+				Old:  "\t\"strings\"\n\t\"time\"\n",
+				New:  "\t\"strings\"\n\t\"sync\"\n\t\"time\"\n",
+			},
+			{
+				File: "gateway/objects/find.go",
+				Old:  "// Reader finds versions",
+				New: `var remembered sync.Map
+
+type memory struct {
+	v  Stored
+	at time.Time
+}
+
+// Reader finds versions`,
+			},
+			{
+				File: "gateway/objects/find.go",
+				Old:  "\t\tcase err == nil:\n\t\t\treturn c.Stored, c.key, nil",
+				New: `		case err == nil:
+			old, ok := remembered.Load(bucket + "/" + key)
+			if ok && time.Since(old.(memory).at) < 300*time.Millisecond {
+				return old.(memory).v, true, nil
+			}
+			if c.key {
+				remembered.Store(bucket+"/"+key, memory{c.Stored, time.Now()})
+			}
+			return c.Stored, c.key, nil`,
+			},
+		},
+		Surfaces: []string{"s3-small", "s3-large"}, Faults: []string{"client-stutter"},
+		Expect: []string{"stale-read", "lost-update", "not-linearizable", "order"}, Within: tries,
+	},
+}
