@@ -1,0 +1,185 @@
+package fault
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Event is one fault of a plan.
+type Event struct {
+	At    time.Duration // from the beginning of the round's work
+	Fault string
+	Seed  uint64 // of what the fault draws
+	For   time.Duration
+}
+
+// String is one line, which ParseEvent reads.
+func (e Event) String() string {
+	return fmt.Sprintf("%-7s %-28s for %-7s seed %016x", e.At, e.Fault, e.For, e.Seed)
+}
+
+// ParseEvent reads what String wrote.
+func ParseEvent(line string) (Event, error) {
+	words := strings.Fields(line)
+	if len(words) != 6 || words[2] != "for" || words[4] != "seed" {
+		return Event{}, fmt.Errorf("not an event: %q", line)
+	}
+	at, err := time.ParseDuration(words[0])
+	lasts, err2 := time.ParseDuration(words[3])
+	seed, err3 := strconv.ParseUint(words[5], 16, 64)
+	if _, ok := Named(words[1]); !ok {
+		err = errors.Join(err, fmt.Errorf("no fault is called %q", words[1]))
+	}
+	return Event{At: at, Fault: words[1], For: lasts, Seed: seed}, errors.Join(err, err2, err3)
+}
+
+// Wish is what a plan is made from. The same wish has the same plan.
+type Wish struct {
+	Seed   uint64
+	Round  int
+	Length time.Duration // of the round's work: every fault is over then
+	Only   []string      // names of faults, or their beginnings, such as "redis"; none: all
+	Async  bool          // the standby replicates asynchronously
+	Lacks  []Need        // what the cluster has not
+}
+
+// Plan draws what happens in a round: single faults, and two or three at once, with quiet between them.
+func Plan(w Wish) ([]Event, error) {
+	from, err := w.choice()
+	if err != nil {
+		return nil, err
+	}
+	d := &drawer{Wish: w, rand: rand.New(rand.NewPCG(w.Seed, uint64(w.Round)))}
+	for _, f := range from {
+		if isAny(f.Name, onceARound) {
+			d.heavy = append(d.heavy, f)
+		} else {
+			d.light = append(d.light, f)
+		}
+	}
+	plan := d.main()
+	if len(d.light) == 0 {
+		return plan, nil
+	}
+	for at := d.between(0, 1500*time.Millisecond); at < w.Length; {
+		burst := d.burst(plan, at)
+		plan = append(plan, burst...)
+		for _, e := range burst {
+			at = max(at, e.At+e.For)
+		}
+		at += d.quiet()
+	}
+	slices.SortStableFunc(plan, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+	return plan, nil
+}
+
+// choice is the faults that the wish leaves.
+func (w Wish) choice() ([]Fault, error) {
+	for _, name := range w.Only {
+		if !slices.ContainsFunc(All, func(f Fault) bool { return is(f.Name, name) }) {
+			return nil, fmt.Errorf("no fault is called %q", name)
+		}
+	}
+	var from []Fault
+	for _, f := range All {
+		if (len(w.Only) == 0 || isAny(f.Name, w.Only)) && (f.Needs == "" || !slices.Contains(w.Lacks, f.Needs)) {
+			from = append(from, f)
+		}
+	}
+	if len(from) == 0 {
+		return nil, errors.New("no fault is left: the cluster has not what they need")
+	}
+	return from, nil
+}
+
+// drawer draws one plan.
+type drawer struct {
+	Wish
+
+	rand         *rand.Rand
+	heavy, light []Fault
+}
+
+// main draws the one fault of those that come once a round, around which the others are laid: in two rounds of five,
+// and always where there is nothing else.
+func (d *drawer) main() []Event {
+	if len(d.heavy) == 0 || len(d.light) > 0 && d.rand.IntN(5) >= 2 {
+		return nil
+	}
+	f := d.fault(d.heavy)
+	latest := d.Length - f.Tail - f.Longest
+	if latest < 0 {
+		return nil
+	}
+	if e, fits := d.event(f, d.between(0, latest)); fits {
+		return []Event{e}
+	}
+	return nil
+}
+
+// tries bounds how often another fault is drawn where one is not allowed.
+const tries = 12
+
+// burst draws up to three faults that begin close to each other.
+func (d *drawer) burst(plan []Event, at time.Duration) []Event {
+	size := 1
+	switch pick := d.rand.IntN(20); {
+	case pick >= 15:
+		size = 3
+	case pick >= 7:
+		size = 2
+	}
+	var burst []Event
+	for range tries * size {
+		e, fits := d.event(d.fault(d.light), at+d.between(0, 700*time.Millisecond))
+		if !fits || forbidden(slices.Concat(plan, burst), e, d.Async) != "" {
+			continue
+		}
+		if burst = append(burst, e); len(burst) == size {
+			break
+		}
+	}
+	return burst
+}
+
+// event lets a fault begin at that time, shorter where the round is nearly over; false: it does not fit.
+func (d *drawer) event(f Fault, at time.Duration) (Event, bool) {
+	lasts := time.Duration(float64(f.Shortest) * math.Pow(float64(f.Longest)/float64(f.Shortest), d.rand.Float64()))
+	e := Event{At: at.Round(time.Millisecond), Fault: f.Name, Seed: d.rand.Uint64()}
+	left := d.Length - e.At - f.Tail
+	e.For = min(lasts, left).Truncate(time.Millisecond)
+	return e, left >= f.Shortest
+}
+
+func (d *drawer) fault(from []Fault) Fault {
+	sum := 0
+	for _, f := range from {
+		sum += f.Weight
+	}
+	pick := d.rand.IntN(sum)
+	for _, f := range from {
+		if pick -= f.Weight; pick < 0 {
+			return f
+		}
+	}
+	panic("a weight is not positive")
+}
+
+func (d *drawer) between(low, high time.Duration) time.Duration {
+	return low + time.Duration(d.rand.Int64N(int64(high-low)+1))
+}
+
+// quiet is mostly short, and at times long enough for everything to be well again.
+func (d *drawer) quiet() time.Duration {
+	if d.rand.IntN(5) == 0 {
+		return d.between(3*time.Second, 7*time.Second)
+	}
+	return d.between(0, 1200*time.Millisecond)
+}

@@ -1,0 +1,118 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/fencegate/fencegate/robustness/cluster"
+	"github.com/fencegate/fencegate/robustness/history"
+)
+
+// Result is what became of a plan.
+type Result struct {
+	// Spans say when each fault lasted, from its beginning to the end of its healing: What begins with its name. Client is
+	// whom it stopped, -1 for everybody, and NoClient where it stopped no client.
+	Spans  []history.Span
+	Counts map[string]int // how often each fault ran
+	// Switches are the failovers, with what each of them lost.
+	Switches []cluster.Switch
+	Undone   []error // faults that could not be done, with their reasons
+	Found    []error // what did not come back in time, and damage that the product itself told of
+}
+
+// NoClient is a span's client where only servers, relays or clocks were met.
+const NoClient = -2
+
+// Play does what the plan says, each thing at its time, and returns when all of it is healed. When ctx ends
+// everything is healed at once, and what has not begun is left out.
+func Play(ctx context.Context, plan []Event, w World, scene Scene) Result {
+	r := &record{begin: history.Now(), out: scene.Log, result: Result{Counts: map[string]int{}}}
+	for _, n := range w.Nodes() {
+		if err := n.Keep(); err != nil {
+			r.result.Undone = append(r.result.Undone, fmt.Errorf("%w: a copy of the data of %s: %w", ErrNotDone, n.Name(), err))
+		}
+	}
+	taken := newClaims()
+	var running sync.WaitGroup
+	begin := time.Now()
+	for _, e := range plan {
+		if !wait(ctx, e.At-time.Since(begin)) {
+			break
+		}
+		running.Go(func() {
+			random := rand.New(rand.NewPCG(e.Seed, uint64(scene.Round)))
+			runOne(ctx, &Stage{World: w, Rand: random, For: e.For, Event: e, Scene: scene, claims: taken, record: r})
+		})
+	}
+	running.Wait()
+	return r.result
+}
+
+func runOne(ctx context.Context, s *Stage) {
+	name := s.Event.Fault
+	f, ok := Named(name)
+	if !ok {
+		s.record.end(s.Event, 0, fmt.Errorf("%w: no fault is called %q", ErrNotDone, name))
+		return
+	}
+	from := history.Now()
+	s.record.logf("%s for %v", name, s.For)
+	s.record.end(s.Event, from, f.Run(ctx, s))
+}
+
+// record gathers what happens while a plan is played.
+type record struct {
+	begin int64
+	out   io.Writer
+
+	mu     sync.Mutex
+	result Result
+}
+
+func (r *record) logf(format string, args ...any) {
+	if r.out == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at := time.Duration(history.Now() - r.begin).Round(time.Millisecond)
+	_, _ = fmt.Fprintf(r.out, "%8v %s\n", at, fmt.Sprintf(format, args...))
+}
+
+func (r *record) span(span history.Span) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.result.Spans = append(r.result.Spans, span)
+}
+
+func (r *record) switched(done cluster.Switch) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.result.Switches = append(r.result.Switches, done)
+}
+
+func (r *record) end(e Event, from int64, err error) {
+	r.span(history.Span{Client: NoClient, What: e.Fault, From: from, To: history.Now()})
+	if err != nil {
+		r.logf("%s: %v", e.Fault, err)
+		err = fmt.Errorf("%s: %w", e, err)
+	} else {
+		r.logf("%s is over", e.Fault)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case err == nil:
+		r.result.Counts[e.Fault]++
+	case errors.Is(err, ErrNotHealed), errors.Is(err, ErrWrong):
+		r.result.Counts[e.Fault]++
+		r.result.Found = append(r.result.Found, err)
+	default:
+		r.result.Undone = append(r.result.Undone, err)
+	}
+}
