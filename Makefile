@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ops lint code-hash schema fmt build examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record fuzz clean blob-minio s3-memory
+.PHONY: help demo test test-ops lint code-hash schema fmt build examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -115,6 +115,26 @@ golden: ## Compare what the three ports, the command line and the roles' rights 
 golden-record: ## Record it anew, where a change is meant: read the diff
 	@scripts/need --local postgres redis
 	@$(GO) run ./conformance/golden -record $(GOLDEN)
+
+robustness: ## Run the whole product under every fault for FOR (10m), and judge it (SEED=… ONLY=surfaces FAULTS=names MODE=async BLOBS=s3)
+	@scripts/need --local cc postgres redis boto3
+	cd robustness && $(GO) run . run -for $(or $(FOR),10m) $(if $(SEED),-seed $(SEED)) $(if $(ONLY),-only $(ONLY)) $(if $(FAULTS),-faults $(FAULTS)) $(if $(filter async,$(MODE)),-async) $(if $(BLOBS),-blobs $(BLOBS)) $(ROBUSTNESS)
+
+robustness-quick: ## The same for two minutes, with the surest faults alone
+	@scripts/need --local cc postgres redis boto3
+	cd robustness && $(GO) run . run -quick $(if $(SEED),-seed $(SEED)) $(ROBUSTNESS)
+
+robustness-mutants: ## Show that the judge catches each of the seeded bugs, in its time (ONLY=names)
+	@scripts/need --local cc postgres redis boto3
+	cd robustness && $(GO) run . mutants $(if $(ONLY),-only $(ONLY)) $(ROBUSTNESS)
+
+robustness-test: ## Test the program of robustness itself, with -race: its relays, faults, clients, cluster and judge
+	@scripts/need --local cc postgres redis boto3
+	cd robustness && $(GO) test -race -count 1 -timeout 5m ./...
+
+robustness-scenarios: ## Kleppmann's and the Redis documentation's scenarios, beside a plain Redlock library, which loses
+	@scripts/need --local cc postgres redis
+	cd robustness && $(GO) test -count 1 -v -timeout 5m ./scenario
 
 FUZZTIME ?= 20s
 fuzz: ## Feed the PostgreSQL port's decoders random bytes, FUZZTIME (20s) each

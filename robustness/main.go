@@ -1,0 +1,119 @@
+// Command robustness runs the whole product as processes on this machine, under
+// every fault, and judges what happened: see docs/robustness.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fencegate/fencegate/robustness/client"
+	"github.com/fencegate/fencegate/robustness/run"
+)
+
+const usage = `usage: go run . run [-for 10m] [-seed N] [-only SURFACES] [-faults NAMES] [-async] [-quick] …
+       go run . mutants [-only NAMES] [-sound]
+       go run . faults`
+
+func main() {
+	if err := start(); err != nil {
+		fmt.Fprintln(os.Stderr, "robustness:", err)
+		code := 1
+		if errors.Is(err, errUsage) {
+			code = 64
+		}
+		os.Exit(code)
+	}
+}
+
+var errUsage = errors.New(usage)
+
+func start() error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if len(os.Args) < 2 {
+		return errUsage
+	}
+	args := os.Args[2:]
+	switch os.Args[1] {
+	case "run":
+		return runOne(ctx, args)
+	case "mutants":
+		return runMutants(ctx, args)
+	case "faults":
+		return listFaults()
+	case "client": // what a run starts
+		return client.Run(ctx, os.Stdin, os.Stdout)
+	}
+	return errUsage
+}
+
+func runOne(ctx context.Context, args []string) error {
+	o := run.Options{Out: os.Stdout}
+	flags := flag.NewFlagSet("run", flag.ContinueOnError)
+	flags.DurationVar(&o.For, "for", 10*time.Minute, "rounds begin until it is over")
+	flags.DurationVar(&o.Round, "round", 0, "how long the clients work in each (default 45s)")
+	flags.Uint64Var(&o.Seed, "seed", rand.Uint64(), "the faults and the clients' choices follow from it")
+	flags.BoolVar(&o.Async, "async", false, "commits do not wait for the standby; what a failover loses is excused and counted")
+	flags.IntVar(&o.Redis, "redis", 0, "nodes: 3 or 5 (default 3)")
+	flags.IntVar(&o.Gateways, "gateways", 0, "2 or 3 (default 3)")
+	flags.IntVar(&o.Clients, "clients", 0, "client processes (default 12)")
+	flags.StringVar(&o.Keep, "keep", "", "folder that the evidence goes to where something was found (default: a new one in the folder for temporary files)")
+	only := flags.String("only", "", "surfaces, with commas between (default: all)")
+	faults := flags.String("faults", "", "faults, with commas between; net is each that begins with net- (default: all)")
+	blobs := flags.String("blobs", "dir", "what keeps the gateways' blobs: dir or s3")
+	quick := flags.Bool("quick", false, "two short rounds: for continuous integration")
+	if err := flags.Parse(args); err != nil {
+		return errUsage
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("what is %q?\n%w", flags.Arg(0), errUsage)
+	}
+	switch *blobs {
+	case "dir":
+	case "s3":
+		o.BlobS3 = true
+	default:
+		return fmt.Errorf("-blobs is dir or s3, not %q\n%w", *blobs, errUsage)
+	}
+	o.Surfaces, o.Faults = list(*only), list(*faults)
+	if *quick {
+		o.For, o.Round, o.Clients = 40*time.Second, 30*time.Second, 8
+	}
+	if err := place(&o); err != nil {
+		return err
+	}
+	result, err := run.Run(ctx, o)
+	fmt.Print(result.Summary())
+	return err
+}
+
+// place finds the repository, and a folder for evidence.
+func place(o *run.Options) error {
+	wd, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	if o.Root = filepath.Dir(wd); filepath.Base(wd) != "robustness" {
+		return errors.New("run it in the folder robustness of the repository")
+	}
+	if o.Keep == "" {
+		o.Keep = filepath.Join(os.TempDir(), "fencegate-robustness-found")
+	}
+	return nil
+}
+
+func list(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, ",")
+}

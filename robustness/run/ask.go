@@ -1,0 +1,80 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fencegate/fencegate/robustness/client"
+	"github.com/fencegate/fencegate/robustness/judge"
+)
+
+// probed are the resources of a round's probes.
+func (p *player) probed(round int) []string {
+	var names []string
+	for g := range p.o.Gateways {
+		for i := range p.o.Surfaces {
+			names = append(names, probeResource(round, g, i))
+		}
+	}
+	return names
+}
+
+func probeResource(round, gateway, surface int) string {
+	return fmt.Sprintf("robust/r%d-probe-%d-%d", round, gateway, surface)
+}
+
+// probe asks whether everything works again: every surface through one gateway, and three of them through each.
+func (p *player) probe(ctx context.Context, round int) []judge.Finding {
+	limit := time.Now().Add(30 * time.Second)
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var found []judge.Finding
+	for g, prober := range p.probers {
+		all.Go(func() {
+			for i, surface := range p.o.Surfaces {
+				if (i+round)%p.o.Gateways != g && i >= 3 {
+					continue
+				}
+				if err := prober.Turn(ctx, round, surface, probeResource(round, g, i), limit); err != nil {
+					mu.Lock()
+					found = append(found, judge.Finding{
+						Kind: judge.NotRecovered, Where: fmt.Sprintf("%s through gateway %d", surface, g+1),
+						Text: fmt.Sprintf("30 s after the last fault of round %d: %s %v", round, probeResource(round, g, i), err),
+					})
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	all.Wait()
+	return found
+}
+
+// audit acquires every resource once more, and reads what it holds in the end. One that is not free is the judge's to find.
+func (p *player) audit(ctx context.Context, round int, resources []string) []judge.Finding {
+	limit := time.Now().Add(30 * time.Second)
+	surface := "publish"
+	if !slices.Contains(p.o.Surfaces, surface) {
+		surface = p.o.Surfaces[0]
+	}
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var found []judge.Finding
+	for g, prober := range p.probers {
+		all.Go(func() {
+			for i := g; i < len(resources); i += len(p.probers) {
+				if err := prober.Audit(ctx, round, surface, resources[i], limit); errors.Is(err, client.ErrUnreadable) {
+					mu.Lock()
+					found = append(found, judge.Finding{Kind: judge.Unreadable, Where: resources[i], Text: fmt.Sprintf("the auditor %v", err)})
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	all.Wait()
+	return found
+}

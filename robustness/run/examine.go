@@ -1,0 +1,88 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/fencegate/fencegate/robustness/fault"
+	"github.com/fencegate/fencegate/robustness/history"
+	"github.com/fencegate/fencegate/robustness/judge"
+)
+
+// again is how many of the last effects are read again each round.
+const again = 20000
+
+// examine gives the judge what came since the last round: first what was told, then what was done.
+func (p *player) examine(ctx context.Context, s *scene) (judge.Report, error) {
+	evidence := judge.Evidence{
+		Healed: map[int]int64{s.number: s.healed}, Resting: map[int]int64{}, Async: p.o.Async, Exclusion: s.played.Counts["redis-clock"] == 0, Sizes: p.sizes, Budget: 3 * time.Second,
+		Slack: map[string]float64{"fds": 64, "goroutines": 64, "threads": 16, "kB": 64 << 10, "keys": 2000, "files": 400, "sessions": 16, "locks": 16},
+	}
+	var err error
+	if evidence.Ops, err = p.told(); err != nil {
+		return judge.Report{}, err
+	}
+	for n := 1; n <= p.o.Clients; n++ {
+		evidence.Resting[n] = s.resting
+	}
+	happened(&evidence, s.played)
+	// An effect may commit behind one of a higher seq: the last ones are read again.
+	effects, err := p.c.Effects(ctx, max(0, p.seen-again))
+	if err != nil {
+		return judge.Report{}, fmt.Errorf("effects: %w", err)
+	}
+	for _, e := range effects {
+		p.seen = max(p.seen, e.Seq)
+	}
+	evidence.Effects = effects
+	sizes, err := p.c.Sizes(ctx)
+	if err != nil {
+		return judge.Report{}, fmt.Errorf("sizes: %w", err)
+	}
+	for name, value := range sizes {
+		p.sample(name, value)
+	}
+	evidence.Now = history.Now()
+	return p.judge.Add(evidence), nil
+}
+
+// told is what came to the histories since the last round.
+func (p *player) told() (ops []history.Op, err error) {
+	for _, c := range p.c.Clients() {
+		for _, path := range c.Histories() {
+			if p.readers[path] == nil {
+				p.read(path)
+			}
+		}
+	}
+	for _, r := range p.readers {
+		more, err := r.Next()
+		if err != nil {
+			return nil, err
+		}
+		ops = append(ops, more...)
+	}
+	return ops, nil
+}
+
+// happened adds what the faults did.
+func happened(evidence *judge.Evidence, played fault.Result) {
+	for _, s := range played.Spans {
+		switch {
+		case s.Client == fault.NoClient:
+			evidence.Outages = append(evidence.Outages, s)
+		case s.What == "client-kill":
+			s.What = judge.Killed
+			fallthrough
+		default:
+			evidence.Stops = append(evidence.Stops, s)
+		}
+	}
+	for _, s := range played.Switches {
+		evidence.Lost = append(evidence.Lost, s.Loss)
+		if s.Returned.To > 0 {
+			evidence.Returned = append(evidence.Returned, s.Returned)
+		}
+	}
+}

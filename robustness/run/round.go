@@ -1,0 +1,142 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fencegate/fencegate/robustness/client"
+	"github.com/fencegate/fencegate/robustness/fault"
+	"github.com/fencegate/fencegate/robustness/history"
+	"github.com/fencegate/fencegate/robustness/judge"
+)
+
+// scene is one round.
+type scene struct {
+	number          int
+	resources       []string
+	plan            []fault.Event
+	played          fault.Result
+	healed, resting int64
+	found           []judge.Finding
+}
+
+// round is one round: work under faults, recovery, rest, audit, judgement.
+func (p *player) round(ctx context.Context, number int) error {
+	s := &scene{number: number}
+	for i := range p.o.Resources {
+		s.resources = append(s.resources, fmt.Sprintf("robust/r%d-%d", number, i))
+	}
+	for _, step := range []func(context.Context, *scene) error{p.prepare, p.work, p.recover, p.judgement} {
+		if err := step(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepare makes the rows and the plan.
+func (p *player) prepare(ctx context.Context, s *scene) (err error) {
+	if err := p.c.Tidy(ctx); err != nil {
+		return err
+	}
+	if err := p.c.Setup(ctx, slices.Concat(s.resources, p.probed(s.number))); err != nil {
+		return err
+	}
+	s.plan, err = fault.Plan(fault.Wish{
+		Seed: p.o.Seed, Round: s.number, Length: p.o.Round, Only: p.o.Faults, Async: p.o.Async, Lacks: fault.Lacks(p.c),
+	})
+	return err
+}
+
+// work lets the clients work while the plan is played, and heals everything.
+func (p *player) work(ctx context.Context, s *scene) error {
+	if err := p.order(ctx, client.Order{Do: client.Work, Round: s.number, Resources: s.resources}); err != nil {
+		return err
+	}
+	began := time.Now()
+	s.played = fault.Play(ctx, s.plan, fault.On(p.c), fault.Scene{
+		Round: s.number, Resources: s.resources, Operator: p.operator, Log: p.o.Out,
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err := p.c.Heal(ctx); err != nil {
+		return err
+	}
+	p.result.Work += time.Since(began)
+	s.healed = history.Now()
+	p.note(s.played)
+	return nil
+}
+
+// recover sees that everything works again while the clients go on, lets them rest, and asks what every register holds.
+func (p *player) recover(ctx context.Context, s *scene) error {
+	s.found = p.probe(ctx, s.number)
+	if err := p.order(ctx, client.Order{Do: client.Rest}); err != nil {
+		return err
+	}
+	s.resting = history.Now()
+	s.found = append(s.found, p.audit(ctx, s.number, s.resources)...)
+	return nil
+}
+
+// judgement gathers what was found.
+func (p *player) judgement(ctx context.Context, s *scene) error {
+	report, err := p.examine(ctx, s)
+	if err != nil {
+		return err
+	}
+	p.result.Rounds = s.number
+	faulty, err := p.c.Faulty()
+	if err != nil {
+		return err
+	}
+	for _, err := range s.played.Found {
+		faulty = append(faulty, err.Error())
+	}
+	for _, text := range faulty {
+		s.found = append(s.found, judge.Finding{Kind: judge.NotRecovered, Where: "cluster", Text: text})
+	}
+	report.Findings = append(s.found, report.Findings...)
+	p.result.Findings = append(p.result.Findings, report.Findings...)
+	p.result.Counts = report.Counts
+	p.sayf("round %d: %s; %d faults; %d findings", s.number, total(report.Counts), len(s.plan), len(report.Findings))
+	if len(report.Findings) > 0 {
+		return p.keep(s.number, s.plan, report)
+	}
+	return nil
+}
+
+// order tells every client, all at once.
+func (p *player) order(ctx context.Context, order client.Order) error {
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	for _, c := range p.c.Clients() {
+		all.Go(func() {
+			report, err := c.Order(ctx, order, 90*time.Second)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", order.Do, err))
+			} else if order.Do == client.Rest {
+				p.sample(fmt.Sprintf("%s#%d goroutines", c.Name, len(c.Histories())), float64(report.Goroutines))
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func (p *player) sample(name string, value float64) { p.sizes[name] = append(p.sizes[name], value) }
+
+func (p *player) note(played fault.Result) {
+	for name, n := range played.Counts {
+		p.result.Faults[name] += n
+	}
+	p.result.Undone = append(p.result.Undone, played.Undone...)
+}

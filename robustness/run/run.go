@@ -1,0 +1,92 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fencegate/fencegate/robustness/client"
+	"github.com/fencegate/fencegate/robustness/cluster"
+	"github.com/fencegate/fencegate/robustness/history"
+	"github.com/fencegate/fencegate/robustness/judge"
+)
+
+// ErrFound means that the judge found a promise broken.
+var ErrFound = errors.New("a promise was broken")
+
+// Result is what became of a run.
+type Result struct {
+	Options  Options
+	Rounds   int
+	Lasted   time.Duration
+	Work     time.Duration  // of Lasted, with faults
+	Faults   map[string]int // how often each was done
+	Undone   []error        // faults that could not be done
+	Findings []judge.Finding
+	Counts   judge.Counts
+	Caught   time.Duration // until enough was found
+	Restarts int           // of gateways, by their supervisor
+}
+
+// Kinds are the kinds of the findings, each once.
+func (r Result) Kinds() []string {
+	var kinds []string
+	for _, f := range r.Findings {
+		if !slices.Contains(kinds, string(f.Kind)) {
+			kinds = append(kinds, string(f.Kind))
+		}
+	}
+	return kinds
+}
+
+// player is a run under way.
+type player struct {
+	o        Options
+	c        *cluster.Cluster
+	dir      string // of histories
+	judge    judge.Judge
+	operator *history.Writer
+	probers  []*client.Prober // one for each gateway
+	readers  map[string]*history.Reader
+	seen     int64 // seq of the last effect that was read
+	sizes    map[string][]float64
+	result   Result
+	begun    time.Time
+}
+
+// Run plays rounds until the time is over, something was found, or ctx ends.
+func Run(ctx context.Context, o Options) (result Result, err error) {
+	if err := o.fill(); err != nil {
+		return Result{}, err
+	}
+	p := &player{o: o, readers: map[string]*history.Reader{}, sizes: map[string][]float64{}, result: Result{Options: o, Faults: map[string]int{}}}
+	p.sayf("seed %d; %s; %d Redis nodes, %d gateways, %d clients of %d workers", o.Seed, o.mode(), o.Redis, o.Gateways, o.Clients, o.Workers)
+	defer func() { err = errors.Join(err, p.close()) }()
+	if err := p.open(ctx); err != nil {
+		return p.result, err
+	}
+	p.begun = time.Now()
+	for round := 1; round == 1 || time.Since(p.begun) < o.For; round++ {
+		if err := p.round(ctx, round); err != nil {
+			return p.result, fmt.Errorf("round %d: %w", round, err)
+		}
+		if len(p.result.Findings) > 0 && (o.Until == nil || o.Until(p.result.Kinds())) {
+			p.result.Caught = time.Since(p.begun)
+			break
+		}
+	}
+	p.result.Lasted = time.Since(p.begun)
+	for _, g := range p.c.Gateways {
+		p.result.Restarts += g.Starts() - 1
+	}
+	if len(p.result.Findings) > 0 {
+		return p.result, ErrFound
+	}
+	return p.result, nil
+}
+
+func (p *player) sayf(format string, args ...any) {
+	fmt.Fprintf(p.o.Out, "%s %s\n", time.Now().Format("15:04:05"), fmt.Sprintf(format, args...))
+}

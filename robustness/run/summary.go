@@ -1,0 +1,80 @@
+package run
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fencegate/fencegate/robustness/judge"
+)
+
+// Summary is the run in lines for people, and for docs/robustness.md.
+func (r Result) Summary() string {
+	o := r.Options
+	var b strings.Builder
+	verdict := "nothing found"
+	if len(r.Findings) > 0 {
+		verdict = fmt.Sprintf("%d findings: %s", len(r.Findings), strings.Join(r.Kinds(), ", "))
+	}
+	fmt.Fprintf(&b, "\nseed %d, %s, %d Redis nodes: %s\n", o.Seed, o.mode(), o.Redis, verdict)
+	fmt.Fprintf(&b, "%d rounds in %v, %v of them under faults; %s\n", r.Rounds, r.Lasted.Round(time.Second), r.Work.Round(time.Second), total(r.Counts))
+	fmt.Fprintf(&b, "refusals:    %s\n", numbers(r.Counts.Refusals))
+	fmt.Fprintf(&b, "faults:      %s\n", numbers(r.Faults))
+	fmt.Fprintf(&b, "not done:    %d faults; gateways started again %d times\n", len(r.Undone), r.Restarts)
+	fmt.Fprintf(&b, "two believed at once: %d times, for %v at the most\n", r.Counts.Overlaps, r.Counts.Longest.Round(time.Millisecond))
+	if o.Async {
+		fmt.Fprintf(&b, "lost by failovers, and excused: %s\n", numbers(r.Counts.Excused))
+	}
+	if r.Counts.OverBudget > 0 {
+		fmt.Fprintf(&b, "linearizations that were not found in time: %d calls\n", r.Counts.OverBudget)
+	}
+	fmt.Fprintf(&b, "calls:\n")
+	for _, surface := range slices.Sorted(maps.Keys(bySurface(r.Counts.Ops))) {
+		fmt.Fprintf(&b, "  %-14s %s\n", surface, numbers(bySurface(r.Counts.Ops)[surface]))
+	}
+	return b.String()
+}
+
+// bySurface splits "surface action outcome"; probes and audits go together.
+func bySurface(ops map[string]int) map[string]map[string]int {
+	split := map[string]map[string]int{}
+	for name, n := range ops {
+		surface, rest, _ := strings.Cut(name, " ")
+		if surface == "probe" || surface == "audit" {
+			_, rest, _ = strings.Cut(rest, " ")
+		}
+		if split[surface] == nil {
+			split[surface] = map[string]int{}
+		}
+		split[surface][rest] += n
+	}
+	return split
+}
+
+// numbers are counts in the order of their names.
+func numbers(of map[string]int) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		if of[name] > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", name, of[name]))
+		}
+	}
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// total is what was done, in one line.
+func total(c judge.Counts) string {
+	calls, refused := 0, 0
+	for _, n := range c.Ops {
+		calls += n
+	}
+	for _, n := range c.Refusals {
+		refused += n
+	}
+	return fmt.Sprintf("%d calls, %d leases, %d effects, %d refusals so far", calls, c.Acquisitions, c.Effects, refused)
+}
