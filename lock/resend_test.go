@@ -30,6 +30,13 @@ func relayed(t *testing.T, n int) (lock.Config, []*relay) {
 	return cfg, relays
 }
 
+// lose lets each relay lose the next n answers.
+func lose(relays []*relay, n int64) {
+	for _, r := range relays {
+		r.lose.Store(n)
+	}
+}
+
 func accepted(relays []*relay) (n int64) {
 	for _, r := range relays {
 		n += r.accepted.Load()
@@ -85,13 +92,9 @@ func TestAReleaseWhoseAnswerWasLostIsSentAgain(t *testing.T) {
 			l := started(t, cfg)
 			for range 5 {
 				lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
-				for _, r := range relays {
-					r.lose.Store(1)
-				}
+				lose(relays, 1)
 				must(t, lease.Release(t.Context()))
-				for _, r := range relays {
-					r.lose.Store(0)
-				}
+				lose(relays, 0)
 				free(t, l, "r")
 			}
 		})
@@ -107,17 +110,13 @@ func TestAnExtensionWhoseAnswersWereLostIsMadeAgain(t *testing.T) {
 			l := started(t, cfg)
 			lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
 			for range 5 {
-				for _, r := range relays {
-					r.lose.Store(1)
-				}
+				lose(relays, 1)
 				before := lease.Deadline()
 				must(t, lease.Extend(t.Context(), 2*time.Minute))
 				if !lease.Deadline().After(before) {
 					t.Error("the deadline stands where it was")
 				}
-				for _, r := range relays {
-					r.lose.Store(0)
-				}
+				lose(relays, 0)
 			}
 			release(t, lease)
 		})

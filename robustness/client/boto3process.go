@@ -95,7 +95,7 @@ type pythonProcess struct {
 	in    io.WriteCloser
 	ready chan pythonAnswer
 	ended chan struct{}
-	said  first // on its standard error
+	said  firstWords // on its standard error
 
 	writing sync.Mutex
 	mu      sync.Mutex
@@ -121,19 +121,6 @@ func newPython(path, dir string) (*python, error) {
 		p.close()
 		return nil, errors.New("no boto3 after a minute")
 	}
-}
-
-// first keeps the beginning of what is written to it: a Python program says first why it can't go on.
-type first struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-func (t *first) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, p[:min(len(p), 4<<10-len(t.text))]...)
-	return len(p), nil
 }
 
 // file names a file of the client's folder, and removes it.
@@ -211,7 +198,7 @@ func (p *python) close() {
 }
 
 func startPython(path, dir string) (*pythonProcess, error) {
-	p := &pythonProcess{cmd: exec.Command(path, "-I", "-u", "-c", boto3Script)}
+	p := &pythonProcess{cmd: exec.Command(path, "-I", "-u", "-c", boto3Script), said: firstWords{limit: 4 << 10}}
 	p.ready, p.ended = make(chan pythonAnswer, 1), make(chan struct{})
 	p.waiting = map[int]chan pythonAnswer{0: p.ready}
 	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "AWS_EC2_METADATA_DISABLED=true"}
@@ -276,9 +263,7 @@ func (p *pythonProcess) forget(n int) {
 
 // lost says how it ended.
 func (p *pythonProcess) lost() error {
-	p.said.mu.Lock()
-	defer p.said.mu.Unlock()
-	return fmt.Errorf("the Python process ended: %v: %s", p.cmd.ProcessState, p.said.text)
+	return fmt.Errorf("the Python process ended: %v: %s", p.cmd.ProcessState, p.said.text())
 }
 
 func (p *pythonProcess) over() bool {

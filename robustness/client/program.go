@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -115,6 +116,8 @@ func (p *program) said() string { return strings.Join(strings.Fields(p.err.text(
 
 // firstWords keeps the beginning of what is written to it.
 type firstWords struct {
+	limit int // bytes; 0: maxError
+
 	mu   sync.Mutex
 	kept []byte
 }
@@ -122,7 +125,7 @@ type firstWords struct {
 func (b *firstWords) Write(part []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.kept = append(b.kept, part[:min(len(part), maxError-len(b.kept))]...)
+	b.kept = append(b.kept, part[:min(len(part), cmp.Or(b.limit, maxError)-len(b.kept))]...)
 	return len(part), nil
 }
 

@@ -24,9 +24,8 @@ type Blobs struct {
 	spec child.Spec // without its log
 
 	mu     sync.Mutex
-	proc   *child.Process // the one that runs, or ran last
+	proc   process
 	starts int
-	frozen bool
 }
 
 // As package s3posix has them: a gateway that is told others does not start.
@@ -69,10 +68,9 @@ func (b *Blobs) Kill() error {
 }
 
 func (b *Blobs) kill() {
-	if b.proc != nil {
+	if b.proc.Process != nil {
 		b.proc.Kill()
 	}
-	b.frozen = false
 }
 
 // Restart kills the service where it runs, and returns when the new one answers.
@@ -80,16 +78,11 @@ func (b *Blobs) Restart(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.kill()
-	log, err := os.OpenFile(b.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	proc, err := startLogged(b.spec, b.LogFile)
 	if err != nil {
 		return err
 	}
-	defer log.Close()
-	spec := b.spec
-	spec.Log = log
-	if b.proc, err = child.Start(spec); err != nil {
-		return err
-	}
+	b.proc = process{Process: proc}
 	b.starts++
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -120,27 +113,14 @@ func (b *Blobs) answers(ctx context.Context) error {
 func (b *Blobs) Freeze() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	err := child.Freeze(b.proc.Pid())
-	b.frozen = err == nil
-	return err
+	return b.proc.freeze()
 }
 
 // Thaw lets it go on.
 func (b *Blobs) Thaw() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.thaw()
-}
-
-func (b *Blobs) thaw() error {
-	if !b.frozen {
-		return nil
-	}
-	b.frozen = false
-	if err := b.proc.Signal(syscall.SIGCONT); !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
-	return nil
+	return b.proc.thaw()
 }
 
 // Pid is the process's id, of the last one where none runs.
@@ -156,7 +136,7 @@ func (b *Blobs) heal(ctx context.Context) error {
 		return nil
 	}
 	b.mu.Lock()
-	err := b.thaw()
+	err := b.proc.thaw()
 	down := !alive(b.proc.Pid())
 	b.mu.Unlock()
 	if down {

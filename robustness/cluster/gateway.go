@@ -29,9 +29,8 @@ type Gateway struct {
 	once  sync.Once
 
 	mu       sync.Mutex
-	proc     *child.Process // the one that runs, or ran last
+	proc     process
 	starts   int
-	frozen   bool
 	absent   bool          // it is to stay down
 	changed  chan struct{} // closed when absent ends
 	endings  []string      // how it ended, when nobody had ended it
@@ -64,20 +63,13 @@ func (g *Gateway) supervise() error {
 }
 
 func (g *Gateway) start() (*child.Process, error) {
-	log, err := os.OpenFile(g.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	spec := g.spec
-	spec.Log = log
-	proc, err := child.Start(spec)
+	proc, err := startLogged(g.spec, g.LogFile)
 	if err != nil {
 		return nil, err
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.proc, g.frozen, g.expected = proc, false, false
+	g.proc, g.expected = process{Process: proc}, false
 	g.starts++
 	return proc, nil
 }
@@ -121,7 +113,7 @@ func (g *Gateway) again() *child.Process {
 func (g *Gateway) process() *child.Process {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.proc
+	return g.proc.Process
 }
 
 // expect says that the process's end is wanted.
@@ -129,7 +121,7 @@ func (g *Gateway) expect() *child.Process {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.expected = true
-	return g.proc
+	return g.proc.Process
 }
 
 // Pid is the process's id, of the last one where none runs.
@@ -185,23 +177,14 @@ func (g *Gateway) Absent(on bool) {
 func (g *Gateway) Freeze() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	err := child.Freeze(g.proc.Pid())
-	g.frozen = err == nil
-	return err
+	return g.proc.freeze()
 }
 
 // Thaw lets it go on.
 func (g *Gateway) Thaw() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.frozen {
-		return nil
-	}
-	g.frozen = false
-	if err := g.proc.Signal(syscall.SIGCONT); !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
-	return nil
+	return g.proc.thaw()
 }
 
 // SetClock sets its wall clock to d from what is right. It takes a program that was built with [ClockOverlay].

@@ -28,6 +28,41 @@ func stat(pid int) (state byte, parent int, err error) {
 	return state, parent, err
 }
 
+// process is one that was started last, and whether it stands still. Whoever holds it guards it.
+type process struct {
+	*child.Process
+
+	frozen bool
+}
+
+// startLogged starts a program whose output goes to the end of a file.
+func startLogged(spec child.Spec, file string) (*child.Process, error) {
+	log, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	spec.Log = log
+	return child.Start(spec)
+}
+
+func (p *process) freeze() error {
+	err := child.Freeze(p.Pid())
+	p.frozen = err == nil
+	return err
+}
+
+func (p *process) thaw() error {
+	if !p.frozen {
+		return nil
+	}
+	p.frozen = false
+	if err := p.Signal(syscall.SIGCONT); !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
 // alive says that the process runs, or stands.
 func alive(pid int) bool {
 	state, _, err := stat(pid)

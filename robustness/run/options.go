@@ -68,7 +68,6 @@ func (o *Options) fill() error {
 	return nil
 }
 
-// mode is the name of what commits wait for.
 // guardedOnce says how the rows are guarded: as a whole, with every second seed, or each for itself.
 func (o *Options) guardedOnce() bool {
 	if o.Mutant != nil {
@@ -77,6 +76,7 @@ func (o *Options) guardedOnce() bool {
 	return o.Seed%2 == 0
 }
 
+// mode is the name of what commits wait for.
 func (o *Options) mode() string {
 	if o.Async {
 		return "asynchronous standby"
