@@ -46,8 +46,11 @@ func (o overlap) twoHolders(res *resource) Finding {
 		o.longest, o.count), o.during.op, o.older.op)
 }
 
-// leases are those that were granted, by their beginnings: each until it was released or revoked, or until its last
-// deadline.
+// leaseLost is the code of a renewal that is refused because the lease is over.
+const leaseLost = "lease_lost"
+
+// leases are those that were granted, by their beginnings: each until it was released or revoked, until its holder was
+// told that it is lost, or until its last deadline.
 func leases(res *resource) []lease {
 	byToken := map[int64]*lease{}
 	for _, op := range res.granted {
@@ -61,6 +64,8 @@ func leases(res *resource) []lease {
 		case l == nil || op.Begin > l.to:
 		case op.Action == history.Renew && op.Outcome == history.Done:
 			l.to = max(l.to, op.Until)
+		case op.Action == history.Renew && op.Outcome == history.Refused && op.Code == leaseLost:
+			l.to = min(l.to, op.End) // its holder is told, and stops: a failover's fences ended it
 		case op.Action == history.Release:
 			l.to = op.Begin
 		}

@@ -22,15 +22,23 @@ func TestTwoHoldersAreAFindingWhereLocksExclude(t *testing.T) {
 			ID: "end", Client: client, Action: action, Outcome: history.Done, Resource: "r", Token: token, Begin: at, End: at + 1,
 		}
 	}
+	lost := func(at int64) history.Op {
+		o := ends(history.Renew, 1, 1, at)
+		o.Outcome, o.Code = history.Refused, "lease_lost"
+		return o
+	}
 	for name, c := range map[string]struct {
 		exclusion bool
 		more      []history.Op
 		want      int
 	}{
-		"no clock was set":      {true, nil, 1},
-		"a clock was set":       {false, nil, 0},
-		"the older is released": {true, []history.Op{ends(history.Release, 1, 1, 2*s)}, 0},
-		"the older is revoked":  {true, []history.Op{ends(history.Revoke, -1, 2, 2*s)}, 0},
+		"no clock was set":                     {true, nil, 1},
+		"a clock was set":                      {false, nil, 0},
+		"the older is released":                {true, []history.Op{ends(history.Release, 1, 1, 2*s)}, 0},
+		"the older was told that it is lost":   {true, []history.Op{lost(2 * s)}, 0},
+		"the older is told too late":           {true, []history.Op{lost(4 * s)}, 1},
+		"the older's renewal was not answered": {true, []history.Op{ends(history.Renew, 1, 1, 2*s)}, 1},
+		"the older is revoked":                 {true, []history.Op{ends(history.Revoke, -1, 2, 2*s)}, 0},
 	} {
 		ops := append([]history.Op{got("a", 1, s, 5*s), got("b", 3, 3*s, 6*s)}, c.more...)
 		report := Examine(Evidence{Ops: ops, Exclusion: c.exclusion})
