@@ -63,14 +63,15 @@ func named(value string) string {
 	return value
 }
 
-// doneAnyway are writes that have an effect although their caller was told that nothing was done.
+// doneAnyway are writes that have an effect although their caller was told that nothing was done. What a failover took
+// back counts where that was said before the failover: said after it, it is true.
 func doneAnyway(res *resource) []Finding {
 	kinds := map[history.Outcome]Kind{history.Refused: RefusedButDone, history.Failed: FailedButDone}
 	var found []Finding
 	for _, reg := range res.registers {
 		for _, op := range reg.writes {
 			kind, ok := kinds[op.Outcome]
-			if !ok || !reg.stands(op.ID) && !reg.wasLost(op.ID) {
+			if !ok || !reg.stands(op.ID) && !reg.lostAfter(op.ID, op.End, res.losses) {
 				continue
 			}
 			found = append(found, tell(kind, reg.name, fmt.Sprintf(

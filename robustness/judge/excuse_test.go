@@ -146,6 +146,20 @@ func TestAWriteOfUnknownOutcomeMayBeLost(t *testing.T) {
 	s.expect(t)
 }
 
+// The first attempt was committed on the old primary alone; the second asked the new one, where nothing is of it.
+func TestARefusalAfterTheFailoverIsTrueOfWhatWasLost(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		from int64
+		want []Kind
+	}{{ms + ms/4, nil}, {4 * ms, []Kind{RefusedButDone}}} {
+		s := new(story).acquire("a1", 1).write("w1", 1, "", history.Refused)
+		s.Lost = []Loss{{From: c.from, To: c.from + 1, Effects: []Effect{effect(1, "w1", "", 1)}}}
+		s.now += 9 * ms
+		s.expect(t, c.want...)
+	}
+}
+
 func TestReadsOfAnOldPrimaryProveNothing(t *testing.T) {
 	t.Parallel()
 	for _, up := range []bool{true, false} {

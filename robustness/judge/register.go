@@ -98,6 +98,12 @@ func (r *register) wasLost(value string) bool {
 	return p != nil && len(p.lost) > 0
 }
 
+// lostAfter says that an effect of the value was still there at a moment, and was taken back by a failover after it.
+func (r *register) lostAfter(value string, at int64, losses []Loss) bool {
+	p := r.at[value]
+	return p != nil && slices.ContainsFunc(p.lost, func(i int) bool { return at < losses[r.lost[i].loss].From })
+}
+
 // sight is where a call may have been in the order of effects: from first to last. Both are the same but for values
 // that have several effects.
 type sight struct {
