@@ -115,6 +115,47 @@ func TestWithoutARedisQuorumNothingIsHalfDone(t *testing.T) {
 	}
 }
 
+// Redis nodes that stand still for a while cost a waiting client time, and not its lease.
+func TestAWaitGoesOnWithoutARedisQuorum(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	nodes := testenv.OwnRedis(t, 3)
+	cfg := config(t, pg)
+	cfg.RedisNodes = nil
+	for _, n := range nodes {
+		cfg.RedisNodes = append(cfg.RedisNodes, lock.Node{Addr: n.Addr})
+	}
+	c := start(t, cfg)
+	c.acquire("before", "1s", "0s")
+	for _, n := range nodes[:2] {
+		if err := n.Freeze(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = n.Thaw() })
+	}
+	c.want(http.StatusServiceUnavailable, "POST", "/v1/leases", map[string]string{"resource": "r", "ttl": "30s"})
+	begun := time.Now()
+	a := c.want(http.StatusServiceUnavailable, "POST", "/v1/leases", map[string]string{"resource": "r", "ttl": "30s", "wait": "500ms"})
+	if took := time.Since(begun); took < 500*time.Millisecond || a.text("part") != "redis" {
+		t.Errorf("after %v: %v", took, a.Body)
+	}
+	got := make(chan answer, 1)
+	go func() {
+		got <- c.do("POST", "/v1/leases", map[string]string{"resource": "r", "ttl": "30s", "wait": "60s"})
+	}()
+	select {
+	case a := <-got:
+		t.Errorf("it did not wait: %d %v", a.Status, a.Body)
+	case <-time.After(500 * time.Millisecond):
+		if err := errors.Join(nodes[0].Thaw(), nodes[1].Thaw()); err != nil {
+			t.Fatal(err)
+		}
+		if a := <-got; a.Status != http.StatusCreated {
+			t.Errorf("%d %v", a.Status, a.Body)
+		}
+	}
+}
+
 func TestIdleGatewaysAdmitANodeThatLostItsRun(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)

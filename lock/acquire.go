@@ -43,9 +43,11 @@ func (l *Locker) options(resource string, opts []AcquireOption) (acquireOptions,
 	return o, cmp.Or(o.keepAlive.validate(), validateHolder(o.holder))
 }
 
-// Acquire takes the lease of a resource, waiting while another holds it, until
-// ctx ends: the error is then a [*leasing.HeldError] joined with the context's. Any
-// other failure returns at once; see [Locker.TryAcquire].
+// Acquire takes the lease of a resource, waiting while another holds it, and while
+// too few nodes answer, until ctx ends: the error is then a [*leasing.HeldError] or
+// a [*QuorumError], why it waited last, joined with the context's. Any other
+// failure returns at once, as does a quorum that is missing until a person mends
+// the nodes; see [Locker.TryAcquire].
 //
 // Callers of this Locker get a resource in the order in which they asked. The
 // first of each Locker stands in a queue on a node (the resource's home), and a
@@ -105,23 +107,30 @@ func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fe
 	place := place{l: l, resource: resource, w: w}
 	defer place.leave()
 	var floor fence.Token
-	var held *refusedError // why it waits
+	var why error // it waits
 	for {
 		err := try(floor)
+		var held *refusedError
+		var missing *QuorumError
+		var wait func() error
 		switch {
 		case err == nil:
 			return nil
 		case errors.As(err, &held):
-		case held != nil && ctx.Err() != nil:
-			return errors.Join(held, err) // ended while it looked again
+			why, floor = held, max(floor, held.floor)
+			wait = func() error { return place.wait(ctx, held.RetryAfter) }
+		case errors.As(err, &missing) && missing.mayReturn() && ctx.Err() == nil:
+			why = err
+			wait = func() error { return place.pause(ctx) }
+		case why != nil && ctx.Err() != nil:
+			return errors.Join(why, err) // ended while it looked again
 		default:
 			return err
 		}
-		floor = max(floor, held.floor)
 		_, end := l.begin(ctx, "wait", resource)
-		err = place.wait(ctx, held.RetryAfter)
+		err = wait()
 		if end(err); err != nil {
-			return errors.Join(held, err)
+			return errors.Join(why, err)
 		}
 	}
 }

@@ -106,7 +106,7 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 	}
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("acquire %q: %w", a.resource, err)
+		return 0, fmt.Errorf("acquire %q: %w", a.resource, cutShort{err})
 	case granted && a.deadline.passed():
 		return 0, fmt.Errorf("acquire %q: the TTL of %v ran out on the way: %w", a.resource, a.o.ttl, ErrLost)
 	case granted:
@@ -150,7 +150,7 @@ func (a *attempt) confirm(ctx context.Context, token fence.Token) (failure error
 	err := r.wait(ctx)
 	switch {
 	case err != nil:
-		return fmt.Errorf("acquire %q: %w", a.resource, err)
+		return fmt.Errorf("acquire %q: %w", a.resource, cutShort{err})
 	case r.yes >= l.quorum && a.deadline.passed():
 		return fmt.Errorf("acquire %q: the TTL of %v ran out on the way: %w", a.resource, a.o.ttl, ErrLost)
 	case r.yes >= l.quorum:

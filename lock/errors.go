@@ -49,6 +49,11 @@ type refusedError struct {
 // Unwrap shows what callers know.
 func (e *refusedError) Unwrap() error { return &e.HeldError }
 
+// cutShort is the context's error that ended an acquisition while the nodes were asked.
+type cutShort struct{ error }
+
+func (e cutShort) Unwrap() error { return e.error }
+
 // NodeError says why one node did not take part.
 type NodeError struct {
 	Node string
@@ -107,6 +112,19 @@ func (e *QuorumError) Unwrap() []error {
 		errs[i] = c
 	}
 	return errs
+}
+
+// mayReturn reports whether the quorum may be there later without anybody mending
+// anything but what is down: enough of the nodes are neither of a kind that is not
+// supported nor refuse the login, nor wait for a person to admit them.
+func (e *QuorumError) mayReturn() bool {
+	broken := 0
+	for _, c := range e.Causes {
+		if errors.Is(c, ErrCluster) || errors.Is(c, errSentinel) || refusesLogin(c) {
+			broken++
+		}
+	}
+	return !e.NeedsAdmission && e.Nodes-broken >= e.Quorum
 }
 
 // Retryable reports whether the same call may succeed later without anybody

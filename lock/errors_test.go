@@ -107,7 +107,11 @@ func TestNodesThatSomebodyHasToAdmitAreNotTriedAgain(t *testing.T) {
 	}{"without an Armer": {cfg, false}, "armed": {armed, true}} {
 		l := locker(t, c.cfg)
 		_, try := l.TryAcquire(ctx, "r")
-		_, wait := l.Acquire(ctx, "r")
+		short, end := context.WithTimeout(ctx, time.Second)
+		_, wait := l.Acquire(short, "r")
+		if end(); errors.Is(wait, context.DeadlineExceeded) != c.want {
+			t.Errorf("%s: whether it waited: %v", name, wait)
+		}
 		for _, err := range []error{try, wait, l.Ping(ctx)} {
 			var quorum *lock.QuorumError
 			if !errors.As(err, &quorum) || !errors.Is(err, lock.ErrQuarantined) || quorum.NeedsAdmission == c.want || lock.Retryable(err) != c.want {

@@ -16,6 +16,12 @@ const (
 	maxWait   = 250 * time.Millisecond
 )
 
+// Bounds of the wait between two tries where too few nodes answered.
+const (
+	firstPause = 20 * time.Millisecond
+	maxPause   = time.Second
+)
+
 // recheck is how often a waiter looks whether its queue still knows it, grace
 // how long the first of a queue has before the others try too, and homeDown how
 // long a node that failed keeps no queues.
@@ -34,6 +40,7 @@ type place struct {
 	id       string
 	home     *node // has the waiter in its queue, or had
 	failed   int   // tries in a row that found the resource held though its home was free
+	missing  int   // tries that found no quorum
 }
 
 // homes are how many nodes may keep a resource's queue: the second does when
@@ -110,6 +117,22 @@ func (p *place) look(ctx context.Context, expires time.Duration, looks int) (aft
 	}
 	// The first of the queue was called. If it does nothing, it is frozen.
 	return grace + time.Duration(rank)*grace/10, looks > 0
+}
+
+// pause waits until it is worth asking again the nodes of which too few answered.
+func (p *place) pause(ctx context.Context) error {
+	p.missing++
+	longest := min(firstPause<<min(p.missing-1, 10), maxPause)
+	timer := time.NewTimer(longest/2 + rand.N(longest/2+1))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-p.l.ctx.Done():
+		return ErrClosed
+	}
 }
 
 // backoff is a random time that grows with what failed in a row.

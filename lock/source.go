@@ -131,6 +131,8 @@ func sourceError(err error) error {
 		as = leasing.ErrHeld
 	case errors.Is(err, ErrNoQuorum), errors.Is(err, ErrQuarantined), errors.Is(err, ErrNodeTimeout), errors.Is(err, ErrExhausted):
 		as = leasing.ErrUnavailable
+	case errors.As(err, new(cutShort)) && errors.Is(err, context.DeadlineExceeded): // the nodes took all the time there was
+		as = leasing.ErrUnavailable
 	case errors.Is(err, ErrReleased):
 		as = leasing.ErrLost
 	default:

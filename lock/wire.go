@@ -270,6 +270,16 @@ func appendNumber(out []byte, n int64) []byte {
 	return append(out, '\r', '\n')
 }
 
+// refusesLogin reports whether Redis let nobody in, or not to what is asked.
+func refusesLogin(err error) bool {
+	refused, ok := errors.AsType[replyError](err)
+	if !ok {
+		return false
+	}
+	code, _, _ := strings.Cut(string(refused), " ")
+	return code == "NOAUTH" || code == "WRONGPASS" || code == "NOPERM" || code == "DENIED"
+}
+
 // serverError gives a known meaning to an error of Redis or of its connection.
 func serverError(err error) error {
 	text := err.Error()

@@ -11,7 +11,7 @@ type AcquireRequest struct {
 	Holder   string  `json:"holder,omitempty"` // for people
 	Resource string  `json:"resource"`
 	TTL      *string `json:"ttl,omitempty"`  // absent: the gateway's default
-	Wait     *string `json:"wait,omitempty"` // how long to wait while another holds it; absent: not at all
+	Wait     *string `json:"wait,omitempty"` // how long to wait while another holds it or too few nodes answer; absent: not at all
 }
 
 // Lease is what was acquired.
