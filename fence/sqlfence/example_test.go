@@ -69,3 +69,17 @@ func ExampleOutcome() {
 	}
 	fmt.Println(err)
 }
+
+// For object mappers, and for code that begins its transactions by itself: the context
+// carries the grant.
+func ExampleWithGrant() {
+	db, err := sqlfence.Open("pgx", "postgres://writer@localhost/app") // once, instead of sql.Open
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := sqlfence.WithGrant(ctx, grant)
+	_, err = db.ExecContext(ctx, `UPDATE orders SET status = 'paid' WHERE id = 1001`)
+	if errors.Is(err, fence.ErrStale) {
+		fmt.Println("a newer holder took over; nothing was written")
+	}
+}

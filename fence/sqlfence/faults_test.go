@@ -16,85 +16,103 @@ import (
 // has its connection back.
 func TestWhateverBreaksTheOutcomeIsTrue(t *testing.T) {
 	each(t, func(t *testing.T, w world) {
-		const requests = 14 // more than the calls take
-		g := w.acquire(t, orders, 1)
-		openAs := drivers[strings.TrimPrefix(t.Name(), "TestWhateverBreaksTheOutcomeIsTrue/")]
-		if openAs == nil {
-			openAs = drivers["pgx simple"] // whose name has a space, which a test's has not
+		whateverBreaks(t, w, drivers[driverOf(t)], "InTx", "Arm")
+	})
+}
+
+// driverOf is the driver that each runs a test with. A test's name has no space.
+func driverOf(t *testing.T) string {
+	_, name, _ := strings.Cut(t.Name(), "/")
+	return strings.ReplaceAll(name, "_", " ")
+}
+
+// The same of what begins with a context's grant.
+func TestWhateverBreaksTheOutcomeUnderAContextsGrantIsTrue(t *testing.T) {
+	eachConnector(t, func(t *testing.T, w world) {
+		whateverBreaks(t, w, connectors[driverOf(t)], "a statement", "a row", "a transaction")
+	})
+}
+
+func whateverBreaks(t *testing.T, w world, openAs func(testing.TB, string) *sql.DB, names ...string) {
+	const requests = 14 // more than the calls take
+	g := w.acquire(t, orders, 1)
+	calls := map[string]func(context.Context, *sql.DB) error{
+		"InTx": func(ctx context.Context, db *sql.DB) error {
+			return sqlfence.InTx(ctx, db, g, func(tx *sql.Tx) error { return write(t, tx, "work") })
+		},
+		"Arm": func(ctx context.Context, db *sql.DB) error {
+			g = fence.Grant{Resource: orders, Token: g.Token + 1, Seal: fence.NewSeal()}
+			return sqlfence.New(db).Arm(ctx, fence.Arming{Resource: g.Resource, Token: g.Token, SealHash: g.Seal.Hash()})
+		},
+	}
+	for name, way := range ways {
+		calls[name] = func(ctx context.Context, db *sql.DB) error { return way(sqlfence.WithGrant(ctx, g), db) }
+	}
+	for _, name := range names {
+		effects, address := `SELECT count(*) FROM work`, w.pg.WriterURL
+		if name == "Arm" {
+			effects, address = `SELECT token FROM fence.resources`, w.pg.GatewayURL
 		}
-		calls := map[string]func(context.Context, *sql.DB) error{
-			"InTx": func(ctx context.Context, db *sql.DB) error {
-				return sqlfence.InTx(ctx, db, g, func(tx *sql.Tx) error { return write(t, tx, "work") })
-			},
-			"Arm": func(ctx context.Context, db *sql.DB) error {
-				g = fence.Grant{Resource: orders, Token: g.Token + 1, Seal: fence.NewSeal()}
-				return sqlfence.New(db).Arm(ctx, fence.Arming{Resource: g.Resource, Token: g.Token, SealHash: g.Seal.Hash()})
-			},
+		count := func() (n int) {
+			if err := w.admin.QueryRow(t.Context(), effects).Scan(&n); err != nil {
+				t.Fatal(err)
+			}
+			return n
 		}
-		for _, name := range []string{"InTx", "Arm"} {
-			effects, address := `SELECT count(*) FROM work`, w.pg.WriterURL
-			if name == "Arm" {
-				effects, address = `SELECT token FROM fence.resources`, w.pg.GatewayURL
-			}
-			count := func() (n int) {
-				if err := w.admin.QueryRow(t.Context(), effects).Scan(&n); err != nil {
-					t.Fatal(err)
-				}
-				return n
-			}
-			seen := map[string]int{}
-			sweep := func() {
-				for request := int64(1); request <= requests; request++ {
-					for _, arrives := range []bool{true, false} {
-						var p proxy
-						db := openAs(t, through(t, &p, address)+"&application_name=breaks")
-						db.SetMaxOpenConns(1)
-						if err := db.PingContext(t.Context()); err != nil {
-							t.Fatal(err)
-						}
-						before := count()
-						p.arrives.Store(arrives)
-						p.requests.Store(request)
-						ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-						err := calls[name](ctx, db)
-						p.requests.Store(0)
-						if conn, poolErr := db.Conn(ctx); poolErr != nil {
-							t.Errorf("%s, request %d: the pool has lost its connection: %v", name, request, poolErr)
-						} else {
-							_ = conn.Close()
-						}
-						cancel()
-						_ = db.Close()
-						w.untilNobodyIs(t, "breaks")
-						done := count() > before
-						switch {
-						case err == nil && !done:
-							t.Errorf("%s, request %d (arrives: %t): said done, and it is not", name, request, arrives)
-						case err != nil && !errors.Is(err, fence.ErrUnknown) && done:
-							t.Errorf("%s, request %d (arrives: %t): said not done, and it is: %v", name, request, arrives, err)
-						case err == nil:
-							seen["done"]++
-						case errors.Is(err, fence.ErrUnknown):
-							seen["unknown"]++
-						default:
-							seen["not done"]++
-						}
+		seen := map[string]int{}
+		sweep := func() {
+			for request := int64(1); request <= requests; request++ {
+				for _, arrives := range []bool{true, false} {
+					var p proxy
+					db := openAs(t, through(t, &p, address)+"&application_name=breaks")
+					db.SetMaxOpenConns(1)
+					if err := db.PingContext(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					before := count()
+					p.arrives.Store(arrives)
+					p.requests.Store(request)
+					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+					err := calls[name](ctx, db)
+					p.requests.Store(0)
+					if conn, poolErr := db.Conn(ctx); poolErr != nil {
+						t.Errorf("%s, request %d: the pool has lost its connection: %v", name, request, poolErr)
+					} else {
+						_ = conn.Close()
+					}
+					cancel()
+					_ = db.Close()
+					w.untilNobodyIs(t, "breaks")
+					done := count() > before
+					switch {
+					case err == nil && !done:
+						t.Errorf("%s, request %d (arrives: %t): said done, and it is not", name, request, arrives)
+					case count() > before+1:
+						t.Errorf("%s, request %d (arrives: %t): done twice: %v", name, request, arrives, err)
+					case err != nil && !errors.Is(err, fence.ErrUnknown) && done:
+						t.Errorf("%s, request %d (arrives: %t): said not done, and it is: %v", name, request, arrives, err)
+					case err == nil:
+						seen["done"]++
+					case errors.Is(err, fence.ErrUnknown):
+						seen["unknown"]++
+					default:
+						seen["not done"]++
 					}
 				}
 			}
-			missing := func() bool {
-				return seen["done"] == 0 || name == "InTx" && (seen["not done"] == 0 || seen["unknown"] == 0)
-			}
-			// On a busy machine one request may come in two pieces, and so none of the cuts be at the COMMIT.
-			for sweeps := 0; sweeps < 5 && (sweeps == 0 || missing()); sweeps++ {
-				sweep()
-			}
-			t.Log(name, seen)
-			if missing() {
-				t.Errorf("%s: the requests end too early or too late: %v", name, seen)
-			}
 		}
-	})
+		missing := func() bool {
+			return seen["done"] == 0 || name != "Arm" && (seen["not done"] == 0 || seen["unknown"] == 0)
+		}
+		// On a busy machine one request may come in two pieces, and so none of the cuts be at the COMMIT.
+		for sweeps := 0; sweeps < 5 && (sweeps == 0 || missing()); sweeps++ {
+			sweep()
+		}
+		t.Log(name, seen)
+		if missing() {
+			t.Errorf("%s: the requests end too early or too late: %v", name, seen)
+		}
+	}
 }
 
 // untilNobodyIs waits until the server has noticed that an application's connections are gone.

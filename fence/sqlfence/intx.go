@@ -66,7 +66,11 @@ func inTx(ctx context.Context, db Beginner, opts *sql.TxOptions, grants []fence.
 	if db == nil || fn == nil {
 		return &fence.InvalidError{Field: "database or function", Reason: "is nil"}
 	}
-	tx, err := db.BeginTx(ctx, opts)
+	if err := agree(ctx, sorted(grants)); err != nil {
+		return err
+	}
+	// A connector's transaction would refuse what fn does with the grants' own context.
+	tx, err := db.BeginTx(WithGrant(ctx, grants...), opts)
 	if err != nil {
 		return fmt.Errorf("begin under %s: %w", core.Named(grants), err)
 	}

@@ -71,19 +71,24 @@ func each(t *testing.T, test func(t *testing.T, w world)) {
 	for name, open := range drivers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pg := testenv.Postgres(t)
-			w := world{pg: pg, admin: pg.Pool(t), db: open(t, pg.WriterURL), fence: sqlfence.New(open(t, pg.GatewayURL))}
-			for _, sql := range []string{
-				`CREATE TABLE work (token bigint, note text)`, `CREATE TABLE people (token bigint)`, `GRANT ALL ON work, people TO PUBLIC`,
-				`SELECT fence.protect('work', resource => 'orders/1001'), fence.protect('people', resource => 'users/7')`,
-			} {
-				if _, err := w.admin.Exec(t.Context(), sql); err != nil {
-					t.Fatal(err)
-				}
-			}
-			test(t, w)
+			test(t, newWorld(t, open))
 		})
 	}
+}
+
+func newWorld(t *testing.T, open func(t testing.TB, address string) *sql.DB) world {
+	t.Helper()
+	pg := testenv.Postgres(t)
+	w := world{pg: pg, admin: pg.Pool(t), db: open(t, pg.WriterURL), fence: sqlfence.New(open(t, pg.GatewayURL))}
+	for _, sql := range []string{
+		`CREATE TABLE work (token bigint, note text)`, `CREATE TABLE people (token bigint)`, `GRANT ALL ON work, people TO PUBLIC`,
+		`SELECT fence.protect('work', resource => 'orders/1001'), fence.protect('people', resource => 'users/7')`,
+	} {
+		if _, err := w.admin.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
 }
 
 func (w world) acquire(t testing.TB, resource string, token fence.Token) fence.Grant {

@@ -23,8 +23,22 @@ const (
 	SQLCheck   = `SELECT fence.check()`
 
 	// SQLUseListMarked takes JSON, because drivers of database/sql differ in how they send arrays.
-	SQLUseListMarked = `SELECT fence.use(pg_catalog.array_agg(x.r), pg_catalog.array_agg(x.k))` + setMark + `
-		FROM pg_catalog.jsonb_to_recordset($1::pg_catalog.jsonb) x(r text, k text)`
+	SQLUseListMarked = `SELECT ` + useList + setMark + fromList
+
+	// SQLUseList is as SQLUseListMarked without the mark. The statements that are Known also tell what names the transaction
+	// once its COMMIT was not answered.
+	SQLUseList      = `SELECT ` + useList + fromList
+	SQLUseListKnown = `SELECT ` + useList + `, ` + identity + fromList
+	SQLUseKnown     = SQLUse + `, ` + identity
+	useList         = `fence.use(pg_catalog.array_agg(x.r), pg_catalog.array_agg(x.k))`
+	fromList        = ` FROM pg_catalog.jsonb_to_recordset($1::pg_catalog.jsonb) x(r text, k text)`
+
+	// SQLPresents is true where the session presents a grant by itself, and SQLClear takes such a grant away.
+	SQLPresents = `SELECT pg_catalog.concat(` + setting + `'fence.resource', true), ` + setting + `'fence.token', true), ` +
+		setting + `'fence.grants', true)) <> ''`
+	SQLClear = `SELECT pg_catalog.set_config('fence.resource', '', false), pg_catalog.set_config('fence.token', '', false),
+		pg_catalog.set_config('fence.grants', '', false)`
+	setting = `pg_catalog.current_setting(`
 
 	SQLOutcome = `SELECT fence.outcome($1::text, $2::text)`
 	SQLWaits   = `SELECT ` + Waits

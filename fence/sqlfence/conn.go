@@ -1,0 +1,244 @@
+package sqlfence
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/internal/core"
+)
+
+// conn is a driver's connection that presents the grants of contexts.
+//
+// A grant is presented by fence.use, so it ends with its transaction, whatever becomes of
+// that: nothing is set on the session, and there is nothing to take back before the
+// connection serves somebody else.
+type conn struct {
+	inner driver.Conn
+	using map[string]driver.Stmt // the statements that present grants, by their text
+	tx    *tx                    // the open transaction; nil outside of one
+
+	// What a statement's text may have done; see [conn.note].
+	mayBeOpen bool // a transaction that this wrapper did not begin
+	mayBeSet  bool // fence.* for the session
+
+	broken bool // not to be used again
+}
+
+var (
+	_ driver.Conn               = (*conn)(nil)
+	_ driver.ConnBeginTx        = (*conn)(nil)
+	_ driver.ConnPrepareContext = (*conn)(nil)
+	_ driver.ExecerContext      = (*conn)(nil)
+	_ driver.QueryerContext     = (*conn)(nil)
+	_ driver.NamedValueChecker  = (*conn)(nil)
+	_ driver.Pinger             = (*conn)(nil)
+	_ driver.SessionResetter    = (*conn)(nil)
+	_ driver.Validator          = (*conn)(nil)
+)
+
+// BeginTx begins a transaction under the grants of ctx.
+func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	t, err := c.begin(ctx, opts, presented(ctx), !opts.ReadOnly)
+	if err != nil {
+		return nil, err // and no *tx that is nil
+	}
+	return t, nil
+}
+
+// begin begins a transaction under grants. With name it learns what names the transaction
+// once its COMMIT is not answered.
+func (c *conn) begin(ctx context.Context, opts driver.TxOptions, grants []fence.Grant, name bool) (*tx, error) {
+	if len(grants) == 0 {
+		inner, err := begin(ctx, c.inner, opts)
+		if err != nil {
+			return nil, Translate(err)
+		}
+		c.tx = &tx{conn: c, inner: inner}
+		return c.tx, nil
+	}
+	if err := core.ValidateGrants(grants); err != nil {
+		return nil, err
+	}
+	if err := c.outside(ctx); err != nil {
+		return nil, err
+	}
+	inner, err := begin(ctx, c.inner, opts)
+	if err != nil {
+		return nil, fmt.Errorf("begin under %s: %w", core.Named(grants), err)
+	}
+	t := &tx{conn: c, inner: inner, grants: grants}
+	if err := c.use(ctx, t, name); err != nil {
+		if rollbackErr := inner.Rollback(); rollbackErr != nil {
+			c.broken = true
+		}
+		return nil, fmt.Errorf("begin under %s: %w", core.Named(grants), Translate(err))
+	}
+	c.tx = t
+	return t, nil
+}
+
+// use presents the transaction's grants. The statement stays prepared, so it takes one
+// round trip, after the first one on a connection.
+func (c *conn) use(ctx context.Context, t *tx, name bool) error {
+	query, args := core.SQLUse, []driver.NamedValue{
+		{Ordinal: 1, Value: t.grants[0].Resource}, {Ordinal: 2, Value: t.grants[0].Presented()},
+	}
+	if name {
+		query = core.SQLUseKnown
+	}
+	if len(t.grants) > 1 {
+		query, args = core.SQLUseList, []driver.NamedValue{{Ordinal: 1, Value: listOf(t.grants)}}
+		if name {
+			query = core.SQLUseListKnown
+		}
+	}
+	stmt := c.using[query]
+	if stmt == nil {
+		var err error
+		if stmt, err = prepare(ctx, c.inner, query); err != nil {
+			return err
+		}
+		if c.using == nil {
+			c.using = make(map[string]driver.Stmt)
+		}
+		c.using[query] = stmt
+	}
+	row, err := askPrepared(ctx, stmt, args)
+	if report, ok := reports(err); ok && report.SQLState == "26000" {
+		// DEALLOCATE or DISCARD took the statement away. Nothing was done: the pool begins again on another connection.
+		c.broken = true
+		return driver.ErrBadConn
+	}
+	if err == nil && name {
+		t.xid, _ = row[1].(string)
+		t.run, _ = row[2].(string)
+	}
+	return err
+}
+
+// outside refuses where a statement has begun a transaction by its text: presenting a
+// grant there would end with COMMIT what its owner has not committed.
+func (c *conn) outside(ctx context.Context) error {
+	if !c.mayBeOpen {
+		return nil
+	}
+	err := c.probe(ctx)
+	if report, ok := reports(err); ok && report.SQLState == "25P01" { // no_active_sql_transaction
+		c.mayBeOpen = false
+		return nil
+	} else if err != nil && !ok {
+		return err
+	}
+	return errBegunByText
+}
+
+// probe asks for what is possible inside of a transaction only.
+func (c *conn) probe(ctx context.Context) error {
+	for _, query := range []string{"SAVEPOINT fencegate_probe", "RELEASE fencegate_probe"} {
+		stmt, err := prepare(ctx, c.inner, query)
+		if err != nil {
+			return err
+		}
+		_, err = execPrepared(ctx, stmt, nil)
+		if err := errors.Join(err, stmt.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var errBegunByText = &fence.InvalidError{
+	Field:  "transaction",
+	Reason: "was begun by a statement: under a grant use BeginTx",
+}
+
+// PrepareContext prepares a statement, which needs no grant.
+func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	inner, err := prepare(ctx, c.inner, query)
+	if err != nil {
+		c.failed(err)
+		return nil, Translate(err)
+	}
+	return &stmt{conn: c, inner: inner, query: query}, nil
+}
+
+// ExecContext runs a statement: in the open transaction, or in one of its own where ctx
+// has grants.
+func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	inner, ok := c.inner.(driver.ExecerContext)
+	if !ok {
+		return nil, driver.ErrSkip
+	}
+	return c.exec(ctx, query, func() (driver.Result, error) { return inner.ExecContext(ctx, query, args) })
+}
+
+// QueryContext is as ExecContext.
+func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	inner, ok := c.inner.(driver.QueryerContext)
+	if !ok {
+		return nil, driver.ErrSkip
+	}
+	return c.query(ctx, query, func() (driver.Rows, error) { return inner.QueryContext(ctx, query, args) })
+}
+
+// ResetSession is called before the connection serves somebody else.
+func (c *conn) ResetSession(ctx context.Context) error {
+	if c.broken || c.tx != nil {
+		return driver.ErrBadConn
+	}
+	if inner, ok := c.inner.(driver.SessionResetter); ok {
+		if err := inner.ResetSession(ctx); err != nil {
+			return err
+		}
+	}
+	if c.mayBeSet {
+		if _, err := c.ask(ctx, core.SQLClear); err != nil {
+			return driver.ErrBadConn
+		}
+		c.mayBeSet = false
+	}
+	return nil
+}
+
+// IsValid tells whether the connection may serve somebody else.
+func (c *conn) IsValid() bool {
+	inner, ok := c.inner.(driver.Validator)
+	return !c.broken && (!ok || inner.IsValid())
+}
+
+// Ping asks the driver's connection.
+func (c *conn) Ping(ctx context.Context) error {
+	if inner, ok := c.inner.(driver.Pinger); ok {
+		return inner.Ping(ctx)
+	}
+	return nil
+}
+
+// CheckNamedValue asks the driver's connection.
+func (c *conn) CheckNamedValue(v *driver.NamedValue) error {
+	if inner, ok := c.inner.(driver.NamedValueChecker); ok {
+		return inner.CheckNamedValue(v)
+	}
+	return driver.ErrSkip
+}
+
+// Prepare is PrepareContext; database/sql calls that one.
+func (c *conn) Prepare(query string) (driver.Stmt, error) {
+	return c.PrepareContext(context.Background(), query)
+}
+
+// Begin is BeginTx; database/sql calls that one.
+func (c *conn) Begin() (driver.Tx, error) { return c.BeginTx(context.Background(), driver.TxOptions{}) }
+
+// Close closes the driver's connection, and its statements with it.
+func (c *conn) Close() error { return c.inner.Close() }
+
+// failed notes that the server ended a statement of the open transaction with an error.
+func (c *conn) failed(err error) {
+	if _, ok := reports(err); ok && c.tx != nil && !c.tx.unseen {
+		c.tx.failed = true
+	}
+}

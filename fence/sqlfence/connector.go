@@ -1,0 +1,136 @@
+package sqlfence
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/internal/core"
+)
+
+// Open is [sql.Open] for a database whose connections present the grants of [WithGrant].
+// The driver's name is that of a registered driver, such as "pgx" or "postgres".
+func Open(driverName, dataSourceName string) (*sql.DB, error) {
+	db, err := sql.Open(driverName, dataSourceName)
+	if err != nil {
+		return nil, err
+	}
+	registered := db.Driver()
+	if err := db.Close(); err != nil { // it has no connection yet
+		return nil, err
+	}
+	if opener, ok := registered.(driver.DriverContext); ok {
+		inner, err := opener.OpenConnector(dataSourceName)
+		if err != nil {
+			return nil, err
+		}
+		return OpenDB(inner), nil
+	}
+	return OpenDB(named{driver: registered, name: dataSourceName}), nil
+}
+
+// OpenDB is [sql.OpenDB] for a database whose connections present the grants of
+// [WithGrant]. inner is the driver's connector, such as stdlib.GetConnector of pgx or
+// pq.NewConnector.
+func OpenDB(inner driver.Connector) *sql.DB { return sql.OpenDB(Connector(inner)) }
+
+// Connector makes a driver's connections present the grants of [WithGrant]; see the
+// package's documentation for what holds. The login is a member of fence_writer. Its
+// connections present no grant by themselves: one whose options do is not opened.
+func Connector(inner driver.Connector) driver.Connector { return &connector{inner: inner} }
+
+type connector struct{ inner driver.Connector }
+
+var (
+	_ driver.Connector = (*connector)(nil)
+	_ io.Closer        = (*connector)(nil)
+)
+
+// Connect opens a connection and looks whether it presents a grant already.
+func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+	inner, err := c.inner.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	wrapped := &conn{inner: inner}
+	row, err := wrapped.ask(ctx, core.SQLPresents)
+	if err == nil && row[0] == true {
+		err = &fence.InvalidError{Field: "connection", Reason: "presents a grant by its options, but a grant is its context's: " +
+			"remove fence.resource, fence.token and fence.grants from them"}
+	}
+	if err != nil {
+		_ = inner.Close()
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return wrapped, nil
+}
+
+// Driver returns the driver below.
+func (c *connector) Driver() driver.Driver { return c.inner.Driver() }
+
+// Close closes the driver's connector.
+func (c *connector) Close() error {
+	if closer, ok := c.inner.(io.Closer); ok {
+		return closer.Close()
+	}
+	return nil
+}
+
+// named is the connector of a driver that has none.
+type named struct {
+	driver driver.Driver
+	name   string
+}
+
+func (n named) Connect(context.Context) (driver.Conn, error) { return n.driver.Open(n.name) }
+func (n named) Driver() driver.Driver                        { return n.driver }
+
+// DriverConn returns the driver's own connection below what [sql.Conn.Raw] gives, as
+// *stdlib.Conn of pgx. A connection that is no connector's comes back as it is. What is
+// done with it presents no grant, except inside a transaction that does.
+func DriverConn(raw any) any {
+	c, ok := raw.(*conn)
+	if !ok {
+		return raw
+	}
+	c.mayBeOpen, c.mayBeSet = true, true
+	if c.tx != nil {
+		c.tx.failed, c.tx.unseen = false, true
+	}
+	return c.inner
+}
+
+// ask reads one row. It prepares, so that arguments are never in the statement's text.
+func (c *conn) ask(ctx context.Context, query string, args ...driver.NamedValue) ([]driver.Value, error) {
+	stmt, err := prepare(ctx, c.inner, query)
+	if err != nil {
+		return nil, err
+	}
+	row, err := askPrepared(ctx, stmt, args)
+	return row, errors.Join(err, stmt.Close())
+}
+
+func askPrepared(ctx context.Context, stmt driver.Stmt, args []driver.NamedValue) ([]driver.Value, error) {
+	rows, err := queryPrepared(ctx, stmt, args)
+	if err != nil {
+		return nil, err
+	}
+	row := make([]driver.Value, len(rows.Columns()))
+	err = rows.Next(row)
+	for i, v := range row {
+		if b, ok := v.([]byte); ok {
+			row[i] = string(b)
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF // each of the fence's statements answers with a row
+	}
+	if closeErr := rows.Close(); err == nil {
+		err = closeErr
+	}
+	return row, err
+}

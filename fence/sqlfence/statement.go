@@ -1,0 +1,199 @@
+package sqlfence
+
+import (
+	"context"
+	"database/sql/driver"
+	"strings"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// exec runs a statement that returns no rows.
+func (c *conn) exec(ctx context.Context, query string, do func() (driver.Result, error)) (result driver.Result, err error) {
+	alone, err := c.before(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	if !alone {
+		result, err = do()
+		return result, c.after(err)
+	}
+	t, err := c.begin(ctx, driver.TxOptions{}, presented(ctx), !reads(query))
+	if err != nil {
+		return nil, err
+	}
+	result, err = do()
+	if err != nil {
+		t.abandon()
+		return nil, Translate(err)
+	}
+	if err := t.finish(ctx); err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+// query runs a statement that returns rows. Outside of a transaction its COMMIT comes
+// before the rows, so that whoever has them knows what became of the statement; rows
+// beyond [maxHeld] bytes are the exception: there the COMMIT comes at their end.
+func (c *conn) query(ctx context.Context, query string, do func() (driver.Rows, error)) (driver.Rows, error) {
+	alone, err := c.before(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	if !alone {
+		inner, err := do()
+		if err = c.after(err); err != nil {
+			return nil, err
+		}
+		return &rows{inner: inner, conn: c}, nil
+	}
+	t, err := c.begin(ctx, driver.TxOptions{}, presented(ctx), !reads(query))
+	if err != nil {
+		return nil, err
+	}
+	inner, err := do()
+	if err != nil {
+		t.abandon()
+		return nil, Translate(err)
+	}
+	return hold(ctx, t, inner)
+}
+
+// before refuses what would leave the transaction that presents the grants, and tells
+// whether a statement needs one of its own.
+func (c *conn) before(ctx context.Context, query string) (alone bool, err error) {
+	switch {
+	case c.tx != nil:
+		if err := agree(ctx, c.tx.grants); err != nil {
+			return false, err
+		}
+		if len(c.tx.grants) > 0 && controls(query) {
+			return false, errControl
+		}
+		c.note(query)
+		return false, nil
+	case len(presented(ctx)) == 0:
+		c.note(query)
+		return false, nil
+	case controls(query):
+		return false, errControl
+	}
+	c.note(query)
+	return true, nil
+}
+
+// after notes what a statement of the open transaction came to.
+func (c *conn) after(err error) error {
+	if err == nil {
+		if c.tx != nil {
+			c.tx.failed = false // only ROLLBACK TO succeeds in a failed one
+		}
+		return nil
+	}
+	c.failed(err)
+	return Translate(err)
+}
+
+var errControl = &fence.InvalidError{
+	Field:  "statement",
+	Reason: "begins or ends a transaction by its text: under a grant use BeginTx, Commit and Rollback",
+}
+
+// note looks for what a statement may leave on the session: a transaction, or a grant. It
+// errs on the side of looking again, in [conn.outside] and [conn.ResetSession].
+func (c *conn) note(query string) {
+	c.mayBeSet = c.mayBeSet || has(query, "fence.") || has(query, "fence\"")
+	c.mayBeOpen = c.mayBeOpen || c.tx == nil && begins(query)
+}
+
+// begins reports whether a statement, or one of several in a text, may begin a transaction.
+func begins(query string) bool {
+	if !has(query, "begin") && !has(query, "start") {
+		return false
+	}
+	for one := range strings.SplitSeq(query, ";") {
+		if first, _ := word(one); first == "BEGIN" || first == "START" {
+			return true
+		}
+	}
+	return strings.Contains(query, ";") && (strings.Contains(query, "--") || strings.Contains(query, "/*"))
+}
+
+// has reports whether text has an ASCII word in it, in either case.
+func has(text, lower string) bool {
+	for i := 0; i+len(lower) <= len(text); i++ {
+		if text[i]|0x20 == lower[0]|0x20 && strings.EqualFold(text[i:i+len(lower)], lower) {
+			return true
+		}
+	}
+	return false
+}
+
+// controls reports whether a statement begins or ends a transaction. Going back to a
+// savepoint does neither.
+func controls(query string) bool {
+	first, rest := word(query)
+	switch first {
+	case "BEGIN", "START", "COMMIT", "END", "ABORT":
+		return true
+	case "PREPARE":
+		second, _ := word(rest)
+		return second == "TRANSACTION"
+	case "ROLLBACK":
+		for second, rest := word(rest); ; second, rest = word(rest) {
+			if second != "WORK" && second != "TRANSACTION" {
+				return second != "TO"
+			}
+		}
+	}
+	return false
+}
+
+// reads reports whether a statement writes nothing by its own word: what a function in it
+// writes can then not be looked up after a COMMIT that was not answered.
+func reads(query string) bool {
+	switch first, _ := word(query); first {
+	case "SELECT", "TABLE", "VALUES", "SHOW":
+		return true
+	}
+	return false
+}
+
+// word returns the first word of a statement, in upper case, and what follows.
+func word(query string) (first, rest string) {
+	for {
+		query = strings.TrimLeft(query, " \t\r\n\f\v;(")
+		switch {
+		case strings.HasPrefix(query, "--"):
+			_, query, _ = strings.Cut(query, "\n")
+		case strings.HasPrefix(query, "/*"):
+			query = afterComment(query)
+		default:
+			end := strings.IndexFunc(query, func(r rune) bool { return (r|0x20 < 'a' || r|0x20 > 'z') && r != '_' })
+			if end < 0 {
+				end = len(query)
+			}
+			return strings.ToUpper(query[:end]), query[end:]
+		}
+	}
+}
+
+// afterComment cuts a comment, in which others may be nested.
+func afterComment(query string) string {
+	depth := 0
+	for i := 0; i+1 < len(query); i++ {
+		switch query[i : i+2] {
+		case "/*":
+			depth++
+			i++
+		case "*/":
+			depth--
+			i++
+			if depth == 0 {
+				return query[i+1:]
+			}
+		}
+	}
+	return ""
+}
