@@ -7,6 +7,7 @@ replace github.com/fencegate/fencegate => ../..
 require (
 	github.com/fencegate/fencegate v0.0.0-00010101000000-000000000000
 	github.com/jackc/pgx/v5 v5.12.0
+	github.com/jmoiron/sqlx v1.4.0
 	gorm.io/driver/postgres v1.6.3
 	gorm.io/gorm v1.31.2
 )

@@ -1,6 +1,6 @@
 // Command orm puts an object mapper (GORM) under a fencing token: a lease from
-// Redis, a fence in PostgreSQL, and transactions of database/sql that the fence
-// guards.
+// Redis, a fence in PostgreSQL, and a pool of database/sql that presents the grant
+// of each context.
 //
 // Two workers save the same order. The first one loses its lease without
 // noticing; its save is refused, and the second one's work stands.
@@ -49,7 +49,7 @@ func run() error {
 		return err
 	}
 	defer func() { _ = arming.Close() }()
-	db, err := sql.Open("pgx", os.Getenv("DATABASE_URL"))
+	db, err := sqlfence.Open("pgx", os.Getenv("DATABASE_URL")) // instead of sql.Open: contexts carry grants
 	if err != nil {
 		return err
 	}
@@ -92,13 +92,13 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	if err := save(ctx, db, orm, current, Order{ID: 1001, Status: "paid by worker 2"}); err != nil {
+	if err := save(ctx, orm, current, Order{ID: 1001, Status: "paid by worker 2"}); err != nil {
 		return err
 	}
 	fmt.Printf("worker 2 acquired %s and saved\n", current)
 
 	// Worker 1 wakes up and saves with the token that it was given.
-	err = save(ctx, db, orm, paused, Order{ID: 1001, Status: "paid by worker 1"})
+	err = save(ctx, orm, paused, Order{ID: 1001, Status: "paid by worker 1"})
 	if !errors.Is(err, fence.ErrStale) {
 		return fmt.Errorf("worker 1 should have been refused as stale; got: %w", err)
 	}
@@ -115,14 +115,10 @@ func run() error {
 	return nil
 }
 
-// save saves the order under a grant: the mapper works in InTx's transaction,
-// which commits only while the grant is the newest one of its resource.
-func save(ctx context.Context, db *sql.DB, orm *gorm.DB, grant fence.Grant, order Order) error {
-	return sqlfence.InTx(ctx, db, grant, func(tx *sql.Tx) error {
-		in := orm.Session(&gorm.Session{NewDB: true, Context: ctx, SkipDefaultTransaction: true})
-		in.Statement.ConnPool = tx
-		return in.Save(&order).Error
-	})
+// save saves the order under a grant: the mapper's own transaction commits only while
+// the grant is the newest one of its resource.
+func save(ctx context.Context, orm *gorm.DB, grant fence.Grant, order Order) error {
+	return orm.WithContext(sqlfence.WithGrant(ctx, grant)).Save(&order).Error
 }
 
 func createTable(ctx context.Context, db *sql.DB) error {
