@@ -65,56 +65,82 @@ func (c *conn) begin(ctx context.Context, opts driver.TxOptions, grants []fence.
 	if err := c.outside(ctx); err != nil {
 		return nil, err
 	}
-	inner, err := begin(ctx, c.inner, opts)
+	t := &tx{conn: c, grants: grants}
+	err := c.beginUnder(ctx, opts, t, name)
 	if err != nil {
-		return nil, fmt.Errorf("begin under %s: %w", core.Named(grants), err)
-	}
-	t := &tx{conn: c, inner: inner, grants: grants}
-	if err := c.use(ctx, t, name); err != nil {
-		if rollbackErr := inner.Rollback(); rollbackErr != nil {
-			c.broken = true
-		}
 		return nil, fmt.Errorf("begin under %s: %w", core.Named(grants), Translate(err))
 	}
 	c.tx = t
 	return t, nil
 }
 
-// use presents the transaction's grants. The statement stays prepared, so it takes one
-// round trip, after the first one on a connection.
-func (c *conn) use(ctx context.Context, t *tx, name bool) error {
-	query, args := core.SQLUse, []driver.NamedValue{
-		{Ordinal: 1, Value: t.grants[0].Resource}, {Ordinal: 2, Value: t.grants[0].Presented()},
-	}
-	if name {
-		query = core.SQLUseKnown
-	}
-	if len(t.grants) > 1 {
-		query, args = core.SQLUseList, []driver.NamedValue{{Ordinal: 1, Value: listOf(t.grants)}}
-		if name {
-			query = core.SQLUseListKnown
+// beginUnder begins t and presents its grants: together where the driver can.
+func (c *conn) beginUnder(ctx context.Context, opts driver.TxOptions, t *tx, name bool) error {
+	query, args := presenting(t.grants, name)
+	if inner, ok := c.inner.(Pipeliner); ok {
+		begun, row, err := inner.BeginUnder(ctx, opts, query, args)
+		if err == nil {
+			t.inner = begun
+			return t.named(row, name)
+		}
+		if !errors.Is(err, driver.ErrSkip) {
+			return c.lost(err)
 		}
 	}
+	begun, err := begin(ctx, c.inner, opts)
+	if err != nil {
+		return err
+	}
+	t.inner = begun
+	row, err := c.use(ctx, query, args)
+	if err == nil {
+		err = t.named(row, name)
+	}
+	if err != nil && begun.Rollback() != nil {
+		c.broken = true
+	}
+	return c.lost(err)
+}
+
+// presenting chooses the statement that presents grants, and its arguments.
+func presenting(grants []fence.Grant, name bool) (query string, args []any) {
+	one, list := core.SQLUse, core.SQLUseList
+	if name {
+		one, list = core.SQLUseKnown, core.SQLUseListKnown
+	}
+	if len(grants) > 1 {
+		return list, []any{listOf(grants)}
+	}
+	return one, []any{grants[0].Resource, grants[0].Presented()}
+}
+
+// use presents grants in the open transaction. The statement stays prepared, so it takes
+// one round trip, after the first one on a connection.
+func (c *conn) use(ctx context.Context, query string, args []any) ([]driver.Value, error) {
 	stmt := c.using[query]
 	if stmt == nil {
 		var err error
 		if stmt, err = prepare(ctx, c.inner, query); err != nil {
-			return err
+			return nil, err
 		}
 		if c.using == nil {
 			c.using = make(map[string]driver.Stmt)
 		}
 		c.using[query] = stmt
 	}
-	row, err := askPrepared(ctx, stmt, args)
-	if report, ok := reports(err); ok && report.SQLState == "26000" {
-		// DEALLOCATE or DISCARD took the statement away. Nothing was done: the pool begins again on another connection.
+	given := make([]driver.NamedValue, len(args))
+	for i, arg := range args {
+		given[i] = driver.NamedValue{Ordinal: i + 1, Value: arg}
+	}
+	return askPrepared(ctx, stmt, given)
+}
+
+// lost has the pool begin again on another connection where DEALLOCATE or DISCARD took the
+// statement away that presents grants: nothing was done.
+func (c *conn) lost(err error) error {
+	if report, ok := reports(err); ok && report.SQLState == "26000" { // invalid_sql_statement_name
 		c.broken = true
 		return driver.ErrBadConn
-	}
-	if err == nil && name {
-		t.xid, _ = row[1].(string)
-		t.run, _ = row[2].(string)
 	}
 	return err
 }

@@ -101,16 +101,36 @@ func DriverConn(raw any) any {
 	if c.tx != nil {
 		c.tx.failed, c.tx.unseen = false, true
 	}
+	if inner, ok := c.inner.(interface{ DriverConn() driver.Conn }); ok {
+		return inner.DriverConn()
+	}
 	return c.inner
 }
 
-// ask reads one row. It prepares, so that arguments are never in the statement's text.
-func (c *conn) ask(ctx context.Context, query string, args ...driver.NamedValue) ([]driver.Value, error) {
+// Pipeliner is a driver's connection that presents grants in the round trip of BEGIN, as
+// that of package pgxsql. BeginUnder begins a transaction and runs the query in it, with
+// its arguments as parameters, and returns the row. Where it can't, the error is
+// [driver.ErrSkip]; after any error no transaction is open.
+type Pipeliner interface {
+	driver.Conn
+	BeginUnder(ctx context.Context, opts driver.TxOptions, query string, args []any) (driver.Tx, []driver.Value, error)
+}
+
+// ask reads one row of a query that has no arguments.
+func (c *conn) ask(ctx context.Context, query string) ([]driver.Value, error) {
+	if inner, ok := c.inner.(driver.QueryerContext); ok {
+		rows, err := inner.QueryContext(ctx, query, nil)
+		if err == nil {
+			return one(rows)
+		} else if !errors.Is(err, driver.ErrSkip) {
+			return nil, err
+		}
+	}
 	stmt, err := prepare(ctx, c.inner, query)
 	if err != nil {
 		return nil, err
 	}
-	row, err := askPrepared(ctx, stmt, args)
+	row, err := askPrepared(ctx, stmt, nil)
 	return row, errors.Join(err, stmt.Close())
 }
 
@@ -119,8 +139,13 @@ func askPrepared(ctx context.Context, stmt driver.Stmt, args []driver.NamedValue
 	if err != nil {
 		return nil, err
 	}
+	return one(rows)
+}
+
+// one reads a row and closes the rows.
+func one(rows driver.Rows) ([]driver.Value, error) {
 	row := make([]driver.Value, len(rows.Columns()))
-	err = rows.Next(row)
+	err := rows.Next(row)
 	for i, v := range row {
 		if b, ok := v.([]byte); ok {
 			row[i] = string(b)

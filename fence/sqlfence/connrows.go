@@ -25,7 +25,7 @@ func (r *rows) Next(dest []driver.Value) error {
 		return nil
 	case !errors.Is(err, io.EOF):
 		r.conn.failed(err)
-		r.end(false)
+		_ = r.end(false) // whose error tells less
 		return Translate(err)
 	case r.tx == nil || r.HasNextResultSet():
 		return err
@@ -89,6 +89,7 @@ func (r *rows) ColumnTypeLength(i int) (int64, bool)    { return columnOf(r.inne
 func (r *rows) ColumnTypeNullable(i int) (nullable, ok bool) {
 	return columnOf(r.inner, i).nullableOf()
 }
+
 func (r *rows) ColumnTypePrecisionScale(i int) (precision, scale int64, ok bool) {
 	return columnOf(r.inner, i).decimalOf()
 }

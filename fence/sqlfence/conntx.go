@@ -24,6 +24,19 @@ type tx struct {
 
 var _ driver.Tx = (*tx)(nil)
 
+// named takes what names the transaction from the row of the statement that presented its grants.
+func (t *tx) named(row []driver.Value, name bool) error {
+	if !name {
+		return nil
+	}
+	if len(row) != 3 {
+		return fmt.Errorf("fence.use answered with %d columns", len(row))
+	}
+	t.xid, _ = row[1].(string)
+	t.run, _ = row[2].(string)
+	return nil
+}
+
 // Commit commits. Under grants the outcomes are those of [InTx].
 func (t *tx) Commit() error {
 	t.conn.tx = nil
@@ -90,8 +103,7 @@ func hideBadConn(err error) error {
 	if !errors.Is(err, driver.ErrBadConn) {
 		return err
 	}
-	var unknown *fence.UnknownError
-	if errors.As(err, &unknown) {
+	if unknown, ok := errors.AsType[*fence.UnknownError](err); ok {
 		return &fence.UnknownError{XID: unknown.XID, Run: unknown.Run, Err: errors.New(unknown.Err.Error())}
 	}
 	return errors.New(err.Error())
