@@ -40,10 +40,18 @@ var Codes = []Code{
 	},
 }
 
-// CodeOf finds the refusal that err is, or ok = false where it is none.
+// endedHint is the hint of [ErrStale] where the lease was released.
+const endedHint = "Acquire the resource again and start from what is there then."
+
+// CodeOf finds the refusal that err is, or ok = false where it is none. Its hint
+// is the one for err.
 func CodeOf(err error) (code Code, ok bool) {
 	for _, c := range Codes {
 		if errors.Is(err, c.Err) {
+			var stale *StaleError
+			if errors.As(err, &stale) && stale.Ended {
+				c.Hint = endedHint
+			}
 			return c, true
 		}
 	}

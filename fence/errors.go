@@ -7,8 +7,8 @@ import (
 
 // Sentinels for errors.Is. Each refusal has a type that carries its facts.
 var (
-	// ErrStale: a newer token is recorded. The write was refused and changed
-	// nothing. Do not retry under the same grant.
+	// ErrStale: a newer token is recorded, or the lease was released. The write was
+	// refused and changed nothing. Do not retry under the same grant.
 	ErrStale = errors.New("stale fencing token")
 	// ErrNoGrant: a guarded write came without a grant.
 	ErrNoGrant = errors.New("write without a fencing token")
@@ -27,16 +27,22 @@ var (
 	ErrInvalid = errors.New("invalid input")
 )
 
-// StaleError says that a write was refused because a newer token is recorded.
+// StaleError says that a write was refused because a newer token is recorded, or
+// because the grant has ended.
 type StaleError struct {
 	Resource  string
 	Presented Token // 0 where the writer presented a seal without its token
 	Recorded  Token // 0 where the newer token is not visible to the writer's snapshot
+	Ended     bool  // the lease was released, and nobody has taken over so far
 }
 
 func (e *StaleError) Error() string {
-	if e.Recorded == 0 {
-		return fmt.Sprintf("stale fencing token %d for %q: the fence was raised after this transaction's snapshot", e.Presented, e.Resource)
+	switch {
+	case e.Ended:
+		return fmt.Sprintf("the lease of token %d for %q was released", e.Recorded, e.Resource)
+	case e.Recorded == 0:
+		return fmt.Sprintf("stale fencing token %d for %q: the fence was raised, or the lease released, after this transaction's snapshot",
+			e.Presented, e.Resource)
 	}
 	return fmt.Sprintf("stale fencing token %d for %q: the fence stands at %d", e.Presented, e.Resource, e.Recorded)
 }

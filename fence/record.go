@@ -18,4 +18,17 @@ type Record struct {
 	// Undrained counts superseded grants that were not yet seen without a writer
 	// when the fence was last raised. Draining does not lower it.
 	Undrained int `json:"undrained"`
+	// EndedAt is when the grant ended because its lease was released, by PostgreSQL's
+	// clock. nil: it has not ended.
+	EndedAt *time.Time `json:"ended_at"`
+}
+
+// UTC is the record with its times in UTC, as they are shown.
+func (r Record) UTC() Record {
+	r.ArmedAt = r.ArmedAt.UTC()
+	if r.EndedAt != nil {
+		ended := r.EndedAt.UTC()
+		r.EndedAt = &ended
+	}
+	return r
 }

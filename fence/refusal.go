@@ -36,6 +36,7 @@ func Refusal(sqlState, detail string) error {
 		Recorded  string `json:"recorded"`
 		Needed    string `json:"needed"`
 		HeldBy    string `json:"held_by"`
+		Ended     bool   `json:"ended"`
 	}
 	_ = json.Unmarshal([]byte(detail), &d)
 	presented, _ := ParseToken(d.Presented) // "0", a seal without its token, is 0
@@ -43,7 +44,7 @@ func Refusal(sqlState, detail string) error {
 
 	switch sqlState {
 	case "ZF001":
-		return &StaleError{Resource: d.Resource, Presented: presented, Recorded: recorded}
+		return &StaleError{Resource: d.Resource, Presented: presented, Recorded: recorded, Ended: d.Ended}
 	case "ZF002":
 		return &NoGrantError{Needed: d.Needed}
 	case "ZF003":

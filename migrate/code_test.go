@@ -17,15 +17,15 @@ import (
 // revise raises the revision of a set's code.
 func revise(t *testing.T, files fstest.MapFS, set string, revision int) {
 	t.Helper()
-	edit(t, files, set+"/code/manifest.txt", "\nrevision 2\n", fmt.Sprintf("\nrevision %d\n", revision))
+	edit(t, files, set+"/code/manifest.txt", "\nrevision 3\n", fmt.Sprintf("\nrevision %d\n", revision))
 }
 
-// newer is a newer program's sets: code revision 3 of both, with a function more in each.
+// newer is a newer program's sets: code revision 4 of both, with a function more in each.
 func newer(t *testing.T, more func(fstest.MapFS)) migrate.Kit {
 	t.Helper()
 	return kitOf(t, func(files fstest.MapFS) {
 		for _, set := range []string{"fence", "objects"} {
-			revise(t, files, set, 3)
+			revise(t, files, set, 4)
 			add(files, set+"/code/compat.sql", fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s.added_later() RETURNS integer LANGUAGE sql AS 'SELECT 2';
 REVOKE ALL ON FUNCTION %[1]s.added_later() FROM PUBLIC, fence_writer, fence_gateway;
 `, set))
@@ -68,7 +68,7 @@ func TestCodeThatFailsIsNotAppliedInPartAndStaysPending(t *testing.T) {
 		t.Error("a part of the code is there")
 	}
 	fixed := newer(t, nil)
-	wantSaid(t, fixed, pg, false, "fence state 1, code pending; objects state 1, code pending")
+	wantSaid(t, fixed, pg, false, "fence state 2, code pending; objects state 1, code pending")
 	for range 2 {
 		if err := fixed.Up(t.Context(), pg.URL, migrate.All); err != nil {
 			t.Fatal(err)
@@ -154,7 +154,7 @@ func TestWhatSomebodyDroppedIsPutBackWithAnotherSetsNewCode(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
 	up(t, pg.URL)
-	exec1(t, pg, `COMMENT ON SCHEMA fence IS 'fencegate fence state 1'`)
+	exec1(t, pg, `COMMENT ON SCHEMA fence IS 'fencegate fence state 2'`)
 	exec1(t, pg, `DROP FUNCTION objects.is_named(uuid)`)
 	up(t, pg.URL)
 	wantStatus(t, pg.URL, true, false)
@@ -186,12 +186,12 @@ func TestUpLocksNoTableOfTheUsers(t *testing.T) {
 	for i, lock := range []string{`LOCK TABLE work IN ACCESS EXCLUSIVE MODE`, `SELECT * FROM work FOR UPDATE`} {
 		inTheWay := blocker(t, pg, lock)
 		k := newer(t, func(files fstest.MapFS) {
-			edit(t, files, "fence/code/manifest.txt", "\nrevision 3\n", fmt.Sprintf("\nrevision %d\n", i+3))
+			edit(t, files, "fence/code/manifest.txt", "\nrevision 4\n", fmt.Sprintf("\nrevision %d\n", i+4))
 		})
 		if err := k.Up(t.Context(), pg.URL, migrate.All); err != nil {
 			t.Errorf("%s: %v", lock, err)
 		}
-		wantSaid(t, k, pg, true, fmt.Sprintf("fence state 1, code %d; objects state 1, code 3: up to date", i+3))
+		wantSaid(t, k, pg, true, fmt.Sprintf("fence state 2, code %d; objects state 1, code 4: up to date", i+4))
 		if err := inTheWay.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}

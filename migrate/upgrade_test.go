@@ -20,11 +20,31 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// previous is a made-up older program's sets: other bodies, other options, other rights, and one signature that the
-// next release has replaced.
+// neverEnds takes out what the state's second step is for: a fence whose grants do not end.
+func neverEnds(t *testing.T, files fstest.MapFS) {
+	t.Helper()
+	delete(files, "fence/state/000002_ended.up.sql")
+	delete(files, "fence/state/000002_ended.down.sql")
+	delete(files, "fence/code/end.sql")
+	edit(t, files, "fence/code/manifest.txt", "file end.sql\n", "")
+	edit(t, files, "objects/code/manifest.txt", "\nneeds fence state 2 revision 3\n", "\nneeds fence state 1 revision 3\n")
+	without := strings.NewReplacer(", ended_at = NULL", "", "AS undrained, ended_at", "AS undrained", "undrained, ended_at INTO", "undrained INTO", "seal, ended_at, xmax", "seal, xmax",
+		"AND f.ended_at IS NULL", "", "AND x.ended_at IS NULL", "", "f.ended_at IS NOT NULL", "false")
+	for _, name := range []string{"fence/code/arm.sql", "fence/code/check.sql", "fence/code/identity.sql", "objects/code/write.sql"} {
+		text := without.Replace(string(files[name].Data))
+		if strings.Contains(text, "ended_at") {
+			t.Fatalf("%s knows that grants end", name)
+		}
+		add(files, name, text)
+	}
+}
+
+// previous is a made-up older program's sets: other bodies, other options, other rights, one signature that the
+// next release has replaced, and a state that has a step less.
 func previous(t *testing.T) migrate.Kit {
 	t.Helper()
 	return kitOf(t, func(files fstest.MapFS) {
+		neverEnds(t, files)
 		edit(t, files, "fence/code/check.sql", "ELSE 5000.0 END", "ELSE 4999.0 + 1.0 END")
 		edit(t, files, "fence/code/check.sql", "GRANT EXECUTE ON FUNCTION fence.guard() TO fence_writer;", "GRANT EXECUTE ON FUNCTION fence.guard() TO PUBLIC;")
 		edit(t, files, "fence/code/arm.sql", "GRANT SELECT ON fence.fences TO fence_gateway;", "GRANT SELECT ON fence.fences TO fence_gateway, fence_writer;")
@@ -43,18 +63,18 @@ func next(t *testing.T) migrate.Kit {
 	t.Helper()
 	return kitOf(t, func(files fstest.MapFS) {
 		for _, set := range []string{"fence", "objects"} {
-			revise(t, files, set, 3)
+			revise(t, files, set, 4)
 		}
-		add(files, "fence/state/000002_noted.up.sql", `SET ROLE fence_owner;
+		add(files, "fence/state/000003_noted.up.sql", `SET ROLE fence_owner;
 ALTER TABLE fence.resources ADD COLUMN noted text;
 CREATE INDEX resources_of_holder ON fence.resources (holder);
 GRANT SELECT ON fence.unsealed TO fence_gateway;
 RESET ROLE;
-COMMENT ON SCHEMA fence IS 'fencegate fence state 2';
+COMMENT ON SCHEMA fence IS 'fencegate fence state 3';
 `)
-		add(files, "fence/state/000002_noted.down.sql", `DROP INDEX fence.resources_of_holder;
+		add(files, "fence/state/000003_noted.down.sql", `DROP INDEX fence.resources_of_holder;
 ALTER TABLE fence.resources DROP COLUMN noted;
-COMMENT ON SCHEMA fence IS 'fencegate fence state 1';
+COMMENT ON SCHEMA fence IS 'fencegate fence state 2';
 `)
 		step(files, "objects", 2) // and a column of the row that commits return
 		edit(t, files, "objects/state/000002_more.up.sql", "RESET ROLE", "ALTER TABLE objects.versions ADD COLUMN noted text;\nRESET ROLE")
@@ -135,6 +155,26 @@ func TestWritersGoOnThroughoutAnUpgrade(t *testing.T) {
 		t.Errorf("status %v, %v", s, err)
 	}
 	t.Logf("%d rounds", rounds.Load())
+}
+
+// The step waits for a transaction that has checked a grant. Whoever checks meanwhile stands behind it for a second at most.
+func TestTheStepOfTheFencesGoesInShortTurns(t *testing.T) {
+	t.Parallel()
+	pg := setup(t)
+	if err := previous(t).Up(t.Context(), pg.URL, migrate.All); err != nil {
+		t.Fatal(err)
+	}
+	writer := blocker(t, pg, `SELECT count(*) FROM fence.resources`)
+	done := make(chan error, 1)
+	go func() { done <- next(t).Up(t.Context(), pg.URL, migrate.All) }()
+	waitFor(t, pg, "the step waits", `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'fence.resources'::regclass)`)
+	exec1(t, pg, `SET lock_timeout = '10s'; SELECT count(*) FROM fence.resources`)
+	if err := writer.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }
 
 // oneRound does what a gateway and a writer do under one lease: arm, write a row, upload and delete an object.

@@ -11,7 +11,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 1, code 2 af290408bd91'
+  COMMENT 'fencegate fence state 2, code 3 8b77516bc8c9'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -75,6 +75,7 @@ TABLE fence.resources WITH (fillfactor=50)
   holder text NOT NULL
   armed_at timestamp with time zone NOT NULL
   undrained bigint[] NOT NULL DEFAULT '{}'::bigint[]
+  ended_at timestamp with time zone
   CONSTRAINT resources_pkey PRIMARY KEY (resource)
   CONSTRAINT resources_seal_check CHECK ((octet_length(seal) = 32))
   CONSTRAINT resources_token_check CHECK ((token > 0))
@@ -106,12 +107,14 @@ VIEW fence.fences
   holder text
   armed_at timestamp with time zone
   undrained integer
+  ended_at timestamp with time zone
    SELECT resources.resource,
       resources.token,
       (resources.seal IS NOT NULL) AS sealed,
       resources.holder,
       resources.armed_at,
-      cardinality(resources.undrained) AS undrained
+      cardinality(resources.undrained) AS undrained,
+      resources.ended_at
      FROM fence.resources;
   OWNER fence_owner
   GRANT SELECT TO fence_gateway
@@ -338,14 +341,14 @@ FUNCTION fence.arguments(p_bytes bytea) RETURNS text[]
 
 FUNCTION fence.arm(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '00:00:05'::interval) RETURNS boolean
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  body 8aa991d047bb9a4657e8fa96ceebfb1d
+  body bcf30199fdf3175b88d0dc94074e8ea0
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION fence.arm_otherwise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval) RETURNS boolean
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 6b72a1eef64bb6960f4a57544da359f5
+  body 8dc1a8961146fe8fa34b2451d096aa7c
   OWNER fence_owner
 
 FUNCTION fence.arming_named(p_resource text) RETURNS text
@@ -401,6 +404,13 @@ FUNCTION fence.drain_invalidated(p_grace interval DEFAULT '00:00:00.2'::interval
   body 0e29a8e259da96e8b98fe0195d3a5dd3
   OWNER fence_owner
 
+FUNCTION fence.end_grants(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[], p_limit interval DEFAULT '00:00:00'::interval) RETURNS TABLE(n integer, ended boolean, busy boolean, recorded bigint)
+  plpgsql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  body b0f073b383f513e2a1ea640c80003259
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
 FUNCTION fence.end_holders(p_key bigint, OUT told integer, OUT held_by text) RETURNS record
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
@@ -429,7 +439,7 @@ FUNCTION fence.family(p_relation regclass) RETURNS SETOF regclass
 
 FUNCTION fence.fast_check(r text, g text) RETURNS bigint
   plpgsql VOLATILE COST 100
-  body 45101a96f3f603df8e64bb8f944caf93
+  body 1a853b50ed6630a0c4be6dd85427c314
   OWNER fence_owner
 
 FUNCTION fence.forget(p_relation regclass) RETURNS void
@@ -494,7 +504,7 @@ FUNCTION fence.intact(p_relation regclass) RETURNS boolean
 FUNCTION fence.invalidate_all(p_again boolean DEFAULT false, p_limit interval DEFAULT '00:00:05'::interval, OUT id uuid, OUT identity text, OUT raised bigint, OUT unsealed bigint, OUT already boolean) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 1c9644ef59922ae71c82d69dda0b7b26
+  body 4a6213b540e41d0f0a59158f17c4a6d6
   OWNER fence_owner
 
 FUNCTION fence.is_newest(p_resource text) RETURNS boolean
@@ -639,14 +649,14 @@ FUNCTION fence.put_guards(g fence.registry) RETURNS void
 FUNCTION fence.raise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '00:00:05'::interval, OUT raised boolean, OUT recorded bigint) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 8db545d68e1882814783279e853163b8
+  body a083ac66964d82f83dd5ac56a0772146
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION fence.raise_all(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[], p_holders text[], p_limit interval DEFAULT '00:00:05'::interval, OUT raised boolean, OUT resource text, OUT recorded bigint) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 4e460599471ed3b64c8dc8e229201127
+  body 3c0f1eb58261e1be61fdf20548beedfb
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -660,7 +670,7 @@ FUNCTION fence.raise_epoch(p_above bigint) RETURNS bigint
 FUNCTION fence.raise_unsealed(p_resource text, p_token bigint) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 39f7830241c6db0490df4519dda84c0e
+  body 6ca29e3f1574bcd7828447f478ef7ff3
   OWNER fence_owner
 
 FUNCTION fence.refresh(relation regclass, patience interval DEFAULT '00:00:03'::interval) RETURNS void
@@ -674,6 +684,12 @@ FUNCTION fence.refusal(p_state text, p_message text, p_resource text, p_presente
   sql STABLE COST 100
   SET search_path=pg_catalog, pg_temp
   body f802fe91bc7952b800239476f97dddb0
+  OWNER fence_owner
+
+FUNCTION fence.refusal_of_ended(p_resource text, p_token bigint) RETURNS fence.verdict
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 745a9a3adab902a101f508cc4a8e61e3
   OWNER fence_owner
 
 FUNCTION fence.remember(p_relation regclass) RETURNS void
@@ -825,7 +841,7 @@ FUNCTION fence.use(resources text[], tokens text[]) RETURNS integer
 FUNCTION fence.verify(p_resource text, p_token bigint, p_seal_hash bytea, p_kind text) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 4f31c003134a923041202c79ee26d433
+  body 8050935a1ec98e24311eddb72a3b537a
   OWNER fence_owner
 
 FUNCTION fence.verify_presented(p_resource text, p_setting text, p_presented text) RETURNS fence.verdict
@@ -887,7 +903,7 @@ TABLE fencegate.objects_state
 SCHEMA objects
   OWNER fence_owner
   GRANT USAGE TO fence_gateway
-  COMMENT 'fencegate objects state 1, code 2 9fbd490751a8'
+  COMMENT 'fencegate objects state 1, code 3 07fec3536953'
 
 SEQUENCE objects.kept_order AS bigint START 1 INCREMENT 1 MINVALUE 1 MAXVALUE 9223372036854775807 CACHE 1
   OWNER fence_owner
@@ -1158,7 +1174,7 @@ FUNCTION objects.commit_put(p_version uuid, p_bucket text, p_key text, p_blob uu
   SET search_path=pg_catalog, pg_temp
   SET enable_seqscan=off
   SET plan_cache_mode=force_generic_plan
-  body dcafce76022a9ea09753a95fa6cdcc4b
+  body 065c72c858f6ca9bc0a0756836187ffd
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 

@@ -40,7 +40,7 @@ const (
   'buckets', (SELECT jsonb_agg(to_jsonb(b) - 'created_at' ORDER BY b.name) FROM objects.buckets b),
   'rules', (SELECT jsonb_agg(to_jsonb(r) ORDER BY r.bucket, r.prefix) FROM objects.prefix_rules r),
   'taggings', (SELECT jsonb_agg(to_jsonb(t) - 'created_at' ORDER BY t.id) FROM objects.taggings t),
-  'fences', (SELECT jsonb_agg(to_jsonb(f) - 'armed_at' ORDER BY f.resource) FROM fence.resources f))::text`
+  'fences', (SELECT jsonb_agg(to_jsonb(f) - 'armed_at' - 'ended_at' || jsonb_build_object('ended', f.ended_at IS NOT NULL) ORDER BY f.resource) FROM fence.resources f))::text`
 )
 
 // do runs one statement in a transaction of its own, and says what was answered, as text.
@@ -166,6 +166,8 @@ func (s *steps) next() (settings, sql string, args []any, upload bool) {
 		return "SELECT", `SELECT objects.set_keep($1, $2, NULL)`, []any{bucket, pick(s, 0, 1, 2)}, false
 	case n < 28:
 		return "SELECT", `SELECT objects.set_prefix_rule($1, $2, $3, $4)`, []any{bucket, pick(s, "a/", "c", "d/"), pick(s, 0, 1), pick(s, "lease", "none", "monotone")}, false
+	case n < 32:
+		return "SELECT", `SELECT ended FROM fence.end_grants(ARRAY[$1::text], ARRAY[$2::bigint], ARRAY[$3::bytea])`, []any{l.resource, l.token, pick(s, l.seal, nil)}, false
 	}
 	return s.upload(bucket, key, l, token, seal)
 }

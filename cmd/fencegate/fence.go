@@ -64,26 +64,28 @@ func (d *database) with(ctx context.Context, f func(*pgxpool.Pool) error) error 
 	return f(pool)
 }
 
-// shown is a record as it is printed in JSON.
-func shown(r fence.Record) fence.Record {
-	r.ArmedAt = r.ArmedAt.UTC()
-	return r
-}
-
 func (d *database) printFences(cmd *cobra.Command, records []fence.Record) error {
 	if d.json {
 		list := make([]fence.Record, len(records))
 		for i, r := range records {
-			list[i] = shown(r)
+			list[i] = r.UTC()
 		}
 		return printJSON(cmd.OutOrStdout(), list)
 	}
 	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "RESOURCE\tTOKEN\tHOLDER\tARMED AT\tSEALED")
+	fmt.Fprintln(w, "RESOURCE\tTOKEN\tHOLDER\tARMED AT\tSEALED\tENDED AT")
 	for _, r := range records {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%t\n", r.Resource, r.Token, oneLine(r.Holder), r.ArmedAt.UTC().Format(time.RFC3339), r.Sealed)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%t\t%s\n", r.Resource, r.Token, oneLine(r.Holder), r.ArmedAt.UTC().Format(time.RFC3339), r.Sealed, endedAt(r))
 	}
 	return w.Flush()
+}
+
+// endedAt is when a grant ended, or a dash.
+func endedAt(r fence.Record) string {
+	if r.EndedAt == nil {
+		return "-"
+	}
+	return r.EndedAt.UTC().Format(time.RFC3339)
 }
 
 func newFenceList() *cobra.Command {
@@ -133,7 +135,7 @@ func newFenceShow() *cobra.Command {
 					return err
 				}
 				if d.json {
-					return printJSON(cmd.OutOrStdout(), shown(record))
+					return printJSON(cmd.OutOrStdout(), record.UTC())
 				}
 				return d.printFences(cmd, []fence.Record{record})
 			})

@@ -14,10 +14,11 @@ import (
 )
 
 // Fence arms and inspects the fences of one database. It is safe for concurrent
-// use and keeps no state but the pool's.
+// use and keeps no state but the pool's, and the grants that are to end now.
 type Fence struct {
 	pool     *pgxpool.Pool
 	patience core.Patience
+	endings  endings
 }
 
 // Option is a choice for [New].

@@ -94,6 +94,36 @@ func ask(ctx context.Context, db querier, query string, args ...any) (yes bool, 
 	return yes, fence.Token(token.Int64), err
 }
 
+// End ends a grant, so that each check refuses it from then on: the first step of
+// releasing its lease. It drains nobody, and is idempotent. The outcomes are those
+// of pgfence's.
+func (f *Fence) End(ctx context.Context, e fence.Ending) error {
+	if err := e.Validate(); err != nil {
+		return err
+	}
+	what := fmt.Sprintf("end grant %d of %q", e.Token, e.Resource)
+	var hash any // lib/pq sends a nil slice as an empty value, not as NULL
+	if e.SealHash != nil {
+		hash = e.SealHash
+	}
+	end := func() (answered bool, err error) {
+		var ended, busy bool
+		var recorded sql.NullInt64
+		err = f.db.QueryRowContext(ctx, core.SQLEndOne, e.Resource, int64(e.Token), hash, f.patience.LimitWithin(ctx).Microseconds()).
+			Scan(&ended, &busy, &recorded)
+		if err != nil {
+			return reports.Ended(err), fmt.Errorf("%s: %w", what, reports.Translate(err))
+		}
+		return true, core.Ended(e, ended, busy, fence.Token(recorded.Int64))
+	}
+	return core.Twice(what, end, func() (bool, error) {
+		if ctx.Err() != nil {
+			return false, nil
+		}
+		return end()
+	})
+}
+
 // Revoke raises the fence past whoever holds the resource, to a seal that nobody
 // knows, and drains the transactions of that holder. The next acquisition needs
 // a higher token. holder is for people: who revoked. It returns the new token, or
@@ -126,7 +156,7 @@ func (f *Fence) Inspect(ctx context.Context, resource string) (fence.Record, err
 	}
 	var r fence.Record
 	var token int64
-	err := f.db.QueryRowContext(ctx, core.SQLInspect, resource).Scan(&r.Resource, &token, &r.Sealed, &r.Holder, &r.ArmedAt, &r.Undrained)
+	err := f.db.QueryRowContext(ctx, core.SQLInspect, resource).Scan(&r.Resource, &token, &r.Sealed, &r.Holder, &r.ArmedAt, &r.Undrained, &r.EndedAt)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = fence.ErrNoFence
 	}

@@ -335,6 +335,34 @@ func TestArmEndsStaleTransactions(t *testing.T) {
 	})
 }
 
+func TestEndRefusesTheGrantAndNoOther(t *testing.T) {
+	each(t, func(t *testing.T, w world) {
+		old, g := w.acquire(t, orders, 1), w.acquire(t, orders, 2)
+		if err := w.fence.End(t.Context(), fence.Ending{Resource: orders, Token: 1, SealHash: old.Seal.Hash()}); !errors.Is(err, fence.ErrStale) {
+			t.Errorf("superseded: %v", err)
+		}
+		if err := w.fence.End(t.Context(), fence.Ending{Resource: orders, Token: 2, SealHash: old.Seal.Hash()}); !errors.Is(err, fence.ErrNeverIssued) {
+			t.Errorf("another seal: %v", err)
+		}
+		insert := func(tx *sql.Tx) error { return write(t, tx, "work") }
+		if err := sqlfence.InTx(t.Context(), w.db, g, insert); err != nil {
+			t.Error(err)
+		}
+		for _, hash := range [][]byte{g.Seal.Hash(), nil} {
+			if err := w.fence.End(t.Context(), fence.Ending{Resource: orders, Token: 2, SealHash: hash}); err != nil {
+				t.Error(err)
+			}
+		}
+		var stale *fence.StaleError
+		if err := sqlfence.InTx(t.Context(), w.db, g, insert); !errors.As(err, &stale) || !stale.Ended || w.rows(t) != 1 {
+			t.Errorf("ended: %v, %d rows", err, w.rows(t))
+		}
+		if record, err := w.fence.Inspect(t.Context(), orders); err != nil || record.EndedAt == nil {
+			t.Errorf("%+v, %v", record, err)
+		}
+	})
+}
+
 // through puts a proxy before an address.
 func through(t testing.TB, p *proxy, address string) string {
 	t.Helper()

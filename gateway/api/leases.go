@@ -251,7 +251,7 @@ func (s *Server) current(ctx context.Context, ref leasing.Ref) error {
 		return err
 	case record.Token != ref.Token:
 		return &fence.StaleError{Resource: ref.Resource, Presented: ref.Token, Recorded: record.Token}
-	case lockErr == nil && !state.Locked:
+	case record.EndedAt != nil, lockErr == nil && !state.Locked:
 		return fmt.Errorf("%w: it was released, or has ended", leasing.ErrLost)
 	}
 	return nil

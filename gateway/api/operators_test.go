@@ -88,7 +88,7 @@ func TestListPagesThroughTheFences(t *testing.T) {
 	if want := []any{"orders/", "orders/0", 2}; a.status != http.StatusOK || !slices.Equal(f.listed, want) {
 		t.Errorf("%d, asked %v, want %v", a.status, f.listed, want)
 	}
-	if want := `{"resources":[{"resource":"orders/1","token":"7","sealed":false,"holder":"a","armed_at":"2023-11-14T22:13:20Z","undrained":0},`; !strings.HasPrefix(a.text, want) || a.str("next") != "orders/2" {
+	if want := `{"resources":[{"resource":"orders/1","token":"7","sealed":false,"holder":"a","armed_at":"2023-11-14T22:13:20Z","undrained":0,"ended_at":null},`; !strings.HasPrefix(a.text, want) || a.str("next") != "orders/2" {
 		t.Errorf("%s", a.text)
 	}
 	f.listing = nil

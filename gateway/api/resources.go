@@ -18,12 +18,6 @@ import (
 
 const resourcesPath = "/v1/resources/"
 
-// recordOf is a record as it is told.
-func recordOf(r fence.Record) fence.Record {
-	r.ArmedAt = r.ArmedAt.UTC()
-	return r
-}
-
 func (s *Server) inspect(c echo.Context) error {
 	resource, err := resourceIn(c, "")
 	if err != nil {
@@ -34,7 +28,7 @@ func (s *Server) inspect(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	answer := wire.Resource{Record: recordOf(found)}
+	answer := wire.Resource{Record: found.UTC()}
 	state, err := s.cfg.Leases.Inspect(ctx, resource)
 	answer.Lock = lockOf(state)
 	if err != nil {
@@ -121,7 +115,7 @@ func (s *Server) list(c echo.Context) error {
 	}
 	answer := wire.Resources{Resources: []fence.Record{}}
 	for _, r := range found {
-		answer.Resources = append(answer.Resources, recordOf(r))
+		answer.Resources = append(answer.Resources, r.UTC())
 	}
 	if len(found) == limit {
 		answer.Next = &found[limit-1].Resource

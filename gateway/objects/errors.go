@@ -144,12 +144,13 @@ func fenceError(pgErr *pgconn.PgError) error {
 	var d struct {
 		Resource, Needed    string
 		Presented, Recorded json.Number
+		Ended               bool
 	}
 	_ = json.Unmarshal([]byte(pgErr.Detail), &d) // facts that are missing stay empty
 	token := func(n json.Number) fence.Token { i, _ := n.Int64(); return fence.Token(i) }
 	switch pgErr.Code {
 	case "ZF001":
-		return &fence.StaleError{Resource: d.Resource, Presented: token(d.Presented), Recorded: token(d.Recorded)}
+		return &fence.StaleError{Resource: d.Resource, Presented: token(d.Presented), Recorded: token(d.Recorded), Ended: d.Ended}
 	case "ZF002":
 		return &fence.NoGrantError{Needed: d.Needed}
 	case "ZF003":

@@ -64,6 +64,7 @@ var fenceMutants = []Mutant{
      WHERE f.resource OPERATOR(pg_catalog.=) r AND f.seal OPERATOR(pg_catalog.=) h
        AND (pg_catalog.split_part(g, '.', 1) OPERATOR(pg_catalog.=) f.token::pg_catalog.text
             OR pg_catalog.split_part(g, '.', 1) OPERATOR(pg_catalog.=) '0')
+       AND f.ended_at IS NULL
        AND f.xmax OPERATOR(pg_catalog.=) '0'::pg_catalog.xid;
   END IF;
   RETURN recorded;`,

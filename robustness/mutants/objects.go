@@ -16,7 +16,7 @@ var objectMutants = []Mutant{
 		}, {
 			File: writeSQL, Function: "objects.commit_put",
 			Old: `SELECT x.token, x.holder INTO f FROM fence.resources x
-     WHERE x.resource = p_resource AND x.seal = held AND (x.token = p_token OR p_token = 0 AND p_seal IS NOT NULL);`,
+     WHERE x.resource = p_resource AND x.seal = held AND (x.token = p_token OR p_token = 0 AND p_seal IS NOT NULL) AND x.ended_at IS NULL;`,
 			New: `SELECT p_token AS token, x.holder INTO f FROM fence.resources x WHERE x.resource = p_resource;`,
 		}},
 		Surfaces: []string{"s3-small", "s3-large", "s3-slow"},

@@ -93,3 +93,17 @@ func (r Reports) Revoked(resource string, found bool, err error) error {
 	}
 	return nil
 }
+
+// Ended judges one answer to SQLEnd or SQLEndOne; nil: the grant is over. recorded is 0
+// where the resource has no fence.
+func Ended(e fence.Ending, ended, busy bool, recorded fence.Token) error {
+	switch {
+	case ended:
+		return nil
+	case busy:
+		return &fence.NotEndedError{Resource: e.Resource, Token: e.Token}
+	case recorded > e.Token:
+		return &fence.StaleError{Resource: e.Resource, Presented: e.Token, Recorded: recorded}
+	}
+	return &fence.NeverIssuedError{Resource: e.Resource, Presented: e.Token, Recorded: recorded}
+}

@@ -7,14 +7,16 @@ const (
 	SQLDrain      = `SELECT ours, recorded FROM fence.drain($1::text, $2::bigint, $3::bytea, $4::bigint * interval '1 us', $5::bigint * interval '1 us')`
 	SQLRaiseAll   = `SELECT raised, resource, recorded FROM fence.raise_all($1::text[], $2::bigint[], $3::bytea[], $4::text[], $5::bigint * interval '1 us')`
 	SQLDrainAll   = `SELECT ours, resource, recorded FROM fence.drain_all($1::text[], $2::bigint[], $3::bytea[], $4::bigint * interval '1 us', $5::bigint * interval '1 us')`
+	SQLEnd        = `SELECT n, ended, busy, recorded FROM fence.end_grants($1::text[], $2::bigint[], $3::bytea[], $4::bigint * interval '1 us')`
+	SQLEndOne     = `SELECT ended, busy, recorded FROM fence.end_grants(ARRAY[$1::text], ARRAY[$2::bigint], ARRAY[$3::bytea], $4::bigint * interval '1 us')`
 	SQLRevoke     = `SELECT token, seal_hash FROM fence.revoke($1::text, nullif($2::text, ''))`
 	SQLRaiseEpoch = `SELECT fence.raise_epoch($1)`
 
-	SQLInspect = `SELECT resource, token, sealed, holder, armed_at, undrained FROM fence.fences WHERE resource = $1::text`
+	SQLInspect = `SELECT resource, token, sealed, holder, armed_at, undrained, ended_at FROM fence.fences WHERE resource = $1::text`
 
 	// SQLList reads a page of fences. The names that begin with $1 lie between it and itself followed by the greatest code
 	// points that fit into a name.
-	SQLList = `SELECT resource, token, sealed, holder, armed_at, undrained FROM fence.fences
+	SQLList = `SELECT resource, token, sealed, holder, armed_at, undrained, ended_at FROM fence.fences
 		WHERE resource >= $1 AND resource <= $1 || repeat(chr(1114111), 128) AND resource > $2
 		ORDER BY resource LIMIT $3`
 

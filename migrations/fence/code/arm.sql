@@ -26,7 +26,7 @@
 
 -- What people and the gateway may see of the fences: no seal.
 CREATE OR REPLACE VIEW fence.fences AS
-  SELECT resource, token, seal IS NOT NULL AS sealed, holder, armed_at, cardinality(undrained) AS undrained
+  SELECT resource, token, seal IS NOT NULL AS sealed, holder, armed_at, cardinality(undrained) AS undrained, ended_at
     FROM fence.resources;
 REVOKE ALL ON fence.fences FROM PUBLIC, fence_writer, fence_gateway;
 GRANT SELECT ON fence.fences TO fence_gateway;
@@ -34,7 +34,8 @@ GRANT SELECT ON fence.fences TO fence_gateway;
 -- Phase 1. Raises the fence if the recorded token is lower. Waits for another raise of the resource, at most p_limit (then
 -- ZF005: a writer whose unsealed token raised the fence has not ended), and for no sealed writer.
 -- raised: the fence holds this very grant, by this call or by an earlier one whose acknowledgement was lost.
--- Otherwise nothing was changed, and `recorded` says what stands there.
+-- Otherwise nothing was changed, and `recorded` says what stands there. A grant that has ended is not raised again: that takes
+-- a higher token.
 CREATE OR REPLACE FUNCTION fence.raise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '5 s',
                             OUT raised boolean, OUT recorded bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -60,9 +61,9 @@ BEGIN
     RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
   END IF;
 
-  SELECT token, seal, undrained INTO f FROM fence.resources WHERE resource = p_resource;
+  SELECT token, seal, undrained, ended_at INTO f FROM fence.resources WHERE resource = p_resource;
   IF f.token >= p_token THEN
-    raised := f.token = p_token AND f.seal IS NOT DISTINCT FROM p_seal_hash;
+    raised := f.token = p_token AND f.seal IS NOT DISTINCT FROM p_seal_hash AND f.ended_at IS NULL;
     recorded := f.token;
     RETURN;
   ELSIF fence.key(p_resource, p_token, p_seal_hash) = ANY (f.undrained || fence.key(p_resource, f.token, f.seal)) THEN
@@ -73,7 +74,7 @@ BEGIN
   -- A superseded key that is free now is drained for ever: who locks it later reads this or a newer token. UPDATE, else
   -- INSERT, not ON CONFLICT DO UPDATE, which locks first and so leaves xmax <> 0 in the new version.
   UPDATE fence.resources
-     SET token = p_token, seal = p_seal_hash, holder = coalesce(p_holder, ''), armed_at = now(),
+     SET token = p_token, seal = p_seal_hash, holder = coalesce(p_holder, ''), armed_at = now(), ended_at = NULL,
          undrained = ARRAY(SELECT k FROM unnest(undrained) k WHERE NOT pg_try_advisory_xact_lock(k))
                      || fence.key(resource, token, seal)
    WHERE resource = p_resource AND token < p_token;
@@ -215,7 +216,7 @@ BEGIN
     IF FOUND THEN
       -- CASE, because the key is locked only where the rest is so. NULL is for arm_otherwise.
       UPDATE fence.resources f
-         SET token = p_token, seal = p_seal_hash, holder = coalesce(p_holder, ''), armed_at = pg_catalog.now()
+         SET token = p_token, seal = p_seal_hash, holder = coalesce(p_holder, ''), armed_at = pg_catalog.now(), ended_at = NULL
        WHERE f.resource OPERATOR(pg_catalog.=) p_resource
          AND CASE WHEN f.token OPERATOR(pg_catalog.<) p_token AND f.undrained OPERATOR(pg_catalog.=) '{}'::pg_catalog.int8[]
                    AND f.seal OPERATOR(pg_catalog.<>) p_seal_hash
@@ -240,7 +241,7 @@ BEGIN
   PERFORM FROM fence.arms a WHERE a.resource = p_resource FOR UPDATE SKIP LOCKED;
   IF FOUND THEN
     UPDATE fence.resources f
-       SET token = p_token, seal = p_seal_hash, holder = coalesce(p_holder, ''), armed_at = now(), undrained = '{}'
+       SET token = p_token, seal = p_seal_hash, holder = coalesce(p_holder, ''), armed_at = now(), ended_at = NULL, undrained = '{}'
      WHERE f.resource = p_resource
        AND CASE WHEN f.token < p_token AND fence.key(p_resource, p_token, p_seal_hash) <> ALL (f.undrained || fence.key(f.resource, f.token, f.seal))
                 THEN NOT EXISTS (SELECT FROM unnest(f.undrained || fence.key(f.resource, f.token, f.seal)) k WHERE NOT pg_try_advisory_xact_lock(k))
@@ -294,7 +295,7 @@ BEGIN
 
   SELECT f.resource, f.token INTO raise_all.resource, raise_all.recorded
     FROM unnest(p_resources, p_tokens, p_seal_hashes) x(r, token, seal_hash) JOIN fence.resources f ON f.resource = x.r
-   WHERE f.token > x.token OR f.token = x.token AND f.seal IS DISTINCT FROM x.seal_hash
+   WHERE f.token > x.token OR f.token = x.token AND (f.seal IS DISTINCT FROM x.seal_hash OR f.ended_at IS NOT NULL)
    ORDER BY x.r COLLATE "C" LIMIT 1;
   raised := NOT FOUND;
   IF NOT raised THEN

@@ -4,6 +4,9 @@
 -- new statement. Arming PUBLISHES the new token (commit), then locks the superseded key exclusively. So either the
 -- writer sees the new token and is refused, or draining sees the writer and waits for it or ends it.
 --
+-- A grant that has ended, as its lease was released, is refused by the same read. A writer that locked and read before that is
+-- in flight still: ending waits for nobody.
+--
 -- Facts behind it, each tested:
 --  * Reading before locking, or without locking, is unsafe. A STABLE function would read a snapshot from before the lock.
 --  * READ COMMITTED takes a new snapshot for each statement in here. REPEATABLE READ and SERIALIZABLE do not: there a
@@ -200,7 +203,7 @@ BEGIN
                            p_resource, p_token, f.token, NULL, NULL, held_by);
     END IF;
   END LOOP;
-  UPDATE fence.resources SET token = p_token, seal = NULL, holder = session_user, armed_at = now(), undrained = '{}'
+  UPDATE fence.resources SET token = p_token, seal = NULL, holder = session_user, armed_at = now(), ended_at = NULL, undrained = '{}'
    WHERE resource = p_resource AND token < p_token;
   RETURN NULL;
 END $$;
@@ -225,7 +228,7 @@ DECLARE
     'If it was issued after this transaction began, begin a new transaction: this one cannot see what the last holder wrote.' END;
 BEGIN
   LOOP
-    SELECT token, seal, xmax = '0'::xid AS untouched INTO f FROM fence.resources WHERE resource = p_resource;
+    SELECT token, seal, ended_at, xmax = '0'::xid AS untouched INTO f FROM fence.resources WHERE resource = p_resource;
 
     IF open AND (f.token IS NULL OR f.token < p_token) THEN
       -- Who may not use fence.use may not raise by way of a guarded table either. Tokens stay below 2^53 here, so that nobody
@@ -248,6 +251,8 @@ BEGIN
     ELSIF p_kind = 'sealed' AND f.seal IS DISTINCT FROM p_seal_hash
        OR p_kind = 'unsealed' AND (f.seal IS NOT NULL OR NOT open) THEN
       RETURN fence.refusal('ZF003', format(never, p_token, fence.shown(p_resource)), p_resource, p_token, f.token, NULL, advice);
+    ELSIF f.ended_at IS NOT NULL THEN   -- for good: this grant is never current again
+      RETURN fence.refusal_of_ended(p_resource, f.token);
     END IF;
 
     -- It looks current. It is, once the same is read while its key is held. Whoever holds the key exclusively is about to
@@ -268,10 +273,10 @@ BEGIN
   END LOOP;
 
   IF stale OR snapshot AND NOT f.untouched AND NOT fence.is_newest(p_resource) THEN
-    RETURN fence.refusal('ZF001', format('stale fencing token %s for "%s": the fence was raised after this transaction''s snapshot',
+    RETURN fence.refusal('ZF001', format('stale fencing token %s for "%s": the fence was raised, or the lease released, after this transaction''s snapshot',
                                          p_token, p_resource), p_resource, p_token, NULL, NULL,
       CASE WHEN current_setting('transaction_read_only')::boolean THEN
-        'If the raise was rolled back, a read-only transaction can tell at READ COMMITTED only.' END);
+        'If that was rolled back, a read-only transaction can tell at READ COMMITTED only.' END);
   END IF;
   RETURN ROW(f.token, NULL, NULL, NULL, NULL)::fence.verdict;
 END $$;
@@ -296,6 +301,7 @@ BEGIN
      WHERE f.resource OPERATOR(pg_catalog.=) r AND f.seal OPERATOR(pg_catalog.=) h
        AND (pg_catalog.split_part(g, '.', 1) OPERATOR(pg_catalog.=) f.token::pg_catalog.text
             OR pg_catalog.split_part(g, '.', 1) OPERATOR(pg_catalog.=) '0')
+       AND f.ended_at IS NULL
        AND f.xmax OPERATOR(pg_catalog.=) '0'::pg_catalog.xid;
   END IF;
   RETURN recorded;

@@ -101,7 +101,7 @@ BEGIN
                                 WHEN r.token < 4503599627370496 THEN 4294967296
                                 ELSE least(1048576, 9223372036854775807 - r.token) END,
          seal = sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())),
-         holder = 'invalidated by ' || session_user, armed_at = now(),
+         holder = 'invalidated by ' || session_user, armed_at = now(), ended_at = NULL,
          undrained = r.undrained || fence.key(r.resource, r.token, r.seal);
   GET DIAGNOSTICS raised = ROW_COUNT;
 

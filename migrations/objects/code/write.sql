@@ -266,7 +266,7 @@ BEGIN
   END IF;
   IF sure AND octet_length(held) > 0 AND pg_try_advisory_xact_lock_shared(fence.key(p_resource, p_token, held)) THEN
     SELECT x.token, x.holder INTO f FROM fence.resources x
-     WHERE x.resource = p_resource AND x.seal = held AND (x.token = p_token OR p_token = 0 AND p_seal IS NOT NULL);
+     WHERE x.resource = p_resource AND x.seal = held AND (x.token = p_token OR p_token = 0 AND p_seal IS NOT NULL) AND x.ended_at IS NULL;
     sure := FOUND;
     IF sure AND p_invocation IS NOT NULL THEN
       sure := NOT EXISTS (SELECT FROM objects.versions v WHERE v.bucket = p_bucket AND v.key = p_key AND v.invocation_id = p_invocation);

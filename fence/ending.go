@@ -1,0 +1,38 @@
+package fence
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrNotEnded: a grant could not be ended. It stays current until the next
+// acquisition.
+var ErrNotEnded = errors.New("grant was not ended")
+
+// Ending is a request to end a grant, as the first step of releasing its lease.
+type Ending struct {
+	Resource string
+	Token    Token
+	SealHash []byte // SHA-256 of the grant's seal; nil: whichever the token was armed with
+}
+
+// Validate reports whether a grant could be ended so. The error is an
+// [*InvalidError].
+func (e Ending) Validate() error {
+	return Arming{Resource: e.Resource, Token: e.Token, SealHash: e.SealHash}.Validate()
+}
+
+// NotEndedError says that others were changing the fence of a resource for as
+// long as the call waited: most often a raise, which ends the grant as well.
+// Nothing was changed.
+type NotEndedError struct {
+	Resource string
+	Token    Token
+}
+
+func (e *NotEndedError) Error() string {
+	return fmt.Sprintf("grant %d of %q was not ended: another change of its fence has not ended", e.Token, e.Resource)
+}
+
+// Is matches [ErrNotEnded].
+func (e *NotEndedError) Is(target error) bool { return target == ErrNotEnded }

@@ -1,0 +1,54 @@
+-- Ending: a grant ends with its lease. For the gateway only.
+--
+--   SELECT * FROM fence.end_grants(ARRAY['orders/1001'], ARRAY[35], ARRAY[<seal hash>]);   -- a transaction of its own
+--
+-- Token, seal and `undrained` stay. A higher token would be the one that the next acquisition brings, and another seal would
+-- hide the grant's key from the drain of the next one. Ending drains nobody: a writer that has passed the check may still
+-- commit, and the next holder drains it as ever.
+
+-- Ends grants: every check of them answers ZF001 from the COMMIT on. Never touches another grant than the one that is meant,
+-- which its token tells, and its seal where the caller knows it (a NULL hash: the caller authenticated the token by other
+-- means). It changes a row in its turn only; where another has the turn it waits p_limit in all, and holds up those whose turn
+-- it has already: so several are ended with a limit of 0. One row for each grant, n is its position:
+-- ended: it is over, by this call or an earlier one, and `recorded` is its token.
+-- busy: another has the turn, most often the raise that supersedes the grant. Nothing was changed.
+-- Neither: the fence records another grant, or none, and nothing was changed. A `recorded` that is higher has superseded it.
+CREATE OR REPLACE FUNCTION fence.end_grants(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[], p_limit interval DEFAULT '0')
+RETURNS TABLE (n int, ended boolean, busy boolean, recorded bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  until timestamptz := clock_timestamp() + p_limit;
+  a record;
+  fault text := CASE
+    WHEN coalesce(cardinality(p_resources), 0) = 0 THEN 'resources are missing'
+    WHEN ARRAY[cardinality(p_tokens), cardinality(p_seal_hashes)] IS DISTINCT FROM array_fill(cardinality(p_resources), ARRAY[2])
+      THEN 'tokens and seal hashes are not as many as resources'
+    WHEN EXISTS (SELECT FROM unnest(p_tokens) t WHERE coalesce(t, 0) <= 0) THEN 'token is not a positive number'
+    WHEN EXISTS (SELECT FROM unnest(p_seal_hashes) h WHERE octet_length(h) <> 32) THEN 'seal hash is not 32 bytes long'
+    ELSE (SELECT min('resource ' || fence.resource_fault(x)) FROM unnest(p_resources) x)
+  END;
+BEGIN
+  IF fault IS NOT NULL THEN
+    RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  PERFORM fence.need_read_committed();
+  PERFORM fence.commit_durably();
+  FOR a IN SELECT * FROM unnest(p_resources, p_tokens, p_seal_hashes) WITH ORDINALITY x(r, token, seal_hash, n) ORDER BY x.r COLLATE "C", x.n LOOP
+    n := a.n;
+    PERFORM FROM fence.arms w WHERE w.resource = a.r FOR UPDATE SKIP LOCKED;
+    -- A resource without a row in fence.arms has no fence, and gets neither.
+    busy := NOT FOUND AND EXISTS (SELECT FROM fence.arms w WHERE w.resource = a.r)
+      AND (clock_timestamp() >= until OR NOT fence.take_turn(a.r, 1000 * extract(epoch FROM until - clock_timestamp())));
+    IF NOT busy THEN
+      UPDATE fence.resources f SET ended_at = now()
+       WHERE f.resource = a.r AND f.token = a.token AND (a.seal_hash IS NULL OR f.seal = a.seal_hash) AND f.ended_at IS NULL;
+    END IF;
+    SELECT f.token, f.token = a.token AND (a.seal_hash IS NULL OR f.seal = a.seal_hash) AND f.ended_at IS NOT NULL
+      INTO recorded, ended FROM fence.resources f WHERE f.resource = a.r;
+    ended := coalesce(ended, false);
+    busy := busy AND NOT ended;
+    RETURN NEXT;
+  END LOOP;
+END $$;
+REVOKE ALL ON FUNCTION fence.end_grants(text[], bigint[], bytea[], interval) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.end_grants(text[], bigint[], bytea[], interval) TO fence_gateway;
