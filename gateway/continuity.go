@@ -13,7 +13,6 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/witness"
 )
@@ -199,11 +198,11 @@ func (c *continuity) watch(ctx context.Context, told func(error)) error {
 
 // trusting arms only on a PostgreSQL that is the one that it was.
 type trusting struct {
-	armer      leasing.AllArmer
+	armer      armer
 	continuity *continuity
 }
 
-var _ leasing.AllArmer = trusting{}
+var _ armer = trusting{}
 
 func (t trusting) Arm(ctx context.Context, arming fence.Arming) error {
 	return t.when(ctx, func() error { return t.armer.Arm(ctx, arming) })
@@ -213,6 +212,9 @@ func (t trusting) Arm(ctx context.Context, arming fence.Arming) error {
 func (t trusting) ArmAll(ctx context.Context, all []fence.Arming) error {
 	return t.when(ctx, func() error { return t.armer.ArmAll(ctx, all) })
 }
+
+// End needs no trust: ending changes the very grant that is meant, or nothing.
+func (t trusting) End(ctx context.Context, e fence.Ending) error { return t.armer.End(ctx, e) }
 
 func (t trusting) when(ctx context.Context, arm func() error) error {
 	before, err := t.continuity.begin(ctx)

@@ -62,7 +62,7 @@ func (g guarded) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasi
 }
 
 // Extend fails with [leasing.ErrLost] also where the fence is known to stand above the
-// lease's token: nobody can use it.
+// lease's token, or to have ended its grant: nobody can use it.
 func (g guarded) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
 	overtaken := make(chan bool, 1)
 	go func() { overtaken <- g.overtaken(ctx, ref) }()
@@ -74,7 +74,7 @@ func (g guarded) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration)
 				g.log.Warn("the lock of a lease that was revoked could not be released; it ends by itself", "resource", ref.Resource, "token", ref.Token, "error", err)
 			}
 		}
-		return 0, fmt.Errorf("%w: the fence of %q stands above its token %d", leasing.ErrLost, ref.Resource, ref.Token)
+		return 0, fmt.Errorf("%w: the fence of %q stands above its token %d, or has ended its grant", leasing.ErrLost, ref.Resource, ref.Token)
 	}
 	return time.Until(end), err
 }
@@ -83,11 +83,12 @@ func (g guarded) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration)
 // without it: PostgreSQL may be away, and the fence guards the writes in any case.
 const fenceTimeout = 500 * time.Millisecond
 
-// overtaken reports whether the fence is known to stand above the lease's token:
-// it was revoked, or another acquired the resource.
+// overtaken reports whether the fence is known to stand above the lease's token, as it
+// was revoked or another acquired the resource, or to have ended its grant, as it was
+// released.
 func (g guarded) overtaken(ctx context.Context, ref leasing.Ref) bool {
 	ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
 	defer cancel()
 	record, err := g.fence.Inspect(ctx, ref.Resource)
-	return err == nil && record.Token > ref.Token
+	return err == nil && (record.Token > ref.Token || record.Token == ref.Token && record.EndedAt != nil)
 }

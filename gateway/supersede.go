@@ -18,7 +18,13 @@ type announcer struct {
 	tell  func(resource string, token fence.Token)
 }
 
-var _ leasing.AllArmer = announcer{}
+// armer is what a source of leases gets of the fence.
+type armer interface {
+	leasing.AllArmer
+	leasing.Ender
+}
+
+var _ armer = announcer{}
 
 func (a announcer) Arm(ctx context.Context, arming fence.Arming) error {
 	err := a.fence.Arm(ctx, arming)
@@ -38,6 +44,10 @@ func (a announcer) ArmAll(ctx context.Context, all []fence.Arming) error {
 	}
 	return err
 }
+
+// End ends the grant of a lease that is released. Sessions that carry it stay: their
+// next write is refused.
+func (a announcer) End(ctx context.Context, e fence.Ending) error { return a.fence.End(ctx, e) }
 
 // superseded ends sessions with grants older than token, here and elsewhere.
 func (g *Gateway) superseded(resource string, token fence.Token) {

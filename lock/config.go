@@ -70,8 +70,9 @@ type Config struct {
 	// tolerate no more failures than three.
 	Nodes []Node
 	// Armer, if set, raises the fence as the last step of each acquisition:
-	// tokens are then unique and rising under any loss of Redis data. A
-	// pgfence.Fence is one.
+	// tokens are then unique and rising under any loss of Redis data. Where it is a
+	// [leasing.Ender] too, it ends the grant of each lease that is released. A
+	// pgfence.Fence is both.
 	Armer leasing.Armer
 	// Epochs, if set, lets lost nodes be admitted again. With an Armer as well
 	// that happens by itself after the quarantine; without, by [Locker.Admit].

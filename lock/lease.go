@@ -82,9 +82,9 @@ func (h *Lease) Reenter() (*Lease, error) {
 	return &Lease{s: h.s}, nil
 }
 
-// Release gives the lease back and ends its context first. It waits for a
-// quorum, on a bound of its own, whatever becomes of ctx; further calls return
-// the same result. See [Locker.Release] for the errors. While the lease has
+// Release gives the lease back and ends its context first. It waits for the fence
+// and for a quorum, on bounds of its own, whatever becomes of ctx; further calls
+// return the same result. See [Locker.Release] for the errors. While the lease has
 // other handles ([Lease.Reenter]) only this one is released.
 func (h *Lease) Release(ctx context.Context) error {
 	h.mu.Lock()
@@ -99,7 +99,7 @@ func (h *Lease) Release(ctx context.Context) error {
 }
 
 // ReleaseAsync is [Lease.Release] without the wait: the lease is over when it
-// returns, and the nodes hear of it in the background. Where they do not, the
+// returns, and the fence and the nodes hear of it in the background. Where they do not, the
 // locks stay until their time to live is over.
 func (h *Lease) ReleaseAsync() {
 	h.mu.Lock()

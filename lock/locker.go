@@ -187,15 +187,23 @@ func overNodeMax(ttl time.Duration, maxMS int64) error {
 		ttl, time.Duration(maxMS)*time.Millisecond)}
 }
 
-// Release gives a lease back by its reference: compare-and-delete on all nodes.
-// It goes on when ctx ends; the node timeout bounds it. nil: a quorum no longer
+// Release gives a lease back by its reference. Where the Armer is a [leasing.Ender] it
+// first has the fence end the grant, for at most 500 ms; a fence that is away leaves
+// the grant current until the next acquisition, and the Logger hears of it. Then it
+// frees the lock: compare-and-delete on all nodes. It goes on when ctx ends; the node
+// timeout bounds it. nil: a quorum no longer
 // holds the lock, and it was held until now. (Where a connection ended before the
 // answer came, the release is sent again, and nil says only that the lock is gone.)
 // [ErrLost]: it was already gone. [ErrNoQuorum]: the nodes hear of it when they are
 // reached again, and the lock expires by itself at the latest.
 func (l *Locker) Release(ctx context.Context, ref leasing.Ref) error {
+	return l.releaseGrant(ctx, ref, nil)
+}
+
+// releaseGrant is Release of a grant whose seal's hash is known; nil: it is not.
+func (l *Locker) releaseGrant(ctx context.Context, ref leasing.Ref, sealHash []byte) error {
 	ctx, end := l.begin(ctx, "release", ref.Resource)
-	err := l.release(ctx, ref)
+	err := l.release(ctx, ref, sealHash)
 	end(err)
 	if err != nil {
 		l.cfg.Metrics.Failed("release", cause(err))
@@ -203,10 +211,11 @@ func (l *Locker) Release(ctx context.Context, ref leasing.Ref) error {
 	return err
 }
 
-func (l *Locker) release(ctx context.Context, ref leasing.Ref) error {
+func (l *Locker) release(ctx context.Context, ref leasing.Ref, sealHash []byte) error {
 	if err := validateRef(ref); err != nil {
 		return err
 	}
+	l.endGrant(ctx, ref, sealHash)
 	r := l.newRound(opRelease, "release", ref.Resource)
 	defer r.drop()
 	r.traced(ctx)

@@ -179,7 +179,7 @@ func (s *session) release(ctx context.Context) error {
 	s.extending <- struct{}{} // an extension on its way answers first
 	defer func() { <-s.extending }()
 	lost := s.end()
-	err := s.l.Release(ctx, s.ref()) // also when lost: a lock may be left on some node
+	err := s.l.releaseGrant(ctx, s.ref(), s.grant.Seal.Hash()) // also when lost: a lock may be left on some node
 	s.l.lines.free(s.grant.Resource)
 	if lost != nil {
 		return fmt.Errorf("release %q: %w", s.grant.Resource, lost)
@@ -189,6 +189,14 @@ func (s *session) release(ctx context.Context) error {
 
 func (s *session) releaseAsync() {
 	_ = s.end()
-	s.l.giveBack(s.grant.Resource, s.owner, s.l.cfg.MaxTTL, s.l.all())
-	s.l.lines.free(s.grant.Resource) // an acquire from here comes behind the release on each connection
+	free := func() {
+		s.l.giveBack(s.grant.Resource, s.owner, s.l.cfg.MaxTTL, s.l.all())
+		s.l.lines.free(s.grant.Resource) // an acquire from here comes behind the release on each connection
+	}
+	if _, ends := s.l.cfg.Armer.(leasing.Ender); !ends || !s.l.inBackground(func() {
+		s.l.endGrant(s.parent, s.ref(), s.grant.Seal.Hash())
+		free()
+	}) {
+		free()
+	}
 }

@@ -20,7 +20,7 @@ type Tracer interface {
 type Step struct {
 	// Name: "acquire", with any number of "wait" (for the holder) and "attempt" in
 	// it; "take" (phase 1), "confirm" (phase 2) and "arm" in an attempt; "extend";
-	// "release"; and in take, confirm, extend and release a "node" for each of them.
+	// "release", with "end" of the grant in it; and in take, confirm, extend and release a "node" for each of them.
 	// The step of a node that answers late ends later than the one around it. Its
 	// error is nil also where the node refused: the lock was held, or lost.
 	Name     string

@@ -52,7 +52,8 @@ type Source interface {
 	Extend(ctx context.Context, ref Ref, ttl time.Duration) (time.Duration, error)
 
 	// Release ends a lease. [ErrLost]: it was over already, or is another's; then it
-	// changes nothing. It is carried out also when ctx has ended.
+	// changes nothing. It is carried out also when ctx has ended. Where the Armer is an
+	// [Ender], the grant is ended first.
 	Release(ctx context.Context, ref Ref) error
 
 	// Inspect says who holds a resource, for people: it may have changed meanwhile.
@@ -105,6 +106,18 @@ type Armer interface {
 type AllArmer interface {
 	Armer
 	ArmAll(ctx context.Context, all []fence.Arming) error
+}
+
+// Ender is an [Armer] that also ends grants, so that the writes of a lease that was
+// released are refused before anybody acquires the resource again. A source whose
+// Armer is one calls End in each release, before it frees the resource, and frees it
+// whatever End says: within a bound of its own, for the fence may be away.
+//
+// nil: the grant is over. A [*fence.StaleError]: a newer one has superseded it. After
+// any other error it may still be current, until the next acquisition.
+type Ender interface {
+	Armer
+	End(ctx context.Context, e fence.Ending) error
 }
 
 // Request asks for a lease.

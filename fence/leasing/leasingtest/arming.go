@@ -16,7 +16,15 @@ type register struct {
 	mu      sync.Mutex
 	tokens  map[string]fence.Token
 	last    fence.Arming
-	failure error // of the next ones
+	failure error                                           // of the next ones
+	end     func(ctx context.Context, e fence.Ending) error // hears of each end, if set
+}
+
+func (r *register) End(ctx context.Context, e fence.Ending) error {
+	if r.end == nil {
+		return nil
+	}
+	return r.end(ctx, e)
 }
 
 func (r *register) Arm(_ context.Context, a fence.Arming) error {
@@ -122,5 +130,42 @@ func failedArm(t testing.TB, open Open) {
 			release(t, s, lease)
 			return true
 		})
+	}
+}
+
+// ends: what a holder that has released still writes is refused by then, and nobody
+// holds up a release.
+func ends(t testing.TB, open Open) {
+	b := source(t, open, nil)
+	var ended []fence.Ending
+	var outcome error
+	hangs := false
+	a := source(t, open, &register{end: func(ctx context.Context, e fence.Ending) error {
+		if ins, err := b.Inspect(ctx, e.Resource); err != nil || !ins.Locked {
+			t.Errorf("the resource was freed before its grant ended: %+v, %v", ins, err)
+		}
+		ended = append(ended, e)
+		if hangs {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return outcome
+	}})
+	for name, set := range map[string]func(){
+		"ended":      func() { outcome = nil },
+		"superseded": func() { outcome = &fence.StaleError{Resource: request(TTL).Resource} },
+		"away":       func() { outcome = errors.New("database is away") },
+		"slow":       func() { hangs = true },
+	} {
+		outcome, hangs, ended = nil, false, nil
+		set()
+		lease := take(t, a, request(TTL))
+		release(t, a, lease)
+		if len(ended) != 1 || ended[0].Resource != lease.Grant.Resource || ended[0].Token != lease.Grant.Token ||
+			ended[0].SealHash != nil && !bytes.Equal(ended[0].SealHash, lease.Grant.Seal.Hash()) {
+			t.Errorf("%s: ended %+v for %v", name, ended, lease.Grant)
+		}
+		free := take(t, b, request(TTL))
+		release(t, b, free)
 	}
 }

@@ -70,6 +70,7 @@ var Rules = []Rule{
 	{"TheCallersSealIsArmed", callersSeal},
 	{"TokensExceedWhatTheFenceRecords", exceeds},
 	{"AFailedArmGivesTheResourceBack", failedArm},
+	{"AReleaseEndsTheGrantAndThenFreesTheResource", ends},
 	{"SeveralAreArmedAndComeInTheCallersOrder", several},
 	{"SeveralAreAcquiredAllOrNone", allOrNone},
 	{"SeveralWaitForTheirHolders", severalWait},

@@ -304,6 +304,11 @@ func (s toy) Release(ctx context.Context, ref leasing.Ref) error {
 	if s.b.broken == "a release that an ended context stops" && ctx.Err() != nil {
 		return ctx.Err()
 	}
+	if s.b.broken == "frees before it ends" {
+		defer func() { _ = s.end(ctx, ref) }()
+	} else if err := s.end(ctx, ref); err != nil && s.b.broken == "keeps what could not be ended" {
+		return nil
+	}
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	e, ok := s.b.current(ref.Resource)
@@ -313,6 +318,16 @@ func (s toy) Release(ctx context.Context, ref leasing.Ref) error {
 	delete(s.b.held, ref.Resource)
 	s.b.wake(ref.Resource)
 	return nil
+}
+
+func (s toy) end(ctx context.Context, ref leasing.Ref) error {
+	ender, ok := s.armer.(leasing.Ender)
+	if !ok || s.b.broken == "ends no grant" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 100*time.Millisecond)
+	defer cancel()
+	return ender.End(ctx, fence.Ending{Resource: ref.Resource, Token: ref.Token})
 }
 
 func (s toy) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
