@@ -71,10 +71,16 @@ func TestTheLastHandleEndsTheGrant(t *testing.T) {
 func TestAnAsynchronousReleaseEndsTheGrantFirst(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 1)
-	gate := make(chan struct{})
-	cfg.Armer = &ender{end: func(context.Context, fence.Ending) error { <-gate; return nil }}
+	asked, gate := make(chan struct{}), make(chan struct{})
+	tell := sync.OnceFunc(func() { close(asked) })
+	cfg.Armer = &ender{end: func(context.Context, fence.Ending) error { tell(); <-gate; return nil }}
 	l := started(t, cfg)
 	acquire(t, l, "r").ReleaseAsync()
+	select {
+	case <-asked:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the fence was not asked")
+	}
 	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
 		t.Errorf("before the grant has ended: %v", err)
 	}
