@@ -11,7 +11,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 2, code 3 8b77516bc8c9'
+  COMMENT 'fencegate fence state 2, code 3 490f98162112'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -437,9 +437,19 @@ FUNCTION fence.family(p_relation regclass) RETURNS SETOF regclass
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
-FUNCTION fence.fast_check(r text, g text) RETURNS bigint
+FUNCTION fence.fast_check(r text, g text, plain boolean DEFAULT false) RETURNS bigint
   plpgsql VOLATILE COST 100
-  body 1a853b50ed6630a0c4be6dd85427c314
+  body 585a2b29573f324c3bbf0bbc76a2ee0b
+  OWNER fence_owner
+
+FUNCTION fence.fast_list(p_listed text, p_needed text) RETURNS bigint
+  plpgsql VOLATILE COST 100
+  body 6d26689c1a88a08fd7d606161f6451e7
+  OWNER fence_owner
+
+FUNCTION fence.fast_settings(p_needed text) RETURNS bigint
+  plpgsql VOLATILE COST 100
+  body 63383b7d985247846f0e690ae7a94dc0
   OWNER fence_owner
 
 FUNCTION fence.forget(p_relation regclass) RETURNS void
@@ -457,7 +467,7 @@ FUNCTION fence.generation() RETURNS integer
 
 FUNCTION fence.guard() RETURNS trigger
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  body a71e598142a3a15db9c6c4022376eea4
+  body 2836f9ecac3f4802d8558f5101907a7a
   OWNER fence_owner
   GRANT EXECUTE TO fence_writer
 
@@ -793,8 +803,13 @@ FUNCTION fence.try_settings(p_needed text) RETURNS fence.verdict
 
 FUNCTION fence.unescape(p_escaped text) RETURNS text
   plpgsql IMMUTABLE COST 100
+  body d74a320c7616be5e366a9735dd6c709c
+  OWNER fence_owner
+
+FUNCTION fence.unescape_otherwise(p_escaped text) RETURNS text
+  plpgsql IMMUTABLE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 98ca52e33730493c22d0beac40ab8c51
+  body 4f9a7a845c87ddf39c1157f18e6cdb60
   OWNER fence_owner
 
 FUNCTION fence.uninstall_event_triggers() RETURNS void
@@ -827,7 +842,7 @@ FUNCTION fence.unpublish(bucket text, key text, if_match text DEFAULT NULL::text
 
 FUNCTION fence.use(resource text, token text) RETURNS bigint
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  body a05d52ae8a3fedb36ea75100840fd2f6
+  body fb94f7ea51d673f9184c8140011fc1fa
   OWNER fence_owner
   GRANT EXECUTE TO fence_writer
 
@@ -844,16 +859,21 @@ FUNCTION fence.verify(p_resource text, p_token bigint, p_seal_hash bytea, p_kind
   body 8050935a1ec98e24311eddb72a3b537a
   OWNER fence_owner
 
-FUNCTION fence.verify_presented(p_resource text, p_setting text, p_presented text) RETURNS fence.verdict
+FUNCTION fence.verify_presented(p_resource text, p_presented text) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 36d0fd85ebfc6735c3ed51709c0de148
+  body dead39345a4523bdeabf1f73dbc41693
   OWNER fence_owner
 
 FUNCTION fence.verify_settings(p_needed text) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
+  body 243e1bee9d12fbdef865daf4f28f6c00
+  OWNER fence_owner
+
+FUNCTION fence.verify_slowly(p_needed text) RETURNS fence.verdict
+  plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 4ada2849b96aa552ab6badcb36302be9
+  body 9db29ae3ed84d452afb4870d37f2c8ca
   OWNER fence_owner
 
 FUNCTION fence.view_fault(p_view regclass) RETURNS text

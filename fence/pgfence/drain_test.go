@@ -19,7 +19,7 @@ import (
 // paused is a writer that has passed the check and not committed yet.
 func paused(t testing.TB, w world, level pgx.TxIsoLevel, g fence.Grant) pgx.Tx {
 	t.Helper()
-	tx := begin(t, w.session(t), level, g)
+	tx := w.begin(t, level, g)
 	if err := write(t.Context(), tx, g.Token); err != nil {
 		t.Fatal(err)
 	}

@@ -28,6 +28,7 @@ type world struct {
 	admin  *pgxpool.Pool  // the superuser
 	writer *pgxpool.Pool  // a login that is fence_writer
 	fence  *pgfence.Fence // over a login that is fence_gateway
+	how    presentation   // how [world.begin] presents a grant
 }
 
 func setup(t testing.TB, opts ...pgfence.Option) world {

@@ -141,7 +141,7 @@ func TestAStandbyChecksNothing(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	g := w.acquire(t, orders, 1)
-	for _, function := range []string{"fence.verify_settings(text)", "fence.use(text,text)"} { // as they see it there
+	for _, function := range []string{"fence.fast_settings(text)", "fence.verify_slowly(text)", "fence.use(text,text)"} { // as they see it there
 		definition := value[string](t, w, `SELECT pg_get_functiondef($1::text::regprocedure)`, function)
 		w.exec(t, strings.NewReplacer("pg_catalog.pg_is_in_recovery()", "true", "pg_is_in_recovery()", "true").Replace(definition))
 	}

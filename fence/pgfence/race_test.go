@@ -27,7 +27,9 @@ var mutants = map[string]struct {
 }{
 	"without the lock": {`AND pg_catalog.pg_try_advisory_xact_lock_shared(`, `AND 0 OPERATOR(pg_catalog.<>) (`, levels},
 	"without the xmax test": {
-		`AND f.xmax OPERATOR(pg_catalog.=) '0'::pg_catalog.xid`, ``,
+		`OPERATOR(pg_catalog.=) '0'::pg_catalog.xid
+            OR`, `OPERATOR(pg_catalog.=) f.xmax
+            OR`,
 		[]pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable},
 	},
 }
@@ -97,7 +99,7 @@ func stoppedInsideCommit(t *testing.T, w world, level pgx.TxIsoLevel) bool {
 // stoppedAfterSnapshot: the writer has taken its snapshot and not written yet.
 func stoppedAfterSnapshot(t *testing.T, w world, level pgx.TxIsoLevel) bool {
 	g := w.acquire(t, orders, 34)
-	tx := begin(t, w.session(t), level, g)
+	tx := w.begin(t, level, g)
 	if _, err := tx.Exec(t.Context(), `SELECT 1`); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +110,7 @@ func stoppedAfterSnapshot(t *testing.T, w world, level pgx.TxIsoLevel) bool {
 // stoppedInTheGuard: the writer stops inside the check, where the gate stands.
 func stoppedInTheGuard(t *testing.T, w world, level pgx.TxIsoLevel) bool {
 	g := w.acquire(t, orders, 34)
-	tx := begin(t, w.session(t), level, g)
+	tx := w.begin(t, level, g)
 	open := closeGate(t, w)
 	written := make(chan error, 1)
 	go func() { written <- write(t.Context(), tx, g.Token) }()
@@ -120,7 +122,7 @@ func stoppedInTheGuard(t *testing.T, w world, level pgx.TxIsoLevel) bool {
 
 func TestNoWriteLandsAfterArmReturned(t *testing.T) {
 	t.Parallel()
-	const beforeLock = `IF pg_catalog.strpos(r`
+	const beforeLock = `IF (plain OR`
 	const beforeRead = `SELECT f.token`
 	const afterRead = `RETURN recorded`
 	cases := []struct {

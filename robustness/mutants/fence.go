@@ -65,7 +65,8 @@ var fenceMutants = []Mutant{
        AND (pg_catalog.split_part(g, '.', 1) OPERATOR(pg_catalog.=) f.token::pg_catalog.text
             OR pg_catalog.split_part(g, '.', 1) OPERATOR(pg_catalog.=) '0')
        AND f.ended_at IS NULL
-       AND f.xmax OPERATOR(pg_catalog.=) '0'::pg_catalog.xid;
+       AND (f.xmax OPERATOR(pg_catalog.=) '0'::pg_catalog.xid
+            OR pg_catalog.starts_with(pg_catalog.current_setting('transaction_isolation'), 'read '));
   END IF;
   RETURN recorded;`,
 			New: `    RETURN recorded;

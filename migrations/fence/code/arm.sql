@@ -8,7 +8,7 @@
 --
 -- `undrained` is cleared by the next raise alone, never by drain: an UPDATE after the raise would make every REPEATABLE READ
 -- transaction of the NEW holder that began in between look stale, and would double what arming writes. A row lock would
--- leave xmax <> 0 and send every check down the slow path. The price is a few free keys, tried once more.
+-- leave xmax <> 0 and send checks at REPEATABLE READ down the slow path. The price is a few free keys, tried once more.
 --
 -- In one transaction, where nobody is in the way:
 --
@@ -259,7 +259,7 @@ REVOKE ALL ON FUNCTION fence.arm_otherwise(text, bigint, bytea, text, interval) 
 
 -- Phase 1 of arming several resources: raises all of them or none, in one transaction; see fence.raise. Where one recorded
 -- token is not lower, raised is false, and `resource` and `recorded` say which. That is looked at before anything is changed: a
--- raise that is rolled back would leave xmax <> 0 and send every check down the slow path. Waits at most p_limit in all.
+-- raise that is rolled back would leave xmax <> 0 and send checks at REPEATABLE READ down the slow path. Waits at most p_limit in all.
 CREATE OR REPLACE FUNCTION fence.raise_all(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[], p_holders text[], p_limit interval DEFAULT '5 s',
                                 OUT raised boolean, OUT resource text, OUT recorded bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

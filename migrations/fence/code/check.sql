@@ -9,8 +9,10 @@
 --
 -- Facts behind it, each tested:
 --  * Reading before locking, or without locking, is unsafe. A STABLE function would read a snapshot from before the lock.
---  * READ COMMITTED takes a new snapshot for each statement in here. REPEATABLE READ and SERIALIZABLE do not: there a
---    row is proven to be the newest version by xmax = 0, and otherwise by a row lock that fails when it is not.
+--  * READ COMMITTED takes a new snapshot for each statement in here, so a row that is read under the lock is current, whatever
+--    its xmax says: a raise that has not committed yet finds the lock when it drains. REPEATABLE READ and SERIALIZABLE keep
+--    their snapshot: there a row is proven to be the newest version by xmax = 0, and otherwise by a row lock that fails when
+--    it is not. A raise that was rolled back leaves xmax <> 0 until the next one.
 --  * ROLLBACK TO a savepoint gives back a lock taken after it; so every statement checks again. Nothing that a client can
 --    set may remember "already checked".
 --  * Row locks in the hot path starve arming and double the WAL; advisory locks touch no table.
@@ -282,31 +284,32 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.verify(text, bigint, bytea, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- The common case of verify_settings in two steps: a sealed grant, a name without percent-encoding, a row that nobody has
--- touched since it was armed. Returns the recorded token, or NULL: then verify_settings decides. It is the hot path, so
--- every name is qualified instead of a SET clause, which costs.
-CREATE OR REPLACE FUNCTION fence.fast_check(r text, g text) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+-- The common case of the check in two steps, for one sealed grant: r is its resource as it is presented, or its plain name where
+-- `plain`, and g its token. Returns the recorded token, or NULL: then verify_settings decides. It is the hot path, so every name is
+-- qualified instead of a SET clause, which costs.
+CREATE OR REPLACE FUNCTION fence.fast_check(r text, g text, plain boolean DEFAULT false) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   h pg_catalog.bytea := pg_catalog.sha256(pg_catalog.convert_to(
     pg_catalog.substr(g, pg_catalog.strpos(g, '.') OPERATOR(pg_catalog.+) 1), 'UTF8'));
   recorded pg_catalog.int8;
 BEGIN
   -- 1. Lock: fence.key written out. Try only: a drain may be under way, which the slow path waits for.
-  IF pg_catalog.strpos(r, '%') OPERATOR(pg_catalog.=) 0
+  IF (plain OR pg_catalog.strpos(r, '%') OPERATOR(pg_catalog.=) 0)
      AND pg_catalog.pg_try_advisory_xact_lock_shared(
            pg_catalog.hashtextextended(pg_catalog.encode(h, 'hex'), pg_catalog.hashtextextended(r, 0)))
   THEN
-    -- 2. Read, in a new statement.
+    -- 2. Read, in a new statement, which at READ COMMITTED (and READ UNCOMMITTED) has a new snapshot.
     SELECT f.token INTO recorded FROM fence.resources f
      WHERE f.resource OPERATOR(pg_catalog.=) r AND f.seal OPERATOR(pg_catalog.=) h
        AND (pg_catalog.split_part(g, '.', 1) OPERATOR(pg_catalog.=) f.token::pg_catalog.text
             OR pg_catalog.split_part(g, '.', 1) OPERATOR(pg_catalog.=) '0')
        AND f.ended_at IS NULL
-       AND f.xmax OPERATOR(pg_catalog.=) '0'::pg_catalog.xid;
+       AND (f.xmax OPERATOR(pg_catalog.=) '0'::pg_catalog.xid
+            OR pg_catalog.starts_with(pg_catalog.current_setting('transaction_isolation'), 'read '));
   END IF;
   RETURN recorded;
 END $$;
-REVOKE ALL ON FUNCTION fence.fast_check(text, text) FROM PUBLIC, fence_writer, fence_gateway;
+REVOKE ALL ON FUNCTION fence.fast_check(text, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 
 -- Whether this is a worker of logical replication, which applies what a publisher's fence has judged. No client can be one.
 CREATE OR REPLACE FUNCTION fence.replicates() RETURNS boolean LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -318,21 +321,23 @@ REVOKE ALL ON FUNCTION fence.replicates() FROM PUBLIC, fence_writer, fence_gatew
 CREATE OR REPLACE FUNCTION fence.guard() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 DECLARE
   r pg_catalog.text := pg_catalog.current_setting('fence.resource', true);
+  needed pg_catalog.text;
   v fence.verdict;
 BEGIN
-  IF (tg_argv[0] OPERATOR(pg_catalog.=) r OR pg_catalog.starts_with(r, tg_argv[1]))
+  -- IS TRUE, because a constant resource has no tg_argv[1], and NULL AND would go on to what follows.
+  IF (tg_argv[0] OPERATOR(pg_catalog.=) r OR pg_catalog.starts_with(r, tg_argv[1])) IS TRUE
      AND fence.fast_check(r, pg_catalog.current_setting('fence.token', true)) IS NOT NULL THEN
     RETURN NULL;
   END IF;
-  v := fence.verify_settings(CASE WHEN tg_argv[0] OPERATOR(pg_catalog.=) ''
-                                  THEN tg_argv[1] OPERATOR(pg_catalog.||) '*' ELSE tg_argv[0] END);
-  IF v.state OPERATOR(pg_catalog.=) 'ZF002' AND fence.replicates() THEN
+  needed := CASE WHEN tg_argv[0] OPERATOR(pg_catalog.=) '' THEN tg_argv[1] OPERATOR(pg_catalog.||) '*' ELSE tg_argv[0] END;
+  IF fence.fast_settings(needed) IS NOT NULL THEN
     RETURN NULL;
   END IF;
-  IF v.state IS NOT NULL THEN
-    RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+  v := fence.verify_slowly(needed);
+  IF v.state IS NULL OR v.state OPERATOR(pg_catalog.=) 'ZF002' AND fence.replicates() THEN
+    RETURN NULL;
   END IF;
-  RETURN NULL;
+  RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
 END $$;
 REVOKE ALL ON FUNCTION fence.guard() FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.guard() TO fence_writer;

@@ -14,9 +14,8 @@
 --
 -- Whoever takes locks of several resources takes them in the order of the names' bytes, so that two can't wait for each other.
 
--- Decides on one grant as it was presented, for a name that is decoded and well-formed. p_setting is the name as it was
--- presented, '' where it must not go the fast way.
-CREATE OR REPLACE FUNCTION fence.verify_presented(p_resource text, p_setting text, p_presented text) RETURNS fence.verdict LANGUAGE plpgsql VOLATILE
+-- Decides on one grant as it was presented, for a name that is decoded and well-formed.
+CREATE OR REPLACE FUNCTION fence.verify_presented(p_resource text, p_presented text) RETURNS fence.verdict LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   number text := split_part(p_presented, '.', 1);
@@ -28,26 +27,18 @@ DECLARE
     WHEN number ~ '^0.' THEN 'has a leading zero'
     WHEN length(number) > 19 OR number::numeric > 9223372036854775807 THEN 'is over the int64 range'
   END;
-  recorded bigint;
 BEGIN
   IF fault IS NOT NULL THEN
     RETURN fence.refusal('ZF003', 'token ' || fault, p_resource, NULL, NULL);
   ELSIF seal !~ '^[0-9a-f]{32}$' THEN
     RETURN fence.refusal('ZF003', 'seal is not 32 lower-case hexadecimal digits', p_resource, number::bigint, NULL);
-  ELSIF seal IS NOT NULL AND p_setting <> '' THEN
-    recorded := fence.fast_check(p_setting, p_presented);
-    IF recorded IS NOT NULL THEN
-      RETURN ROW(recorded, NULL, NULL, NULL, NULL)::fence.verdict;
-    END IF;
   END IF;
   RETURN fence.verify(p_resource, number::bigint, sha256(convert_to(seal, 'UTF8')), CASE WHEN seal IS NULL THEN 'unsealed' ELSE 'sealed' END);
 END $$;
-REVOKE ALL ON FUNCTION fence.verify_presented(text, text, text) FROM PUBLIC, fence_writer, fence_gateway;
+REVOKE ALL ON FUNCTION fence.verify_presented(text, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Decides on the settings as they are, for a write that needs p_needed: a resource; 'orders/*' for any resource below
--- 'orders/'; NULL for whatever is presented. Of several grants that fit, each must be current. The verdict is the recorded
--- token (of the first one), or ZF001 to ZF005.
-CREATE OR REPLACE FUNCTION fence.verify_settings(p_needed text) RETURNS fence.verdict LANGUAGE plpgsql VOLATILE
+-- Decides on the settings where fast_settings does not, and names the reason of a refusal.
+CREATE OR REPLACE FUNCTION fence.verify_slowly(p_needed text) RETURNS fence.verdict LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   below text := CASE WHEN right(p_needed, 1) = '*' THEN left(p_needed, -1) END;
@@ -95,7 +86,7 @@ BEGIN
 
   FOR i IN SELECT n FROM unnest(names) WITH ORDINALITY x(r, n)
             WHERE p_needed IS NULL OR r = p_needed OR starts_with(r, below) ORDER BY r COLLATE "C", n LOOP
-    v := fence.verify_presented(names[i], settings[i], tokens[i]);
+    v := fence.verify_presented(names[i], tokens[i]);
     IF v.state IS NOT NULL THEN
       RETURN v;
     END IF;
@@ -110,6 +101,95 @@ BEGIN
                          left(array_to_string(names, ', '), 512), NULL, NULL, p_needed);
   END IF;
   RETURN first;
+END $$;
+REVOKE ALL ON FUNCTION fence.verify_slowly(text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- The common cases of fence.grants: every grant in it that fits is checked the fast way. Returns the recorded token of the first one
+-- in the order of the names' bytes, or NULL: then verify_slowly decides. Locks are tried only, so their order does not matter.
+CREATE OR REPLACE FUNCTION fence.fast_list(p_listed text, p_needed text) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  below pg_catalog.text := CASE WHEN pg_catalog.right(p_needed, 1) OPERATOR(pg_catalog.=) '*' THEN pg_catalog.left(p_needed, -1) END;
+  plain pg_catalog.bool := pg_catalog.strpos(p_listed, '%') OPERATOR(pg_catalog.=) 0;
+  sought pg_catalog.text := ',';   -- what stands before a grant that may fit
+  rest pg_catalog.text := p_listed;
+  n pg_catalog.int4 := 1;
+  name pg_catalog.text;
+  first pg_catalog.text;
+  recorded pg_catalog.int8;
+  result pg_catalog.int8;
+BEGIN
+  IF NOT plain AND p_listed OPERATOR(pg_catalog.~) '^([^=,%]|%[^23]|%2[^Cc]|%3[^Dd])+=[^=,%]+(,([^=,%]|%[^23]|%2[^Cc]|%3[^Dd])+=[^=,%]+)*$' THEN
+    rest := coalesce(fence.unescape(p_listed), p_listed);   -- no name has ',' or '=': all at once
+    plain := rest OPERATOR(pg_catalog.<>) p_listed;
+  ELSIF p_listed OPERATOR(pg_catalog.!~) '^[^=,]+=[^=,%]+(,[^=,]+=[^=,%]+)*$' THEN
+    RETURN NULL;
+  END IF;
+  IF plain AND p_needed IS NOT NULL THEN
+    sought := pg_catalog.concat(',', coalesce(below, pg_catalog.concat(p_needed, '=')));
+  END IF;
+  rest := pg_catalog.concat(',', rest);
+  LOOP
+    n := pg_catalog.strpos(rest, sought);
+    EXIT WHEN n OPERATOR(pg_catalog.=) 0;
+    rest := pg_catalog.substr(rest, n OPERATOR(pg_catalog.+) 1);
+    name := pg_catalog.split_part(rest, '=', 1);
+    IF NOT plain THEN
+      name := fence.unescape(name);
+      IF name IS NULL THEN
+        RETURN NULL;
+      END IF;
+    END IF;
+    IF p_needed IS NULL OR name OPERATOR(pg_catalog.=) p_needed OR pg_catalog.starts_with(name, below) THEN
+      recorded := fence.fast_check(name, pg_catalog.split_part(pg_catalog.split_part(rest, ',', 1), '=', 2), true);
+      IF recorded IS NULL THEN
+        RETURN NULL;
+      ELSIF first IS NULL OR name COLLATE pg_catalog."C" OPERATOR(pg_catalog.<) first THEN
+        first := name;
+        result := recorded;
+      END IF;
+    END IF;
+  END LOOP;
+  RETURN result;
+END $$;
+REVOKE ALL ON FUNCTION fence.fast_list(text, text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Whether the settings are current grants for a write that needs p_needed (see verify_settings), told from what is common: sealed
+-- grants, and of them either one, whose name may be percent-encoded, or a list. Returns the recorded token, or NULL: then
+-- verify_slowly decides.
+CREATE OR REPLACE FUNCTION fence.fast_settings(p_needed text) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  name pg_catalog.text := pg_catalog.current_setting('fence.resource', true);
+  token pg_catalog.text := pg_catalog.current_setting('fence.token', true);
+  listed pg_catalog.text := pg_catalog.current_setting('fence.grants', true);
+BEGIN
+  IF pg_catalog.pg_is_in_recovery() THEN
+    RETURN NULL;
+  ELSIF coalesce(listed, '') OPERATOR(pg_catalog.=) '' THEN
+    IF pg_catalog.strpos(name, '%') OPERATOR(pg_catalog.>) 0 THEN
+      name := fence.unescape(name);
+    END IF;
+    IF p_needed IS NULL OR name OPERATOR(pg_catalog.=) p_needed
+       OR pg_catalog.right(p_needed, 1) OPERATOR(pg_catalog.=) '*' AND pg_catalog.starts_with(name, pg_catalog.left(p_needed, -1)) THEN
+      RETURN fence.fast_check(name, token, true);
+    END IF;
+  ELSIF coalesce(name, '') OPERATOR(pg_catalog.=) '' OR coalesce(token, '') OPERATOR(pg_catalog.=) '' THEN
+    RETURN fence.fast_list(listed, p_needed);
+  END IF;
+  RETURN NULL;
+END $$;
+REVOKE ALL ON FUNCTION fence.fast_settings(text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Decides on the settings as they are, for a write that needs p_needed: a resource; 'orders/*' for any resource below
+-- 'orders/'; NULL for whatever is presented. Of several grants that fit, each must be current. The verdict is the recorded
+-- token (of the first one), or ZF001 to ZF005.
+CREATE OR REPLACE FUNCTION fence.verify_settings(p_needed text) RETURNS fence.verdict LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  recorded pg_catalog.int8 := fence.fast_settings(p_needed);
+BEGIN
+  IF recorded IS NULL THEN
+    RETURN fence.verify_slowly(p_needed);
+  END IF;
+  RETURN ROW(recorded, NULL, NULL, NULL, NULL)::fence.verdict;
 END $$;
 REVOKE ALL ON FUNCTION fence.verify_settings(text) FROM PUBLIC, fence_writer, fence_gateway;
 
@@ -133,7 +213,7 @@ CREATE OR REPLACE FUNCTION fence.use(resource text, token text) RETURNS bigint L
 DECLARE
   setting pg_catalog.text := pg_catalog.set_config('fence.resource', pg_catalog.replace(resource, '%', '%25'), true);
   presented pg_catalog.text := pg_catalog.set_config('fence.token', token, true);
-  recorded pg_catalog.int8 := CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN fence.fast_check(setting, presented) END;
+  recorded pg_catalog.int8 := CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN fence.fast_check(resource, presented, true) END;
   v fence.verdict;
 BEGIN
   IF pg_catalog.current_setting('fence.grants', true) OPERATOR(pg_catalog.<>) '' THEN

@@ -30,17 +30,37 @@ END $$;
 REVOKE ALL ON FUNCTION fence.resource_fault(text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.resource_fault(text) TO PUBLIC;
 
--- Undoes the percent-encoding; NULL where it is malformed. convert_from refuses what is not valid in UTF-8.
-CREATE OR REPLACE FUNCTION fence.unescape(p_escaped text) RETURNS text LANGUAGE plpgsql IMMUTABLE
+-- Undoes the percent-encoding; NULL where it is malformed, or no UTF-8. It is part of the check, so its cost does not grow with the
+-- number of escapes, and it has no SET clause. How: as Latin-1 each byte is a character, and JSON reads '\u00c3' as the one of the byte
+-- c3. No literal holds a backslash, which standard_conforming_strings could turn into something else.
+CREATE OR REPLACE FUNCTION fence.unescape(p_escaped text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+  slash CONSTANT pg_catalog.text := pg_catalog.chr(92);
+  bytes pg_catalog.text;   -- a character for each byte
+BEGIN
+  IF pg_catalog.octet_length(p_escaped) OPERATOR(pg_catalog.>) 1536 THEN   -- a name has at most 512 bytes
+    RETURN NULL;
+  ELSIF pg_catalog.getdatabaseencoding() OPERATOR(pg_catalog.<>) 'UTF8' THEN
+    RETURN fence.unescape_otherwise(p_escaped);
+  END IF;
+  bytes := pg_catalog.convert_from(pg_catalog.convert_to(p_escaped, 'UTF8'), 'LATIN1');
+  bytes := pg_catalog.concat('"', pg_catalog.replace(pg_catalog.replace(pg_catalog.replace(bytes, slash, pg_catalog.concat(slash, slash)),
+             '"', pg_catalog.concat(slash, '"')), '%', pg_catalog.concat(slash, 'u00')), '"')::pg_catalog.json OPERATOR(pg_catalog.#>>) '{}'::pg_catalog.text[];
+  RETURN pg_catalog.convert_from(pg_catalog.convert_to(bytes, 'LATIN1'), 'UTF8');
+EXCEPTION   -- what JSON refuses: no two digits behind '%', the byte 0, and control characters, which no name has
+  WHEN invalid_text_representation OR untranslatable_character OR character_not_in_repertoire THEN
+    RETURN NULL;
+END $$;
+REVOKE ALL ON FUNCTION fence.unescape(text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- The same in a database of another encoding, which may have no character for what a name holds.
+CREATE OR REPLACE FUNCTION fence.unescape_otherwise(p_escaped text) RETURNS text LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   bytes bytea := '';
   part text;
   first boolean := true;
 BEGIN
-  IF octet_length(p_escaped) > 1536 THEN   -- a name has at most 512 bytes
-    RETURN NULL;
-  END IF;
   FOREACH part IN ARRAY string_to_array(p_escaped, '%') LOOP
     IF first THEN
       bytes := convert_to(part, 'UTF8');
@@ -55,7 +75,7 @@ BEGIN
 EXCEPTION WHEN character_not_in_repertoire OR untranslatable_character THEN
   RETURN NULL;
 END $$;
-REVOKE ALL ON FUNCTION fence.unescape(text) FROM PUBLIC, fence_writer, fence_gateway;
+REVOKE ALL ON FUNCTION fence.unescape_otherwise(text) FROM PUBLIC, fence_writer, fence_gateway;
 
 -- A refusal, with names as they may be shown. In DETAIL tokens are text: they may exceed what a double holds exactly.
 CREATE OR REPLACE FUNCTION fence.refusal(p_state text, p_message text, p_resource text, p_presented bigint, p_recorded bigint,
