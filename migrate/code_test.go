@@ -284,3 +284,53 @@ func TestGuardsOfAnOlderGenerationGoOn(t *testing.T) {
 		t.Errorf("refreshed what is not protected: %v", err)
 	}
 }
+
+// Generation 1 looked at a user's rows with the rights of fence_owner. An upgrade ends that, without a lock on the user's table; what
+// needs one is listed.
+func TestAnUpgradeTakesTheFencesRightsFromOlderGuards(t *testing.T) {
+	t.Parallel()
+	pg := setup(t)
+	up(t, pg.URL)
+	exec1(t, pg, `CREATE TABLE work (id bigint, "to""ken" bigint) PARTITION BY RANGE (id)`)
+	exec1(t, pg, `CREATE TABLE part PARTITION OF work FOR VALUES FROM (1) TO (9)`)
+	exec1(t, pg, `SELECT fence.protect('work', per_row => $$'work/' || id$$, stamp => 'to"ken')`)
+	conn, err := pgx.Connect(t.Context(), pg.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(t.Context()) }()
+	one := func(sql string) (said string) {
+		t.Helper()
+		if err := conn.QueryRow(t.Context(), sql).Scan(&said); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+		return said
+	}
+	const bodies = `SELECT string_agg(concat(proname, prosecdef, prosrc, has_function_privilege('public', oid, 'EXECUTE')), ' ' ORDER BY proname) FROM pg_proc WHERE proname ~ '^(rows|stamp|resource_of)_[0-9]+$'`
+	fresh, number := one(bodies), one(`SELECT number::text FROM fence.protected WHERE relation = 'work'::regclass`)
+	for _, sql := range []string{ // as generation 1 was
+		`DROP TRIGGER fence_moving ON work; DROP TRIGGER fence_moved ON part; DROP FUNCTION fence.moved_N()`,
+		`ALTER FUNCTION fence.rows_N() SECURITY DEFINER; ALTER FUNCTION fence.stamp_N() SECURITY DEFINER; REVOKE ALL ON FUNCTION fence.resource_of_N FROM PUBLIC`,
+		`COMMENT ON FUNCTION fence.rows_N() IS 'generation 1'`,
+	} {
+		exec1(t, pg, strings.ReplaceAll(sql, "_N", "_"+number))
+	}
+	writer := blocker(t, pg, `LOCK TABLE work, part IN ROW EXCLUSIVE MODE`)
+	if err := newer(t, nil).Up(t.Context(), pg.URL, migrate.All); err != nil {
+		t.Fatal(err)
+	}
+	if err := writer.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := one(bodies); got != fresh {
+		t.Errorf("upgraded:\n%s\nwant:\n%s", got, fresh)
+	}
+	const state = `SELECT concat((SELECT string_agg(relation::text, ' ') FROM fence.outdated), ' ', (SELECT count(*) FROM fence.protected WHERE complete))`
+	if got := one(state); got != "work 2" {
+		t.Errorf("outdated and covered: %s", got)
+	}
+	exec1(t, pg, `SELECT fence.refresh('work')`)
+	if got := one(state); got != " 2" {
+		t.Errorf("refreshed: %s", got)
+	}
+}

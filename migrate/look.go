@@ -109,7 +109,7 @@ const (
 	sqlNames = `SELECT n.nspname || '.' || p.proname || '(' || pg_catalog.oidvectortypes(p.proargtypes) || ')'
   FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
  WHERE n.nspname IN ('fence', 'objects') AND NOT (n.nspname = 'fence' AND p.prokind = 'f' AND (
-   p.proname ~ '^(rows|stamp)_[0-9]+$' AND p.pronargs = 0 AND p.prorettype = 'pg_catalog.trigger'::pg_catalog.regtype
+   p.proname ~ '^(rows|stamp|moved)_[0-9]+$' AND p.pronargs = 0 AND p.prorettype = 'pg_catalog.trigger'::pg_catalog.regtype
    OR p.proname ~ '^resource_of_[0-9]+$' AND EXISTS (SELECT FROM pg_catalog.pg_proc r
      WHERE r.pronamespace = p.pronamespace AND r.proname = pg_catalog.replace(p.proname, 'resource_of_', 'rows_') AND r.pronargs = 0)))
 UNION ALL

@@ -11,7 +11,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 2, code 3 490f98162112'
+  COMMENT 'fencegate fence state 2, code 3 245123643db8'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -153,7 +153,7 @@ VIEW fence.protected
           CASE c.relkind
               WHEN 'v'::"char" THEN ((t.tgenabled = 'O'::"char") AND (t.tgtype = 30) AND (pg_relation_is_updatable((c.oid)::regclass, false) = 0))
               ELSE ((t.tgenabled = 'A'::"char") AND (t.tgtype = 62))
-          END AND ((g.per_row IS NULL) OR COALESCE(((r.complete = 3) AND ((r.number)::text = g.number) AND (r.mode = g.mode) AND (r.needed IS NULL)), false)) AND ((g.per_row IS NOT NULL) OR (r.complete IS NULL) OR ((r.complete = 2) AND (NOT (r.needed IS DISTINCT FROM COALESCE(g.resource, (g.under || '*'::text)))))) AND ((r.stamp IS NULL) OR (c.relkind <> 'r'::"char") OR (EXISTS ( SELECT
+          END AND ((g.per_row IS NULL) OR COALESCE(((r.complete = 3) AND ((r.number)::text = g.number) AND (r.mode = g.mode) AND (r.needed IS NULL)), false)) AND ((g.per_row IS NOT NULL) OR (r.complete IS NULL) OR ((r.complete = 2) AND (NOT (r.needed IS DISTINCT FROM COALESCE(g.resource, (g.under || '*'::text)))))) AND ((r.number IS NULL) OR fence.sees_moves((c.oid)::regclass, r.number, (r.needed IS NULL))) AND ((r.stamp IS NULL) OR (c.relkind <> 'r'::"char") OR (EXISTS ( SELECT
              FROM (pg_trigger s
                JOIN pg_proc f ON ((f.oid = s.tgfoid)))
             WHERE ((s.tgrelid = t.tgrelid) AND (f.pronamespace = ('fence'::regnamespace)::oid) AND (f.proname = ('stamp_'::text || r.number)) AND (s.tgenabled = 'A'::"char") AND (s.tgtype = 23) AND (s.tgqual IS NULL) AND ((s.tgattr)::text = ''::text)))))) AS complete,
@@ -427,7 +427,7 @@ FUNCTION fence.enforce(relation regclass) RETURNS void
 FUNCTION fence.expression_fault(p_index regclass) RETURNS text
   sql STABLE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 6782bcb4ea88bf1a88206d87886a7bba
+  body 8777f2b0b1220681d38b5f59b77e17ce
   OWNER fence_owner
 
 FUNCTION fence.family(p_relation regclass) RETURNS SETOF regclass
@@ -461,7 +461,7 @@ FUNCTION fence.forget(p_relation regclass) RETURNS void
 
 FUNCTION fence.generation() RETURNS integer
   sql IMMUTABLE PARALLEL SAFE COST 100
-  body 0863a14afc860187314066b57bccf8c5
+  body cd0595aced438cc0b7af395a90bc3d59
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -523,11 +523,32 @@ FUNCTION fence.is_newest(p_resource text) RETURNS boolean
   body 16ad935da9fbfcc199aaccf988b3189f
   OWNER fence_owner
 
-FUNCTION fence.judge_rows(p_relation regclass, p_resources text[], p_tokens bigint[], p_needed text) RETURNS fence.verdict
-  plpgsql VOLATILE COST 100
-  SET search_path=pg_catalog, pg_temp
-  body bea48311cff6798c03488f1e4383fb3e
+FUNCTION fence.judge(needed text) RETURNS bigint
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  body 243dd8a4ba1b6d12c547fd6c7155caba
   OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.judge_report(p_relation text, p_operation text, p_number integer, p_resources text[], p_state text, p_fault text) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 54f10bfda31cfb99fab65d9871f0f43c
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.judge_rows(p_relation text, p_olds text[], p_news text[], p_tokens bigint[], p_needed text) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 2976040dac1d5986872119afbd748a9f
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.judge_stamp(needed text) RETURNS bigint
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 19e3461ebd73a065ab7c3bc2b3127526
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
 
 FUNCTION fence.keep() RETURNS event_trigger
   plpgsql VOLATILE COST 100
@@ -554,10 +575,10 @@ FUNCTION fence.lock_within(p_key bigint, p_exclusive boolean, p_patience numeric
   body 714f15743cedd0bf83b5529a0498a05d
   OWNER fence_owner
 
-FUNCTION fence.log_refusal(p_relation regclass, p_operation text, p_number text, v fence.verdict) RETURNS void
+FUNCTION fence.log_refusal(p_relation text, p_operation text, p_number text, v fence.verdict) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 08c1d0a2bd9d977419d1e3c57f68fa25
+  body b544cb1157f5d67b5942e772a24375ab
   OWNER fence_owner
 
 FUNCTION fence.make_counter(p_number integer) RETURNS integer
@@ -567,18 +588,60 @@ FUNCTION fence.make_counter(p_number integer) RETURNS integer
   OWNER fence_owner
   GRANT EXECUTE TO fence_writer
 
+FUNCTION fence.make_judging(p_number integer, p_resource text, p_stamp text) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 8f048f47a87a400628e616377e67276d
+  OWNER fence_owner
+
+FUNCTION fence.make_moved(p_number integer, p_stamp text) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body d0657c5c465899712a0623eee712c258
+  OWNER fence_owner
+
+FUNCTION fence.make_resource(p_number integer, p_index regclass) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 2e833ed837437a05c9e3305a04ff81c2
+  OWNER fence_owner
+
 FUNCTION fence.make_rows(p_index regclass, p_stamp name) RETURNS integer
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 3427bb96e9fb85df32b1b50a031bfec4
+  body a3cf194665e136de01d03317243238a1
   OWNER fence_owner
   GRANT EXECUTE TO fence_writer
 
-FUNCTION fence.make_stamp(p_number integer, p_stamp name, p_resource text) RETURNS void
+FUNCTION fence.make_stamp(p_number integer, p_resource text, p_stamp text) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 0a6ca1fa21e98d7d9dc1e90635bae294
+  body 654a9b394b7a86a90d68f9cfc583652b
   OWNER fence_owner
+
+FUNCTION fence.make_trigger(p_kind text, p_number integer, p_code text) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 754e2ecc298eec4bba166983270914a7
+  OWNER fence_owner
+
+FUNCTION fence.make_triggers(p_number integer, p_stamp text) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 88cb16ad981e6f29352b9c433ec2d121
+  OWNER fence_owner
+
+FUNCTION fence.mark_move() RETURNS trigger
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  body 4ae94a8b0272ba6d3ff4dd2000237e0c
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_writer
+
+FUNCTION fence.moving() RETURNS boolean
+  sql VOLATILE COST 100
+  body 4f8b7c93044191937b1c2099b7c6ec3d
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
 
 FUNCTION fence.need_intact(p_relation regclass) RETURNS void
   plpgsql VOLATILE COST 100
@@ -652,7 +715,7 @@ FUNCTION fence.publish_all(stages uuid[]) RETURNS TABLE(stage uuid, bucket text,
 FUNCTION fence.put_guards(g fence.registry) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 9afc258666c0e6e5712e8120029bacf8
+  body d0dbdbefaea0e791fff274790cca135b
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -725,19 +788,13 @@ FUNCTION fence.replicates() RETURNS boolean
 FUNCTION fence.report() RETURNS trigger
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body aa3c818f64e7514ac01fd437d3f887cc
+  body 68da4ae5a855b3b9a8041ce5bd92e6ac
   OWNER fence_owner
   GRANT EXECUTE TO fence_writer
 
-FUNCTION fence.report_rows(p_relation regclass, p_operation text, p_resources text[], p_number text) RETURNS void
-  plpgsql VOLATILE COST 100
-  SET search_path=pg_catalog, pg_temp
-  body bded28b645c3d104d8b64771f7d68ca2
-  OWNER fence_owner
-
 FUNCTION fence.resource_fault(p_resource text) RETURNS text
   plpgsql IMMUTABLE PARALLEL SAFE COST 100
-  body 37d654c4d3dc88c46785c1536527de1c
+  body b8235d77d7149609dfeffeef574063b3
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -747,6 +804,25 @@ FUNCTION fence.revoke(p_resource text, p_holder text DEFAULT NULL::text, OUT tok
   body ee96b8a544dd4c45f6e6223ab7b154e2
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
+
+FUNCTION fence.row_resource(p_number integer) RETURNS text
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 5a3206ea9ca2f6bb9f44c275ba3d2658
+  OWNER fence_owner
+
+FUNCTION fence.row_token(p_stamp text) RETURNS text
+  sql IMMUTABLE STRICT COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 23693949be46cfaf20cde556b9d2f850
+  OWNER fence_owner
+
+FUNCTION fence.sees_moves(p_relation regclass, p_number integer, p_per_row boolean) RETURNS boolean
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body a3132a3043b7e80db16608add5d75a9c
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
 
 FUNCTION fence.server_run() RETURNS text
   plpgsql VOLATILE SECURITY DEFINER COST 100
@@ -791,7 +867,7 @@ FUNCTION fence.text_fault(p_expression text) RETURNS text
 FUNCTION fence.tidy() RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 80944acba34440dd78e0d30a3d96be4c
+  body 05acb08b5993fca941f03cec2feaab68
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -805,12 +881,14 @@ FUNCTION fence.unescape(p_escaped text) RETURNS text
   plpgsql IMMUTABLE COST 100
   body d74a320c7616be5e366a9735dd6c709c
   OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
 
 FUNCTION fence.unescape_otherwise(p_escaped text) RETURNS text
   plpgsql IMMUTABLE COST 100
   SET search_path=pg_catalog, pg_temp
   body 4f9a7a845c87ddf39c1157f18e6cdb60
   OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
 
 FUNCTION fence.uninstall_event_triggers() RETURNS void
   plpgsql VOLATILE COST 100
@@ -822,7 +900,7 @@ FUNCTION fence.uninstall_event_triggers() RETURNS void
 FUNCTION fence.unprotect(relation regclass) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body c0bd8acf341f725683b407a02b19ca03
+  body a0c50117bd4b8bfe75bee19e591f0641
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -852,6 +930,12 @@ FUNCTION fence.use(resources text[], tokens text[]) RETURNS integer
   body 36d2c240cde87a5a4331e4b1618bf2d0
   OWNER fence_owner
   GRANT EXECUTE TO fence_writer
+
+FUNCTION fence.verdict_of(p_relation text, p_resources text[], p_tokens bigint[], p_needed text) RETURNS fence.verdict
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body ffeea5e7b6eff9591f17c9552c8f017e
+  OWNER fence_owner
 
 FUNCTION fence.verify(p_resource text, p_token bigint, p_seal_hash bytea, p_kind text) RETURNS fence.verdict
   plpgsql VOLATILE COST 100

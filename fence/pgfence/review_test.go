@@ -27,37 +27,6 @@ func run(t *testing.T, conn *pgx.Conn, statements ...string) {
 	}
 }
 
-// Where a trigger shows no rows, the transition table's name finds a view of the table's owner, whose functions
-// would run with the rights of the fence's owner.
-func TestAnOwnersTriggerLendsNoRights(t *testing.T) {
-	t.Parallel()
-	w := setup(t)
-	w.acquire(t, orders, 34)
-	conn := ownerOf(t, w)
-	run(t, conn, `CREATE TABLE items (id bigint, token bigint); CREATE TABLE bait (id bigint, token bigint); CREATE TABLE loot (who text, seal bytea)`,
-		`SELECT fence.protect('items', per_row => $$'docs/' || id$$, stamp => 'token')`,
-		`CREATE FUNCTION spy() RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN INSERT INTO own.loot SELECT current_user, seal FROM fence.resources; RETURN 1; END $$`,
-		`CREATE VIEW old_rows AS SELECT own.spy() AS id, 1::bigint AS token; CREATE VIEW new_rows AS TABLE old_rows`,
-		`GRANT ALL ON loot, old_rows, new_rows TO PUBLIC; INSERT INTO bait VALUES (1)`)
-	rows := value[string](t, w, `SELECT DISTINCT tgfoid::regproc::text FROM pg_trigger WHERE tgrelid = 'own.items'::regclass AND tgname = 'fence_insert'`)
-	for _, mode := range []string{"enforce", "report"} {
-		for _, event := range []string{"BEFORE DELETE", "AFTER DELETE", "AFTER UPDATE", "AFTER INSERT"} {
-			for _, level := range []string{"ROW", "STATEMENT"} {
-				run(t, conn, `CREATE TRIGGER bait `+event+` ON bait FOR EACH `+level+` EXECUTE FUNCTION `+rows+`('`+mode+`', '', '')`)
-				for _, sql := range []string{`DELETE FROM bait`, `UPDATE bait SET id = 1`, `INSERT INTO bait VALUES (1)`} {
-					if err := statement(sql)(t.Context(), conn); err != nil && refusalOf(t, err).Code != "55000" {
-						t.Errorf("%s %s %s, %s: %v", event, level, mode, sql, err)
-					}
-				}
-				run(t, conn, `DROP TRIGGER bait ON bait`, `INSERT INTO bait VALUES (1)`)
-			}
-		}
-	}
-	if got := value[string](t, w, `SELECT coalesce(min(who), '') FROM own.loot`); got != "" {
-		t.Errorf("the owner's function ran as %s", got)
-	}
-}
-
 // No name of a table's may end the quotes around the code that is made for it.
 func TestNamesAreNoCode(t *testing.T) {
 	t.Parallel()

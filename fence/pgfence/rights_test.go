@@ -1,6 +1,9 @@
 package pgfence_test
 
 import (
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -65,5 +68,43 @@ func TestTheGuardIsDeafToTheSearchPath(t *testing.T) {
 	wantCode(t, attempt(t, conn, pgx.ReadCommitted, "other", g.Presented()), "ZF004")
 	if err := attempt(t, conn, pgx.ReadCommitted, orders, g.Presented()); err != nil {
 		t.Error(err)
+	}
+}
+
+// Functions with the rights of fence_owner take facts: no relation, and no type with code of somebody else's behind it. The exceptions
+// are called by a table's owner, and look at the catalogue only.
+func TestFunctionsWithTheFencesRightsTakeFacts(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.exec(t, `CREATE TABLE items (id int, token bigint) PARTITION BY LIST (id); CREATE TABLE item PARTITION OF items FOR VALUES IN (1)`)
+	w.exec(t, `SELECT fence.protect('items', per_row => $$'docs/' || id$$, stamp => 'token')`)
+	facts := regexp.MustCompile(`^(text|bigint|integer|boolean|bytea|interval|name|timestamp with time zone|uuid|jsonb)(\[\])?$`)
+	exceptions := []string{
+		"fence.remember(regclass)", "fence.forget(regclass)", "fence.make_rows(regclass,name)", // by the owner of a table
+		"fence.remember_schema(fence.schemas)", // by the owner of a schema
+	}
+	rows := regexp.MustCompile(`^objects\.(versions|stages)$`) // of tables of ours, between functions that nobody else may call
+	// Without a search_path of their own every name in them is qualified, and in whatever they call.
+	unpinned := []string{"fence.arm(text,bigint,bytea,text,interval)", `fence."check"(text)`, "fence.guard()", "fence.guard_rows()", "fence.judge(text)", "fence.mark_move()", "fence.server_run()", "fence.use(text,text)"}
+	const list = `SELECT array_agg(p.oid::regprocedure::text || ' ' || p.prorettype::regtype || ' ' ||
+		CASE WHEN has_function_privilege('public', p.oid, 'EXECUTE') OR has_function_privilege('fence_writer', p.oid, 'EXECUTE')
+		  OR has_function_privilege('fence_gateway', p.oid, 'EXECUTE') THEN 'called' ELSE 'nobody''s' END || ' ' || coalesce(p.proconfig @> '{"search_path=pg_catalog, pg_temp"}', false) ORDER BY 1) FROM pg_proc p
+		WHERE p.pronamespace IN ('fence'::regnamespace, 'objects'::regnamespace) AND p.prosecdef`
+	for _, line := range value[[]string](t, w, list) {
+		call, rest, _ := strings.Cut(line, ") ")
+		name, types, _ := strings.Cut(call, "(")
+		call += ")"
+		if strings.HasSuffix(rest, "false") && strings.HasPrefix(name, "fence.") && !slices.Contains(unpinned, call) {
+			t.Errorf("%s has no search_path of its own", call)
+		}
+		for _, kind := range strings.FieldsFunc(types, func(r rune) bool { return r == ',' }) {
+			inside := rows.MatchString(kind) && strings.Contains(rest, " nobody's ")
+			if !facts.MatchString(kind) && !inside && !slices.Contains(exceptions, call) {
+				t.Errorf("%s runs with the fence's rights, and takes a %s", call, kind)
+			}
+		}
+		if regexp.MustCompile(`^fence\.(rows|stamp|moved|resource_of)_`).MatchString(name) {
+			t.Errorf("%s runs with the fence's rights on a user's rows", call)
+		}
 	}
 }

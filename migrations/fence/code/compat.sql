@@ -5,3 +5,7 @@
 -- Of no gateway: replaced within the fence.
 DROP FUNCTION IF EXISTS fence.fast_check(text, text);
 DROP FUNCTION IF EXISTS fence.verify_presented(text, text, text);
+DROP FUNCTION IF EXISTS fence.judge_rows(regclass, text[], bigint[], text);
+DROP FUNCTION IF EXISTS fence.report_rows(regclass, text, text[], text);
+DROP FUNCTION IF EXISTS fence.log_refusal(regclass, text, text, fence.verdict);
+DROP FUNCTION IF EXISTS fence.make_stamp(integer, name, text);

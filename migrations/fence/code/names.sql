@@ -15,16 +15,18 @@ END $$;
 REVOKE ALL ON FUNCTION fence.shown(text) FROM PUBLIC, fence_writer, fence_gateway;
 
 -- Why a name can't name a resource, or NULL where it can. What reads as a token with its seal names no resource. The same rules
--- and words as the Go package fence. PL/pgSQL, because PostgreSQL 15 plans a SQL function that it can't inline on each call.
+-- and words as the Go package fence. Every name is qualified, because code that runs along the caller's search_path calls it. PL/pgSQL, because PostgreSQL 15 plans a SQL function that it can't inline on each call.
 CREATE OR REPLACE FUNCTION fence.resource_fault(p_resource text) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
   RETURN CASE
-    WHEN coalesce(p_resource, '') = '' THEN 'is empty'
-    WHEN pg_catalog.octet_length(p_resource) > 512
+    WHEN p_resource IS NULL OR p_resource OPERATOR(pg_catalog.=) '' THEN 'is empty'
+    WHEN pg_catalog.octet_length(p_resource) OPERATOR(pg_catalog.>) 512
       THEN pg_catalog.format('is %s bytes long; at most 512 are allowed', pg_catalog.octet_length(p_resource))
-    WHEN p_resource COLLATE "C" ~ concat('[', chr(1), '-', chr(31), chr(127), '-', chr(159), ']') THEN 'contains a control character'
-    WHEN pg_catalog.strpos(p_resource, '*') > 0 THEN 'contains ''*'', which is kept for patterns'
-    WHEN p_resource COLLATE "C" ~ '^[0-9]+[.][0-9a-f]{32}$' THEN 'reads as a token with its seal: the resource comes first, then the token'
+    WHEN p_resource COLLATE pg_catalog."C" OPERATOR(pg_catalog.~)
+         pg_catalog.concat('[', pg_catalog.chr(1), '-', pg_catalog.chr(31), pg_catalog.chr(127), '-', pg_catalog.chr(159), ']') THEN 'contains a control character'
+    WHEN pg_catalog.strpos(p_resource, '*') OPERATOR(pg_catalog.>) 0 THEN 'contains ''*'', which is kept for patterns'
+    WHEN p_resource COLLATE pg_catalog."C" OPERATOR(pg_catalog.~) '^[0-9]+[.][0-9a-f]{32}$'
+      THEN 'reads as a token with its seal: the resource comes first, then the token'
   END;
 END $$;
 REVOKE ALL ON FUNCTION fence.resource_fault(text) FROM PUBLIC, fence_writer, fence_gateway;
@@ -52,6 +54,7 @@ EXCEPTION   -- what JSON refuses: no two digits behind '%', the byte 0, and cont
     RETURN NULL;
 END $$;
 REVOKE ALL ON FUNCTION fence.unescape(text) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.unescape(text) TO PUBLIC;
 
 -- The same in a database of another encoding, which may have no character for what a name holds.
 CREATE OR REPLACE FUNCTION fence.unescape_otherwise(p_escaped text) RETURNS text LANGUAGE plpgsql IMMUTABLE
@@ -76,6 +79,7 @@ EXCEPTION WHEN character_not_in_repertoire OR untranslatable_character THEN
   RETURN NULL;
 END $$;
 REVOKE ALL ON FUNCTION fence.unescape_otherwise(text) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.unescape_otherwise(text) TO PUBLIC;
 
 -- A refusal, with names as they may be shown. In DETAIL tokens are text: they may exceed what a double holds exactly.
 CREATE OR REPLACE FUNCTION fence.refusal(p_state text, p_message text, p_resource text, p_presented bigint, p_recorded bigint,

@@ -63,6 +63,7 @@ CREATE OR REPLACE VIEW fence.protected AS
                               ELSE t.tgenabled = 'A' AND t.tgtype = 62 END
            AND (g.per_row IS NULL OR coalesce(r.complete = 3 AND r.number::text = g.number AND r.mode = g.mode AND r.needed IS NULL, false))
            AND (g.per_row IS NOT NULL OR r.complete IS NULL OR r.complete = 2 AND r.needed IS NOT DISTINCT FROM coalesce(g.resource, g.under || '*'))
+           AND (r.number IS NULL OR fence.sees_moves(c.oid, r.number, r.needed IS NULL))
            AND (r.stamp IS NULL OR c.relkind <> 'r' OR EXISTS (
                  SELECT FROM pg_trigger s JOIN pg_proc f ON f.oid = s.tgfoid
                   WHERE s.tgrelid = t.tgrelid AND f.pronamespace = 'fence'::regnamespace AND f.proname = 'stamp_' || r.number
@@ -114,7 +115,7 @@ BEGIN
   END LOOP;
   FOR t IN SELECT x.tgrelid::regclass AS relation, x.tgname AS name FROM pg_trigger x JOIN pg_proc p ON p.oid = x.tgfoid
             WHERE x.tgrelid IN (SELECT fence.family(unprotect.relation)) AND p.pronamespace = 'fence'::regnamespace
-              AND p.proname ~ '^(guard|guard_rows|report|(rows|stamp)_[0-9]+)$' LOOP
+              AND p.proname ~ '^(guard|guard_rows|report|mark_move|(rows|stamp|moved)_[0-9]+)$' LOOP
     EXECUTE format('DROP TRIGGER %I ON %s', t.name, t.relation);
   END LOOP;
   PERFORM fence.tidy();
@@ -138,8 +139,8 @@ CREATE OR REPLACE FUNCTION fence.put_guards(g fence.registry) RETURNS void LANGU
 DECLARE
   kind "char" := (SELECT c.relkind FROM pg_class c WHERE c.oid = g.relation);
   stamped boolean := g.stamp IS NOT NULL AND g.mode = 'enforce';
-  rows text := format('FOR EACH STATEMENT EXECUTE FUNCTION fence.rows_%s(%L, %L, %L)', g.number, g.mode,
-                      CASE WHEN g.per_row IS NULL THEN coalesce(g.resource, g.under || '*') ELSE '' END, CASE WHEN stamped THEN g.stamp ELSE '' END);
+  needed text := CASE WHEN g.per_row IS NULL THEN coalesce(g.resource, g.under || '*') ELSE '' END;
+  rows text := format('FOR EACH STATEMENT EXECUTE FUNCTION fence.rows_%s(%L, %L, %L)', g.number, g.mode, needed, CASE WHEN stamped THEN g.stamp ELSE '' END);
   made text[] := '{fence_guard}';
 BEGIN
   IF kind NOT IN ('r', 'p', 'v') THEN
@@ -160,6 +161,14 @@ BEGIN
     EXECUTE format('CREATE TRIGGER fence_insert AFTER INSERT ON %s REFERENCING NEW TABLE AS new_rows %s', g.relation, rows);
     EXECUTE format('CREATE TRIGGER fence_update AFTER UPDATE ON %s REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows %s', g.relation, rows);
     made := made || '{fence_insert, fence_update}';
+    IF kind = 'p' THEN
+      EXECUTE format('CREATE TRIGGER fence_moving BEFORE UPDATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION fence.mark_move()', g.relation);
+      made := made || '{fence_moving}';
+    ELSIF (SELECT c.relispartition FROM pg_class c WHERE c.oid = g.relation) THEN
+      EXECUTE format('CREATE TRIGGER fence_moved AFTER INSERT %s ON %s FOR EACH ROW WHEN (fence.moving()) EXECUTE FUNCTION fence.moved_%s(%L, %L)',
+                     CASE WHEN g.per_row IS NOT NULL THEN 'OR DELETE' END, g.relation, g.number, g.mode, needed);
+      made := made || '{fence_moved}';
+    END IF;
   END IF;
   IF g.per_row IS NOT NULL THEN
     EXECUTE format('CREATE TRIGGER fence_delete AFTER DELETE ON %s REFERENCING OLD TABLE AS old_rows %s', g.relation, rows);
@@ -167,7 +176,7 @@ BEGIN
   END IF;
   IF stamped AND kind = 'r' THEN
     EXECUTE format('CREATE TRIGGER fence_stamp BEFORE INSERT OR UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION fence.stamp_%s(%L, %L)',
-                   g.relation, g.number, g.stamp, coalesce(g.resource, g.under || '*', ''));
+                   g.relation, g.number, g.stamp, needed);
     made := made || '{fence_stamp}';
   END IF;
   EXECUTE format('ALTER TABLE ONLY %s %s', g.relation, (SELECT string_agg(format('ENABLE ALWAYS TRIGGER %I', x), ', ') FROM unnest(made) x));

@@ -4,25 +4,25 @@
 --   SELECT fence.protect('orders', under => 'orders/', stamp => 'token');
 --
 -- How. Beside the guard before each statement stand triggers AFTER the statement. They see every row that it wrote, as it was
--- stored, in transition tables; read the settings once; check that grant; and look whether each row is its. So neither a BEFORE
--- trigger that runs later, nor a setting that the statement itself changes on its way (INSERT ... SELECT set_config(...)), slips
--- past; a comparison row by row, in a WHEN clause, would let that one through. It costs one check per statement and one scan.
+-- stored, in transition tables, compute the rows' names, and hand these to the judge (judge.sql), which reads the settings once and
+-- checks that grant. So neither a BEFORE trigger that runs later, nor a setting that the statement itself changes on its way
+-- (INSERT ... SELECT set_config(...)), slips past; a comparison row by row, in a WHEN clause, would let that one through. It costs
+-- one check per statement and one scan.
 --
--- Facts behind it, each tested: rows that are moved between partitions, written by MERGE, COPY, ON CONFLICT or a foreign key's
--- cascade are all in the transition tables of the table that the statement names; an apply worker of logical replication fires
--- no statement trigger, so it passes.
+-- Facts behind it, each tested: rows that are moved between partitions by UPDATE, or written by MERGE, COPY, ON CONFLICT or a
+-- foreign key's cascade are all in the transition tables of the table that the statement names, but for what MERGE moves between
+-- partitions (moves.sql); an apply worker of logical replication fires no statement trigger, so it passes.
 --
--- Whose code runs. The checks read fence.resources, so they run with the rights of fence_owner, and so must the expression,
--- because only the trigger itself sees the transition tables. Therefore an expression may use what PostgreSQL itself brings, and
--- nothing else. Whoever needs more makes it a generated column, which runs with the writer's rights, and names that.
---
--- Whose names. A transition table is found by its bare name, and where a trigger was made without one, the same name finds a view of
--- whoever made it, whose functions would run here (tested). So rows_N looks into pg_trigger before it looks at rows. And no name of
--- a user's may stand inside a dollar quote, which it could end: the code is quoted as a literal.
+-- Whose rights. rows_N and stamp_N run with the rights of whoever writes, and so does all that a row's type, its casts or a view
+-- called new_rows can bring along. Only text and numbers reach functions with the rights of fence_owner. The writer cannot forge
+-- them: resource_of_N is a tree that was parsed when the table was protected; the names in rows_N are qualified, but for the
+-- transition tables, which PostgreSQL looks for before relations; and no setting of the session's changes what they yield.
+-- Therefore an expression may use what PostgreSQL itself brings, and nothing else. Whoever needs more makes it a generated
+-- column, and names that.
 
 -- The generation of what fence.make_rows makes: raise it with each change of the functions that it writes. Those that are there
--- stay as they are, and go on working, until fence.refresh makes them anew; fence.outdated lists them.
-CREATE OR REPLACE FUNCTION fence.generation() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 1 $$;
+-- stay as they are, and go on working, until fence.refresh makes them anew; fence.outdated lists them. (But see the end.)
+CREATE OR REPLACE FUNCTION fence.generation() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 2 $$;
 REVOKE ALL ON FUNCTION fence.generation() FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.generation() TO PUBLIC;
 
@@ -52,6 +52,10 @@ GRANT EXECUTE ON FUNCTION fence.guard_rows() TO fence_writer;
 
 -- Why the expression of a probe's index can't be a resource per row, or NULL where it can. The index itself has proven that it
 -- is one expression, immutable and without subqueries. What PostgreSQL itself brings is pinned: it appears in no pg_depend.
+--
+-- Every type in its tree is one of a closed list, whose text is the same under all settings: the functions that print float,
+-- interval and bytea are called immutable, and depend on extra_float_digits, IntervalStyle and bytea_output. Those that print date
+-- and timestamp are not called so.
 CREATE OR REPLACE FUNCTION fence.expression_fault(p_index regclass) RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE
     WHEN i.indexprs IS NULL OR i.indnatts <> 1 OR i.indpred IS NOT NULL THEN 'is not one expression'
@@ -64,174 +68,213 @@ CREATE OR REPLACE FUNCTION fence.expression_fault(p_index regclass) RETURNS text
     WHEN EXISTS (SELECT FROM pg_depend d JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid JOIN pg_type t ON t.oid = a.atttypid
                   WHERE d.classid = 'pg_class'::regclass AND d.objid = p_index AND (t.oid >= 16384 OR t.typtype <> 'b'))
       THEN 'uses a column whose type does not come with PostgreSQL: make it a generated column, and name that'
+    WHEN t.printed IS NOT NULL
+      THEN format('uses the type %s, whose text may depend on a setting of the session: make it a generated column, and name that', t.printed)
   END
-  FROM pg_index i WHERE i.indexrelid = p_index
+  FROM (VALUES (p_index)) p(oid) LEFT JOIN pg_index i ON i.indexrelid = p.oid,
+       LATERAL (SELECT min(m[1]::oid::regtype::text) AS printed
+                  FROM regexp_matches(i.indexprs::text, ':[a-zA-Z_]*typ(?:e|eid|eId|id) ([0-9]+)', 'g') m
+                 WHERE m[1]::oid >= 16   -- below, it is the kind of a test (:nulltesttype 1)
+                   AND NOT EXISTS (SELECT FROM unnest(ARRAY['boolean', '"char"', 'name', 'bigint', 'smallint', 'integer', 'text', 'json', 'jsonb', 'bpchar',
+                                                            'varchar', 'date', 'timestamp', 'numeric', 'uuid']::regtype[]) a(type)
+                                     JOIN pg_type k ON k.oid = a.type WHERE m[1]::oid IN (k.oid, k.typarray))) t
 $$;
 REVOKE ALL ON FUNCTION fence.expression_fault(regclass) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Makes the functions for rows, and returns their number. p_index: an index over the expression, on a table with the columns of
--- the protected one; NULL: no resource per row. p_stamp: the column to stamp, or NULL. The expression is taken from the catalogue
--- and never from a caller's text, which could be anything; resource_of_N keeps it as a parsed tree, deaf to any search_path.
---
--- A trigger function can be put on any table of a fence_writer's, and a column can change its type: an implicit cast of somebody's
--- own must not run here. So pg_typeof (20 is bigint) comes first, and a row of another type has no resource.
---
--- The generated code qualifies every name, instead of a SET clause, which costs: so no IN, IS DISTINCT FROM or nullif either,
--- which look for an operator "=" along the search_path.
-CREATE OR REPLACE FUNCTION fence.make_rows(p_index regclass, p_stamp name) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+-- Makes resource_of_N over an index's expression. It is taken from the catalogue and never from a caller's text, which could be
+-- anything. resource_of_N keeps it as a parsed tree, deaf to any setting of whoever writes.
+CREATE OR REPLACE FUNCTION fence.make_resource(p_number integer, p_index regclass) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  number integer := nextval('fence.protections');
   fault text := fence.expression_fault(p_index);
   expression text;
   parameters text;
-  arguments text;                                     -- the columns of a row x
-  types text;                                         -- whether they still have the types that were looked at
-  resource text := 'NULL::pg_catalog.text';           -- of a row x
-  token text := 'NULL::pg_catalog.int8';              -- in a row x
-  fits text := 'true';                                -- whether the settings may be tried the fast way
-  misfit_old text;                                    -- whether a row x is not of that grant
-  misfit_new text;
 BEGIN
   IF fault IS NOT NULL THEN
     RAISE EXCEPTION 'fence.protect: per_row %', fault USING ERRCODE = 'invalid_parameter_value';
-  ELSIF p_index IS NOT NULL THEN
-    SELECT min(pg_get_expr(i.indexprs, i.indrelid)),
-           string_agg(format('%I %s', a.attname, format_type(a.atttypid, NULL)), ', ' ORDER BY a.attnum),
-           string_agg(format('x.%I', a.attname), ', ' ORDER BY a.attnum),
-           string_agg(format('pg_catalog.pg_typeof(x.%I) OPERATOR(pg_catalog.=) %s::pg_catalog.oid', a.attname, a.atttypid::oid), ' AND ')
-      INTO expression, parameters, arguments, types
-      FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid
-     WHERE i.indexrelid = p_index AND a.attnum IN (SELECT d.refobjsubid FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = p_index);
-    EXECUTE format('CREATE FUNCTION fence.resource_of_%s(%s) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN %s', number, parameters, expression);
-    EXECUTE format('REVOKE ALL ON FUNCTION fence.resource_of_%s FROM PUBLIC', number);
-    resource := format('CASE WHEN %s THEN fence.resource_of_%s(%s) COLLATE pg_catalog."C" END', types, number, arguments);
-    misfit_old := format('(%s OPERATOR(pg_catalog.=) presented) IS NOT TRUE', resource);
-  ELSE
-    fits := $f$(tg_argv[1] OPERATOR(pg_catalog.=) presented OR pg_catalog.right(tg_argv[1], 1) OPERATOR(pg_catalog.=) '*'
-         AND pg_catalog.starts_with(presented, pg_catalog.left(tg_argv[1], -1)))$f$;
   END IF;
-  IF p_stamp IS NOT NULL THEN
-    token := format('CASE WHEN pg_catalog.pg_typeof(x.%1$I) OPERATOR(pg_catalog.=) 20::pg_catalog.oid THEN x.%1$I::pg_catalog.int8 END', p_stamp);
-    misfit_new := format('(%s OPERATOR(pg_catalog.=) recorded) IS NOT TRUE', token);
-  END IF;
-  misfit_new := concat_ws(' OR ', misfit_old, misfit_new);
+  SELECT min(pg_get_expr(i.indexprs, i.indrelid)), string_agg(format('%I %s', a.attname, format_type(a.atttypid, NULL)), ', ' ORDER BY a.attnum)
+    INTO expression, parameters
+    FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid
+   WHERE i.indexrelid = p_index AND a.attnum IN (SELECT d.refobjsubid FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = p_index);
+  EXECUTE format('CREATE FUNCTION fence.resource_of_%s(%s) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN %s', p_number, parameters, expression);
+END $$;
+REVOKE ALL ON FUNCTION fence.make_resource(integer, regclass) FROM PUBLIC, fence_writer, fence_gateway;
 
-  -- The trigger's arguments: 'enforce' or 'report'; the resource that is needed, '' where it depends on the row.
-  EXECUTE format('CREATE FUNCTION fence.rows_%s() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS %L', number, format($f$
+-- The resource of a row x, as an expression: NULL where there is no resource per row.
+--
+-- A column can change its type, and then a cast of somebody's own would name the resource. So a row of another type has none.
+CREATE OR REPLACE FUNCTION fence.row_resource(p_number integer) RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT format('CASE WHEN %s THEN fence.%I(%s) COLLATE pg_catalog."C" END',
+           (SELECT string_agg(format('pg_catalog.pg_typeof(x."%s") OPERATOR(pg_catalog.=) %s::pg_catalog.oid', replace(c.name, '"', '""'), c.type), ' AND ' ORDER BY c.n)
+              FROM unnest(p.proargnames, p.proargtypes::oid[]) WITH ORDINALITY c(name, type, n)), p.proname,
+           (SELECT string_agg(format('x."%s"', replace(c.name, '"', '""')), ', ' ORDER BY c.n) FROM unnest(p.proargnames) WITH ORDINALITY c(name, n)))
+    FROM pg_proc p WHERE p.pronamespace = 'fence'::regnamespace AND p.proname = 'resource_of_' || p_number
+$$;
+REVOKE ALL ON FUNCTION fence.row_resource(integer) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- The token in a row x, as an expression: NULL where no column is stamped.
+CREATE OR REPLACE FUNCTION fence.row_token(p_stamp text) RETURNS text LANGUAGE sql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+  SELECT format('CASE WHEN pg_catalog.pg_typeof(x.%1$s) OPERATOR(pg_catalog.=) 20::pg_catalog.oid THEN x.%1$s::pg_catalog.int8 END', p_stamp)
+$$;
+REVOKE ALL ON FUNCTION fence.row_token(text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Makes a trigger function of a protection, or makes it anew where it is: then no table is locked. Its code qualifies every name
+-- and holds no backslash, because it runs under the settings of whoever writes; so no IN, IS DISTINCT FROM or nullif either, which
+-- look for an operator "=" along the search_path. The names of its variables are qualified by the block's, lest a column be
+-- called so. The number is that of make_rows, and the code is quoted as a literal: a name of a user's could end a dollar quote.
+CREATE OR REPLACE FUNCTION fence.make_trigger(p_kind text, p_number integer, p_code text) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  EXECUTE format('CREATE OR REPLACE FUNCTION fence.%s_%s() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY INVOKER AS %L', p_kind, p_number, p_code);
+  EXECUTE format('REVOKE ALL ON FUNCTION fence.%s_%s FROM PUBLIC', p_kind, p_number);
+  EXECUTE format('GRANT EXECUTE ON FUNCTION fence.%s_%s TO fence_writer', p_kind, p_number);
+END $$;
+REVOKE ALL ON FUNCTION fence.make_trigger(text, integer, text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Makes rows_N, which judges the rows after a statement. p_resource: see fence.row_resource. The trigger's arguments: 'enforce' or
+-- 'report'; the resource that is needed, '' where it depends on the row.
+--
+-- The common case is one question to the judge. The names of all rows are compared with the presented one first, which is read
+-- once; then the judge is asked for that name, and reads the settings itself: so its verdict is about the names of the rows as
+-- stored, whatever the statement did to its settings on the way.
+CREATE OR REPLACE FUNCTION fence.make_judging(p_number integer, p_resource text, p_stamp text) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  resource text := coalesce(p_resource, 'NULL::pg_catalog.text');
+  token text := coalesce(fence.row_token(p_stamp), 'NULL::pg_catalog.int8');
+  misfit_old text := '(' || p_resource || ' OPERATOR(pg_catalog.=) judged.presented) IS NOT TRUE';
+  misfit_new text := concat_ws(' OR ', misfit_old, '(' || fence.row_token(p_stamp) || ' OPERATOR(pg_catalog.=) judged.number) IS NOT TRUE');
+BEGIN
+  PERFORM fence.make_trigger('rows', p_number, format($f$
+<<judged>>
 DECLARE
   presented pg_catalog.text := pg_catalog.current_setting('fence.resource', true);
+  number pg_catalog.int8 := %9$s;   -- of the presented token, where rows are stamped
   recorded pg_catalog.int8;
   misfits pg_catalog.bool;
   olds pg_catalog.text[];
   news pg_catalog.text[];
   tokens pg_catalog.int8[];
   needed pg_catalog.text := CASE WHEN tg_argv[1] OPERATOR(pg_catalog.<>) '' THEN tg_argv[1] END;
-  v fence.verdict;
+  relation pg_catalog.text;
 BEGIN
-  IF NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid OPERATOR(pg_catalog.=) tg_relid AND t.tgname OPERATOR(pg_catalog.=) tg_name
-                    AND (tg_op OPERATOR(pg_catalog.=) 'DELETE' OR t.tgnewtable OPERATOR(pg_catalog.=) 'new_rows')
-                    AND (tg_op OPERATOR(pg_catalog.=) 'INSERT' OR %9$s OR t.tgoldtable OPERATOR(pg_catalog.=) 'old_rows')) THEN
-    RAISE EXCEPTION 'trigger %% of %% shows no rows, or is newer than this transaction', tg_name, tg_relid::pg_catalog.regclass
-      USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Protect the table by fence.protect, or begin again.';
-  END IF;
-
-  -- The common case: every row is of the one grant.
-  IF tg_argv[0] OPERATOR(pg_catalog.=) 'enforce' AND %2$s THEN
-    recorded := fence.fast_check(presented, pg_catalog.current_setting('fence.token', true));
-    IF recorded IS NOT NULL THEN
-      IF tg_op OPERATOR(pg_catalog.=) 'INSERT' THEN
-        misfits := EXISTS (SELECT FROM new_rows x WHERE %4$s);
-      ELSIF tg_op OPERATOR(pg_catalog.=) 'DELETE' THEN
-        misfits := %3$s;
-      ELSE
-        misfits := EXISTS (SELECT FROM new_rows x WHERE %4$s) OR %3$s;
-      END IF;
-      IF NOT misfits THEN
+  IF tg_argv[0] OPERATOR(pg_catalog.=) 'enforce' AND %2$s THEN   -- the common case: every row is of the one grant
+    IF pg_catalog.strpos(judged.presented, '%%') OPERATOR(pg_catalog.>) 0 THEN
+      judged.presented := fence.unescape(judged.presented);
+    END IF;
+    IF tg_op OPERATOR(pg_catalog.=) 'INSERT' THEN
+      judged.misfits := EXISTS (SELECT FROM new_rows x WHERE %4$s);
+    ELSIF tg_op OPERATOR(pg_catalog.=) 'DELETE' THEN
+      judged.misfits := %3$s;
+    ELSE
+      judged.misfits := EXISTS (SELECT FROM new_rows x WHERE %4$s) OR %3$s;
+    END IF;
+    IF NOT judged.misfits THEN
+      judged.recorded := fence.judge(judged.presented);
+      IF %10$s THEN
         RETURN NULL;
       END IF;
     END IF;
   END IF;
 
+  judged.relation := pg_catalog.format('%%I.%%I', tg_table_schema, tg_table_name);
   BEGIN
     IF tg_op OPERATOR(pg_catalog.<>) 'INSERT' THEN
-      olds := %5$s;
+      judged.olds := %5$s;
     END IF;
     IF tg_op OPERATOR(pg_catalog.<>) 'DELETE' THEN
-      SELECT pg_catalog.array_agg(d.r), pg_catalog.array_agg(d.t) INTO news, tokens
+      SELECT pg_catalog.array_agg(d.r), pg_catalog.array_agg(d.t) INTO judged.news, judged.tokens
         FROM (SELECT DISTINCT %6$s AS r, %7$s AS t FROM new_rows x) d;
     END IF;
   EXCEPTION WHEN OTHERS THEN   -- of the expression
     IF tg_argv[0] OPERATOR(pg_catalog.<>) 'report' THEN
       RAISE;
     END IF;
-    PERFORM fence.log_refusal(tg_relid::pg_catalog.regclass, tg_op, '%1$s',
-                              fence.refusal(sqlstate, pg_catalog.concat('the resource of a row: ', sqlerrm), NULL, NULL, NULL));
+    PERFORM fence.judge_report(judged.relation, tg_op, %1$s, NULL, sqlstate, sqlerrm);
     RETURN NULL;
   END;
   IF tg_argv[0] OPERATOR(pg_catalog.=) 'report' THEN
-    PERFORM fence.report_rows(tg_relid::pg_catalog.regclass, tg_op, pg_catalog.array_cat(olds, news), '%1$s');
-    RETURN NULL;
+    PERFORM fence.judge_report(judged.relation, tg_op, %1$s, pg_catalog.array_cat(judged.olds, judged.news), NULL, NULL);
+  ELSE
+    PERFORM fence.judge_rows(judged.relation, judged.olds, judged.news, %8$s, judged.needed);
   END IF;
-  v := fence.judge_rows(tg_relid::pg_catalog.regclass, olds, NULL, needed);
-  IF v.state IS NULL THEN
-    v := fence.judge_rows(tg_relid::pg_catalog.regclass, news, %8$s, needed);
-  END IF;
-  IF v.state IS NULL OR v.state OPERATOR(pg_catalog.=) 'ZF002' AND fence.replicates() THEN
-    RETURN NULL;
-  END IF;
-  RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+  RETURN NULL;
 END $f$,
-    number, fits,
+    p_number,
+    CASE WHEN p_resource IS NOT NULL THEN $f$judged.presented OPERATOR(pg_catalog.<>) ''$f$
+         ELSE $f$(tg_argv[1] OPERATOR(pg_catalog.=) judged.presented OR pg_catalog.right(tg_argv[1], 1) OPERATOR(pg_catalog.=) '*'
+         AND pg_catalog.starts_with(judged.presented, pg_catalog.left(tg_argv[1], -1)))$f$ END,
     coalesce('EXISTS (SELECT FROM old_rows x WHERE ' || misfit_old || ')', 'false'), misfit_new,
-    CASE WHEN p_index IS NULL THEN 'NULL' ELSE format('ARRAY(SELECT DISTINCT %s FROM old_rows x)', resource) END,
-    resource, token, CASE WHEN p_stamp IS NULL THEN 'NULL' ELSE 'tokens' END, (p_index IS NULL)::text));
-  EXECUTE format('REVOKE ALL ON FUNCTION fence.rows_%s FROM PUBLIC', number);
-  EXECUTE format('GRANT EXECUTE ON FUNCTION fence.rows_%s TO fence_writer', number);
-  EXECUTE format('COMMENT ON FUNCTION fence.rows_%s IS %L', number, format('generation %s', fence.generation()));
-  IF p_stamp IS NOT NULL THEN
-    PERFORM fence.make_stamp(number, p_stamp, CASE WHEN p_index IS NOT NULL THEN resource END);
-  END IF;
-  RETURN number;
+    CASE WHEN p_resource IS NULL THEN 'NULL' ELSE format('ARRAY(SELECT DISTINCT %s FROM old_rows x)', resource) END,
+    resource, token, CASE WHEN p_stamp IS NULL THEN 'NULL' ELSE 'judged.tokens' END,
+    CASE WHEN p_stamp IS NULL THEN 'NULL' ELSE
+      $f$CASE WHEN pg_catalog.split_part(pg_catalog.current_setting('fence.token', true), '.', 1) OPERATOR(pg_catalog.~) '^[1-9][0-9]{0,17}$'
+    THEN pg_catalog.split_part(pg_catalog.current_setting('fence.token', true), '.', 1)::pg_catalog.int8 END$f$ END,
+    CASE WHEN p_stamp IS NULL THEN 'judged.recorded IS NOT NULL' ELSE 'judged.recorded OPERATOR(pg_catalog.=) judged.number' END));
 END $$;
-REVOKE ALL ON FUNCTION fence.make_rows(regclass, name) FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION fence.make_rows(regclass, name) TO fence_writer;
+REVOKE ALL ON FUNCTION fence.make_judging(integer, text, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Makes stamp_N, which fills the column before a row is stored. The number is taken from the settings as they are; rows_N
--- refuses the statement if the grant that it verifies has another one. p_resource: the resource of a row x. A worker of
--- logical replication presents no grant: the publisher has stamped its rows.
---
--- The stamp's name is always quoted: format's %I leaves out the quotes of words that only PL/pgSQL reserves. The row's columns are
--- read in SQL, which reserves none of these words.
-CREATE OR REPLACE FUNCTION fence.make_stamp(p_number integer, p_stamp name, p_resource text) RETURNS void LANGUAGE plpgsql VOLATILE
+-- Makes stamp_N, which fills the column before a row is stored. The number is taken from the settings as they are; the judge
+-- refuses the statement if the grant that it verifies has another one. A worker of logical replication presents no grant: the
+-- publisher has stamped its rows. p_stamp is quoted always: format's %I leaves out the quotes of words that only PL/pgSQL reserves.
+-- The row's columns are read in SQL, which reserves none of these words.
+CREATE OR REPLACE FUNCTION fence.make_stamp(p_number integer, p_resource text, p_stamp text) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  EXECUTE format('CREATE FUNCTION fence.stamp_%s() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS %L', p_number, format($f$
+  PERFORM fence.make_trigger('stamp', p_number, format($f$
+<<judged>>
 DECLARE
   presented pg_catalog.text := pg_catalog.split_part(pg_catalog.current_setting('fence.token', true), '.', 1);
   listed pg_catalog.text := pg_catalog.current_setting('fence.grants', true);
-  v fence.verdict;
 BEGIN
   IF pg_catalog.pg_typeof(new.%1$s) OPERATOR(pg_catalog.<>) 20::pg_catalog.oid THEN
     RAISE EXCEPTION 'the stamped column is no bigint' USING ERRCODE = 'datatype_mismatch';
   END IF;
-  IF presented OPERATOR(pg_catalog.~) '^[1-9][0-9]{0,17}$' AND (listed IS NULL OR listed OPERATOR(pg_catalog.=) '') THEN
-    new.%1$s := presented::pg_catalog.int8;
-    RETURN new;
-  ELSIF pg_catalog.concat(presented, listed) OPERATOR(pg_catalog.=) '' AND pg_catalog.current_setting('session_replication_role') OPERATOR(pg_catalog.=) 'replica' THEN
-    RETURN new;
+  IF judged.presented OPERATOR(pg_catalog.~) '^[1-9][0-9]{0,17}$' AND (judged.listed IS NULL OR judged.listed OPERATOR(pg_catalog.=) '') THEN
+    new.%1$s := judged.presented::pg_catalog.int8;
+  ELSIF pg_catalog.concat(judged.presented, judged.listed) OPERATOR(pg_catalog.<>) ''
+        OR pg_catalog.current_setting('session_replication_role') OPERATOR(pg_catalog.<>) 'replica' THEN
+    new.%1$s := fence.judge_stamp(%2$s);   -- of several grants that of the row, or a seal's token
   END IF;
-  v := fence.verify_settings(%2$s);   -- of several grants that of the row, or a seal's token
-  IF v.state IS NOT NULL THEN
-    RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
-  END IF;
-  new.%1$s := v.token;
   RETURN new;
-END $f$, '"' || replace(p_stamp, '"', '""') || '"', coalesce('(SELECT ' || p_resource || ' FROM (SELECT new.*) x)', $f$CASE WHEN tg_argv[1] OPERATOR(pg_catalog.<>) '' THEN tg_argv[1] END$f$)));
-  EXECUTE format('REVOKE ALL ON FUNCTION fence.stamp_%s FROM PUBLIC', p_number);
-  EXECUTE format('GRANT EXECUTE ON FUNCTION fence.stamp_%s TO fence_writer', p_number);
+END $f$, p_stamp, coalesce('(SELECT ' || p_resource || ' FROM (SELECT new.*) x)', $f$CASE WHEN tg_argv[1] OPERATOR(pg_catalog.<>) '' THEN tg_argv[1] END$f$)));
 END $$;
-REVOKE ALL ON FUNCTION fence.make_stamp(integer, name, text) FROM PUBLIC, fence_writer, fence_gateway;
+REVOKE ALL ON FUNCTION fence.make_stamp(integer, text, text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Makes the trigger functions of a protection, or makes them anew. p_stamp: the quoted column to stamp, or NULL.
+CREATE OR REPLACE FUNCTION fence.make_triggers(p_number integer, p_stamp text) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  resource text := fence.row_resource(p_number);
+BEGIN
+  IF resource IS NOT NULL THEN
+    EXECUTE format('GRANT EXECUTE ON FUNCTION fence.resource_of_%s TO PUBLIC', p_number);   -- every writer evaluates it
+  END IF;
+  PERFORM fence.make_judging(p_number, resource, p_stamp);
+  IF p_stamp IS NOT NULL THEN
+    PERFORM fence.make_stamp(p_number, resource, p_stamp);
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION fence.make_triggers(integer, text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Makes the functions for rows, and returns their number. p_index: an index over the expression, on a table with the columns of
+-- the protected one; NULL: no resource per row. p_stamp: the column to stamp, or NULL.
+CREATE OR REPLACE FUNCTION fence.make_rows(p_index regclass, p_stamp name) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  number integer := nextval('fence.protections');
+  stamp text := '"' || replace(p_stamp, '"', '""') || '"';
+BEGIN
+  IF p_index IS NOT NULL THEN
+    PERFORM fence.make_resource(number, p_index);
+  END IF;
+  PERFORM fence.make_triggers(number, stamp), fence.make_moved(number, stamp);
+  EXECUTE format('COMMENT ON FUNCTION fence.rows_%s IS %L', number, format('generation %s', fence.generation()));
+  RETURN number;
+END $$;
+REVOKE ALL ON FUNCTION fence.make_rows(regclass, name) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.make_rows(regclass, name) TO fence_writer;
 
 -- Drops what was made for protections that no trigger belongs to any longer.
 CREATE OR REPLACE FUNCTION fence.tidy() RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -239,7 +282,7 @@ DECLARE
   n text;
 BEGIN
   FOR n IN SELECT p.oid::regprocedure::text FROM pg_proc p
-            WHERE p.pronamespace = 'fence'::regnamespace AND p.proname ~ '^(rows|stamp|resource_of)_[0-9]+$'
+            WHERE p.pronamespace = 'fence'::regnamespace AND p.proname ~ '^(rows|stamp|moved|resource_of)_[0-9]+$'
               AND NOT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc f ON f.oid = t.tgfoid
                                WHERE f.pronamespace = p.pronamespace AND f.proname ~ concat('^(rows|stamp)_', substring(p.proname FROM '[0-9]+$'), '$')) LOOP
     EXECUTE format('DROP FUNCTION IF EXISTS %s', n);   -- somebody else may be tidying, too
@@ -252,3 +295,17 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.tidy() FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.tidy() TO PUBLIC;
+
+-- Generation 1 evaluated a user's row with the rights of fence_owner. Its functions are made anew here, which locks no table. What
+-- their table lacks besides are the triggers for moved rows (moves.sql): so they keep their number, and fence.outdated lists them.
+DO $$
+DECLARE
+  f record;
+BEGIN
+  FOR f IN SELECT pg_catalog.substr(p.proname, 6)::pg_catalog.int4 AS number, s.prosrc AS stamping
+             FROM pg_catalog.pg_proc p
+             LEFT JOIN pg_catalog.pg_proc s ON s.pronamespace = p.pronamespace AND s.pronargs = 0 AND s.proname = pg_catalog.replace(p.proname, 'rows_', 'stamp_')
+            WHERE p.pronamespace = 'fence'::pg_catalog.regnamespace AND p.prosecdef AND p.pronargs = 0 AND p.proname ~ '^rows_[0-9]{1,9}$' LOOP
+    PERFORM fence.make_triggers(f.number, pg_catalog.substring(f.stamping, 'new[.]("(?:[^"]|"")*") := '));
+  END LOOP;
+END $$;

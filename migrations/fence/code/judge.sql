@@ -1,0 +1,135 @@
+-- The judge of rows: what the trigger functions of a table, which run with the rights of whoever writes, ask of the fence.
+--
+-- These functions run with the rights of fence_owner, and every login may call them, since a writer needs no right in the schema
+-- fence. So they take text and numbers only: no relation, and no type whose cast, output or comparison somebody else has written.
+-- They read the grant from the settings themselves. A direct call tells and locks what a guarded write under the same settings
+-- would: the lock of the presented grant, to the end of the caller's transaction, and a refusal that shows no seal. It tells of any
+-- resource, though, whether it is known and its recorded token: a write tells that of the resources that a table needs.
+--
+-- fence.judge answers in the common case, that all rows of a statement belong to one resource. fence.judge_rows takes the names of
+-- all rows, and refuses what is to be refused.
+
+-- Checks what is presented for one resource. Returns the recorded token, or raises the refusal. NULL: needed names no resource, or
+-- a worker of logical replication presents nothing; then fence.judge_rows decides. It is the hot path, so every name is qualified
+-- instead of a SET clause, which costs.
+CREATE OR REPLACE FUNCTION fence.judge(needed text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
+DECLARE
+  r pg_catalog.text := pg_catalog.current_setting('fence.resource', true);
+  recorded pg_catalog.int8;
+  v fence.verdict;
+BEGIN
+  IF r OPERATOR(pg_catalog.=) needed THEN
+    recorded := fence.fast_check(r, pg_catalog.current_setting('fence.token', true));
+    IF recorded IS NOT NULL THEN
+      RETURN recorded;
+    END IF;
+  END IF;
+  IF fence.resource_fault(needed) IS NOT NULL THEN   -- to the settings NULL stands for any resource, and '*' at the end for a prefix
+    RETURN NULL;
+  END IF;
+  v := fence.verify_settings(needed);
+  IF v.state IS NULL OR v.state OPERATOR(pg_catalog.=) 'ZF002' AND fence.replicates() THEN
+    RETURN v.token;
+  END IF;
+  RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+END $$;
+REVOKE ALL ON FUNCTION fence.judge(text) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.judge(text) TO PUBLIC;
+
+-- What comes of the resources that a statement's rows belong to, in the order of their names' bytes, and of the tokens that these
+-- rows carry in a stamped column; p_tokens is NULL where none is. p_needed: instead of the rows' resources, where there is no
+-- expression. Returns the first refusal, or a verdict without a state.
+CREATE OR REPLACE FUNCTION fence.verdict_of(p_relation text, p_resources text[], p_tokens bigint[], p_needed text) RETURNS fence.verdict
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  e record;
+  v fence.verdict;
+  before text;
+  fault text;
+BEGIN
+  FOR e IN SELECT coalesce(p_needed, x.r) AS needed, x.t AS token, n FROM unnest(p_resources, p_tokens) WITH ORDINALITY x(r, t, n)
+            ORDER BY coalesce(p_needed, x.r) COLLATE "C" NULLS FIRST LOOP
+    IF before IS DISTINCT FROM e.needed OR v IS NULL THEN
+      -- Before the settings are asked: there NULL stands for any resource, and '*' at the end for a prefix.
+      fault := CASE WHEN e.needed IS NULL THEN 'is NULL'
+                    WHEN p_needed IS NULL THEN fence.resource_fault(e.needed) END;
+      IF fault IS NOT NULL THEN
+        RETURN fence.refusal('ZF004', format('the resource of a row of %s %s, so no grant covers it', left(p_relation, 256), fault),
+                             NULL, NULL, NULL, left(e.needed, 512));
+      END IF;
+      v := fence.verify_settings(e.needed);
+      IF v.state IS NOT NULL THEN
+        RETURN v;
+      END IF;
+      before := e.needed;
+    END IF;
+    IF p_tokens IS NOT NULL AND e.token IS DISTINCT FROM v.token THEN
+      RETURN fence.refusal('ZF003', format('a row of %s would carry the token %s, but it is written under %s', left(p_relation, 256),
+                                           coalesce(e.token::text, 'NULL'), v.token),
+                           e.needed, e.token, v.token, NULL, 'Leave the stamped column to the fence.');
+    END IF;
+  END LOOP;
+  RETURN v;
+END $$;
+REVOKE ALL ON FUNCTION fence.verdict_of(text, text[], bigint[], text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Checks what is presented for the rows of a statement: the resources that they belonged to, those that they belong to now, and
+-- the tokens that these carry. Raises the refusal. p_relation is for people.
+CREATE OR REPLACE FUNCTION fence.judge_rows(p_relation text, p_olds text[], p_news text[], p_tokens bigint[], p_needed text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v fence.verdict := fence.verdict_of(p_relation, p_olds, NULL, p_needed);
+BEGIN
+  IF v.state IS NULL THEN
+    v := fence.verdict_of(p_relation, p_news, p_tokens, p_needed);
+  END IF;
+  IF v.state IS NOT NULL AND NOT (v.state = 'ZF002' AND fence.replicates()) THEN
+    RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION fence.judge_rows(text, text[], text[], bigint[], text) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.judge_rows(text, text[], text[], bigint[], text) TO PUBLIC;
+
+-- The token to stamp a row with: that of the grant that is presented for what the row needs, as in fence.verify_settings.
+CREATE OR REPLACE FUNCTION fence.judge_stamp(needed text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v fence.verdict := fence.verify_settings(needed);
+BEGIN
+  IF v.state IS NOT NULL THEN
+    RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+  END IF;
+  RETURN v.token;
+END $$;
+REVOKE ALL ON FUNCTION fence.judge_stamp(text) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.judge_stamp(text) TO PUBLIC;
+
+-- After a statement on a table with a resource per row, in report mode: reports the first resource that what is presented does not
+-- cover, or the error that its expression ended with. Where what is presented is not current at all, fence.report has said so. It
+-- reports of tables in report mode only. Who calls it directly can count and log for one, as often as by writing to it.
+CREATE OR REPLACE FUNCTION fence.judge_report(p_relation text, p_operation text, p_number integer, p_resources text[], p_state text, p_fault text)
+RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v fence.verdict;
+BEGIN
+  IF NOT EXISTS (SELECT FROM fence.registry r WHERE r.relation = to_regclass(p_relation) AND r.number = p_number AND r.mode = 'report')
+     OR p_operation NOT IN ('INSERT', 'UPDATE', 'DELETE') OR p_state !~ '^[0-9A-Z]{5}$' THEN
+    RETURN;
+  ELSIF p_state IS NOT NULL THEN
+    v := fence.refusal(p_state, 'the resource of a row: ' || left(p_fault, 512), NULL, NULL, NULL);
+  ELSIF (fence.try_settings(NULL)).state IS NULL THEN
+    BEGIN
+      PERFORM set_config('fence.impatient', 'yes', true);
+      v := fence.verdict_of(p_relation, p_resources, NULL, NULL);
+      RAISE EXCEPTION USING ERRCODE = 'ZF000';
+    EXCEPTION
+      WHEN SQLSTATE 'ZF000' THEN NULL;
+      WHEN OTHERS THEN v := fence.refusal(sqlstate, sqlerrm, NULL, NULL, NULL);
+    END;
+  END IF;
+  IF v.state <> 'ZF005' THEN
+    PERFORM fence.log_refusal(p_relation, p_operation, p_number::text, v);
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION fence.judge_report(text, text, integer, text[], text, text) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.judge_report(text, text, integer, text[], text, text) TO PUBLIC;

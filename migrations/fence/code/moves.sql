@@ -1,0 +1,75 @@
+-- Rows that a statement moves from one partition to another.
+--
+-- UPDATE shows them in its transition tables. MERGE does not (PostgreSQL 15): where only its UPDATE moves a row, the triggers AFTER
+-- UPDATE fire with empty tables, and those of the DELETE and the INSERT that the move consists of do not fire. So each partition has
+-- a trigger for each row, which judges by itself what is deleted from it and inserted into it. That costs as much as a statement, so
+-- it fires in transactions only that began an UPDATE (or a MERGE that can do one) of a partitioned table under the fence.
+--
+-- What remembers that must not be a writer's to undo while its statement runs: no setting is. The statistics of this session are:
+-- nobody takes a block back that was read, and they are passed on, and begin at 0, between two transactions only, about once a
+-- second. So fence.mark_move reads the sequence fence.protections, before the statement, and fence.moving asks how often that was
+-- read here. Where track_counts is off, each row is judged.
+
+-- Whether rows may be moving.
+CREATE OR REPLACE FUNCTION fence.moving() RETURNS boolean LANGUAGE sql VOLATILE
+RETURN pg_catalog.pg_stat_get_xact_blocks_fetched('fence.protections'::pg_catalog.regclass) OPERATOR(pg_catalog.>) 0
+    OR pg_catalog.current_setting('track_counts') OPERATOR(pg_catalog.<>) 'on';
+REVOKE ALL ON FUNCTION fence.moving() FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.moving() TO PUBLIC;
+
+-- The trigger BEFORE UPDATE of a partitioned table, for each statement.
+CREATE OR REPLACE FUNCTION fence.mark_move() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
+DECLARE
+  last pg_catalog.int8 := pg_catalog.pg_sequence_last_value('fence.protections'::pg_catalog.regclass);
+BEGIN
+  RETURN NULL;
+END $$;
+REVOKE ALL ON FUNCTION fence.mark_move() FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.mark_move() TO fence_writer;
+
+-- Makes moved_N, the trigger after each row of a partition. Its arguments are those of rows_N, and it keeps to the same rules.
+CREATE OR REPLACE FUNCTION fence.make_moved(p_number integer, p_stamp text) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  resource text := fence.row_resource(p_number);
+BEGIN
+  PERFORM fence.make_trigger('moved', p_number, format($f$
+<<judged>>
+DECLARE
+  relation pg_catalog.text := pg_catalog.format('%%I.%%I', tg_table_schema, tg_table_name);
+  olds pg_catalog.text[];
+  news pg_catalog.text[];
+  tokens pg_catalog.int8[];
+BEGIN
+  IF tg_op OPERATOR(pg_catalog.=) 'DELETE' THEN
+    judged.olds := ARRAY(SELECT %2$s FROM (SELECT old.*) x);
+  ELSE
+    judged.news := ARRAY(SELECT %2$s FROM (SELECT new.*) x);
+    judged.tokens := %3$s;
+  END IF;
+  IF tg_argv[0] OPERATOR(pg_catalog.=) 'report' THEN
+    PERFORM fence.judge_report(judged.relation, tg_op, %1$s, pg_catalog.array_cat(judged.olds, judged.news), NULL, NULL);
+  ELSE
+    PERFORM fence.judge_rows(judged.relation, judged.olds, judged.news, judged.tokens, CASE WHEN tg_argv[1] OPERATOR(pg_catalog.<>) '' THEN tg_argv[1] END);
+  END IF;
+  RETURN NULL;
+END $f$, p_number, coalesce(resource, 'NULL::pg_catalog.text'),
+    coalesce('ARRAY(SELECT ' || fence.row_token(p_stamp) || ' FROM (SELECT new.*) x)', 'NULL')));
+END $$;
+REVOKE ALL ON FUNCTION fence.make_moved(integer, text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Whether a table has the triggers for moved rows that it should have: a partitioned table the mark, a partition the judge.
+-- tgtype 18: BEFORE STATEMENT, UPDATE; 13 and 5: AFTER ROW, INSERT, and DELETE where there is a resource per row. What
+-- generation 1 made has no such function, and fence.outdated lists it.
+CREATE OR REPLACE FUNCTION fence.sees_moves(p_relation regclass, p_number integer, p_per_row boolean) RETURNS boolean LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+  SELECT to_regproc('fence.moved_' || p_number) IS NULL OR c.relkind <> 'p' AND NOT c.relispartition OR EXISTS (
+           SELECT FROM pg_trigger t
+            WHERE t.tgrelid = p_relation AND t.tgenabled = 'A' AND t.tgattr::text = ''
+              AND CASE c.relkind WHEN 'p' THEN t.tgfoid = 'fence.mark_move'::regproc AND t.tgtype = 18 AND t.tgqual IS NULL
+                       ELSE t.tgfoid = to_regproc('fence.moved_' || p_number) AND t.tgtype = CASE WHEN p_per_row THEN 13 ELSE 5 END
+                            AND strpos(pg_get_triggerdef(t.oid), ' WHEN (fence.moving()) EXECUTE ') > 0 END)
+    FROM pg_class c WHERE c.oid = p_relation
+$$;
+REVOKE ALL ON FUNCTION fence.sees_moves(regclass, integer, boolean) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.sees_moves(regclass, integer, boolean) TO PUBLIC;
