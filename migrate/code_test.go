@@ -14,18 +14,18 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// revise raises the revision of a set's code.
-func revise(t *testing.T, files fstest.MapFS, set string, revision int) {
+// revise gives a set's code the revision after this program's.
+func revise(t *testing.T, files fstest.MapFS, set string) {
 	t.Helper()
-	edit(t, files, set+"/code/manifest.txt", "\nrevision 3\n", fmt.Sprintf("\nrevision %d\n", revision))
+	edit(t, files, set+"/code/manifest.txt", fmt.Sprintf("\nrevision %d\n", revisionOf(t, set)), fmt.Sprintf("\nrevision %d\n", revisionOf(t, set)+1))
 }
 
-// newer is a newer program's sets: code revision 4 of both, with a function more in each.
+// newer is a newer program's sets: the next code revision of both, with a function more in each.
 func newer(t *testing.T, more func(fstest.MapFS)) migrate.Kit {
 	t.Helper()
 	return kitOf(t, func(files fstest.MapFS) {
 		for _, set := range []string{"fence", "objects"} {
-			revise(t, files, set, 4)
+			revise(t, files, set)
 			add(files, set+"/code/compat.sql", fmt.Sprintf(`CREATE OR REPLACE FUNCTION %[1]s.added_later() RETURNS integer LANGUAGE sql AS 'SELECT 2';
 REVOKE ALL ON FUNCTION %[1]s.added_later() FROM PUBLIC, fence_writer, fence_gateway;
 `, set))
@@ -68,7 +68,7 @@ func TestCodeThatFailsIsNotAppliedInPartAndStaysPending(t *testing.T) {
 		t.Error("a part of the code is there")
 	}
 	fixed := newer(t, nil)
-	wantSaid(t, fixed, pg, false, "fence state 2, code pending; objects state 1, code pending")
+	wantSaid(t, fixed, pg, false, fmt.Sprintf("fence state %d, code pending; objects state %d, code pending", stateOf(t, "fence"), stateOf(t, "objects")))
 	for range 2 {
 		if err := fixed.Up(t.Context(), pg.URL, migrate.All); err != nil {
 			t.Fatal(err)
@@ -154,7 +154,7 @@ func TestWhatSomebodyDroppedIsPutBackWithAnotherSetsNewCode(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
 	up(t, pg.URL)
-	exec1(t, pg, `COMMENT ON SCHEMA fence IS 'fencegate fence state 2'`)
+	exec1(t, pg, fmt.Sprintf(`COMMENT ON SCHEMA fence IS 'fencegate fence state %d'`, stateOf(t, "fence")))
 	exec1(t, pg, `DROP FUNCTION objects.is_named(uuid)`)
 	up(t, pg.URL)
 	wantStatus(t, pg.URL, true, false)
@@ -186,12 +186,13 @@ func TestUpLocksNoTableOfTheUsers(t *testing.T) {
 	for i, lock := range []string{`LOCK TABLE work IN ACCESS EXCLUSIVE MODE`, `SELECT * FROM work FOR UPDATE`} {
 		inTheWay := blocker(t, pg, lock)
 		k := newer(t, func(files fstest.MapFS) {
-			edit(t, files, "fence/code/manifest.txt", "\nrevision 4\n", fmt.Sprintf("\nrevision %d\n", i+4))
+			edit(t, files, "fence/code/manifest.txt", fmt.Sprintf("\nrevision %d\n", revisionOf(t, "fence")+1), fmt.Sprintf("\nrevision %d\n", revisionOf(t, "fence")+1+i))
 		})
 		if err := k.Up(t.Context(), pg.URL, migrate.All); err != nil {
 			t.Errorf("%s: %v", lock, err)
 		}
-		wantSaid(t, k, pg, true, fmt.Sprintf("fence state 2, code %d; objects state 1, code 4: up to date", i+4))
+		wantSaid(t, k, pg, true, fmt.Sprintf("fence state %d, code %d; objects state %d, code %d: up to date",
+			stateOf(t, "fence"), revisionOf(t, "fence")+1+i, stateOf(t, "objects"), revisionOf(t, "objects")+1))
 		if err := inTheWay.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}

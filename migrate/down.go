@@ -79,6 +79,11 @@ func (k kit) downIn(ctx context.Context, tx pgx.Tx, which Set, force bool) error
 	if err := mayRemove(ctx, tx, goes, stays, force); err != nil {
 		return err
 	}
+	if slices.ContainsFunc(goes, func(x installed) bool { return x.Name == "fence" }) {
+		if err := dropEvents(ctx, tx); err != nil {
+			return err
+		}
+	}
 	if err := dropCode(ctx, tx, goes); err != nil {
 		return err
 	}
@@ -198,6 +203,32 @@ SELECT DISTINCT pg_catalog.pg_describe_object(d.classid, d.objid, d.objsubid)
                          p.oid::regprocedure) ` + sqlGoes + `
  ORDER BY p.prorettype <> 'event_trigger'::regtype, p.oid`
 )
+
+const (
+	// Who installed the event triggers, see fence.install_event_triggers, and whether this login may remove them.
+	sqlEvents = `SELECT pg_catalog.pg_get_userbyid(n.nspowner), pg_catalog.pg_has_role(n.nspowner, 'USAGE')
+  FROM pg_catalog.pg_namespace n
+ WHERE n.nspname = 'fence_events' AND pg_catalog.obj_description(n.oid, 'pg_namespace') LIKE 'fencegate event triggers %'`
+
+	sqlDropEvents = `DROP SCHEMA fence_events CASCADE`
+)
+
+// dropEvents removes the event triggers with the schema of their functions, before the guards
+// that they keep.
+func dropEvents(ctx context.Context, tx pgx.Tx) error {
+	var installer string
+	var may bool
+	switch err := tx.QueryRow(ctx, sqlEvents).Scan(&installer, &may); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	case !may:
+		return fmt.Errorf("the event triggers belong to %s: as that login, run fencegate fence events uninstall, then migrate down again", installer)
+	}
+	_, err := tx.Exec(ctx, sqlDropEvents)
+	return wrap("remove the event triggers", err)
+}
 
 // dropCode removes the functions, and with them the guards of tables, before the state.
 func dropCode(ctx context.Context, tx pgx.Tx, sets []installed) error {

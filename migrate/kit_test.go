@@ -50,17 +50,35 @@ func kitOf(t *testing.T, change func(fstest.MapFS)) migrate.Kit {
 	return k
 }
 
-// later is a newer program's sets, with states up to a version: each step adds a table.
-func later(t *testing.T, latest int) migrate.Kit {
+// later is a newer program's sets, with that many states more: each step adds a table.
+func later(t *testing.T, more int) migrate.Kit {
 	t.Helper()
 	return kitOf(t, func(files fstest.MapFS) {
-		for v := 2; v <= latest; v++ {
-			if v > 2 { // which this program has
-				step(files, "fence", v)
-			}
-			step(files, "objects", v)
+		for n := range more {
+			step(files, "fence", stateOf(t, "fence")+n+1)
+			step(files, "objects", stateOf(t, "objects")+n+1)
 		}
 	})
+}
+
+// stateOf is the latest state of this program's set.
+func stateOf(t testing.TB, name string) int {
+	t.Helper()
+	set, err := migrations.Load(migrations.FS, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set.Latest
+}
+
+// revisionOf is the revision of the code of this program's set.
+func revisionOf(t testing.TB, name string) int {
+	t.Helper()
+	set, err := migrations.Load(migrations.FS, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set.Code.Revision
 }
 
 // step adds a step to a set's state, which makes a table.
@@ -93,7 +111,8 @@ func TestTheFenceAloneGuards(t *testing.T) {
 	if s, err := migrate.Look(t.Context(), pg.OtherURL, migrate.Fence); err != nil || !s.UpToDate() || len(s.Sets) != 1 {
 		t.Errorf("status %v, %v", s, err)
 	}
-	wantSaid(t, kitOf(t, func(fstest.MapFS) {}), pg, false, "fence state 2, code 3; no objects (this program has state 1, code 3): migrate up")
+	wantSaid(t, kitOf(t, func(fstest.MapFS) {}), pg, false, fmt.Sprintf("fence state %d, code %d; no objects (this program has state %d, code %d): migrate up",
+		stateOf(t, "fence"), revisionOf(t, "fence"), stateOf(t, "objects"), revisionOf(t, "objects")))
 	exec1(t, pg, `CREATE TABLE work (by text)`)
 	exec1(t, pg, `SELECT fence.protect('work', under => 'work/')`)
 	exec1(t, pg, `GRANT INSERT ON work TO PUBLIC`)
@@ -194,11 +213,11 @@ func TestTheObjectsNeedAFenceThatIsNewEnough(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := newer(t, func(files fstest.MapFS) {
-		edit(t, files, "objects/code/manifest.txt", "\nneeds fence state 2 revision 3\n", "\nneeds fence state 2 revision 4\n")
+		edit(t, files, "objects/code/manifest.txt", "\nneeds fence state 2 revision 3\n", fmt.Sprintf("\nneeds fence state 2 revision %d\n", revisionOf(t, "fence")+1))
 	})
 	var need *migrate.NeedError
-	if err := k.Up(t.Context(), pg.URL, migrate.Objects); !errors.As(err, &need) || need.Need.Revision != 4 {
-		t.Errorf("on a fence of revision 3: %v", err)
+	if err := k.Up(t.Context(), pg.URL, migrate.Objects); !errors.As(err, &need) || need.Need.Revision != revisionOf(t, "fence")+1 {
+		t.Errorf("on a fence of this program's revision: %v", err)
 	}
 	if err := k.Up(t.Context(), pg.URL, migrate.All); err != nil {
 		t.Error(err)

@@ -92,7 +92,7 @@ func TestUpAndDownAreComplete(t *testing.T) {
 		}
 	}
 	var roles int
-	if err := pg.Pool(t).QueryRow(t.Context(), `SELECT count(*) FROM pg_roles WHERE rolname IN ('fence_owner', 'fence_writer', 'fence_gateway')`).Scan(&roles); err != nil || roles != 3 {
+	if err := pg.Pool(t).QueryRow(t.Context(), `SELECT count(*) FROM pg_roles WHERE rolname IN ('fence_owner', 'fence_writer', 'fence_gateway', 'fence_protector')`).Scan(&roles); err != nil || roles != 4 {
 		t.Errorf("%d roles are left to the other databases, %v", roles, err)
 	}
 }

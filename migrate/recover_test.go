@@ -46,7 +46,7 @@ func TestAnInterruptEndsAMigrationThatWaitsForOthers(t *testing.T) {
 func TestTheRecordOfTheVersionFollowsWhatIsApplied(t *testing.T) {
 	t.Parallel()
 	pg := setup(t)
-	k := later(t, 3)
+	k := later(t, 2)
 	for what, sql := range map[string]string{
 		"set back":             `UPDATE fencegate.fence_state SET version = 2; UPDATE fencegate.objects_state SET version = 1`,
 		"empty":                `DELETE FROM fencegate.fence_state; DELETE FROM fencegate.objects_state; DELETE FROM fencegate.code`,

@@ -1,6 +1,7 @@
 package migrate_test
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -41,37 +42,41 @@ func TestThePlainSQLDoesWhatUpDoes(t *testing.T) {
 func TestThePlainSQLUpgradesFromWhatIsThere(t *testing.T) {
 	t.Parallel()
 	fresh, pg := setup(t), setup(t)
+	ours, theirs := stateOf(t, "fence"), stateOf(t, "objects")
 	k := kitOf(t, func(files fstest.MapFS) {
-		step(files, "fence", 3)
-		step(files, "objects", 2)
-		step(files, "objects", 3)
-		revise(t, files, "objects", 4)
+		step(files, "fence", ours+1)
+		step(files, "objects", theirs+1)
+		step(files, "objects", theirs+2)
+		revise(t, files, "objects")
 	})
 	if err := k.Up(t.Context(), fresh.URL, migrate.All); err != nil {
 		t.Fatal(err)
 	}
 	up(t, pg.URL)
 	for what, err := range map[string]error{
-		"is not at state 0": plainOf(t, k, pg, migrate.Objects, 0),
-		"is not at state 2": plainOf(t, k, pg, migrate.Objects, 2),
-		"of which set":      k.WriteSQL(io.Discard, migrate.All, 1),
-		"at most":           k.WriteSQL(io.Discard, migrate.Fence, 4),
+		"is not at state 0":                      plainOf(t, k, pg, migrate.Objects, 0),
+		fmt.Sprint("is not at state ", theirs+1): plainOf(t, k, pg, migrate.Objects, theirs+1),
+		"of which set":                           k.WriteSQL(io.Discard, migrate.All, 1),
+		"at most":                                k.WriteSQL(io.Discard, migrate.Fence, ours+2),
 	} {
 		if err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("got %v, want %q", err, what)
 		}
 	}
 	wantStatus(t, pg.URL, true, false) // nothing was changed
-	for which, from := range map[migrate.Set]int{migrate.Fence: 2, migrate.Objects: 1} {
-		if err := plainOf(t, k, pg, which, from); err != nil {
+	for _, x := range []struct {
+		which migrate.Set
+		from  int
+	}{{migrate.Fence, ours}, {migrate.Objects, theirs}} {
+		if err := plainOf(t, k, pg, x.which, x.from); err != nil {
 			t.Fatal(err)
 		}
 	}
-	wantSaid(t, k, pg, true, "fence state 3, code 3; objects state 3, code 4: up to date")
+	wantSaid(t, k, pg, true, fmt.Sprintf("fence state %d, code %d; objects state %d, code %d: up to date", ours+1, revisionOf(t, "fence"), theirs+2, revisionOf(t, "objects")+1))
 	if list := differences(catalogueOf(t, fresh.URL), catalogueOf(t, pg.URL)); len(list) > 0 {
 		t.Errorf("upgraded by hand is not as fresh:\n%s", strings.Join(list, "\n"))
 	}
-	if err := plain(t, pg, migrate.Objects, 1); err == nil || !strings.Contains(err.Error(), "is not at state 1") {
+	if err := plain(t, pg, migrate.Objects, theirs); err == nil || !strings.Contains(err.Error(), fmt.Sprint("is not at state ", theirs)) {
 		t.Errorf("an older text: %v", err)
 	}
 	alone := setup(t)

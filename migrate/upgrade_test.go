@@ -25,6 +25,9 @@ func neverEnds(t *testing.T, files fstest.MapFS) {
 	t.Helper()
 	delete(files, "fence/state/000002_ended.up.sql")
 	delete(files, "fence/state/000002_ended.down.sql")
+	delete(files, "fence/state/000003_protector.up.sql") // its code is there all the same, and the role
+	delete(files, "fence/state/000003_protector.down.sql")
+	_ = testenv.Postgres(t)
 	delete(files, "fence/code/end.sql")
 	edit(t, files, "fence/code/manifest.txt", "file end.sql\n", "")
 	edit(t, files, "objects/code/manifest.txt", "\nneeds fence state 2 revision 3\n", "\nneeds fence state 1 revision 3\n")
@@ -46,7 +49,7 @@ func previous(t *testing.T) migrate.Kit {
 	return kitOf(t, func(files fstest.MapFS) {
 		neverEnds(t, files)
 		edit(t, files, "fence/code/check.sql", "ELSE 5000.0 END", "ELSE 4999.0 + 1.0 END")
-		edit(t, files, "fence/code/check.sql", "GRANT EXECUTE ON FUNCTION fence.guard() TO fence_writer;", "GRANT EXECUTE ON FUNCTION fence.guard() TO PUBLIC;")
+		edit(t, files, "fence/code/check.sql", "GRANT EXECUTE ON FUNCTION fence.guard() TO fence_protector;", "GRANT EXECUTE ON FUNCTION fence.guard() TO PUBLIC;")
 		edit(t, files, "fence/code/arm.sql", "GRANT SELECT ON fence.fences TO fence_gateway;", "GRANT SELECT ON fence.fences TO fence_gateway, fence_writer;")
 		edit(t, files, "fence/code/arm.sql", "CREATE OR REPLACE FUNCTION fence.raise_epoch(p_above bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER\nSET search_path = pg_catalog, pg_temp",
 			"CREATE OR REPLACE FUNCTION fence.raise_epoch(p_above bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER COST 7\nSET search_path = pg_catalog, pg_temp SET work_mem = '5MB'")
@@ -63,19 +66,20 @@ func next(t *testing.T) migrate.Kit {
 	t.Helper()
 	return kitOf(t, func(files fstest.MapFS) {
 		for _, set := range []string{"fence", "objects"} {
-			revise(t, files, set, 4)
+			revise(t, files, set)
 		}
-		add(files, "fence/state/000003_noted.up.sql", `SET ROLE fence_owner;
+		state := stateOf(t, "fence")
+		add(files, fmt.Sprintf("fence/state/%06d_noted.up.sql", state+1), fmt.Sprintf(`SET ROLE fence_owner;
 ALTER TABLE fence.resources ADD COLUMN noted text;
 CREATE INDEX resources_of_holder ON fence.resources (holder);
 GRANT SELECT ON fence.unsealed TO fence_gateway;
 RESET ROLE;
-COMMENT ON SCHEMA fence IS 'fencegate fence state 3';
-`)
-		add(files, "fence/state/000003_noted.down.sql", `DROP INDEX fence.resources_of_holder;
+COMMENT ON SCHEMA fence IS 'fencegate fence state %d';
+`, state+1))
+		add(files, fmt.Sprintf("fence/state/%06d_noted.down.sql", state+1), fmt.Sprintf(`DROP INDEX fence.resources_of_holder;
 ALTER TABLE fence.resources DROP COLUMN noted;
-COMMENT ON SCHEMA fence IS 'fencegate fence state 2';
-`)
+COMMENT ON SCHEMA fence IS 'fencegate fence state %d';
+`, state))
 		step(files, "objects", 2) // and a column of the row that commits return
 		edit(t, files, "objects/state/000002_more.up.sql", "RESET ROLE", "ALTER TABLE objects.versions ADD COLUMN noted text;\nRESET ROLE")
 		add(files, "objects/code/compat.sql", "DROP FUNCTION IF EXISTS objects.keeps(text, text);\n")

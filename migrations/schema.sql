@@ -6,12 +6,14 @@ ROLE fence_gateway
 ROLE fence_owner
   MEMBER OF pg_signal_backend
 
+ROLE fence_protector
+
 ROLE fence_writer
 
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 2, code 3 245123643db8'
+  COMMENT 'fencegate fence state 3, code 3 5ae60cd17a2c'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -51,6 +53,14 @@ TABLE fence.invalidations
   unsealed bigint NOT NULL
   CONSTRAINT invalidations_pkey PRIMARY KEY (id)
   CREATE UNIQUE INDEX invalidations_pkey ON fence.invalidations USING btree (id)
+  OWNER fence_owner
+
+TABLE fence.leaving
+  relation oid NOT NULL
+  CONSTRAINT has_left TRIGGER DEFERRABLE INITIALLY DEFERRED
+  CONSTRAINT leaving_pkey PRIMARY KEY (relation)
+  CREATE UNIQUE INDEX leaving_pkey ON fence.leaving USING btree (relation)
+  CREATE CONSTRAINT TRIGGER has_left AFTER INSERT ON fence.leaving DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fence.has_left() ENABLED A
   OWNER fence_owner
 
 TABLE fence.registry
@@ -264,6 +274,16 @@ VIEW fence.uncovered
              FROM fence.protected p
             WHERE (((p.relation)::oid = (r.relation)::oid) AND (NOT (((((p.resource IS DISTINCT FROM r.resource) OR (p.under IS DISTINCT FROM r.under)) OR (p.per_row IS DISTINCT FROM r.per_row)) OR (p.mode IS DISTINCT FROM r.mode)) OR (p.stamp IS DISTINCT FROM r.stamp)))))))
   UNION ALL
+   SELECT r.relation,
+      format('its guard reads the column %I, which is not there: no row has a resource'::text, c.name) AS reason
+     FROM fence.registry r,
+      LATERAL fence.columns_read(r.number, r.stamp) c(name)
+    WHERE ((NOT (EXISTS ( SELECT
+             FROM pg_attribute a
+            WHERE ((a.attrelid = (r.relation)::oid) AND (a.attname = c.name) AND (a.attnum > 0))))) AND (EXISTS ( SELECT
+             FROM pg_class k
+            WHERE (k.oid = (r.relation)::oid))))
+  UNION ALL
    SELECT DISTINCT d.relation,
       ('is a partition or child of a protected table and has no guard'::text ||
           CASE c.relkind
@@ -371,18 +391,18 @@ FUNCTION fence.check_issued(resource text, token bigint) RETURNS bigint
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
+FUNCTION fence.columns_read(p_number integer, p_stamp name) RETURNS SETOF name
+  sql STABLE COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  body 984b09ffc682c5f0ddd2004b847dcf0e
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
 FUNCTION fence.commit_durably() RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
   body fae87b5f01980bc015080b2031e04b74
   OWNER fence_owner
-
-FUNCTION fence.cover(p_relation regclass) RETURNS void
-  plpgsql VOLATILE COST 100
-  SET search_path=pg_catalog, pg_temp
-  body 3a2765fd0fcd25e05c5fbcb55c1ed4f9
-  OWNER fence_owner
-  GRANT EXECUTE TO PUBLIC
 
 FUNCTION fence.drain(p_resource text, p_token bigint, p_seal_hash bytea, p_grace interval DEFAULT '00:00:00.2'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT ours boolean, OUT recorded bigint, OUT ended integer) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
@@ -424,6 +444,20 @@ FUNCTION fence.enforce(relation regclass) RETURNS void
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
+FUNCTION fence.event_code() RETURNS TABLE(name text, arguments text, result text, caller text, asks boolean, body text)
+  sql STABLE COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  body 83a49edbe43d5ae621dcdff08066ce0b
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.event_hash() RETURNS text
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 53cdbe99cb2f5a33e6cea4267eb2ba6a
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
 FUNCTION fence.expression_fault(p_index regclass) RETURNS text
   sql STABLE COST 100
   SET search_path=pg_catalog, pg_temp
@@ -452,13 +486,6 @@ FUNCTION fence.fast_settings(p_needed text) RETURNS bigint
   body 63383b7d985247846f0e690ae7a94dc0
   OWNER fence_owner
 
-FUNCTION fence.forget(p_relation regclass) RETURNS void
-  sql VOLATILE SECURITY DEFINER COST 100
-  SET search_path=pg_catalog, pg_temp
-  body f100feefeeda2ab8db72963a7020bbea
-  OWNER fence_owner
-  GRANT EXECUTE TO PUBLIC
-
 FUNCTION fence.generation() RETURNS integer
   sql IMMUTABLE PARALLEL SAFE COST 100
   body cd0595aced438cc0b7af395a90bc3d59
@@ -467,15 +494,28 @@ FUNCTION fence.generation() RETURNS integer
 
 FUNCTION fence.guard() RETURNS trigger
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  body 2836f9ecac3f4802d8558f5101907a7a
+  body 19d689fb11532d5e2352d750a2b82c89
   OWNER fence_owner
-  GRANT EXECUTE TO fence_writer
+  GRANT EXECUTE TO fence_protector
 
 FUNCTION fence.guard_rows() RETURNS trigger
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  body fafa8e03db06e7e88bff6950091a5d01
+  body 7bd831a30f5ded753d706f0fb50db672
   OWNER fence_owner
-  GRANT EXECUTE TO fence_writer
+  GRANT EXECUTE TO fence_protector
+
+FUNCTION fence.guards_of(p_relation regclass) RETURNS SETOF name
+  sql STABLE COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  body 7cc4b3e4d8ca189739b3d6efb9332e30
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.has_left() RETURNS trigger
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 5642cc03079f7a78453dd1acdd4b1c54
+  OWNER fence_owner
 
 FUNCTION fence.holders(p_key bigint) RETURNS TABLE(pid integer, gid text, writer boolean)
   sql VOLATILE COST 100 ROWS 1000
@@ -500,14 +540,14 @@ FUNCTION fence.identity(OUT identity text, OUT written pg_lsn, OUT beats bigint,
 FUNCTION fence.install_event_triggers() RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body a55935eb725633a632d6757baac02e32
+  body 4d602eef6a7338d04b235a1f865133d3
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
 FUNCTION fence.intact(p_relation regclass) RETURNS boolean
   sql STABLE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 7bec418ffa92bb6e2d0cb638ef575066
+  body f1e8f478318775c19fb6f28844002994
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -553,14 +593,19 @@ FUNCTION fence.judge_stamp(needed text) RETURNS bigint
 FUNCTION fence.keep() RETURNS event_trigger
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 5773947a0c46b004062b71449e6e85dd
+  body e99f07dd6e285e578aa6a70b68816dcb
   OWNER fence_owner
-  GRANT EXECUTE TO PUBLIC
 
 FUNCTION fence.keep_dropped() RETURNS event_trigger
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 04bc4d0538fb3e5ecf6f877f505fcef8
+  body 56ae7210f30c6c6fc6d973fd10180505
+  OWNER fence_owner
+
+FUNCTION fence.kept(p_relation regclass, p_column integer) RETURNS boolean
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 957d7003f72b0beb692bb15d6ecfa410
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -568,6 +613,13 @@ FUNCTION fence.key(p_resource text, p_token bigint, p_seal_hash bytea) RETURNS b
   sql IMMUTABLE PARALLEL SAFE COST 100
   body 291a88ea2de843102fe598fb20cce585
   OWNER fence_owner
+
+FUNCTION fence.leave(p_relation regclass) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body bc5846408cc9de86f397aab5b6e4a41f
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_protector
 
 FUNCTION fence.lock_within(p_key bigint, p_exclusive boolean, p_patience numeric) RETURNS boolean
   plpgsql VOLATILE COST 100
@@ -581,12 +633,33 @@ FUNCTION fence.log_refusal(p_relation text, p_operation text, p_number text, v f
   body b544cb1157f5d67b5942e772a24375ab
   OWNER fence_owner
 
+FUNCTION fence.make_asker() RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 02629c55736780d780f99e09f44f2ad7
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
 FUNCTION fence.make_counter(p_number integer) RETURNS integer
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 038eef305e74f76b781a6207632021cd
+  body 675e69b475aa8f25c0c065fee972ecf8
   OWNER fence_owner
-  GRANT EXECUTE TO fence_writer
+  GRANT EXECUTE TO fence_protector
+
+FUNCTION fence.make_event_triggers() RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 8bd1a36dd14463787adfbbd8285f5ef2
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.make_guards(p_relation regclass) RETURNS text[]
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 63e482a318b3c34ce50d2643ee6043ef
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_protector
 
 FUNCTION fence.make_judging(p_number integer, p_resource text, p_stamp text) RETURNS void
   plpgsql VOLATILE COST 100
@@ -600,18 +673,25 @@ FUNCTION fence.make_moved(p_number integer, p_stamp text) RETURNS void
   body d0657c5c465899712a0623eee712c258
   OWNER fence_owner
 
+FUNCTION fence.make_number(p_relation regclass, p_per_row text, p_mode text, p_stamp name) RETURNS integer
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 069a0649e3901c6b4e612ac65bc1cb0f
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_protector
+
 FUNCTION fence.make_resource(p_number integer, p_index regclass) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 2e833ed837437a05c9e3305a04ff81c2
+  body f6c01cb11a9e9826cf0c422151133199
   OWNER fence_owner
 
 FUNCTION fence.make_rows(p_index regclass, p_stamp name) RETURNS integer
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body a3cf194665e136de01d03317243238a1
+  body b027d761143c4f3114ccade62c604524
   OWNER fence_owner
-  GRANT EXECUTE TO fence_writer
+  GRANT EXECUTE TO fence_protector
 
 FUNCTION fence.make_stamp(p_number integer, p_resource text, p_stamp text) RETURNS void
   plpgsql VOLATILE COST 100
@@ -622,7 +702,7 @@ FUNCTION fence.make_stamp(p_number integer, p_resource text, p_stamp text) RETUR
 FUNCTION fence.make_trigger(p_kind text, p_number integer, p_code text) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 754e2ecc298eec4bba166983270914a7
+  body bdfeba01830e68ff246d2bac76870faf
   OWNER fence_owner
 
 FUNCTION fence.make_triggers(p_number integer, p_stamp text) RETURNS void
@@ -635,7 +715,7 @@ FUNCTION fence.mark_move() RETURNS trigger
   plpgsql VOLATILE SECURITY DEFINER COST 100
   body 4ae94a8b0272ba6d3ff4dd2000237e0c
   OWNER fence_owner
-  GRANT EXECUTE TO fence_writer
+  GRANT EXECUTE TO fence_protector
 
 FUNCTION fence.moving() RETURNS boolean
   sql VOLATILE COST 100
@@ -643,10 +723,10 @@ FUNCTION fence.moving() RETURNS boolean
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
-FUNCTION fence.need_intact(p_relation regclass) RETURNS void
-  plpgsql VOLATILE COST 100
+FUNCTION fence.need_protector() RETURNS void
+  plpgsql STABLE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 8988b7ed92fe13830401ed5f63068649
+  body c15f47d3b49415cda4f0661b7da031ed
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -655,13 +735,6 @@ FUNCTION fence.need_read_committed() RETURNS void
   SET search_path=pg_catalog, pg_temp
   body eb9acb4633417be0026448b63247c5ad
   OWNER fence_owner
-
-FUNCTION fence.need_writer() RETURNS void
-  plpgsql STABLE COST 100
-  SET search_path=pg_catalog, pg_temp
-  body e2865c53c8e55b69bbf709da0ca741bc
-  OWNER fence_owner
-  GRANT EXECUTE TO PUBLIC
 
 FUNCTION fence.outcome(xid text, run text) RETURNS text
   plpgsql VOLATILE SECURITY DEFINER COST 100
@@ -682,19 +755,26 @@ FUNCTION fence.probe(p_relation regclass, p_expression text) RETURNS regclass
   SET search_path=pg_catalog, pg_temp
   body 2f6247071127747ebf13753e444cdf5b
   OWNER fence_owner
-  GRANT EXECUTE TO PUBLIC
+  GRANT EXECUTE TO fence_protector
 
 FUNCTION fence.protect(relation regclass, resource text DEFAULT NULL::text, under text DEFAULT NULL::text, per_row text DEFAULT NULL::text, mode text DEFAULT 'enforce'::text, stamp name DEFAULT NULL::name) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body a12836748888a0265c5628f9d5e7e5a4
+  body 7b0787f257485506638d606665aa2d65
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.protect_fault(p_relation regclass, p_resource text, p_under text, p_per_row text, p_mode text, p_stamp name) RETURNS text
+  plpgsql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body cb1c973ce88e438bfda7997a0e0ea620
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
 FUNCTION fence.protect_schema(schema regnamespace, resource text DEFAULT NULL::text, under text DEFAULT NULL::text, per_row text DEFAULT NULL::text, mode text DEFAULT 'enforce'::text, stamp name DEFAULT NULL::name) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body bfdfdc24203dd5cf2a4b1baecac2c0d7
+  body 7aac48f064677c7d2e807b748e53f738
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -712,12 +792,12 @@ FUNCTION fence.publish_all(stages uuid[]) RETURNS TABLE(stage uuid, bucket text,
   OWNER fence_owner
   GRANT EXECUTE TO fence_writer
 
-FUNCTION fence.put_guards(g fence.registry) RETURNS void
+FUNCTION fence.put_guards(p_relation regclass, p_resource text, p_under text, p_per_row text, p_mode text, p_stamp name, p_number integer) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body d0dbdbefaea0e791fff274790cca135b
+  body 243b5c7ad69900d46bf86d7713b477eb
   OWNER fence_owner
-  GRANT EXECUTE TO PUBLIC
+  GRANT EXECUTE TO fence_protector
 
 FUNCTION fence.raise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '00:00:05'::interval, OUT raised boolean, OUT recorded bigint) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
@@ -770,27 +850,33 @@ FUNCTION fence.remember(p_relation regclass) RETURNS void
   SET search_path=pg_catalog, pg_temp
   body f6ab4f59f562044be675acd1d776044f
   OWNER fence_owner
-  GRANT EXECUTE TO PUBLIC
+  GRANT EXECUTE TO fence_protector
 
-FUNCTION fence.remember_schema(p_schema fence.schemas) RETURNS void
+FUNCTION fence.remember_schema(p_schema regnamespace, p_resource text, p_under text, p_per_row text, p_mode text, p_stamp name) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 2498e45a68d09537446029a2203c2a0c
+  body 6fdac47042264c3097154716bca50d59
   OWNER fence_owner
-  GRANT EXECUTE TO PUBLIC
+  GRANT EXECUTE TO fence_protector
 
 FUNCTION fence.replicates() RETURNS boolean
   sql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 851050c8f0dc0115cc9236fdf9d0f7e2
+  body c99cd7e91ecab4a5dc8d1dc2d5c81d2c
+  OWNER fence_owner
+
+FUNCTION fence.replicates(p_relation oid, p_operation text) RETURNS boolean
+  sql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 230961b32950bb1956a6f488718688ea
   OWNER fence_owner
 
 FUNCTION fence.report() RETURNS trigger
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 68da4ae5a855b3b9a8041ce5bd92e6ac
+  body eb06a4e998be3c6aaabfd57de26d2fca
   OWNER fence_owner
-  GRANT EXECUTE TO fence_writer
+  GRANT EXECUTE TO fence_protector
 
 FUNCTION fence.resource_fault(p_resource text) RETURNS text
   plpgsql IMMUTABLE PARALLEL SAFE COST 100
@@ -864,12 +950,12 @@ FUNCTION fence.text_fault(p_expression text) RETURNS text
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
-FUNCTION fence.tidy() RETURNS void
+FUNCTION fence.tidy(p_but integer DEFAULT NULL::integer) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 05acb08b5993fca941f03cec2feaab68
+  body 8f0c477c18bbdc039541020f280960d8
   OWNER fence_owner
-  GRANT EXECUTE TO PUBLIC
+  GRANT EXECUTE TO fence_protector
 
 FUNCTION fence.try_settings(p_needed text) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
@@ -893,21 +979,21 @@ FUNCTION fence.unescape_otherwise(p_escaped text) RETURNS text
 FUNCTION fence.uninstall_event_triggers() RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body c3365ac6696fc87fbad3f9c353d3a01c
+  body e6c30d9ae0c17a8646c4fef810cd6878
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
 FUNCTION fence.unprotect(relation regclass) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body a0c50117bd4b8bfe75bee19e591f0641
+  body 54f261e79d893b5a20f0de3c1ba17665
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
 FUNCTION fence.unprotect_schema(schema regnamespace) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 77a0a2a76d58706ca5459feff85dbacd
+  body a5f7eef360e818c17ac6a9bcbb637a9a
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -964,6 +1050,20 @@ FUNCTION fence.view_fault(p_view regclass) RETURNS text
   sql STABLE COST 100
   SET search_path=pg_catalog, pg_temp
   body d1d661987ace46fb63cc9d09bf96669f
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.wanted(p_relation regclass) RETURNS fence.registry
+  plpgsql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body ac35e5050dd33c051f0550ed27c924c9
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.wants_guards(p_relation regclass) RETURNS boolean
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body a746d9727abe7c98cf8145e25091549e
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 

@@ -12,7 +12,7 @@ func events(t *testing.T) (w world, owner *pgx.Conn) {
 	t.Helper()
 	w = setup(t)
 	w.exec(t, `SELECT fence.install_event_triggers(), fence.install_event_triggers()`) // again is success
-	owner = connect(t, w.pg.As(t, "fence_writer"))
+	owner = connect(t, w.pg.As(t, "fence_protector"))
 	w.exec(t, `CREATE SCHEMA own AUTHORIZATION `+pgx.Identifier{owner.Config().User}.Sanitize())
 	for _, sql := range []string{
 		`SET search_path = own`,
@@ -105,10 +105,10 @@ func TestEventTriggersRefuseWhatWeakens(t *testing.T) {
 			t.Fatalf("%s: uncovered: %s", sql, got)
 		}
 	}
-	// Who is no fence_writer is told what to ask for.
+	// Who is no fence_protector is told what to ask for.
 	w.exec(t, `CREATE SCHEMA s; SELECT fence.protect_schema('s', under => 's/'); GRANT ALL ON SCHEMA s TO PUBLIC`)
 	_, err := connect(t, w.pg.OtherURL).Exec(t.Context(), `CREATE TABLE s.t (id int)`)
-	if wantCode(t, err, "42501"); !strings.Contains(refusalOf(t, err).Hint, "GRANT fence_writer") {
+	if wantCode(t, err, "42501"); !strings.Contains(refusalOf(t, err).Hint, "GRANT fence_protector") {
 		t.Error(err)
 	}
 	_, err = owner.Exec(t.Context(), `SELECT fence.install_event_triggers()`)
@@ -118,4 +118,56 @@ func TestEventTriggersRefuseWhatWeakens(t *testing.T) {
 	if err := statement(`ALTER TABLE plain DISABLE TRIGGER fence_guard`)(t.Context(), owner); err != nil {
 		t.Error(err)
 	}
+}
+
+// A guard reads columns by their names. So nobody gives such a name to another column, nor takes it away.
+func TestEventTriggersRefuseAnotherColumnUnderAGuardsName(t *testing.T) {
+	t.Parallel()
+	w, owner := events(t)
+	run(t, owner, `CREATE TABLE swapped (id int, other int, stamp bigint, stamped bigint); CREATE TABLE part (LIKE swapped) PARTITION BY RANGE (other)`,
+		`CREATE TABLE part1 PARTITION OF part FOR VALUES FROM (0) TO (9)`, `CREATE TYPE typed AS (id int, other int); CREATE TABLE of_type OF typed`,
+		`SELECT fence.protect('swapped', per_row => $$'docs/' || id$$, stamp => 'stamp'), fence.protect('part', per_row => $$'docs/' || id$$)`,
+		`SELECT fence.protect('of_type', per_row => $$'docs/' || id$$)`)
+	for _, sql := range []string{
+		`ALTER TABLE swapped RENAME id TO old`, `ALTER TABLE part RENAME COLUMN id TO old`, `ALTER TABLE swapped DROP COLUMN id`,
+		`ALTER TABLE swapped RENAME stamp TO old`, `ALTER TABLE swapped DROP COLUMN stamp`,
+		`DO $$ BEGIN ALTER TABLE swapped RENAME id TO old; ALTER TABLE swapped RENAME other TO id; END $$`,
+		`ALTER TYPE typed RENAME ATTRIBUTE id TO old CASCADE`,
+	} {
+		if err := statement(sql)(t.Context(), owner); err == nil {
+			t.Errorf("done: %s", sql)
+		} else {
+			wantCode(t, err, "55000")
+		}
+	}
+	run(t, owner, `ALTER TABLE swapped RENAME other TO another`, `ALTER TABLE swapped ADD COLUMN more int`, `COMMENT ON COLUMN swapped.id IS 'of the document'`,
+		`ALTER TABLE swapped ALTER COLUMN id SET NOT NULL`)
+	if got := uncovered(t, w); got != "" {
+		t.Errorf("uncovered: %s", got)
+	}
+	// Without event triggers, a column that is missing is listed.
+	w.exec(t, `SELECT fence.uninstall_event_triggers(); ALTER TABLE own.swapped RENAME id TO old`)
+	if got := uncovered(t, w); !strings.Contains(got, "own.swapped: its guard reads the column id, which is not there") {
+		t.Errorf("uncovered: %s", got)
+	}
+}
+
+// A child is written through each of its parents, whatever their order.
+func TestEventTriggersRefuseAChildOfAnUnprotectedParentToo(t *testing.T) {
+	t.Parallel()
+	_, owner := events(t)
+	run(t, owner, `CREATE TABLE free (id int, stamp bigint); CREATE TABLE late () INHERITS (free); SELECT fence.protect_schema('own', under => 'own/')`,
+		`SELECT fence.unprotect('free')`)
+	for _, sql := range []string{
+		`CREATE TABLE c () INHERITS (free, plain)`, `CREATE TABLE c () INHERITS (plain, free)`, `ALTER TABLE late INHERIT plain`,
+		`CREATE TABLE c () INHERITS (plain); ALTER TABLE c INHERIT free`, `ALTER TABLE plain INHERIT free`,
+	} {
+		if err := statement(sql)(t.Context(), owner); err == nil {
+			t.Errorf("done: %s", sql)
+		} else {
+			wantCode(t, err, "55000")
+		}
+	}
+	run(t, owner, `CREATE TABLE c () INHERITS (plain)`)
+
 }

@@ -222,10 +222,10 @@ func TestOnlyTheOwnerMayProtect(t *testing.T) {
 	login := pgx.Identifier{owner.Config().User}.Sanitize()
 	w.exec(t, `ALTER TABLE work OWNER TO `+login)
 	_, err := owner.Exec(t.Context(), `SELECT fence.protect('work', resource => 'mine')`)
-	if wantCode(t, err, "42501"); !strings.Contains(refusalOf(t, err).Hint, "GRANT fence_writer TO "+owner.Config().User) {
+	if wantCode(t, err, "42501"); !strings.Contains(refusalOf(t, err).Hint, "GRANT fence_protector TO "+owner.Config().User) {
 		t.Errorf("it does not say what to grant: %v", err)
 	}
-	w.exec(t, `GRANT fence_writer TO `+login)
+	w.exec(t, `GRANT fence_protector TO `+login)
 	for _, sql := range []string{`SELECT fence.protect('work', resource => 'mine')`, `SELECT * FROM fence.protected, fence.uncovered`, `SELECT fence.unprotect('work')`} {
 		if _, err := owner.Exec(t.Context(), sql); err != nil {
 			t.Errorf("the owner: %s: %v", sql, err)

@@ -8,10 +8,10 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// ownerOf is a login that is fence_writer and owns the schema own, as owners of tables are.
+// ownerOf is a login that is fence_protector and owns the schema own, as owners of tables are.
 func ownerOf(t *testing.T, w world) *pgx.Conn {
 	t.Helper()
-	conn := connect(t, w.pg.As(t, "fence_writer"))
+	conn := connect(t, w.pg.As(t, "fence_protector"))
 	w.exec(t, `CREATE SCHEMA own AUTHORIZATION `+pgx.Identifier{conn.Config().User}.Sanitize())
 	w.exec(t, `GRANT USAGE ON SCHEMA own TO PUBLIC`)
 	run(t, conn, `SET search_path = own`)

@@ -86,8 +86,8 @@ func TestTheRegistryForgetsForTheOwnerOnly(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.exec(t, `DROP TRIGGER fence_guard ON work`)
-	stranger := connect(t, w.pg.WriterURL)
-	if _, err := stranger.Exec(t.Context(), `SELECT fence.forget('work'), fence.remember('work'), fence.unprotect('work')`); err != nil {
+	stranger := connect(t, w.pg.As(t, "fence_protector"))
+	if _, err := stranger.Exec(t.Context(), `SELECT fence.leave('work'), fence.remember('work'), fence.unprotect('work')`); err != nil {
 		t.Fatal(err)
 	}
 	if got := uncovered(t, w); !strings.Contains(got, "was dropped") {
@@ -123,6 +123,46 @@ func TestASubscriptionPassesTheGuard(t *testing.T) {
 	for _, options := range []string{"", "-c session_replication_role=replica"} { // nobody else passes
 		_, err := connect(t, w.pg.URL, options).Exec(t.Context(), `TRUNCATE shared`)
 		wantCode(t, err, "ZF002")
+	}
+}
+
+// The worker passes for what is published. A trigger of the subscriber's own that it fires writes as anybody does.
+func TestASubscribersOwnTriggerNeedsAGrant(t *testing.T) {
+	t.Parallel()
+	publisher, w := setup(t), setup(t)
+	for _, w := range []world{publisher, w} {
+		w.exec(t, `CREATE TABLE shared (id int PRIMARY KEY); CREATE TABLE too (id int PRIMARY KEY)`)
+	}
+	slot := "s_" + publisher.pg.Database
+	publisher.exec(t, `INSERT INTO shared VALUES (1); CREATE PUBLICATION p FOR TABLE shared, too`)
+	publisher.exec(t, `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, slot)
+	t.Cleanup(func() { dropSlot(t, publisher, slot) })
+	w.exec(t, `CREATE TABLE other (id int); CREATE TABLE said (code text); CREATE SEQUENCE refusals`)
+	w.exec(t, `SELECT fence.protect('shared', resource => 'shared'), fence.protect('too', resource => 'too'), fence.protect('other', resource => 'other')`)
+	w.exec(t, `CREATE FUNCTION echo() RETURNS trigger LANGUAGE plpgsql AS $$
+		DECLARE sql text;
+		BEGIN
+		  FOREACH sql IN ARRAY ARRAY['INSERT INTO public.other VALUES (1)', 'INSERT INTO public.too VALUES (7)', 'TRUNCATE public.too', 'UPDATE public.other SET id = 2'] LOOP
+		    BEGIN
+		      EXECUTE sql;
+		      INSERT INTO public.said VALUES ('passed: ' || sql);
+		    EXCEPTION WHEN SQLSTATE 'ZF002' THEN PERFORM nextval('public.refusals');
+		    END;
+		  END LOOP;
+		  RETURN new;
+		END $$`)
+	w.exec(t, `CREATE TRIGGER echo AFTER INSERT ON shared FOR EACH ROW EXECUTE FUNCTION echo(); ALTER TABLE shared ENABLE ALWAYS TRIGGER echo`)
+	w.exec(t, `CREATE SUBSCRIPTION s CONNECTION '`+publisher.pg.URL+`' PUBLICATION p WITH (create_slot = false, slot_name = '`+slot+`')`)
+	t.Cleanup(func() { dropSubscription(t, w) })
+	w.waitFor(t, "the copy is done", `SELECT count(*) = 1 FROM shared`)
+	w.waitFor(t, "changes are applied", `SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel`)
+	publisher.exec(t, `INSERT INTO shared VALUES (2)`)
+	w.waitFor(t, "a row is applied", `SELECT count(*) = 2 FROM shared`)
+	if got := value[string](t, w, `SELECT coalesce(string_agg(code, '; '), '') FROM said`); got != "" {
+		t.Error(got)
+	}
+	if n := value[int](t, w, `SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM refusals`); n < 8 {
+		t.Errorf("%d refusals, want 8", n)
 	}
 }
 

@@ -152,6 +152,7 @@ func TestReadinessWantsAWriterAndNoMore(t *testing.T) {
 		"superuser":         {pg.URL, "may do more"},
 		"gateway as well":   {pg.As(t, "fence_writer", "fence_gateway"), "may do more"},
 		"owner as well":     {pg.As(t, "fence_writer", "fence_owner"), "may do more"},
+		"may protect":       {pg.As(t, "fence_writer", "fence_protector"), "may do more"},
 		"gateway, no write": {pg.GatewayURL, "not in fence_writer"},
 		"may signal":        {pg.As(t, "fence_writer", "pg_signal_backend"), "pg_signal_backend"},
 		"may write files":   {pg.As(t, "fence_writer", "pg_write_server_files"), "pg_write_server_files"},

@@ -279,7 +279,7 @@ const sqlRoles = `SELECT pg_has_role(current_user, 'fence_writer', 'USAGE'), con
          CASE WHEN rolcreaterole THEN 'may make roles' END,
          (SELECT 'is in ' || string_agg(g.rolname, ' and ' ORDER BY g.rolname) FROM pg_roles g
            WHERE NOT me.rolsuper AND pg_has_role(current_user, g.oid, 'MEMBER')
-             AND g.rolname IN ('fence_owner', 'fence_gateway', 'pg_signal_backend', 'pg_read_server_files', 'pg_write_server_files',
+             AND g.rolname IN ('fence_owner', 'fence_gateway', 'fence_protector', 'pg_signal_backend', 'pg_read_server_files', 'pg_write_server_files',
                                'pg_execute_server_program', 'pg_write_all_data')),
          (SELECT 'owns the guarded ' || min(c.oid::regclass::text) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_proc p ON p.oid = t.tgfoid
            WHERE NOT me.rolsuper AND NOT t.tgisinternal AND p.pronamespace = to_regnamespace('fence') AND pg_has_role(current_user, c.relowner, 'MEMBER')

@@ -119,11 +119,11 @@ WITH ours AS (
                 CASE WHEN r.rolcreaterole THEN ' CREATEROLE' END, CASE WHEN r.rolcreatedb THEN ' CREATEDB' END,
                 CASE WHEN r.rolbypassrls THEN ' BYPASSRLS' END, CASE WHEN r.rolreplication THEN ' REPLICATION' END,
                 CASE WHEN NOT r.rolinherit THEN ' NOINHERIT' END)
-    FROM pg_roles r WHERE r.rolname IN ('fence_owner', 'fence_writer', 'fence_gateway')
+    FROM pg_roles r WHERE r.rolname IN ('fence_owner', 'fence_writer', 'fence_gateway', 'fence_protector')
   UNION ALL
   SELECT '', 0, m.member, 1, 0, format('MEMBER OF %I%s', r.rolname, CASE WHEN m.admin_option THEN ' WITH ADMIN OPTION' END)
     FROM pg_auth_members m JOIN pg_roles r ON r.oid = m.roleid
-   WHERE m.member::regrole::text IN ('fence_owner', 'fence_writer', 'fence_gateway')
+   WHERE m.member::regrole::text IN ('fence_owner', 'fence_writer', 'fence_gateway', 'fence_protector')
   UNION ALL
   SELECT '~', 7, e.oid, 0, 0, format('EVENT TRIGGER %I ON %s EXECUTE FUNCTION %s', e.evtname, e.evtevent, e.evtfoid::regproc) FROM pg_event_trigger e
   UNION ALL

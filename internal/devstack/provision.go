@@ -57,18 +57,21 @@ func provision(ctx context.Context, serverURL string, n names) (urls, error) {
 		return urls{}, err
 	}
 	for _, l := range []struct {
-		login, password, group string
-		url                    *string
+		login, password string
+		groups          []string
+		url             *string
 	}{
-		{n.people, n.password, "fence_writer", &u.people},
-		{n.gateway, rand.Text(), "fence_gateway", &u.gateway},
-		{n.sql, rand.Text(), "fence_writer", &u.sql},
+		{n.people, n.password, []string{"fence_writer", "fence_protector"}, &u.people},
+		{n.gateway, rand.Text(), []string{"fence_gateway"}, &u.gateway},
+		{n.sql, rand.Text(), []string{"fence_writer"}, &u.sql},
 	} {
 		if err := ensureLogin(ctx, server, l.login, l.password); err != nil {
 			return urls{}, err
 		}
-		if err := grant(ctx, server, l.group, l.login); err != nil {
-			return urls{}, err
+		for _, group := range l.groups {
+			if err := grant(ctx, server, group, l.login); err != nil {
+				return urls{}, err
+			}
 		}
 		if *l.url, err = withDatabase(serverURL, n.database, url.UserPassword(l.login, l.password)); err != nil {
 			return urls{}, err

@@ -2,8 +2,6 @@ package doctor
 
 import (
 	"context"
-	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -11,7 +9,7 @@ import (
 const sqlRoles = `SELECT w.role, r.oid IS NOT NULL, coalesce(r.rolcanlogin, false), coalesce(r.rolsuper, false),
        coalesce(pg_has_role(r.oid, 'USAGE'), false),
        w.role <> 'fence_owner' AND coalesce(pg_has_role(r.oid, (SELECT oid FROM pg_roles WHERE rolname = 'fence_owner'), 'MEMBER'), false)
-  FROM unnest(ARRAY['fence_owner', 'fence_writer', 'fence_gateway']) w(role) LEFT JOIN pg_roles r ON r.rolname = w.role`
+  FROM unnest(ARRAY['fence_owner', 'fence_writer', 'fence_gateway', 'fence_protector']) w(role) LEFT JOIN pg_roles r ON r.rolname = w.role`
 
 type role struct {
 	Name                                           string
@@ -40,7 +38,7 @@ func checkRoles(ctx context.Context, conn *pgx.Conn) []Finding {
 		}
 	}
 	if len(found) == 0 {
-		found = []Finding{ok(check, "fence_owner, fence_writer and fence_gateway are as migrated")}
+		found = []Finding{ok(check, "fence_owner, fence_writer, fence_gateway and fence_protector are as migrated")}
 	}
 	if !ours["fence_gateway"] {
 		found = append(found, warn("postgresql.login", "this login is not in fence_gateway, so a gateway can't run as it", "For the gateway's login: GRANT fence_gateway TO …;"))
@@ -87,7 +85,8 @@ func checkWriters(ctx context.Context, conn *pgx.Conn) []Finding {
 const sqlPrivileges = `
 WITH needs (role, name) AS (
   SELECT 'fence_gateway', unnest(ARRAY['arm', 'raise', 'drain', 'raise_all', 'drain_all', 'revoke', 'raise_epoch', 'check_issued', 'beat', 'identity', 'outcome'])
-  UNION ALL SELECT 'fence_writer', unnest(ARRAY['use', 'check', 'guard', 'guard_rows', 'report', 'server_run', 'outcome', 'identity'])
+  UNION ALL SELECT 'fence_writer', unnest(ARRAY['use', 'check', 'server_run', 'outcome', 'identity'])
+  UNION ALL SELECT 'fence_protector', unnest(ARRAY['guard', 'guard_rows', 'report', 'make_rows', 'make_counter', 'remember', 'leave'])
   UNION ALL SELECT 'fence_owner', unnest(ARRAY['invalidate_all', 'drain_invalidated'])
 ), who AS (
   SELECT 0::oid AS role, 'everybody' AS name, 'PUBLIC' AS sql UNION ALL SELECT oid, rolname, quote_ident(rolname) FROM pg_roles
@@ -134,7 +133,7 @@ SELECT format('%s may not call %s', n.role, p.oid::regprocedure), format('GRANT 
   JOIN pg_roles r ON r.rolname = n.role WHERE NOT has_function_privilege(r.oid, p.oid, 'EXECUTE')
 UNION ALL
 SELECT format('%s may not use the schema fence', r.rolname), 'GRANT USAGE ON SCHEMA fence TO PUBLIC;'
-  FROM pg_roles r WHERE r.rolname IN ('fence_writer', 'fence_gateway') AND NOT has_schema_privilege(r.oid, 'fence'::regnamespace, 'USAGE')
+  FROM pg_roles r WHERE r.rolname IN ('fence_writer', 'fence_gateway', 'fence_protector') AND NOT has_schema_privilege(r.oid, 'fence'::regnamespace, 'USAGE')
 ORDER BY 1`
 
 type fault struct{ Found, Do string }
@@ -168,42 +167,4 @@ func checkSignal(ctx context.Context, conn *pgx.Conn) Finding {
 			"As a superuser, or as what your provider gives for one: GRANT pg_signal_backend TO fence_owner;")
 	}
 	return ok(check, "fence_owner may end stale transactions")
-}
-
-// Both are looked for by what they call and when, since their names can be changed; one that is called for some commands only is none.
-const sqlEventTriggers = `SELECT p.proname::text, coalesce(e.evtname::text, ''), coalesce(e.evtenabled::text, '')
-  FROM pg_proc p LEFT JOIN pg_event_trigger e ON e.evtfoid = p.oid
-   AND e.evttags IS NULL AND e.evtevent = CASE p.proname WHEN 'keep_dropped' THEN 'sql_drop' ELSE 'ddl_command_end' END
- WHERE p.pronamespace = 'fence'::regnamespace AND p.prorettype = 'event_trigger'::regtype ORDER BY 1`
-
-type eventTrigger struct{ Calls, Name, Enabled string }
-
-func checkEventTriggers(ctx context.Context, conn *pgx.Conn) Finding {
-	const check = "postgresql.event-triggers"
-	triggers, err := collect[eventTrigger](ctx, conn, sqlEventTriggers)
-	if err != nil {
-		return unseen(check, err)
-	}
-	var names, missing, weak []string
-	for _, t := range triggers {
-		switch {
-		case t.Name == "":
-			missing = append(missing, "the one that calls fence."+t.Calls)
-			continue
-		case t.Enabled != "A":
-			weak = append(weak, t.Name)
-		}
-		names = append(names, t.Name)
-	}
-	const install = "As a superuser, or as what your provider gives for one: fencegate fence events install"
-	switch {
-	case len(names) == 0:
-		return warn(check, "none: a table's owner can take a guard off, and new partitions come without one, until somebody looks at fence.uncovered",
-			install+". Without: look regularly with fencegate fence uncovered.")
-	case len(missing) > 0:
-		return fail(check, "missing: "+strings.Join(missing, ", "), install)
-	case len(weak) > 0:
-		return fail(check, "disabled, or not in every session (ENABLE ALWAYS): "+strings.Join(weak, ", "), fmt.Sprintf("ALTER EVENT TRIGGER %s ENABLE ALWAYS;", pgx.Identifier{weak[0]}.Sanitize()))
-	}
-	return ok(check, "%s", strings.Join(names, ", "))
 }

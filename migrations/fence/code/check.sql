@@ -311,11 +311,24 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.fast_check(text, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Whether this is a worker of logical replication, which applies what a publisher's fence has judged. No client can be one.
+-- Whether this is a worker of logical replication at its own work, and not a trigger of the subscriber's that it fires. No client
+-- can be one.
 CREATE OR REPLACE FUNCTION fence.replicates() RETURNS boolean LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-  SELECT EXISTS (SELECT FROM pg_stat_get_subscription(NULL) s WHERE s.pid = pg_backend_pid())
+  SELECT pg_trigger_depth() = 1 AND EXISTS (SELECT FROM pg_stat_get_subscription(NULL) s WHERE s.pid = pg_backend_pid())
 $$;
 REVOKE ALL ON FUNCTION fence.replicates() FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Whether a statement is one that such a worker gives, and a publisher's fence has judged: the first copy of a table into it, and
+-- TRUNCATE of a table of its subscription or of what is below one. Rows that it applies fire no statement trigger, so any
+-- other statement there is one of the subscriber's own, such as that of a function in a column's default.
+CREATE OR REPLACE FUNCTION fence.replicates(p_relation oid, p_operation text) RETURNS boolean LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT pg_trigger_depth() = 1 AND EXISTS (
+    SELECT FROM pg_stat_get_subscription(NULL) s JOIN pg_subscription_rel r ON r.srsubid = s.subid
+     WHERE s.pid = pg_backend_pid()
+       AND CASE p_operation WHEN 'INSERT' THEN r.srrelid = p_relation AND s.relid = p_relation
+                            WHEN 'TRUNCATE' THEN r.srrelid = p_relation OR r.srrelid IN (SELECT fence.ancestors(p_relation)) END)
+$$;
+REVOKE ALL ON FUNCTION fence.replicates(oid, text) FROM PUBLIC, fence_writer, fence_gateway;
 
 -- The guard of a table, see fence.protect: a statement trigger with the arguments (resource) or ('', prefix).
 CREATE OR REPLACE FUNCTION fence.guard() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
@@ -334,10 +347,10 @@ BEGIN
     RETURN NULL;
   END IF;
   v := fence.verify_slowly(needed);
-  IF v.state IS NULL OR v.state OPERATOR(pg_catalog.=) 'ZF002' AND fence.replicates() THEN
+  IF v.state IS NULL OR v.state OPERATOR(pg_catalog.=) 'ZF002' AND fence.replicates(tg_relid, tg_op) THEN
     RETURN NULL;
   END IF;
   RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
 END $$;
-REVOKE ALL ON FUNCTION fence.guard() FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION fence.guard() TO fence_writer;
+REVOKE ALL ON FUNCTION fence.guard() FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
+GRANT EXECUTE ON FUNCTION fence.guard() TO fence_protector;

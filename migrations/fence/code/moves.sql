@@ -24,8 +24,8 @@ DECLARE
 BEGIN
   RETURN NULL;
 END $$;
-REVOKE ALL ON FUNCTION fence.mark_move() FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION fence.mark_move() TO fence_writer;
+REVOKE ALL ON FUNCTION fence.mark_move() FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
+GRANT EXECUTE ON FUNCTION fence.mark_move() TO fence_protector;
 
 -- Makes moved_N, the trigger after each row of a partition. Its arguments are those of rows_N, and it keeps to the same rules.
 CREATE OR REPLACE FUNCTION fence.make_moved(p_number integer, p_stamp text) RETURNS void LANGUAGE plpgsql VOLATILE

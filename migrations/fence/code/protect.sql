@@ -83,6 +83,26 @@ CREATE OR REPLACE VIEW fence.protected AS
 REVOKE ALL ON fence.protected FROM PUBLIC, fence_writer, fence_gateway;
 GRANT SELECT ON fence.protected TO PUBLIC;
 
+-- Whoever puts a guard on a table, or takes it off, is fence_protector: nobody else may use what guards call.
+CREATE OR REPLACE FUNCTION fence.need_protector() RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF NOT has_function_privilege('fence.guard()', 'EXECUTE') THEN
+    RAISE EXCEPTION 'fence.protect: % may not use fence.guard', current_user USING ERRCODE = 'insufficient_privilege',
+      HINT = format('The owner of a protected table is fence_protector: GRANT fence_protector TO %I;', current_user);
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION fence.need_protector() FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.need_protector() TO PUBLIC;
+
+-- The columns that a table's guards read by name.
+CREATE OR REPLACE FUNCTION fence.columns_read(p_number integer, p_stamp name) RETURNS SETOF name LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+  SELECT unnest(p.proargnames)::name FROM pg_proc p WHERE p.pronamespace = 'fence'::regnamespace AND p.proname = 'resource_of_' || p_number
+  UNION SELECT p_stamp WHERE p_stamp IS NOT NULL
+$$;
+REVOKE ALL ON FUNCTION fence.columns_read(integer, name) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.columns_read(integer, name) TO PUBLIC;
+
 -- Puts a table's guard into the registry. It states what is so, whoever calls.
 CREATE OR REPLACE FUNCTION fence.remember(p_relation regclass) RETURNS void LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
@@ -92,98 +112,112 @@ SET search_path = pg_catalog, pg_temp AS $$
   ON CONFLICT (relation) DO UPDATE SET resource = EXCLUDED.resource, under = EXCLUDED.under, per_row = EXCLUDED.per_row, mode = EXCLUDED.mode,
     stamp = EXCLUDED.stamp, number = EXCLUDED.number;
 $$;
-REVOKE ALL ON FUNCTION fence.remember(regclass) FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION fence.remember(regclass) TO PUBLIC;
+REVOKE ALL ON FUNCTION fence.remember(regclass) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
+GRANT EXECUTE ON FUNCTION fence.remember(regclass) TO fence_protector;
 
--- Takes a table out of the registry, for its owner. Before its guard is taken off: whoever watches over the guards goes by this.
-CREATE OR REPLACE FUNCTION fence.forget(p_relation regclass) RETURNS void LANGUAGE sql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS $$
-  DELETE FROM fence.registry r
-   WHERE r.relation = p_relation AND EXISTS (SELECT FROM pg_class c WHERE c.oid = p_relation AND pg_has_role(session_user, c.relowner, 'MEMBER'))
+-- The guards on a table: every trigger that calls what a guard calls.
+CREATE OR REPLACE FUNCTION fence.guards_of(p_relation regclass) RETURNS SETOF name LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT t.tgname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+   WHERE t.tgrelid = p_relation AND p.pronamespace = 'fence'::regnamespace AND p.proname ~ '^(guard|guard_rows|report|mark_move|(rows|stamp|moved)_[0-9]+)$'
 $$;
-REVOKE ALL ON FUNCTION fence.forget(regclass) FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION fence.forget(regclass) TO PUBLIC;
+REVOKE ALL ON FUNCTION fence.guards_of(regclass) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.guards_of(regclass) TO PUBLIC;
+
+-- Takes a table out of the registry, for its owner, before its guards are taken off: the event triggers go by the registry. At
+-- the end of the transaction all guards have to be gone (fence.has_left), so nobody takes off a part of them in this way.
+CREATE OR REPLACE FUNCTION fence.leave(p_relation regclass) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF EXISTS (SELECT FROM pg_class c WHERE c.oid = p_relation AND pg_has_role(session_user, c.relowner, 'MEMBER')) THEN
+    DELETE FROM fence.registry r WHERE r.relation = p_relation;
+    IF FOUND THEN
+      SET CONSTRAINTS fence.has_left DEFERRED;   -- whatever the session chose for all
+      INSERT INTO fence.leaving (relation) VALUES (p_relation) ON CONFLICT DO NOTHING;
+    END IF;
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION fence.leave(regclass) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
+GRANT EXECUTE ON FUNCTION fence.leave(regclass) TO fence_protector;
+
+-- At the end of a transaction in which a table left the registry: it is back, or none of its guards is there.
+CREATE OR REPLACE FUNCTION fence.has_left() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  DELETE FROM fence.leaving l WHERE l.relation = new.relation;
+  IF NOT EXISTS (SELECT FROM fence.registry r WHERE r.relation = new.relation) AND EXISTS (SELECT FROM fence.guards_of(new.relation)) THEN
+    RAISE EXCEPTION 'some guards of % are still there', new.relation::regclass USING ERRCODE = 'object_not_in_prerequisite_state',
+      HINT = format('To end the protection: SELECT fence.unprotect(%L);', new.relation::regclass);
+  END IF;
+  RETURN NULL;
+END $$;
+REVOKE ALL ON FUNCTION fence.has_left() FROM PUBLIC, fence_writer, fence_gateway;
 
 -- Removes the guards. Runs with the caller's rights: PostgreSQL lets the table's owner do it, and nobody else.
 CREATE OR REPLACE FUNCTION fence.unprotect(relation regclass) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  t record;
+  member regclass;
+  guard name;
 BEGIN
-  FOR t IN SELECT m.member FROM fence.family(relation) m(member) LOOP
-    PERFORM fence.forget(t.member);
-  END LOOP;
-  FOR t IN SELECT x.tgrelid::regclass AS relation, x.tgname AS name FROM pg_trigger x JOIN pg_proc p ON p.oid = x.tgfoid
-            WHERE x.tgrelid IN (SELECT fence.family(unprotect.relation)) AND p.pronamespace = 'fence'::regnamespace
-              AND p.proname ~ '^(guard|guard_rows|report|mark_move|(rows|stamp|moved)_[0-9]+)$' LOOP
-    EXECUTE format('DROP TRIGGER %I ON %s', t.name, t.relation);
+  PERFORM fence.need_protector();
+  PERFORM fence.leave(m) FROM fence.family(relation) m;
+  FOR member, guard IN SELECT m, g FROM fence.family(relation) m, fence.guards_of(m) g LOOP
+    EXECUTE format('DROP TRIGGER %I ON %s', guard, member);
   END LOOP;
   PERFORM fence.tidy();
 END $$;
 REVOKE ALL ON FUNCTION fence.unprotect(regclass) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.unprotect(regclass) TO PUBLIC;
 
--- Whoever puts a guard on a table may use what it calls.
-CREATE OR REPLACE FUNCTION fence.need_writer() RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-  IF NOT has_function_privilege('fence.guard()', 'EXECUTE') THEN
-    RAISE EXCEPTION 'fence.protect: % may not use fence.guard', current_user USING ERRCODE = 'insufficient_privilege',
-      HINT = format('The owner of a protected table is fence_writer: GRANT fence_writer TO %I;', current_user);
-  END IF;
-END $$;
-REVOKE ALL ON FUNCTION fence.need_writer() FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION fence.need_writer() TO PUBLIC;
-
 -- Puts the guards on one table, as described by what its row in fence.registry will hold. With the caller's rights.
-CREATE OR REPLACE FUNCTION fence.put_guards(g fence.registry) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+-- fence.install_event_triggers copies this text: it calls nothing of this schema, and what it is given reaches commands by %I or %L.
+CREATE OR REPLACE FUNCTION fence.put_guards(p_relation regclass, p_resource text, p_under text, p_per_row text, p_mode text, p_stamp name, p_number integer)
+RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  kind "char" := (SELECT c.relkind FROM pg_class c WHERE c.oid = g.relation);
-  stamped boolean := g.stamp IS NOT NULL AND g.mode = 'enforce';
-  needed text := CASE WHEN g.per_row IS NULL THEN coalesce(g.resource, g.under || '*') ELSE '' END;
-  rows text := format('FOR EACH STATEMENT EXECUTE FUNCTION fence.rows_%s(%L, %L, %L)', g.number, g.mode, needed, CASE WHEN stamped THEN g.stamp ELSE '' END);
+  kind "char" := (SELECT c.relkind FROM pg_class c WHERE c.oid = p_relation);
+  stamped boolean := p_stamp IS NOT NULL AND p_mode = 'enforce';
+  needed text := CASE WHEN p_per_row IS NULL THEN coalesce(p_resource, p_under || '*') ELSE '' END;
+  rows text := format('FOR EACH STATEMENT EXECUTE FUNCTION fence.rows_%s(%L, %L, %L)', p_number, p_mode, needed, CASE WHEN stamped THEN p_stamp ELSE '' END);
   made text[] := '{fence_guard}';
 BEGIN
   IF kind NOT IN ('r', 'p', 'v') THEN
-    RAISE EXCEPTION 'fence.protect: % is no ordinary table, so it can''t be guarded here', g.relation USING ERRCODE = 'wrong_object_type',
+    RAISE EXCEPTION 'fence.protect: % is no ordinary table, so it can''t be guarded here', p_relation USING ERRCODE = 'wrong_object_type',
       HINT = 'A foreign table is protected where it lives.';
   END IF;
   EXECUTE format('CREATE TRIGGER fence_guard BEFORE INSERT OR UPDATE OR DELETE %s ON %s FOR EACH STATEMENT EXECUTE FUNCTION %s',
-    CASE WHEN kind <> 'v' THEN 'OR TRUNCATE' END, g.relation,
-    CASE WHEN g.mode = 'report' THEN format('fence.report(%L, %L, %L, %L, %L)', coalesce(g.resource, ''), coalesce(g.under, ''), coalesce(g.per_row, ''), g.number, coalesce(g.stamp, ''))
-         WHEN g.per_row IS NOT NULL THEN format('fence.guard_rows(%L, %L)', g.per_row, g.number)
-         WHEN g.resource IS NOT NULL THEN format('fence.guard(%L)', g.resource)
-         ELSE format('fence.guard('''', %L)', g.under) END);
+    CASE WHEN kind <> 'v' THEN 'OR TRUNCATE' END, p_relation,
+    CASE WHEN p_mode = 'report' THEN format('fence.report(%L, %L, %L, %L, %L)', coalesce(p_resource, ''), coalesce(p_under, ''), coalesce(p_per_row, ''), p_number, coalesce(p_stamp, ''))
+         WHEN p_per_row IS NOT NULL THEN format('fence.guard_rows(%L, %L)', p_per_row, p_number)
+         WHEN p_resource IS NOT NULL THEN format('fence.guard(%L)', p_resource)
+         ELSE format('fence.guard('''', %L)', p_under) END);
   IF kind = 'v' THEN
-    PERFORM fence.remember(g.relation);
     RETURN;
   END IF;
-  IF g.per_row IS NOT NULL OR stamped THEN
-    EXECUTE format('CREATE TRIGGER fence_insert AFTER INSERT ON %s REFERENCING NEW TABLE AS new_rows %s', g.relation, rows);
-    EXECUTE format('CREATE TRIGGER fence_update AFTER UPDATE ON %s REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows %s', g.relation, rows);
+  IF p_per_row IS NOT NULL OR stamped THEN
+    EXECUTE format('CREATE TRIGGER fence_insert AFTER INSERT ON %s REFERENCING NEW TABLE AS new_rows %s', p_relation, rows);
+    EXECUTE format('CREATE TRIGGER fence_update AFTER UPDATE ON %s REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows %s', p_relation, rows);
     made := made || '{fence_insert, fence_update}';
     IF kind = 'p' THEN
-      EXECUTE format('CREATE TRIGGER fence_moving BEFORE UPDATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION fence.mark_move()', g.relation);
+      EXECUTE format('CREATE TRIGGER fence_moving BEFORE UPDATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION fence.mark_move()', p_relation);
       made := made || '{fence_moving}';
-    ELSIF (SELECT c.relispartition FROM pg_class c WHERE c.oid = g.relation) THEN
+    ELSIF (SELECT c.relispartition FROM pg_class c WHERE c.oid = p_relation) THEN
       EXECUTE format('CREATE TRIGGER fence_moved AFTER INSERT %s ON %s FOR EACH ROW WHEN (fence.moving()) EXECUTE FUNCTION fence.moved_%s(%L, %L)',
-                     CASE WHEN g.per_row IS NOT NULL THEN 'OR DELETE' END, g.relation, g.number, g.mode, needed);
+                     CASE WHEN p_per_row IS NOT NULL THEN 'OR DELETE' END, p_relation, p_number, p_mode, needed);
       made := made || '{fence_moved}';
     END IF;
   END IF;
-  IF g.per_row IS NOT NULL THEN
-    EXECUTE format('CREATE TRIGGER fence_delete AFTER DELETE ON %s REFERENCING OLD TABLE AS old_rows %s', g.relation, rows);
+  IF p_per_row IS NOT NULL THEN
+    EXECUTE format('CREATE TRIGGER fence_delete AFTER DELETE ON %s REFERENCING OLD TABLE AS old_rows %s', p_relation, rows);
     made := made || '{fence_delete}';
   END IF;
   IF stamped AND kind = 'r' THEN
     EXECUTE format('CREATE TRIGGER fence_stamp BEFORE INSERT OR UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION fence.stamp_%s(%L, %L)',
-                   g.relation, g.number, g.stamp, needed);
+                   p_relation, p_number, p_stamp, needed);
     made := made || '{fence_stamp}';
   END IF;
-  EXECUTE format('ALTER TABLE ONLY %s %s', g.relation, (SELECT string_agg(format('ENABLE ALWAYS TRIGGER %I', x), ', ') FROM unnest(made) x));
-  PERFORM fence.remember(g.relation);
+  EXECUTE format('ALTER TABLE ONLY %s %s', p_relation, (SELECT string_agg(format('ENABLE ALWAYS TRIGGER %I', x), ', ') FROM unnest(made) x));
 END $$;
-REVOKE ALL ON FUNCTION fence.put_guards(fence.registry) FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION fence.put_guards(fence.registry) TO PUBLIC;
+REVOKE ALL ON FUNCTION fence.put_guards(regclass, text, text, text, text, name, integer) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
+GRANT EXECUTE ON FUNCTION fence.put_guards(regclass, text, text, text, text, name, integer) TO fence_protector;
 
 -- Why a view can't be guarded, or NULL where it can: where triggers of its own do the writing, statement triggers fire on it;
 -- where PostgreSQL or a rule turns a write into one of another table, only those of that table do.
@@ -234,8 +268,63 @@ EXCEPTION
     RAISE EXCEPTION 'fence.protect: per_row is no immutable expression over a row of %: %', p_relation, sqlerrm USING ERRCODE = 'invalid_parameter_value',
       HINT = 'It uses columns by their names, and nothing that depends on settings, the time or other rows; for example ''orders/'' || id';
 END $$;
-REVOKE ALL ON FUNCTION fence.probe(regclass, text) FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION fence.probe(regclass, text) TO PUBLIC;
+REVOKE ALL ON FUNCTION fence.probe(regclass, text) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
+GRANT EXECUTE ON FUNCTION fence.probe(regclass, text) TO fence_protector;
+
+-- Why a table can't be protected in this way, or NULL where it can.
+CREATE OR REPLACE FUNCTION fence.protect_fault(p_relation regclass, p_resource text, p_under text, p_per_row text, p_mode text, p_stamp name) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  kind "char" := (SELECT c.relkind FROM pg_class c WHERE c.oid = p_relation);
+  fault text := CASE
+    WHEN kind IS NULL THEN 'no such table'
+    WHEN kind = 'f' THEN format('%s is a foreign table: protect it where it lives', p_relation)
+    WHEN kind NOT IN ('r', 'p', 'v') THEN format('%s is not a table', p_relation)
+    WHEN coalesce(p_mode, '') NOT IN ('enforce', 'report') THEN 'mode is neither ''enforce'' nor ''report'''
+    WHEN num_nonnulls(p_resource, p_under, p_per_row) <> 1 THEN 'give either resource or under or per_row'
+    WHEN p_resource IS NOT NULL THEN 'resource ' || fence.resource_fault(p_resource)
+    WHEN p_under NOT LIKE '%/' THEN 'under does not end in ''/'''
+    WHEN p_under IS NOT NULL THEN 'under ' || fence.resource_fault(p_under)
+    WHEN p_per_row IS NOT NULL THEN 'per_row ' || fence.text_fault(p_per_row)
+  END;
+BEGIN
+  IF fault IS NULL AND kind = 'v' THEN
+    fault := coalesce(format('%s ', p_relation) || fence.view_fault(p_relation),
+                      CASE WHEN num_nonnulls(p_per_row, p_stamp) > 0 THEN 'a view has neither per_row nor stamp' END);
+  END IF;
+  IF fault IS NULL AND p_stamp IS NOT NULL AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = p_relation AND a.attname = p_stamp
+       AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid = 'bigint'::regtype AND a.attgenerated = '') THEN
+    fault := format('stamp: %s has no ordinary column %I of type bigint', p_relation, p_stamp);
+  END IF;
+  RETURN fault;
+END $$;
+REVOKE ALL ON FUNCTION fence.protect_fault(regclass, text, text, text, text, name) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.protect_fault(regclass, text, text, text, text, name) TO PUBLIC;
+
+-- Makes what the guards of a table will call: the functions for its rows, and the counter of report mode. Returns their number,
+-- NULL where nothing is needed.
+CREATE OR REPLACE FUNCTION fence.make_number(p_relation regclass, p_per_row text, p_mode text, p_stamp name) RETURNS integer LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  index regclass;
+  number integer;
+BEGIN
+  IF p_per_row IS NOT NULL THEN
+    index := fence.probe(p_relation, p_per_row);
+  END IF;
+  IF p_per_row IS NOT NULL OR p_stamp IS NOT NULL AND p_mode = 'enforce' THEN
+    number := fence.make_rows(index, CASE p_mode WHEN 'enforce' THEN p_stamp END);
+  END IF;
+  IF p_per_row IS NOT NULL THEN
+    DROP TABLE pg_temp.fence_probe;
+  END IF;
+  IF p_mode = 'report' THEN
+    number := fence.make_counter(number);
+  END IF;
+  RETURN number;
+END $$;
+REVOKE ALL ON FUNCTION fence.make_number(regclass, text, text, name) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
+GRANT EXECUTE ON FUNCTION fence.make_number(regclass, text, text, name) TO fence_protector;
 
 -- Guards a table, its partitions and its inheritance children: afterwards a write without the current grant fails, or, in
 -- report mode, is reported. Protecting again replaces what was. Waits for the writers at work. Runs with the caller's rights, as
@@ -244,63 +333,32 @@ CREATE OR REPLACE FUNCTION fence.protect(relation regclass, resource text DEFAUL
                               mode text DEFAULT 'enforce', stamp name DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  kind "char" := (SELECT c.relkind FROM pg_class c WHERE c.oid = relation);
-  g fence.registry := ROW(relation, resource, under, per_row, mode, stamp, NULL)::fence.registry;
-  fault text := CASE
-    WHEN kind IS NULL THEN 'no such table'
-    WHEN kind = 'f' THEN format('%s is a foreign table: protect it where it lives', relation)
-    WHEN kind NOT IN ('r', 'p', 'v') THEN format('%s is not a table', relation)
-    WHEN coalesce(mode, '') NOT IN ('enforce', 'report') THEN 'mode is neither ''enforce'' nor ''report'''
-    WHEN num_nonnulls(resource, under, per_row) <> 1 THEN 'give either resource or under or per_row'
-    WHEN resource IS NOT NULL THEN 'resource ' || fence.resource_fault(resource)
-    WHEN under NOT LIKE '%/' THEN 'under does not end in ''/'''
-    WHEN under IS NOT NULL THEN 'under ' || fence.resource_fault(under)
-    WHEN per_row IS NOT NULL THEN 'per_row ' || fence.text_fault(per_row)
-  END;
-  index regclass;
+  fault text := fence.protect_fault(relation, resource, under, per_row, mode, stamp);
   parent regclass;
+  member regclass;
+  number integer;
 BEGIN
-  IF fault IS NULL AND kind = 'v' THEN
-    fault := coalesce(format('%s ', relation) || fence.view_fault(relation),
-                      CASE WHEN num_nonnulls(per_row, stamp) > 0 THEN 'a view has neither per_row nor stamp' END);
-  END IF;
-  IF fault IS NULL AND stamp IS NOT NULL AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = relation AND a.attname = stamp
-       AND a.attnum > 0 AND NOT a.attisdropped AND a.atttypid = 'bigint'::regtype AND a.attgenerated = '') THEN
-    fault := format('stamp: %s has no ordinary column %I of type bigint', relation, stamp);
-  END IF;
   IF fault IS NOT NULL THEN
     RAISE EXCEPTION 'fence.protect: %', fault USING ERRCODE = 'invalid_parameter_value';
   END IF;
-
-  PERFORM fence.need_writer();
+  PERFORM fence.need_protector();
 
   -- The lock that CREATE TRIGGER takes, before the family is read: it holds off a partition that is being attached.
-  IF kind <> 'v' THEN
+  IF (SELECT c.relkind <> 'v' FROM pg_class c WHERE c.oid = relation) THEN
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', relation);
   END IF;
   SELECT a INTO parent FROM fence.ancestors(relation) a
-   WHERE NOT EXISTS (SELECT FROM fence.protected p WHERE p.relation = a AND p.complete
-                        AND (p.resource, p.under, p.per_row, p.mode, p.stamp) IS NOT DISTINCT FROM (g.resource, g.under, g.per_row, g.mode, g.stamp)) LIMIT 1;
+   WHERE NOT EXISTS (SELECT FROM fence.protected p WHERE p.relation = a AND p.complete AND (p.resource, p.under, p.per_row, p.mode, p.stamp)
+                        IS NOT DISTINCT FROM (protect.resource, protect.under, protect.per_row, protect.mode, protect.stamp)) LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'fence.protect: % is written through its parent % too, which needs no grant of the same resource', relation, parent
       USING ERRCODE = 'object_not_in_prerequisite_state', HINT = format('Protect %s: its partitions and children come with it.', parent);
   END IF;
   PERFORM fence.unprotect(relation);
 
-  IF per_row IS NOT NULL THEN
-    index := fence.probe(relation, per_row);
-  END IF;
-  IF per_row IS NOT NULL OR stamp IS NOT NULL AND mode = 'enforce' THEN
-    g.number := fence.make_rows(index, CASE mode WHEN 'enforce' THEN stamp END);
-  END IF;
-  IF per_row IS NOT NULL THEN
-    DROP TABLE pg_temp.fence_probe;
-  END IF;
-  IF mode = 'report' THEN
-    g.number := fence.make_counter(g.number);
-  END IF;
-  FOR g.relation IN SELECT fence.family(relation) LOOP
-    PERFORM fence.put_guards(g);
+  number := fence.make_number(relation, per_row, mode, stamp);
+  FOR member IN SELECT fence.family(relation) LOOP
+    PERFORM fence.put_guards(member, resource, under, per_row, mode, stamp, number), fence.remember(member);
   END LOOP;
 END $$;
 REVOKE ALL ON FUNCTION fence.protect(regclass, text, text, text, text, name) FROM PUBLIC, fence_writer, fence_gateway;

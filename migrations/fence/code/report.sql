@@ -61,13 +61,13 @@ DECLARE
       fence.refusal('ZF004', format('TRUNCATE of %s, whose rows belong to a resource each', tg_relid::regclass), NULL, NULL, NULL)
     ELSE fence.try_settings(coalesce(nullif(tg_argv[0], ''), nullif(tg_argv[1], '') || '*')) END;
 BEGIN
-  IF v.state IS NOT NULL AND NOT fence.replicates() THEN
+  IF v.state IS NOT NULL AND NOT fence.replicates(tg_relid, tg_op) THEN
     PERFORM fence.log_refusal(tg_relid::regclass::text, tg_op, tg_argv[3], v);
   END IF;
   RETURN NULL;
 END $$;
-REVOKE ALL ON FUNCTION fence.report() FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION fence.report() TO fence_writer;
+REVOKE ALL ON FUNCTION fence.report() FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
+GRANT EXECUTE ON FUNCTION fence.report() TO fence_protector;
 
 -- Makes the counter for the protection of this number, or of a new one, and returns the number.
 CREATE OR REPLACE FUNCTION fence.make_counter(p_number integer) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -75,9 +75,10 @@ SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   number integer := coalesce(p_number, nextval('fence.protections'));
 BEGIN
+  PERFORM fence.tidy(number);
   EXECUTE format('CREATE SEQUENCE fence.refused_%s', number);
   EXECUTE format('GRANT SELECT ON fence.refused_%s TO PUBLIC', number);
   RETURN number;
 END $$;
-REVOKE ALL ON FUNCTION fence.make_counter(integer) FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION fence.make_counter(integer) TO fence_writer;
+REVOKE ALL ON FUNCTION fence.make_counter(integer) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
+GRANT EXECUTE ON FUNCTION fence.make_counter(integer) TO fence_protector;

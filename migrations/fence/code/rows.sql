@@ -42,13 +42,13 @@ BEGIN
     v := fence.refusal('ZF004', pg_catalog.format('TRUNCATE of %s, whose rows belong to a resource each', tg_relid::pg_catalog.regclass),
                        NULL, NULL, NULL, NULL, 'DELETE the rows of your resource.');
   END IF;
-  IF v.state IS NULL OR (v.state OPERATOR(pg_catalog.=) 'ZF002' OR tg_op OPERATOR(pg_catalog.=) 'TRUNCATE') AND fence.replicates() THEN
+  IF v.state IS NULL OR (v.state OPERATOR(pg_catalog.=) 'ZF002' OR tg_op OPERATOR(pg_catalog.=) 'TRUNCATE') AND fence.replicates(tg_relid, tg_op) THEN
     RETURN NULL;
   END IF;
   RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
 END $$;
-REVOKE ALL ON FUNCTION fence.guard_rows() FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION fence.guard_rows() TO fence_writer;
+REVOKE ALL ON FUNCTION fence.guard_rows() FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
+GRANT EXECUTE ON FUNCTION fence.guard_rows() TO fence_protector;
 
 -- Why the expression of a probe's index can't be a resource per row, or NULL where it can. The index itself has proven that it
 -- is one expression, immutable and without subqueries. What PostgreSQL itself brings is pinned: it appears in no pg_depend.
@@ -90,6 +90,7 @@ DECLARE
   expression text;
   parameters text;
 BEGIN
+  PERFORM fence.tidy();
   IF fault IS NOT NULL THEN
     RAISE EXCEPTION 'fence.protect: per_row %', fault USING ERRCODE = 'invalid_parameter_value';
   END IF;
@@ -128,7 +129,7 @@ SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   EXECUTE format('CREATE OR REPLACE FUNCTION fence.%s_%s() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY INVOKER AS %L', p_kind, p_number, p_code);
   EXECUTE format('REVOKE ALL ON FUNCTION fence.%s_%s FROM PUBLIC', p_kind, p_number);
-  EXECUTE format('GRANT EXECUTE ON FUNCTION fence.%s_%s TO fence_writer', p_kind, p_number);
+  EXECUTE format('GRANT EXECUTE ON FUNCTION fence.%s_%s TO fence_protector', p_kind, p_number);
 END $$;
 REVOKE ALL ON FUNCTION fence.make_trigger(text, integer, text) FROM PUBLIC, fence_writer, fence_gateway;
 
@@ -266,6 +267,7 @@ DECLARE
   number integer := nextval('fence.protections');
   stamp text := '"' || replace(p_stamp, '"', '""') || '"';
 BEGIN
+  PERFORM fence.tidy();
   IF p_index IS NOT NULL THEN
     PERFORM fence.make_resource(number, p_index);
   END IF;
@@ -273,28 +275,31 @@ BEGIN
   EXECUTE format('COMMENT ON FUNCTION fence.rows_%s IS %L', number, format('generation %s', fence.generation()));
   RETURN number;
 END $$;
-REVOKE ALL ON FUNCTION fence.make_rows(regclass, name) FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION fence.make_rows(regclass, name) TO fence_writer;
+REVOKE ALL ON FUNCTION fence.make_rows(regclass, name) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
+GRANT EXECUTE ON FUNCTION fence.make_rows(regclass, name) TO fence_protector;
 
--- Drops what was made for protections that no trigger belongs to any longer.
-CREATE OR REPLACE FUNCTION fence.tidy() RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+-- Drops what was made for protections that no trigger belongs to any longer, but for a number that is being made. Whoever makes
+-- more tidies first, so what nobody uses does not add up.
+CREATE OR REPLACE FUNCTION fence.tidy(p_but integer DEFAULT NULL) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   n text;
 BEGIN
   FOR n IN SELECT p.oid::regprocedure::text FROM pg_proc p
             WHERE p.pronamespace = 'fence'::regnamespace AND p.proname ~ '^(rows|stamp|moved|resource_of)_[0-9]+$'
+              AND substring(p.proname FROM '[0-9]+$') IS DISTINCT FROM p_but::text
               AND NOT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc f ON f.oid = t.tgfoid
                                WHERE f.pronamespace = p.pronamespace AND f.proname ~ concat('^(rows|stamp)_', substring(p.proname FROM '[0-9]+$'), '$')) LOOP
     EXECUTE format('DROP FUNCTION IF EXISTS %s', n);   -- somebody else may be tidying, too
   END LOOP;
   FOR n IN SELECT c.relname FROM pg_class c
             WHERE c.relnamespace = 'fence'::regnamespace AND c.relkind = 'S' AND c.relname ~ '^refused_[0-9]+$'
+              AND substring(c.relname FROM '[0-9]+$') IS DISTINCT FROM p_but::text
               AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgfoid = 'fence.report'::regproc AND 'refused_' || (fence.arguments(t.tgargs))[4] = c.relname) LOOP
     EXECUTE format('DROP SEQUENCE IF EXISTS fence.%I', n);
   END LOOP;
 END $$;
-REVOKE ALL ON FUNCTION fence.tidy() FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION fence.tidy() TO PUBLIC;
+REVOKE ALL ON FUNCTION fence.tidy(integer) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
+GRANT EXECUTE ON FUNCTION fence.tidy(integer) TO fence_protector;
 
 -- Generation 1 evaluated a user's row with the rights of fence_owner. Its functions are made anew here, which locks no table. What
 -- their table lacks besides are the triggers for moved rows (moves.sql): so they keep their number, and fence.outdated lists them.

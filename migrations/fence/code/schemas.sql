@@ -26,21 +26,21 @@ $$;
 REVOKE ALL ON FUNCTION fence.tables_of(regnamespace) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.tables_of(regnamespace) TO PUBLIC;
 
--- Puts a schema's protection into fence.schemas, or takes it out (p_schema.mode is NULL), for its owner.
-CREATE OR REPLACE FUNCTION fence.remember_schema(p_schema fence.schemas) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS $$
+-- Puts a schema's protection into fence.schema_names, or takes it out (p_mode is NULL), for its owner.
+CREATE OR REPLACE FUNCTION fence.remember_schema(p_schema regnamespace, p_resource text, p_under text, p_per_row text, p_mode text, p_stamp name)
+RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  IF NOT EXISTS (SELECT FROM pg_namespace n WHERE n.oid = p_schema.schema AND pg_has_role(session_user, n.nspowner, 'MEMBER')) THEN
-    RAISE EXCEPTION 'must be owner of schema %', p_schema.schema USING ERRCODE = 'insufficient_privilege';
+  IF NOT EXISTS (SELECT FROM pg_namespace n WHERE n.oid = p_schema AND pg_has_role(session_user, n.nspowner, 'MEMBER')) THEN
+    RAISE EXCEPTION 'must be owner of schema %', p_schema USING ERRCODE = 'insufficient_privilege';
   END IF;
-  DELETE FROM fence.schema_names s WHERE to_regnamespace(s.name) = p_schema.schema OR to_regnamespace(s.name) IS NULL;
-  IF p_schema.mode IS NOT NULL THEN
+  DELETE FROM fence.schema_names s WHERE to_regnamespace(s.name) = p_schema OR to_regnamespace(s.name) IS NULL;
+  IF p_mode IS NOT NULL THEN
     INSERT INTO fence.schema_names (name, resource, under, per_row, mode, stamp)
-    VALUES (p_schema.schema::text, p_schema.resource, p_schema.under, p_schema.per_row, p_schema.mode, p_schema.stamp);
+    VALUES (p_schema::text, p_resource, p_under, p_per_row, p_mode, p_stamp);
   END IF;
 END $$;
-REVOKE ALL ON FUNCTION fence.remember_schema(fence.schemas) FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION fence.remember_schema(fence.schemas) TO PUBLIC;
+REVOKE ALL ON FUNCTION fence.remember_schema(regnamespace, text, text, text, text, name) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
+GRANT EXECUTE ON FUNCTION fence.remember_schema(regnamespace, text, text, text, text, name) TO fence_protector;
 
 -- Protects every table of a schema alike, see fence.protect; those that are protected otherwise by themselves stay so. Protecting
 -- again replaces what was. Without event triggers, tables made later are listed in fence.uncovered until this is called again.
@@ -64,8 +64,9 @@ BEGIN
   IF fault IS NOT NULL THEN
     RAISE EXCEPTION 'fence.protect_schema: %', fault USING ERRCODE = 'invalid_parameter_value';
   END IF;
+  PERFORM fence.need_protector();
   SELECT * INTO was FROM fence.schemas s WHERE s.schema = protect_schema.schema;
-  PERFORM fence.remember_schema(ROW(schema, resource, under, per_row, mode, stamp)::fence.schemas);
+  PERFORM fence.remember_schema(schema, resource, under, per_row, mode, stamp);
   FOR t IN SELECT x FROM fence.tables_of(schema) x LEFT JOIN fence.registry r ON r.relation = x
             WHERE r.relation IS NULL OR (r.resource, r.under, r.per_row, r.mode, r.stamp) IS NOT DISTINCT FROM (was.resource, was.under, was.per_row, was.mode, was.stamp) LOOP
     PERFORM fence.protect(t, resource, under, per_row, mode, stamp);
@@ -81,8 +82,9 @@ DECLARE
   was fence.schemas;
   t regclass;
 BEGIN
+  PERFORM fence.need_protector();
   SELECT * INTO was FROM fence.schemas s WHERE s.schema = unprotect_schema.schema;
-  PERFORM fence.remember_schema(ROW(schema, NULL, NULL, NULL, NULL, NULL)::fence.schemas);
+  PERFORM fence.remember_schema(schema, NULL, NULL, NULL, NULL, NULL);
   FOR t IN SELECT x FROM fence.tables_of(schema) x JOIN fence.registry r ON r.relation = x
             WHERE (r.resource, r.under, r.per_row, r.mode, r.stamp) IS NOT DISTINCT FROM (was.resource, was.under, was.per_row, was.mode, was.stamp) LOOP
     PERFORM fence.unprotect(t);
@@ -103,6 +105,11 @@ CREATE OR REPLACE VIEW fence.uncovered AS
     FROM fence.registry r JOIN pg_class c ON c.oid = r.relation
    WHERE NOT EXISTS (SELECT FROM fence.protected p WHERE p.relation = r.relation
                         AND (p.resource, p.under, p.per_row, p.mode, p.stamp) IS NOT DISTINCT FROM (r.resource, r.under, r.per_row, r.mode, r.stamp))
+  UNION ALL
+  SELECT r.relation, format('its guard reads the column %I, which is not there: no row has a resource', c.name)
+    FROM fence.registry r, fence.columns_read(r.number, r.stamp) c(name)
+   WHERE NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = r.relation AND a.attname = c.name AND a.attnum > 0)
+     AND EXISTS (SELECT FROM pg_class k WHERE k.oid = r.relation)
   UNION ALL
   SELECT DISTINCT d.relation, 'is a partition or child of a protected table and has no guard'
     || CASE c.relkind WHEN 'f' THEN ', nor can a foreign table have one' ELSE '' END
