@@ -13,7 +13,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 3, code 3 5ae60cd17a2c'
+  COMMENT 'fencegate fence state 3, code 3 2f13e9a36fa3'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner

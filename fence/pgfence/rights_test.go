@@ -80,14 +80,14 @@ func TestFunctionsWithTheFencesRightsTakeFacts(t *testing.T) {
 	w.exec(t, `SELECT fence.protect('items', per_row => $$'docs/' || id$$, stamp => 'token')`)
 	facts := regexp.MustCompile(`^(text|bigint|integer|boolean|bytea|interval|name|timestamp with time zone|uuid|jsonb)(\[\])?$`)
 	exceptions := []string{
-		"fence.remember(regclass)", "fence.forget(regclass)", "fence.make_rows(regclass,name)", // by the owner of a table
-		"fence.remember_schema(fence.schemas)", // by the owner of a schema
+		"fence.remember(regclass)", "fence.leave(regclass)", "fence.make_rows(regclass,name)", // by the owner of a table
+		"fence.remember_schema(regnamespace,text,text,text,text,name)", // by the owner of a schema
 	}
 	rows := regexp.MustCompile(`^objects\.(versions|stages)$`) // of tables of ours, between functions that nobody else may call
 	// Without a search_path of their own every name in them is qualified, and in whatever they call.
 	unpinned := []string{"fence.arm(text,bigint,bytea,text,interval)", `fence."check"(text)`, "fence.guard()", "fence.guard_rows()", "fence.judge(text)", "fence.mark_move()", "fence.server_run()", "fence.use(text,text)"}
 	const list = `SELECT array_agg(p.oid::regprocedure::text || ' ' || p.prorettype::regtype || ' ' ||
-		CASE WHEN has_function_privilege('public', p.oid, 'EXECUTE') OR has_function_privilege('fence_writer', p.oid, 'EXECUTE')
+		CASE WHEN has_function_privilege('public', p.oid, 'EXECUTE') OR has_function_privilege('fence_writer', p.oid, 'EXECUTE') OR has_function_privilege('fence_protector', p.oid, 'EXECUTE')
 		  OR has_function_privilege('fence_gateway', p.oid, 'EXECUTE') THEN 'called' ELSE 'nobody''s' END || ' ' || coalesce(p.proconfig @> '{"search_path=pg_catalog, pg_temp"}', false) ORDER BY 1) FROM pg_proc p
 		WHERE p.pronamespace IN ('fence'::regnamespace, 'objects'::regnamespace) AND p.prosecdef`
 	for _, line := range value[[]string](t, w, list) {

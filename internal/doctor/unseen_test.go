@@ -92,7 +92,7 @@ func TestAnEventTriggerThatIsCalledForSomeCommandsOnlyIsMissing(t *testing.T) {
 	pg := testenv.Postgres(t)
 	exec(t, pg.URL, `SELECT fence.install_event_triggers()`, `DROP EVENT TRIGGER fence_keep`,
 		`CREATE EVENT TRIGGER fence_keep ON ddl_command_end WHEN TAG IN ('CREATE VIEW') EXECUTE FUNCTION fence_events.keep()`, `ALTER EVENT TRIGGER fence_keep ENABLE ALWAYS`)
-	want(t, examine(t, pg.URL), "postgresql.event-triggers", Fail, "missing", "fence.keep", "events install")
+	want(t, examine(t, pg.URL), "postgresql.event-triggers", Fail, "missing", "fence_events.keep", "events install")
 }
 
 func TestTheRemedyFitsWhyATableHasNoGuard(t *testing.T) {

@@ -1,0 +1,54 @@
+-- Taking guards off, all of a table or none.
+
+-- The guards on a table: every trigger that calls what a guard calls.
+CREATE OR REPLACE FUNCTION fence.guards_of(p_relation regclass) RETURNS SETOF name LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT t.tgname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+   WHERE t.tgrelid = p_relation AND p.pronamespace = 'fence'::regnamespace AND p.proname ~ '^(guard|guard_rows|report|mark_move|(rows|stamp|moved)_[0-9]+)$'
+$$;
+REVOKE ALL ON FUNCTION fence.guards_of(regclass) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.guards_of(regclass) TO PUBLIC;
+
+-- Takes a table out of the registry, for its owner, before its guards are taken off: the event triggers go by the registry. At
+-- the end of the transaction all guards have to be gone (fence.has_left), so nobody takes off a part of them in this way.
+CREATE OR REPLACE FUNCTION fence.leave(p_relation regclass) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF EXISTS (SELECT FROM pg_class c WHERE c.oid = p_relation AND pg_has_role(session_user, c.relowner, 'MEMBER')) THEN
+    DELETE FROM fence.registry r WHERE r.relation = p_relation;
+    IF FOUND THEN
+      SET CONSTRAINTS fence.has_left DEFERRED;   -- whatever the session chose for all
+      INSERT INTO fence.leaving (relation) VALUES (p_relation) ON CONFLICT DO NOTHING;
+    END IF;
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION fence.leave(regclass) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
+GRANT EXECUTE ON FUNCTION fence.leave(regclass) TO fence_protector;
+
+-- At the end of a transaction in which a table left the registry: it is back, or none of its guards is there.
+CREATE OR REPLACE FUNCTION fence.has_left() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  DELETE FROM fence.leaving l WHERE l.relation = new.relation;
+  IF NOT EXISTS (SELECT FROM fence.registry r WHERE r.relation = new.relation) AND EXISTS (SELECT FROM fence.guards_of(new.relation)) THEN
+    RAISE EXCEPTION 'some guards of % are still there', new.relation::regclass USING ERRCODE = 'object_not_in_prerequisite_state',
+      HINT = format('To end the protection: SELECT fence.unprotect(%L);', new.relation::regclass);
+  END IF;
+  RETURN NULL;
+END $$;
+REVOKE ALL ON FUNCTION fence.has_left() FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Removes the guards. Runs with the caller's rights: PostgreSQL lets the table's owner do it, and nobody else.
+CREATE OR REPLACE FUNCTION fence.unprotect(relation regclass) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  member regclass;
+  guard name;
+BEGIN
+  PERFORM fence.need_protector();
+  PERFORM fence.leave(m) FROM fence.family(relation) m;
+  FOR member, guard IN SELECT m, g FROM fence.family(relation) m, fence.guards_of(m) g LOOP
+    EXECUTE format('DROP TRIGGER %I ON %s', guard, member);
+  END LOOP;
+  PERFORM fence.tidy();
+END $$;
+REVOKE ALL ON FUNCTION fence.unprotect(regclass) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.unprotect(regclass) TO PUBLIC;
