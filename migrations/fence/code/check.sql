@@ -330,6 +330,12 @@ CREATE OR REPLACE FUNCTION fence.replicates(p_relation oid, p_operation text) RE
 $$;
 REVOKE ALL ON FUNCTION fence.replicates(oid, text) FROM PUBLIC, fence_writer, fence_gateway;
 
+-- A refusal's text, with the table's name where no grant was presented: the writer may not know which of its statements is meant.
+CREATE OR REPLACE FUNCTION fence.told_of(v fence.verdict, p_relation oid) RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT CASE v.state WHEN 'ZF002' THEN concat('write to ', p_relation::regclass, substr(v.message, length('write '))) ELSE v.message END
+$$;
+REVOKE ALL ON FUNCTION fence.told_of(fence.verdict, oid) FROM PUBLIC, fence_writer, fence_gateway;
+
 -- The guard of a table, see fence.protect: a statement trigger with the arguments (resource) or ('', prefix).
 CREATE OR REPLACE FUNCTION fence.guard() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 DECLARE
@@ -350,7 +356,8 @@ BEGIN
   IF v.state IS NULL OR v.state OPERATOR(pg_catalog.=) 'ZF002' AND fence.replicates(tg_relid, tg_op) THEN
     RETURN NULL;
   END IF;
-  RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+  RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = fence.told_of(v, tg_relid), DETAIL = v.detail, HINT = v.hint,
+    SCHEMA = tg_table_schema, TABLE = tg_table_name;
 END $$;
 REVOKE ALL ON FUNCTION fence.guard() FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
 GRANT EXECUTE ON FUNCTION fence.guard() TO fence_protector;

@@ -90,7 +90,9 @@ RETURNS fence.verdict LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp 
                                        'needed', fence.shown(p_needed), 'held_by', p_held_by))::text,
     concat_ws(' ', CASE p_state
       WHEN 'ZF001' THEN 'A newer holder has taken over. Stop; acquire the resource again and start from what it wrote.'
-      WHEN 'ZF002' THEN 'Acquire a lease and present its grant with the write.'
+      WHEN 'ZF002' THEN concat('Acquire a lease and present its grant: SELECT fence.use(resource, token) first in the transaction; or for a whole ',
+        'connection -c fence.resource=NAME -c fence.token=TOKEN in its options (libpq, psycopg, JDBC), RuntimeParams (pgx) or server_settings (asyncpg). ',
+        'See docs/frameworks.md.')
       WHEN 'ZF003' THEN 'Present the token and seal exactly as they were issued, or acquire the resource again.'
       WHEN 'ZF004' THEN 'Acquire the resource that the write needs.'
       WHEN 'ZF005' THEN 'End the transactions that still hold the resource, then acquire again.'

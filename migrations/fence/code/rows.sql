@@ -45,7 +45,8 @@ BEGIN
   IF v.state IS NULL OR (v.state OPERATOR(pg_catalog.=) 'ZF002' OR tg_op OPERATOR(pg_catalog.=) 'TRUNCATE') AND fence.replicates(tg_relid, tg_op) THEN
     RETURN NULL;
   END IF;
-  RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+  RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = fence.told_of(v, tg_relid), DETAIL = v.detail, HINT = v.hint,
+    SCHEMA = tg_table_schema, TABLE = tg_table_name;
 END $$;
 REVOKE ALL ON FUNCTION fence.guard_rows() FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
 GRANT EXECUTE ON FUNCTION fence.guard_rows() TO fence_protector;
