@@ -275,7 +275,7 @@ func TestADatabaseWithoutFencegatesSchemaIsSaidWithWhatToDo(t *testing.T) {
 	strange := map[string]string{"FENCEGATE_POSTGRES_URL": pg.As(t)}
 	for hint, args := range map[string][]string{
 		"hint: The owner of a protected table is fence_protector: GRANT fence_protector TO": {"protect", "guarded", "--under", "orders/"},
-		"hint: log in as what the command's --help says of --postgres-url":            {"fence", "revoke", "orders/1001"},
+		"hint: log in as what the command's --help says of --postgres-url":                  {"fence", "revoke", "orders/1001"},
 	} {
 		if code, _, stderr := cli(t, strange, args...); code != exitForbidden || !strings.Contains(stderr, hint) {
 			t.Errorf("%v without the right: %d\n%s", args, code, stderr)

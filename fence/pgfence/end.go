@@ -41,7 +41,7 @@ func (f *Fence) End(ctx context.Context, e fence.Ending) error {
 	}
 	one := &ending{Ending: e, answer: make(chan error, 1)}
 	if f.endings.add(one) {
-		go f.runEndings()
+		go f.runEndings() //nolint:gosec // it serves whoever queues meanwhile, and goes on when this caller's context ends
 	}
 	select {
 	case err := <-one.answer:

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -95,9 +96,7 @@ func TestAnEndedGrantIsRefusedOnEveryWay(t *testing.T) {
 		return pgfence.Translate(way(t.Context(), w, tx, g))
 	}
 	all := map[string]func(context.Context, world, pgx.Tx, fence.Grant) error{"fence.check_issued": issued}
-	for name, way := range checks {
-		all[name] = way
-	}
+	maps.Copy(all, checks)
 	g := w.acquire(t, orders, 34)
 	each := func(judge func(name string, err error)) {
 		for _, level := range levels {

@@ -169,5 +169,4 @@ func TestEventTriggersRefuseAChildOfAnUnprotectedParentToo(t *testing.T) {
 		}
 	}
 	run(t, owner, `CREATE TABLE c () INHERITS (plain)`)
-
 }

@@ -258,25 +258,31 @@ func TestNoCodeOfAnAttackersRunsUnderACall(t *testing.T) {
 // shadows are what a session can have in the way of the names and settings of its guards.
 var shadows = map[string][]string{
 	"nothing": nil,
-	"temporary tables": {`CREATE TEMP TABLE new_rows (id int, doc text, note text, stamp bigint); CREATE TEMP TABLE old_rows (LIKE new_rows)`,
-		`CREATE TEMP TABLE pg_proc (); CREATE TEMP TABLE pg_trigger ()`},
-	"a search path": {`CREATE FUNCTION own.resource_of_1(text) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT 'docs/2' $$`,
+	"temporary tables": {
+		`CREATE TEMP TABLE new_rows (id int, doc text, note text, stamp bigint); CREATE TEMP TABLE old_rows (LIKE new_rows)`,
+		`CREATE TEMP TABLE pg_proc (); CREATE TEMP TABLE pg_trigger ()`,
+	},
+	"a search path": {
+		`CREATE FUNCTION own.resource_of_1(text) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT 'docs/2' $$`,
 		`CREATE FUNCTION own.joined(text, text) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT 'docs/2'::text $$; CREATE OPERATOR own.|| (LEFTARG = text, RIGHTARG = text, FUNCTION = own.joined)`,
 		`CREATE FUNCTION own.yes(text, text) RETURNS bool LANGUAGE sql IMMUTABLE AS $$ SELECT true $$; CREATE OPERATOR own.= (LEFTARG = text, RIGHTARG = text, FUNCTION = own.yes)`,
-		`CREATE DOMAIN own.text AS pg_catalog.text CHECK (true); SET search_path = own, pg_catalog, public`},
+		`CREATE DOMAIN own.text AS pg_catalog.text CHECK (true); SET search_path = own, pg_catalog, public`,
+	},
 	"backslashes":        {`SET standard_conforming_strings = off; SET escape_string_warning = off; SET backslash_quote = on`},
 	"quotes":             {`SET quote_all_identifiers = on`},
 	"NULL as an operand": {`SET transform_null_equals = on; SET array_nulls = off`},
 	"formats":            {`SET DateStyle = 'German'; SET IntervalStyle = 'iso_8601'; SET extra_float_digits = -15; SET bytea_output = 'escape'; SET TimeZone = 'Asia/Kolkata'`},
-	"plans": {`SET enable_seqscan = off; SET enable_hashagg = off; SET enable_sort = off; SET plan_cache_mode = force_generic_plan`,
-		`SET jit = on; SET jit_above_cost = 0; SET jit_inline_above_cost = 0; SET jit_optimize_above_cost = 0`},
+	"plans": {
+		`SET enable_seqscan = off; SET enable_hashagg = off; SET enable_sort = off; SET plan_cache_mode = force_generic_plan`,
+		`SET jit = on; SET jit_above_cost = 0; SET jit_inline_above_cost = 0; SET jit_optimize_above_cost = 0`,
+	},
 	"constraint exclusion": {`SET constraint_exclusion = on; SET plan_cache_mode = force_custom_plan`},
 	"PL/pgSQL":             {`SET plpgsql.extra_warnings = 'all'; SET plpgsql.print_strict_params = on`},
 	"roles":                {`SET row_security = on; SET role = fence_writer`},
 }
 
 // Nothing that a session has or sets changes the name that its rows are judged by.
-func TestTheJudgedNameIsTheTrueOne(t *testing.T) {
+func TestTheJudgedNameIsTheTrueOne(t *testing.T) { //nolint:tparallel // the cases follow each other in one session
 	t.Parallel()
 	a := attack(t)
 	a.exec(t, `CREATE TABLE items (id int PRIMARY KEY, doc text, note text, stamp bigint, presented text, judged text) PARTITION BY LIST (id)`)
