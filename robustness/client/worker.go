@@ -202,6 +202,11 @@ func (w *worker) write(ctx context.Context, l *lease, p *pause) bool {
 }
 
 func (w *worker) put1(ctx context.Context, l *lease, p *pause) history.Op {
+	return w.putTelling(ctx, l, p, func() {})
+}
+
+// putTelling calls begun when the write's beginning is recorded.
+func (w *worker) putTelling(ctx context.Context, l *lease, p *pause, begun func()) history.Op {
 	op := history.Op{Surface: l.surface, Action: history.Write, Resource: l.resource, Token: l.token()}
 	op.Based = maps.Clone(l.known)
 	limit := p.left() + w.dice.between(shortCall, longCall)
@@ -209,6 +214,7 @@ func (w *worker) put1(ctx context.Context, l *lease, p *pause) history.Op {
 		defer w.tend(ctx, l)()
 	}
 	return w.call(ctx, op, limit, func(ctx context.Context, op *history.Op) error {
+		begun()
 		return l.holding.write(ctx, write{id: op.ID, pause: p.take, nap: p.nap, chance: w.dice.chance, noted: w.noter(l)})
 	})
 }

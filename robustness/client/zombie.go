@@ -45,7 +45,9 @@ func (w *worker) flush(ctx context.Context, l *lease, h hasty) {
 		p.until = time.Now().Add(w.dice.between(10*time.Millisecond, 300*time.Millisecond))
 	}
 	var all sync.WaitGroup
-	all.Go(func() { b.put1(ctx, l, p) })
+	begun := make(chan struct{})
+	all.Go(func() { b.putTelling(ctx, l, p, func() { close(begun) }) })
+	<-begun
 	w.sleep(ctx, w.dice.between(0, 60*time.Millisecond))
 	w.free(ctx, l, h.giveBack)
 	all.Wait()
