@@ -13,7 +13,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 3, code 3 8365f8b9757f'
+  COMMENT 'fencegate fence state 3, code 3 5d5c5326c48b'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -461,7 +461,7 @@ FUNCTION fence.event_hash() RETURNS text
 FUNCTION fence.expression_fault(p_index regclass) RETURNS text
   sql STABLE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 8777f2b0b1220681d38b5f59b77e17ce
+  body fde630e1351de178ec98e01c6affd1cc
   OWNER fence_owner
 
 FUNCTION fence.family(p_relation regclass) RETURNS SETOF regclass
@@ -848,7 +848,7 @@ FUNCTION fence.refusal_of_ended(p_resource text, p_token bigint) RETURNS fence.v
 FUNCTION fence.remember(p_relation regclass) RETURNS void
   sql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body f6ab4f59f562044be675acd1d776044f
+  body 72a9e0e0aff866b1d27161a7dc5b4c29
   OWNER fence_owner
   GRANT EXECUTE TO fence_protector
 
@@ -944,9 +944,9 @@ FUNCTION fence.take_turn(p_resource text, p_patience numeric) RETURNS boolean
   OWNER fence_owner
 
 FUNCTION fence.text_fault(p_expression text) RETURNS text
-  plpgsql IMMUTABLE COST 100
+  plpgsql STABLE COST 100
   SET search_path=pg_catalog, pg_temp
-  body f334980475e40b12610125fadbac2b4b
+  body 8caeccf9a60fae9357577056669b83c4
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 

@@ -322,3 +322,37 @@ func TestTheJudgedNameIsTheTrueOne(t *testing.T) { //nolint:tparallel // the cas
 func moveByMerge(set string, id int) string {
 	return fmt.Sprintf(`MERGE INTO public.items i USING (VALUES (%d)) s(k) ON i.id OPERATOR(pg_catalog.=) s.k WHEN MATCHED THEN UPDATE SET %s`, id, set)
 }
+
+// Whoever makes a table enforce, or a table in a protected schema, has PostgreSQL read an expression that somebody else wrote.
+func TestAnExpressionsTextNamesNothingOfItsAuthors(t *testing.T) {
+	t.Parallel()
+	a := attack(t)
+	a.exec(t, `CREATE SCHEMA "€pg_catalog"; GRANT ALL ON SCHEMA "€pg_catalog" TO PUBLIC`)
+	const body = ` RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN PERFORM own.trap(); RETURN 'x'; END $$`
+	run(t, a.conn, `CREATE TABLE papers (id int)`, `CREATE FUNCTION "€pg_catalog".f(int)`+body,
+		`CREATE TYPE pg_temp.evt AS (a int)`, `CREATE FUNCTION told(pg_temp.evt)`+body, `CREATE CAST (pg_temp.evt AS text) WITH FUNCTION told(pg_temp.evt)`,
+		`CREATE TYPE pg_temp."e""t" AS (a int)`, `CREATE FUNCTION told(pg_temp."e""t")`+body, `CREATE CAST (pg_temp."e""t" AS text) WITH FUNCTION told(pg_temp."e""t")`)
+	for _, expression := range []string{
+		`€pg_catalog.f(id)`, `"€pg_catalog".f(id)`, `'(1)'::evt`, `'(1)'::EVT`, `'(1)'::"evt"`, `('{"(1)"}'::evt[])[id]`, `CAST('(1)' AS evt)::text || id`, `'(1)'::"e""t"`,
+		`quote_ident('docs/' || id)`, // goes by a setting
+	} {
+		_, err := a.conn.Exec(t.Context(), `SELECT fence.protect('papers', per_row => $1)`, expression)
+		if err == nil || refusalOf(t, err).Code != "22023" {
+			t.Errorf("%s: %v", expression, err)
+		}
+		if a.sprung(t, expression) {
+			t.Errorf("%s: the code of its author ran", expression)
+		}
+	}
+}
+
+// Nobody states in the registry what is so for a table of somebody else's.
+func TestOnlyTheOwnerOfATableRegistersIt(t *testing.T) {
+	t.Parallel()
+	a := attack(t)
+	a.exec(t, `CREATE TABLE public.theirs (id int); SELECT fence.protect('public.theirs', resource => 'docs/9'); DELETE FROM fence.registry`)
+	run(t, a.conn, `SELECT fence.remember('public.theirs')`)
+	if n := value[int](t, a.world, `SELECT count(*) FROM fence.registry`); n != 0 {
+		t.Error("registered by a stranger")
+	}
+}

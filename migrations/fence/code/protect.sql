@@ -103,12 +103,13 @@ $$;
 REVOKE ALL ON FUNCTION fence.columns_read(integer, name) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.columns_read(integer, name) TO PUBLIC;
 
--- Puts a table's guard into the registry. It states what is so, whoever calls.
+-- Puts a table's guard into the registry, for its owner.
 CREATE OR REPLACE FUNCTION fence.remember(p_relation regclass) RETURNS void LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
   DELETE FROM fence.registry r WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = r.relation);
   INSERT INTO fence.registry AS r (relation, resource, under, per_row, mode, stamp, number)
-  SELECT DISTINCT ON (p.relation) p.relation, p.resource, p.under, p.per_row, p.mode, p.stamp, p.number FROM fence.protected p WHERE p.relation = p_relation AND p.complete
+  SELECT DISTINCT ON (p.relation) p.relation, p.resource, p.under, p.per_row, p.mode, p.stamp, p.number FROM fence.protected p
+   WHERE p.relation = p_relation AND p.complete AND EXISTS (SELECT FROM pg_class c WHERE c.oid = p_relation AND pg_has_role(session_user, c.relowner, 'MEMBER'))
   ON CONFLICT (relation) DO UPDATE SET resource = EXCLUDED.resource, under = EXCLUDED.under, per_row = EXCLUDED.per_row, mode = EXCLUDED.mode,
     stamp = EXCLUDED.stamp, number = EXCLUDED.number;
 $$;
@@ -177,11 +178,20 @@ GRANT EXECUTE ON FUNCTION fence.view_fault(regclass) TO PUBLIC;
 
 -- Why a text can't be an expression per row, by its looks, or NULL where it can. PostgreSQL sees it only afterwards, because it may be
 -- run by somebody else than who wrote it: by whoever makes a table in a protected schema, or makes a table enforce. So it can't leave
--- its parentheses, and names nothing but columns and what is in pg_catalog: no function of somebody's own.
-CREATE OR REPLACE FUNCTION fence.text_fault(p_expression text) RETURNS text LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+-- its parentheses, and names nothing but columns and what is in pg_catalog: no function of somebody's own. A type is found without
+-- a dot in pg_temp, too. Outside quotes it is ASCII: there the words of a regular expression are those of PostgreSQL.
+CREATE OR REPLACE FUNCTION fence.text_fault(p_expression text) RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  bare text := regexp_replace(regexp_replace(p_expression, E'\'[^\']*\'|"[^"]*"|--[^\n\r]*', ' x ', 'g'), '\mpg_catalog\s*[.]', '', 'gi');
+  quoted CONSTANT text := E'\'[^\']*\'|"[^"]*"|--[^\n\r]*';
+  bare text := regexp_replace(regexp_replace(p_expression, quoted, ' x ', 'g'), '\mpg_catalog\s*[.]', '', 'gi');
 BEGIN
+  IF octet_length(convert_to(regexp_replace(p_expression, quoted, ' x ', 'g'), 'UTF8')) <> length(regexp_replace(p_expression, quoted, ' x ', 'g')) THEN
+    RETURN 'holds a letter outside ASCII: put the name of such a column in quotes';
+  ELSIF EXISTS (SELECT FROM regexp_matches(p_expression, E'\'[^\']*\'|--[^\n\r]*|"(?:[^"]|"")*"|[a-z_][a-z_0-9]*', 'gi') w, pg_type t
+                 WHERE t.typnamespace = pg_my_temp_schema()
+                   AND t.typname = CASE WHEN w[1] LIKE '"%' THEN replace(substr(w[1], 2, length(w[1]) - 2), '""', '"') ELSE lower(w[1]) END) THEN
+    RETURN 'names a type, or a table, that is temporary: drop that, or use another session';
+  END IF;
   IF strpos(p_expression, chr(92)) > 0 OR bare ~ $q$[;$'"]|/[*]$q$ THEN
     RETURN 'holds a backslash, a $, a semicolon, a /* or half a quote';
   ELSIF strpos(bare, '.') > 0 THEN

@@ -63,6 +63,8 @@ CREATE OR REPLACE FUNCTION fence.expression_fault(p_index regclass) RETURNS text
     WHEN EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = p_index
                     AND (d.refclassid <> 'pg_class'::regclass OR d.refobjid <> i.indrelid))
       THEN 'uses a function, an operator, a type or a collation that does not come with PostgreSQL: make it a generated column, and name that'
+    WHEN i.indexprs::text ~ (':funcid ' || 'quote_ident(text)'::regprocedure::oid || ' ')
+      THEN 'uses quote_ident, which goes by the setting quote_all_identifiers: make it a generated column, and name that'
     WHEN i.indexprs::text ~ ':varattno (0|-[0-9]+) ' THEN 'uses the whole row or a system column: name its columns'
     WHEN NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = p_index AND d.refobjsubid > 0)
       THEN 'uses no column: give resource instead'
