@@ -24,7 +24,6 @@ import (
 	awshttp "github.com/aws/smithy-go/transport/http"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"go.uber.org/goleak"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway"
@@ -33,15 +32,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(testenv.Wrap(m),
-		// Clocks that the S3 front starts once for the whole process.
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
-		goleak.IgnoreAnyFunction("github.com/gofiber/utils/v2.StartTimeStampUpdater.func1.1"),
-		// Ends by itself, at most ten seconds after the server.
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
-		// Looks once a second whether its pool is closed.
-		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"),
-	)
+	testenv.VerifyMain(m)
 }
 
 var masterKey = "k1:" + strings.Repeat("5a", 32)

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9/logging"
-	"go.uber.org/goleak"
 
 	"github.com/fencegate/fencegate/internal/testenv"
 )
@@ -15,8 +14,5 @@ func TestMain(m *testing.M) {
 	if config := os.Getenv(asTortureClient); config != "" {
 		os.Exit(playTortureClient(config))
 	}
-	goleak.VerifyTestMain(testenv.Wrap(m),
-		// Of a pool whose node is away: it looks once a second whether the pool is closed.
-		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"),
-	)
+	testenv.VerifyMain(m)
 }

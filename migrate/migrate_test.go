@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	// Where the mark that a migration is under way is refused or cancelled, golang-migrate
 	// leaves the goroutine that reads the migration.
 	left := goleak.IgnoreAnyFunction("github.com/golang-migrate/migrate/v4.(*Migration).Buffer")
-	goleak.VerifyTestMain(testenv.Wrap(m), append(testenv.LeakOptions(), left)...)
+	testenv.VerifyMain(m, append(testenv.LeakOptions(), left)...)
 }
 
 // setup makes an empty database. The migrated template stays beside it, so the

@@ -11,13 +11,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"go.uber.org/goleak"
 
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(testenv.Wrap(m), testenv.LeakOptions()...)
+	testenv.VerifyMain(m, testenv.LeakOptions()...)
 }
 
 // twin is one of two databases that are given the same steps.

@@ -10,14 +10,13 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"go.uber.org/goleak"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Wrap(m), testenv.LeakOptions()...) }
+func TestMain(m *testing.M) { testenv.VerifyMain(m, testenv.LeakOptions()...) }
 
 // orders is the resource that the table of [world] needs.
 const orders = "orders/1001"
@@ -40,6 +39,7 @@ func setup(t testing.TB, opts ...pgfence.Option) world {
 		writer: testenv.PoolOf(t, pg.WriterURL),
 		fence:  pgfence.New(testenv.PoolOf(t, pg.GatewayURL), opts...),
 	}
+	pgfence.GiveTime(w.fence)
 	w.exec(t, `CREATE TABLE work (id bigserial PRIMARY KEY, token bigint, note text)`)
 	w.exec(t, `GRANT ALL ON ALL TABLES IN SCHEMA public TO PUBLIC`)
 	w.exec(t, `GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO PUBLIC`)

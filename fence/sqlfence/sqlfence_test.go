@@ -13,14 +13,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	_ "github.com/lib/pq" // a driver under test
-	"go.uber.org/goleak"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/sqlfence"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Wrap(m), testenv.LeakOptions()...) }
+func TestMain(m *testing.M) { testenv.VerifyMain(m, testenv.LeakOptions()...) }
 
 const orders, users = "orders/1001", "users/7"
 

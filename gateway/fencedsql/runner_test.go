@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"go.uber.org/goleak"
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
@@ -23,7 +22,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Wrap(m)) }
+func TestMain(m *testing.M) { testenv.VerifyMain(m) }
 
 // world is a runner on a database with a table that the resource "r" guards.
 type world struct {

@@ -5,9 +5,7 @@ package objects
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Wrap(m)) }
+func TestMain(m *testing.M) { testenv.VerifyMain(m) }

@@ -13,13 +13,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/goleak"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Wrap(m)) }
+func TestMain(m *testing.M) { testenv.VerifyMain(m) }
 
 type option func(*pgwire.Config)
 

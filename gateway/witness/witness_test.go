@@ -10,16 +10,12 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(testenv.Wrap(m), append(testenv.LeakOptions(),
-		// Looks once a second whether its pool is closed.
-		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))...)
+	testenv.VerifyMain(m, testenv.LeakOptions()...)
 }
 
 func open(t *testing.T, addrs ...string) *Witness {

@@ -18,14 +18,13 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/goleak"
 
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/migrate"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Wrap(m), testenv.LeakOptions()...) }
+func TestMain(m *testing.M) { testenv.VerifyMain(m, testenv.LeakOptions()...) }
 
 func exec(t *testing.T, url string, statements ...string) {
 	t.Helper()

@@ -15,7 +15,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"go.uber.org/goleak"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
@@ -24,7 +23,7 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Wrap(m), testenv.LeakOptions()...) }
+func TestMain(m *testing.M) { testenv.VerifyMain(m, testenv.LeakOptions()...) }
 
 // folder is a new folder that PostgreSQL's user may enter.
 func folder(t *testing.T) string {

@@ -47,13 +47,10 @@ import (
 // Main runs the tests, ends the shared services and exits. For TestMain.
 func Main(m *testing.M) { os.Exit(Wrap(m).Run()) }
 
-// Runner is what Main needs of a [testing.M]; goleak's VerifyTestMain takes it too.
+// Runner is what Main needs of a [testing.M].
 type Runner interface{ Run() int }
 
-// Wrap returns a Runner that ends the shared services after the tests, so that
-// a leak check can follow:
-//
-//	func TestMain(m *testing.M) { goleak.VerifyTestMain(testenv.Wrap(m)) }
+// Wrap returns a Runner that ends the shared services after the tests.
 func Wrap(m Runner) Runner { return wrapped{m} }
 
 type wrapped struct{ m Runner }
@@ -67,11 +64,25 @@ func (w wrapped) Run() int {
 	return code
 }
 
+// VerifyMain runs the tests, ends the shared services, fails where goroutines are left, and exits. For TestMain.
+func VerifyMain(m *testing.M, also ...goleak.Option) {
+	goleak.VerifyTestMain(Wrap(m), append(also, libraries()...)...)
+}
+
 // LeakOptions excuses the shared services' goroutines in a leak check that runs
 // while they are up, as goleak.VerifyNone(t) in a single test does.
 func LeakOptions() []goleak.Option {
+	return append(libraries(), goleak.IgnoreAnyFunction("github.com/fencegate/fencegate/internal/child.(*Process).run"))
+}
+
+// libraries excuses goroutines of libraries that outlive what was closed: clocks of the process, and what looks every
+// few seconds whether its owner has gone.
+func libraries() []goleak.Option {
 	return []goleak.Option{
-		goleak.IgnoreAnyFunction("github.com/fencegate/fencegate/internal/child.(*Process).run"),
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
+		goleak.IgnoreAnyFunction("github.com/gofiber/utils/v2.StartTimeStampUpdater.func1.1"),
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),          // ten seconds
+		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"), // a second
 	}
 }
 

@@ -10,15 +10,15 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/goleak"
 
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/internal/child"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/robustness/history"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testenv.VerifyMain(m) }
 
 // stackTTL is the longest lease of a stack.
 const stackTTL = 10 * time.Second

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fencegate/fencegate/internal/child"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/robustness/client"
 	"github.com/fencegate/fencegate/robustness/cluster"
 )
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 		_ = os.RemoveAll(programs.dir)
 		child.Removed(programs.dir)
 	}
-	if err := goleak.Find(); err != nil && code == 0 {
+	if err := goleak.Find(testenv.LeakOptions()...); err != nil && code == 0 {
 		fmt.Println(err)
 		code = 1
 	}

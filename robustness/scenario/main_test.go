@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/goleak"
 
 	"github.com/fencegate/fencegate/internal/testenv"
 )
@@ -19,7 +18,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		os.Exit(program(os.Stdin, os.Stdout))
 	}
-	goleak.VerifyTestMain(testenv.Wrap(m))
+	testenv.VerifyMain(m)
 }
 
 // quiet keeps the driver's remarks on nodes that can't be reached out of the output.
