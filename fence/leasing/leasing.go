@@ -120,6 +120,15 @@ type Ender interface {
 	End(ctx context.Context, e fence.Ending) error
 }
 
+// Floorer is an [Armer] that knows of resources without a fence which tokens it
+// would refuse. A source whose Armer is one begins above the floor, so that a name
+// that is new, or was not used for long, is armed once. What it knows may be old: then
+// [*fence.NotRaisedError] says where the floor is.
+type Floorer interface {
+	Armer
+	Floor(resource string) fence.Token
+}
+
 // Request asks for a lease.
 type Request struct {
 	Resource string
@@ -130,6 +139,11 @@ type Request struct {
 	// and the source never sees. nil: the source makes a seal, and the lease's grant
 	// holds it.
 	SealHash []byte
+
+	// NonceHash is handed to the [Armer] with the token: see [fence.Arming]. It is good for
+	// the acquisition of one resource, by a source with an Armer; others refuse it with a
+	// [*fence.InvalidError]. The error is a [*fence.SpentError] where the nonce is spent.
+	NonceHash []byte
 }
 
 // Lease is a resource held until its deadline.

@@ -67,6 +67,18 @@ type Server struct {
 	lock     *os.File
 }
 
+// lockPatience is for a process of ours that was just forked: until it runs its program it holds the lock that was given back.
+const lockPatience = time.Second
+
+func lockWithin(f *os.File, patience time.Duration) error {
+	for begun := time.Now(); ; <-time.After(10 * time.Millisecond) {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil || time.Since(begun) > patience {
+			return err
+		}
+	}
+}
+
 // ErrInUse means that another process runs the folder's cluster.
 var ErrInUse = errors.New("another process runs the PostgreSQL of this folder")
 
@@ -129,7 +141,7 @@ func (s *Server) claim() error {
 	if err != nil {
 		return err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := lockWithin(f, lockPatience); err != nil {
 		return errors.Join(fmt.Errorf("%w: end it first, or choose another folder", ErrInUse), f.Close())
 	}
 	s.lock = f

@@ -75,7 +75,7 @@ func callersSeal(t testing.TB, open Open) {
 	s := source(t, open, fences)
 	for name, acquire := range map[string]func(context.Context, leasing.Request) (leasing.Lease, error){"try": s.TryAcquire, "acquire": s.Acquire} {
 		r := request(TTL)
-		r.SealHash = fence.NewSeal().Hash()
+		r.SealHash, r.NonceHash = fence.NewSeal().Hash(), fence.NewSeal().Hash() // as long as a nonce's
 		lease, err := acquire(t.Context(), r)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -85,6 +85,9 @@ func callersSeal(t testing.TB, open Open) {
 		fences.mu.Unlock()
 		if !bytes.Equal(armed.SealHash, r.SealHash) || armed.Resource != r.Resource || armed.Token != lease.Grant.Token {
 			t.Errorf("%s: armed %+v for %v; want the seal of the request", name, armed, lease.Grant)
+		}
+		if !bytes.Equal(armed.NonceHash, r.NonceHash) {
+			t.Errorf("%s: armed without the nonce of the request", name)
 		}
 		if lease.Grant.Resource != r.Resource || !lease.Grant.Seal.IsZero() {
 			t.Errorf("%s: the lease's grant is %v; want no seal", name, lease.Grant)
