@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // AcquireOption changes one acquisition.
@@ -19,6 +18,7 @@ type acquireOptions struct {
 	holder    string
 	keepAlive *KeepAlive
 	sealHash  []byte // of the caller's seal; nil: the attempt makes one
+	nonceHash []byte // for the Armer
 }
 
 // WithTTL sets how long the lease lives unless it is extended. From the longest
@@ -102,7 +102,7 @@ func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fe
 	_, end := l.begin(ctx, "wait", resource)
 	err := w.await(ctx)
 	if end(err); err != nil {
-		return errors.Join(&leasing.HeldError{Resource: resource, Holder: "this process"}, err)
+		return errors.Join(l.lines.why(resource, w), err)
 	}
 	place := place{l: l, resource: resource, w: w}
 	defer place.leave()
@@ -123,14 +123,15 @@ func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fe
 			why = err
 			wait = func() error { return place.pause(ctx) }
 		case why != nil && ctx.Err() != nil:
-			return errors.Join(why, err) // ended while it looked again
+			return errors.Join(l.lines.why(resource, w), err) // ended while it looked again
 		default:
 			return err
 		}
+		l.lines.waits(resource, why)
 		_, end := l.begin(ctx, "wait", resource)
 		err = wait()
 		if end(err); err != nil {
-			return errors.Join(why, err)
+			return errors.Join(l.lines.why(resource, w), err)
 		}
 	}
 }

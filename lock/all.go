@@ -132,7 +132,7 @@ func (a *attempt) renew(ctx context.Context) error {
 		if pause(ctx, a.o.ttl/3) != nil {
 			return nil
 		}
-		deadline, err := a.l.extend(ctx, leasing.Ref{Resource: a.resource, Owner: a.owner}, a.o.ttl)
+		deadline, err := a.l.extend(ctx, leasing.Ref{Resource: a.resource, Owner: a.owner}, a.o.ttl, a.deadline)
 		switch {
 		case errors.Is(err, ErrLost):
 			return err

@@ -162,3 +162,31 @@ func client(t *testing.T, addr string) *redis.Client {
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
+
+// The fence is raised, and the lease is over all the same: nobody may be told that it
+// has it.
+func TestALeaseThatRanOutWhileItWasArmedIsLost(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	cfg.Armer = lateArmer{}
+	l := started(t, cfg)
+	for name, acquire := range map[string]func(opts ...lock.AcquireOption) error{
+		"one": func(opts ...lock.AcquireOption) error { _, err := l.TryAcquire(t.Context(), "a", opts...); return err },
+		"all": func(opts ...lock.AcquireOption) error {
+			_, err := l.AcquireAll(t.Context(), []string{"b", "c"}, opts...)
+			return err
+		},
+	} {
+		if err := acquire(lock.WithTTL(500 * time.Millisecond)); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// lateArmer raises the fence, after the time that it had.
+type lateArmer struct{}
+
+func (lateArmer) Arm(ctx context.Context, _ fence.Arming) error {
+	<-ctx.Done()
+	return nil
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -70,6 +71,9 @@ func (a *attempt) armOrRaise(ctx context.Context) error {
 // confirm.
 func (a *attempt) take(ctx context.Context, floor fence.Token) error {
 	var err error
+	if armer, ok := a.l.cfg.Armer.(leasing.Floorer); ok {
+		floor = max(floor, armer.Floor(a.resource))
+	}
 	inside, end := a.l.begin(ctx, "take", a.resource)
 	a.token, err = a.phase1(inside, floor)
 	if end(err); err != nil || a.l.cfg.Armer != nil {
@@ -83,7 +87,8 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 	l := a.l
 	a.start = now() // before the first send: the TTL runs from some moment after it
 	a.deadline = a.start.add(l.validity(a.o.ttl))
-	if l.attempts.Add(1)%sweepEvery == 0 {
+	l.attempts.Add(1)
+	if rand.N(l.sweepEvery) == 0 { // by chance: many processes do not live for so many tries
 		l.sweepSometimes()
 	}
 	r := l.newRound(opAcquire, "acquire", a.resource)
@@ -91,7 +96,7 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 	r.traced(ctx)
 	r.send(l.all(), ask{
 		owner: a.owner, holder: a.o.holder, ttl: a.o.ttl.Milliseconds(), n: int64(floor),
-		expires: a.start.mono.Add(l.cfg.NodeTimeout),
+		expires: minTime(a.start.mono.Add(l.roundLimit()), a.deadline.mono), // sent later it could lock what is released or over
 	})
 	err := r.wait(ctx)
 	granted := r.yes >= l.quorum
@@ -146,7 +151,7 @@ func (a *attempt) confirm(ctx context.Context, token fence.Token) (failure error
 	defer r.drop()
 	r.traced(ctx)
 	r.yes = confirmed
-	r.send(set, ask{owner: a.owner, n: int64(token), expires: time.Now().Add(l.cfg.NodeTimeout)})
+	r.send(set, ask{owner: a.owner, n: int64(token), expires: time.Now().Add(l.roundLimit())})
 	err := r.wait(ctx)
 	switch {
 	case err != nil:
@@ -172,7 +177,7 @@ func (a *attempt) arm(ctx context.Context) error {
 }
 
 func (a *attempt) arming() fence.Arming {
-	return fence.Arming{Resource: a.resource, Token: a.token, SealHash: a.o.sealHash, Holder: a.o.holder}
+	return fence.Arming{Resource: a.resource, Token: a.token, SealHash: a.o.sealHash, Holder: a.o.holder, NonceHash: a.o.nonceHash}
 }
 
 // armed is what arming's result means for the acquisition.

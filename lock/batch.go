@@ -7,8 +7,8 @@ import "errors"
 const maxSegment = 256
 
 // plan puts what gathered for a node into script calls: many acquires and
-// releases into one, as long as each is of a resource of its own, and every
-// other op into one of its own.
+// releases into one, and many extensions into one, as long as each is of a resource of
+// its own, and every other op into one of its own.
 //
 // Ops on one resource keep their order: a resource's second op is sent behind
 // the call that has its first one, its third behind that. Ops on different
@@ -23,10 +23,13 @@ type plan struct {
 }
 
 // layer holds ops of different resources, by what they have to be for the batch
-// script: acquires, releases, releases that wake, and others.
-type layer [4][]*op
+// script: acquires, releases, releases that wake; extensions; and others.
+type layer [5][]*op
 
-const othersPart = 3
+const (
+	extendsPart = 3 + iota
+	othersPart
+)
 
 func (o *op) part() int {
 	switch {
@@ -36,6 +39,8 @@ func (o *op) part() int {
 		return 1
 	case o.kind == opRelease:
 		return 2
+	case o.kind == opExtend:
+		return extendsPart
 	}
 	return othersPart
 }
@@ -66,8 +71,11 @@ func (p *plan) arrange(ops []*op) {
 	for i := range used {
 		begin := at
 		for j, part := range p.layers[i] {
-			if j == othersPart {
+			switch j {
+			case extendsPart:
 				p.cut(at - begin)
+				p.cut(len(part))
+			case othersPart:
 				for range part {
 					p.sizes = append(p.sizes, 1)
 				}
@@ -89,9 +97,12 @@ func (p *plan) cut(n int) {
 func (b *bound) request(out []byte, k *keys, p *plan, ops []*op) []byte {
 	p.arrange(ops)
 	for _, size := range p.sizes {
-		if size == 1 {
+		switch {
+		case ops[0].kind == opExtend:
+			out = b.extends(out, k, ops[:size])
+		case size == 1:
 			out = b.single(out, k, ops[0])
-		} else {
+		default:
 			out = b.batch(out, k, ops[:size])
 		}
 		ops = ops[size:]
@@ -100,7 +111,7 @@ func (b *bound) request(out []byte, k *keys, p *plan, ops []*op) []byte {
 }
 
 func (b *bound) single(out []byte, k *keys, o *op) []byte {
-	args := [opKinds]int{opAcquire: 4, opConfirm: 3, opExtend: 2, opRelease: 1}[o.kind]
+	args := [opKinds]int{opAcquire: 4, opConfirm: 3, opRelease: 1}[o.kind]
 	named := 2
 	if o.wakes {
 		named, args = 4, args+2
@@ -120,9 +131,6 @@ func (b *bound) single(out []byte, k *keys, o *op) []byte {
 		out = appendBulk(out, counterPrefix, o.resource)
 		out = appendBulk(out, o.owner)
 		out = appendNumber(out, o.n)
-	case opExtend:
-		out = appendBulk(out, o.owner)
-		out = appendNumber(out, o.ttl)
 	default:
 		if o.wakes {
 			out = appendBulk(out, k.waitPrefix, o.resource)
@@ -133,6 +141,22 @@ func (b *bound) single(out []byte, k *keys, o *op) []byte {
 			out = appendBulk(out, o.resource)
 			out = appendBulk(out, k.wakePrefix)
 		}
+	}
+	return out
+}
+
+// extends appends one call for extensions.
+func (b *bound) extends(out []byte, k *keys, seg []*op) []byte {
+	out = appendHead(out, 4+3*len(seg))
+	out = append(out, b.call[opExtend]...)
+	out = appendNumber(out, int64(1+len(seg)))
+	out = append(out, k.hBulk...)
+	for _, o := range seg {
+		out = appendBulk(out, k.lockPrefix, o.resource)
+	}
+	for _, o := range seg {
+		out = appendBulk(out, o.owner)
+		out = appendNumber(out, o.ttl)
 	}
 	return out
 }
@@ -191,6 +215,14 @@ func (b *bound) batch(out []byte, k *keys, seg []*op) []byte {
 	return out
 }
 
+// parse reads the replies to the ops of one call.
+func parse(into []reply, ops []*op, vals []value, err error) []reply {
+	if len(ops) == 1 && ops[0].kind != opExtend {
+		return append(into, parseReply(vals, err))
+	}
+	return parseBatch(into, len(ops), vals, err)
+}
+
 // parseReply reads the flat array of a single op's script.
 func parseReply(vals []value, err error) reply {
 	switch {
@@ -215,7 +247,7 @@ func parseReply(vals []value, err error) reply {
 	return r
 }
 
-// parseBatch reads the batch script's flat array: a reply for each op.
+// parseBatch reads the flat array of a script that does several ops: a reply for each.
 func parseBatch(into []reply, ops int, vals []value, err error) []reply {
 	if err == nil && (len(vals) < ops || (len(vals)-ops)%4 != 0 || !allNumbers(vals[:ops])) {
 		err = errMalformed

@@ -137,7 +137,8 @@ func TestAnArrangementKeepsEachResourcesOrder(t *testing.T) {
 					t.Fatalf("%d resources: %q came too early, or twice in one call", resources, o.resource)
 				}
 				last[o.resource], call[o.resource] = order[o], true
-				if size > maxSegment || size > 1 && (o.part() == othersPart || i > 0 && rest[i-1].part() > o.part()) {
+				if size > maxSegment || size > 1 && (o.part() == othersPart ||
+					(o.part() == extendsPart) != (rest[0].part() == extendsPart) || i > 0 && rest[i-1].part() > o.part()) {
 					t.Fatalf("%d resources: op %d, kind %d, is at the wrong place of a call of %d", resources, i, o.kind, size)
 				}
 			}
@@ -153,4 +154,39 @@ func TestAnArrangementKeepsEachResourcesOrder(t *testing.T) {
 			t.Errorf("%d resources: %d ops are lost", resources, len(order))
 		}
 	}
+}
+
+// The base of a node makes up for every counter that it lost, or that a sweep deleted,
+// whether a resource comes alone or with others.
+func TestAcquisitionsCountOnFromTheBase(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, m *messages) {
+		const base = int64(7)<<32 + 5
+		a, b := newID(), newID()
+		m.run(0, m.on("held", opAcquire, a))
+		if err := m.l.nodes[0].client.HSet(t.Context(), m.l.keys.h, "@base", base).Err(); err != nil {
+			t.Fatal(err)
+		}
+		alone, floored := m.on("alone", opAcquire, b), m.on("floored", opAcquire, b)
+		floored.n = 3
+		for what, got := range map[string][]reply{
+			"alone":   m.run(0, alone),
+			"a batch": m.run(0, m.on("1", opAcquire, b), m.on("2", opAcquire, b)),
+			"floors":  m.run(0, m.on("3", opAcquire, b), floored),
+		} {
+			for i, r := range got {
+				if r.err != nil || r.n != base+1 {
+					t.Errorf("%s: acquire %d: %+v; want %d", what, i+1, r, base+1)
+				}
+			}
+		}
+		for what, got := range map[string][]reply{
+			"alone":   m.run(0, m.on("held", opAcquire, b)),
+			"a batch": m.run(0, m.on("held", opAcquire, b), m.on("4", opAcquire, b)),
+		} {
+			if got[0].n != codeRefused || got[0].floor != base {
+				t.Errorf("%s: refused with %+v; want the floor %d", what, got[0], base)
+			}
+		}
+	})
 }

@@ -49,8 +49,11 @@ type Node struct {
 	Addr     string // host:port, or the path of a Unix socket
 	Username string
 	Password string
-	TLS      *tls.Config // nil: none; of the Sentinels too
-	DB       int
+	// Credentials, if set, is asked for user name and password before each login, in
+	// place of the two above: for a password that changes. Its error ends the login.
+	Credentials func() (username, password string, err error)
+	TLS         *tls.Config // nil: none; of the Sentinels too
+	DB          int
 
 	// Sentinels, host:port each, instead of Addr: the node is the primary that they
 	// call MasterName. A failover counts as the loss of the node: it grants nothing
@@ -61,6 +64,26 @@ type Node struct {
 	MasterName       string
 	SentinelUsername string
 	SentinelPassword string // "": the Sentinels ask for none
+
+	client string // name of the connections, for CLIENT LIST
+}
+
+// Login is what to log in to the node with; a password of "" is none.
+func (n Node) Login() (username, password string, err error) {
+	if n.Credentials != nil {
+		return n.Credentials()
+	}
+	return n.Username, n.Password, nil
+}
+
+// clientName is a holder's name as CLIENT SETNAME takes it, which knows no blanks.
+func clientName(holder string) string {
+	return "fencegate:" + strings.Map(func(r rune) rune {
+		if r <= ' ' || r > '~' {
+			return '_'
+		}
+		return r
+	}, holder)
 }
 
 // Config says how a [Locker] works. Only Nodes is required.
@@ -83,7 +106,9 @@ type Config struct {
 	MaxTTL time.Duration
 	// DefaultTTL is used where [WithTTL] is not given. Default 30 s, or MaxTTL where that is shorter.
 	DefaultTTL time.Duration
-	// NodeTimeout bounds how long one step waits for a node, whatever the TTL. Default 50 ms.
+	// NodeTimeout is for how long a node may be silent before a step gives it up,
+	// whatever the TTL. Time in which this process did not run does not count. An
+	// extension gives it a second at least. Default 50 ms.
 	NodeTimeout time.Duration
 	// DriftFactor is the share of the TTL that clocks may drift apart, 0 to 0.5. The
 	// margin is TTL × DriftFactor + 2 ms. Default 0.01.
@@ -169,6 +194,7 @@ func (c *Config) nameNodes() error {
 			return &fence.InvalidError{Field: "nodes", Reason: fmt.Sprintf("name %s twice; each must be a server of its own", n.Name)}
 		}
 		names[n.Name], places[place] = true, true
+		n.client = clientName(c.Holder)
 		named[i] = n
 	}
 	c.Nodes = named

@@ -57,6 +57,7 @@ func (n *node) open() bool {
 		}
 		return false
 	}
+	n.signs.Add(1)
 	n.mu.Lock()
 	n.serving = true
 	n.queue, n.owed = append(n.owed, n.queue...), nil // in the order in which they were submitted
@@ -122,13 +123,13 @@ func (n *node) field(name string) (string, error) {
 // meanwhile, until the link fails, the node is lost, or the Locker closed.
 func (n *node) serve() {
 	for !n.finished() {
-		if _, err := n.link.in.Peek(1); err != nil {
-			var netErr net.Error
-			if errors.As(err, &netErr) && netErr.Timeout() && n.patient() {
-				continue
-			}
+		again, err := n.hear()
+		switch {
+		case err != nil:
 			n.fail(err)
 			return
+		case again:
+			continue
 		}
 		n.mu.Lock()
 		flight := n.flight
@@ -168,6 +169,15 @@ func (n *node) serve() {
 	}
 }
 
+// hear waits for the next that the node says. It reports whether to look again first.
+func (n *node) hear() (again bool, err error) {
+	_, err = n.link.in.Peek(1)
+	if netErr, ok := errors.AsType[net.Error](err); ok && netErr.Timeout() && n.patient() {
+		return true, nil
+	}
+	return false, err
+}
+
 // finished reports whether the node is closed and owes no answer. Whoever
 // closes it later than this looked wakes the reader.
 func (n *node) finished() bool {
@@ -180,12 +190,28 @@ func (n *node) finished() bool {
 	return false
 }
 
-// patient reports whether to go on waiting after the link's deadline passed.
+// extraTime is what a link has left for a look at what has come, after its deadline.
+const extraTime = 50 * time.Millisecond
+
+// patient reports whether to go on waiting after the link's deadline passed. In a
+// process that did not run meanwhile it says nothing of the node, whose answer may be
+// there: hence the extra time.
 func (n *node) patient() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.busy {
-		return time.Since(n.sentAt) < n.stall // the deadline of an earlier batch
+	last := n.sentAt
+	if n.heard.After(last) {
+		last = n.heard
+	}
+	switch {
+	case n.busy && time.Since(last) < n.stall:
+		return true // the deadline of an earlier batch
+	case n.busy && n.extra.Equal(last):
+		return false
+	case n.busy:
+		n.extra = last
+		_ = n.link.conn.SetReadDeadline(time.Now().Add(extraTime))
+		return true
 	}
 	n.writing.Lock()
 	defer n.writing.Unlock()
@@ -204,17 +230,21 @@ func (n *node) answer(flight []*op) (lost bool, err error) {
 	n.writing.Lock() // whoever was sending has arranged the flight
 	sizes := n.plan.sizes
 	n.writing.Unlock()
-	for _, size := range sizes {
+	for i, size := range sizes {
+		for again := i > 0; again; {
+			if again, err = n.hear(); err != nil {
+				return lost, err
+			}
+		}
+		n.heard = time.Now()
+		_ = n.link.conn.SetReadDeadline(n.heard.Add(n.stall))
 		at := len(n.replies)
 		vals, err := n.link.reply()
 		if err != nil && !isReplyError(err) {
 			return lost, err
 		}
-		if size == 1 {
-			n.replies = append(n.replies, parseReply(vals, err))
-		} else {
-			n.replies = parseBatch(n.replies, size, vals, err)
-		}
+		n.signs.Add(1)
+		n.replies = parse(n.replies, flight[at:at+size], vals, err)
 		if errors.Is(n.replies[at].err, errMalformed) {
 			return lost, errMalformed
 		}
@@ -243,9 +273,7 @@ func (n *node) fail(err error) {
 	n.mu.Unlock()
 	n.hangUp()
 	for _, o := range unknown {
-		r := failed(err)
-		r.cut = true
-		n.deliver(o, r)
+		n.deliver(o, failed(err))
 	}
 }
 

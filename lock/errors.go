@@ -35,6 +35,9 @@ var (
 	// ErrCluster: the node is part of a Redis Cluster.
 	ErrCluster = errors.New("redis cluster is not supported: the counters and a lock lie in different slots, so no script can change both; use independent nodes")
 
+	// ErrOldRedis: the node is a Redis before version 7.
+	ErrOldRedis = errors.New("redis before version 7 is not supported: its scripts outlive a restart, so a loss of data would go unnoticed; use Redis 7 or newer, or Valkey")
+
 	errSentinel = errors.New("this is a Redis Sentinel, not a server: give the address of the server")
 )
 
@@ -120,7 +123,7 @@ func (e *QuorumError) Unwrap() []error {
 func (e *QuorumError) mayReturn() bool {
 	broken := 0
 	for _, c := range e.Causes {
-		if errors.Is(c, ErrCluster) || errors.Is(c, errSentinel) || refusesLogin(c) {
+		if errors.Is(c, ErrCluster) || errors.Is(c, errSentinel) || errors.Is(c, ErrOldRedis) || refusesLogin(c) {
 			broken++
 		}
 	}

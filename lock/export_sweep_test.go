@@ -1,4 +1,4 @@
 package lock
 
-// SweepSoon makes the next try for a lock look whether the counters have to be swept.
-func (l *Locker) SweepSoon() { l.attempts.Store(sweepEvery - 1) }
+// SweepEvery has one in so many tries for a lock look whether the counters have to be swept. Before the first try.
+func (l *Locker) SweepEvery(tries int64) { l.sweepEvery = tries }

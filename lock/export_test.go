@@ -3,7 +3,10 @@ package lock
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
+
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // Patient is a node timeout for tests that are not about time-outs.
@@ -35,7 +38,10 @@ func (l *Locker) EndQuarantine(ctx context.Context, node string) error {
 func (l *Locker) Waiting(resource string) int {
 	l.lines.mu.Lock()
 	defer l.lines.mu.Unlock()
-	return len(l.lines.of[resource])
+	if line := l.lines.of[resource]; line != nil {
+		return len(line.waiters)
+	}
+	return 0
 }
 
 // Attempts is how often this Locker asked the nodes for a lock.
@@ -99,4 +105,19 @@ func HeldBy(refusals ...Refusal) (holder string, pttl int64) {
 		r.count(reply{node: i, holder: f.Holder, pttl: f.PTTL, floor: f.Floor})
 	}
 	return r.held.holder, r.held.pttl
+}
+
+// Extending reports whether an extension is on its way.
+func (h *Lease) Extending() bool { return len(h.s.extending) > 0 }
+
+// Waits is who holds a resource, as far as this process's line for it knows.
+func (l *Locker) Waits(resource string) (holder string) {
+	l.lines.mu.Lock()
+	defer l.lines.mu.Unlock()
+	if line := l.lines.of[resource]; line != nil {
+		if held, ok := errors.AsType[*leasing.HeldError](line.why); ok {
+			return held.Holder
+		}
+	}
+	return ""
 }

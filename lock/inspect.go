@@ -77,8 +77,8 @@ type nodeLock struct {
 
 // Inspect asks all nodes about a resource; each is a member. It is for people:
 // between the answer and its reading everything may have changed. The error is a
-// [*fence.InvalidError], or a [*QuorumError] where too few nodes answered; the
-// inspection then still says what they did.
+// [*fence.InvalidError], or a [*QuorumError] where those that did not answer decide
+// whether it is locked; the inspection then still says what the others did.
 //
 // The resource is locked where one acquisition holds a quorum, and its token is the
 // highest counter, 0 where Redis knows of no acquisition. Each waiter is a Locker,
@@ -112,7 +112,11 @@ func (l *Locker) inspect(ctx context.Context, resource string) (leasing.Inspecti
 			ins.Locked, ins.Owner, ins.Holder, ins.TTL = true, owner, locks[0].Holder, quorumTTL(locks, l.quorum)
 		}
 	}
-	if len(l.nodes)-len(failed) < l.quorum {
+	most := 0
+	for _, locks := range votes {
+		most = max(most, len(locks))
+	}
+	if len(l.nodes)-len(failed) < l.quorum || !ins.Locked && most > 0 && most+len(failed) >= l.quorum {
 		return ins, all, l.quorumError("inspect", resource, failed)
 	}
 	return ins, all, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -28,8 +29,10 @@ type KeepAlive struct {
 // [KeepAlive] is reached.
 var ErrCapped = errors.New("lease has been renewed as often as allowed")
 
-// WithKeepAlive renews the lease at each third of its TTL, until it is
-// released, lost, capped, or the Locker is closed.
+// WithKeepAlive renews the lease after a quarter to a third of its TTL, at random,
+// so that leases which were acquired together are not renewed together; and that until
+// it is released, lost, capped, or the Locker is closed. A renewal is tried again as
+// long as the lease has time.
 func WithKeepAlive(k KeepAlive) AcquireOption {
 	return func(o *acquireOptions) { o.keepAlive = &k }
 }
@@ -56,13 +59,16 @@ func (s *session) keepAlive(k KeepAlive) {
 	}
 }
 
+// soon is when to renew next.
+func (s *session) soon() time.Duration { return s.ttl/4 + rand.N(s.ttl/12+1) }
+
 // renew returns why renewing ended.
 func (s *session) renew(k KeepAlive) error {
 	ctx, cancel := context.WithCancelCause(s.context())
 	defer cancel(nil)
 	defer context.AfterFunc(s.l.ctx, func() { cancel(ErrClosed) })()
 	begun := time.Now()
-	next := s.ttl / 3
+	next := s.soon()
 	for done := 0; ; {
 		if err := pause(ctx, next); err != nil {
 			return err
@@ -79,7 +85,7 @@ func (s *session) renew(k KeepAlive) error {
 		switch err := s.extend(ctx, s.ttl); {
 		case err == nil:
 			done++
-			next = s.ttl / 3
+			next = s.soon()
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case Retryable(err):

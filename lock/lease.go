@@ -57,14 +57,14 @@ func (h *Lease) Done() <-chan struct{} { return h.Context().Done() }
 func (h *Lease) Ref() leasing.Ref { return h.s.ref() }
 
 // Extend gives the lease a new TTL, counted from now. It succeeds only if a
-// quorum answers within the OLD deadline. Where it fails with [ErrNoQuorum] the
-// lease lives on until that deadline. A TTL that is shorter than what is left
+// quorum answers within the OLD deadline, until which it is tried again while too few
+// nodes answer; ctx ends that sooner, and the lease lives on until that deadline then. A TTL that is shorter than what is left
 // ends the lease sooner, but not its locks, which only [Lease.Release] does.
 func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if _, err := h.Grant(); err != nil {
 		return err
 	}
-	return h.s.extend(ctx, ttl)
+	return h.s.extendUnlessReleased(ctx, ttl)
 }
 
 // Reenter returns another handle of the same lease, with the same token and

@@ -2,9 +2,13 @@ package lock
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // lines keeps this process's callers of one resource in the order in which they
@@ -12,45 +16,99 @@ import (
 // wakes it at once.
 type lines struct {
 	mu sync.Mutex
-	of map[string][]*waiter
+	of map[string]*line
+}
+
+// line is those who want one resource. What the first hears is all that the others know.
+type line struct {
+	waiters []*waiter
+	why     error // the first waits; nil: it has not asked yet
+	at      time.Time
 }
 
 type waiter struct {
+	came time.Time
+	news chan struct{} // holds a value when somebody behind wants to know who has the resource
 	turn chan struct{} // closed when it is the first
 	wake chan struct{} // holds a value when the resource may be free
 	home atomic.Bool   // it is in a queue on a node: only that one wakes it
 }
 
+// newsEvery is how often the first of a line asks for those who join it who has the resource, at most.
+const newsEvery = 20 * time.Millisecond
+
 // enter joins the line of a resource.
 func (q *lines) enter(resource string) *waiter {
-	w := &waiter{turn: make(chan struct{}), wake: make(chan struct{}, 1)}
+	w := &waiter{came: time.Now(), news: make(chan struct{}, 1), turn: make(chan struct{}), wake: make(chan struct{}, 1)}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.of == nil {
-		q.of = make(map[string][]*waiter)
+		q.of = make(map[string]*line)
 	}
-	q.of[resource] = append(q.of[resource], w)
-	if len(q.of[resource]) == 1 {
+	l := q.of[resource]
+	if l == nil {
+		l = &line{}
+		q.of[resource] = l
 		close(w.turn)
+	} else {
+		select {
+		case l.waiters[0].news <- struct{}{}:
+		default:
+		}
 	}
+	l.waiters = append(l.waiters, w)
 	return w
+}
+
+// waits notes why the first of a line waits.
+func (q *lines) waits(resource string, why error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.of[resource].why, q.of[resource].at = why, time.Now()
+}
+
+// heldBy notes who holds the resource now, as the first of a line hears while it waits.
+func (q *lines) heldBy(resource, holder string, expires time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.of[resource]
+	if _, held := errors.AsType[*leasing.HeldError](l.why); held {
+		l.why, l.at = &leasing.HeldError{Resource: resource, Holder: holder, RetryAfter: expires}, time.Now()
+	}
+}
+
+// why is why one of a line waits, as far as its first knows. What was heard before this
+// one came does not say who holds the resource: the lease may have been released since.
+func (q *lines) why(resource string, w *waiter) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.of[resource]
+	held, known := errors.AsType[*leasing.HeldError](l.why)
+	switch {
+	case l.why == nil, known && l.at.Before(w.came):
+		return &leasing.HeldError{Resource: resource}
+	case known:
+		now := *held
+		now.RetryAfter = max(0, now.RetryAfter-time.Since(l.at))
+		return &now
+	}
+	return l.why
 }
 
 // leave gives the place in the line up, wherever it was.
 func (q *lines) leave(resource string, w *waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	line := q.of[resource]
-	at := slices.Index(line, w)
-	line = slices.Delete(line, at, at+1)
+	l := q.of[resource]
+	at := slices.Index(l.waiters, w)
+	l.waiters = slices.Delete(l.waiters, at, at+1)
 	switch {
-	case len(line) == 0:
+	case len(l.waiters) == 0:
 		delete(q.of, resource)
-		return
 	case at == 0:
-		close(line[0].turn)
+		l.why = nil
+		close(l.waiters[0].turn)
 	}
-	q.of[resource] = line
 }
 
 // free tells the first in the line that the resource may be free. One that
@@ -59,8 +117,8 @@ func (q *lines) leave(resource string, w *waiter) {
 func (q *lines) free(resource string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if line := q.of[resource]; len(line) > 0 && !line[0].home.Load() {
-		line[0].call()
+	if l := q.of[resource]; l != nil && !l.waiters[0].home.Load() {
+		l.waiters[0].call()
 	}
 }
 
@@ -68,8 +126,8 @@ func (q *lines) free(resource string) {
 func (q *lines) turn(resource string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if line := q.of[resource]; len(line) > 0 {
-		line[0].call()
+	if l := q.of[resource]; l != nil {
+		l.waiters[0].call()
 	}
 }
 

@@ -2,7 +2,6 @@ package lock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -23,9 +22,10 @@ type Locker struct {
 	id     string // names this Locker among those that wait
 	places atomic.Int64
 
-	attempts atomic.Int64 // phase 1, on all nodes
-	ear      ear
-	rounds   sync.Pool
+	attempts   atomic.Int64 // phase 1, on all nodes
+	sweepEvery int64        // tries, on average, after which one looks
+	ear        ear
+	rounds     sync.Pool
 
 	ctx        context.Context // ends with Close
 	stop       context.CancelFunc
@@ -51,6 +51,8 @@ func New(cfg Config) (*Locker, error) {
 		id:        newID(),
 		quorum:    len(cfg.Nodes)/2 + 1,
 		admitting: make(map[int]bool),
+
+		sweepEvery: sweepEvery,
 	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	for i, n := range cfg.Nodes {
@@ -110,82 +112,6 @@ func (l *Locker) validity(ttl time.Duration) time.Duration {
 
 // all is the set of all nodes.
 func (l *Locker) all() uint32 { return 1<<len(l.nodes) - 1 }
-
-// Extend gives a lease a new TTL, counted from now, without its [Lease]: any
-// process can, by the reference. It returns how long the lease is valid from
-// now on. It never re-creates a lock that is gone: that is [ErrLost]. Nor does it
-// shorten one, so that a message that comes late takes nothing away from a holder.
-//
-// Without a quorum ([ErrNoQuorum]) the lease is still valid until its old deadline.
-// Where connections ended before their answers came, it is tried again at once.
-func (l *Locker) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
-	deadline, err := l.extend(ctx, ref, ttl)
-	if err != nil {
-		return 0, err
-	}
-	return deadline.left(), nil
-}
-
-func (l *Locker) extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (instant, error) {
-	ctx, end := l.begin(ctx, "extend", ref.Resource)
-	deadline, err := l.extendRounds(ctx, ref, ttl)
-	end(err)
-	if err != nil {
-		l.cfg.Metrics.Failed("extend", cause(err))
-		return instant{}, err
-	}
-	l.cfg.Metrics.Renewed()
-	return deadline, nil
-}
-
-func (l *Locker) extendRounds(ctx context.Context, ref leasing.Ref, ttl time.Duration) (instant, error) {
-	if err := validateRef(ref); err != nil {
-		return instant{}, err
-	}
-	if err := l.cfg.validateTTL(ttl); err != nil {
-		return instant{}, err
-	}
-	ttl = ttl.Truncate(time.Millisecond)
-	end := time.Now().Add(l.cfg.NodeTimeout)
-	for rounds := 1; ; rounds++ {
-		deadline, cut, err := l.extendRound(ctx, ref, ttl)
-		if !cut || rounds == maxExtendRounds || ctx.Err() != nil || time.Now().After(end) {
-			return deadline, err
-		}
-	}
-}
-
-// maxExtendRounds bounds how often an extension is made again because links ended.
-const maxExtendRounds = 3
-
-// extendRound makes one round. It reports whether links that ended before the answer
-// came are why it has no quorum: another round, whose answers count alone and whose
-// TTL runs from its own start, may have one.
-func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Duration) (deadline instant, cut bool, err error) {
-	start := now()
-	deadline = start.add(l.validity(ttl))
-	r := l.newRound(opExtend, "extend", ref.Resource)
-	defer r.drop()
-	r.traced(ctx)
-	r.send(l.all(), ask{owner: ref.Owner, ttl: ttl.Milliseconds(), expires: start.mono.Add(l.cfg.NodeTimeout)})
-	err = r.wait(ctx)
-	switch {
-	case err != nil:
-		return instant{}, false, fmt.Errorf("extend %q: %w", ref.Resource, errors.Join(fence.ErrUnknown, err))
-	case r.yes >= l.quorum && !deadline.passed():
-		return deadline, false, nil
-	case r.maxTTL > 0:
-		return instant{}, false, overNodeMax(ttl, r.maxTTL)
-	case r.yes >= l.quorum, r.no > len(l.nodes)-l.quorum:
-		return instant{}, false, fmt.Errorf("extend %q: %w", ref.Resource, ErrLost)
-	}
-	return instant{}, r.cut > 0, r.noQuorum()
-}
-
-func overNodeMax(ttl time.Duration, maxMS int64) error {
-	return &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; the nodes were admitted for at most %v",
-		ttl, time.Duration(maxMS)*time.Millisecond)}
-}
 
 // Release gives a lease back by its reference. Where the Armer is a [leasing.Ender] it
 // first has the fence end the grant, for at most 500 ms; a fence that is away leaves

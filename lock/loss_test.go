@@ -319,3 +319,26 @@ func TestReadmissionNeedsAnEpochStore(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 }
+
+// Of two admissions the one with the older epoch may end last, where its nonce is the
+// node's: tokens would fall.
+func TestAnAdmissionNeverLowersTheBase(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{})
+	cfg.Epochs = &epochs{}
+	l := started(t, cfg)
+	admin := client(t, servers[0].Addr)
+	must(t, admin.FlushAll(t.Context()).Err())
+	begun, err := l.AdmitBegin(t.Context(), "node-1")
+	must(t, err)
+	must(t, l.EndQuarantine(t.Context(), "node-1"))
+	for _, base := range []int64{begun.Base, begun.Base + 1<<32} {
+		must(t, admin.HSet(t.Context(), cfg.KeyPrefix+":h", "@base", base).Err())
+		if err := l.Admit(t.Context(), begun); err == nil {
+			t.Errorf("admitted with base %d where it was %d", begun.Base, base)
+		}
+	}
+	if st := status(t, l)[0]; st.Err != nil || st.Admitted {
+		t.Errorf("%+v", st)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -59,7 +60,11 @@ type node struct {
 	out     []byte
 	plan    plan
 
-	replies []reply // of the goroutine only
+	replies []reply // of the goroutine only, as heard and extra are
+	heard   time.Time
+	extra   time.Time // what heard, or sentAt, was when the node got extra time
+
+	signs atomic.Uint32 // of life: links made, calls answered
 }
 
 func newNode(cfg Node, index int, k keys, nodeTimeout time.Duration, onLost func(*node)) *node {
@@ -96,10 +101,11 @@ func (n *node) lane(hash uint32) *node {
 // newClient makes the Redis client for everything that is not an op.
 func newClient(cfg Node, stall time.Duration) *redis.Client {
 	options := &redis.Options{
-		Addr:                  cmp.Or(cfg.Addr, cfg.Name), // for errors: the dialer knows better
-		Dialer:                func(ctx context.Context, _, _ string) (net.Conn, error) { return cfg.Dial(ctx) },
-		Username:              cfg.Username,
-		Password:              cfg.Password,
+		Addr:   cmp.Or(cfg.Addr, cfg.Name), // for errors: the dialer knows better
+		Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) { return cfg.Dial(ctx) },
+		CredentialsProviderContext: func(context.Context) (string, string, error) {
+			return cfg.Login()
+		},
 		DB:                    cfg.DB,
 		Protocol:              2,
 		MaxRetries:            -1,
@@ -196,7 +202,7 @@ func (n *node) send() {
 	n.mu.Unlock()
 	defer n.writing.Unlock()
 	n.out = b.request(n.out[:0], &n.keys, &n.plan, live)
-	limit := n.sentAt.Add(n.stall)
+	limit := time.Now().Add(n.stall) // not from sentAt: the process may have stood still since
 	_ = k.conn.SetReadDeadline(limit)
 	if len(live) > 1 {
 		_ = k.conn.SetWriteDeadline(limit)

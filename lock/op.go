@@ -69,5 +69,4 @@ type reply struct {
 	holder string
 	err    error // no answer: whether the op took effect is unknown, unless sent is false
 	sent   bool
-	cut    bool // the link ended before the answer came
 }

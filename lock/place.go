@@ -22,11 +22,13 @@ const (
 	maxPause   = time.Second
 )
 
-// recheck is how often a waiter looks whether its queue still knows it, grace
-// how long the first of a queue has before the others try too, and homeDown how
-// long a node that failed keeps no queues.
+// recheck is how often a waiter looks whether its queue still knows it, unseen how
+// long one that does not look stays at the head of a queue, grace how long the first of
+// a queue has before the others try too, and homeDown how long a node that failed keeps
+// no queues.
 const (
-	recheck  = 2 * time.Second
+	recheck  = 1500 * time.Millisecond
+	unseen   = 3 * time.Second
 	grace    = 50 * time.Millisecond
 	homeDown = time.Second
 )
@@ -71,24 +73,37 @@ func (l *Locker) wakes(home, node int) bool {
 func (p *place) wait(ctx context.Context, expires time.Duration) error {
 	for looks := 0; ; looks++ {
 		after, try := p.look(ctx, expires, looks)
-		timer := time.NewTimer(after)
-		var err error
+		called, err := p.pass(ctx, after)
+		if called {
+			p.failed = 0
+		}
+		if called || err != nil || try {
+			return err
+		}
+	}
+}
+
+// pass lets some time pass, or less where the waiter was called.
+func (p *place) pass(ctx context.Context, after time.Duration) (called bool, err error) {
+	timer := time.NewTimer(after)
+	defer timer.Stop()
+	asked := p.w.news
+	var news <-chan time.Time
+	for {
 		select {
 		case <-p.w.wake:
-			timer.Stop()
-			p.failed = 0
-			return nil
+			return true, nil
+		case <-asked:
+			asked, news = nil, time.After(newsEvery)
+		case <-news:
+			p.queue(ctx) // which tells the line who has the resource now
+			asked, news = p.w.news, nil
 		case <-timer.C:
-			if try {
-				return nil
-			}
+			return false, nil
 		case <-ctx.Done():
-			err = context.Cause(ctx)
+			return false, context.Cause(ctx)
 		case <-p.l.ctx.Done():
-			err = ErrClosed
-		}
-		if timer.Stop(); err != nil {
-			return err
+			return false, ErrClosed
 		}
 	}
 }
@@ -122,8 +137,7 @@ func (p *place) look(ctx context.Context, expires time.Duration, looks int) (aft
 // pause waits until it is worth asking again the nodes of which too few answered.
 func (p *place) pause(ctx context.Context) error {
 	p.missing++
-	longest := min(firstPause<<min(p.missing-1, 10), maxPause)
-	timer := time.NewTimer(longest/2 + rand.N(longest/2+1))
+	timer := time.NewTimer(between(firstPause, maxPause, p.missing-1))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -136,9 +150,12 @@ func (p *place) pause(ctx context.Context) error {
 }
 
 // backoff is a random time that grows with what failed in a row.
-func (p *place) backoff() time.Duration {
-	wait := min(firstWait<<min(p.failed-1, 10), maxWait)
-	return wait/2 + rand.N(wait/2+1)
+func (p *place) backoff() time.Duration { return between(firstWait, maxWait, p.failed-1) }
+
+// between is a random time to wait after so many failures, which grows with them.
+func between(first, most time.Duration, failed int) time.Duration {
+	longest := min(first<<min(failed, 10), most)
+	return longest/2 + rand.N(longest/2+1)
 }
 
 // queue joins or asks the queue on the first home that answers.
@@ -153,7 +170,7 @@ func (p *place) queue(ctx context.Context) (pttl time.Duration, rank int64, ok b
 			continue
 		}
 		bounded, cancel := context.WithTimeout(ctx, l.cfg.NodeTimeout)
-		values, err := waitScript.Run(bounded, n.client, p.keys(n), p.id, p.resource, l.keys.wakePrefix).Slice()
+		values, err := waitScript.Run(bounded, n.client, p.keys(n), p.id, p.resource, l.keys.wakePrefix, unseen.Milliseconds()).Slice()
 		cancel()
 		if err != nil {
 			l.ear.lost(n)
@@ -167,13 +184,16 @@ func (p *place) queue(ctx context.Context) (pttl time.Duration, rank int64, ok b
 		if ms < 0 {
 			return time.Duration(ms), integer(values, 1), true
 		}
+		if holder, ok := values[len(values)-1].(string); ok {
+			l.lines.heldBy(p.resource, holder, time.Duration(ms)*time.Millisecond)
+		}
 		return time.Duration(ms) * time.Millisecond, integer(values, 1), true
 	}
 	return 0, 0, false
 }
 
 func (p *place) keys(n *node) []string {
-	return []string{n.keys.waitPrefix + p.resource, n.keys.lock(p.resource), n.keys.waiting}
+	return []string{n.keys.waitPrefix + p.resource, n.keys.lock(p.resource), n.keys.waiting, n.keys.seenPrefix + p.resource}
 }
 
 // leave gives the place up, in the background.

@@ -23,7 +23,10 @@ type relay struct {
 
 // gate holds up whatever comes while it is shut. Shutting and opening it is for
 // one goroutine.
-type gate struct{ shut atomic.Pointer[chan struct{}] }
+type gate struct {
+	shut    atomic.Pointer[chan struct{}]
+	waiting atomic.Int64 // messages that have come to a shut gate, ever
+}
 
 func (g *gate) close() {
 	held := make(chan struct{})
@@ -38,6 +41,7 @@ func (g *gate) open() {
 
 func (g *gate) pass(ctx context.Context) bool {
 	if held := g.shut.Load(); held != nil {
+		g.waiting.Add(1)
 		select {
 		case <-*held:
 		case <-ctx.Done():

@@ -170,3 +170,53 @@ func onEach(t *testing.T, test func(*testing.T, *messages)) {
 		test(t, newMessages(t, cfg))
 	})
 }
+
+// A node that forgot its counters, and was admitted again meanwhile, may have the lock
+// still. What an incarnation was asked, it does, and no other one.
+func TestANodeDoesNothingForAnotherIncarnation(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, m *messages) {
+		a := newID()
+		m.expect("a", m.acquire(0, a), int64(1))
+		incarnation := func(nonce string) {
+			if err := m.l.nodes[0].client.HSet(t.Context(), m.l.keys.h, "@incarnation", nonce).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		nonce, err := m.l.nodes[0].client.HGet(t.Context(), m.l.keys.h, "@incarnation").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		confirm := m.on("r", opConfirm, a)
+		confirm.n = 1
+		for what, ops := range map[string][]*op{
+			"confirm": {confirm},
+			"acquire": {m.on("s", opAcquire, a)},
+			"extend":  {m.on("r", opExtend, a)},
+			"batch":   {m.on("s", opAcquire, a), m.on("t", opAcquire, a)},
+		} {
+			m.run(0, m.on("warm", opRelease, a), m.on("warmer", opRelease, a)) // bound to the first one
+			incarnation("another")
+			for _, got := range m.run(0, ops...) {
+				if !errors.Is(got.err, ErrQuarantined) || got.sent {
+					t.Errorf("%s: %+v", what, got)
+				}
+			}
+			incarnation(nonce)
+		}
+	})
+}
+
+// The base stands for everything that was counted and forgotten.
+func TestNothingIsConfirmedBelowTheBase(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, m *messages) {
+		a := newID()
+		m.expect("a", m.acquire(0, a), int64(1))
+		if err := m.l.nodes[0].client.HSet(t.Context(), m.l.keys.h, "@base", 2).Err(); err != nil {
+			t.Fatal(err)
+		}
+		m.expect("a token below the base", m.confirm(0, a, 1), false)
+		m.expect("a token at the base", m.confirm(0, a, 2), true)
+	})
+}

@@ -21,6 +21,8 @@ type round struct {
 	trace context.Context // of the steps on the nodes; see traced
 	ends  []func(error)
 
+	quiet [maxNodes]quiet // by node, of those that are waited for
+
 	mu   sync.Mutex
 	over bool // later answers change nothing
 	refs int  // the caller, and each op that was not answered
@@ -37,7 +39,6 @@ type tally struct {
 	yes     int    // granted, confirmed, extended, deleted
 	no      int    // refused, lost, nothing to delete
 	failed  int    // no answer, or none that says yes or no
-	cut     int    // of these, links that ended before the answer came
 	maxTTL  int64  // of a node that found the TTL too long, ms; 0: none did
 	spent   bool   // a node has no tokens left in this epoch
 
@@ -81,15 +82,16 @@ func (r *round) drop() {
 
 // send submits an op to each node in the set.
 func (r *round) send(set uint32, what ask) {
+	hash := hashed(r.resource)
 	r.mu.Lock()
 	r.pending = set
-	for i := range r.ops {
+	for i, n := range r.l.nodes {
 		if set&(1<<i) != 0 {
 			r.refs++
+			r.quiet[i] = quiet{lane: n.lane(hash), signs: n.lane(hash).signs.Load()}
 		}
 	}
 	r.mu.Unlock()
-	hash := hashed(r.resource)
 	home := int(hash % uint32(len(r.l.nodes)))
 	for k := range r.l.nodes {
 		// The home last: whom it wakes should find the other nodes free.
@@ -136,9 +138,6 @@ func (r *round) count(rep reply) {
 	switch {
 	case rep.err != nil:
 		r.failed++
-		if rep.cut {
-			r.cut++
-		}
 		if rep.sent {
 			r.may |= bit
 		}
@@ -183,29 +182,85 @@ func (r *round) decided() bool {
 	}
 }
 
-// wait blocks until the round is decided, all have answered, or the node
-// timeout is over; the nodes that are then silent are in r.pending. It returns
+// wait blocks until the round is decided, all have answered, or nothing was heard
+// for the node timeout of those that have not; they are in r.pending then. It returns
 // an error only when ctx ended first.
-func (r *round) wait(ctx context.Context) error {
-	r.tick.Reset(r.l.cfg.NodeTimeout)
+func (r *round) wait(ctx context.Context) error { return r.look(ctx, r.l.cfg.NodeTimeout, nil) }
+
+// waitUntil is wait for nodes that may be silent for longer, until a moment at most.
+func (r *round) waitUntil(ctx context.Context, until instant) error {
+	return r.look(ctx, r.l.roundLimit(), &until)
+}
+
+func (r *round) look(ctx context.Context, silence time.Duration, until *instant) error {
 	defer r.tick.Stop()
-	select {
-	case <-r.done:
-		return nil
-	case <-r.tick.C:
-		if r.end() {
-			for i, n := range r.l.nodes {
-				if r.pending&(1<<i) != 0 {
-					r.l.cfg.Metrics.Slow(n.name)
-					r.cause(i, ErrNodeTimeout)
-				}
-			}
+	for {
+		after := silence / looks
+		if until != nil {
+			after = max(0, min(after, until.left()))
 		}
-		return nil
-	case <-ctx.Done():
-		r.end()
-		return context.Cause(ctx)
+		r.tick.Reset(after)
+		select {
+		case <-r.done:
+			return nil
+		case <-r.tick.C:
+			if !r.silent() && (until == nil || !until.passed()) {
+				continue
+			}
+			if r.end() {
+				r.missing()
+			}
+			return nil
+		case <-ctx.Done():
+			r.end()
+			return context.Cause(ctx)
+		}
 	}
+}
+
+// missing notes the nodes that have not answered.
+func (r *round) missing() {
+	for i, n := range r.l.nodes {
+		if r.pending&(1<<i) != 0 {
+			r.l.cfg.Metrics.Slow(n.name)
+			r.cause(i, ErrNodeTimeout)
+		}
+	}
+}
+
+// looks is how often a node is looked at before it is called silent.
+const looks = 4
+
+// quiet is for how many looks a node has been silent. Looks and not time are counted,
+// because time passes, too, where this process, and the goroutine that reads the node's
+// answers, does not run. And what counts is the connection's last sign of life: an op
+// that is queued behind others waits for those first.
+type quiet struct {
+	lane  *node
+	signs uint32 // at the last look
+	looks int
+}
+
+// silent looks once more at the nodes that are waited for, and reports whether all of
+// them have been silent for as many looks as it takes.
+func (r *round) silent() bool {
+	r.mu.Lock()
+	pending := r.pending
+	r.mu.Unlock()
+	silent := true
+	for i := range r.l.nodes {
+		if pending&(1<<i) == 0 {
+			continue
+		}
+		q := &r.quiet[i]
+		if signs := q.lane.signs.Load(); signs != q.signs {
+			q.signs, q.looks = signs, 0
+		} else {
+			q.looks++
+		}
+		silent = silent && q.looks >= looks
+	}
+	return silent
 }
 
 // end lets later answers change nothing, and reports whether it was still open.
@@ -248,5 +303,5 @@ func (l *Locker) giveBack(resource, owner string, ttl time.Duration, set uint32)
 	r := l.newRound(opRelease, "release", resource)
 	defer r.drop()
 	r.over = true
-	r.send(set, ask{owner: owner, expires: time.Now().Add(ttl)}) // after that the locks are gone by themselves
+	r.send(set, ask{owner: owner, expires: time.Now().Add(ttl + l.roundLimit())}) // after that the locks are gone by themselves
 }

@@ -93,13 +93,14 @@ type keys struct {
 	lockPrefix string
 	waiting    string // exists while any resource has a queue of waiters
 	waitPrefix string // of W, a resource's queue of waiters
+	seenPrefix string // of S, when each of them looked last
 	wakePrefix string // of the channel on which a Locker hears of its turn
 }
 
 func newKeys(prefix string) keys {
 	return keys{
 		h: prefix + ":h", hBulk: appendBulk(nil, prefix+":h"), q: prefix + ":q", lockPrefix: prefix + ":lock:", waiting: prefix + ":waiting",
-		waitPrefix: prefix + ":wait:", wakePrefix: prefix + ":wake:",
+		waitPrefix: prefix + ":wait:", seenPrefix: prefix + ":seen:", wakePrefix: prefix + ":wake:",
 	}
 }
 

@@ -28,7 +28,8 @@ type scriptCall struct {
 func conversation(k keys) []scriptCall {
 	const nonce, name = "nonce", "ann"
 	a, b, waiter := strings.Repeat("a", 32), strings.Repeat("b", 32), strings.Repeat("c", 32)+":1"
-	h, q, l, w, waits := k.h, k.q, k.lock("r"), k.waitPrefix+"r", k.waiting
+	h, q, l, w, waits, seen := k.h, k.q, k.lock("r"), k.waitPrefix+"r", k.waiting, k.seenPrefix+"r"
+	queue, other := []string{w, l, waits, seen}, strings.Repeat("d", 32)+":1"
 	call := func(script, want string, keys []string, args ...any) scriptCall {
 		return scriptCall{script, nonce, keys, args, want}
 	}
@@ -50,14 +51,19 @@ func conversation(k keys) []scriptCall {
 		call("extend", "[1]", hl, a, 5_000), // never shorter
 		call("acquire", "[0 ~ 4294967303 ann]", hl, "c:r", b+name, 30_000, 0),
 		call("extend", "[0]", hl, b, 40_000),
-		call("extend", "[-3 60000]", hl, a, 60_001),
-		call("wait", "[~ 0]", []string{w, l, waits}, waiter, "r", k.wakePrefix),
-		call("wait", "[~ 0]", []string{w, l, waits}, waiter, "r", k.wakePrefix),
+		call("extend", "[-3 1 60000 0 ]", hl, a, 60_001),
+		call("extend", "[0 1 -3 3 60000 0 ]", []string{h, k.lock("none"), l, k.lock("t")}, a, 40_000, a, 40_000, a, 60_001),
+		call("wait", "[~ 0 ann]", queue, waiter, "r", k.wakePrefix, 3000),
+		call("wait", "[~ 0 ann]", queue, waiter, "r", k.wakePrefix, 3000),
+		call("wait", "[~ 1 ann]", queue, other, "r", k.wakePrefix, 3000),
+		call("wait", "[~ 0 ann]", queue, other, "r", k.wakePrefix, -1), // nobody was seen so late
+		call("wait", "[~ 1 ann]", queue, waiter, "r", k.wakePrefix, 3000),
+		call("leave", "[1]", queue, other, "r", k.wakePrefix),
 		call("release", "[0]", []string{h, l, w}, b, "r", k.wakePrefix),
 		call("release", "[1]", []string{h, l, w}, a, "r", k.wakePrefix), // the waiter does not listen: it is out
-		call("wait", "[-2 0]", []string{w, l, waits}, waiter, "r", k.wakePrefix),
-		call("leave", "[1]", []string{w, l}, waiter, "r", k.wakePrefix),
-		call("leave", "[0]", []string{w, l}, waiter, "r", k.wakePrefix),
+		call("wait", "[-2 0 ]", queue, waiter, "r", k.wakePrefix, 3000),
+		call("leave", "[1]", queue, waiter, "r", k.wakePrefix),
+		call("leave", "[0]", queue, waiter, "r", k.wakePrefix),
 		call("batch", "[4294967304 9007199254740991 0]", []string{h, waits, l, k.lock("s"), k.lock("t")},
 			2, 1, 0, 1, len(k.lockPrefix), k.waitPrefix, k.wakePrefix, a+name, b+name, a, 30_000, 20_000, 0, int64(1)<<53-2),
 		call("batch", "[0 1 1 ~ 4294967304 ann]", []string{h, waits, l, k.lock("s")},

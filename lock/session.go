@@ -114,6 +114,16 @@ func (s *session) current() (fence.Grant, error) {
 	return s.grant, nil
 }
 
+// until is the lease's deadline; it fails when that has passed.
+func (s *session) until() (instant, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.checkLocked(); err != nil {
+		return instant{}, fmt.Errorf("lease of %q: %w", s.grant.Resource, err)
+	}
+	return s.deadline, nil
+}
+
 // retain counts one more handle.
 func (s *session) retain() error {
 	s.mu.Lock()
@@ -133,6 +143,16 @@ func (s *session) drop() bool {
 	return s.handles == 0
 }
 
+// extendUnlessReleased is extend for a context that does not end with the lease.
+func (s *session) extendUnlessReleased(ctx context.Context, ttl time.Duration) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	lease := s.context()
+	defer context.AfterFunc(lease, func() { cancel(context.Cause(lease)) })()
+	return s.extend(ctx, ttl)
+}
+
+// extend gives the lease a new TTL. A release does not wait for it, but for ctx's end.
 func (s *session) extend(ctx context.Context, ttl time.Duration) error {
 	select {
 	case s.extending <- struct{}{}:
@@ -140,10 +160,11 @@ func (s *session) extend(ctx context.Context, ttl time.Duration) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if _, err := s.current(); err != nil {
+	until, err := s.until()
+	if err != nil {
 		return err
 	}
-	deadline, err := s.l.extend(ctx, s.ref(), ttl)
+	deadline, err := s.l.extend(ctx, s.ref(), ttl, until)
 	if errors.Is(err, fence.ErrInvalid) {
 		return err
 	}
@@ -176,9 +197,9 @@ func (s *session) end() error {
 }
 
 func (s *session) release(ctx context.Context) error {
-	s.extending <- struct{}{} // an extension on its way answers first
-	defer func() { <-s.extending }()
 	lost := s.end()
+	s.extending <- struct{}{} // an extension on its way ends first
+	defer func() { <-s.extending }()
 	err := s.l.releaseGrant(ctx, s.ref(), s.grant.Seal.Hash()) // also when lost: a lock may be left on some node
 	s.l.lines.free(s.grant.Resource)
 	if lost != nil {

@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/internal/child"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -82,6 +84,76 @@ func TestAStoppedProcessWakesUpWithoutItsLease(t *testing.T) {
 				return errors.New(got)
 			default:
 				t.Fatalf("the process says %q", got)
+				return nil
+			}
+		})
+	}
+}
+
+// interrupted asks one node after the other thing until it was stopped while it waited,
+// and says what became of that.
+func (c *tortureClient) interrupted(ctx context.Context, l *lock.Locker) error {
+	for asked := 0; ; asked++ {
+		begun := time.Now()
+		lease, err := l.TryAcquire(ctx, "r", lock.WithTTL(time.Minute))
+		took := time.Since(begun)
+		switch {
+		case err != nil && took < c.cfg.Interrupt:
+			fmt.Println("was too slow:", err)
+			return nil
+		case err != nil:
+			fmt.Println(err)
+			return nil
+		case took >= c.cfg.Interrupt:
+			fmt.Println("acquired")
+			return nil
+		case asked == 0:
+			fmt.Println("asks")
+		}
+		err = lease.Release(ctx)
+		switch took = time.Since(begun); {
+		case err != nil && took < c.cfg.Interrupt:
+			fmt.Println("was too slow:", err)
+			return nil
+		case took >= c.cfg.Interrupt:
+			fmt.Println("released", err)
+			return nil
+		}
+	}
+}
+
+// A process that was stopped for longer than its connections wait finds the answers
+// that came meanwhile, and blames no node for its own silence.
+func TestAStoppedProcessFindsItsAnswers(t *testing.T) {
+	t.Parallel()
+	cfg, relays := relayed(t, 1)
+	started(t, cfg)
+	c := clientConfig{Prefix: cfg.KeyPrefix, MaxTTL: 5 * time.Minute, Authority: newAuthority(t).path, Addrs: []string{relays[0].addr}}
+	for range 2 {
+		paced(t, 1200*time.Millisecond, func(least time.Duration) error {
+			c.Interrupt = least
+			p := startTortureClient(t, c)
+			defer p.end(t)
+			if got := p.says(t); got != "asks" {
+				return errors.New(got)
+			}
+			way := &relays[0].replies
+			before := way.waiting.Load()
+			way.close()
+			defer way.open()
+			eventually(t, 10*time.Second, "an answer is on its way", func() bool { return way.waiting.Load() > before })
+			must(t, child.Freeze(p.cmd.Process.Pid))
+			way.open()
+			<-time.After(2 * least) // a connection waits for four node timeouts, and for a second at least
+			must(t, p.cmd.Process.Signal(syscall.SIGCONT))
+			switch got := p.says(t); got {
+			case "acquired", "released <nil>":
+				return nil
+			default:
+				if strings.HasPrefix(got, "was too slow") {
+					return errors.New(got)
+				}
+				t.Errorf("the process says %q", got)
 				return nil
 			}
 		})

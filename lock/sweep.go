@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// sweepEvery is after how many tries for a lock a Locker looks whether the
-// counters have to be swept; maxCounters is how many may stay on a node then.
+// One in sweepEvery tries for a lock looks whether the counters have to be swept, by
+// chance, whichever process makes it; maxCounters is how many may stay on a node then.
 const (
 	sweepEvery  = 1 << 15
 	maxCounters = 100_000

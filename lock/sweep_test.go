@@ -166,15 +166,39 @@ func TestALockerSweepsByItself(t *testing.T) {
 	l := started(t, cfg)
 	first := token(t, acquire(t, l, "r", lock.WithTTL(50*time.Millisecond)))
 	c := client(t, servers[0].Addr)
-	for i := range 3 {
-		must(t, c.Eval(t.Context(), `for i = 1, 40000 do
-			redis.call('HSET', KEYS[1], 'c:jobs/' .. string.format('%d', ARGV[1] * 40000 + i), '1')
-		end return 1`, []string{cfg.KeyPrefix + ":h"}, i).Err())
-	}
-	l.SweepSoon()
-	lease := acquire(t, l, "r")
+	manyCounters(t, c, cfg.KeyPrefix)
+	next := locker(t, cfg)
+	next.SweepEvery(1)
+	lease := acquire(t, next, "r")
 	if got := token(t, lease); got <= first {
 		t.Errorf("token %d after %d", got, first)
 	}
 	eventually(t, 30*time.Second, "the counters are swept", func() bool { return fields(t, c, cfg.KeyPrefix) < 20 })
+}
+
+// manyCounters are more than a node may keep.
+func manyCounters(t *testing.T, c *redis.Client, prefix string) {
+	t.Helper()
+	for i := range 3 {
+		must(t, c.Eval(t.Context(), `for i = 1, 40000 do
+			redis.call('HSET', KEYS[1], 'c:jobs/' .. string.format('%d', ARGV[1] * 40000 + i), '1')
+		end return 1`, []string{prefix + ":h"}, i).Err())
+	}
+}
+
+// Nor where each process lives for a few tries only.
+func TestLockersThatDoNotLiveLongSweepTogether(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{})
+	started(t, cfg)
+	c := client(t, servers[0].Addr)
+	manyCounters(t, c, cfg.KeyPrefix)
+	eventually(t, time.Minute, "the counters are swept", func() bool {
+		l := locker(t, cfg)
+		l.SweepEvery(16)
+		for range 4 {
+			release(t, acquire(t, l, "r"))
+		}
+		return fields(t, c, cfg.KeyPrefix) < 20
+	})
 }

@@ -17,6 +17,8 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -37,6 +39,7 @@ type clientConfig struct {
 	Seed      uint64
 	MaxTTL    time.Duration
 	Suspend   time.Duration // it holds one lease, of that TTL, while it is stopped; 0: it does not
+	Interrupt time.Duration // it is stopped, for longer than that, while it waits for an answer; 0: it is not
 	Resources int
 }
 
@@ -62,6 +65,7 @@ type record struct {
 type clientReport struct {
 	Failed int64
 	Late   int64
+	Kept   int64
 }
 
 // monotonic is the same for all processes of the machine.
@@ -102,9 +106,10 @@ func playTortureClient(config string) int {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		stop()
 	}()
+	before := goleak.IgnoreCurrent()
 	err := c.run(ctx)
 	if err == nil {
-		err = goleak.Find(goleak.IgnoreCurrent())
+		err = goleak.Find(append(testenv.LeakOptions(), before)...)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -121,6 +126,7 @@ type tortureClient struct {
 	ids       atomic.Uint64
 	failed    atomic.Int64
 	late      atomic.Int64
+	kept      atomic.Int64 // resources that were not free once they were released
 }
 
 func (c *tortureClient) run(ctx context.Context) error {
@@ -129,6 +135,9 @@ func (c *tortureClient) run(ctx context.Context) error {
 	cfg := lock.Config{KeyPrefix: c.cfg.Prefix, MaxTTL: c.cfg.MaxTTL, Epochs: c.authority, Nodes: nodesAt(c.cfg.Addrs...)}
 	if c.cfg.Suspend > 0 {
 		cfg.NodeTimeout = patient
+	}
+	if c.cfg.Interrupt > 0 {
+		cfg.NodeTimeout = c.cfg.Interrupt / 4
 	}
 	if c.cfg.Armed {
 		cfg.Armer = c.authority
@@ -147,6 +156,8 @@ func (c *tortureClient) run(ctx context.Context) error {
 		return c.admit(ctx, lockers)
 	case c.cfg.Suspend > 0:
 		return c.suspend(ctx, lockers[0])
+	case c.cfg.Interrupt > 0:
+		return c.interrupted(ctx, lockers[0])
 	}
 	var err error
 	if c.history, err = os.OpenFile(c.cfg.History, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
@@ -167,7 +178,7 @@ func (c *tortureClient) run(ctx context.Context) error {
 		}
 	}
 	callers.Wait()
-	return json.NewEncoder(os.Stdout).Encode(clientReport{Failed: c.failed.Load(), Late: c.late.Load()})
+	return json.NewEncoder(os.Stdout).Encode(clientReport{Failed: c.failed.Load(), Late: c.late.Load(), Kept: c.kept.Load()})
 }
 
 // admit looks after the nodes: two at it at once, as careless operators are.
@@ -250,10 +261,18 @@ func (c *tortureClient) once(ctx context.Context, l *lock.Locker, random *rand.R
 	c.write(r)
 	switch random.IntN(3) {
 	case 0:
-		_ = lease.Release(ctx)
+		if lease.Release(ctx) == nil && random.IntN(4) == 0 && keeps(ctx, l, lease.Ref()) {
+			c.kept.Add(1)
+		}
 	case 1:
 		lease.ReleaseAsync()
 	}
+}
+
+// keeps reports whether a quorum has the lock of a lease still.
+func keeps(ctx context.Context, l *lock.Locker, ref leasing.Ref) bool {
+	ins, err := l.Inspect(ctx, ref.Resource)
+	return err == nil && ins.Locked && ins.Owner == ref.Owner
 }
 
 // hold uses a lease for a while, or until it ends, and counts how often it

@@ -33,6 +33,7 @@ type findings struct {
 	overlaps     int           // acquisitions whose lease began while another's lasted
 	longest      time.Duration // that two leases of one resource lasted side by side
 	late         int64
+	kept         int64 // resources that were not free once they were released
 }
 
 // judge looks at each resource by itself. The last record of an acquisition
@@ -68,8 +69,8 @@ func (f findings) String() string {
 	if f.acquisitions > 0 {
 		share = 100 * float64(f.overlaps) / float64(f.acquisitions)
 	}
-	text := fmt.Sprintf("%v: %d acquisitions, %d duplicates, %d inversions, %d overlaps (%.3f %%, at most %.1f ms), %d late looks",
-		f.scenario, f.acquisitions, f.duplicates, f.inversions, f.overlaps, share, float64(f.longest)/1e6, f.late)
+	text := fmt.Sprintf("%v: %d acquisitions, %d duplicates, %d inversions, %d overlaps (%.3f %%, at most %.1f ms), %d late looks, %d released and not free",
+		f.scenario, f.acquisitions, f.duplicates, f.inversions, f.overlaps, share, float64(f.longest)/1e6, f.late, f.kept)
 	if f.counts == nil {
 		return text
 	}

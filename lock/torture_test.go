@@ -91,6 +91,9 @@ func TestTorture(t *testing.T) { //nolint:tparallel // one group after the other
 			if found.late > 0 {
 				t.Errorf("%d times a lease looked good after its deadline", found.late)
 			}
+			if found.kept > 0 {
+				t.Errorf("%d times a resource was not free once it was released", found.kept)
+			}
 			if !s.jumps && found.overlaps > 0 {
 				t.Errorf("%d times two holders at one time, for up to %v", found.overlaps, found.longest)
 			}
@@ -212,6 +215,7 @@ func (s scenario) runUntil(ctx context.Context, t *testing.T, seed uint64, look 
 	for _, p := range clients {
 		found.failed += p.report.Failed
 		found.late += p.report.Late
+		found.kept += p.report.Kept
 	}
 	for _, n := range g.nodes {
 		g.counts.lost.Add(n.relay.lost.Load())

@@ -2,10 +2,13 @@ package lock_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -165,4 +168,78 @@ func TestAWaiterThatIsGoneHoldsNobodyUp(t *testing.T) {
 		t.Fatal("the one that gave up has it")
 	}
 	handOff(t, lease, last, got)
+}
+
+// Nor do those that are gone leave anything behind in a queue that is never empty.
+func TestWaitersThatAreGoneLeaveNothingBehind(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	holder := started(t, cfg)
+	lease := acquire(t, holder, "r", lock.WithTTL(time.Minute))
+	home := holder.Home("r")
+	c := client(t, cfg.Nodes[home].Addr)
+	// Processes that have died: a release takes them out of the queue.
+	for n := range 5 {
+		gone := dead
+		gone.Member = fmt.Sprintf("%v%d", dead.Member, n)
+		must(t, c.ZAdd(t.Context(), cfg.KeyPrefix+":wait:r", gone).Err())
+		must(t, c.HSet(t.Context(), cfg.KeyPrefix+":seen:r", gone.Member, 0).Err())
+	}
+	must(t, c.Set(t.Context(), cfg.KeyPrefix+":waiting", "", time.Minute).Err())
+	release(t, lease)
+	eventually(t, 10*time.Second, "the queue is empty", func() bool { return queued(t, cfg, home, "r") == 0 })
+	lease = acquire(t, holder, "r", lock.WithTTL(time.Minute))
+	got := make(chan *lock.Lease)
+	waiter := locker(t, cfg)
+	go func() {
+		next, err := waiter.Acquire(t.Context(), "r")
+		if err != nil {
+			t.Error(err)
+		}
+		got <- next
+	}()
+	eventually(t, 10*time.Second, "one waits", func() bool { return queued(t, cfg, home, "r") == 1 })
+	if n := c.HLen(t.Context(), cfg.KeyPrefix+":seen:r").Val(); n != 1 {
+		t.Errorf("%d are noted, one waits", n)
+	}
+	handOff(t, lease, waiter, got)
+}
+
+// Who waits to the end is told who holds the resource then, not who did when it came.
+func TestAWaiterIsToldTheHolderOfTheEnd(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	first := started(t, cfg)
+	lease := acquire(t, first, "r", lock.WithTTL(lock.DefaultMaxTTL), lock.WithHolder("one"))
+	second, third := locker(t, cfg), locker(t, cfg)
+	got := make(chan error, 1)
+	go func() {
+		_, err := second.Acquire(t.Context(), "r", lock.WithTTL(lock.DefaultMaxTTL), lock.WithHolder("two"))
+		got <- err
+	}()
+	home := first.Home("r")
+	eventually(t, time.Minute, "the second waits", func() bool { return queued(t, cfg, home, "r") == 1 })
+	ctx, end := context.WithCancel(t.Context())
+	told, behind := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := third.Acquire(ctx, "r", lock.WithHolder("three"))
+		told <- err
+	}()
+	eventually(t, time.Minute, "the third waits", func() bool { return queued(t, cfg, home, "r") == 2 })
+	release(t, lease)
+	must(t, <-got)
+	late, endLate := context.WithTimeout(t.Context(), time.Millisecond) // another caller of the third's process
+	defer endLate()
+	go func() {
+		_, err := third.Acquire(late, "r", lock.WithHolder("four"))
+		behind <- err
+	}()
+	if held, ok := errors.AsType[*leasing.HeldError](<-behind); !ok || held.Holder == "one" {
+		t.Errorf("who came after the release is told %+v", held)
+	}
+	eventually(t, time.Minute, "the third has looked again", func() bool { return third.Waits("r") == "two" })
+	end()
+	if held, ok := errors.AsType[*leasing.HeldError](<-told); !ok || held.Holder != "two" {
+		t.Errorf("who waited is told %+v", held)
+	}
 }

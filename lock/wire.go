@@ -2,6 +2,7 @@ package lock
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,19 +72,22 @@ func network(addr string) string {
 }
 
 func (k *link) greet(cfg Node) error {
+	user, password, err := cfg.Login()
+	if err != nil {
+		return err
+	}
 	hello := []string{"HELLO", "2"}
-	if cfg.Password != "" {
-		user := cfg.Username
-		if user == "" {
-			user = "default"
-		}
-		hello = append(hello, "AUTH", user, cfg.Password)
+	if password != "" {
+		hello = append(hello, "AUTH", cmp.Or(user, "default"), password)
+	}
+	if cfg.client != "" {
+		hello = append(hello, "SETNAME", cfg.client)
 	}
 	vals, err := k.do(hello...)
 	if err != nil {
 		return err
 	}
-	if err := refuseMode(vals); err != nil {
+	if err := refuseServer(vals); err != nil {
 		return err
 	}
 	if cfg.watched() && !primary(vals) {
@@ -95,30 +99,37 @@ func (k *link) greet(cfg Node) error {
 	return err
 }
 
-// refuseMode reads the mode from HELLO's answer.
-func refuseMode(hello []value) error {
-	for i := 0; i+1 < len(hello); i++ {
-		if hello[i].text != "mode" {
-			continue
-		}
-		switch mode := hello[i+1].text; mode {
-		case "cluster":
-			return ErrCluster
-		case "sentinel":
-			return errSentinel
-		}
+// oldestRedis is the oldest major version: from it on the script cache is memory only,
+// by which a restart is noticed.
+const oldestRedis = 7
+
+// refuseServer reads the mode and the version from HELLO's answer.
+func refuseServer(hello []value) error {
+	switch said(hello, "mode") {
+	case "cluster":
+		return ErrCluster
+	case "sentinel":
+		return errSentinel
+	}
+	version := said(hello, "version")
+	major, _, _ := strings.Cut(version, ".")
+	if n, err := strconv.Atoi(major); err == nil && said(hello, "server") == "redis" && n < oldestRedis {
+		return fmt.Errorf("%w: this is version %s", ErrOldRedis, version)
 	}
 	return nil
 }
 
 // primary reads the role from HELLO's answer.
-func primary(hello []value) bool {
-	for i := 0; i+1 < len(hello); i++ {
-		if hello[i].text == "role" {
-			return hello[i+1].text == "master"
+func primary(hello []value) bool { return said(hello, "role") == "master" }
+
+// said is what HELLO's answer has under a name.
+func said(hello []value, name string) string {
+	for i := 0; i+1 < len(hello); i += 2 {
+		if hello[i].text == name {
+			return hello[i+1].text
 		}
 	}
-	return false
+	return ""
 }
 
 // do sends one command and waits for its reply.

@@ -3,7 +3,9 @@ package lock
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"runtime"
@@ -192,7 +194,7 @@ func TestAReleaseUnderWhichEveryConnectionEndsIsGivenUp(t *testing.T) {
 	t.Parallel()
 	s := newImpostor(t, "?\r\n")
 	m := against(t, s)
-	if r := m.one(m.on("r", opRelease, newID())); r.err == nil || !r.sent || !r.cut {
+	if r := m.one(m.on("r", opRelease, newID())); r.err == nil || !r.sent {
 		t.Errorf("got %+v", r)
 	}
 	if n := len(s.accepted); n < 2 || n > 3 { // the third comes a second later
@@ -332,5 +334,31 @@ func TestCloseEndsWhileANodeIsSlowToGreet(t *testing.T) {
 	}
 	if r := <-sink; r.err == nil {
 		t.Errorf("an expired call got %+v", r)
+	}
+}
+
+func TestARedisBeforeVersion7IsRefusedByName(t *testing.T) {
+	t.Parallel()
+	for said, refused := range map[string]bool{"redis 6.2.14": true, "redis 7.0.15": false, "redis 8.0.1": false, "valkey 6.9": false} {
+		t.Run(said, func(t *testing.T) {
+			t.Parallel()
+			name, version, _ := strings.Cut(said, " ")
+			s := newServer(t, func(command []string, out io.Writer) {
+				switch command[0] {
+				case "HELLO":
+					_, _ = io.WriteString(out, fmt.Sprintf("*4\r\n$6\r\nserver\r\n+%s\r\n$7\r\nversion\r\n+%s\r\n", name, version))
+				case "HGET":
+					_, _ = io.WriteString(out, "$5\r\nnonce\r\n")
+				default:
+					_, _ = io.WriteString(out, "*1\r\n:1\r\n")
+				}
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, err := against(t, s).l.Acquire(ctx, "r")
+			if errors.Is(err, ErrOldRedis) != refused || ctx.Err() != nil || refused && !strings.Contains(err.Error(), version) {
+				t.Errorf("%v", err)
+			}
+		})
 	}
 }

@@ -1,0 +1,106 @@
+//go:build linux
+
+package lock_test
+
+import (
+	"flag"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/child"
+	"github.com/fencegate/fencegate/lock"
+)
+
+var (
+	busyLeases = flag.Int("busy.leases", 0, "how many leases TestKeptLeasesOutlastABusyMachine keeps; 0: a short form")
+	busyFor    = flag.Duration("busy.for", time.Minute, "how long it keeps them")
+	busyLoops  = flag.Int("busy.loops", 4, "beside how many busy loops per core")
+	busyNodes  = flag.Int("busy.nodes", 3, "on how many nodes")
+)
+
+// busy starts processes that take what they get of the machine, until the returned
+// function, or the test's end, ends them.
+func busy(t *testing.T, loops int) (end func()) {
+	t.Helper()
+	var ends []func()
+	for range loops {
+		cmd := exec.Command("sh", "-c", "while :; do :; done")
+		must(t, cmd.Start())
+		pid := cmd.Process.Pid
+		must(t, child.Adopt(pid, syscall.SIGKILL))
+		ends = append(ends, func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+			child.Disown(pid)
+		})
+	}
+	end = sync.OnceFunc(func() {
+		for _, f := range ends {
+			f()
+		}
+	})
+	t.Cleanup(end)
+	return end
+}
+
+func (m *told) count(what string) (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, news := range m.news {
+		if news == what {
+			n++
+		}
+	}
+	return n
+}
+
+// A lease that is kept alive is lost where its nodes are, and not where the machine
+// is busy: the settings are the default ones.
+func TestKeptLeasesOutlastABusyMachine(t *testing.T) {
+	t.Parallel()
+	count, ttl, lasting, loops := 400, 3*time.Second, 4*time.Second, runtime.NumCPU()
+	if *busyLeases > 0 {
+		count, ttl, lasting, loops = *busyLeases, 9*time.Second, *busyFor, *busyLoops*runtime.NumCPU()
+	}
+	cfg := shared(t, *busyNodes)
+	cfg.NodeTimeout = 0
+	told := &told{}
+	cfg.Metrics = told
+	l := started(t, cfg)
+	leases := make([]*lock.Lease, count)
+	var all sync.WaitGroup
+	for first := range 64 {
+		all.Go(func() {
+			for i := first; i < count; i += 64 {
+				var err error
+				leases[i], err = l.Acquire(t.Context(), fmt.Sprintf("kept/%d", i), lock.WithTTL(ttl),
+					lock.WithKeepAlive(lock.KeepAlive{For: time.Hour}))
+				check(t, err)
+			}
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		return
+	}
+	idle := busy(t, loops)
+	<-time.After(lasting)
+	idle()
+	lost := 0
+	for _, lease := range leases {
+		if lease.Context().Err() != nil {
+			lost++
+		}
+		lease.ReleaseAsync()
+	}
+	t.Logf("%d leases of %v on %d nodes, %d busy loops, %v: %d lost, %d renewals, %d failed",
+		count, ttl, *busyNodes, loops, lasting, lost, told.count("renewed"), told.count("failed extend no_quorum"))
+	if lost > 0 {
+		t.Errorf("%d of %d leases are lost", lost, count)
+	}
+}

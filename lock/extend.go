@@ -1,0 +1,102 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+)
+
+// Extend gives a lease a new TTL, counted from now, without its [Lease]: any
+// process can, by the reference. It returns how long the lease is valid from
+// now on. It never re-creates a lock that is gone: that is [ErrLost]. Nor does it
+// shorten one, so that a message that comes late takes nothing away from a holder.
+//
+// Where too few nodes answer it is tried again for a second, or for the node timeout
+// where that is longer: how much time the lease has is not in the reference. Without a
+// quorum ([ErrNoQuorum]) the lease is still valid until its old deadline.
+func (l *Locker) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
+	deadline, err := l.extend(ctx, ref, ttl, now().add(l.roundLimit()))
+	if err != nil {
+		return 0, err
+	}
+	return deadline.left(), nil
+}
+
+// extend tries until it has a quorum, knows that the lease is lost, or has no time left.
+func (l *Locker) extend(ctx context.Context, ref leasing.Ref, ttl time.Duration, until instant) (instant, error) {
+	ctx, end := l.begin(ctx, "extend", ref.Resource)
+	deadline, err := l.extendRounds(ctx, ref, ttl, until)
+	end(err)
+	if err != nil {
+		l.cfg.Metrics.Failed("extend", cause(err))
+		return instant{}, err
+	}
+	l.cfg.Metrics.Renewed()
+	return deadline, nil
+}
+
+func (l *Locker) extendRounds(ctx context.Context, ref leasing.Ref, ttl time.Duration, until instant) (instant, error) {
+	if err := validateRef(ref); err != nil {
+		return instant{}, err
+	}
+	if err := l.cfg.validateTTL(ttl); err != nil {
+		return instant{}, err
+	}
+	ttl = ttl.Truncate(time.Millisecond)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.ctx, func() { cancel(ErrClosed) })()
+	for failed := 0; ; failed++ {
+		deadline, again, err := l.extendRound(ctx, ref, ttl, until)
+		if err == nil || !again {
+			return deadline, err
+		}
+		if left := until.left(); left <= 0 || pause(ctx, between(firstPause, left/8, failed)) != nil || until.passed() {
+			return deadline, err
+		}
+	}
+}
+
+// roundLimit is for how long nodes may be silent to an extension, which has its lease's
+// time, before it is made again, and how long messages of an acquisition may be queued.
+func (l *Locker) roundLimit() time.Duration { return max(stallTimeout, 2*l.cfg.NodeTimeout) }
+
+// extendRound makes one round. Its answers count alone, and the TTL runs from its own
+// start. It reports whether another round may have a quorum that this one has not.
+func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Duration, until instant) (deadline instant, again bool, err error) {
+	start := now()
+	deadline = start.add(l.validity(ttl))
+	r := l.newRound(opExtend, "extend", ref.Resource)
+	defer r.drop()
+	r.traced(ctx)
+	r.send(l.all(), ask{owner: ref.Owner, ttl: ttl.Milliseconds(), expires: until.mono})
+	err = r.waitUntil(ctx, until)
+	if r.yes < l.quorum {
+		for i := range r.ops {
+			r.ops[i].abandon() // another round sends its own
+		}
+	}
+	switch {
+	case err != nil:
+		return instant{}, false, fmt.Errorf("extend %q: %w", ref.Resource, errors.Join(fence.ErrUnknown, err))
+	case r.yes >= l.quorum && !deadline.passed():
+		return deadline, false, nil
+	case r.maxTTL > 0:
+		return instant{}, false, overNodeMax(ttl, r.maxTTL)
+	case r.yes >= l.quorum:
+		return instant{}, true, fmt.Errorf("extend %q: the TTL of %v ran out on the way: %w", ref.Resource, ttl, ErrLost)
+	case r.no > len(l.nodes)-l.quorum:
+		return instant{}, false, fmt.Errorf("extend %q: %w", ref.Resource, ErrLost)
+	}
+	missing := l.quorumError("extend", ref.Resource, r.causes)
+	return instant{}, missing.mayReturn() && l.ctx.Err() == nil, missing
+}
+
+func overNodeMax(ttl time.Duration, maxMS int64) error {
+	return &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; the nodes were admitted for at most %v",
+		ttl, time.Duration(maxMS)*time.Millisecond)}
+}

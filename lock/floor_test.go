@@ -1,0 +1,37 @@
+package lock_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// floored is a fence that refuses what is not above its floor.
+type floored struct {
+	floor fence.Token
+	arms  int
+}
+
+func (f *floored) Floor(string) fence.Token { return f.floor }
+
+func (f *floored) Arm(_ context.Context, a fence.Arming) error {
+	f.arms++
+	if a.Token <= f.floor {
+		return &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: f.floor}
+	}
+	return nil
+}
+
+// Redis counts from 1, and the fence's floor is known: one arm is enough.
+func TestATokenBeginsAboveTheFloor(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	armer := &floored{floor: 34}
+	cfg.Armer = armer
+	l := started(t, cfg)
+	grant, err := acquire(t, l, "r").Grant()
+	if err != nil || grant.Token <= 34 || armer.arms != 1 {
+		t.Errorf("token %d after %d arms, %v", grant.Token, armer.arms, err)
+	}
+}

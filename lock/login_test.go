@@ -1,0 +1,54 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// A password that is changed counts from the next connection on, also for the looks at
+// the nodes.
+func TestCredentialsAreAskedForAtEachLogin(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{})
+	admin := client(t, servers[0].Addr)
+	user := func(password string) {
+		must(t, admin.Do(t.Context(), "ACL", "SETUSER", "lockers", "reset", "on", ">"+password, "~*", "&*", "+@all").Err())
+	}
+	var password atomic.Value
+	password.Store("first")
+	user("first")
+	cfg.Holder = "worker a:1"
+	cfg.Nodes[0].Credentials = func() (string, string, error) { return "lockers", password.Load().(string), nil }
+	l := started(t, cfg)
+	release(t, acquire(t, l, "r"))
+	clients, err := admin.ClientList(t.Context()).Result()
+	if err != nil || !strings.Contains(clients, "name=fencegate:worker_a:1 ") || !strings.Contains(clients, "user=lockers") {
+		t.Errorf("%v:\n%s", err, clients)
+	}
+	user("second")
+	must(t, admin.Do(t.Context(), "CLIENT", "KILL", "USER", "lockers").Err())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := locker(t, cfg).Acquire(ctx, "r"); !errors.Is(err, lock.ErrNoQuorum) || !strings.Contains(err.Error(), "WRONGPASS") {
+		t.Errorf("with the first password: %v", err)
+	}
+	password.Store("second")
+	release(t, acquire(t, l, "r"))
+	for _, st := range status(t, l) {
+		if st.Err != nil || !st.Admitted {
+			t.Errorf("%+v", st)
+		}
+	}
+	broken := errors.New("no such file")
+	cfg.Nodes[0].Credentials = func() (string, string, error) { return "", "", broken }
+	if _, err := locker(t, cfg).TryAcquire(ctx, "r"); !errors.Is(err, broken) {
+		t.Errorf("without a password: %v", err)
+	}
+}

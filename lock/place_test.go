@@ -1,0 +1,49 @@
+//go:build linux
+
+package lock_test
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/child"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// A waiter whose process stands still, or whose connection is half open, hears its
+// call as far as Redis knows. It loses its place.
+func TestAWaiterThatStandsStillIsPassedOver(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	holder := started(t, cfg)
+	home := holder.Home("r")
+	lease := acquire(t, holder, "r", lock.WithTTL(time.Minute))
+	c := clientConfig{Prefix: cfg.KeyPrefix, MaxTTL: lock.DefaultMaxTTL, Authority: newAuthority(t).path, Suspend: time.Second}
+	for _, n := range cfg.Nodes {
+		c.Addrs = append(c.Addrs, n.Addr)
+	}
+	stopped := startTortureClient(t, c)
+	defer stopped.end(t)
+	eventually(t, 20*time.Second, "it waits", func() bool { return queued(t, cfg, home, "r") == 1 })
+	must(t, child.Freeze(stopped.cmd.Process.Pid))
+	defer func() { _ = stopped.cmd.Process.Signal(syscall.SIGCONT) }()
+	waiter := locker(t, cfg)
+	got := make(chan *lock.Lease)
+	go func() {
+		next, err := waiter.Acquire(t.Context(), "r", lock.WithTTL(time.Minute))
+		check(t, err)
+		got <- next
+	}()
+	eventually(t, 10*time.Second, "both wait", func() bool { return queued(t, cfg, home, "r") == 2 })
+	eventually(t, 20*time.Second, "the one that stands is passed over", func() bool { return queued(t, cfg, home, "r") == 1 })
+	handOff(t, lease, waiter, got)
+	again := acquire(t, holder, "r", lock.WithTTL(time.Minute))
+	must(t, stopped.cmd.Process.Signal(syscall.SIGCONT))
+	eventually(t, 20*time.Second, "it has a place again", func() bool { return queued(t, cfg, home, "r") == 1 })
+	release(t, again)
+	if got := stopped.says(t); got != "held" {
+		t.Errorf("the one that stood says %q", got)
+	}
+	stopped.says(t) // its lease is over
+}
