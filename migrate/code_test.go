@@ -307,11 +307,12 @@ func TestAnUpgradeTakesTheFencesRightsFromOlderGuards(t *testing.T) {
 		}
 		return said
 	}
-	const bodies = `SELECT string_agg(concat(proname, prosecdef, prosrc, has_function_privilege('public', oid, 'EXECUTE')), ' ' ORDER BY proname) FROM pg_proc WHERE proname ~ '^(rows|stamp|resource_of)_[0-9]+$'`
+	const bodies = `SELECT string_agg(concat(proname, prosecdef, provolatile, prosrc, has_function_privilege('public', oid, 'EXECUTE')), ' ' ORDER BY proname) FROM pg_proc WHERE proname ~ '^(rows|stamp|resource_of)_[0-9]+$'`
 	fresh, number := one(bodies), one(`SELECT number::text FROM fence.protected WHERE relation = 'work'::regclass`)
 	for _, sql := range []string{ // as generation 1 was
 		`DROP TRIGGER fence_moving ON work; DROP TRIGGER fence_moved ON part; DROP FUNCTION fence.moved_N()`,
 		`ALTER FUNCTION fence.rows_N() SECURITY DEFINER; ALTER FUNCTION fence.stamp_N() SECURITY DEFINER; REVOKE ALL ON FUNCTION fence.resource_of_N FROM PUBLIC`,
+		`ALTER FUNCTION fence.resource_of_N IMMUTABLE`,
 		`COMMENT ON FUNCTION fence.rows_N() IS 'generation 1'`,
 	} {
 		exec1(t, pg, strings.ReplaceAll(sql, "_N", "_"+number))

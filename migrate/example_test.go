@@ -30,7 +30,7 @@ func ExampleLook() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(status) // fence state 2, code 3; objects state 1, code 3: up to date
+	fmt.Println(status) // fence state 2, code 3; objects state 2, code 4: up to date
 	for _, name := range status.Outside {
 		fmt.Println("not of this version, and in our schemas:", name)
 	}

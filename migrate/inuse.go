@@ -12,6 +12,7 @@ import (
 // guard, or forget fences or buckets.
 type InUseError struct {
 	Fences    int64
+	Floors    int64    // what fences that were retired have left
 	Protected []string // at most ten of the protected tables
 	Buckets   int64
 }
@@ -21,6 +22,9 @@ func (e *InUseError) Error() string {
 	if e.Fences > 0 {
 		what = append(what, fmt.Sprintf("%d fence(s)", e.Fences))
 	}
+	if e.Floors > 0 {
+		what = append(what, fmt.Sprintf("%d floor(s) of retired fences", e.Floors))
+	}
 	if len(e.Protected) > 0 {
 		what = append(what, "the protection of "+strings.Join(e.Protected, ", "))
 	}
@@ -28,7 +32,7 @@ func (e *InUseError) Error() string {
 		what = append(what, fmt.Sprintf("%d bucket(s) with their objects", e.Buckets))
 	}
 	said := "migrate down would remove " + strings.Join(what, " and ")
-	if e.Fences > 0 || len(e.Protected) > 0 {
+	if e.Fences > 0 || e.Floors > 0 || len(e.Protected) > 0 {
 		said += ": stale writers could write again"
 	}
 	return said + "; force it if that is meant"
@@ -37,6 +41,7 @@ func (e *InUseError) Error() string {
 const (
 	// Asks for what a removal would destroy. The schema may be there in part.
 	sqlCountFences  = `SELECT count(*) FROM fence.resources`
+	sqlCountFloors  = `SELECT count(*) FROM fence.floors`
 	sqlCountBuckets = `SELECT count(*) FROM objects.buckets`
 	sqlProtected    = `SELECT relation::text FROM fence.protected ORDER BY 1 LIMIT 10`
 )
@@ -67,6 +72,9 @@ func inUse(ctx context.Context, tx pgx.Tx, goes []installed) error {
 		if err := count("fence.resources", sqlCountFences, &e.Fences); err != nil {
 			return err
 		}
+		if err := count("fence.floors", sqlCountFloors, &e.Floors); err != nil {
+			return err
+		}
 		var has bool
 		if err := tx.QueryRow(ctx, sqlIsThere, "fence.protected").Scan(&has); err != nil || !has {
 			if err != nil {
@@ -80,7 +88,7 @@ func inUse(ctx context.Context, tx pgx.Tx, goes []installed) error {
 			return wrap("look for protected tables", err)
 		}
 	}
-	if e.Fences > 0 || len(e.Protected) > 0 || e.Buckets > 0 {
+	if e.Fences > 0 || e.Floors > 0 || len(e.Protected) > 0 || e.Buckets > 0 {
 		return &e
 	}
 	return nil

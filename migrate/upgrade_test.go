@@ -28,14 +28,27 @@ func neverEnds(t *testing.T, files fstest.MapFS) {
 	delete(files, "fence/state/000003_protector.up.sql") // its code is there all the same, and the role
 	delete(files, "fence/state/000003_protector.down.sql")
 	_ = testenv.Postgres(t)
+	delete(files, "fence/state/000004_nonces.up.sql")
+	delete(files, "fence/state/000004_nonces.down.sql")
 	delete(files, "fence/code/end.sql")
-	edit(t, files, "fence/code/manifest.txt", "file end.sql\n", "")
+	delete(files, "fence/code/nonces.sql")
+	delete(files, "fence/state/000005_floors.up.sql")
+	delete(files, "fence/state/000005_floors.down.sql")
+	delete(files, "fence/code/retire.sql")
+	delete(files, "fence/state/000006_leases.up.sql")
+	delete(files, "fence/state/000006_leases.down.sql")
+	delete(files, "fence/code/leases.sql")
+	edit(t, files, "fence/code/identity.sql", "  PERFORM fence.end_leases();\n", "")
+	edit(t, files, "fence/code/manifest.txt", "file end.sql\nfile nonces.sql\nfile retire.sql\nfile leases.sql\n", "")
+	edit(t, files, "fence/code/check.sql", "      p_token := fence.token_of(p_resource, p_token, p_seal_hash);\n", "")
 	edit(t, files, "objects/code/manifest.txt", "\nneeds fence state 2 revision 3\n", "\nneeds fence state 1 revision 3\n")
-	without := strings.NewReplacer(", ended_at = NULL", "", "AS undrained, ended_at", "AS undrained", "undrained, ended_at INTO", "undrained INTO", "seal, ended_at, xmax", "seal, xmax",
+	edit(t, files, "fence/code/identity.sql", "UPDATE fence.floors o SET floor = o.floor + CASE WHEN o.floor < 4503599627370496 THEN 4294967296 ELSE 1048576 END;", "")
+	without := strings.NewReplacer(", ended_at = NULL", "", ", ended_at = now()", "", "fence.floor_of(p_resource)", "0", "fence.floor_of(x.r)", "0",
+		"fence.floor_of_unsealed(p_resource)", "0", " UNION ALL SELECT o.floor FROM fence.floors o", "", "AS undrained, ended_at", "AS undrained", "undrained, ended_at INTO", "undrained INTO", "seal, ended_at, xmax", "seal, xmax",
 		"AND f.ended_at IS NULL", "", "AND x.ended_at IS NULL", "", "f.ended_at IS NOT NULL", "false")
-	for _, name := range []string{"fence/code/arm.sql", "fence/code/check.sql", "fence/code/identity.sql", "objects/code/write.sql"} {
+	for _, name := range []string{"fence/code/arm.sql", "fence/code/group.sql", "fence/code/check.sql", "fence/code/identity.sql", "objects/code/put.sql"} {
 		text := without.Replace(string(files[name].Data))
-		if strings.Contains(text, "ended_at") {
+		if strings.Contains(text, "ended_at") || strings.Contains(text, "fence.floor") {
 			t.Fatalf("%s knows that grants end", name)
 		}
 		add(files, name, text)
@@ -80,8 +93,8 @@ COMMENT ON SCHEMA fence IS 'fencegate fence state %d';
 ALTER TABLE fence.resources DROP COLUMN noted;
 COMMENT ON SCHEMA fence IS 'fencegate fence state %d';
 `, state))
-		step(files, "objects", 2) // and a column of the row that commits return
-		edit(t, files, "objects/state/000002_more.up.sql", "RESET ROLE", "ALTER TABLE objects.versions ADD COLUMN noted text;\nRESET ROLE")
+		step(files, "objects", stateOf(t, "objects")+1) // and a column of the row that commits return
+		edit(t, files, fmt.Sprintf("objects/state/%06d_more.up.sql", stateOf(t, "objects")+1), "RESET ROLE", "ALTER TABLE objects.versions ADD COLUMN noted text;\nRESET ROLE")
 		add(files, "objects/code/compat.sql", "DROP FUNCTION IF EXISTS objects.keeps(text, text);\n")
 	})
 }

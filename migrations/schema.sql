@@ -4,6 +4,7 @@
 ROLE fence_gateway
 
 ROLE fence_owner
+  MEMBER OF pg_read_all_stats
   MEMBER OF pg_signal_backend
 
 ROLE fence_protector
@@ -13,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 3, code 3 5d5c5326c48b'
+  COMMENT 'fencegate fence state 6, code 7 d6a17b4d0e37'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -44,6 +45,15 @@ TABLE fence.epochs
   CREATE UNIQUE INDEX epochs_pkey ON fence.epochs USING btree (only_row)
   OWNER fence_owner
 
+TABLE fence.floors WITH (fillfactor=50)
+  bucket integer NOT NULL
+  floor bigint NOT NULL
+  CONSTRAINT floors_bucket_check CHECK (((bucket >= 0) AND (bucket <= 4095)))
+  CONSTRAINT floors_floor_check CHECK ((floor > 0))
+  CONSTRAINT floors_pkey PRIMARY KEY (bucket)
+  CREATE UNIQUE INDEX floors_pkey ON fence.floors USING btree (bucket)
+  OWNER fence_owner
+
 TABLE fence.invalidations
   id uuid NOT NULL DEFAULT gen_random_uuid()
   identity text NOT NULL
@@ -55,12 +65,43 @@ TABLE fence.invalidations
   CREATE UNIQUE INDEX invalidations_pkey ON fence.invalidations USING btree (id)
   OWNER fence_owner
 
+TABLE fence.lease_source
+  only_row boolean NOT NULL DEFAULT true
+  source text
+  identity text
+  CONSTRAINT lease_source_only_row_check CHECK (only_row)
+  CONSTRAINT lease_source_pkey PRIMARY KEY (only_row)
+  CONSTRAINT lease_source_source_check CHECK ((source <> ''::text))
+  CREATE UNIQUE INDEX lease_source_pkey ON fence.lease_source USING btree (only_row)
+  OWNER fence_owner
+
+TABLE fence.leases WITH (fillfactor=50)
+  resource text COLLATE "C" NOT NULL
+  owner text NOT NULL
+  token bigint NOT NULL
+  holder text NOT NULL
+  ends_at timestamp with time zone NOT NULL
+  CONSTRAINT leases_pkey PRIMARY KEY (resource)
+  CREATE UNIQUE INDEX leases_pkey ON fence.leases USING btree (resource)
+  OWNER fence_owner
+
 TABLE fence.leaving
   relation oid NOT NULL
   CONSTRAINT has_left TRIGGER DEFERRABLE INITIALLY DEFERRED
   CONSTRAINT leaving_pkey PRIMARY KEY (relation)
   CREATE UNIQUE INDEX leaving_pkey ON fence.leaving USING btree (relation)
   CREATE CONSTRAINT TRIGGER has_left AFTER INSERT ON fence.leaving DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fence.has_left() ENABLED A
+  OWNER fence_owner
+
+TABLE fence.nonces
+  resource text COLLATE "C" NOT NULL
+  nonce bytea NOT NULL
+  token bigint NOT NULL
+  seal bytea
+  armed_at timestamp with time zone NOT NULL
+  CONSTRAINT nonces_nonce_check CHECK ((octet_length(nonce) = 32))
+  CONSTRAINT nonces_pkey PRIMARY KEY (resource, nonce)
+  CREATE UNIQUE INDEX nonces_pkey ON fence.nonces USING btree (resource, nonce)
   OWNER fence_owner
 
 TABLE fence.registry
@@ -105,9 +146,19 @@ TABLE fence.schema_names
 
 TABLE fence.unsealed
   pattern text COLLATE "C" NOT NULL
+  floor bigint NOT NULL DEFAULT fence.highest_floor()
   CONSTRAINT unsealed_pattern_check CHECK ((pattern <> ''::text))
   CONSTRAINT unsealed_pkey PRIMARY KEY (pattern)
   CREATE UNIQUE INDEX unsealed_pkey ON fence.unsealed USING btree (pattern)
+  OWNER fence_owner
+
+UNLOGGED TABLE fence.lease_waiters
+  resource text COLLATE "C" NOT NULL
+  waiter text NOT NULL
+  place bigint NOT NULL
+  until timestamp with time zone NOT NULL
+  CONSTRAINT lease_waiters_pkey PRIMARY KEY (resource, waiter)
+  CREATE UNIQUE INDEX lease_waiters_pkey ON fence.lease_waiters USING btree (resource, waiter)
   OWNER fence_owner
 
 VIEW fence.fences
@@ -155,6 +206,7 @@ VIEW fence.protected
   stamp name
   would_refuse bigint
   number integer
+  refused bigint
    SELECT (t.tgrelid)::regclass AS relation,
       g.resource,
       g.under,
@@ -174,11 +226,16 @@ VIEW fence.protected
               WHEN 'report'::text THEN COALESCE(pg_sequence_last_value(to_regclass(('fence.refused_'::text || g.number))), (0)::bigint)
               ELSE NULL::bigint
           END AS would_refuse,
-      COALESCE(r.number, (g.number)::integer) AS number
-     FROM (((pg_trigger t
+      COALESCE(r.number, (g.number)::integer, y.number) AS number,
+          CASE
+              WHEN ((g.mode = 'enforce'::text) AND (to_regclass(('fence.refused_'::text || y.number)) IS NOT NULL)) THEN COALESCE(pg_sequence_last_value(to_regclass(('fence.refused_'::text || y.number))), (0)::bigint)
+              ELSE NULL::bigint
+          END AS refused
+     FROM ((((pg_trigger t
        JOIN pg_class c ON ((c.oid = t.tgrelid)))
        JOIN ( VALUES ('fence.guard'::regproc,'guard'::text), ('fence.guard_rows'::regproc,'rows'::text), ('fence.report'::regproc,'report'::text)) k(made, kind) ON (((k.made)::oid = t.tgfoid)))
-       LEFT JOIN fence.row_guards r ON (((r.relation)::oid = t.tgrelid))),
+       LEFT JOIN fence.row_guards r ON (((r.relation)::oid = t.tgrelid)))
+       LEFT JOIN fence.registry y ON (((y.relation)::oid = t.tgrelid))),
       LATERAL fence.arguments(t.tgargs) a(a),
       LATERAL ( SELECT NULLIF(
                   CASE
@@ -213,6 +270,15 @@ VIEW fence.protected
                   END AS mode) g;
   OWNER fence_owner
   GRANT SELECT TO PUBLIC
+
+VIEW fence.retired
+  bucket integer
+  floor bigint
+   SELECT f.bucket,
+      f.floor
+     FROM fence.floors f;
+  OWNER fence_owner
+  GRANT SELECT TO fence_gateway
 
 VIEW fence.row_guards
   relation regclass
@@ -256,73 +322,9 @@ VIEW fence.schemas
 VIEW fence.uncovered
   relation regclass
   reason text
-   SELECT p.relation,
-      format('guard %I is disabled or does not cover every kind of write'::text, p.guard) AS reason
-     FROM fence.protected p
-    WHERE (NOT p.complete)
-  UNION ALL
-   SELECT p.relation,
-      'is in report mode: what it would refuse is logged, and nothing is refused'::text AS reason
-     FROM fence.protected p
-    WHERE (p.complete AND (p.mode = 'report'::text))
-  UNION ALL
-   SELECT r.relation,
-      'its guard was dropped or changed: protect it again, or unprotect it'::text AS reason
-     FROM (fence.registry r
-       JOIN pg_class c ON ((c.oid = (r.relation)::oid)))
-    WHERE (NOT (EXISTS ( SELECT
-             FROM fence.protected p
-            WHERE (((p.relation)::oid = (r.relation)::oid) AND (NOT (((((p.resource IS DISTINCT FROM r.resource) OR (p.under IS DISTINCT FROM r.under)) OR (p.per_row IS DISTINCT FROM r.per_row)) OR (p.mode IS DISTINCT FROM r.mode)) OR (p.stamp IS DISTINCT FROM r.stamp)))))))
-  UNION ALL
-   SELECT r.relation,
-      format('its guard reads the column %I, which is not there: no row has a resource'::text, c.name) AS reason
-     FROM fence.registry r,
-      LATERAL fence.columns_read(r.number, r.stamp) c(name)
-    WHERE ((NOT (EXISTS ( SELECT
-             FROM pg_attribute a
-            WHERE ((a.attrelid = (r.relation)::oid) AND (a.attname = c.name) AND (a.attnum > 0))))) AND (EXISTS ( SELECT
-             FROM pg_class k
-            WHERE (k.oid = (r.relation)::oid))))
-  UNION ALL
-   SELECT DISTINCT d.relation,
-      ('is a partition or child of a protected table and has no guard'::text ||
-          CASE c.relkind
-              WHEN 'f'::"char" THEN ', nor can a foreign table have one'::text
-              ELSE ''::text
-          END) AS reason
-     FROM fence.protected p,
-      (LATERAL fence.family(p.relation) d(relation)
-       JOIN pg_class c ON ((c.oid = (d.relation)::oid)))
-    WHERE (NOT (EXISTS ( SELECT
-             FROM fence.protected g
-            WHERE ((g.relation)::oid = (d.relation)::oid))))
-  UNION ALL
-   SELECT DISTINCT p.relation,
-      format('is written through its parent %s, %s'::text, a.relation,
-          CASE
-              WHEN (EXISTS ( SELECT
-                 FROM fence.protected g
-                WHERE ((g.relation)::oid = (a.relation)::oid))) THEN 'whose guard needs another resource'::text
-              ELSE 'which has no guard'::text
-          END) AS reason
-     FROM fence.protected p,
-      LATERAL fence.ancestors(p.relation) a(relation)
-    WHERE (NOT (EXISTS ( SELECT
-             FROM fence.protected g
-            WHERE (((g.relation)::oid = (a.relation)::oid) AND (NOT (((g.resource IS DISTINCT FROM p.resource) OR (g.under IS DISTINCT FROM p.under)) OR (g.per_row IS DISTINCT FROM p.per_row)))))))
-  UNION ALL
-   SELECT t.relation,
-      format('is in the protected schema %s and has no guard'::text, s.schema) AS reason
-     FROM fence.schemas s,
-      LATERAL fence.tables_of(s.schema) t(relation)
-    WHERE (NOT (EXISTS ( SELECT
-             FROM fence.protected g
-            WHERE ((g.relation)::oid = (t.relation)::oid))))
-  UNION ALL
-   SELECT c.oid AS relation,
-      format('is a foreign table in the protected schema %s, and can''t be guarded here'::text, s.schema) AS reason
-     FROM (fence.schemas s
-       JOIN pg_class c ON (((c.relnamespace = (s.schema)::oid) AND (c.relkind = 'f'::"char"))));
+   SELECT u.relation,
+      (u.reason COLLATE "C") AS reason
+     FROM fence.find_uncovered() u(relation, reason);
   OWNER fence_owner
   GRANT SELECT TO PUBLIC
 
@@ -342,7 +344,7 @@ FUNCTION fence."position"() RETURNS pg_lsn
 FUNCTION fence.accepts_unsealed(p_resource text) RETURNS boolean
   sql STABLE COST 100
   SET search_path=pg_catalog, pg_temp
-  body aec954e0abfcdf4146a7382820efd8ae
+  body 200eec4ad6dff4a50579208fb8f86274
   OWNER fence_owner
 
 FUNCTION fence.ancestors(p_relation regclass) RETURNS SETOF regclass
@@ -361,7 +363,18 @@ FUNCTION fence.arguments(p_bytes bytea) RETURNS text[]
 
 FUNCTION fence.arm(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '00:00:05'::interval) RETURNS boolean
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  body bcf30199fdf3175b88d0dc94074e8ea0
+  body e136a1e51a2753def8c5da56b3b7afcf
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION fence.arm_group(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[], p_holders text[]) RETURNS boolean[]
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  SET plan_cache_mode=force_generic_plan
+  SET enable_seqscan=off
+  SET enable_hashjoin=off
+  SET enable_mergejoin=off
+  body 3f1b62aa5127c9fcbd55ecdab53abf39
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -384,12 +397,32 @@ FUNCTION fence.beat() RETURNS bigint
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
+FUNCTION fence.bucket_of(p_resource text) RETURNS integer
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body ac9b8f5536f4efe547e422ebfbc4b90c
+  OWNER fence_owner
+
+FUNCTION fence.call_next(p_resource text) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body af4a645d636ba62faeb41a564eef825e
+  OWNER fence_owner
+
 FUNCTION fence.check_issued(resource text, token bigint) RETURNS bigint
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
   body 43c78457a8219b7ea34c28291e71258e
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
+
+FUNCTION fence.claim_source(p_source text) RETURNS text
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 6b45a1cac65dcdc158e089f745e90b0c
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+  GRANT EXECUTE TO fence_locker
 
 FUNCTION fence.columns_read(p_number integer, p_stamp name) RETURNS SETOF name
   sql STABLE COST 100 ROWS 1000
@@ -404,12 +437,25 @@ FUNCTION fence.commit_durably() RETURNS void
   body fae87b5f01980bc015080b2031e04b74
   OWNER fence_owner
 
+FUNCTION fence.count_refusal(v fence.verdict, p_relation oid) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 71c176fc6940e150031fb183b6391bd1
+  OWNER fence_owner
+
+FUNCTION fence.detail_of(v fence.verdict, p_relation oid, p_operation text) RETURNS text
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 33360297715f316a5fe96706b5c15c77
+  OWNER fence_owner
+
 FUNCTION fence.drain(p_resource text, p_token bigint, p_seal_hash bytea, p_grace interval DEFAULT '00:00:00.2'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT ours boolean, OUT recorded bigint, OUT ended integer) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
   body f1d2da9802d4e2453272f7ef7acd02aa
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
+  GRANT EXECUTE TO fence_locker
 
 FUNCTION fence.drain_all(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[], p_grace interval DEFAULT '00:00:00.2'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT ours boolean, OUT resource text, OUT recorded bigint) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
@@ -424,6 +470,13 @@ FUNCTION fence.drain_invalidated(p_grace interval DEFAULT '00:00:00.2'::interval
   body 0e29a8e259da96e8b98fe0195d3a5dd3
   OWNER fence_owner
 
+FUNCTION fence.end_backend(p_pid integer, p_port integer) RETURNS boolean
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 0d51900af902e48ad7e6479d1fb55027
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
 FUNCTION fence.end_grants(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[], p_limit interval DEFAULT '00:00:00'::interval) RETURNS TABLE(n integer, ended boolean, busy boolean, recorded bigint)
   plpgsql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
   SET search_path=pg_catalog, pg_temp
@@ -435,6 +488,12 @@ FUNCTION fence.end_holders(p_key bigint, OUT told integer, OUT held_by text) RET
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
   body 47431343fdbabb0dd5e4ee6fa7f06f60
+  OWNER fence_owner
+
+FUNCTION fence.end_leases() RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body fe692c8fbf37b1946d7110b62e77f902
   OWNER fence_owner
 
 FUNCTION fence.enforce(relation regclass) RETURNS void
@@ -464,6 +523,19 @@ FUNCTION fence.expression_fault(p_index regclass) RETURNS text
   body fde630e1351de178ec98e01c6affd1cc
   OWNER fence_owner
 
+FUNCTION fence.extend_leases(p_resources text[], p_owners text[], p_ttls bigint[], p_wait boolean DEFAULT false) RETURNS TABLE(n integer, extended boolean, busy boolean)
+  plpgsql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  SET lock_timeout=5s
+  SET plan_cache_mode=force_generic_plan
+  SET enable_seqscan=off
+  SET enable_hashjoin=off
+  SET enable_mergejoin=off
+  body bd1bfa971dd1d05142911c983944bbf3
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+  GRANT EXECUTE TO fence_locker
+
 FUNCTION fence.family(p_relation regclass) RETURNS SETOF regclass
   sql STABLE COST 100 ROWS 1000
   SET search_path=pg_catalog, pg_temp
@@ -486,6 +558,53 @@ FUNCTION fence.fast_settings(p_needed text) RETURNS bigint
   body 63383b7d985247846f0e690ae7a94dc0
   OWNER fence_owner
 
+FUNCTION fence.find_uncovered() RETURNS TABLE(relation regclass, reason text)
+  sql STABLE COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  SET jit=off
+  body 6c43e5c00559e0c65e7580692867f450
+  OWNER fence_owner
+  GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.first_turn(p_resource text) RETURNS boolean
+  sql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body c023458076a44291d107497a075d39cc
+  OWNER fence_owner
+
+FUNCTION fence.fits(p_resource text, p_pattern text) RETURNS boolean
+  sql IMMUTABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body d8c27b046f085252cf106fb18e74eab8
+  OWNER fence_owner
+
+FUNCTION fence.floor_of(p_resource text) RETURNS bigint
+  sql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body dbf68386f1e003e5f639567d3cc24385
+  OWNER fence_owner
+
+FUNCTION fence.floor_of_unsealed(p_resource text) RETURNS bigint
+  sql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body fc597c46dd4332e31a1956b3db3fc4bb
+  OWNER fence_owner
+
+FUNCTION fence.forget_nonces(p_before timestamp with time zone) RETURNS bigint
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body a444de86862e517bc13b530b3435d3ce
+  OWNER fence_owner
+
+FUNCTION fence.free_leases(p_resources text[], p_owners text[], p_limit interval DEFAULT '00:00:00'::interval) RETURNS TABLE(n integer, freed boolean, busy boolean)
+  plpgsql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  SET lock_timeout=5s
+  body c01dc781b77a9d1b58de3208cf44f582
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+  GRANT EXECUTE TO fence_locker
+
 FUNCTION fence.generation() RETURNS integer
   sql IMMUTABLE PARALLEL SAFE COST 100
   body cd0595aced438cc0b7af395a90bc3d59
@@ -494,13 +613,13 @@ FUNCTION fence.generation() RETURNS integer
 
 FUNCTION fence.guard() RETURNS trigger
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  body 6ea60507ec02bf8a9e1ac4b9226778ee
+  body 770003cfded759e3a30b007c124b14bd
   OWNER fence_owner
   GRANT EXECUTE TO fence_protector
 
 FUNCTION fence.guard_rows() RETURNS trigger
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  body 5477fee904ce38630a533c8de2ad38cd
+  body f77301ce1ecc5d56cd63a18e86d59dab
   OWNER fence_owner
   GRANT EXECUTE TO fence_protector
 
@@ -515,6 +634,12 @@ FUNCTION fence.has_left() RETURNS trigger
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
   body 5642cc03079f7a78453dd1acdd4b1c54
+  OWNER fence_owner
+
+FUNCTION fence.highest_floor() RETURNS bigint
+  sql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 8b31c672bba0ff7c0602f7200750c38b
   OWNER fence_owner
 
 FUNCTION fence.holders(p_key bigint) RETURNS TABLE(pid integer, gid text, writer boolean)
@@ -554,7 +679,7 @@ FUNCTION fence.intact(p_relation regclass) RETURNS boolean
 FUNCTION fence.invalidate_all(p_again boolean DEFAULT false, p_limit interval DEFAULT '00:00:05'::interval, OUT id uuid, OUT identity text, OUT raised bigint, OUT unsealed bigint, OUT already boolean) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 4a6213b540e41d0f0a59158f17c4a6d6
+  body d0444ce40cf7602a53938aff3b77f92b
   OWNER fence_owner
 
 FUNCTION fence.is_newest(p_resource text) RETURNS boolean
@@ -578,14 +703,12 @@ FUNCTION fence.judge_report(p_relation text, p_operation text, p_number integer,
 
 FUNCTION fence.judge_rows(p_relation text, p_olds text[], p_news text[], p_tokens bigint[], p_needed text) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  SET search_path=pg_catalog, pg_temp
-  body 2976040dac1d5986872119afbd748a9f
+  body 10fb3ca2ab967d6d7ced0c1a78bb9cd4
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
 FUNCTION fence.judge_stamp(needed text) RETURNS bigint
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  SET search_path=pg_catalog, pg_temp
   body 19e3461ebd73a065ab7c3bc2b3127526
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
@@ -614,12 +737,36 @@ FUNCTION fence.key(p_resource text, p_token bigint, p_seal_hash bytea) RETURNS b
   body 291a88ea2de843102fe598fb20cce585
   OWNER fence_owner
 
+FUNCTION fence.lease_of(p_resource text, OUT owner text, OUT holder text, OUT token bigint, OUT left_us bigint, OUT waiters integer) RETURNS record
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body a4b0c5e077f498eaa11306af833c1de0
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+  GRANT EXECUTE TO fence_locker
+
+FUNCTION fence.leases_ready() RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 65820b04a02edd9dd9847b788437d942
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+  GRANT EXECUTE TO fence_locker
+
 FUNCTION fence.leave(p_relation regclass) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
   body bc5846408cc9de86f397aab5b6e4a41f
   OWNER fence_owner
   GRANT EXECUTE TO fence_protector
+
+FUNCTION fence.leave_line(p_resource text, p_waiter text) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 59b3eea5c3aa90b6695d89956601be0f
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+  GRANT EXECUTE TO fence_locker
 
 FUNCTION fence.lock_within(p_key bigint, p_exclusive boolean, p_patience numeric) RETURNS boolean
   plpgsql VOLATILE COST 100
@@ -643,7 +790,7 @@ FUNCTION fence.make_asker() RETURNS void
 FUNCTION fence.make_counter(p_number integer) RETURNS integer
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 675e69b475aa8f25c0c065fee972ecf8
+  body 0308a9aba3fda79d1cfcee36f8b89059
   OWNER fence_owner
   GRANT EXECUTE TO fence_protector
 
@@ -683,7 +830,7 @@ FUNCTION fence.make_number(p_relation regclass, p_per_row text, p_mode text, p_s
 FUNCTION fence.make_resource(p_number integer, p_index regclass) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body f6c01cb11a9e9826cf0c422151133199
+  body 5e6a15b403add280307d96dc52f039f2
   OWNER fence_owner
 
 FUNCTION fence.make_rows(p_index regclass, p_stamp name) RETURNS integer
@@ -736,10 +883,23 @@ FUNCTION fence.need_read_committed() RETURNS void
   body eb9acb4633417be0026448b63247c5ad
   OWNER fence_owner
 
+FUNCTION fence.need_source() RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body bfc9c616ed836fdf8de4176fb5c7d464
+  OWNER fence_owner
+
+FUNCTION fence.nonce(p_resource text, p_nonce bytea, OUT armed bigint, OUT recorded bigint, OUT ended boolean) RETURNS record
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body c4c1301b88e772594d68b77542a6b4cc
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
 FUNCTION fence.outcome(xid text, run text) RETURNS text
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 5be234001b7fd1f9d8afc036b02d6b6c
+  body 26a3c0b58221550e17e6fcef8544180b
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_writer
@@ -778,6 +938,12 @@ FUNCTION fence.protect_schema(schema regnamespace, resource text DEFAULT NULL::t
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
+FUNCTION fence.protected_named(p_relation text) RETURNS oid
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 9bb81b3164632db234c960c4b7f52819
+  OWNER fence_owner
+
 FUNCTION fence.publish(stage uuid, if_match text DEFAULT NULL::text, if_none_match boolean DEFAULT false) RETURNS TABLE(bucket text, key text, etag text, size bigint)
   sql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
   SET search_path=pg_catalog, pg_temp
@@ -802,14 +968,14 @@ FUNCTION fence.put_guards(p_relation regclass, p_resource text, p_under text, p_
 FUNCTION fence.raise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '00:00:05'::interval, OUT raised boolean, OUT recorded bigint) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body a083ac66964d82f83dd5ac56a0772146
+  body 239f16256661a4b3f15746ed3b04dd15
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION fence.raise_all(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[], p_holders text[], p_limit interval DEFAULT '00:00:05'::interval, OUT raised boolean, OUT resource text, OUT recorded bigint) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 3c0f1eb58261e1be61fdf20548beedfb
+  body b3b4c9beb4371893edc3bf2775a1d940
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -820,10 +986,17 @@ FUNCTION fence.raise_epoch(p_above bigint) RETURNS bigint
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
+FUNCTION fence.raise_once(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_nonce bytea, p_limit interval DEFAULT '00:00:05'::interval, OUT raised boolean, OUT recorded bigint) RETURNS record
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 6d842e87a7933368d55f3703a77e7fa2
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
 FUNCTION fence.raise_unsealed(p_resource text, p_token bigint) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 6ca29e3f1574bcd7828447f478ef7ff3
+  body 435d910c6f909b10cfa240db2987c85f
   OWNER fence_owner
 
 FUNCTION fence.refresh(relation regclass, patience interval DEFAULT '00:00:03'::interval) RETURNS void
@@ -836,7 +1009,7 @@ FUNCTION fence.refresh(relation regclass, patience interval DEFAULT '00:00:03'::
 FUNCTION fence.refusal(p_state text, p_message text, p_resource text, p_presented bigint, p_recorded bigint, p_needed text DEFAULT NULL::text, p_advice text DEFAULT NULL::text, p_held_by text DEFAULT NULL::text) RETURNS fence.verdict
   sql STABLE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 0ac87f9f527736f3a6b26d096277c005
+  body b763d4398de4f9172b07f4a053d49677
   OWNER fence_owner
 
 FUNCTION fence.refusal_of_ended(p_resource text, p_token bigint) RETURNS fence.verdict
@@ -845,10 +1018,16 @@ FUNCTION fence.refusal_of_ended(p_resource text, p_token bigint) RETURNS fence.v
   body 745a9a3adab902a101f508cc4a8e61e3
   OWNER fence_owner
 
+FUNCTION fence.refusal_of_retired(p_resource text, p_token bigint, p_floor bigint) RETURNS fence.verdict
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 742f758e5e4ff20c25bd673d357d625a
+  OWNER fence_owner
+
 FUNCTION fence.remember(p_relation regclass) RETURNS void
   sql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 72a9e0e0aff866b1d27161a7dc5b4c29
+  body 1f5e52f06c4e44e096d163234620786a
   OWNER fence_owner
   GRANT EXECUTE TO fence_protector
 
@@ -884,6 +1063,13 @@ FUNCTION fence.resource_fault(p_resource text) RETURNS text
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
+FUNCTION fence.retire(p_unused interval, p_after text DEFAULT ''::text, p_limit integer DEFAULT 200, OUT last text, OUT retired integer, OUT unended text[]) RETURNS record
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body c651194ce9acdc4ccd2c9cded48bc33b
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
 FUNCTION fence.revoke(p_resource text, p_holder text DEFAULT NULL::text, OUT token bigint, OUT seal_hash bytea) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
@@ -910,12 +1096,24 @@ FUNCTION fence.sees_moves(p_relation regclass, p_number integer, p_per_row boole
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
+FUNCTION fence.server_identity() RETURNS text
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body c81ecae15dd9ea84f61f03d831b21e8c
+  OWNER fence_owner
+
 FUNCTION fence.server_run() RETURNS text
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  body 73d5ca0bbfae3e6b33ba4bc218ba149b
+  body 9675efa74e3c968f00c0b074b1a57c3f
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_writer
+
+FUNCTION fence.set_source(p_source text) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 67a6c1e5cb702fb2d55458783a5ebd36
+  OWNER fence_owner
 
 FUNCTION fence.shown(p_name text) RETURNS text
   plpgsql STABLE COST 100
@@ -926,7 +1124,7 @@ FUNCTION fence.shown(p_name text) RETURNS text
 FUNCTION fence.staged(stage uuid) RETURNS text
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body dda89f6cc4b731f8ff6e80225958aa40
+  body a95f03f2e8aa96ba3865e74f6e094945
   OWNER fence_owner
   GRANT EXECUTE TO fence_writer
 
@@ -937,10 +1135,31 @@ FUNCTION fence.tables_of(p_schema regnamespace) RETURNS SETOF regclass
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
+FUNCTION fence.take_lease(p_resource text, p_owner text, p_ttl bigint, p_seal_hash bytea, p_holder text, p_above bigint, p_behind boolean, p_nonce bytea DEFAULT NULL::bytea, p_waiter text DEFAULT NULL::text, p_keep interval DEFAULT '00:00:05'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT taken boolean, OUT token bigint, OUT holder text, OUT left_us bigint) RETURNS record
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  SET lock_timeout=5s
+  body e3cabb86d287eeb2b419a38db436f517
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+  GRANT EXECUTE TO fence_locker
+
+FUNCTION fence.take_leases(p_resources text[], p_owners text[], p_ttls bigint[], p_seal_hashes bytea[], p_holders text[], p_above bigint[], p_behind boolean[]) RETURNS TABLE(n integer, taken boolean, held boolean, token bigint, holder text, left_us bigint)
+  plpgsql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  SET plan_cache_mode=force_generic_plan
+  SET enable_seqscan=off
+  SET enable_hashjoin=off
+  SET enable_mergejoin=off
+  body 870227a9c27a6c4efe5aa33c1d76ef78
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+  GRANT EXECUTE TO fence_locker
+
 FUNCTION fence.take_turn(p_resource text, p_patience numeric) RETURNS boolean
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 07743155a86ef851a5d75cbf480d8688
+  body 5d00de2e0c2019a524fd49f69ce54f3a
   OWNER fence_owner
 
 FUNCTION fence.text_fault(p_expression text) RETURNS text
@@ -953,9 +1172,15 @@ FUNCTION fence.text_fault(p_expression text) RETURNS text
 FUNCTION fence.tidy(p_but integer DEFAULT NULL::integer) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 8f0c477c18bbdc039541020f280960d8
+  body 7639a792b61731e83fc23bf598c921eb
   OWNER fence_owner
   GRANT EXECUTE TO fence_protector
+
+FUNCTION fence.token_of(p_resource text, p_token bigint, p_seal_hash bytea) RETURNS bigint
+  sql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 6038ccd197328748232227e97de7d77e
+  OWNER fence_owner
 
 FUNCTION fence.told_of(v fence.verdict, p_relation oid) RETURNS text
   sql STABLE COST 100
@@ -1018,21 +1243,19 @@ FUNCTION fence.use(resource text, token text) RETURNS bigint
 
 FUNCTION fence.use(resources text[], tokens text[]) RETURNS integer
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  SET search_path=pg_catalog, pg_temp
-  body 36d2c240cde87a5a4331e4b1618bf2d0
+  body 9c71689ed8cd340d49211608cae46639
   OWNER fence_owner
   GRANT EXECUTE TO fence_writer
 
 FUNCTION fence.verdict_of(p_relation text, p_resources text[], p_tokens bigint[], p_needed text) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
-  SET search_path=pg_catalog, pg_temp
-  body ffeea5e7b6eff9591f17c9552c8f017e
+  body 03e6721c55765e7156d8a3ae9b59e607
   OWNER fence_owner
 
 FUNCTION fence.verify(p_resource text, p_token bigint, p_seal_hash bytea, p_kind text) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 8050935a1ec98e24311eddb72a3b537a
+  body 13e4ee8b4d072b9b4754ab57dceb94b7
   OWNER fence_owner
 
 FUNCTION fence.verify_presented(p_resource text, p_presented text) RETURNS fence.verdict
@@ -1049,7 +1272,7 @@ FUNCTION fence.verify_settings(p_needed text) RETURNS fence.verdict
 FUNCTION fence.verify_slowly(p_needed text) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 9db29ae3ed84d452afb4870d37f2c8ca
+  body 468ae8518298943c4ea8980ae92ffee3
   OWNER fence_owner
 
 FUNCTION fence.view_fault(p_view regclass) RETURNS text
@@ -1113,9 +1336,21 @@ TABLE fencegate.objects_state
 SCHEMA objects
   OWNER fence_owner
   GRANT USAGE TO fence_gateway
-  COMMENT 'fencegate objects state 1, code 3 07fec3536953'
+  COMMENT 'fencegate objects state 3, code 5 fdb7d27f9c6c'
 
 SEQUENCE objects.kept_order AS bigint START 1 INCREMENT 1 MINVALUE 1 MAXVALUE 9223372036854775807 CACHE 1
+  OWNER fence_owner
+
+TABLE objects.attempts
+  bucket text COLLATE "C" NOT NULL
+  key text COLLATE "C" NOT NULL
+  invocation_id text NOT NULL
+  what text NOT NULL
+  answer jsonb NOT NULL
+  created_at timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+  CONSTRAINT attempts_pkey PRIMARY KEY (bucket, key, invocation_id, what)
+  CREATE INDEX attempts_to_forget ON objects.attempts USING btree (created_at)
+  CREATE UNIQUE INDEX attempts_pkey ON objects.attempts USING btree (bucket, key, invocation_id, what)
   OWNER fence_owner
 
 TABLE objects.blobs WITH (fillfactor=70)
@@ -1151,12 +1386,14 @@ TABLE objects.buckets
   keep_count integer DEFAULT 0
   keep_age interval
   mode text NOT NULL DEFAULT 'lease'::text
+  retention interval
   CONSTRAINT buckets_check CHECK (((keep_count IS NULL) OR (keep_age IS NULL)))
   CONSTRAINT buckets_depth_check CHECK ((depth >= '-1'::integer))
   CONSTRAINT buckets_keep_age_check CHECK ((keep_age > '00:00:00'::interval))
   CONSTRAINT buckets_keep_count_check CHECK ((keep_count >= 0))
   CONSTRAINT buckets_mode_check CHECK ((mode = ANY (ARRAY['lease'::text, 'monotone'::text, 'none'::text])))
   CONSTRAINT buckets_pkey PRIMARY KEY (name)
+  CONSTRAINT buckets_retention_check CHECK ((retention > '00:00:00'::interval))
   CREATE UNIQUE INDEX buckets_pkey ON objects.buckets USING btree (name)
   OWNER fence_owner
   GRANT SELECT TO fence_gateway
@@ -1183,7 +1420,6 @@ TABLE objects.parts
   CONSTRAINT parts_blob_key UNIQUE (blob)
   CONSTRAINT parts_number_check CHECK (((number >= 1) AND (number <= 10000)))
   CONSTRAINT parts_pkey PRIMARY KEY (upload, number)
-  CONSTRAINT parts_upload_fkey FOREIGN KEY (upload) REFERENCES objects.uploads(id) ON DELETE CASCADE
   CREATE UNIQUE INDEX parts_blob_key ON objects.parts USING btree (blob)
   CREATE UNIQUE INDEX parts_pkey ON objects.parts USING btree (upload, number)
   OWNER fence_owner
@@ -1214,6 +1450,14 @@ TABLE objects.prefix_rules
   CREATE UNIQUE INDEX prefix_rules_pkey ON objects.prefix_rules USING btree (bucket, prefix)
   OWNER fence_owner
   GRANT SELECT TO fence_gateway
+
+TABLE objects.retired
+  version uuid NOT NULL
+  since timestamp with time zone NOT NULL DEFAULT clock_timestamp()
+  CONSTRAINT retired_pkey PRIMARY KEY (version)
+  CREATE INDEX retired_in_order ON objects.retired USING btree (since)
+  CREATE UNIQUE INDEX retired_pkey ON objects.retired USING btree (version)
+  OWNER fence_owner
 
 TABLE objects.stages
   id uuid NOT NULL
@@ -1291,6 +1535,7 @@ TABLE objects.versions
   removed_by text
   removed_with bigint
   removed_at timestamp with time zone
+  removed_under text
   CONSTRAINT versions_pkey PRIMARY KEY (id)
   CREATE INDEX deletions_to_forget ON objects.versions USING btree (created_at) WHERE (deletion AND (kept_order IS NULL))
   CREATE INDEX versions_kept ON objects.versions USING btree (bucket, key, kept_order DESC) WHERE (kept_order IS NOT NULL)
@@ -1303,14 +1548,21 @@ TABLE objects.versions
 FUNCTION objects.abandon_upload(p_blob uuid) RETURNS boolean
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 959d8fb2ee54267f7941651bbce37968
+  body 636569383545b53c60e0072a637e7edd
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.abort_multipart(p_upload uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea) RETURNS uuid[]
+  sql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 6b67a8fc6f7c900ff4f421e60177186c
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.abort_multipart(p_upload uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text) RETURNS uuid[]
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body ca6d2ba40008dee89010763bd04d70e4
+  body 29d394efd8b71ed1bf4a2e063d890289
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1327,10 +1579,16 @@ FUNCTION objects.ages_since(p_dry boolean) RETURNS timestamp with time zone
   body 45485986313b8dd8d21a7c580927b33c
   OWNER fence_owner
 
+FUNCTION objects.answer_lasts() RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 7364d661cae5f75ff4984ffa8d3f6edc
+  OWNER fence_owner
+
 FUNCTION objects.authorize(p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea) RETURNS bigint
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 05678589a92aa70f447eabde69eff42f
+  body b18ddb166993fc8dd2e725e5879fd203
   OWNER fence_owner
 
 FUNCTION objects.authorize_stage(s objects.stages) RETURNS void
@@ -1348,7 +1606,14 @@ FUNCTION objects.begin_change() RETURNS void
 FUNCTION objects.begin_multipart(p_upload uuid, p_bucket text, p_key text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 66bbab36858b5bae2cb92c9d65008dbd
+  body a409f1474b1431ea19a161c5ee0b0c8a
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.begin_multipart(p_upload uuid, p_bucket text, p_key text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_invocation text) RETURNS uuid
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 2ffe85fc166e85a05c78ae8382ea0198
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1365,17 +1630,23 @@ FUNCTION objects.check_expected(v objects.versions, p_if_match text, p_size bigi
   body 17abf51ed5088c20bbd08beb40ae026a
   OWNER fence_owner
 
+FUNCTION objects.check_retained(p_bucket text, p_version uuid) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 4955f2f060b94009b88d2d9c05752280
+  OWNER fence_owner
+
 FUNCTION objects.commit_deletion(p_version uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text) RETURNS objects.versions
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 7556dc57b7973c47e1f4f7f5108832e6
+  body 0d313f8edfe9bcff63897c5f06f53bee
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.commit_deletion_if(p_version uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_size bigint, p_modified timestamp with time zone) RETURNS objects.versions
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 78ac8f318b041673700657c00f9ac4c3
+  body cf3d1132a47dc64c0fe434ce313b04be
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1384,35 +1655,52 @@ FUNCTION objects.commit_put(p_version uuid, p_bucket text, p_key text, p_blob uu
   SET search_path=pg_catalog, pg_temp
   SET enable_seqscan=off
   SET plan_cache_mode=force_generic_plan
-  body 065c72c858f6ca9bc0a0756836187ffd
+  body 0b9ee943b7bbf88d0a2982a77859a927
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.commit_puts(p_versions uuid[], p_buckets text[], p_keys text[], p_blobs uuid[], p_sizes bigint[], p_etags text[], p_attributes text[], p_resources text[], p_tokens bigint[], p_seals bytea[], p_invocations text[]) RETURNS TABLE(n integer, modified timestamp with time zone, kept boolean)
+  plpgsql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  SET enable_seqscan=off
+  SET plan_cache_mode=force_generic_plan
+  SET lock_timeout=50ms
+  body 57a426e6f1d693b1321bddee4dae0c0b
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.commit_upload(p_version uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_if_none_match boolean) RETURNS objects.versions
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 107c0c61e4f01d79eee7844e177bc52e
+  body a116c12231fe0ffca774e699f1aece35
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.complete_multipart(p_upload uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_if_none_match boolean) RETURNS objects.versions
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 3bfd757bd2554d39fbf31f6dcc83f077
+  body df8e9dedf0185300cd183f3da79f8eab
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.completed_multipart(p_upload uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea) RETURNS objects.versions
+  sql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 3aea2145e7e8e65f1b48e68948cf47cc
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.completed_multipart(p_upload uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text) RETURNS objects.versions
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 3aedba47a91a20c1893ffca3e20f2db2
+  body c49185065606b120f5a4a0c25e09b275
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.condemn(p_pending interval, p_superseded interval, p_limit integer, p_dry boolean) RETURNS integer
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body a0dbc5abb28bdedd2e1250663442e612
+  body b1b7320e198bcdee6c32067d8fb7cc1e
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1433,35 +1721,68 @@ FUNCTION objects.create_bucket(p_bucket text, p_depth integer, p_mode text DEFAU
 FUNCTION objects.delete_bucket(p_bucket text) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 7a7c0df595e49d0de5edb3b3b8e1dae0
+  body 5de90dc9c4f1cb627e16237c3e9ccdb3
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.drop_multipart(p_upload uuid) RETURNS uuid[]
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 07419c1ba46faeaa983050b04a609bb8
+  body 4007879d7b253da3db55058da8cb7c8e
+  OWNER fence_owner
+
+FUNCTION objects.earlier_answer(p_bucket text, p_key text, p_invocation text, p_what text) RETURNS jsonb
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body ff15db5000eb975d9ea880463c96da16
   OWNER fence_owner
 
 FUNCTION objects.earlier_attempt(p_bucket text, p_key text, p_version uuid, p_invocation text) RETURNS objects.versions
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 2a401a361d43e4ba639248e46bc6ca46
+  body f626745ba9e165d1554cc30e923f01a4
+  OWNER fence_owner
+
+FUNCTION objects.end_upload(p_upload uuid, p_bucket text, p_key text) RETURNS boolean
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 361a2fec3c299c0b2d5c886fc3337a47
   OWNER fence_owner
 
 FUNCTION objects.ensure_bucket(p_bucket text, p_depth integer, p_mode text DEFAULT 'lease'::text) RETURNS boolean
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 29bf7d0378cd36bebedf1cc9f2373652
+  body fa6f58a7f9bcf6b0a961313902928e62
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.forget_deletions(p_age interval, p_limit integer, p_dry boolean) RETURNS integer
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 9fbf15ff649b7d81aa0b62e07b202500
+  body 4c2d808075d56c9368560ef5aee77eaa
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.forget_versions(p_age interval, p_limit integer, p_dry boolean) RETURNS integer
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  SET enable_seqscan=off
+  SET plan_cache_mode=force_generic_plan
+  body 59f7c47b3874f8f66692c7928308348a
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.hold_rules(p_bucket text) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body e9b4a2e6ea05f2a8d248be955aa38e4f
+  OWNER fence_owner
+
+FUNCTION objects.hold_upload(p_upload uuid) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 29c9c440c623e07eb92637b99efc5fff
+  OWNER fence_owner
 
 FUNCTION objects.holder_of(p_resource text) RETURNS text
   plpgsql STABLE SECURITY DEFINER COST 100
@@ -1473,6 +1794,11 @@ FUNCTION objects.is_named(p_origin uuid) RETURNS boolean
   plpgsql STABLE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
   body c95820c98e707b33345652d5f5095485
+  OWNER fence_owner
+
+FUNCTION objects.is_usual() RETURNS boolean
+  sql STABLE COST 100
+  body d3846ff4c1c041914eafab00d001f388
   OWNER fence_owner
 
 FUNCTION objects.keeps(p_bucket text) RETURNS boolean
@@ -1531,6 +1857,12 @@ FUNCTION objects.make_current(made objects.versions, p_if_match text, p_if_none_
   body f75f9a2ef391109b4fbb2f1141f09efc
   OWNER fence_owner
 
+FUNCTION objects.note_answer(p_bucket text, p_key text, p_invocation text, p_what text, p_answer jsonb) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 4466e8346ba39e843a99520afeaa779b
+  OWNER fence_owner
+
 FUNCTION objects.owner_mark() RETURNS text
   sql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
@@ -1568,14 +1900,21 @@ FUNCTION objects.publish_one(s objects.stages) RETURNS void
 FUNCTION objects.put_part(p_upload uuid, p_bucket text, p_key text, p_number integer, p_blob uuid, p_size bigint, p_etag text, p_algorithm text, p_checksum text, p_resource text, p_token bigint, p_seal bytea) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body db67826fcdda5397be1bfe187a51ff61
+  body 8d712258ea5b9b7c5ece51f0e427659d
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.put_part(p_upload uuid, p_bucket text, p_key text, p_number integer, p_blob uuid, p_size bigint, p_etag text, p_algorithm text, p_checksum text, p_resource text, p_token bigint, p_seal bytea, p_invocation text) RETURNS uuid
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body e1735749c226ac68f60c5fe5eaef4799
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.put_tags(p_change uuid, p_bucket text, p_key text, p_version uuid, p_tags jsonb, p_resource text, p_token bigint, p_seal bytea, p_invocation text) RETURNS uuid
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 3dba12cc75babdb3907f0fd33c9658a1
+  body e5f876b6141aea69859308056dedb1a0
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1588,14 +1927,21 @@ FUNCTION objects.raise_monotone(p_resource text, p_token bigint) RETURNS bigint
 FUNCTION objects.remove_version(p_bucket text, p_key text, p_version uuid, p_resource text, p_token bigint, p_seal bytea) RETURNS boolean
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body f378acce2afe479df55fe3933983eb50
+  body 6d2ce941d15d0f5cc1298d77e556608b
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.remove_version_if(p_bucket text, p_key text, p_version uuid, p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_size bigint, p_modified timestamp with time zone) RETURNS boolean
+  sql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body b4eff1ccf4a9ee7026b29135dddd14c7
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.remove_version_if(p_bucket text, p_key text, p_version uuid, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_size bigint, p_modified timestamp with time zone) RETURNS boolean
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body f1dfdd33e76fbb559d6ead44758dc99f
+  body 85a9d14ecd8ee3b8805630d6324b61c6
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1614,14 +1960,14 @@ FUNCTION objects.resource_of(p_bucket text, p_depth integer, p_key text) RETURNS
 FUNCTION objects.restore_version(p_version uuid, p_bucket text, p_key text, p_source uuid, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_if_none_match boolean) RETURNS objects.versions
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 7240557de6d9c0a2f7db66e6388adb9a
+  body c141683781f1cdf6196956d093bcd2f9
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.retire(p_bucket text, p_version uuid) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 2e21c8cc5e375529991de56cc624a4fe
+  body 946f6d67b6d1af67b231b9f52f1d2ac0
   OWNER fence_owner
 
 FUNCTION objects.return_blobs(p_blobs uuid[]) RETURNS SETOF uuid
@@ -1648,28 +1994,42 @@ FUNCTION objects.set_bucket_document(p_bucket text, p_kind text, p_document text
 FUNCTION objects.set_keep(p_bucket text, p_count integer, p_age interval) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 7b2d30d821ccfb4b2b688c86ed9165a7
+  body 24820518b036cfa6a33338d67b6502b1
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.set_prefix_rule(p_bucket text, p_prefix text, p_depth integer, p_mode text) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 5f705d05d3b97b671a24b075f4cdfaa8
+  body d3d6eac2bfdcf1d25ebf0c6fa17a32d9
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.set_retention(p_bucket text, p_retention interval) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 8f786ff59d61f5cdaf328d83f2706755
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.stage_multipart(p_upload uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_if_none_match boolean) RETURNS objects.stages
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 2a7cfbe4d35063287b8458750eeaf7ea
+  body 8f2036811bb4838958b6e1165b864632
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.stage_upload(p_stage uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_if_none_match boolean) RETURNS objects.stages
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body d397d89d39bc6bf2ca1e9532dcc0e527
+  body 6ff447d95b7538941ce2291b000d29a9
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.stage_upload(p_stage uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_if_none_match boolean, p_invocation text) RETURNS uuid
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body c146226bbe97fde6c70457af052aaba6
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1682,9 +2042,20 @@ FUNCTION objects.supersede(p_version uuid) RETURNS void
 FUNCTION objects.swept(p_deleted uuid[], p_failed uuid[], p_forget interval) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 3df90792e12e2550fd153989e801a6ef
+  body ea2a7c124fccb7650624544a2e2480a7
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
+
+FUNCTION objects.take_turn(p_bucket text, p_key text, p_invocation text) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 2fb6fcc15e475f0493171836ecc6bca2
+  OWNER fence_owner
+
+FUNCTION objects.try_put(p_version uuid, p_bucket text, p_key text, p_blob uuid, p_size bigint, p_etag text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_patient boolean, OUT modified timestamp with time zone, OUT kept boolean) RETURNS record
+  plpgsql VOLATILE COST 100
+  body 51537f74ba4e8a33460c48f10cef2689
+  OWNER fence_owner
 
 FUNCTION objects.verify_presented(p_needed text, p_mode text) RETURNS fence.verdict
   plpgsql VOLATILE SECURITY DEFINER COST 100
@@ -1692,8 +2063,21 @@ FUNCTION objects.verify_presented(p_needed text, p_mode text) RETURNS fence.verd
   body 48380c982ceb64a9dc703c5ea45e30ed
   OWNER fence_owner
 
+FUNCTION objects.wait_for_writes(p_bucket text) RETURNS void
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 20971804258a88af97b16341d3e140fd
+  OWNER fence_owner
+
 FUNCTION objects.wanted_etag(p_etag text) RETURNS text
   plpgsql IMMUTABLE COST 100
   SET search_path=pg_catalog, pg_temp
   body c6717f2b0b182608c205b67ca631b3ac
   OWNER fence_owner
+
+FUNCTION objects.was_done(p_bucket text, p_key text, p_invocation text, p_what text, OUT done boolean, OUT version uuid) RETURNS record
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 500f4b7b3520008b353c0ba08388bf1c
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway

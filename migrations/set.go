@@ -112,7 +112,7 @@ func (c Code) Sum() string {
 }
 
 // Beside each function and view stands who may use it, with the types of the arguments as PostgreSQL prints them.
-var rights = regexp.MustCompile(`(?m)^REVOKE ALL ON (?:FUNCTION |PROCEDURE )?(.*) FROM PUBLIC, fence_writer, fence_gateway(?:, fence_protector)?;$`)
+var rights = regexp.MustCompile(`(?m)^REVOKE ALL ON (?:FUNCTION |PROCEDURE )?(.*) FROM PUBLIC, fence_writer, fence_gateway(?:, fence_protector|, fence_locker)?;$`)
 
 // Names lists all functions, procedures and views, such as
 // fence.check_issued(text, bigint) and fence.protected.

@@ -113,7 +113,7 @@ func TestEachFunctionSaysWhoMayCallIt(t *testing.T) {
 				if kind == "VIEW " {
 					kind = ""
 				}
-				revoke := regexp.MustCompile(`(?m)^REVOKE ALL ON ` + kind + regexp.QuoteMeta(thing) + `(\(.*\))? FROM PUBLIC, fence_writer, fence_gateway(?:, fence_protector)?;$`)
+				revoke := regexp.MustCompile(`(?m)^REVOKE ALL ON ` + kind + regexp.QuoteMeta(thing) + `(\(.*\))? FROM PUBLIC, fence_writer, fence_gateway(?:, fence_protector|, fence_locker)?;$`)
 				if !revoke.MatchString(file.Text[at[0]:end]) {
 					t.Errorf("%s/code/%s: after %s comes no REVOKE ALL ON %s%s… FROM PUBLIC, fence_writer, fence_gateway;", name, file.Name, thing, kind, thing)
 				}

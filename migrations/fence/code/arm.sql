@@ -22,6 +22,11 @@
 --
 -- fence.arm is what a lease costs on top of its lock, so every name in it is qualified instead of a SET clause.
 --
+-- While a long transaction holds a snapshot, each raise leaves a version of the row that nothing can remove, and a search for
+-- resource = p_resource meets the oldest first: after 3,600 raises on 50 pages. The index has equal keys in the order of their
+-- place, and new pages come at the table's end. So fence.arm searches backwards (>=, <=, DESC), and meets the newest first. That is
+-- for its speed alone.
+--
 -- Whoever takes locks of several resources takes them in the order of the names' bytes, so that two can't wait for each other.
 
 -- What people and the gateway may see of the fences: no seal.
@@ -62,9 +67,13 @@ BEGIN
   END IF;
 
   SELECT token, seal, undrained, ended_at INTO f FROM fence.resources WHERE resource = p_resource;
-  IF f.token >= p_token THEN
+  recorded := coalesce(f.token, fence.floor_of(p_resource));   -- the floor is read with the turn
+  IF f.token IS NULL AND recorded >= p_token THEN
+    DELETE FROM fence.arms a WHERE a.resource = p_resource;   -- a turn stays only beside its fence
+    raised := false;
+    RETURN;
+  ELSIF f.token >= p_token THEN
     raised := f.token = p_token AND f.seal IS NOT DISTINCT FROM p_seal_hash AND f.ended_at IS NULL;
-    recorded := f.token;
     RETURN;
   ELSIF fence.key(p_resource, p_token, p_seal_hash) = ANY (f.undrained || fence.key(p_resource, f.token, f.seal)) THEN
     RAISE EXCEPTION 'seal was used for an earlier token of "%"; each token needs a new one', p_resource
@@ -163,8 +172,8 @@ BEGIN
     END LOOP;
   END LOOP;
 END $$;
-REVOKE ALL ON FUNCTION fence.drain(text, bigint, bytea, interval, interval) FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION fence.drain(text, bigint, bytea, interval, interval) TO fence_gateway;
+REVOKE ALL ON FUNCTION fence.drain(text, bigint, bytea, interval, interval) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
+GRANT EXECUTE ON FUNCTION fence.drain(text, bigint, bytea, interval, interval) TO fence_gateway, fence_locker;
 
 -- Raises the fence past whoever holds it, to a seal that nobody knows. Draining is, as ever, a transaction of its own:
 -- pass what this returns to fence.drain. token is NULL where the resource has no fence.
@@ -217,7 +226,9 @@ BEGIN
       -- CASE, because the key is locked only where the rest is so. NULL is for arm_otherwise.
       UPDATE fence.resources f
          SET token = p_token, seal = p_seal_hash, holder = coalesce(p_holder, ''), armed_at = pg_catalog.now(), ended_at = NULL
-       WHERE f.resource OPERATOR(pg_catalog.=) p_resource
+       WHERE f.ctid OPERATOR(pg_catalog.=) (SELECT n.ctid FROM fence.resources n
+                WHERE n.resource OPERATOR(pg_catalog.>=) p_resource AND n.resource OPERATOR(pg_catalog.<=) p_resource ORDER BY n.resource DESC LIMIT 1)
+         AND f.resource OPERATOR(pg_catalog.=) p_resource
          AND CASE WHEN f.token OPERATOR(pg_catalog.<) p_token AND f.undrained OPERATOR(pg_catalog.=) '{}'::pg_catalog.int8[]
                    AND f.seal OPERATOR(pg_catalog.<>) p_seal_hash
                   THEN pg_catalog.pg_try_advisory_xact_lock(fence.key(f.resource, f.token, f.seal)) END;
@@ -293,12 +304,14 @@ BEGIN
     END IF;
   END LOOP;
 
-  SELECT f.resource, f.token INTO raise_all.resource, raise_all.recorded
-    FROM unnest(p_resources, p_tokens, p_seal_hashes) x(r, token, seal_hash) JOIN fence.resources f ON f.resource = x.r
+  SELECT x.r, coalesce(f.token, fence.floor_of(x.r)) INTO raise_all.resource, raise_all.recorded
+    FROM unnest(p_resources, p_tokens, p_seal_hashes) x(r, token, seal_hash) LEFT JOIN fence.resources f ON f.resource = x.r
    WHERE f.token > x.token OR f.token = x.token AND (f.seal IS DISTINCT FROM x.seal_hash OR f.ended_at IS NOT NULL)
+      OR f.token IS NULL AND fence.floor_of(x.r) >= x.token
    ORDER BY x.r COLLATE "C" LIMIT 1;
   raised := NOT FOUND;
   IF NOT raised THEN
+    DELETE FROM fence.arms w WHERE w.resource = ANY (p_resources) AND NOT EXISTS (SELECT FROM fence.resources f WHERE f.resource = w.resource);
     RETURN;
   END IF;
   FOR a IN SELECT * FROM unnest(p_resources, p_tokens, p_seal_hashes, p_holders) x(r, token, seal_hash, holder) ORDER BY x.r COLLATE "C" LOOP

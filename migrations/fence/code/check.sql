@@ -58,6 +58,13 @@ EXCEPTION WHEN lock_not_available THEN
 END $$;
 REVOKE ALL ON FUNCTION fence.lock_within(bigint, boolean, numeric) FROM PUBLIC, fence_writer, fence_gateway;
 
+-- Who is about to insert a resource's row into fence.arms says so by this lock: two INSERTs of one name wait for each other, and
+-- fence.arm_group waits for nobody. Whoever is not told so goes on and may wait: any login can take any advisory lock.
+CREATE OR REPLACE FUNCTION fence.first_turn(p_resource text) RETURNS boolean LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT pg_try_advisory_xact_lock(1717920357, hashtext(p_resource))
+$$;
+REVOKE ALL ON FUNCTION fence.first_turn(text) FROM PUBLIC, fence_writer, fence_gateway;
+
 -- The slow path of ordering: the resource has no row in fence.arms yet, or somebody holds it. false: still, after
 -- p_patience milliseconds.
 CREATE OR REPLACE FUNCTION fence.take_turn(p_resource text, p_patience numeric) RETURNS boolean LANGUAGE plpgsql
@@ -66,10 +73,13 @@ DECLARE
   before text := current_setting('lock_timeout');
 BEGIN
   PERFORM set_config('lock_timeout', greatest(1, ceil(p_patience))::text, true);
-  INSERT INTO fence.arms (resource) VALUES (p_resource) ON CONFLICT DO NOTHING;
-  IF NOT FOUND THEN
+  LOOP   -- what was there when the INSERT looked may be retired when the lock is had
+    PERFORM fence.first_turn(p_resource);   -- without it, this waits
+    INSERT INTO fence.arms (resource) VALUES (p_resource) ON CONFLICT DO NOTHING;
+    EXIT WHEN FOUND;
     PERFORM FROM fence.arms a WHERE a.resource = p_resource FOR UPDATE;
-  END IF;
+    EXIT WHEN FOUND;
+  END LOOP;
   PERFORM set_config('lock_timeout', before, true);
   RETURN true;
 EXCEPTION WHEN lock_not_available THEN
@@ -145,11 +155,18 @@ CREATE OR REPLACE FUNCTION fence.arming_named(p_resource text) RETURNS text LANG
 $$;
 REVOKE ALL ON FUNCTION fence.arming_named(text) FROM PUBLIC, fence_writer, fence_gateway;
 
+-- Whether a name fits a pattern of fence.unsealed.
+CREATE OR REPLACE FUNCTION fence.fits(p_resource text, p_pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp AS $$
+  SELECT p_resource LIKE   -- chr(92) is \, whatever standard_conforming_strings says
+    replace(replace(replace(replace(p_pattern, chr(92), repeat(chr(92), 2)), '%', chr(92) || '%'), '_', chr(92) || '_'), '*', '%')
+$$;
+REVOKE ALL ON FUNCTION fence.fits(text, text) FROM PUBLIC, fence_writer, fence_gateway;
+
 -- Whether unsealed tokens are accepted for a resource.
 CREATE OR REPLACE FUNCTION fence.accepts_unsealed(p_resource text) RETURNS boolean LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
-  SELECT EXISTS (SELECT FROM fence.unsealed u WHERE p_resource LIKE   -- chr(92) is \, whatever standard_conforming_strings says
-    replace(replace(replace(replace(u.pattern, chr(92), repeat(chr(92), 2)), '%', chr(92) || '%'), '_', chr(92) || '_'), '*', '%'))
+  SELECT EXISTS (SELECT FROM fence.unsealed u WHERE fence.fits(p_resource, u.pattern))
 $$;
 REVOKE ALL ON FUNCTION fence.accepts_unsealed(text) FROM PUBLIC, fence_writer, fence_gateway;
 
@@ -178,6 +195,7 @@ SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   f record;
   k bigint;
+  below bigint;
   held_by text;
 BEGIN
   PERFORM fence.commit_durably();
@@ -191,6 +209,10 @@ BEGIN
   IF f.token >= p_token THEN
     RETURN NULL;   -- another writer was faster; the caller looks again
   ELSIF f.token IS NULL THEN
+    below := fence.floor_of_unsealed(p_resource);
+    IF p_token <= below THEN
+      RETURN fence.refusal_of_retired(p_resource, p_token, below);
+    END IF;
     BEGIN
       INSERT INTO fence.resources (resource, token, holder, armed_at) VALUES (p_resource, p_token, session_user, now());
     EXCEPTION WHEN unique_violation THEN   -- a row that this transaction's snapshot cannot see
@@ -244,10 +266,13 @@ BEGIN
         RETURN v;
       END IF;
       CONTINUE;
+    ELSIF f.token IS NULL AND p_token BETWEEN 1 AND fence.floor_of(p_resource) THEN
+      RETURN fence.refusal_of_retired(p_resource, p_token, fence.floor_of(p_resource));
     ELSIF f.token IS NULL OR p_token > f.token THEN
       RETURN fence.refusal('ZF003', format(never, p_token, fence.shown(p_resource)), p_resource, p_token, f.token, NULL, advice);
     ELSIF p_token < f.token AND (p_token > 0 OR f.seal IS DISTINCT FROM p_seal_hash) THEN
       -- A seal without its token that is not the recorded one: superseded, as far as anybody can tell.
+      p_token := fence.token_of(p_resource, p_token, p_seal_hash);
       RETURN fence.refusal('ZF001', format('stale fencing token %s for "%s": the fence stands at %s', p_token, p_resource, f.token),
                            p_resource, p_token, f.token);
     ELSIF p_kind = 'sealed' AND f.seal IS DISTINCT FROM p_seal_hash
@@ -356,7 +381,8 @@ BEGIN
   IF v.state IS NULL OR v.state OPERATOR(pg_catalog.=) 'ZF002' AND fence.replicates(tg_relid, tg_op) THEN
     RETURN NULL;
   END IF;
-  RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = fence.told_of(v, tg_relid), DETAIL = v.detail, HINT = v.hint,
+  PERFORM fence.count_refusal(v, tg_relid);
+  RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = fence.told_of(v, tg_relid), DETAIL = fence.detail_of(v, tg_relid, tg_op), HINT = v.hint,
     SCHEMA = tg_table_schema, TABLE = tg_table_name;
 END $$;
 REVOKE ALL ON FUNCTION fence.guard() FROM PUBLIC, fence_writer, fence_gateway, fence_protector;

@@ -52,3 +52,19 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.end_grants(text[], bigint[], bytea[], interval) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.end_grants(text[], bigint[], bytea[], interval) TO fence_gateway;
+
+-- Ends the session with this process id, if its client's port is this one, and reports whether it was told to: for a gateway that
+-- holds the other end of that connection, and would close it. Not a superuser's; one that nobody may see is none.
+CREATE OR REPLACE FUNCTION fence.end_backend(p_pid int, p_port int) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = p_pid AND a.client_port = p_port AND p_port > 0 AND a.backend_type = 'client backend'
+                AND a.datname = current_database() AND a.pid <> pg_backend_pid()) THEN
+    RETURN pg_terminate_backend(p_pid);
+  END IF;
+  RETURN false;
+EXCEPTION WHEN insufficient_privilege THEN
+  RETURN false;
+END $$;
+REVOKE ALL ON FUNCTION fence.end_backend(integer, integer) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.end_backend(integer, integer) TO fence_gateway;

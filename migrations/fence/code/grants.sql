@@ -69,7 +69,10 @@ BEGIN
   END IF;
   IF settings = '{}' THEN
     RETURN fence.refusal('ZF002', concat('write without a fencing token', ': it needs a grant of "' || fence.shown(p_needed) || '"'),
-                         NULL, NULL, NULL, p_needed);
+                         NULL, NULL, NULL, p_needed, CASE
+                           WHEN coalesce(current_setting('fence.resource', true), '') <> '' THEN 'fence.resource arrived here, and no fence.token.'
+                           WHEN coalesce(current_setting('fence.token', true), '') <> '' THEN 'fence.token arrived here, and no fence.resource.'
+                           ELSE 'No fence.* option arrived here: the driver, or a pooler in between, may have dropped it.' END);
   END IF;
 
   FOR i IN 1 .. cardinality(settings) LOOP
@@ -233,30 +236,30 @@ GRANT EXECUTE ON FUNCTION fence.use(text, text) TO fence_writer;
 
 -- Presents several grants for the rest of this transaction, instead of what was presented before, and checks each now.
 -- Resources are plain names, each once, and tokens are in the same order. Returns the number of grants.
-CREATE OR REPLACE FUNCTION fence.use(resources text[], tokens text[]) RETURNS int LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS $$
+CREATE OR REPLACE FUNCTION fence.use(resources text[], tokens text[]) RETURNS int LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 DECLARE
-  fault text := CASE
-    WHEN coalesce(cardinality(resources), 0) = 0 THEN 'resources are missing'
-    WHEN cardinality(tokens) IS DISTINCT FROM cardinality(resources) THEN 'tokens are not as many as resources'
-    WHEN array_position(resources, NULL) > 0 OR array_position(tokens, NULL) > 0 THEN 'a resource or a token is NULL'
-    WHEN (SELECT count(DISTINCT r) < count(*) FROM unnest(resources) r) THEN 'resources name one resource twice'
-    WHEN '' = ANY (resources) THEN 'resource is empty'
-    WHEN EXISTS (SELECT FROM unnest(tokens) x WHERE x !~ '^[^=,]+$') THEN 'a token is malformed'
+  fault pg_catalog.text := CASE
+    WHEN coalesce(pg_catalog.cardinality(resources), 0) OPERATOR(pg_catalog.=) 0 THEN 'resources are missing'
+    WHEN (pg_catalog.cardinality(tokens) OPERATOR(pg_catalog.=) pg_catalog.cardinality(resources)) IS NOT TRUE THEN 'tokens are not as many as resources'
+    WHEN pg_catalog.array_position(resources, NULL) OPERATOR(pg_catalog.>) 0 OR pg_catalog.array_position(tokens, NULL) OPERATOR(pg_catalog.>) 0
+      THEN 'a resource or a token is NULL'
+    WHEN (SELECT pg_catalog.count(DISTINCT r) OPERATOR(pg_catalog.<) pg_catalog.count(*) FROM pg_catalog.unnest(resources) r) THEN 'resources name one resource twice'
+    WHEN '' OPERATOR(pg_catalog.=) ANY (resources) THEN 'resource is empty'
+    WHEN EXISTS (SELECT FROM pg_catalog.unnest(tokens) x WHERE x OPERATOR(pg_catalog.!~) '^[^=,]+$') THEN 'a token is malformed'
   END;
   v fence.verdict;
 BEGIN
   IF fault IS NOT NULL THEN
     RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
   END IF;
-  PERFORM set_config('fence.resource', '', true), set_config('fence.token', '', true),
-          set_config('fence.grants', (SELECT string_agg(replace(replace(replace(r, '%', '%25'), ',', '%2C'), '=', '%3D') || '=' || k, ',')
-                                        FROM unnest(resources, tokens) x(r, k)), true);
+  PERFORM pg_catalog.set_config('fence.resource', '', true), pg_catalog.set_config('fence.token', '', true), pg_catalog.set_config('fence.grants',
+    (SELECT pg_catalog.string_agg(pg_catalog.concat(pg_catalog.replace(pg_catalog.replace(pg_catalog.replace(x.r, '%', '%25'), ',', '%2C'), '=', '%3D'), '=', x.k), ',')
+       FROM ROWS FROM (pg_catalog.unnest(resources), pg_catalog.unnest(tokens)) x(r, k)), true);
   v := fence.verify_settings(NULL);
   IF v.state IS NOT NULL THEN
     RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
   END IF;
-  RETURN cardinality(resources);
+  RETURN pg_catalog.cardinality(resources);
 END $$;
 REVOKE ALL ON FUNCTION fence.use(text[], text[]) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.use(text[], text[]) TO fence_writer;

@@ -101,14 +101,18 @@ BEGIN
                                 WHEN r.token < 4503599627370496 THEN 4294967296
                                 ELSE least(1048576, 9223372036854775807 - r.token) END,
          seal = sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())),
-         holder = 'invalidated by ' || session_user, armed_at = now(), ended_at = NULL,
+         holder = 'invalidated by ' || session_user, armed_at = now(), ended_at = now(),
          undrained = r.undrained || fence.key(r.resource, r.token, r.seal);
   GET DIAGNOSTICS raised = ROW_COUNT;
 
+  UPDATE fence.floors o SET floor = o.floor + CASE WHEN o.floor < 4503599627370496 THEN 4294967296 ELSE 1048576 END;
+
   -- The epoch may have fallen too. A lock node that is readmitted later starts above every fence.
-  SELECT max(r.token) INTO highest FROM fence.resources r WHERE r.token < 9007199254740992;
+  SELECT max(x.token) INTO highest FROM (SELECT r.token FROM fence.resources r UNION ALL SELECT o.floor FROM fence.floors o) x
+   WHERE x.token < 9007199254740992;
   UPDATE fence.epochs SET epoch = least(greatest(epoch, coalesce(highest >> 32, 0)) + 1, 2097151);
 
+  PERFORM fence.end_leases();
   INSERT INTO fence.invalidations (identity, raised, unsealed) VALUES (invalidate_all.identity, invalidate_all.raised, invalidate_all.unsealed)
   RETURNING invalidations.id INTO id;
 END $$;

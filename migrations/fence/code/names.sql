@@ -96,6 +96,7 @@ RETURNS fence.verdict LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp 
       WHEN 'ZF003' THEN 'Present the token and seal exactly as they were issued, or acquire the resource again.'
       WHEN 'ZF004' THEN 'Acquire the resource that the write needs.'
       WHEN 'ZF005' THEN 'End the transactions that still hold the resource, then acquire again.'
+      WHEN 'ZF006' THEN 'Another has held the resource since this process did. End the process; a new one, with a nonce of its own, starts from what is stored now.'
     END, p_advice))::fence.verdict
 $$;
 REVOKE ALL ON FUNCTION fence.refusal(text, text, text, bigint, bigint, text, text, text) FROM PUBLIC, fence_writer, fence_gateway;
@@ -108,3 +109,38 @@ SET search_path = pg_catalog, pg_temp AS $$
     'Acquire the resource again and start from what is there then.')::fence.verdict
 $$;
 REVOKE ALL ON FUNCTION fence.refusal_of_ended(text, bigint) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- The same for a token that is not above what a retired fence left; see retire.sql.
+CREATE OR REPLACE FUNCTION fence.refusal_of_retired(p_resource text, p_token bigint, p_floor bigint) RETURNS fence.verdict LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+  SELECT fence.refusal('ZF001', format('stale fencing token %s for "%s": the fence was not used for long, and tokens up to %s are refused',
+                                       p_token, fence.shown(p_resource), p_floor), p_resource, p_token, p_floor)
+$$;
+REVOKE ALL ON FUNCTION fence.refusal_of_retired(text, bigint, bigint) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- A refusal's DETAIL, with the table and what was to be done to it: no value, and no seal.
+CREATE OR REPLACE FUNCTION fence.detail_of(v fence.verdict, p_relation oid, p_operation text) RETURNS text LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+  SELECT CASE '{}' WHEN more THEN v.detail WHEN v.detail THEN more ELSE concat(left(v.detail, -1), ',', substr(more, 2)) END
+    FROM (SELECT json_strip_nulls(json_build_object('relation', p_relation::regclass::text, 'operation', p_operation))::text) m(more)
+$$;
+REVOKE ALL ON FUNCTION fence.detail_of(fence.verdict, oid, text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Counts a refusal of the fence for a table, see fence.protected. A sequence keeps what a rolled back transaction counted, and nobody waits
+-- for one. Only a write that is refused comes here.
+CREATE OR REPLACE FUNCTION fence.count_refusal(v fence.verdict, p_relation oid) RETURNS void LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  counter regclass := (SELECT to_regclass('fence.refused_' || r.number) FROM fence.registry r WHERE r.relation = p_relation AND r.mode = 'enforce');
+BEGIN
+  IF counter IS NOT NULL AND starts_with(v.state, 'ZF0') THEN
+    PERFORM nextval(counter);
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION fence.count_refusal(fence.verdict, oid) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- The protected table of this name, as format('%I.%I') writes it. to_regclass would need rights in its schema.
+CREATE OR REPLACE FUNCTION fence.protected_named(p_relation text) RETURNS oid LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT r.relation FROM fence.registry r WHERE r.relation::text = p_relation
+$$;
+REVOKE ALL ON FUNCTION fence.protected_named(text) FROM PUBLIC, fence_writer, fence_gateway;

@@ -11,18 +11,25 @@
 -- Names the run of this server: system identifier, timeline, and, from PostgreSQL 15 on, when statistics were last reset.
 -- Before 15 the last part is missing, because reading it is slow there: a commit then stays unknown. Some managed services
 -- keep the system identifier to themselves.
+--
+-- InTx asks in each transaction. The system identifier is in a file, and stays the same for as long as a session lasts: so it is read
+-- once, and kept in a setting of the session. Who changes that setting deceives himself, as who passes a false run to fence.outcome.
 CREATE OR REPLACE FUNCTION fence.server_run() RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 DECLARE
-  system pg_catalog.text := '';
-  run pg_catalog.text := pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8);
+  system pg_catalog.text := pg_catalog.current_setting('fence.system', true);
 BEGIN
-  IF pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') THEN
-    SELECT c.system_identifier INTO system FROM pg_catalog.pg_control_system() c;
+  IF system IS NULL OR system OPERATOR(pg_catalog.=) '' THEN
+    IF pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') THEN
+      system := (SELECT c.system_identifier FROM pg_catalog.pg_control_system() c);
+    ELSE
+      system := '-';
+    END IF;
+    PERFORM pg_catalog.set_config('fence.system', system, false);
   END IF;
-  IF pg_catalog.current_setting('server_version_num')::pg_catalog.int4 OPERATOR(pg_catalog.>=) 150000 THEN
-    run := pg_catalog.concat(run, '/', pg_catalog.date_part('epoch', pg_catalog.pg_stat_get_bgwriter_stat_reset_time()));
-  END IF;
-  RETURN pg_catalog.concat(system, '/', run);
+  RETURN pg_catalog.concat(CASE WHEN system OPERATOR(pg_catalog.<>) '-' THEN system END, '/',
+    pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8),
+    CASE WHEN pg_catalog.current_setting('server_version_num')::pg_catalog.int4 OPERATOR(pg_catalog.>=) 150000
+         THEN '/' OPERATOR(pg_catalog.||) pg_catalog.date_part('epoch', pg_catalog.pg_stat_get_bgwriter_stat_reset_time())::pg_catalog.text END);
 END $$;
 REVOKE ALL ON FUNCTION fence.server_run() FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.server_run() TO fence_writer, fence_gateway;
@@ -39,6 +46,7 @@ BEGIN
   IF pg_is_in_recovery() THEN
     RETURN 'unknown';
   END IF;
+  PERFORM set_config('fence.system', '', false);   -- whoever asks has not made it up
   now_run := string_to_array(fence.server_run(), '/');
   IF then_run[1:2] IS DISTINCT FROM now_run[1:2] THEN
     RETURN 'unknown';   -- another cluster, or another history of it
@@ -51,9 +59,9 @@ BEGIN
   IF status = 'too old' THEN
     RETURN 'unknown';
   ELSIF then_run[3] IS DISTINCT FROM now_run[3] OR then_run[3] IS NULL AND status = 'in the future' THEN
-    -- Crashed in between. Had it been committed on disk, its number would not have been given out again: so whatever is not
-    -- committed now never was. But what is committed may be a later one of the same number.
-    RETURN CASE WHEN status = 'committed' THEN 'unknown' ELSE 'aborted' END;
+    -- Crashed in between, or statistics were reset. Had it been committed on disk, its number would not have been given out again:
+    -- so whatever ends without a commit never was committed. But what is committed may be a later one of the same number.
+    RETURN CASE status WHEN 'committed' THEN 'unknown' WHEN 'in progress' THEN status ELSE 'aborted' END;
   ELSIF then_run[3] IS NULL AND status = 'committed' OR status = 'in the future' THEN
     RETURN 'unknown';
   END IF;

@@ -53,7 +53,8 @@ CREATE OR REPLACE VIEW fence.row_guards AS
 REVOKE ALL ON fence.row_guards FROM PUBLIC, fence_writer, fence_gateway;
 GRANT SELECT ON fence.row_guards TO PUBLIC;
 
--- Each guard there is: what its table's writes need, whether it guards fully, and what it would have refused in report mode.
+-- Each guard there is: what its table's writes need, whether it guards fully, what it would have refused in report mode, and how many
+-- writes it has refused since it was put there, whichever way they came; NULL: nobody counts.
 -- tgtype 62: BEFORE STATEMENT, INSERT, UPDATE, DELETE, TRUNCATE; a view has no TRUNCATE, and its triggers can't be ALWAYS (nor
 -- can those INSTEAD OF, which do the writing). 23: BEFORE ROW, INSERT, UPDATE; the leaves have that, not what is above them.
 CREATE OR REPLACE VIEW fence.protected AS
@@ -70,10 +71,13 @@ CREATE OR REPLACE VIEW fence.protected AS
                     AND s.tgenabled = 'A' AND s.tgtype = 23 AND s.tgqual IS NULL AND s.tgattr::text = '')) AS complete,
          g.per_row, g.mode, coalesce(r.stamp, g.later_stamp)::name AS stamp,
          CASE g.mode WHEN 'report' THEN coalesce(pg_sequence_last_value(to_regclass('fence.refused_' || g.number)), 0) END AS would_refuse,
-         coalesce(r.number, g.number::integer) AS number
+         coalesce(r.number, g.number::integer, y.number) AS number,
+         CASE WHEN g.mode = 'enforce' AND to_regclass('fence.refused_' || y.number) IS NOT NULL
+              THEN coalesce(pg_sequence_last_value(to_regclass('fence.refused_' || y.number)), 0) END AS refused
     FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
     JOIN (VALUES ('fence.guard'::regproc, 'guard'), ('fence.guard_rows', 'rows'), ('fence.report', 'report')) k(made, kind) ON k.made = t.tgfoid
-    LEFT JOIN fence.row_guards r ON r.relation = t.tgrelid,
+    LEFT JOIN fence.row_guards r ON r.relation = t.tgrelid
+    LEFT JOIN fence.registry y ON y.relation = t.tgrelid,
          LATERAL fence.arguments(t.tgargs) a,
          LATERAL (SELECT nullif(CASE WHEN kind <> 'rows' THEN a[1] END, '') AS resource, nullif(CASE WHEN kind <> 'rows' THEN a[2] END, '') AS under,
                          nullif(CASE kind WHEN 'rows' THEN a[1] WHEN 'report' THEN a[3] END, '') AS per_row,
@@ -103,15 +107,16 @@ $$;
 REVOKE ALL ON FUNCTION fence.columns_read(integer, name) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.columns_read(integer, name) TO PUBLIC;
 
--- Puts a table's guard into the registry, for its owner.
+-- Puts a table's guard into the registry, for its owner, and makes the counter of its refusals.
 CREATE OR REPLACE FUNCTION fence.remember(p_relation regclass) RETURNS void LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
   DELETE FROM fence.registry r WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = r.relation);
   INSERT INTO fence.registry AS r (relation, resource, under, per_row, mode, stamp, number)
-  SELECT DISTINCT ON (p.relation) p.relation, p.resource, p.under, p.per_row, p.mode, p.stamp, p.number FROM fence.protected p
+  SELECT DISTINCT ON (p.relation) p.relation, p.resource, p.under, p.per_row, p.mode, p.stamp, coalesce(p.number, nextval('fence.protections')) FROM fence.protected p
    WHERE p.relation = p_relation AND p.complete AND EXISTS (SELECT FROM pg_class c WHERE c.oid = p_relation AND pg_has_role(session_user, c.relowner, 'MEMBER'))
   ON CONFLICT (relation) DO UPDATE SET resource = EXCLUDED.resource, under = EXCLUDED.under, per_row = EXCLUDED.per_row, mode = EXCLUDED.mode,
     stamp = EXCLUDED.stamp, number = EXCLUDED.number;
+  SELECT fence.make_counter(r.number) FROM fence.registry r WHERE r.relation = p_relation;
 $$;
 REVOKE ALL ON FUNCTION fence.remember(regclass) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
 GRANT EXECUTE ON FUNCTION fence.remember(regclass) TO fence_protector;
@@ -348,7 +353,7 @@ GRANT SELECT ON fence.outdated TO PUBLIC;
 
 -- Makes the guards of a table, its partitions and children anew, as they are, so that they call functions of this generation. For
 -- the table's owner, as fence.protect. It locks the table, waits at most that long for the writers at work, and fails then
--- (55P03). In report mode the count of what would be refused begins anew.
+-- (55P03). The counts of fence.protected begin anew.
 CREATE OR REPLACE FUNCTION fence.refresh(relation regclass, patience interval DEFAULT '3 s') RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -365,3 +370,10 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.refresh(regclass, interval) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.refresh(regclass, interval) TO PUBLIC;
+
+-- Tables that were protected before refusals were counted get their counters here.
+UPDATE fence.registry r SET number = pg_catalog.nextval('fence.protections') WHERE r.number IS NULL;
+DO $$
+BEGIN
+  PERFORM fence.make_counter(r.number) FROM fence.registry r;
+END $$;

@@ -69,15 +69,17 @@ END $$;
 REVOKE ALL ON FUNCTION fence.report() FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
 GRANT EXECUTE ON FUNCTION fence.report() TO fence_protector;
 
--- Makes the counter for the protection of this number, or of a new one, and returns the number.
+-- Makes the counter for the protection of this number, or of a new one, where it is not there, and returns the number.
 CREATE OR REPLACE FUNCTION fence.make_counter(p_number integer) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   number integer := coalesce(p_number, nextval('fence.protections'));
 BEGIN
-  PERFORM fence.tidy(number);
-  EXECUTE format('CREATE SEQUENCE fence.refused_%s', number);
-  EXECUTE format('GRANT SELECT ON fence.refused_%s TO PUBLIC', number);
+  IF to_regclass('fence.refused_' || number) IS NULL THEN
+    PERFORM fence.tidy(number);
+    EXECUTE format('CREATE SEQUENCE fence.refused_%s', number);
+    EXECUTE format('GRANT SELECT ON fence.refused_%s TO PUBLIC', number);
+  END IF;
   RETURN number;
 END $$;
 REVOKE ALL ON FUNCTION fence.make_counter(integer) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;

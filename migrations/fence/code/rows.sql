@@ -45,7 +45,8 @@ BEGIN
   IF v.state IS NULL OR (v.state OPERATOR(pg_catalog.=) 'ZF002' OR tg_op OPERATOR(pg_catalog.=) 'TRUNCATE') AND fence.replicates(tg_relid, tg_op) THEN
     RETURN NULL;
   END IF;
-  RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = fence.told_of(v, tg_relid), DETAIL = v.detail, HINT = v.hint,
+  PERFORM fence.count_refusal(v, tg_relid);
+  RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = fence.told_of(v, tg_relid), DETAIL = fence.detail_of(v, tg_relid, tg_op), HINT = v.hint,
     SCHEMA = tg_table_schema, TABLE = tg_table_name;
 END $$;
 REVOKE ALL ON FUNCTION fence.guard_rows() FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
@@ -85,7 +86,8 @@ $$;
 REVOKE ALL ON FUNCTION fence.expression_fault(regclass) FROM PUBLIC, fence_writer, fence_gateway;
 
 -- Makes resource_of_N over an index's expression. It is taken from the catalogue and never from a caller's text, which could be
--- anything. resource_of_N keeps it as a parsed tree, deaf to any setting of whoever writes.
+-- anything. resource_of_N keeps it as a parsed tree, deaf to any setting of whoever writes. It is STABLE, because PostgreSQL calls the
+-- operator of 'orders/' || id so: in an IMMUTABLE function it would not be inlined, and planned for each statement.
 CREATE OR REPLACE FUNCTION fence.make_resource(p_number integer, p_index regclass) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -101,7 +103,7 @@ BEGIN
     INTO expression, parameters
     FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid
    WHERE i.indexrelid = p_index AND a.attnum IN (SELECT d.refobjsubid FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = p_index);
-  EXECUTE format('CREATE FUNCTION fence.resource_of_%s(%s) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN %s', p_number, parameters, expression);
+  EXECUTE format('CREATE FUNCTION fence.resource_of_%s(%s) RETURNS text LANGUAGE sql STABLE PARALLEL SAFE RETURN %s', p_number, parameters, expression);
 END $$;
 REVOKE ALL ON FUNCTION fence.make_resource(integer, regclass) FROM PUBLIC, fence_writer, fence_gateway;
 
@@ -297,6 +299,7 @@ BEGIN
   FOR n IN SELECT c.relname FROM pg_class c
             WHERE c.relnamespace = 'fence'::regnamespace AND c.relkind = 'S' AND c.relname ~ '^refused_[0-9]+$'
               AND substring(c.relname FROM '[0-9]+$') IS DISTINCT FROM p_but::text
+              AND NOT EXISTS (SELECT FROM fence.registry r WHERE 'refused_' || r.number = c.relname)
               AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgfoid = 'fence.report'::regproc AND 'refused_' || (fence.arguments(t.tgargs))[4] = c.relname) LOOP
     EXECUTE format('DROP SEQUENCE IF EXISTS fence.%I', n);
   END LOOP;
@@ -315,5 +318,16 @@ BEGIN
              LEFT JOIN pg_catalog.pg_proc s ON s.pronamespace = p.pronamespace AND s.pronargs = 0 AND s.proname = pg_catalog.replace(p.proname, 'rows_', 'stamp_')
             WHERE p.pronamespace = 'fence'::pg_catalog.regnamespace AND p.prosecdef AND p.pronargs = 0 AND p.proname ~ '^rows_[0-9]{1,9}$' LOOP
     PERFORM fence.make_triggers(f.number, pg_catalog.substring(f.stamping, 'new[.]("(?:[^"]|"")*") := '));
+  END LOOP;
+END $$;
+
+-- Those that were made IMMUTABLE.
+DO $$
+DECLARE
+  f pg_catalog.regprocedure;
+BEGIN
+  FOR f IN SELECT p.oid FROM pg_catalog.pg_proc p
+            WHERE p.pronamespace = 'fence'::pg_catalog.regnamespace AND p.proname ~ '^resource_of_[0-9]{1,9}$' AND p.provolatile = 'i' LOOP
+    EXECUTE pg_catalog.format('ALTER FUNCTION %s STABLE', f);
   END LOOP;
 END $$;

@@ -93,17 +93,20 @@ END $$;
 REVOKE ALL ON FUNCTION fence.unprotect_schema(regnamespace) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.unprotect_schema(regnamespace) TO PUBLIC;
 
--- What could still be written without a fence although it, or what it belongs to, is or was protected.
-CREATE OR REPLACE VIEW fence.uncovered AS
-  SELECT p.relation, format('guard %I is disabled or does not cover every kind of write', p.guard) AS reason
-    FROM fence.protected p WHERE NOT p.complete
+-- What could still be written without a fence although it, or what it belongs to, is or was protected. It reads the catalogue once.
+-- A small result of many expressions: PostgreSQL would expect many rows, and compile each of them for seconds (jit).
+CREATE OR REPLACE FUNCTION fence.find_uncovered() RETURNS TABLE (relation regclass, reason text) LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+  WITH guarded AS MATERIALIZED (SELECT * FROM fence.protected)
+  SELECT p.relation, format('guard %I is disabled or does not cover every kind of write', p.guard)
+    FROM guarded p WHERE NOT p.complete
   UNION ALL
   SELECT p.relation, 'is in report mode: what it would refuse is logged, and nothing is refused'
-    FROM fence.protected p WHERE p.complete AND p.mode = 'report'
+    FROM guarded p WHERE p.complete AND p.mode = 'report'
   UNION ALL
   SELECT r.relation, 'its guard was dropped or changed: protect it again, or unprotect it'
     FROM fence.registry r JOIN pg_class c ON c.oid = r.relation
-   WHERE NOT EXISTS (SELECT FROM fence.protected p WHERE p.relation = r.relation
+   WHERE NOT EXISTS (SELECT FROM guarded p WHERE p.relation = r.relation
                         AND (p.resource, p.under, p.per_row, p.mode, p.stamp) IS NOT DISTINCT FROM (r.resource, r.under, r.per_row, r.mode, r.stamp))
   UNION ALL
   SELECT r.relation, format('its guard reads the column %I, which is not there: no row has a resource', c.name)
@@ -113,21 +116,26 @@ CREATE OR REPLACE VIEW fence.uncovered AS
   UNION ALL
   SELECT DISTINCT d.relation, 'is a partition or child of a protected table and has no guard'
     || CASE c.relkind WHEN 'f' THEN ', nor can a foreign table have one' ELSE '' END
-    FROM fence.protected p, fence.family(p.relation) d(relation) JOIN pg_class c ON c.oid = d.relation
-   WHERE NOT EXISTS (SELECT FROM fence.protected g WHERE g.relation = d.relation)
+    FROM guarded p, fence.family(p.relation) d(relation) JOIN pg_class c ON c.oid = d.relation
+   WHERE NOT EXISTS (SELECT FROM guarded g WHERE g.relation = d.relation)
   UNION ALL
   SELECT DISTINCT p.relation, format('is written through its parent %s, %s', a.relation,
-           CASE WHEN EXISTS (SELECT FROM fence.protected g WHERE g.relation = a.relation)
+           CASE WHEN EXISTS (SELECT FROM guarded g WHERE g.relation = a.relation)
                 THEN 'whose guard needs another resource' ELSE 'which has no guard' END)
-    FROM fence.protected p, fence.ancestors(p.relation) a(relation)
-   WHERE NOT EXISTS (SELECT FROM fence.protected g WHERE g.relation = a.relation
+    FROM guarded p, fence.ancestors(p.relation) a(relation)
+   WHERE NOT EXISTS (SELECT FROM guarded g WHERE g.relation = a.relation
                         AND (g.resource, g.under, g.per_row) IS NOT DISTINCT FROM (p.resource, p.under, p.per_row))
   UNION ALL
   SELECT t.relation, format('is in the protected schema %s and has no guard', s.schema)
     FROM fence.schemas s, fence.tables_of(s.schema) t(relation)
-   WHERE NOT EXISTS (SELECT FROM fence.protected g WHERE g.relation = t.relation)
+   WHERE NOT EXISTS (SELECT FROM guarded g WHERE g.relation = t.relation)
   UNION ALL
   SELECT c.oid, format('is a foreign table in the protected schema %s, and can''t be guarded here', s.schema)
-    FROM fence.schemas s JOIN pg_class c ON c.relnamespace = s.schema AND c.relkind = 'f';
+    FROM fence.schemas s JOIN pg_class c ON c.relnamespace = s.schema AND c.relkind = 'f'
+$$;
+REVOKE ALL ON FUNCTION fence.find_uncovered() FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.find_uncovered() TO PUBLIC;
+
+CREATE OR REPLACE VIEW fence.uncovered AS SELECT u.relation, u.reason COLLATE "C" AS reason FROM fence.find_uncovered() u;
 REVOKE ALL ON fence.uncovered FROM PUBLIC, fence_writer, fence_gateway;
 GRANT SELECT ON fence.uncovered TO PUBLIC;

@@ -10,6 +10,28 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.begin_change() FROM PUBLIC, fence_writer, fence_gateway;
 
+-- A write holds the rules of its bucket, shared, to the end of its transaction; a change of them waits for those who do. An
+-- advisory lock, for a lock on the bucket's row makes a multixact where two writes hold it. Any login of the database could take
+-- that lock: then the row's does. Who changes the rules has both.
+CREATE OR REPLACE FUNCTION objects.hold_rules(p_bucket text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF NOT pg_try_advisory_xact_lock_shared(hashtextextended(p_bucket, 1)) THEN
+    PERFORM 1 FROM objects.buckets WHERE name = p_bucket FOR SHARE;
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION objects.hold_rules(text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Waits for the writes under way. The caller has locked the bucket's row, so that no other begins: whoever comes meanwhile finds
+-- this one waiting, and waits for the row. It gives up where somebody holds the lock who is no such write.
+CREATE OR REPLACE FUNCTION objects.wait_for_writes(p_bucket text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF NOT fence.lock_within(hashtextextended(p_bucket, 1), true, 10000) THEN
+    RAISE EXCEPTION 'the rules of bucket % can''t change: writes to it, or who else holds its lock, have not ended', p_bucket
+      USING ERRCODE = 'lock_not_available', HINT = 'Try again.';
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION objects.wait_for_writes(text) FROM PUBLIC, fence_writer, fence_gateway;
+
 -- The check of a token that was minted elsewhere: it raises the fence where it is higher. A resource whose grants have seals is
 -- no such one: nobody may take it from its holder by a mere number.
 CREATE OR REPLACE FUNCTION objects.raise_monotone(p_resource text, p_token bigint) RETURNS bigint
@@ -53,8 +75,8 @@ DECLARE
   needed text;
   v fence.verdict;
 BEGIN
-  -- A change of a rule locks the row exclusively. Not an advisory lock: any login of the database could hold one.
-  PERFORM 1 FROM objects.buckets WHERE name = p_bucket FOR SHARE;
+  PERFORM objects.hold_rules(p_bucket);
+  PERFORM 1 FROM objects.buckets WHERE name = p_bucket;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'there is no bucket %', p_bucket USING ERRCODE = 'ZO001';
   END IF;

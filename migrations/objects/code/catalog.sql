@@ -70,6 +70,7 @@ BEGIN
     PERFORM 1 FROM objects.buckets WHERE name = p_bucket FOR UPDATE;
     EXIT WHEN FOUND;
   END LOOP;   -- deleted in between
+  PERFORM objects.wait_for_writes(p_bucket);
   IF EXISTS (SELECT FROM objects.pointers WHERE bucket = p_bucket) THEN
     RAISE EXCEPTION 'bucket % holds objects that were written under another rule', p_bucket USING ERRCODE = 'ZO007';
   END IF;
@@ -88,6 +89,7 @@ BEGIN
   IF NOT FOUND THEN
     RAISE EXCEPTION 'there is no bucket %', p_bucket USING ERRCODE = 'ZO001';
   END IF;
+  PERFORM objects.wait_for_writes(p_bucket);
   IF EXISTS (SELECT FROM objects.pointers WHERE bucket = p_bucket)
      OR EXISTS (SELECT FROM objects.versions WHERE bucket = p_bucket AND kept_order IS NOT NULL) THEN
     RAISE EXCEPTION 'bucket % is not empty', p_bucket USING ERRCODE = 'ZO005';
@@ -102,6 +104,8 @@ CREATE OR REPLACE FUNCTION objects.set_keep(p_bucket text, p_count integer, p_ag
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM objects.begin_change();
+  PERFORM 1 FROM objects.buckets WHERE name = p_bucket FOR UPDATE;
+  PERFORM objects.wait_for_writes(p_bucket);
   UPDATE objects.buckets SET keep_count = p_count, keep_age = p_age WHERE name = p_bucket;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'there is no bucket %', p_bucket USING ERRCODE = 'ZO001';
@@ -125,6 +129,7 @@ BEGIN
      OR p_depth IS NULL AND NOT EXISTS (SELECT FROM objects.prefix_rules r WHERE r.bucket = p_bucket AND r.prefix = p_prefix) THEN
     RETURN;
   END IF;
+  PERFORM objects.wait_for_writes(p_bucket);
   IF EXISTS (SELECT FROM objects.list(p_bucket, p_prefix, '', '', 1)) THEN
     RAISE EXCEPTION 'bucket % holds objects below % that were written under another rule', p_bucket, p_prefix USING ERRCODE = 'ZO007';
   END IF;

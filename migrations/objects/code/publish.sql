@@ -17,21 +17,31 @@
 --
 --   ZO010 no such stage        ZO011 it was published already
 
--- Records an upload whose bytes are stored. It may be repeated.
+-- Records an upload whose bytes are stored. Returns the stage that the request made: an earlier attempt's, where that had the
+-- same content; then these bytes are given up.
 CREATE OR REPLACE FUNCTION objects.stage_upload(
   p_stage uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb,
-  p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_if_none_match boolean
-) RETURNS objects.stages
+  p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_if_none_match boolean, p_invocation text
+) RETURNS uuid
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  made objects.stages;
+  done jsonb;
   n integer;
 BEGIN
   PERFORM objects.begin_change();
+  PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
   PERFORM 1 FROM objects.blobs b WHERE b.id = ANY (p_blobs) ORDER BY b.id FOR UPDATE;   -- the tries of one stage go one by one
-  SELECT * INTO made FROM objects.stages s WHERE s.id = p_stage;
-  IF FOUND THEN
-    RETURN made;
+  IF EXISTS (SELECT FROM objects.stages s WHERE s.id = p_stage) THEN
+    PERFORM objects.answer_lasts();
+    RETURN p_stage;
+  END IF;
+  done := objects.earlier_answer(p_bucket, p_key, p_invocation, 'stage');
+  IF done ->> 'etag' <> p_etag THEN
+    RAISE EXCEPTION 'this invocation id was used for another request' USING ERRCODE = 'ZO006';
+  ELSIF done IS NOT NULL THEN
+    UPDATE objects.blobs b SET state = 'condemned', changed_at = now()
+     WHERE b.id = ANY (p_blobs) AND b.state = 'pending' AND (done ->> 'stage')::uuid <> p_stage;
+    RETURN done ->> 'stage';
   END IF;
   p_token := objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
   UPDATE objects.blobs b SET changed_at = now() WHERE b.id = ANY (p_blobs) AND b.state = 'pending';   -- from now on it ages
@@ -41,11 +51,12 @@ BEGIN
   END IF;
   INSERT INTO objects.stages (id, bucket, key, blob, blobs, blob_sizes, etag, attributes, resource, token, if_match, if_none_match)
   VALUES (p_stage, p_bucket, p_key, p_blobs[1], p_blobs, p_blob_sizes, p_etag, p_attributes, CASE WHEN p_token = 0 THEN '' ELSE p_resource END,
-          p_token, p_if_match, p_if_none_match) RETURNING * INTO made;
-  RETURN made;
+          p_token, p_if_match, p_if_none_match);
+  PERFORM objects.note_answer(p_bucket, p_key, p_invocation, 'stage', jsonb_build_object('stage', p_stage, 'etag', p_etag));
+  RETURN p_stage;
 END $$;
-REVOKE ALL ON FUNCTION objects.stage_upload(uuid, text, text, uuid[], bigint[], text, jsonb, text, bigint, bytea, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION objects.stage_upload(uuid, text, text, uuid[], bigint[], text, jsonb, text, bigint, bytea, text, boolean) TO fence_gateway;
+REVOKE ALL ON FUNCTION objects.stage_upload(uuid, text, text, uuid[], bigint[], text, jsonb, text, bigint, bytea, text, boolean, text) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.stage_upload(uuid, text, text, uuid[], bigint[], text, jsonb, text, bigint, bytea, text, boolean, text) TO fence_gateway;
 
 -- Stages a multipart upload instead of completing it: its id becomes the stage's. The parts that are not listed are given up.
 CREATE OR REPLACE FUNCTION objects.stage_multipart(
@@ -57,14 +68,15 @@ DECLARE
   made objects.stages;
 BEGIN
   PERFORM objects.begin_change();
-  PERFORM 1 FROM objects.uploads u WHERE u.id = p_upload AND u.bucket = p_bucket AND u.key = p_key FOR UPDATE;
-  IF NOT FOUND AND NOT EXISTS (SELECT FROM objects.stages s WHERE s.id = p_upload AND s.bucket = p_bucket AND s.key = p_key) THEN
+  IF NOT objects.end_upload(p_upload, p_bucket, p_key) AND NOT EXISTS (SELECT FROM objects.stages s WHERE s.id = p_upload AND s.bucket = p_bucket AND s.key = p_key) THEN
     RAISE EXCEPTION 'there is no such upload' USING ERRCODE = 'ZO008';
   END IF;
-  made := objects.stage_upload(p_upload, p_bucket, p_key, p_blobs, p_blob_sizes, p_etag, p_attributes, p_resource, p_token, p_seal,
-                               p_if_match, p_if_none_match);
+  PERFORM objects.stage_upload(p_upload, p_bucket, p_key, p_blobs, p_blob_sizes, p_etag, p_attributes, p_resource, p_token, p_seal,
+                               p_if_match, p_if_none_match, NULL);
+  SELECT * INTO made FROM objects.stages s WHERE s.id = p_upload;
   UPDATE objects.blobs b SET state = 'condemned', changed_at = now() FROM objects.parts p
    WHERE p.upload = p_upload AND b.id = p.blob AND b.state = 'pending' AND b.id <> ALL (p_blobs);
+  DELETE FROM objects.parts p WHERE p.upload = p_upload;
   DELETE FROM objects.uploads u WHERE u.id = p_upload;
   RETURN made;
 END $$;
@@ -276,7 +288,7 @@ BEGIN
   PERFORM 1 FROM objects.blobs b WHERE b.id IN (SELECT unnest(s.blobs) FROM objects.stages s WHERE s.id = staged.stage) ORDER BY b.id FOR SHARE;
   IF EXISTS (SELECT FROM objects.versions v WHERE v.id = staged.stage) THEN
     PERFORM fence.commit_durably();
-    PERFORM pg_logical_emit_message(true, 'fencegate', '');
+    PERFORM objects.answer_lasts();
     RETURN 'published';
   END IF;
   RETURN CASE

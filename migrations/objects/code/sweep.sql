@@ -56,10 +56,14 @@ BEGIN
               OR EXISTS (SELECT FROM objects.parts p WHERE p.upload = u.id AND p.changed_at >= pending)))
        LIMIT p_limit) due);
   END IF;
-  DELETE FROM objects.uploads WHERE id IN (
+  ids := ARRAY(
     SELECT u.id FROM objects.uploads u WHERE u.created_at < pending
        AND NOT EXISTS (SELECT FROM objects.parts p WHERE p.upload = u.id AND p.changed_at >= pending)
      LIMIT p_limit FOR UPDATE SKIP LOCKED);
+  ids := ARRAY(SELECT x.id FROM unnest(ids) x (id) WHERE pg_try_advisory_xact_lock(hashtextextended(x.id::text, 2)));   -- objects.hold_upload
+  ids := ARRAY(SELECT x.id FROM unnest(ids) x (id) WHERE NOT EXISTS (SELECT FROM objects.parts p WHERE p.upload = x.id AND p.changed_at >= pending));
+  DELETE FROM objects.parts WHERE upload = ANY (ids);
+  DELETE FROM objects.uploads WHERE id = ANY (ids);
   SELECT coalesce(array_agg(id), '{}') INTO ids FROM (
     SELECT b.id FROM objects.blobs b
      WHERE (b.state = 'pending' AND b.changed_at < pending
@@ -89,7 +93,9 @@ CREATE OR REPLACE FUNCTION objects.swept(p_deleted uuid[], p_failed uuid[], p_fo
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM objects.begin_change();
-  DELETE FROM objects.blobs WHERE id = ANY (p_deleted) AND state = 'condemned' AND changed_at < now() - p_forget;
+  WITH gone AS (
+    DELETE FROM objects.blobs WHERE id = ANY (p_deleted) AND state = 'condemned' AND changed_at < now() - p_forget RETURNING version)
+  INSERT INTO objects.retired (version) SELECT DISTINCT g.version FROM gone g WHERE g.version IS NOT NULL ON CONFLICT DO NOTHING;
   UPDATE objects.blobs SET tried_at = now(), swept_at = CASE WHEN id = ANY (p_deleted) THEN now() ELSE swept_at END
    WHERE id = ANY (p_deleted || p_failed) AND state = 'condemned';
 END $$;
@@ -146,26 +152,63 @@ END $$;
 REVOKE ALL ON FUNCTION objects.prune_versions(text, text, integer, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.prune_versions(text, text, integer, boolean) TO fence_gateway;
 
--- Forgets deletions, and changes of tags, that are older than p_age. Their rows recognise late attempts, so one is in doubt until
--- the fence itself refuses every such attempt: until it stands above the token of the deletion. No clock proves that.
+-- Forgets deletions, and changes of tags, that are older than p_age. Their rows recognise late attempts, so one is in doubt while
+-- its grant may be current: until the fence stands above its token, or has ended it, or was armed before that time, too. A lease
+-- is not held for as long as p_age, nor does an attempt take so long.
 CREATE OR REPLACE FUNCTION objects.forget_deletions(p_age interval, p_limit integer, p_dry boolean) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   ids uuid[];
+  before CONSTANT timestamptz := now() - p_age;
 BEGIN
   PERFORM objects.begin_change();
   SELECT coalesce(array_agg(due.id), '{}') INTO ids FROM (
-    SELECT v.id FROM objects.versions v JOIN fence.resources f ON f.resource = v.resource AND f.token > v.token
-     WHERE v.deletion AND v.kept_order IS NULL AND v.created_at < now() - p_age LIMIT p_limit FOR UPDATE OF v SKIP LOCKED) due;
+    SELECT v.id FROM objects.versions v
+     WHERE v.deletion AND v.kept_order IS NULL AND v.created_at < before
+       AND NOT EXISTS (SELECT FROM fence.resources f
+                        WHERE f.resource = v.resource AND f.token <= v.token AND f.ended_at IS NULL AND f.armed_at >= before)
+     LIMIT p_limit FOR UPDATE OF v SKIP LOCKED) due;
   IF NOT p_dry THEN
     DELETE FROM objects.versions v WHERE v.id = ANY (ids);
-    DELETE FROM objects.taggings t USING fence.resources f
-     WHERE f.resource = t.resource AND f.token > t.token AND t.created_at < now() - p_age;
+    DELETE FROM objects.taggings t
+     WHERE t.created_at < before
+       AND NOT EXISTS (SELECT FROM fence.resources f
+                        WHERE f.resource = t.resource AND f.token <= t.token AND f.ended_at IS NULL AND f.armed_at >= before);
   END IF;
   RETURN cardinality(ids);
 END $$;
 REVOKE ALL ON FUNCTION objects.forget_deletions(interval, integer, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.forget_deletions(interval, integer, boolean) TO fence_gateway;
+
+-- Forgets versions whose bytes have been gone for longer than p_age, and what attempts were noted before that: the records of
+-- who wrote them, and by which a late attempt is recognised. So p_age is longer than credentials last, and their last attempts
+-- take. Ages count from objects.ages_since. Returns how many it looked at: fewer than p_limit means that none is left.
+CREATE OR REPLACE FUNCTION objects.forget_versions(p_age interval, p_limit integer, p_dry boolean) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+  roots uuid[];
+  before CONSTANT timestamptz := now() - p_age;
+  attempts integer := 0;
+BEGIN
+  PERFORM objects.begin_change();
+  IF objects.ages_since(p_dry) >= before THEN
+    RETURN 0;
+  END IF;
+  IF p_dry THEN
+    RETURN (SELECT count(*) FROM (SELECT FROM objects.retired r WHERE r.since < before LIMIT p_limit) due);
+  END IF;
+  roots := ARRAY(SELECT r.version FROM objects.retired r WHERE r.since < before ORDER BY r.since LIMIT p_limit FOR UPDATE SKIP LOCKED);
+  DELETE FROM objects.versions v
+   WHERE v.id IN (SELECT x.id FROM objects.versions x WHERE x.id = ANY (roots) UNION ALL SELECT x.id FROM objects.versions x WHERE x.origin = ANY (roots))
+     AND v.kept_order IS NULL
+     AND NOT EXISTS (SELECT FROM objects.pointers p WHERE p.bucket = v.bucket AND p.key = v.key AND p.version = v.id);
+  DELETE FROM objects.retired r WHERE r.version = ANY (roots);
+  DELETE FROM objects.attempts a WHERE a.ctid = ANY (ARRAY(SELECT x.ctid FROM objects.attempts x WHERE x.created_at < before LIMIT p_limit FOR UPDATE SKIP LOCKED));
+  GET DIAGNOSTICS attempts = ROW_COUNT;
+  RETURN greatest(cardinality(roots), attempts);
+END $$;
+REVOKE ALL ON FUNCTION objects.forget_versions(interval, integer, boolean) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.forget_versions(interval, integer, boolean) TO fence_gateway;
 
 -- The mark. A promoted standby has the same; a restored dump, a copy by CREATE DATABASE, and pg_upgrade make another one.
 CREATE OR REPLACE FUNCTION objects.owner_mark() RETURNS text

@@ -16,11 +16,13 @@ DECLARE
   done uuid;
 BEGIN
   PERFORM objects.begin_change();
+  PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
   -- Serialises the tries of one change. Nobody else knows the id beforehand.
   PERFORM pg_advisory_xact_lock(hashtextextended(p_change::text, 0));
   SELECT t.version INTO done FROM objects.taggings t
    WHERE t.id = p_change OR t.bucket = p_bucket AND t.key = p_key AND t.invocation_id = p_invocation LIMIT 1;
   IF FOUND THEN
+    PERFORM objects.answer_lasts();
     RETURN done;
   END IF;
   p_token := objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
@@ -34,6 +36,7 @@ BEGIN
       RAISE EXCEPTION 'there is no version % of object % in bucket %', p_version, p_key, p_bucket USING ERRCODE = 'ZO009';
     END IF;
   END IF;
+  PERFORM objects.check_retained(p_bucket, cur);
   INSERT INTO objects.taggings (id, version, bucket, key, tags, resource, token, invocation_id)
   VALUES (p_change, cur, p_bucket, p_key, p_tags, p_resource, p_token, p_invocation) ON CONFLICT DO NOTHING;
   IF NOT FOUND THEN   -- another attempt was committed between the look and the INSERT

@@ -18,6 +18,7 @@ DECLARE
   old objects.pointers;
 BEGIN
   PERFORM objects.begin_change();
+  PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
   -- Serialises the tries of one deletion, as the blobs' rows do it for an upload. Nobody else knows the id beforehand.
   PERFORM pg_advisory_xact_lock(hashtextextended(p_version::text, 0));
   done := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
@@ -71,6 +72,7 @@ DECLARE
   v objects.versions;
 BEGIN
   PERFORM objects.begin_change();
+  PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
   PERFORM pg_advisory_xact_lock(hashtextextended(p_version::text, 0));   -- as objects.commit_deletion does
   v := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
   IF v.id IS NULL THEN
@@ -103,6 +105,7 @@ DECLARE
   n integer;
 BEGIN
   PERFORM objects.begin_change();
+  PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
   PERFORM pg_advisory_xact_lock(hashtextextended(p_version::text, 0));
   done := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
   IF done.id IS NULL THEN
@@ -151,7 +154,9 @@ BEGIN
   IF v.id IS NULL OR v.kept_order IS NULL AND v.id IS DISTINCT FROM cur.version THEN
     RETURN NULL;
   END IF;
-  UPDATE objects.versions x SET kept_order = NULL, kept_at = NULL, removed_by = objects.holder_of(p_resource), removed_with = p_token, removed_at = now()
+  PERFORM objects.check_retained(p_bucket, p_version);
+  UPDATE objects.versions x SET kept_order = NULL, kept_at = NULL, removed_by = objects.holder_of(p_resource), removed_with = p_token,
+         removed_under = p_resource, removed_at = now()
    WHERE x.id = p_version;
   DELETE FROM objects.pointers p WHERE p.bucket = p_bucket AND p.key = p_key AND p.version = p_version;
   IF cur.version IS NULL OR cur.version = p_version THEN
@@ -171,23 +176,45 @@ END $$;
 REVOKE ALL ON FUNCTION objects.remove_version(text, text, uuid, text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.remove_version(text, text, uuid, text, bigint, bytea) TO fence_gateway;
 
--- objects.remove_version with expectations of the version.
+-- objects.remove_version with expectations of the version, once. Removing what this grant has removed already is done, too: a request
+-- without an id is told so. Whoever presents a seal that has been superseded can't be told from another: root, which may ask anyhow.
 CREATE OR REPLACE FUNCTION objects.remove_version_if(
-  p_bucket text, p_key text, p_version uuid, p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_size bigint, p_modified timestamptz
+  p_bucket text, p_key text, p_version uuid, p_resource text, p_token bigint, p_seal bytea, p_invocation text,
+  p_if_match text, p_size bigint, p_modified timestamptz
 ) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+  what CONSTANT text := 'remove ' || p_version;
+  done jsonb;
   cur objects.pointers;
   v objects.versions;
+  deletion boolean;
 BEGIN
   PERFORM objects.begin_change();
+  PERFORM objects.take_turn(p_bucket, p_key, what);
+  done := objects.earlier_answer(p_bucket, p_key, p_invocation, what);
+  IF done IS NULL THEN
+    SELECT jsonb_build_object('deletion', x.deletion) INTO done FROM objects.versions x
+     WHERE x.id = p_version AND x.bucket = p_bucket AND x.key = p_key AND x.removed_at IS NOT NULL AND x.removed_with = p_token
+       AND x.removed_under = p_resource;
+    IF FOUND THEN
+      PERFORM objects.answer_lasts();
+    END IF;
+  END IF;
+  IF done IS NOT NULL THEN
+    RETURN done ->> 'deletion';
+  END IF;
   PERFORM objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
   cur := objects.lock_pointer(p_bucket, p_key, NULL, false);
   SELECT * INTO v FROM objects.versions x WHERE x.id = p_version AND x.bucket = p_bucket AND x.key = p_key FOR UPDATE;
   IF v.kept_order IS NOT NULL OR v.id = cur.version THEN
     PERFORM objects.check_expected(v, p_if_match, p_size, p_modified);
   END IF;
-  RETURN objects.remove_version(p_bucket, p_key, p_version, p_resource, p_token, p_seal);
+  deletion := objects.remove_version(p_bucket, p_key, p_version, p_resource, p_token, p_seal);
+  IF deletion IS NOT NULL THEN
+    PERFORM objects.note_answer(p_bucket, p_key, p_invocation, what, jsonb_build_object('deletion', deletion));
+  END IF;
+  RETURN deletion;
 END $$;
-REVOKE ALL ON FUNCTION objects.remove_version_if(text, text, uuid, text, bigint, bytea, text, bigint, timestamp with time zone) FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION objects.remove_version_if(text, text, uuid, text, bigint, bytea, text, bigint, timestamp with time zone) TO fence_gateway;
+REVOKE ALL ON FUNCTION objects.remove_version_if(text, text, uuid, text, bigint, bytea, text, text, bigint, timestamp with time zone) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.remove_version_if(text, text, uuid, text, bigint, bytea, text, text, bigint, timestamp with time zone) TO fence_gateway;

@@ -10,10 +10,9 @@
 --   ZO001 no such bucket       ZO002 a precondition failed (DETAIL: If-Match or If-None-Match)    ZO003 no such key
 --   ZO004 the upload was given up: its blob is condemned or unknown     ZO005 the bucket is not empty
 --   ZO006 the invocation id was used for another request                ZO007 the bucket's rule can't change while it holds objects
+--   ZO012 and ZO013: see writeonce.sql
 --
--- What is answered lasts. A try of a request that finds what an earlier one did writes nothing, so its COMMIT waits for no
--- synchronous standby; and the wait of the earlier one may have been cancelled, as a client's that gives up is. Then what it did is
--- seen here before the standby has it, and a failover undoes it. So whoever answers by what was found writes something to wait for.
+-- Requests that are repeated: see attempts.sql.
 --
 -- What a write calls of helpers is PL/pgSQL: PostgreSQL 15 plans the statements of a function in SQL anew with each call that it
 -- can't inline, and it inlines none with a search_path of its own.
@@ -35,7 +34,7 @@ REVOKE ALL ON FUNCTION objects.begin_upload(uuid, text, text, text, bigint, byte
 GRANT EXECUTE ON FUNCTION objects.begin_upload(uuid, text, text, text, bigint, bytea) TO fence_gateway;
 
 -- Gives up a pending blob. False: it is not pending any more, so its bytes must stay. False is relied upon, too: the upload took
--- effect. So it waits for the standbys; see the top.
+-- effect. So it waits for the standbys; see attempts.sql.
 CREATE OR REPLACE FUNCTION objects.abandon_upload(p_blob uuid) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -44,7 +43,7 @@ BEGIN
   IF FOUND THEN
     RETURN true;
   END IF;
-  PERFORM pg_logical_emit_message(true, 'fencegate', '');
+  PERFORM objects.answer_lasts();
   RETURN false;
 END $$;
 REVOKE ALL ON FUNCTION objects.abandon_upload(uuid) FROM PUBLIC, fence_writer, fence_gateway;
@@ -72,24 +71,6 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.return_blobs(uuid[]) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.return_blobs(uuid[]) TO fence_gateway;
-
--- What became of an earlier attempt: NULLs where there was none that took effect. What is found is answered, so it must last; see
--- the top.
-CREATE OR REPLACE FUNCTION objects.earlier_attempt(p_bucket text, p_key text, p_version uuid, p_invocation text) RETURNS objects.versions
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-  done objects.versions;
-BEGIN
-  SELECT v.* INTO done FROM objects.versions v WHERE v.id = p_version;
-  IF NOT FOUND AND p_invocation IS NOT NULL THEN
-    SELECT v.* INTO done FROM objects.versions v WHERE v.bucket = p_bucket AND v.key = p_key AND v.invocation_id = p_invocation;
-  END IF;
-  IF FOUND THEN
-    PERFORM pg_logical_emit_message(true, 'fencegate', '');
-  END IF;
-  RETURN done;
-END $$;
-REVOKE ALL ON FUNCTION objects.earlier_attempt(text, text, uuid, text) FROM PUBLIC, fence_writer, fence_gateway;
 
 -- The current version of a key, locked; NULLs where there is none. p_if_match: the ETag that it must have; '*' for any; '!' and an
 -- ETag that it must not have, where it is there.
@@ -151,11 +132,19 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.supersede(uuid) FROM PUBLIC, fence_writer, fence_gateway;
 
--- What becomes of a version that has stopped being current.
+-- What becomes of a version that has stopped being current. Refuses before its retention ends.
 CREATE OR REPLACE FUNCTION objects.retire(p_bucket text, p_version uuid) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  b record;
+  keeps boolean;
 BEGIN
-  IF objects.keeps(p_bucket) THEN
+  SELECT x.keep_count, x.retention INTO b FROM objects.buckets x WHERE x.name = p_bucket;
+  keeps := FOUND AND b.keep_count IS DISTINCT FROM 0;
+  IF b.retention IS NOT NULL THEN
+    PERFORM objects.check_retained(p_bucket, p_version);
+  END IF;
+  IF keeps THEN
     UPDATE objects.versions SET kept_order = nextval('objects.kept_order'), kept_at = clock_timestamp() WHERE id = p_version;
   ELSE
     PERFORM objects.supersede(p_version);
@@ -198,6 +187,7 @@ DECLARE
   n integer;
 BEGIN
   PERFORM objects.begin_change();
+  PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
   -- The blobs' rows serialise the tries of one commit: a try that is still on its way in another session ends first.
   PERFORM 1 FROM objects.blobs WHERE id = ANY (p_blobs) ORDER BY id FOR UPDATE;
   done := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
@@ -230,93 +220,3 @@ END $$;
 REVOKE ALL ON FUNCTION objects.commit_upload(uuid, text, text, uuid[], bigint[], text, jsonb, text, bigint, bytea, text, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.commit_upload(uuid, text, text, uuid[], bigint[], text, jsonb, text, bigint, bytea, text, text, boolean) TO fence_gateway;
 
--- objects.commit_upload for one blob, with a short answer. The common case is decided here: a lease's grant that is current, no
--- conditions, a blob that is pending, no earlier attempt. Whatever is not surely that is left to objects.commit_upload, before
--- anything was changed: refusals, other rules, repetitions. The check is fence.verify's: lock the grant's key, then read the
--- fence in a new statement. Plans are made once and go by indexes, whatever the tables' sizes were when they were made.
-CREATE OR REPLACE FUNCTION objects.commit_put(
-  p_version uuid, p_bucket text, p_key text, p_blob uuid, p_size bigint, p_etag text, p_attributes jsonb,
-  p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_if_none_match boolean,
-  OUT version uuid, OUT modified timestamptz, OUT kept boolean
-)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
-DECLARE
-  b record;
-  r record;
-  f record;
-  held bytea := p_seal;   -- its SHA-256: the recorded one, where the gateway has authenticated the token itself
-  old uuid;
-  blob uuid;
-  sure boolean := p_if_match IS NULL AND NOT p_if_none_match
-    AND current_setting('transaction_isolation') = 'read committed' AND current_setting('synchronous_commit') IN ('on', 'remote_apply');
-BEGIN
-  IF sure THEN
-    -- As in objects.authorize: the rule can't change until the transaction ends.
-    SELECT x.depth, x.mode, x.keep_count INTO b FROM objects.buckets x WHERE x.name = p_bucket FOR SHARE;
-    SELECT x.depth, x.mode INTO r FROM objects.prefix_rules x
-     WHERE x.bucket = p_bucket AND starts_with(p_key, x.prefix) ORDER BY length(x.prefix) DESC LIMIT 1;
-    IF FOUND THEN
-      b.depth := r.depth;
-      b.mode := r.mode;
-    END IF;
-    sure := coalesce(b.mode = 'lease' AND p_resource = objects.resource_of(p_bucket, b.depth, p_key), false);
-  END IF;
-  IF sure AND p_seal IS NULL THEN
-    SELECT x.seal INTO held FROM fence.resources x WHERE x.resource = p_resource AND x.token = p_token;
-  END IF;
-  IF sure AND octet_length(held) > 0 AND pg_try_advisory_xact_lock_shared(fence.key(p_resource, p_token, held)) THEN
-    SELECT x.token, x.holder INTO f FROM fence.resources x
-     WHERE x.resource = p_resource AND x.seal = held AND (x.token = p_token OR p_token = 0 AND p_seal IS NOT NULL) AND x.ended_at IS NULL;
-    sure := FOUND;
-    IF sure AND p_invocation IS NOT NULL THEN
-      sure := NOT EXISTS (SELECT FROM objects.versions v WHERE v.bucket = p_bucket AND v.key = p_key AND v.invocation_id = p_invocation);
-    END IF;
-    IF sure THEN   -- The blob's row serialises the tries of one commit: one that is still on its way in another session ends first.
-      UPDATE objects.blobs x SET state = 'live', version = p_version, changed_at = now() WHERE x.id = p_blob AND x.state = 'pending';
-      sure := FOUND;
-    END IF;
-  ELSE
-    sure := false;
-  END IF;
-  IF sure THEN
-    INSERT INTO objects.versions (id, bucket, key, blobs, blob_sizes, size, etag, attributes, resource, token, holder, invocation_id)
-    VALUES (p_version, p_bucket, p_key, ARRAY[p_blob], ARRAY[p_size], p_size, p_etag, p_attributes, p_resource, f.token, f.holder, p_invocation)
-    ON CONFLICT DO NOTHING RETURNING id, created_at INTO version, modified;
-    IF version IS NULL THEN   -- another attempt was committed between the look and the INSERT
-      UPDATE objects.blobs x SET state = 'pending', version = NULL WHERE x.id = p_blob;
-    END IF;
-  END IF;
-  IF version IS NULL THEN
-    SELECT v.id, v.created_at, objects.keeps(p_bucket) INTO version, modified, kept
-      FROM objects.commit_upload(p_version, p_bucket, p_key, ARRAY[p_blob], ARRAY[p_size], p_etag, p_attributes, p_resource, p_token, p_seal,
-                                 p_invocation, p_if_match, p_if_none_match) v;
-    RETURN;
-  END IF;
-
-  kept := b.keep_count IS DISTINCT FROM 0;
-  LOOP   -- as objects.make_current
-    SELECT p.version INTO old FROM objects.pointers p WHERE p.bucket = p_bucket AND p.key = p_key FOR UPDATE;
-    IF FOUND THEN
-      UPDATE objects.pointers p SET version = p_version, size = p_size, etag = p_etag, modified_at = modified
-       WHERE p.bucket = p_bucket AND p.key = p_key;
-      EXIT;
-    END IF;
-    INSERT INTO objects.pointers (bucket, key, version, size, etag, modified_at)
-    VALUES (p_bucket, p_key, p_version, p_size, p_etag, modified) ON CONFLICT DO NOTHING;
-    IF FOUND THEN
-      RETURN;
-    END IF;
-  END LOOP;
-  IF NOT kept THEN
-    -- The only version that ever listed its blob: nobody else can name it, since restoring it takes the pointer's lock first.
-    SELECT v.blobs[1] INTO blob FROM objects.versions v
-     WHERE v.id = old AND v.origin IS NULL AND cardinality(v.blobs) = 1 AND NOT EXISTS (SELECT FROM objects.versions o WHERE o.origin = old);
-    IF FOUND THEN
-      UPDATE objects.blobs x SET state = 'superseded', changed_at = now() WHERE x.id = blob AND x.state = 'live';
-      RETURN;
-    END IF;
-  END IF;
-  PERFORM objects.retire(p_bucket, old);
-END $$;
-REVOKE ALL ON FUNCTION objects.commit_put(uuid, text, text, uuid, bigint, text, jsonb, text, bigint, bytea, text, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
-GRANT EXECUTE ON FUNCTION objects.commit_put(uuid, text, text, uuid, bigint, text, jsonb, text, bigint, bytea, text, text, boolean) TO fence_gateway;

@@ -1,0 +1,400 @@
+-- Leases without another lock service: PostgreSQL says who holds a resource, and for how long.
+--
+--   SELECT * FROM fence.take_leases(...);     -- several at once, each where it is free and nobody has to be waited for
+--   SELECT * FROM fence.take_lease(...);      -- one, waiting for its turn; then fence.drain in a transaction of its own
+--   SELECT * FROM fence.extend_leases(...);
+--   SELECT * FROM fence.free_leases(...);
+--
+-- Each is a transaction of its own. Taking a lease raises the fence in the same COMMIT, so the token is the recorded one plus one:
+--  * Whoever takes or frees a lease has the resource's turn, its row in fence.arms, as everybody who changes its fence.
+--  * Then the lease's row is locked, and then the clock is read. Extending locks that row alone. So a lease that has ended is never
+--    extended, and one that was extended in time is never taken.
+--  * take_leases gives a lease where the superseded grant's keys are free (see arm.sql): nobody is left to drain. take_lease commits
+--    raise and lease, and its caller has no lease before fence.drain has returned after that COMMIT.
+-- Time is this server's clock alone: a holder counts its deadline from before it asked. A clock that jumps ahead ends leases too
+-- early, and the fence refuses those who do not know. Times to live are microseconds.
+--
+-- A lease's row that another transaction has locked is waited for 5 seconds, then it is lock_not_available: ask again.
+--
+-- Waiting: a process that finds a resource held enters fence.lease_waiters, with the resource's turn, and listens on its own channel.
+-- Who frees the resource notifies the first of them. Nobody is notified where nobody waits: a COMMIT with a NOTIFY takes a lock
+-- of the whole server. What is said is a hint, so who waits also looks now and then, and keeps its place by that.
+
+-- Which server this is; NULL on a standby. See fence.identity.
+CREATE OR REPLACE FUNCTION fence.server_identity() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  system text := '';
+BEGIN
+  IF pg_is_in_recovery() THEN
+    RETURN NULL;
+  END IF;
+  IF has_function_privilege('fence_owner', 'pg_control_system()', 'EXECUTE') THEN
+    system := (SELECT c.system_identifier::text FROM pg_control_system() c);
+  END IF;
+  RETURN format('%s/%s/%s', system, ('x' || lpad(left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), 16, '0'))::bit(64)::bigint,
+                'fence.resources'::regclass::oid);
+END $$;
+REVOKE ALL ON FUNCTION fence.server_identity() FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Says where this database's leases are to come from, where nobody has before, and returns what is recorded.
+CREATE OR REPLACE FUNCTION fence.claim_source(p_source text) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  s record;
+BEGIN
+  SELECT l.source INTO STRICT s FROM fence.lease_source l;
+  IF s.source IS NULL THEN
+    IF coalesce(p_source, '') NOT IN ('postgres', 'redis') THEN
+      RAISE EXCEPTION 'source is neither postgres nor redis' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM fence.commit_durably();
+    UPDATE fence.lease_source l SET source = p_source, identity = fence.server_identity() WHERE l.source IS NULL;
+    SELECT l.source INTO STRICT s FROM fence.lease_source l;
+  END IF;
+  RETURN s.source;
+END $$;
+REVOKE ALL ON FUNCTION fence.claim_source(text) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
+GRANT EXECUTE ON FUNCTION fence.claim_source(text) TO fence_gateway, fence_locker;
+
+-- Lets the leases come from elsewhere. For the schema's owner, with every gateway and locker of the database stopped: one of the
+-- other kind could give a resource that is held.
+CREATE OR REPLACE FUNCTION fence.set_source(p_source text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF coalesce(p_source, '') NOT IN ('postgres', 'redis') THEN
+    RAISE EXCEPTION 'source is neither postgres nor redis' USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  IF EXISTS (SELECT FROM fence.lease_source l WHERE l.source = p_source) THEN
+    RETURN;
+  END IF;
+  IF EXISTS (SELECT FROM fence.lease_source l WHERE l.identity <> coalesce(fence.server_identity(), '')) THEN
+    RAISE EXCEPTION 'PostgreSQL may have forgotten fences: the source can''t change' USING ERRCODE = 'ZF102',
+      HINT = 'First: fencegate fence invalidate-all --yes';
+  END IF;
+  LOCK TABLE fence.leases IN SHARE ROW EXCLUSIVE MODE;
+  IF EXISTS (SELECT FROM fence.leases l WHERE l.ends_at > clock_timestamp()) THEN
+    RAISE EXCEPTION 'leases of PostgreSQL are held: the source can''t change' USING ERRCODE = 'object_in_use',
+      HINT = 'Stop their holders, or wait until the leases end.';
+  END IF;
+  UPDATE fence.lease_source l SET source = p_source, identity = fence.server_identity();
+END $$;
+REVOKE ALL ON FUNCTION fence.set_source(text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Fails unless this server may give leases: they come from PostgreSQL here, and it is the server that was accepted.
+CREATE OR REPLACE FUNCTION fence.need_source() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  s record;
+  here text := fence.server_identity();
+BEGIN
+  IF here IS NULL THEN
+    RAISE EXCEPTION 'PostgreSQL is a standby here, where no lease can be given' USING ERRCODE = 'read_only_sql_transaction';
+  END IF;
+  SELECT l.source, l.identity INTO STRICT s FROM fence.lease_source l WHERE l.only_row;   -- by its index: see enable_seqscan below
+  IF s.source IS NULL THEN
+    s.source := fence.claim_source('postgres');
+    s.identity := here;
+  END IF;
+  IF s.source <> 'postgres' THEN
+    RAISE EXCEPTION 'leases of this database come from %, not from PostgreSQL', s.source USING ERRCODE = 'ZF101',
+      HINT = 'With every gateway stopped, as the schema''s owner: SELECT fence.set_source(''postgres'');';
+  ELSIF s.identity IS DISTINCT FROM here THEN
+    RAISE EXCEPTION 'PostgreSQL may have forgotten fences: it is % now and was %', here, s.identity USING ERRCODE = 'ZF102',
+      HINT = 'To go on: fencegate fence invalidate-all --yes';
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION fence.need_source() FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Ends every lease and accepts this server, as a part of fence.invalidate_all, which has raised every fence.
+CREATE OR REPLACE FUNCTION fence.end_leases() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  UPDATE fence.leases l SET owner = '', ends_at = '-infinity' WHERE l.ends_at > '-infinity';
+  UPDATE fence.lease_source l SET identity = fence.server_identity() WHERE l.source IS NOT NULL;
+END $$;
+REVOKE ALL ON FUNCTION fence.end_leases() FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Takes the leases that are free, at most 64, each resource once, in the order of the names' bytes. Nothing in it waits, and what can
+-- fail comes before the first change of a fence, as in fence.arm_group. p_above: a token that the new one must exceed. p_behind:
+-- only where no process waits for the resource. One row for each, n is its position:
+-- taken: the lease is the owner's, its fence stands at `token`, and no writer of an older grant is in flight.
+-- held: another has it, `holder`, for `left_us` more; or others wait for it.
+-- Neither: fence.take_lease has to decide; nothing was changed.
+CREATE OR REPLACE FUNCTION fence.take_leases(p_resources text[], p_owners text[], p_ttls bigint[], p_seal_hashes bytea[], p_holders text[],
+                                 p_above bigint[], p_behind boolean[])
+RETURNS TABLE (n integer, taken boolean, held boolean, token bigint, holder text, left_us bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  asked int[];            -- positions: may be free
+  turns int[] := '{}';    -- positions: whose turn it is
+  made int[] := '{}';     -- positions: had no row in fence.arms, and so no fence
+  first int[] := '{}';    -- positions: whose first grant this is
+  free int[] := '{}';     -- positions: whose lease has ended, and is locked, or who had none
+  ready int[] := '{}';    -- positions: whose superseded keys are free
+  tokens bigint[] := array_fill(0::bigint, ARRAY[cardinality(p_resources)]);
+  m int;
+BEGIN
+  PERFORM fence.need_read_committed();
+  PERFORM fence.need_source();
+  PERFORM fence.commit_durably();
+  asked := ARRAY(SELECT x.n FROM unnest(p_resources) WITH ORDINALITY x(r, n)
+                  WHERE NOT EXISTS (SELECT FROM fence.leases l WHERE l.resource = x.r AND l.ends_at > clock_timestamp())
+                    AND NOT (p_behind[x.n] AND EXISTS (SELECT FROM fence.lease_waiters w WHERE w.resource = x.r AND w.until > clock_timestamp()))
+                    AND p_owners[x.n] <> '' AND p_ttls[x.n] > 0 AND coalesce(octet_length(p_seal_hashes[x.n]), 0) = 32);
+  IF asked <> '{}' THEN
+    turns := ARRAY(SELECT x.n FROM unnest(asked) x(n) JOIN fence.arms a ON a.resource = p_resources[x.n] FOR UPDATE OF a SKIP LOCKED);
+    IF cardinality(turns) < cardinality(asked) THEN
+      made := ARRAY(SELECT x.n FROM unnest(asked) x(n)
+                     WHERE x.n <> ALL (turns) AND NOT EXISTS (SELECT FROM fence.arms a WHERE a.resource = p_resources[x.n])
+                       AND fence.resource_fault(p_resources[x.n]) IS NULL AND fence.first_turn(p_resources[x.n]));
+      IF made <> '{}' THEN
+        WITH rows AS (INSERT INTO fence.arms (resource) SELECT p_resources[x.n] FROM unnest(made) x(n) ON CONFLICT DO NOTHING RETURNING resource)
+        SELECT coalesce(array_agg(x.n), '{}') INTO made FROM unnest(made) x(n) JOIN rows ON rows.resource = p_resources[x.n];
+      END IF;
+    END IF;
+
+    -- With the turn, and the row locked, the clock is read again: the lease may have been taken, or extended, since.
+    free := ARRAY(SELECT x.n FROM unnest(turns || made) x(n) JOIN fence.leases l ON l.resource = p_resources[x.n]
+                   WHERE l.ends_at <= clock_timestamp() FOR UPDATE OF l SKIP LOCKED);
+    free := free || ARRAY(SELECT x.n FROM unnest(turns || made) x(n) WHERE NOT EXISTS (SELECT FROM fence.leases l WHERE l.resource = p_resources[x.n]));
+
+    FOREACH m IN ARRAY made LOOP   -- with its turn, so this waits for nobody
+      IF m = ANY (free) THEN
+        tokens[m] := greatest(fence.floor_of(p_resources[m]), p_above[m]) + 1;
+        IF (SELECT r.raised FROM fence.raise(p_resources[m], tokens[m], p_seal_hashes[m], p_holders[m]) r) THEN
+          first := first || m;
+        END IF;
+      END IF;
+    END LOOP;
+
+    -- CASE, because the keys are locked only where the rest is so.
+    ready := ARRAY(
+      SELECT x.n FROM unnest(turns) x(n) JOIN fence.resources f ON f.resource = p_resources[x.n]
+       WHERE x.n = ANY (free)
+         AND CASE WHEN greatest(f.token, p_above[x.n]) < 9223372036854775807 AND cardinality(f.undrained) <= 1
+                   AND fence.key(f.resource, f.token, p_seal_hashes[x.n]) <> ALL (f.undrained || fence.key(f.resource, f.token, f.seal))
+                  THEN pg_try_advisory_xact_lock(fence.key(f.resource, f.token, f.seal))
+                   AND (f.undrained = '{}' OR pg_try_advisory_xact_lock(f.undrained[1])) END);
+
+    UPDATE fence.resources f
+       SET token = greatest(f.token, p_above[x.n]) + 1, seal = p_seal_hashes[x.n], holder = coalesce(p_holders[x.n], ''), armed_at = now(),
+           ended_at = NULL, undrained = '{}'
+      FROM unnest(ready) x(n) WHERE f.resource = p_resources[x.n];
+
+    INSERT INTO fence.leases AS l (resource, owner, token, holder, ends_at)
+    SELECT f.resource, p_owners[x.n], f.token, coalesce(p_holders[x.n], ''), clock_timestamp() + p_ttls[x.n] * interval '1 us'
+      FROM unnest(first || ready) x(n) JOIN fence.resources f ON f.resource = p_resources[x.n]
+    ON CONFLICT ON CONSTRAINT leases_pkey
+    DO UPDATE SET owner = excluded.owner, token = excluded.token, holder = excluded.holder, ends_at = excluded.ends_at;
+  END IF;
+
+  IF first || ready = '{}' THEN   -- nothing was changed that a crash must not take back
+    PERFORM set_config('synchronous_commit', 'off', true);
+  END IF;
+  RETURN QUERY
+  SELECT x.n::int, x.n = ANY (first || ready), x.n <> ALL (first || ready) AND (l.ends_at > clock_timestamp() OR p_behind[x.n] AND x.n <> ALL (asked)),
+         l.token, l.holder, greatest(0, 1000000 * extract(epoch FROM l.ends_at - clock_timestamp()))::bigint
+    FROM unnest(p_resources) WITH ORDINALITY x(r, n) LEFT JOIN fence.leases l ON l.resource = x.r AND l.ends_at > clock_timestamp();
+END $$;
+REVOKE ALL ON FUNCTION fence.take_leases(text[], text[], bigint[], bytea[], text[], bigint[], boolean[]) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
+GRANT EXECUTE ON FUNCTION fence.take_leases(text[], text[], bigint[], bytea[], text[], bigint[], boolean[]) TO fence_gateway, fence_locker;
+
+-- Takes one lease, waiting for its turn at most p_limit, then ZF005. Asked again by the same owner, as after a lost answer, it returns the
+-- lease that the owner has. taken: raise and lease are committed with this transaction, and fence.drain comes after it. Else another
+-- holds it, `holder`, for `left_us` more, or others wait before the caller. p_waiter: the caller's process waits then, in its place,
+-- and keeps it for p_keep; a caller that takes the lease leaves the line. p_behind as in fence.take_leases; who waits has its place.
+CREATE OR REPLACE FUNCTION fence.take_lease(p_resource text, p_owner text, p_ttl bigint, p_seal_hash bytea, p_holder text, p_above bigint,
+                                p_behind boolean, p_nonce bytea DEFAULT NULL, p_waiter text DEFAULT NULL, p_keep interval DEFAULT '5 s',
+                                p_limit interval DEFAULT '5 s', OUT taken boolean, OUT token bigint, OUT holder text, OUT left_us bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+DECLARE
+  l record;
+  mine bigint;   -- place among those who wait
+  held_by text;
+  v fence.verdict;
+  fault text := coalesce(
+    'resource ' || fence.resource_fault(p_resource),
+    CASE WHEN coalesce(p_owner, '') = '' THEN 'owner is missing' END,
+    CASE WHEN coalesce(p_ttl, 0) <= 0 THEN 'ttl is not positive' END,
+    CASE WHEN octet_length(p_seal_hash) IS DISTINCT FROM 32 THEN 'seal hash is not 32 bytes long' END,
+    CASE WHEN p_waiter COLLATE "C" !~ '^[0-9a-z]{1,40}$' THEN 'waiter is not 1 to 40 digits and small letters' END,   -- a part of a channel's name
+    CASE WHEN p_waiter IS NOT NULL AND (p_keep > '1 h') IS NOT FALSE THEN 'keep is more than an hour' END);
+BEGIN
+  IF fault IS NOT NULL THEN
+    RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  PERFORM fence.need_read_committed();
+  PERFORM fence.need_source();
+  PERFORM FROM fence.arms a WHERE a.resource = p_resource FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND AND NOT fence.take_turn(p_resource, 1000 * extract(epoch FROM p_limit)) THEN
+    held_by := fence.arming_named(p_resource);
+    v := fence.refusal('ZF005', format('lease of "%s" was not taken: an earlier change of its fence has not ended: %s', p_resource, held_by),
+                       p_resource, NULL, NULL, NULL, NULL, held_by);
+    RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+  END IF;
+  SELECT x.owner, x.token, x.holder, x.ends_at INTO l FROM fence.leases x WHERE x.resource = p_resource FOR UPDATE;
+  taken := FOUND AND l.owner = p_owner AND l.ends_at > clock_timestamp();
+  IF taken THEN
+    token := l.token;
+    PERFORM fence.commit_durably();
+    RETURN;
+  END IF;
+  SELECT w.place INTO mine FROM fence.lease_waiters w WHERE w.resource = p_resource AND w.waiter = p_waiter;
+  IF l.ends_at > clock_timestamp() THEN
+    holder := l.holder;
+    left_us := 1000000 * extract(epoch FROM l.ends_at - clock_timestamp());
+  ELSIF p_behind AND EXISTS (SELECT FROM fence.lease_waiters w WHERE w.resource = p_resource AND w.until > clock_timestamp()
+                                AND w.waiter IS DISTINCT FROM p_waiter AND (mine IS NULL OR w.place < mine)) THEN
+    holder := '';
+    left_us := 0;
+  ELSE
+    PERFORM fence.commit_durably();
+    token := greatest(coalesce((SELECT f.token FROM fence.resources f WHERE f.resource = p_resource), fence.floor_of(p_resource)), p_above) + 1;
+    IF p_nonce IS NULL THEN
+      taken := (SELECT r.raised FROM fence.raise(p_resource, token, p_seal_hash, p_holder, p_limit) r);
+    ELSE
+      taken := (SELECT r.raised FROM fence.raise_once(p_resource, token, p_seal_hash, p_holder, p_nonce, p_limit) r);
+    END IF;
+    IF NOT taken THEN
+      RAISE EXCEPTION 'fence of "%" changed while its turn was held', p_resource USING ERRCODE = 'internal_error';
+    END IF;
+    INSERT INTO fence.leases AS x (resource, owner, token, holder, ends_at)
+    VALUES (p_resource, p_owner, take_lease.token, coalesce(p_holder, ''), clock_timestamp() + p_ttl * interval '1 us')
+    ON CONFLICT ON CONSTRAINT leases_pkey
+    DO UPDATE SET owner = excluded.owner, token = excluded.token, holder = excluded.holder, ends_at = excluded.ends_at;
+    DELETE FROM fence.lease_waiters w WHERE w.resource = p_resource AND w.waiter = p_waiter;
+    RETURN;
+  END IF;
+  PERFORM set_config('synchronous_commit', 'off', true);   -- a place in the line need not outlive a crash
+  IF p_waiter IS NOT NULL THEN
+    DELETE FROM fence.lease_waiters w WHERE w.resource = p_resource AND w.until <= clock_timestamp() AND w.waiter <> p_waiter;
+    INSERT INTO fence.lease_waiters AS w (resource, waiter, place, until)
+    VALUES (p_resource, p_waiter, (SELECT coalesce(max(o.place), 0) + 1 FROM fence.lease_waiters o WHERE o.resource = p_resource), clock_timestamp() + p_keep)
+    ON CONFLICT ON CONSTRAINT lease_waiters_pkey DO UPDATE SET until = excluded.until;
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION fence.take_lease(text, text, bigint, bytea, text, bigint, boolean, bytea, text, interval, interval) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
+GRANT EXECUTE ON FUNCTION fence.take_lease(text, text, bigint, bytea, text, bigint, boolean, bytea, text, interval, interval) TO fence_gateway, fence_locker;
+
+-- Gives leases a new time to live, counted from now, at most 64. One that has ended is not extended, nor one whose grant is over; none
+-- is shortened. A row that another has locked is left out, unless p_wait. One row for each, n is its position:
+-- extended: the lease lives for its p_ttl from now on. busy: ask again, alone. Neither: it is over.
+CREATE OR REPLACE FUNCTION fence.extend_leases(p_resources text[], p_owners text[], p_ttls bigint[], p_wait boolean DEFAULT false)
+RETURNS TABLE (n integer, extended boolean, busy boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s'
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  locked int[];
+  done int[] := '{}';
+BEGIN
+  PERFORM fence.need_read_committed();
+  PERFORM fence.need_source();
+  PERFORM fence.commit_durably();
+  IF p_wait THEN
+    locked := ARRAY(SELECT x.n FROM unnest(p_resources) WITH ORDINALITY x(r, n) JOIN fence.leases l ON l.resource = x.r AND l.owner = p_owners[x.n]
+                     ORDER BY l.resource FOR UPDATE OF l);
+  ELSE
+    locked := ARRAY(SELECT x.n FROM unnest(p_resources) WITH ORDINALITY x(r, n) JOIN fence.leases l ON l.resource = x.r AND l.owner = p_owners[x.n]
+                     FOR UPDATE OF l SKIP LOCKED);
+  END IF;
+  -- Locked, the clock is read.
+  WITH late AS (
+    UPDATE fence.leases l SET ends_at = greatest(l.ends_at, clock_timestamp() + p_ttls[x.n] * interval '1 us')
+      FROM unnest(locked) x(n)
+     WHERE l.resource = p_resources[x.n] AND l.owner = p_owners[x.n] AND l.ends_at > clock_timestamp()
+       AND EXISTS (SELECT FROM fence.resources f WHERE f.resource = l.resource AND f.token = l.token AND f.ended_at IS NULL)
+    RETURNING x.n)
+  SELECT coalesce(array_agg(late.n), '{}') INTO done FROM late;
+  RETURN QUERY
+  SELECT x.n::int, x.n = ANY (done),
+         x.n <> ALL (locked) AND EXISTS (SELECT FROM fence.leases l WHERE l.resource = x.r AND l.owner = p_owners[x.n] AND l.ends_at > clock_timestamp())
+    FROM unnest(p_resources) WITH ORDINALITY x(r, n);
+END $$;
+REVOKE ALL ON FUNCTION fence.extend_leases(text[], text[], bigint[], boolean) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
+GRANT EXECUTE ON FUNCTION fence.extend_leases(text[], text[], bigint[], boolean) TO fence_gateway, fence_locker;
+
+-- Frees leases and ends their grants, at most 64, and notifies the first process that waits for each. Waits p_limit in all for the
+-- turns, and not at all where it is 0. One row for each, n is its position:
+-- freed: it was the owner's, and alive. busy: another has the turn, or the row; nothing was changed. Neither: it was over.
+CREATE OR REPLACE FUNCTION fence.free_leases(p_resources text[], p_owners text[], p_limit interval DEFAULT '0')
+RETURNS TABLE (n integer, freed boolean, busy boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+DECLARE
+  until timestamptz := clock_timestamp() + p_limit;
+  a record;
+  l record;
+BEGIN
+  PERFORM fence.need_read_committed();
+  PERFORM fence.commit_durably();
+  FOR a IN SELECT * FROM unnest(p_resources, p_owners) WITH ORDINALITY x(r, owner, n) ORDER BY x.r COLLATE "C", x.n LOOP
+    n := a.n;
+    freed := false;
+    busy := false;
+    PERFORM FROM fence.arms w WHERE w.resource = a.r FOR UPDATE SKIP LOCKED;
+    -- A resource without a row in fence.arms has no lease, and gets neither.
+    busy := NOT FOUND AND EXISTS (SELECT FROM fence.arms w WHERE w.resource = a.r) AND (clock_timestamp() >= until OR NOT fence.take_turn(a.r, 1000 * extract(epoch FROM until - clock_timestamp())));
+    IF NOT busy THEN
+      IF p_limit = '0' THEN
+        SELECT x.owner, x.token, x.ends_at INTO l FROM fence.leases x WHERE x.resource = a.r FOR UPDATE SKIP LOCKED;
+      ELSE
+        SELECT x.owner, x.token, x.ends_at INTO l FROM fence.leases x WHERE x.resource = a.r FOR UPDATE;
+      END IF;
+      busy := NOT FOUND AND EXISTS (SELECT FROM fence.leases x WHERE x.resource = a.r);
+      IF NOT busy AND l.owner = a.owner THEN
+        freed := l.ends_at > clock_timestamp();
+        UPDATE fence.leases x SET owner = '', ends_at = '-infinity' WHERE x.resource = a.r;
+        UPDATE fence.resources f SET ended_at = now() WHERE f.resource = a.r AND f.token = l.token AND f.ended_at IS NULL;
+        PERFORM fence.call_next(a.r);
+      END IF;
+    END IF;
+    RETURN NEXT;
+  END LOOP;
+END $$;
+REVOKE ALL ON FUNCTION fence.free_leases(text[], text[], interval) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
+GRANT EXECUTE ON FUNCTION fence.free_leases(text[], text[], interval) TO fence_gateway, fence_locker;
+
+-- Tells the first process that waits for a resource that it may be free; its payload is the resource. Removes places long dead.
+CREATE OR REPLACE FUNCTION fence.call_next(p_resource text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  waiting text := (SELECT w.waiter FROM fence.lease_waiters w WHERE w.resource = p_resource AND w.until > clock_timestamp() ORDER BY w.place LIMIT 1);
+BEGIN
+  DELETE FROM fence.lease_waiters w WHERE (w.resource, w.waiter) IN (
+    SELECT d.resource, d.waiter FROM fence.lease_waiters d
+     WHERE d.resource = p_resource AND d.until < clock_timestamp() - interval '1 min' FOR UPDATE SKIP LOCKED);
+  IF waiting IS NOT NULL THEN
+    PERFORM pg_notify('fencegate_lease_' || waiting, p_resource);
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION fence.call_next(text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- A process waits no longer. Where the resource is free, the next one is called: what called this process is lost.
+CREATE OR REPLACE FUNCTION fence.leave_line(p_resource text, p_waiter text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);
+  DELETE FROM fence.lease_waiters w WHERE w.resource = p_resource AND w.waiter = p_waiter;
+  IF FOUND AND NOT EXISTS (SELECT FROM fence.leases l WHERE l.resource = p_resource AND l.ends_at > clock_timestamp()) THEN
+    PERFORM fence.call_next(p_resource);
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION fence.leave_line(text, text) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
+GRANT EXECUTE ON FUNCTION fence.leave_line(text, text) TO fence_gateway, fence_locker;
+
+-- Who holds a resource: owner is NULL where nobody does. token is what the fence records; 0: nothing.
+CREATE OR REPLACE FUNCTION fence.lease_of(p_resource text, OUT owner text, OUT holder text, OUT token bigint, OUT left_us bigint, OUT waiters integer)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  SELECT l.owner, l.holder, greatest(1, 1000000 * extract(epoch FROM l.ends_at - clock_timestamp()))::bigint INTO owner, holder, left_us
+    FROM fence.leases l WHERE l.resource = p_resource AND l.ends_at > clock_timestamp();
+  token := coalesce((SELECT f.token FROM fence.resources f WHERE f.resource = p_resource), 0);
+  waiters := (SELECT count(*) FROM fence.lease_waiters w WHERE w.resource = p_resource AND w.until > clock_timestamp());
+END $$;
+REVOKE ALL ON FUNCTION fence.lease_of(text) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
+GRANT EXECUTE ON FUNCTION fence.lease_of(text) TO fence_gateway, fence_locker;
+
+-- Whether leases can be had: fails as taking one would.
+CREATE OR REPLACE FUNCTION fence.leases_ready() RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM fence.need_source();
+END $$;
+REVOKE ALL ON FUNCTION fence.leases_ready() FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
+GRANT EXECUTE ON FUNCTION fence.leases_ready() TO fence_gateway, fence_locker;

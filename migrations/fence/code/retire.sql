@@ -1,0 +1,120 @@
+-- Retiring: the row of a fence that nobody has used for long is deleted, and every stale token of it is still refused, for ever.
+--
+--   SELECT * FROM fence.retire('30 days');                     -- a transaction of its own; NULL in `last`: all were looked at
+--   SELECT * FROM fence.retire('30 days', 'orders/1999');      -- goes on behind the `last` of the call before
+--
+-- What is left is a floor: for each of 4096 buckets of names the greatest token that a retired fence stood at. A resource without
+-- a row has the floor of its bucket for a fence: no token up to it is raised to, and a check refuses it as stale. Who takes
+-- tokens from counters learns of the floor as of a recorded token, and goes above.
+--
+-- Why no stale write passes:
+--  * Only grants that have ended are retired, so their holders are refused already, and whoever raises anew comes with a new token.
+--  * Whoever passed the check under one of its grants has ended: their keys are locked exclusively, or the fence is left alone. Who
+--    locks a key later reads the fence after this COMMIT: no row, or a higher token.
+--  * Raising has the resource's turn, its row in fence.arms, when it reads the floor, and so does retiring until its COMMIT. The
+--    row goes too: who has waited for it finds none, makes one, and reads the floor afterwards (fence.take_turn).
+--  * At REPEATABLE READ a deleted row is still seen; its xmax is not 0, and fence.is_newest fails on it.
+-- docs/model/retire.pml has each of these taken away, and what breaks.
+--
+-- Tokens minted elsewhere can't go above a floor. So fences whose names take unsealed tokens stay, as do unsealed ones. A token
+-- of 2^52 and above would leave little room to all names of its floor, so its fence stays, too.
+-- A COMMIT that is lost in a crash takes row and floor back together, so it need not be durable.
+
+-- What a source of leases may know, to begin above.
+CREATE OR REPLACE VIEW fence.retired AS
+  SELECT f.bucket, f.floor FROM fence.floors f;
+REVOKE ALL ON fence.retired FROM PUBLIC, fence_writer, fence_gateway;
+GRANT SELECT ON fence.retired TO fence_gateway;
+
+-- Which floor a name counts for. SHA-256, because every version of PostgreSQL and every encoding has the same.
+CREATE OR REPLACE FUNCTION fence.bucket_of(p_resource text) RETURNS int LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT get_byte(h, 0) * 16 + get_byte(h, 1) / 16 FROM sha256(convert_to(p_resource, 'UTF8')) h
+$$;
+REVOKE ALL ON FUNCTION fence.bucket_of(text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- What a resource without a row has for its fence; 0: no token was recorded there. Read it with the resource's turn.
+CREATE OR REPLACE FUNCTION fence.floor_of(p_resource text) RETURNS bigint LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT coalesce((SELECT f.floor FROM fence.floors f WHERE f.bucket = fence.bucket_of(p_resource)), 0)
+$$;
+REVOKE ALL ON FUNCTION fence.floor_of(text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- The same for a token that was minted elsewhere.
+CREATE OR REPLACE FUNCTION fence.floor_of_unsealed(p_resource text) RETURNS bigint LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT coalesce((SELECT max(u.floor) FROM fence.unsealed u WHERE fence.fits(p_resource, u.pattern)), fence.floor_of(p_resource))
+$$;
+REVOKE ALL ON FUNCTION fence.floor_of_unsealed(text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- The floor of a new pattern in fence.unsealed.
+CREATE OR REPLACE FUNCTION fence.highest_floor() RETURNS bigint LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  SELECT coalesce(max(f.floor), 0) FROM fence.floors f
+$$;
+REVOKE ALL ON FUNCTION fence.highest_floor() FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Looks at the next p_limit fences behind p_after, in the order of the names' bytes, and retires those that ended more than p_unused
+-- ago. Waits for no writer and no arm: what is in use is left alone. `last` is the last one that was looked at, NULL where
+-- there are no more. Also removes dead places of those who waited for a lease. `unended` names fences that were armed more than p_unused ago and whose grant nobody has ended: acquiring and
+-- releasing their lease ends it, if nobody holds it.
+CREATE OR REPLACE FUNCTION fence.retire(p_unused interval, p_after text DEFAULT '', p_limit integer DEFAULT 200,
+                             OUT last text, OUT retired int, OUT unended text[])
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  before timestamptz := now() - p_unused;
+  patience text := current_setting('lock_timeout');
+  names text[] := '{}';
+  tokens bigint[] := '{}';
+  looked int := 0;
+  c record;
+  f record;
+  fault text := CASE
+    WHEN p_unused IS NULL OR p_unused < '0' THEN 'unused is not a length of time'
+    WHEN p_after IS NULL THEN 'after is missing'
+    WHEN p_limit IS NULL OR p_limit NOT BETWEEN 1 AND 1000 THEN 'limit is not between 1 and 1000'
+  END;
+BEGIN
+  IF fault IS NOT NULL THEN
+    RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  PERFORM fence.need_read_committed();
+  PERFORM set_config('synchronous_commit', 'off', true);
+  -- One retires at a time, so that two can't wait for each other's floors. Who allows unsealed tokens comes before, or reads the floors after.
+  -- fence.arms first, as fence.invalidate_all does. Who keeps unsealed tokens locked is waited for a second; the next call goes on.
+  PERFORM set_config('lock_timeout', '1s', true);
+  LOCK TABLE fence.arms IN ROW SHARE MODE;
+  LOCK TABLE fence.floors IN SHARE ROW EXCLUSIVE MODE;
+  LOCK TABLE fence.unsealed IN SHARE MODE;
+  PERFORM set_config('lock_timeout', patience, true);
+  unended := '{}';
+  FOR c IN SELECT r.resource, r.token, r.seal IS NOT NULL AS sealed, r.armed_at, r.ended_at FROM fence.resources r
+            WHERE r.resource > p_after ORDER BY r.resource LIMIT p_limit LOOP
+    last := c.resource;
+    looked := looked + 1;
+    CONTINUE WHEN NOT c.sealed OR c.token >= 4503599627370496 OR coalesce(c.ended_at, c.armed_at) >= before OR fence.accepts_unsealed(c.resource);
+    IF c.ended_at IS NULL THEN
+      unended := unended || c.resource;
+      CONTINUE;
+    END IF;
+    PERFORM FROM fence.arms a WHERE a.resource = c.resource FOR UPDATE SKIP LOCKED;
+    CONTINUE WHEN NOT FOUND;
+    -- Again, with its turn.
+    SELECT r.token, r.seal, r.undrained, r.ended_at INTO f FROM fence.resources r WHERE r.resource = c.resource;
+    CONTINUE WHEN f.ended_at IS NULL OR f.ended_at >= before OR f.token <> c.token;
+    CONTINUE WHEN EXISTS (SELECT FROM fence.leases l WHERE l.resource = c.resource AND l.ends_at > clock_timestamp());
+    CONTINUE WHEN EXISTS (SELECT FROM unnest(f.undrained || fence.key(c.resource, f.token, f.seal)) k WHERE NOT pg_try_advisory_xact_lock(k));
+    DELETE FROM fence.resources r WHERE r.resource = c.resource;
+    DELETE FROM fence.leases l WHERE l.resource = c.resource;
+    DELETE FROM fence.arms a WHERE a.resource = c.resource;
+    names := names || c.resource;
+    tokens := tokens || f.token;
+  END LOOP;
+  INSERT INTO fence.floors AS o (bucket, floor)
+  SELECT fence.bucket_of(x.r), max(x.token) FROM unnest(names, tokens) x(r, token) GROUP BY 1
+  ON CONFLICT (bucket) DO UPDATE SET floor = excluded.floor WHERE o.floor < excluded.floor;
+  retired := cardinality(names);
+  DELETE FROM fence.lease_waiters w WHERE (w.resource, w.waiter) IN (
+    SELECT d.resource, d.waiter FROM fence.lease_waiters d WHERE d.until < clock_timestamp() - interval '1 min' LIMIT p_limit FOR UPDATE SKIP LOCKED);
+  IF looked < p_limit THEN
+    last := NULL;
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION fence.retire(interval, text, integer) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION fence.retire(interval, text, integer) TO fence_gateway;

@@ -1,0 +1,88 @@
+-- Requests that are repeated. A client whose answer was lost sends its request again, as another attempt with the same invocation
+-- id; so does the gateway to PostgreSQL. An attempt first looks for what an earlier one did, and answers that, also where the grant
+-- is stale or ended by then: "refused" means that nothing was done. The attempts of one request go one by one, for an earlier one
+-- that has passed the check commits although the grant is superseded meanwhile.
+--
+-- What an upload, a deletion, a restoration or a change of tags did is found in its own row. The others leave one in
+-- objects.attempts.
+--
+-- What is answered lasts. An attempt that finds what an earlier one did writes nothing, so its COMMIT waits for no synchronous
+-- standby; and the wait of the earlier one may have been cancelled, as a client's that gives up is. Then what it did is seen here
+-- before the standby has it, and a failover undoes it. So whoever answers by what was found writes something to wait for.
+
+-- Takes the turn among the attempts of one request. Not for a request without an id: nobody knows its attempts. An advisory lock
+-- does, for nobody else knows the id beforehand.
+CREATE OR REPLACE FUNCTION objects.take_turn(p_bucket text, p_key text, p_invocation text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF p_invocation IS NOT NULL THEN
+    PERFORM pg_advisory_xact_lock(hashtextextended(p_invocation, hashtextextended(p_key, hashtextextended(p_bucket, 0))));
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION objects.take_turn(text, text, text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Called where an answer is given by what an earlier attempt did; see the top.
+CREATE OR REPLACE FUNCTION objects.answer_lasts() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM pg_logical_emit_message(true, 'fencegate', '');
+END $$;
+REVOKE ALL ON FUNCTION objects.answer_lasts() FROM PUBLIC, fence_writer, fence_gateway;
+
+-- What became of an earlier attempt to make a version: NULLs where there was none that took effect.
+CREATE OR REPLACE FUNCTION objects.earlier_attempt(p_bucket text, p_key text, p_version uuid, p_invocation text) RETURNS objects.versions
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  done objects.versions;
+BEGIN
+  SELECT v.* INTO done FROM objects.versions v WHERE v.id = p_version;
+  IF NOT FOUND AND p_invocation IS NOT NULL THEN
+    SELECT v.* INTO done FROM objects.versions v WHERE v.bucket = p_bucket AND v.key = p_key AND v.invocation_id = p_invocation;
+  END IF;
+  IF FOUND THEN
+    PERFORM objects.answer_lasts();
+  END IF;
+  RETURN done;
+END $$;
+REVOKE ALL ON FUNCTION objects.earlier_attempt(text, text, uuid, text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- What an earlier attempt of something else answered; NULL where there was none that took effect.
+CREATE OR REPLACE FUNCTION objects.earlier_answer(p_bucket text, p_key text, p_invocation text, p_what text) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  found jsonb := (SELECT a.answer FROM objects.attempts a
+                   WHERE a.bucket = p_bucket AND a.key = p_key AND a.invocation_id = p_invocation AND a.what = p_what);
+BEGIN
+  IF found IS NOT NULL THEN
+    PERFORM objects.answer_lasts();
+  END IF;
+  RETURN found;
+END $$;
+REVOKE ALL ON FUNCTION objects.earlier_answer(text, text, text, text) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Notes what an attempt did, in its transaction.
+CREATE OR REPLACE FUNCTION objects.note_answer(p_bucket text, p_key text, p_invocation text, p_what text, p_answer jsonb) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  IF p_invocation IS NOT NULL THEN
+    INSERT INTO objects.attempts (bucket, key, invocation_id, what, answer) VALUES (p_bucket, p_key, p_invocation, p_what, p_answer);
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION objects.note_answer(text, text, text, text, jsonb) FROM PUBLIC, fence_writer, fence_gateway;
+
+-- Whether an earlier attempt of a request took effect, for a gateway that has found a reason to refuse it: the version that it
+-- made, NULL where it made none. p_what asks for something else than a version.
+CREATE OR REPLACE FUNCTION objects.was_done(p_bucket text, p_key text, p_invocation text, p_what text, OUT done boolean, OUT version uuid)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  PERFORM objects.begin_change();
+  PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
+  IF p_what IS NULL THEN
+    version := (objects.earlier_attempt(p_bucket, p_key, NULL, p_invocation)).id;
+    done := version IS NOT NULL;
+  ELSE
+    done := objects.earlier_answer(p_bucket, p_key, p_invocation, p_what) IS NOT NULL;
+  END IF;
+END $$;
+REVOKE ALL ON FUNCTION objects.was_done(text, text, text, text) FROM PUBLIC, fence_writer, fence_gateway;
+GRANT EXECUTE ON FUNCTION objects.was_done(text, text, text, text) TO fence_gateway;
