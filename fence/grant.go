@@ -205,6 +205,11 @@ type Arming struct {
 	Token    Token
 	SealHash []byte // SHA-256 of the new grant's seal; nil arms unsealed
 	Holder   string // for people: who holds the lease
+
+	// NonceHash is [NonceHash] of the process run that asks. Arming is refused with a
+	// [*SpentError] where this nonce has held the resource and another has armed since, or
+	// an operator revoked. nil: nobody is refused.
+	NonceHash []byte
 }
 
 // MaxHolderBytes bounds [Arming.Holder], which keeps a fence's row small: HOT
@@ -222,6 +227,8 @@ func (a Arming) Validate() error {
 		return &InvalidError{Field: "token", Reason: "is not positive"}
 	case a.SealHash != nil && len(a.SealHash) != sha256.Size:
 		return &InvalidError{Field: "seal hash", Reason: fmt.Sprintf("is %d bytes long; a SHA-256 has %d", len(a.SealHash), sha256.Size)}
+	case a.NonceHash != nil && len(a.NonceHash) != sha256.Size:
+		return &InvalidError{Field: "nonce hash", Reason: fmt.Sprintf("is %d bytes long; a SHA-256 has %d", len(a.NonceHash), sha256.Size)}
 	case len(a.Holder) > MaxHolderBytes:
 		return &InvalidError{Field: "holder", Reason: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(a.Holder), MaxHolderBytes)}
 	case !utf8.ValidString(a.Holder) || strings.IndexByte(a.Holder, 0) >= 0:

@@ -25,8 +25,8 @@ func (e *UnknownError) Error() string { return fmt.Sprintf("%v: %v", ErrUnknown,
 func (e *UnknownError) Unwrap() []error { return []error{ErrUnknown, e.Err} }
 
 // Refusal is the error with the facts of a refusal by PostgreSQL's fence: a
-// [*StaleError], [*NoGrantError], [*NeverIssuedError], [*WrongResourceError] or
-// [*UndrainedError], by its SQLSTATE and its DETAIL. nil: the SQLSTATE is none of
+// [*StaleError], [*NoGrantError], [*NeverIssuedError], [*WrongResourceError],
+// [*UndrainedError] or [*SpentError], by its SQLSTATE and its DETAIL. nil: the SQLSTATE is none of
 // the fence's. A DETAIL that can't be read, as behind a server that hides it,
 // leaves the facts empty.
 func Refusal(sqlState, detail string) error {
@@ -53,6 +53,8 @@ func Refusal(sqlState, detail string) error {
 		return &WrongResourceError{Resource: d.Resource, Needed: d.Needed}
 	case "ZF005":
 		return &UndrainedError{Resource: d.Resource, Token: recorded, Detail: d.HeldBy}
+	case "ZF006":
+		return &SpentError{Resource: d.Resource, Armed: presented, Recorded: recorded}
 	}
 	return nil
 }

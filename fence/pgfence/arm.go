@@ -15,16 +15,20 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/internal/core"
+	"github.com/fencegate/fencegate/internal/groups"
 )
 
 // Arm raises the fence of a resource to a new token and drains the transactions
 // that passed the check under an older one: in one round trip, unless there are
-// such transactions. They get the grace; then their sessions are ended.
+// such transactions. They get the grace; then their sessions are ended. Calls that
+// come while others are on their way go together, in one transaction; those that
+// have something to wait for wait alone.
 //
 // It is idempotent by token and seal hash, so it asks once more, on a connection
 // that answers, when an answer was lost. The outcomes:
 //   - nil: the fence holds exactly this grant, and no older one can commit any more.
 //   - [*fence.NotRaisedError]: the recorded token is not lower; nothing was changed.
+//   - [*fence.SpentError]: the nonce has held the resource before somebody else; nothing was changed.
 //   - [*fence.UndrainedError]: raised, but the new holder must not start yet; or, where its Token is 0, not raised, because
 //     a writer that raised the fence by an unsealed token has not ended. Arming the same grant again tries again.
 //   - joined with [fence.ErrUnknown]: it may be raised; or, with [ErrUnreplicated], it is, and a failover may undo that. Arming
@@ -34,6 +38,42 @@ func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 	if err := a.Validate(); err != nil {
 		return err
 	}
+	err := f.armInGroup(ctx, a)
+	if errors.Is(err, fence.ErrNotRaised) {
+		f.learnFloors(ctx)
+	}
+	return err
+}
+
+// armInGroup arms together with others, where nothing has to be waited for.
+func (f *Fence) armInGroup(ctx context.Context, a fence.Arming) error {
+	if a.NonceHash != nil {
+		return f.armAlone(ctx, a)
+	}
+	got, err := f.armings.Do(ctx, a)
+	switch {
+	case err != nil:
+		return fmt.Errorf("arm %q to %d: %w", a.Resource, a.Token, err)
+	case got.Done:
+		return got.Err
+	}
+	err = f.armAlone(ctx, a)
+	if got.Lost && !settles(err) {
+		err = fmt.Errorf("%w: %w", fence.ErrUnknown, err)
+	}
+	return err
+}
+
+// settles reports whether what came of arming once more also says what came of the
+// time before, whose answer was lost.
+func settles(err error) bool {
+	var undrained *fence.UndrainedError
+	return err == nil || errors.Is(err, fence.ErrUnknown) || errors.Is(err, fence.ErrNotRaised) || errors.As(err, &undrained) && undrained.Token != 0
+}
+
+// armAlone raises, and drains after that commit, waiting for writers and for others
+// that raise.
+func (f *Fence) armAlone(ctx context.Context, a fence.Arming) error {
 	conn, err := f.pool.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("arm %q: %w", a.Resource, err)
@@ -41,6 +81,55 @@ func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 	return f.twice(ctx, conn, fmt.Sprintf("arm %q to %d", a.Resource, a.Token), func(conn *pgxpool.Conn) (answered bool, err error) {
 		return f.armHearing(ctx, conn, a)
 	})
+}
+
+// armGroup arms those that have nothing to wait for, in one transaction.
+func (f *Fence) armGroup(ctx context.Context, all []fence.Arming) []groups.Settled {
+	conn, err := f.pool.Acquire(ctx)
+	if err != nil {
+		return groups.Unsettled(len(all), false)
+	}
+	defer conn.Release()
+	heard, err := listen(ctx, conn.Conn())
+	if err != nil {
+		return groups.Unsettled(len(all), false)
+	}
+	armed, err := armOn(ctx, conn, all)
+	if err != nil || len(armed) != len(all) {
+		return groups.Unsettled(len(all), err == nil || !ended(err))
+	}
+	answers := make([]groups.Settled, len(all))
+	for i, a := range all {
+		if armed[i] {
+			answers[i] = groups.Settled{Done: true, Err: heard.orUnknown(fmt.Sprintf("arm %q to %d", a.Resource, a.Token))}
+		}
+	}
+	return answers
+}
+
+// armOn arms on one connection, and reports which.
+func armOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Arming) (armed []bool, err error) {
+	mode := conn.Conn().Config().DefaultQueryExecMode
+	if mode == pgx.QueryExecModeSimpleProtocol {
+		mode = pgx.QueryExecModeExec // which keeps the hashes out of the statement's text
+	}
+	if len(all) == 1 { // the same for less
+		a := all[0]
+		armed = make([]bool, 1)
+		return armed, conn.QueryRow(ctx, core.SQLArm, mode, a.Resource, int64(a.Token), a.SealHash, a.Holder, 0).Scan(&armed[0])
+	}
+	resources, tokens, hashes, holders := columns(all)
+	err = conn.QueryRow(ctx, core.SQLArmGroup, mode, resources, tokens, hashes, holders).Scan(&armed)
+	return armed, err
+}
+
+// columns are the parts of several armings, as PostgreSQL takes them.
+func columns(all []fence.Arming) (resources []string, tokens []int64, hashes [][]byte, holders []string) {
+	for _, a := range all {
+		resources, tokens = append(resources, a.Resource), append(tokens, int64(a.Token))
+		hashes, holders = append(hashes, a.SealHash), append(holders, a.Holder)
+	}
+	return resources, tokens, hashes, holders
 }
 
 // twice arms on a connection, and gives it back; where it is lost, once more on one
@@ -75,35 +164,17 @@ func (f *Fence) acquireAnswering(ctx context.Context) (*pgxpool.Conn, error) {
 	return nil, errors.New("no connection answers")
 }
 
-// armHearing is armOn where a standby may be synchronous. Arming again waits for
-// it again, because every raise writes, also one that changes nothing.
+// armHearing is raiseAndDrainOn where a standby may be synchronous. Arming again waits
+// for it again, because every raise writes, also one that changes nothing.
 func (f *Fence) armHearing(ctx context.Context, conn *pgxpool.Conn, a fence.Arming) (answered bool, err error) {
 	heard, err := listen(ctx, conn.Conn())
 	if err != nil {
 		return ended(err) || errors.Is(err, ErrDeaf), fmt.Errorf("arm %q: %w", a.Resource, err)
 	}
-	if answered, err = f.armOn(ctx, conn, a); err != nil {
+	if answered, err = f.raiseAndDrainOn(ctx, conn, a); err != nil {
 		return answered, err
 	}
 	return answered, heard.orUnknown(fmt.Sprintf("arm %q to %d", a.Resource, a.Token))
-}
-
-// armOn arms in one transaction, where no writer of the superseded grant is in
-// flight; else it raises first and drains after that commit. answered = false:
-// the connection was lost, so err says why and not what became of it.
-func (f *Fence) armOn(ctx context.Context, conn *pgxpool.Conn, a fence.Arming) (answered bool, err error) {
-	mode := conn.Conn().Config().DefaultQueryExecMode
-	if mode == pgx.QueryExecModeSimpleProtocol {
-		mode = pgx.QueryExecModeExec // which keeps the hash out of the statement's text
-	}
-	var armed bool
-	if err := conn.QueryRow(ctx, core.SQLArm, mode, a.Resource, int64(a.Token), a.SealHash, a.Holder, f.patience.LimitWithin(ctx).Microseconds()).Scan(&armed); err != nil {
-		return ended(err), fmt.Errorf("arm %q to %d: %w", a.Resource, a.Token, Translate(err))
-	}
-	if armed {
-		return true, nil
-	}
-	return f.raiseAndDrainOn(ctx, conn, a)
 }
 
 // raiseAndDrainOn raises and drains on one connection, in one round trip of two
@@ -113,8 +184,14 @@ func (f *Fence) raiseAndDrainOn(ctx context.Context, conn *pgxpool.Conn, a fence
 	defer func() { _ = p.Close() }() // a broken connection's error was returned already
 	grant := [][]byte{[]byte(a.Resource), []byte(a.Token.String()), a.SealHash}
 
-	p.SendQueryParams(core.SQLRaise, append(grant[:3:3], []byte(a.Holder), micros(f.patience.LimitWithin(ctx))),
-		[]uint32{pgtype.TextOID, pgtype.Int8OID, pgtype.ByteaOID, pgtype.TextOID, pgtype.Int8OID}, []int16{0, 0, 1, 0, 0}, resultFormats)
+	limit := micros(f.patience.LimitWithin(ctx))
+	if a.NonceHash == nil {
+		p.SendQueryParams(core.SQLRaise, append(grant[:3:3], []byte(a.Holder), limit),
+			[]uint32{pgtype.TextOID, pgtype.Int8OID, pgtype.ByteaOID, pgtype.TextOID, pgtype.Int8OID}, []int16{0, 0, 1, 0, 0}, resultFormats)
+	} else {
+		p.SendQueryParams(core.SQLRaiseOnce, append(grant[:3:3], []byte(a.Holder), a.NonceHash, limit),
+			[]uint32{pgtype.TextOID, pgtype.Int8OID, pgtype.ByteaOID, pgtype.TextOID, pgtype.ByteaOID, pgtype.Int8OID}, []int16{0, 0, 1, 0, 1, 0}, resultFormats)
+	}
 	p.SendPipelineSync() // draining must begin after this commit
 	p.SendQueryParams(core.SQLDrain, append(grant[:3:3], micros(f.patience.Grace), micros(f.patience.LimitWithin(ctx))),
 		[]uint32{pgtype.TextOID, pgtype.Int8OID, pgtype.ByteaOID, pgtype.Int8OID, pgtype.Int8OID}, []int16{0, 0, 1, 0, 0}, resultFormats)

@@ -1,6 +1,7 @@
 package pgfence_test
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,15 +14,20 @@ import (
 
 // Arming at once replaces draining by a lock that is held until the COMMIT is through.
 
+const (
+	sqlArm        = `SELECT fence.arm($1, $2, $3, '')`
+	sqlArmInGroup = `SELECT (fence.arm_group(ARRAY['beside', $1], ARRAY[$2::bigint, $2], ARRAY[$3::bytea, $3], ARRAY['', '']))[2]`
+)
+
 // armInto begins to arm at once: in a transaction that is not committed yet.
-func armInto(t *testing.T, w world, token fence.Token) pgx.Tx {
+func armInto(t *testing.T, w world, sql string, token fence.Token) pgx.Tx {
 	t.Helper()
 	tx, err := w.admin.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	var armed bool
-	if err := tx.QueryRow(t.Context(), `SELECT fence.arm($1, $2, $3, '')`, orders, int64(token), fence.NewSeal().Hash()).Scan(&armed); err != nil || !armed {
+	if err := tx.QueryRow(t.Context(), sql, orders, int64(token), fence.NewSeal().Hash()).Scan(&armed); err != nil || !armed {
 		t.Fatalf("not armed at once: %v", err)
 	}
 	return tx
@@ -45,8 +51,28 @@ func writesDuring(t *testing.T, w world, level pgx.TxIsoLevel, g fence.Grant, en
 
 // startedDuringArm: the writer begins when the row is changed and the COMMIT is not through.
 func startedDuringArm(t *testing.T, w world, level pgx.TxIsoLevel) (landedLate bool) {
+	return startedDuring(t, w, sqlArm, level)
+}
+
+func startedDuringGroup(t *testing.T, w world, level pgx.TxIsoLevel) (landedLate bool) {
+	return startedDuring(t, w, sqlArmInGroup, level)
+}
+
+// stoppedBeforeGroup: the writer has passed the check when a group arms. What a group leaves is armed alone.
+func stoppedBeforeGroup(t *testing.T, w world, level pgx.TxIsoLevel) (landedLate bool) {
+	tx := paused(t, w, level, w.acquire(t, orders, 34))
+	seal := fence.NewSeal()
+	if !value[bool](t, w, sqlArmInGroup, orders, 35, seal.Hash()) {
+		if err := w.fence.Arm(t.Context(), fence.Arming{Resource: orders, Token: 35, SealHash: seal.Hash()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return tx.Commit(t.Context()) == nil
+}
+
+func startedDuring(t *testing.T, w world, sql string, level pgx.TxIsoLevel) (landedLate bool) {
 	g := w.acquire(t, orders, 34)
-	arming := armInto(t, w, 35)
+	arming := armInto(t, w, sql, 35)
 	tx, err := writesDuring(t, w, level, g, func() {
 		if err := arming.Commit(t.Context()); err != nil {
 			t.Error(err)
@@ -61,15 +87,24 @@ func TestNoWriterPassesDuringAnArmAtOnce(t *testing.T) {
 	const key = `fence.key(f.resource, f.token, f.seal)`
 	without := strings.NewReplacer(take, `true`)
 	early := strings.NewReplacer(take, `pg_catalog.pg_try_advisory_lock(`+key+`) AND pg_catalog.pg_advisory_unlock(`+key+`)`)
+	const takeInGroup = `pg_try_advisory_xact_lock(fence.key(f.resource, f.token, f.seal))`
+	withoutInGroup := strings.NewReplacer(takeInGroup, `true`)
+	earlyInGroup := strings.NewReplacer(takeInGroup, `pg_try_advisory_lock(`+key+`) AND pg_advisory_unlock(`+key+`)`)
 	cases := []struct {
 		name   string
 		mutant *strings.Replacer // nil: the real one
 		run    schedule
+		in     string // which function the mutant is of; "": fence.arm
 	}{
-		{"started during arm", nil, startedDuringArm},
-		{"started during arm/mutant without the key", without, startedDuringArm},
-		{"started during arm/mutant that gives the key back early", early, startedDuringArm},
-		{"stopped before COMMIT/mutant without the key", without, stoppedBeforeCommit},
+		{"started during arm", nil, startedDuringArm, ""},
+		{"started during arm/mutant without the key", without, startedDuringArm, ""},
+		{"started during arm/mutant that gives the key back early", early, startedDuringArm, ""},
+		{"stopped before COMMIT/mutant without the key", without, stoppedBeforeCommit, ""},
+		{"started during a group", nil, startedDuringGroup, ""},
+		{"started during a group/mutant without the key", withoutInGroup, startedDuringGroup, "fence.arm_group"},
+		{"started during a group/mutant that gives the key back early", earlyInGroup, startedDuringGroup, "fence.arm_group"},
+		{"stopped before a group", nil, stoppedBeforeGroup, ""},
+		{"stopped before a group/mutant without the key", withoutInGroup, stoppedBeforeGroup, "fence.arm_group"},
 	}
 	for _, level := range levels {
 		for _, c := range cases {
@@ -77,10 +112,11 @@ func TestNoWriterPassesDuringAnArmAtOnce(t *testing.T) {
 				t.Parallel()
 				w := setup(t)
 				if c.mutant != nil {
-					definition := value[string](t, w, `SELECT pg_get_functiondef('fence.arm'::regproc)`)
+					name := cmp.Or(c.in, "fence.arm")
+					definition := value[string](t, w, `SELECT pg_get_functiondef($1::regproc)`, name)
 					mutated := c.mutant.Replace(definition)
 					if mutated == definition {
-						t.Fatalf("fence.arm does not have %q", take)
+						t.Fatalf("%s does not take the key as it did", name)
 					}
 					w.exec(t, mutated)
 				}
@@ -99,7 +135,7 @@ func TestAWriterGoesOnWhenAnArmAtOnceIsAbandoned(t *testing.T) {
 			t.Parallel()
 			w := setup(t)
 			g := w.acquire(t, orders, 34)
-			arming := armInto(t, w, 35)
+			arming := armInto(t, w, sqlArm, 35)
 			tx, err := writesDuring(t, w, level, g, func() {
 				if err := arming.Rollback(t.Context()); err != nil {
 					t.Error(err)

@@ -190,3 +190,51 @@ func TestArmCommitsDurablyWhateverTheSessionChose(t *testing.T) {
 		}
 	}
 }
+
+// A cliff: under a snapshot that somebody keeps, no older version of a fence's row can be removed, and each search met all of them. Pages, unlike
+// time, are the same on a busy machine.
+func TestArmingUnderALongSnapshotMeetsTheNewestVersionFirst(t *testing.T) {
+	t.Parallel()
+	for name, arm := range map[string]string{
+		"by itself":  `SELECT fence.arm($1, $2, sha256($3), '')`,
+		"in a group": `SELECT (fence.arm_group(ARRAY[$1], ARRAY[$2::bigint], ARRAY[sha256($3)], ARRAY['']))[1]`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			armUnderALongSnapshot(t, arm)
+		})
+	}
+}
+
+func armUnderALongSnapshot(t *testing.T, arm string) {
+	w := setup(t)
+	w.acquire(t, orders, 1)
+	const fetched = `SELECT pg_stat_get_xact_blocks_fetched('fence.resources'::regclass)::int`
+	pages := func(token int) int { // of an arming
+		t.Helper()
+		tx, err := w.admin.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var before, after int
+		var armed bool
+		if err := errors.Join(tx.QueryRow(t.Context(), fetched).Scan(&before),
+			tx.QueryRow(t.Context(), arm, orders, token, fmt.Append(nil, token)).Scan(&armed),
+			tx.QueryRow(t.Context(), fetched).Scan(&after), tx.Commit(t.Context())); err != nil || !armed {
+			t.Fatalf("armed %v: %v", armed, err)
+		}
+		return after - before
+	}
+	first := pages(2)
+	keeper := begin(t, connect(t, w.pg.URL), pgx.RepeatableRead, fence.Grant{Resource: "none", Token: 1, Seal: fence.NewSeal()})
+	if _, err := keeper.Exec(t.Context(), `SELECT count(*) FROM fence.resources`); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(t, `DO $$ BEGIN FOR i IN 3..1500 LOOP PERFORM fence.arm('orders/1001', i, sha256(i::text::bytea), ''); COMMIT; END LOOP; END $$`)
+	if last := pages(1501); last > 2*first+4 || first == 0 {
+		t.Errorf("the first arming fetched %d pages, after 1,500 of them it took %d", first, last)
+	}
+	if n := value[int](t, w, `SELECT pg_relation_size('fence.resources') / 8192`); n < 15 {
+		t.Errorf("the test proves nothing: the fence's versions take %d pages", n)
+	}
+}

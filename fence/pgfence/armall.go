@@ -36,6 +36,9 @@ func (f *Fence) ArmAll(ctx context.Context, all []fence.Arming) error {
 		if i > 0 && all[i-1].Resource == a.Resource {
 			return &fence.InvalidError{Field: "resources", Reason: "name one resource twice"}
 		}
+		if a.NonceHash != nil {
+			return &fence.InvalidError{Field: "nonce hash", Reason: "is for arming one resource"}
+		}
 	}
 	conn, err := f.pool.Acquire(ctx)
 	if err != nil {
@@ -53,11 +56,7 @@ func (f *Fence) armAllOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Ar
 	if err != nil {
 		return ended(err) || errors.Is(err, ErrDeaf), fmt.Errorf("arm %s: %w", core.NamedArmings(all), err)
 	}
-	resources, holders := make([]string, len(all)), make([]string, len(all))
-	tokens, hashes := make([]int64, len(all)), make([][]byte, len(all))
-	for i, a := range all {
-		resources[i], tokens[i], hashes[i], holders[i] = a.Resource, int64(a.Token), a.SealHash, a.Holder
-	}
+	resources, tokens, hashes, holders := columns(all)
 	none := func(err error) error {
 		return fmt.Errorf("raise the fences of %s: %w", core.NamedArmings(all), Translate(err))
 	}

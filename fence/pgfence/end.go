@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,13 +11,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/internal/core"
-)
-
-const (
-	// maxEndings bounds a group: each takes a row lock in PostgreSQL.
-	maxEndings = 64
-	// groupTimeout bounds a group, whose callers have bounds of their own.
-	groupTimeout = 2 * time.Second
+	"github.com/fencegate/fencegate/internal/groups"
 )
 
 // End ends a grant, so that each check refuses it from then on: the first step of
@@ -39,118 +31,56 @@ func (f *Fence) End(ctx context.Context, e fence.Ending) error {
 	if err := e.Validate(); err != nil {
 		return err
 	}
-	one := &ending{Ending: e, answer: make(chan error, 1)}
-	if f.endings.add(one) {
-		go f.runEndings() //nolint:gosec // it serves whoever queues meanwhile, and goes on when this caller's context ends
+	got, err := f.endings.Do(ctx, e)
+	switch {
+	case err != nil:
+		return fmt.Errorf("end %s: %w", named(e), err)
+	case got.Done:
+		return got.Err
 	}
-	select {
-	case err := <-one.answer:
-		if errors.Is(err, fence.ErrNotEnded) {
-			return f.endPatiently(ctx, e)
-		}
-		return err
-	case <-ctx.Done():
-		one.left.Store(true)
-		return fmt.Errorf("end %s: %w: %w", named(e), fence.ErrUnknown, context.Cause(ctx))
+	err = f.endAlone(ctx, e)
+	if got.Lost && err != nil && !errors.Is(err, fence.ErrUnknown) && !errors.Is(err, fence.ErrStale) {
+		err = fmt.Errorf("%w: %w", fence.ErrUnknown, err)
 	}
+	return err
 }
 
 // named names a grant as [fence.Grant] does.
 func named(e fence.Ending) string { return fence.Grant{Resource: e.Resource, Token: e.Token}.String() }
 
-// ending is one grant that is to end.
-type ending struct {
-	fence.Ending
-
-	answer chan error  // holds one
-	left   atomic.Bool // its caller waits no more
-}
-
-// endings are the grants that wait for the group before them.
-type endings struct {
-	mu      sync.Mutex
-	waiting []*ending
-	running bool
-}
-
-// add reports whether the caller has to start a run.
-func (q *endings) add(one *ending) (first bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.waiting = append(q.waiting, one)
-	first = !q.running
-	q.running = true
-	return first
-}
-
-// next takes the next group of those whose callers wait; where there is none the run is
-// over.
-func (q *endings) next() (group []*ending) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	taken := 0
-	for _, one := range q.waiting {
-		if len(group) == maxEndings {
-			break
-		}
-		if taken++; !one.left.Load() {
-			group = append(group, one)
-		}
+// endGroup ends grants in one transaction. Nothing in it waits for a fence that
+// another is changing.
+func (f *Fence) endGroup(ctx context.Context, all []fence.Ending) []groups.Settled {
+	conn, err := f.pool.Acquire(ctx)
+	if err != nil {
+		return groups.Unsettled(len(all), false)
 	}
-	q.waiting = append([]*ending(nil), q.waiting[taken:]...)
-	q.running = len(group) > 0
-	return group
+	defer conn.Release()
+	errs := make([]error, len(all))
+	if answered, err := endOn(ctx, conn, all, 0, errs); err != nil {
+		return groups.Unsettled(len(all), !answered)
+	}
+	answers := make([]groups.Settled, len(all))
+	for i, err := range errs {
+		answers[i] = groups.Settled{Done: !errors.Is(err, fence.ErrNotEnded), Err: err}
+	}
+	return answers
 }
 
-// runEndings ends group after group until nobody waits.
-func (f *Fence) runEndings() {
-	for group := f.endings.next(); len(group) > 0; group = f.endings.next() {
-		ctx, cancel := context.WithTimeout(context.Background(), groupTimeout)
-		f.endGroup(ctx, group)
-		cancel()
+// endAlone ends one grant, once those who are changing its fence have ended.
+func (f *Fence) endAlone(ctx context.Context, e fence.Ending) error {
+	conn, err := f.pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("end %s: %w", named(e), err)
 	}
-}
-
-// endGroup ends a group in one transaction and answers each caller. Nothing in it
-// waits for a fence that another is changing.
-func (f *Fence) endGroup(ctx context.Context, group []*ending) {
-	all := make([]fence.Ending, len(group))
-	for i, one := range group {
-		all[i] = one.Ending
-	}
-	errs := make([]error, len(group))
-	what := fmt.Sprintf("end %s", named(all[0]))
-	if len(all) > 1 {
-		what += fmt.Sprintf(" and %d more", len(all)-1)
-	}
-	err := f.onOne(ctx, what, func(conn *pgxpool.Conn) (bool, error) { return endOn(ctx, conn, all, 0, errs) })
-	for i, one := range group {
-		if err != nil {
-			errs[i] = err
-		}
-		one.answer <- errs[i]
-	}
-}
-
-// endPatiently ends one grant whose fence another is changing, once that is over.
-func (f *Fence) endPatiently(ctx context.Context, e fence.Ending) error {
 	errs := make([]error, 1)
-	err := f.onOne(ctx, "end "+named(e), func(conn *pgxpool.Conn) (bool, error) {
+	err = f.twice(ctx, conn, "end "+named(e), func(conn *pgxpool.Conn) (bool, error) {
 		return endOn(ctx, conn, []fence.Ending{e}, f.patience.LimitWithin(ctx), errs)
 	})
 	if err != nil {
 		return err
 	}
 	return errs[0]
-}
-
-// onOne does it on a connection, and where that is lost once more on another.
-func (f *Fence) onOne(ctx context.Context, what string, do func(*pgxpool.Conn) (answered bool, err error)) error {
-	conn, err := f.pool.Acquire(ctx)
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	return f.twice(ctx, conn, what, do)
 }
 
 // endOn asks on one connection, and puts each grant's outcome into errs. answered =

@@ -43,9 +43,7 @@ func TestEndsGoInGroups(t *testing.T) {
 		end(i, ending(grants[i]))
 	}
 	end(n, fence.Ending{Resource: grants[5].Resource, Token: 1}) // the same once more
-	for deadline := time.Now().Add(20 * time.Second); pgfence.WaitingEnds(w.fence) < n && time.Now().Before(deadline); {
-		w.waitFor(t, "time passes", `SELECT pg_sleep(0.002) IS NOT NULL`)
-	}
+	w.queued(t, w.fence, n)
 	if err := block.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -127,12 +125,20 @@ func TestACallerLeavesAnEndThatTakesLong(t *testing.T) {
 	if _, err := block.Exec(t.Context(), `LOCK TABLE fence.arms IN EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}
-	for range 3 { // the second and third never leave this process
+	unknown := 0 // others left before they were sent, as on a busy machine
+	for tries := 0; unknown < 3 && tries < 100; tries++ {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		if err := w.fence.End(ctx, ending(g)); !errors.Is(err, fence.ErrUnknown) || !errors.Is(err, context.DeadlineExceeded) {
+		err := w.fence.End(ctx, ending(g))
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
-		cancel()
+		if errors.Is(err, fence.ErrUnknown) {
+			unknown++
+		}
+	}
+	if unknown < 3 {
+		t.Errorf("%d of 100 were unknown", unknown)
 	}
 	if err := block.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

@@ -11,14 +11,17 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/internal/core"
+	"github.com/fencegate/fencegate/internal/groups"
 )
 
 // Fence arms and inspects the fences of one database. It is safe for concurrent
-// use and keeps no state but the pool's, and the grants that are to end now.
+// use and keeps no state but the pool's, and the grants that are being armed or ended now.
 type Fence struct {
 	pool     *pgxpool.Pool
 	patience core.Patience
-	endings  endings
+	armings  groups.Groups[fence.Arming]
+	endings  groups.Groups[fence.Ending]
+	floors   floors
 }
 
 // Option is a choice for [New].
@@ -42,6 +45,8 @@ func New(pool *pgxpool.Pool, opts ...Option) *Fence {
 		panic("pgfence.New: the pool is nil")
 	}
 	f := &Fence{pool: pool, patience: core.DefaultPatience}
+	f.armings = groups.Groups[fence.Arming]{Settle: f.armGroup, Key: func(a fence.Arming) string { return a.Resource }, Timeout: groups.Timeout, Pace: groups.Pace}
+	f.endings = groups.Groups[fence.Ending]{Settle: f.endGroup, Key: func(e fence.Ending) string { return e.Resource }, Timeout: groups.Timeout, Pace: groups.Pace}
 	for _, opt := range opts {
 		opt(f)
 	}

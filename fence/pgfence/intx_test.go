@@ -290,8 +290,12 @@ func TestArmAsksAgainWhenTheAnswerWasLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	line.lose.Store(1)
-	if err := f.Arm(t.Context(), fence.Arming{Resource: orders, Token: 34, SealHash: fence.NewSeal().Hash()}); err != nil {
+	first := fence.Arming{Resource: orders, Token: 34, SealHash: fence.NewSeal().Hash()}
+	if err := f.Arm(t.Context(), first); err != nil {
 		t.Errorf("one answer lost: %v", err)
+	}
+	if err := f.Arm(t.Context(), first); err != nil { // from here on the statement is prepared: an answer to it is to one that was carried out
+		t.Errorf("once more: %v", err)
 	}
 	line.lose.Store(1000)
 	err := f.Arm(t.Context(), fence.Arming{Resource: orders, Token: 35, SealHash: fence.NewSeal().Hash()})

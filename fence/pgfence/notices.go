@@ -99,6 +99,13 @@ func (h hearing) orUnknown(doing string) error {
 	return nil
 }
 
+// HearCommit begins to hear whether the wait of a COMMIT on this connection for a synchronous standby is cancelled. Ask heard
+// after the COMMIT: nil, or an error joined with [fence.ErrUnknown]. [ErrDeaf]: the connection would not hear it.
+func HearCommit(ctx context.Context, conn *pgx.Conn) (heard func(doing string) error, err error) {
+	h, err := listen(ctx, conn)
+	return h.orUnknown, err
+}
+
 const asyncKey = "fencegate.async"
 
 // listen begins to hear. A deaf connection is asked once whether that matters.

@@ -176,7 +176,8 @@ func TestNoWriteLandsAfterArmReturned(t *testing.T) {
 
 // race lets writers at every level run against arms, and returns how many
 // writes landed after the arm that superseded them had returned.
-func race(t *testing.T, w world, arms, writers int) (late int) {
+// Others arm resources of their own beside, so that the arms go in groups.
+func race(t *testing.T, w world, arms, writers, beside int) (late int) {
 	t.Helper()
 	var current atomic.Pointer[fence.Grant]
 	g := w.acquire(t, orders, 1)
@@ -190,6 +191,17 @@ func race(t *testing.T, w world, arms, writers int) (late int) {
 			for ctx.Err() == nil {
 				if writeSlowly(ctx, w, level, *current.Load(), i) == nil {
 					landed.Add(1)
+				}
+			}
+		})
+	}
+
+	for i := range beside {
+		wg.Go(func() {
+			for token := fence.Token(1); ctx.Err() == nil; token++ {
+				a := fence.Arming{Resource: fmt.Sprintf("beside/%d", i), Token: token, SealHash: fence.NewSeal().Hash()}
+				if err := w.fence.Arm(ctx, a); err != nil && ctx.Err() == nil {
+					t.Error(err)
 				}
 			}
 		})
@@ -241,10 +253,28 @@ func TestRacesBetweenArmsAndWriters(t *testing.T) {
 	t.Parallel()
 	const arms, writers = 200, 9
 	w := setup(t, pgfence.WithGrace(5*time.Millisecond))
-	if late := race(t, w, arms, writers); late > 0 {
+	if late := race(t, w, arms, writers, 0); late > 0 {
 		t.Errorf("%d writes landed after arm had returned", late)
 	}
 	t.Logf("%d arms against %d writers; %d rows landed in time", arms, writers, rows(t, w))
+}
+
+func TestRacesBetweenGroupsAndWriters(t *testing.T) {
+	t.Parallel()
+	const arms, writers, beside = 200, 9, 6
+	w := setup(t, pgfence.WithGrace(5*time.Millisecond))
+	if late := race(t, w, arms, writers, beside); late > 0 {
+		t.Errorf("%d writes landed after arm had returned", late)
+	}
+}
+
+func TestTheRaceCatchesAGroupWithoutTheKey(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	mutateFunction(t, w, "fence.arm_group", `pg_try_advisory_xact_lock(fence.key(f.resource, f.token, f.seal))`, `true`)
+	if late := race(t, w, 60, 9, 6); late == 0 {
+		t.Error("60 arms did not catch it")
+	}
 }
 
 func TestTheRaceCatchesMutants(t *testing.T) {
@@ -254,7 +284,7 @@ func TestTheRaceCatchesMutants(t *testing.T) {
 			t.Parallel()
 			w := setup(t)
 			mutate(t, w, m.old, m.replacement)
-			if late := race(t, w, 60, 9); late == 0 {
+			if late := race(t, w, 60, 9, 0); late == 0 {
 				t.Error("60 arms did not catch it")
 			} else {
 				t.Logf("%d late writes", late)

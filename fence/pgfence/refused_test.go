@@ -1,37 +1,80 @@
 package pgfence_test
 
 import (
-	"errors"
-	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/fence"
 )
 
-// Who meets the fence for the first time reads which table refused, and how its driver presents a grant.
-func TestAWriteWithoutAGrantIsToldHowToPresentOne(t *testing.T) {
+// refused is what fence.protected counts for a table.
+func (w world) refused(t *testing.T, table string) int {
+	t.Helper()
+	return value[int](t, w, `SELECT refused FROM fence.protected WHERE relation = $1::text::regclass`, table)
+}
+
+// Every refusal counts, though its transaction is rolled back, and nothing else does.
+func TestRefusalsAreCountedPerTable(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	w.exec(t, `CREATE SCHEMA shop; CREATE TABLE shop."Line items" (id int); GRANT USAGE ON SCHEMA shop TO PUBLIC; GRANT ALL ON shop."Line items" TO PUBLIC`)
-	w.exec(t, `SELECT fence.protect('shop."Line items"', per_row => $$'lines/' || id$$)`)
-	for sql, message := range map[string]string{
-		`INSERT INTO work (token) VALUES (1)`:        `write to public.work without a fencing token: it needs a grant of "orders/1001"`,
-		`INSERT INTO shop."Line items" VALUES (1)`:   `write to shop."Line items" without a fencing token`,
-		`DELETE FROM shop."Line items" WHERE id = 7`: `write to shop."Line items" without a fencing token`,
-	} {
-		_, err := w.session(t).Exec(t.Context(), sql)
-		var refused *pgconn.PgError
-		if !errors.As(err, &refused) || refused.Code != "ZF002" || refused.Message != message {
-			t.Errorf("%s: %v", sql, err)
-			continue
+	w.more(t)
+	stale, current := w.acquire(t, orders, 34), w.acquire(t, orders, 35)
+	other := w.acquire(t, "other", 1)
+	conn := connect(t, w.pg.WriterURL)
+	inserts := map[string]string{
+		"work": `INSERT INTO work (token) VALUES (1)`, "below": `INSERT INTO below VALUES (1001)`, "each": `INSERT INTO each VALUES (1001)`,
+	}
+	want := map[string]int{}
+	for table, insert := range inserts {
+		for _, g := range []fence.Grant{stale, {}, other} {
+			wantUnder(t, conn, g, insert, map[fence.Grant]string{stale: "ZF001", other: "ZF004"}[g]+map[bool]string{true: "ZF002"}[g == fence.Grant{}])
+			want[table]++
 		}
-		if table := refused.SchemaName + "." + refused.TableName; table != "public.work" && table != "shop.Line items" {
-			t.Errorf("%s: the table is %s", sql, table)
-		}
-		for _, word := range []string{"fence.use(resource, token)", "-c fence.resource=", "libpq", "psycopg", "JDBC", "RuntimeParams", "server_settings", "docs/frameworks.md"} {
-			if !strings.Contains(refused.Hint, word) {
-				t.Errorf("%s: the hint does not name %s: %s", sql, word, refused.Hint)
+		wantUnder(t, conn, current, insert, "")
+	}
+	wantUnder(t, conn, current, `INSERT INTO each VALUES (7)`, "ZF004") // which only the row tells
+	want["each"]++
+	// A writer may go on after a refusal: the rollback to a savepoint takes nothing back.
+	err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+		for range 10 {
+			if err := pgx.BeginFunc(t.Context(), tx, func(inner pgx.Tx) error {
+				_, err := inner.Exec(t.Context(), inserts["work"])
+				return err
+			}); err == nil {
+				t.Error("a write without a grant passed")
 			}
+			want["work"]++
 		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for table, n := range want {
+		if got := w.refused(t, table); got != n {
+			t.Errorf("%s: %d refusals counted, want %d", table, got, n)
+		}
+	}
+}
+
+// Partitions and children are written by themselves, too.
+func TestEachPartitionCountsItsRefusals(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.exec(t, `CREATE TABLE days (day int) PARTITION BY LIST (day)`)
+	w.exec(t, `CREATE TABLE day1 PARTITION OF days FOR VALUES IN (1)`)
+	w.exec(t, `GRANT ALL ON days, day1 TO PUBLIC`)
+	w.exec(t, `SELECT fence.protect('days', resource => 'days')`)
+	conn := connect(t, w.pg.WriterURL)
+	wantUnder(t, conn, fence.Grant{}, `INSERT INTO days VALUES (1)`, "ZF002")
+	wantUnder(t, conn, fence.Grant{}, `INSERT INTO day1 VALUES (1)`, "ZF002")
+	wantUnder(t, conn, fence.Grant{}, `INSERT INTO day1 VALUES (1)`, "ZF002")
+	if all, one := w.refused(t, "days"), w.refused(t, "day1"); all != 1 || one != 2 {
+		t.Errorf("counted %d and %d, want 1 and 2", all, one)
+	}
+	w.exec(t, `SELECT fence.unprotect('days')`)
+	if n := value[int](t, w, `SELECT count(*) FROM pg_class WHERE relname LIKE 'refused\_%'`); n != 1 { // of work
+		t.Errorf("%d counters", n)
 	}
 }

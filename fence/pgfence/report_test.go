@@ -81,8 +81,11 @@ func TestReportModeLogsAndRefusesNothing(t *testing.T) {
 			wantUnder(t, conn, stale, `INSERT INTO items VALUES (2)`, "ZF001")
 			wantUnder(t, conn, other, `INSERT INTO items VALUES (2)`, "ZF004")
 			wantUnder(t, conn, current, `INSERT INTO items VALUES (2)`, "")
-			if n := value[int](t, w, `SELECT count(*) FROM pg_class WHERE relname LIKE 'refused\_%'`); n != 0 {
-				t.Error("the counter stays")
+			if n := value[int](t, w, `SELECT refused FROM fence.protected WHERE relation = 'items'::regclass`); n != 2 {
+				t.Errorf("%d refusals counted, want 2", n)
+			}
+			if n := value[int](t, w, `SELECT count(*) FROM pg_class WHERE relname LIKE 'refused\_%'`); n != 2 { // of items, and of work
+				t.Errorf("%d counters: one that nobody uses stays", n)
 			}
 		})
 	}

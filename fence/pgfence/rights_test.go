@@ -85,7 +85,10 @@ func TestFunctionsWithTheFencesRightsTakeFacts(t *testing.T) {
 	}
 	rows := regexp.MustCompile(`^objects\.(versions|stages)$`) // of tables of ours, between functions that nobody else may call
 	// Without a search_path of their own every name in them is qualified, and in whatever they call.
-	unpinned := []string{"fence.arm(text,bigint,bytea,text,interval)", `fence."check"(text)`, "fence.guard()", "fence.guard_rows()", "fence.judge(text)", "fence.mark_move()", "fence.server_run()", "fence.use(text,text)"}
+	unpinned := []string{
+		"fence.arm(text,bigint,bytea,text,interval)", `fence."check"(text)`, "fence.guard()", "fence.guard_rows()", "fence.judge(text)",
+		"fence.judge_rows(text,text[],text[],bigint[],text)", "fence.judge_stamp(text)", "fence.mark_move()", "fence.server_run()", "fence.use(text,text)", "fence.use(text[],text[])",
+	}
 	const list = `SELECT array_agg(p.oid::regprocedure::text || ' ' || p.prorettype::regtype || ' ' ||
 		CASE WHEN has_function_privilege('public', p.oid, 'EXECUTE') OR has_function_privilege('fence_writer', p.oid, 'EXECUTE') OR has_function_privilege('fence_protector', p.oid, 'EXECUTE')
 		  OR has_function_privilege('fence_gateway', p.oid, 'EXECUTE') THEN 'called' ELSE 'nobody''s' END || ' ' || coalesce(p.proconfig @> '{"search_path=pg_catalog, pg_temp"}', false) ORDER BY 1) FROM pg_proc p

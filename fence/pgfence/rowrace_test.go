@@ -67,7 +67,7 @@ func TestRacesBetweenArmsAndWritersOfRows(t *testing.T) {
 	t.Parallel()
 	const arms, writers = 40, 9
 	w := perRowRace(t, pgfence.WithGrace(5*time.Millisecond))
-	if late := race(t, w, arms, writers); late > 0 {
+	if late := race(t, w, arms, writers, 0); late > 0 {
 		t.Errorf("%d rows landed after arm had returned", late)
 	}
 	t.Logf("%d arms against %d writers; %d rows landed in time", arms, writers, rows(t, w))
@@ -77,7 +77,7 @@ func TestTheRaceOfRowsCatchesAMissingLock(t *testing.T) {
 	t.Parallel()
 	w, m := perRowRace(t), mutants["without the lock"]
 	mutate(t, w, m.old, m.replacement)
-	if late := race(t, w, 40, 9); late == 0 {
+	if late := race(t, w, 40, 9, 0); late == 0 {
 		t.Error("40 arms did not catch it")
 	}
 }

@@ -68,7 +68,7 @@ func TestEachRowNeedsTheGrantOfItsOwnResource(t *testing.T) {
 	}
 	wantUnder(t, conn, fence.Grant{Resource: "docs/1", Seal: one.Seal}, `UPDATE items SET note = 'n' WHERE id = 1`, "") // token 0
 	err := under(t, conn, one, `UPDATE items SET note = 'n' WHERE id = 2`)
-	if pg := refusalOf(t, err); pg.Detail != `{"resource":"docs/1","needed":"docs/2"}` {
+	if pg := refusalOf(t, err); pg.Detail != `{"resource":"docs/1","needed":"docs/2","relation":"public.items"}` {
 		t.Errorf("DETAIL %s", pg.Detail)
 	}
 	w.acquire(t, "docs/1", 6)

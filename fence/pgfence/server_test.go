@@ -57,6 +57,7 @@ func (s *testServer) world(t *testing.T) world {
 	t.Helper()
 	w := world{admin: poolWith(t, s.URL("postgres"), func(*pgxpool.Config) {})}
 	w.fence = pgfence.New(poolWith(t, s.URL("postgres"), pgfence.Configure))
+	pgfence.GiveTime(w.fence)
 	w.writer = poolWith(t, s.URL("postgres"), pgfence.Configure)
 	w.exec(t, `CREATE TABLE IF NOT EXISTS work (id bigserial PRIMARY KEY, token bigint, note text)`)
 	w.exec(t, `SELECT fence.protect('work', resource => $1)`, orders)
@@ -204,6 +205,60 @@ func TestTheOutcomeAfterACrashOrARestart(t *testing.T) {
 	}
 	if err := outcome(t, w.writer, done); !errors.Is(err, fence.ErrUnknown) {
 		t.Errorf("committed, then a crash: %v", err)
+	}
+}
+
+// Who resets the statistics by hand makes the server look like another run. That makes an outcome unknown, and never wrong.
+func TestTheOutcomeWhileStatisticsAreReset(t *testing.T) {
+	t.Parallel()
+	w := startServer(t).world(t)
+	tx, err := w.writer.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lost pgfence.UnknownError
+	if err := tx.QueryRow(t.Context(), `SELECT pg_current_xact_id()::text, fence.server_run()`).Scan(&lost.XID, &lost.Run); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(t, `SELECT pg_stat_reset_shared('bgwriter')`)
+	if got := value[string](t, w, `SELECT fence.outcome($1, $2)`, lost.XID, lost.Run); got != "in progress" {
+		t.Errorf("while it runs: %s", got)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := value[string](t, w, `SELECT fence.outcome($1, $2)`, lost.XID, lost.Run); got != "unknown" {
+		t.Errorf("committed: %s", got)
+	}
+}
+
+// InTx asks for the run in each transaction. The part of it that is in a file is read once in a session; who asks for an outcome reads it anew.
+func TestTheFileIsReadOnceInASession(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	g := w.acquire(t, orders, 34)
+	lost := loseCommit(t, w.pg.WriterURL, g, true)
+	conn := w.session(t)
+	runOf := func(conn *pgx.Conn) (run string) {
+		t.Helper()
+		if err := conn.QueryRow(t.Context(), `SELECT fence.server_run()`).Scan(&run); err != nil {
+			t.Fatal(err)
+		}
+		return run
+	}
+	before := runOf(conn)
+	if _, err := conn.Exec(t.Context(), `SET fence.system = 'made up'`); err != nil {
+		t.Fatal(err)
+	}
+	if err := outcome(t, conn, lost); err != nil {
+		t.Errorf("a session that made a system up: %v", err)
+	}
+	w.exec(t, `REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC`)
+	if after := runOf(conn); after != before {
+		t.Errorf("the file is read again: %s, then %s", before, after)
+	}
+	if other := runOf(w.session(t)); other == before {
+		t.Errorf("the test proves nothing: %s", other)
 	}
 }
 

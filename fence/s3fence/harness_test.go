@@ -20,7 +20,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"go.uber.org/goleak"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
@@ -34,13 +33,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(testenv.Wrap(m),
-		// Clocks that the HTTP front starts once for the whole process.
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
-		goleak.IgnoreAnyFunction("github.com/gofiber/utils/v2.StartTimeStampUpdater.func1.1"),
-		// Ends by itself, at most ten seconds after the server.
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
-	)
+	testenv.VerifyMain(m)
 }
 
 const (
@@ -155,7 +148,7 @@ func (w *world) acquire(resource string, token fence.Token) fence.Grant {
 // files stages with the credentials of a grant's lease.
 func (w *world) files(g fence.Grant) *s3fence.Client {
 	w.t.Helper()
-	c, err := w.keys.Issue(g.Resource, g.Token, time.Now().Add(time.Hour))
+	c, err := w.keys.Issue(g.Resource, g.Token, time.Now().Add(time.Hour), 0)
 	if err != nil {
 		w.t.Fatal(err)
 	}

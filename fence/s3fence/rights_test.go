@@ -4,6 +4,7 @@ package s3fence_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -148,7 +149,9 @@ func TestNamesOfAWritersOwnAreNotCalled(t *testing.T) {
 		t.Errorf("the login's functions ran %d times with other rights", n)
 	}
 	for _, f := range []string{"fence.publish", "fence.publish_all", "fence.unpublish", "fence.staged", "objects.publish", "objects.verify_presented", "objects.lock_current", "objects.publish_one", "objects.authorize_stage", "objects.stage_upload", "objects.stage_multipart"} {
-		if n := w.count(fmt.Sprintf("SELECT count(*) FROM pg_proc WHERE oid = '%s'::regproc AND prosecdef AND proconfig = ARRAY['search_path=pg_catalog, pg_temp'] AND proowner = 'fence_owner'::regrole", f)); n != 1 {
+		schema, name, _ := strings.Cut(f, ".")
+		if n := w.count(fmt.Sprintf(`SELECT coalesce(bool_and(prosecdef AND proconfig = ARRAY['search_path=pg_catalog, pg_temp'] AND proowner = 'fence_owner'::regrole), false)::int
+			FROM pg_proc WHERE pronamespace = '%s'::regnamespace AND proname = '%s'`, schema, name)); n != 1 { // each signature of it
 			t.Errorf("%s has no pinned search_path, or other rights", f)
 		}
 	}

@@ -17,6 +17,8 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/credentials/endpointcreds"
 
 	"github.com/fencegate/fencegate/fence"
 )
@@ -28,6 +30,8 @@ type Config struct {
 
 	// The credentials of a lease; or the root's, with a Grant.
 	AccessKeyID, SecretAccessKey, SessionToken string
+	// Credentials are asked before each upload, instead of these three. Default: nil.
+	Credentials aws.CredentialsProvider
 
 	// Grant is presented in the header Fencing-Token, where the credentials are
 	// the root's. Default: none.
@@ -37,14 +41,29 @@ type Config struct {
 }
 
 // FromEnv reads the variables that fencegate run sets: AWS_ENDPOINT_URL_S3,
-// AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. Give it
-// os.LookupEnv.
+// AWS_REGION, and AWS_CONTAINER_CREDENTIALS_FULL_URI with
+// AWS_CONTAINER_AUTHORIZATION_TOKEN, or else AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+// AWS_SESSION_TOKEN. Give it os.LookupEnv.
 func FromEnv(lookup func(string) (string, bool)) Config {
 	value := func(name string) string { v, _ := lookup(name); return v }
-	return Config{
+	cfg := Config{
 		Endpoint: value("AWS_ENDPOINT_URL_S3"), Region: value("AWS_REGION"), AccessKeyID: value("AWS_ACCESS_KEY_ID"),
 		SecretAccessKey: value("AWS_SECRET_ACCESS_KEY"), SessionToken: value("AWS_SESSION_TOKEN"),
 	}
+	if uri := value("AWS_CONTAINER_CREDENTIALS_FULL_URI"); uri != "" && cfg.AccessKeyID == "" {
+		cfg.Credentials = aws.NewCredentialsCache(endpointcreds.New(uri, func(o *endpointcreds.Options) {
+			o.AuthorizationToken = value("AWS_CONTAINER_AUTHORIZATION_TOKEN")
+		}))
+	}
+	return cfg
+}
+
+// Provider is what the credentials are asked of.
+func (c Config) Provider() aws.CredentialsProvider {
+	if c.Credentials != nil {
+		return c.Credentials
+	}
+	return credentials.NewStaticCredentialsProvider(c.AccessKeyID, c.SecretAccessKey, c.SessionToken)
 }
 
 // Client stages uploads. Safe for concurrent use.
@@ -60,7 +79,7 @@ func New(cfg Config) (*Client, error) {
 	switch {
 	case err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https":
 		return nil, &fence.InvalidError{Field: "endpoint", Reason: "is not the URL of an S3 port, such as http://127.0.0.1:8000"}
-	case cfg.AccessKeyID == "" || cfg.SecretAccessKey == "":
+	case cfg.Credentials == nil && (cfg.AccessKeyID == "" || cfg.SecretAccessKey == ""):
 		return nil, &fence.InvalidError{Field: "credentials", Reason: "are missing"}
 	}
 	if cfg.Region == "" {
@@ -191,7 +210,10 @@ func (c *Client) request(ctx context.Context, bucket, key string, body io.Reader
 	if c.cfg.Grant.Resource != "" {
 		req.Header.Set(fence.HeaderToken, c.cfg.Grant.Presented())
 	}
-	creds := aws.Credentials{AccessKeyID: c.cfg.AccessKeyID, SecretAccessKey: c.cfg.SecretAccessKey, SessionToken: c.cfg.SessionToken}
+	creds, err := c.cfg.Provider().Retrieve(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("credentials of the lease: %w", err)
+	}
 	return req, c.signer.SignHTTP(ctx, creds, req, unsignedPayload, "s3", c.cfg.Region, time.Now())
 }
 

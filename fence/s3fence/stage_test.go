@@ -129,7 +129,8 @@ func TestAnAnswerThatIsNoStageIsNotBelieved(t *testing.T) {
 
 func TestTheEnvironmentOfFencegateRunIsEnough(t *testing.T) {
 	t.Parallel()
-	got := s3fence.FromEnv(func(name string) (string, bool) { return name, true })
+	got := s3fence.FromEnv(func(name string) (string, bool) { return name, !strings.HasPrefix(name, "AWS_CONTAINER") })
+	got.Credentials = nil
 	if got != (s3fence.Config{
 		Endpoint: "AWS_ENDPOINT_URL_S3", Region: "AWS_REGION", AccessKeyID: "AWS_ACCESS_KEY_ID", SecretAccessKey: "AWS_SECRET_ACCESS_KEY",
 		SessionToken: "AWS_SESSION_TOKEN",

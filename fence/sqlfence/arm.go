@@ -75,7 +75,11 @@ func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 // why and not what became of it.
 func (f *Fence) arm(ctx context.Context, db querier, a fence.Arming) (answered bool, err error) {
 	limit := func() int64 { return f.patience.LimitWithin(ctx).Microseconds() }
-	raised, recorded, err := ask(ctx, db, core.SQLRaise, a.Resource, int64(a.Token), a.SealHash, a.Holder, limit())
+	statement, args := core.SQLRaise, []any{a.Resource, int64(a.Token), a.SealHash, a.Holder, limit()}
+	if a.NonceHash != nil {
+		statement, args = core.SQLRaiseOnce, []any{a.Resource, int64(a.Token), a.SealHash, a.Holder, a.NonceHash, limit()}
+	}
+	raised, recorded, err := ask(ctx, db, statement, args...)
 	if answered, err := reports.Raised(a, raised, recorded, err); err != nil {
 		return answered, err
 	}

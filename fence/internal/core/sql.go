@@ -3,13 +3,18 @@ package core
 // The statements of the fence. Seals and their hashes are always parameters.
 const (
 	SQLArm        = `SELECT fence.arm($1, $2, $3, $4, $5::bigint * interval '1 us')`
+	SQLArmGroup   = `SELECT fence.arm_group($1::text[], $2::bigint[], $3::bytea[], $4::text[])`
 	SQLRaise      = `SELECT raised, recorded FROM fence.raise($1::text, $2::bigint, $3::bytea, $4::text, $5::bigint * interval '1 us')`
+	SQLRaiseOnce  = `SELECT raised, recorded FROM fence.raise_once($1::text, $2::bigint, $3::bytea, $4::text, $5::bytea, $6::bigint * interval '1 us')`
+	SQLNonce      = `SELECT coalesce(armed, 0), coalesce(recorded, 0), ended FROM fence.nonce($1::text, $2::bytea)`
 	SQLDrain      = `SELECT ours, recorded FROM fence.drain($1::text, $2::bigint, $3::bytea, $4::bigint * interval '1 us', $5::bigint * interval '1 us')`
 	SQLRaiseAll   = `SELECT raised, resource, recorded FROM fence.raise_all($1::text[], $2::bigint[], $3::bytea[], $4::text[], $5::bigint * interval '1 us')`
 	SQLDrainAll   = `SELECT ours, resource, recorded FROM fence.drain_all($1::text[], $2::bigint[], $3::bytea[], $4::bigint * interval '1 us', $5::bigint * interval '1 us')`
 	SQLEnd        = `SELECT n, ended, busy, recorded FROM fence.end_grants($1::text[], $2::bigint[], $3::bytea[], $4::bigint * interval '1 us')`
 	SQLEndOne     = `SELECT ended, busy, recorded FROM fence.end_grants(ARRAY[$1::text], ARRAY[$2::bigint], ARRAY[$3::bytea], $4::bigint * interval '1 us')`
 	SQLRevoke     = `SELECT token, seal_hash FROM fence.revoke($1::text, nullif($2::text, ''))`
+	SQLRetire     = `SELECT last, retired, unended FROM fence.retire($1::bigint * interval '1 us', $2::text)`
+	SQLFloors     = `SELECT bucket, floor FROM fence.retired`
 	SQLRaiseEpoch = `SELECT fence.raise_epoch($1)`
 
 	SQLInspect = `SELECT resource, token, sealed, holder, armed_at, undrained, ended_at FROM fence.fences WHERE resource = $1::text`
