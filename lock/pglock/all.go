@@ -1,0 +1,147 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+)
+
+// TryAcquireAll takes the leases one after the other, in the order of the names' bytes, and gives back what it has where one is
+// held.
+func (s *Source) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
+	return s.each(ctx, all, s.TryAcquire)
+}
+
+// AcquireAll waits for each in that order, so that two callers with common resources never wait for each other, and renews
+// meanwhile what it has.
+func (s *Source) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
+	return s.each(ctx, all, s.Acquire)
+}
+
+func (s *Source) each(ctx context.Context, all []leasing.Request, acquire func(context.Context, leasing.Request) (leasing.Lease, error)) (
+	leases []leasing.Lease, err error,
+) {
+	if err := s.validateAll(all); err != nil {
+		return nil, err
+	}
+	order := make([]int, len(all))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(i, j int) int { return strings.Compare(all[i].Resource, all[j].Resource) })
+	leases = make([]leasing.Lease, len(all))
+	for at, i := range order {
+		waiting, stop := s.keep(ctx, all, leases, order[:at])
+		leases[i], err = acquire(waiting, all[i])
+		has := at
+		if err == nil {
+			has++
+		}
+		if lostErr := stop(); lostErr != nil {
+			err = lostErr
+		}
+		if err == nil && has == len(order) {
+			err = alive(leases)
+		}
+		if err != nil {
+			for _, had := range order[:has] {
+				_ = s.Release(ctx, leases[had].Ref()) // what can't be released ends by itself
+			}
+			return nil, err
+		}
+	}
+	return leases, nil
+}
+
+// alive fails where a lease has ended.
+func alive(leases []leasing.Lease) error {
+	for _, lease := range leases {
+		if !time.Now().Before(lease.Deadline) {
+			return fmt.Errorf("acquire %q: its lease ended while others were waited for: %w", lease.Grant.Resource, leasing.ErrLost)
+		}
+	}
+	return nil
+}
+
+func (s *Source) validateAll(all []leasing.Request) error {
+	if len(all) == 0 {
+		return &fence.InvalidError{Field: "resources", Reason: "are missing"}
+	}
+	named := make(map[string]bool, len(all))
+	for _, r := range all {
+		if _, err := s.validate(r); err != nil {
+			return err
+		}
+		if named[r.Resource] {
+			return &fence.InvalidError{Field: "resources", Reason: "name one resource twice"}
+		}
+		if r.NonceHash != nil {
+			return &fence.InvalidError{Field: "nonce hash", Reason: "is for acquiring one resource"}
+		}
+		named[r.Resource] = true
+	}
+	return nil
+}
+
+// keep renews the leases that are had until stop, which reports one that was lost, and sets the new deadlines. The context that it
+// returns ends then, too: who waits for one more need not go on.
+func (s *Source) keep(ctx context.Context, all []leasing.Request, leases []leasing.Lease, had []int) (waiting context.Context, stop func() error) {
+	if len(had) == 0 {
+		return ctx, func() error { return nil }
+	}
+	every := all[had[0]].TTL
+	for _, i := range had {
+		every = min(every, all[i].TTL)
+	}
+	waiting, cancel := context.WithCancelCause(ctx)
+	result := make(chan error, 1)
+	go func() {
+		tick := time.NewTicker(every / 6)
+		defer tick.Stop()
+		for {
+			for _, i := range had {
+				if err := s.renew(waiting, &leases[i], all[i].TTL); err != nil {
+					cancel(err)
+					result <- err
+					return
+				}
+			}
+			select {
+			case <-waiting.Done():
+				result <- nil
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	return waiting, func() error {
+		cancel(nil)
+		return <-result
+	}
+}
+
+// renew extends a lease with less than two thirds of its time left. It fails where the lease is lost; else the next look tries again.
+func (s *Source) renew(ctx context.Context, lease *leasing.Lease, ttl time.Duration) error {
+	if time.Until(lease.Deadline) >= ttl*2/3 {
+		return nil
+	}
+	one, cancel := context.WithDeadline(ctx, lease.Deadline)
+	defer cancel()
+	valid, err := s.Extend(one, lease.Ref(), ttl)
+	switch {
+	case err == nil:
+		lease.Deadline = time.Now().Add(valid)
+	case ctx.Err() != nil: // the wait is over
+	case errors.Is(err, leasing.ErrLost):
+		return err
+	case !time.Now().Before(lease.Deadline):
+		return fmt.Errorf("%w: %w", leasing.ErrLost, err)
+	}
+	return nil
+}

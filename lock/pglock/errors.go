@@ -1,0 +1,116 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/pgtext"
+)
+
+// UnavailableError says why PostgreSQL gives no lease. It is a [leasing.ErrUnavailable].
+type UnavailableError struct {
+	Doing string
+	Err   error
+}
+
+func (e *UnavailableError) Error() string {
+	text := e.Doing + ": " + pgtext.Of(e.Err)
+	if advice := advice(e.Err); advice != "" {
+		text += "; " + advice
+	}
+	return text
+}
+
+// Is matches [leasing.ErrUnavailable].
+func (e *UnavailableError) Is(target error) bool { return target == leasing.ErrUnavailable }
+
+// Unwrap is the cause.
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// SourceError says that the database gives no lease until an operator has decided something: its leases come from
+// elsewhere, or it may have forgotten fences.
+type SourceError struct{ Reason, Advice string }
+
+func (e *SourceError) Error() string { return e.Reason + ". " + e.Advice }
+
+// Tell is what clients may read.
+func (e *SourceError) Tell() string { return e.Error() }
+
+// SQLSTATEs of fence.need_source.
+const (
+	stateOtherSource = "ZF101"
+	stateForgotten   = "ZF102"
+)
+
+// stateBusy is lock_not_available: another's transaction has a row locked, for longer than the functions wait.
+const stateBusy = "55P03"
+
+// errBusy: another has the resource's turn for longer than a release waits.
+var errBusy = errors.New("another transaction is changing its fence; ask again")
+
+// failure says what an error of PostgreSQL's means: the context's own, a refusal of the fence, or [UnavailableError].
+func failure(ctx context.Context, doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", doing, context.Cause(ctx))
+	}
+	if translated := pgfence.Translate(err); isRefusal(translated) {
+		return fmt.Errorf("%s: %w", doing, translated)
+	}
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && (refused.Code == stateOtherSource || refused.Code == stateForgotten) {
+		err = &SourceError{Reason: refused.Message, Advice: refused.Hint}
+	}
+	return &UnavailableError{Doing: doing, Err: err}
+}
+
+func isRefusal(err error) bool {
+	_, ok := fence.CodeOf(err)
+	return ok
+}
+
+// advice says what mends an error that does not pass by itself.
+func advice(err error) string {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case !ok:
+		return ""
+	case refused.Code == "42501": // insufficient_privilege
+		return "grant the login fence_locker, or fence_gateway"
+	case refused.Code == "42883", refused.Code == "3F000", refused.Code == "42P01": // no function, no schema, no table
+		return "the schema is older than this program: fencegate migrate up"
+	case refused.Code == stateBusy:
+		return "another transaction holds the lease up; ask again"
+	}
+	return ""
+}
+
+// lost reports whether the connection broke, so that nobody knows what became of a statement.
+func lost(err error) bool {
+	if err == nil || errors.Is(err, leasing.ErrHeld) || errors.Is(err, leasing.ErrLost) {
+		return false // the last two are answers
+	}
+	if _, connecting := errors.AsType[*pgconn.ConnectError](err); connecting {
+		return false
+	}
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	return !ok || refused.SeverityUnlocalized != "ERROR"
+}
+
+// mayPass reports whether waiting helps: the server restarts, or another one takes over.
+func mayPass(err error) bool {
+	unavailable, ok := errors.AsType[*UnavailableError](err)
+	if !ok || errors.As(err, new(*SourceError)) || errors.Is(err, pgfence.ErrDeaf) {
+		return false
+	}
+	refused, ok := errors.AsType[*pgconn.PgError](unavailable.Err)
+	return !ok || refused.Code == "25006" || refused.Code == stateBusy || strings.HasPrefix(refused.Code, "57P") || strings.HasPrefix(refused.Code, "08") || strings.HasPrefix(refused.Code, "53")
+}

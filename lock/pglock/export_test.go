@@ -1,0 +1,15 @@
+package pglock
+
+import "time"
+
+// GiveTime lets groups take as long as a busy machine needs, and hold up the next.
+func GiveTime(s *Source) {
+	s.takes.Timeout, s.extends.Timeout, s.frees.Timeout = time.Minute, time.Minute, time.Minute
+	s.takes.Pace, s.extends.Pace, s.frees.Pace = time.Hour, time.Hour, time.Hour
+}
+
+// Extending is how many renewals wait for the group before them.
+func Extending(s *Source) int { return s.extends.Waiting() }
+
+// Lost tells whether an error leaves open what became of a statement.
+var Lost = lost

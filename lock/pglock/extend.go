@@ -1,0 +1,240 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/groups"
+)
+
+// extension is one renewal.
+type extension struct {
+	ref  leasing.Ref
+	ttl  time.Duration
+	done bool
+}
+
+func (e *extension) doing() string { return fmt.Sprintf("extend %q", e.ref.Resource) }
+
+// Extend gives a lease a new time to live, counted from now. It never shortens one. Renewals of one process go together.
+func (s *Source) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
+	start := time.Now()
+	ttl = ttl.Truncate(time.Microsecond)
+	if err := validateRef(ref); err != nil {
+		return 0, err
+	}
+	if err := s.validateTTL(ttl); err != nil {
+		return 0, err
+	}
+	ctx, cancel, err := s.open(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer cancel()
+	e := &extension{ref: ref, ttl: ttl}
+	if err := s.extend(ctx, e); err != nil {
+		return 0, err
+	}
+	left := time.Until(good(start, ttl))
+	switch {
+	case !e.done:
+		return 0, fmt.Errorf("%s: %w", e.doing(), leasing.ErrLost)
+	case left <= 0:
+		return 0, fmt.Errorf("%s: the TTL of %v ran out on the way: %w", e.doing(), ttl, leasing.ErrLost)
+	}
+	return left, nil
+}
+
+func (s *Source) extend(ctx context.Context, e *extension) error {
+	got, err := s.extends.Do(ctx, e)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", e.doing(), err)
+	case got.Done:
+		return got.Err
+	}
+	err = s.twice(ctx, func(conn *pgx.Conn) error {
+		_, err := extendOn(ctx, conn, []*extension{e}, true)
+		return err
+	})
+	return failure(ctx, e.doing(), err)
+}
+
+// extendGroup extends those whose rows nobody has locked, in one transaction.
+func (s *Source) extendGroup(ctx context.Context, all []*extension) []groups.Settled {
+	answers := groups.Unsettled(len(all), false)
+	err := s.on(ctx, func(conn *pgx.Conn) error {
+		busy, err := extendOn(ctx, conn, all, false)
+		for i := range busy {
+			answers[i].Done = !busy[i]
+		}
+		return err
+	})
+	refused := failure(ctx, "extend", err)
+	switch {
+	case err == nil:
+	case errors.As(refused, new(*SourceError)):
+		for i, e := range all {
+			answers[i] = groups.Settled{Done: true, Err: failure(ctx, e.doing(), err)}
+		}
+	default:
+		return groups.Unsettled(len(all), lost(err))
+	}
+	return answers
+}
+
+// extendOn asks on one connection, and reports which have to be asked for alone.
+func extendOn(ctx context.Context, conn *pgx.Conn, all []*extension, wait bool) (busy []bool, err error) {
+	heard, err := pgfence.HearCommit(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	resources, owners, ttls := make([]string, len(all)), make([]string, len(all)), make([]int64, len(all))
+	for i, e := range all {
+		resources[i], owners[i], ttls[i] = e.ref.Resource, e.ref.Owner, e.ttl.Microseconds()
+	}
+	var n int
+	var extended, isBusy bool
+	done := make([]bool, len(all))
+	busy = make([]bool, len(all))
+	rows, _ := conn.Query(ctx, sqlExtend, mode(conn), resources, owners, ttls, wait) // the error comes again from rows
+	_, err = pgx.ForEachRow(rows, []any{&n, &extended, &isBusy}, func() error {
+		done[n-1], busy[n-1] = extended, isBusy
+		return nil
+	})
+	if err == nil {
+		err = heard("extend")
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i, e := range all {
+		e.done = done[i]
+	}
+	return busy, nil
+}
+
+// freeing is one release.
+type freeing struct {
+	ref   leasing.Ref
+	freed bool
+}
+
+func (f *freeing) doing() string { return fmt.Sprintf("release %q", f.ref.Resource) }
+
+const (
+	// endTimeout bounds how long a release waits for the other fence.
+	endTimeout = 500 * time.Millisecond
+	// freeTimeout bounds a release, whatever becomes of its caller's context.
+	freeTimeout = 10 * time.Second
+)
+
+// Release ends a lease and its grant, in one commit. Releases of one process go together.
+func (s *Source) Release(ctx context.Context, ref leasing.Ref) error {
+	if err := validateRef(ref); err != nil {
+		return err
+	}
+	ctx, cancel, err := s.open(context.WithoutCancel(ctx))
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	ctx, cancelTime := context.WithTimeout(ctx, freeTimeout)
+	defer cancelTime()
+	s.endOther(ctx, ref)
+	f := &freeing{ref: ref}
+	if err := s.free(ctx, f); err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = &UnavailableError{Doing: f.doing(), Err: err}
+		}
+		return err
+	}
+	if !f.freed {
+		return fmt.Errorf("%s: %w", f.doing(), leasing.ErrLost)
+	}
+	return nil
+}
+
+// endOther has the other fence refuse the grant, where it can. The lease is freed in any case.
+func (s *Source) endOther(ctx context.Context, ref leasing.Ref) {
+	ender, ok := s.cfg.Armer.(leasing.Ender)
+	if !ok || ref.Token <= 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	defer cancel()
+	err := ender.End(ctx, fence.Ending{Resource: ref.Resource, Token: ref.Token})
+	if err != nil && !errors.Is(err, fence.ErrStale) {
+		s.cfg.Logger.WarnContext(ctx, "the other fence did not end the grant of a released lease; it stays current until the next acquisition",
+			"resource", ref.Resource, "token", ref.Token, "error", err)
+	}
+}
+
+func (s *Source) free(ctx context.Context, f *freeing) error {
+	got, err := s.frees.Do(ctx, f)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", f.doing(), err)
+	case got.Done:
+		return got.Err
+	}
+	isBusy := false
+	err = s.twice(ctx, func(conn *pgx.Conn) error {
+		busy, err := freeOn(ctx, conn, []*freeing{f}, turnLimit)
+		isBusy = err == nil && busy[0]
+		return err
+	})
+	if isBusy {
+		return &UnavailableError{Doing: f.doing(), Err: errBusy}
+	}
+	if err == nil && got.Lost {
+		f.freed = true // by the call whose answer was lost, or by this one
+	}
+	return failure(ctx, f.doing(), err)
+}
+
+// freeGroup frees those whose turn can be had, in one transaction.
+func (s *Source) freeGroup(ctx context.Context, all []*freeing) []groups.Settled {
+	answers := groups.Unsettled(len(all), false)
+	err := s.on(ctx, func(conn *pgx.Conn) error {
+		busy, err := freeOn(ctx, conn, all, 0)
+		for i := range busy {
+			answers[i].Done = !busy[i]
+		}
+		return err
+	})
+	if err != nil {
+		return groups.Unsettled(len(all), lost(err))
+	}
+	return answers
+}
+
+func freeOn(ctx context.Context, conn *pgx.Conn, all []*freeing, limit time.Duration) (busy []bool, err error) {
+	resources, owners := make([]string, len(all)), make([]string, len(all))
+	for i, f := range all {
+		resources[i], owners[i] = f.ref.Resource, f.ref.Owner
+	}
+	var n int
+	var freed, isBusy bool
+	done := make([]bool, len(all))
+	busy = make([]bool, len(all))
+	rows, _ := conn.Query(ctx, sqlFree, mode(conn), resources, owners, limit.Microseconds()) // the error comes again from rows
+	_, err = pgx.ForEachRow(rows, []any{&n, &freed, &isBusy}, func() error {
+		done[n-1], busy[n-1] = freed, isBusy
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i, f := range all {
+		f.freed = done[i]
+	}
+	return busy, nil
+}

@@ -1,0 +1,10 @@
+package pglock_test
+
+import (
+	"testing"
+
+
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.VerifyMain(m) }

@@ -1,0 +1,225 @@
+package pglock
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/groups"
+)
+
+const (
+	// DefaultMaxTTL is the longest lease unless [Config] says otherwise.
+	DefaultMaxTTL = 5 * time.Minute
+	// MinTTL is the shortest: below it the safety margin leaves nothing.
+	MinTTL = 5 * time.Millisecond
+
+	maxHolderBytes = 256
+)
+
+// Config says where the leases are. It is validated once, by [New].
+type Config struct {
+	// Pool leads to the database, as a login in the role fence_locker or fence_gateway. It stays the caller's, who closes it after
+	// the [Source]. Where a standby is synchronous, its configuration must have been through [pgfence.Configure]. While callers
+	// wait, one more connection with the same configuration listens. Required.
+	Pool *pgxpool.Pool
+	// Armer is a fence elsewhere, which is armed after PostgreSQL's own. Defaults to nil: there is none.
+	Armer leasing.Armer
+	// Armed is told of each token to which PostgreSQL's fence was raised. Defaults to nil: nobody is.
+	Armed func(resource string, token fence.Token)
+	// Trust calls take, which raises fences, where PostgreSQL can be trusted, and returns its error; else an error of its own.
+	// Defaults to nil: what the database knows of itself is enough.
+	Trust func(ctx context.Context, take func() error) error
+	// MaxTTL is the longest lease. Defaults to [DefaultMaxTTL].
+	MaxTTL time.Duration
+	// Holder names this process for people where a request does not. Defaults to host name and process id.
+	Holder string
+	// Logger receives what no caller is told. Defaults to discarding it.
+	Logger *slog.Logger
+}
+
+// Source gives the leases of one database. It is safe for concurrent use.
+type Source struct {
+	cfg     Config
+	id      string // of this process among those who wait
+	takes   groups.Groups[*attempt]
+	extends groups.Groups[*extension]
+	frees   groups.Groups[*freeing]
+	lines   lines
+	hearing listener
+
+	ctx        context.Context // ends with Close
+	end        context.CancelFunc
+	mu         sync.Mutex
+	closed     bool
+	background sync.WaitGroup
+}
+
+var _ leasing.AllSource = (*Source)(nil)
+
+// New makes a Source. It connects when it is used. The error is a [*fence.InvalidError].
+func New(cfg Config) (*Source, error) {
+	cfg.MaxTTL = cmp.Or(cfg.MaxTTL, DefaultMaxTTL)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Trust == nil {
+		cfg.Trust = func(_ context.Context, take func() error) error { return take() }
+	}
+	if cfg.Armed == nil {
+		cfg.Armed = func(string, fence.Token) {}
+	}
+	if cfg.Holder == "" {
+		host, _ := os.Hostname()
+		cfg.Holder = fmt.Sprintf("%s:%d", cmp.Or(host, "unknown"), os.Getpid())
+	}
+	switch {
+	case cfg.Pool == nil:
+		return nil, &fence.InvalidError{Field: "pool", Reason: "is missing"}
+	case cfg.MaxTTL < MinTTL || cfg.MaxTTL > 24*time.Hour:
+		return nil, &fence.InvalidError{Field: "max ttl", Reason: fmt.Sprintf("is %v; allowed is %v to 24h", cfg.MaxTTL, MinTTL)}
+	}
+	if err := validateHolder(cfg.Holder); err != nil {
+		return nil, err
+	}
+	s := &Source{cfg: cfg, id: strings.ToLower(rand.Text())}
+	s.ctx, s.end = context.WithCancel(context.Background())
+	s.takes = groups.Groups[*attempt]{Settle: s.takeGroup, Key: func(a *attempt) string { return a.resource }, Timeout: groups.Timeout, Pace: groups.Pace}
+	s.extends = groups.Groups[*extension]{Settle: s.extendGroup, Key: func(e *extension) string { return e.ref.Resource }, Timeout: groups.Timeout, Pace: groups.Pace}
+	s.frees = groups.Groups[*freeing]{Settle: s.freeGroup, Key: func(f *freeing) string { return f.ref.Resource }, Timeout: groups.Timeout, Pace: groups.Pace}
+	return s, nil
+}
+
+// Close gives up waiting callers. Leases that are held stay held until they end.
+func (s *Source) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.end()
+	s.background.Wait()
+	return nil
+}
+
+// inBackground runs f where Close waits for it; it does nothing after Close.
+func (s *Source) inBackground(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.background.Go(f)
+	}
+}
+
+// open returns a context that also ends with the Source, by ErrClosed.
+func (s *Source) open(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	if s.ctx.Err() != nil {
+		return nil, nil, leasing.ErrClosed
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.ctx, func() { cancel(leasing.ErrClosed) })
+	return ctx, func() { stop(); cancel(nil) }, nil
+}
+
+// Inspect says who holds a resource.
+func (s *Source) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
+	ins := leasing.Inspection{Resource: resource}
+	if err := fence.ValidateResource(resource); err != nil {
+		return ins, err
+	}
+	ctx, cancel, err := s.open(ctx)
+	if err != nil {
+		return ins, err
+	}
+	defer cancel()
+	var owner, holder *string
+	var token int64
+	var left *int64
+	if err := s.cfg.Pool.QueryRow(ctx, sqlInspect, resource).Scan(&owner, &holder, &token, &left, &ins.Waiters); err != nil {
+		return ins, failure(ctx, fmt.Sprintf("inspect %q", resource), err)
+	}
+	ins.Token = fence.Token(token)
+	if owner != nil && holder != nil && left != nil {
+		ins.Locked, ins.Owner, ins.Holder, ins.TTL = true, *owner, *holder, time.Duration(*left)*time.Microsecond
+	}
+	return ins, nil
+}
+
+// Ready reports whether leases can be had.
+func (s *Source) Ready(ctx context.Context) error {
+	ctx, cancel, err := s.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	if _, err := s.cfg.Pool.Exec(ctx, sqlReady); err != nil {
+		return failure(ctx, "leases of PostgreSQL", err)
+	}
+	return nil
+}
+
+// validate reads a request; the TTL comes back in whole microseconds.
+func (s *Source) validate(r leasing.Request) (leasing.Request, error) {
+	r.Holder = cmp.Or(r.Holder, s.cfg.Holder)
+	r.TTL = r.TTL.Truncate(time.Microsecond)
+	if err := cmp.Or(fence.ValidateResource(r.Resource), s.validateTTL(r.TTL), validateHolder(r.Holder)); err != nil {
+		return r, err
+	}
+	for field, hash := range map[string][]byte{"seal hash": r.SealHash, "nonce hash": r.NonceHash} {
+		if hash != nil && len(hash) != sha256.Size {
+			return r, &fence.InvalidError{Field: field, Reason: fmt.Sprintf("is %d bytes long; a SHA-256 has %d", len(hash), sha256.Size)}
+		}
+	}
+	return r, nil
+}
+
+func (s *Source) validateTTL(ttl time.Duration) error {
+	switch {
+	case ttl < MinTTL:
+		return &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; at least %v is needed", ttl, MinTTL)}
+	case ttl > s.cfg.MaxTTL:
+		return &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; at most %v is allowed", ttl, s.cfg.MaxTTL)}
+	}
+	return nil
+}
+
+func validateHolder(name string) error {
+	switch {
+	case len(name) > maxHolderBytes:
+		return &fence.InvalidError{Field: "holder", Reason: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(name), maxHolderBytes)}
+	case !utf8.ValidString(name):
+		return &fence.InvalidError{Field: "holder", Reason: "is not valid UTF-8"}
+	case strings.ContainsFunc(name, unicode.IsControl):
+		return &fence.InvalidError{Field: "holder", Reason: "contains a control character"}
+	}
+	return nil
+}
+
+func validateRef(ref leasing.Ref) error {
+	if ref.Owner == "" {
+		return &fence.InvalidError{Field: "owner", Reason: "is missing"}
+	}
+	return fence.ValidateResource(ref.Resource)
+}
+
+// good is the end of a lease as its holder counts it: from before the first message, less what the clocks may run apart.
+func good(start time.Time, ttl time.Duration) time.Time {
+	return start.Add(ttl - ttl/100 - 2*time.Millisecond)
+}
+
+// isHeld finds out who has the resource.
+func isHeld(err error) (held *leasing.HeldError, ok bool) {
+	return held, errors.As(err, &held)
+}

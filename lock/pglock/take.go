@@ -1,0 +1,296 @@
+package pglock
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/groups"
+)
+
+const (
+	// turnLimit bounds how long taking or freeing a lease waits for others that change the fence.
+	turnLimit = 5 * time.Second
+	// armTries bounds how often a lease is taken anew because the other fence stands higher.
+	armTries = 3
+)
+
+// attempt is one acquisition.
+type attempt struct {
+	resource, owner, holder string
+	ttl                     time.Duration
+	seal                    fence.Seal // zero where the caller has it
+	sealHash, nonceHash     []byte
+	above                   fence.Token // which the token must exceed
+	behind                  bool        // comes behind who waits
+	waiter                  string      // the process waits where the resource is held; "": it does not
+	start                   time.Time
+
+	token atomic.Int64 // of the lease, if it was given: the group sets it, also where the caller has left
+}
+
+func (a *attempt) given() fence.Token { return fence.Token(a.token.Load()) }
+
+func (a *attempt) doing() string { return fmt.Sprintf("acquire %q", a.resource) }
+
+// way is how an attempt meets those who wait.
+type way struct {
+	behind bool   // it comes behind them
+	waiter string // and joins them, under this name; "": it does not
+}
+
+// TryAcquire takes the lease of a resource if nobody holds it, also where others wait for it.
+func (s *Source) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+	r, err := s.validate(r)
+	if err != nil {
+		return leasing.Lease{}, err
+	}
+	ctx, cancel, err := s.open(ctx)
+	if err != nil {
+		return leasing.Lease{}, err
+	}
+	defer cancel()
+	return s.acquire(ctx, r, way{})
+}
+
+// acquire takes a lease and arms the other fence, where there is one.
+func (s *Source) acquire(ctx context.Context, r leasing.Request, w way) (leasing.Lease, error) {
+	var above fence.Token
+	for try := 1; ; try++ {
+		a := &attempt{
+			resource: r.Resource, owner: rand.Text(), holder: r.Holder, ttl: r.TTL, sealHash: r.SealHash, nonceHash: r.NonceHash,
+			above: above, behind: w.behind, waiter: w.waiter, start: time.Now(),
+		}
+		if a.sealHash == nil {
+			a.seal = fence.NewSeal()
+			a.sealHash = a.seal.Hash()
+		}
+		if ctx.Err() != nil {
+			return leasing.Lease{}, context.Cause(ctx)
+		}
+		err := s.cfg.Trust(ctx, func() error { return s.take(ctx, a) })
+		if err == nil {
+			err = s.armOther(ctx, a)
+		}
+		deadline := good(a.start, a.ttl)
+		if err == nil && !time.Now().Before(deadline) {
+			err = fmt.Errorf("%s: the TTL of %v ran out on the way: %w", a.doing(), a.ttl, leasing.ErrLost)
+		}
+		if err == nil {
+			return leasing.Lease{Grant: fence.Grant{Resource: a.resource, Token: a.given(), Seal: a.seal}, Owner: a.owner, Deadline: deadline}, nil
+		}
+		low, ok := errors.AsType[*fence.NotRaisedError](err)
+		switch {
+		case !ok && (a.given() > 0 || errors.Is(err, fence.ErrUnknown)):
+			s.inBackground(func() { s.giveBack(a) })
+			return leasing.Lease{}, err
+		case !ok:
+			return leasing.Lease{}, err
+		}
+		if freed, _ := s.freeBack(a); !freed { // now: the next one wants it
+			s.inBackground(func() { s.giveBack(a) })
+		}
+		if above = low.Recorded; try == armTries {
+			return leasing.Lease{}, fmt.Errorf("%w: %w", leasing.ErrHeld, err)
+		}
+	}
+}
+
+// armOther arms the fence that is not PostgreSQL's.
+func (s *Source) armOther(ctx context.Context, a *attempt) error {
+	if s.cfg.Armer == nil {
+		return nil
+	}
+	return s.cfg.Armer.Arm(ctx, fence.Arming{Resource: a.resource, Token: a.given(), SealHash: a.sealHash, Holder: a.holder, NonceHash: a.nonceHash})
+}
+
+// take has PostgreSQL give the lease and raise its fence: together with others where nobody has to be waited for.
+func (s *Source) take(ctx context.Context, a *attempt) error {
+	if a.nonceHash != nil || a.waiter != "" {
+		return s.takeAlone(ctx, a)
+	}
+	got, err := s.takes.Do(ctx, a)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", a.doing(), err)
+	case got.Done:
+		return got.Err
+	}
+	err = s.takeAlone(ctx, a)
+	if _, held := isHeld(err); got.Lost && err != nil && !held && !errors.Is(err, fence.ErrUnknown) {
+		err = fmt.Errorf("%w: %w", fence.ErrUnknown, err)
+	}
+	return err
+}
+
+// takeGroup takes what is free, in one transaction that waits for nobody.
+func (s *Source) takeGroup(ctx context.Context, all []*attempt) []groups.Settled {
+	answers, asked := groups.Unsettled(len(all), false), false
+	err := s.on(ctx, func(conn *pgx.Conn) error {
+		heard, err := pgfence.HearCommit(ctx, conn)
+		if err != nil {
+			return err
+		}
+		asked = true
+		return s.takeOn(ctx, conn, all, heard, answers)
+	})
+	refused := failure(ctx, "acquire", err)
+	switch {
+	case err != nil && errors.As(refused, new(*SourceError)):
+		for i, a := range all {
+			answers[i] = groups.Settled{Done: true, Err: failure(ctx, a.doing(), err)}
+		}
+	case err != nil:
+		return groups.Unsettled(len(all), asked && lost(err))
+	}
+	return answers
+}
+
+func (s *Source) takeOn(ctx context.Context, conn *pgx.Conn, all []*attempt, heard func(string) error, answers []groups.Settled) error {
+	resources, owners, holders := make([]string, len(all)), make([]string, len(all)), make([]string, len(all))
+	ttls, above, hashes, behind := make([]int64, len(all)), make([]int64, len(all)), make([][]byte, len(all)), make([]bool, len(all))
+	for i, a := range all {
+		resources[i], owners[i], holders[i] = a.resource, a.owner, a.holder
+		ttls[i], above[i], hashes[i], behind[i] = a.ttl.Microseconds(), int64(a.above), a.sealHash, a.behind
+	}
+	rows, _ := conn.Query(ctx, sqlTakeAll, mode(conn), resources, owners, ttls, hashes, holders, above, behind) // the error comes again from rows
+	var n int
+	var taken, held *bool
+	var token, left *int64
+	var holder *string
+	given := make([]fence.Token, len(all))
+	_, err := pgx.ForEachRow(rows, []any{&n, &taken, &held, &token, &holder, &left}, func() error {
+		switch a := all[n-1]; {
+		case yes(taken) && token != nil:
+			given[n-1] = fence.Token(*token)
+		case yes(taken):
+			answers[n-1] = groups.Settled{Done: true, Err: fmt.Errorf("%s: the TTL of %v ran out on the way: %w", a.doing(), a.ttl, leasing.ErrLost)}
+		case yes(held):
+			answers[n-1] = groups.Settled{Done: true, Err: heldError(a.resource, holder, left)}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for i, token := range given {
+		if a := all[i]; token > 0 {
+			a.token.Store(int64(token))
+			s.cfg.Armed(a.resource, token)
+			answers[i] = groups.Settled{Done: true, Err: heard(a.doing())}
+		}
+	}
+	return nil
+}
+
+func yes(b *bool) bool { return b != nil && *b }
+
+func heldError(resource string, holder *string, left *int64) *leasing.HeldError {
+	held := &leasing.HeldError{Resource: resource}
+	if holder != nil {
+		held.Holder = *holder
+	}
+	if left != nil {
+		held.RetryAfter = time.Duration(*left) * time.Microsecond
+	}
+	return held
+}
+
+// takeAlone takes one lease, once it is its turn, and drains the superseded writers after that commit. Asking again finds what was
+// taken by a call whose answer was lost.
+func (s *Source) takeAlone(ctx context.Context, a *attempt) error {
+	asked := false
+	err := s.twice(ctx, func(conn *pgx.Conn) error {
+		heard, err := pgfence.HearCommit(ctx, conn)
+		if err != nil {
+			return err
+		}
+		asked = true
+		if err = s.takeAloneOn(ctx, conn, a); err != nil {
+			return err
+		}
+		return heard(a.doing())
+	})
+	switch _, held := isHeld(err); {
+	case err == nil, held, errors.Is(err, leasing.ErrLost):
+		return err
+	case asked && lost(err) && !errors.Is(err, fence.ErrUnknown):
+		return fmt.Errorf("%w: %w", fence.ErrUnknown, failure(ctx, a.doing(), err))
+	}
+	return failure(ctx, a.doing(), err)
+}
+
+func (s *Source) takeAloneOn(ctx context.Context, conn *pgx.Conn, a *attempt) error {
+	var taken bool
+	var token, left *int64
+	var holder *string
+	var waiter *string
+	if a.waiter != "" {
+		waiter = &a.waiter
+	}
+	err := conn.QueryRow(ctx, sqlTake, mode(conn), a.resource, a.owner, a.ttl.Microseconds(), a.sealHash, a.holder, int64(a.above), a.behind,
+		a.nonceHash, waiter, keepPlace.Microseconds(), turnLimit.Microseconds()).Scan(&taken, &token, &holder, &left)
+	if err != nil {
+		return err
+	}
+	if !taken || token == nil {
+		return heldError(a.resource, holder, left)
+	}
+	a.token.Store(*token)
+	s.cfg.Armed(a.resource, a.given())
+	var ours bool
+	// Draining must begin after that commit.
+	if err := conn.QueryRow(ctx, sqlDrain, mode(conn), a.resource, *token, a.sealHash).Scan(&ours); err != nil {
+		return err
+	}
+	if !ours { // somebody raised the fence further in between, such as a revocation
+		return fmt.Errorf("%s: the fence was raised above its token %d meanwhile: %w", a.doing(), *token, leasing.ErrLost)
+	}
+	return nil
+}
+
+const (
+	backTries   = 4
+	backPause   = 200 * time.Millisecond
+	backTimeout = 5 * time.Second
+)
+
+// giveBack frees what an attempt may have taken that gives no lease. It looks again for a while where it finds nothing: the
+// attempt may still be on its way. While PostgreSQL does not answer it goes on, for as long as the lease may live.
+func (s *Source) giveBack(a *attempt) {
+	end := a.start.Add(a.ttl + backTimeout)
+	pause := backPause
+	for answers := 0; answers < backTries && time.Now().Before(end); {
+		freed, answered := s.freeBack(a)
+		switch {
+		case freed:
+			return
+		case answered:
+			answers++
+		default:
+			pause = min(2*pause, lookEvery)
+		}
+		select {
+		case <-s.ctx.Done(): // its time to live ends it
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// freeBack tries once, and reports whether nothing is left to free, and whether PostgreSQL answered.
+func (s *Source) freeBack(a *attempt) (freed, answered bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), backTimeout)
+	defer cancel()
+	f := &freeing{ref: leasing.Ref{Resource: a.resource, Owner: a.owner}}
+	err := s.free(ctx, f)
+	return err == nil && (f.freed || a.given() > 0), err == nil
+}
