@@ -34,10 +34,10 @@ func (c *Client) Bucket(ctx context.Context, bucket string) (json.RawMessage, er
 	return c.asked(ctx, http.MethodGet, bucketPath(bucket), nil)
 }
 
-// SetBucket makes a bucket with a rule, or gives it to one that is there; keep
-// says what becomes of older versions. An empty one of the two stays as it is.
-func (c *Client) SetBucket(ctx context.Context, bucket, rule, keep string) (json.RawMessage, error) {
-	return c.asked(ctx, http.MethodPut, bucketPath(bucket), wire.BucketRequest{Rule: rule, Keep: keep})
+// SetBucket makes a bucket with a rule, or changes what holds in one that is there.
+// What is empty stays as it is.
+func (c *Client) SetBucket(ctx context.Context, bucket string, want wire.BucketRequest) (json.RawMessage, error) {
+	return c.asked(ctx, http.MethodPut, bucketPath(bucket), want)
 }
 
 // SetPrefixRule gives the keys below a prefix a rule of their own.

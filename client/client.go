@@ -194,12 +194,13 @@ func (c *Client) Release(ctx context.Context, handle string) error {
 	return c.call(ctx, http.MethodPost, "/v1/leases/release", wire.HandleRequest{Handle: handle}, nil)
 }
 
-// Credentials asks for S3 credentials of the lease.
-func (c *Client) Credentials(ctx context.Context, handle string) (wire.Credentials, error) {
+// Credentials asks for S3 credentials of a lease, which end with it. Refreshing ones
+// are bounded by its deadline: ask again after each renewal.
+func (c *Client) Credentials(ctx context.Context, r wire.CredentialsRequest) (wire.Credentials, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	var creds wire.Credentials
-	err := c.call(ctx, http.MethodPost, "/v1/leases/credentials", wire.HandleRequest{Handle: handle}, &creds)
+	err := c.call(ctx, http.MethodPost, "/v1/leases/credentials", r, &creds)
 	return creds, err
 }
 

@@ -59,9 +59,17 @@ type Renewed struct {
 	Timing
 }
 
-// HandleRequest names a lease: POST /v1/leases/release and /v1/leases/credentials.
+// HandleRequest names a lease: POST /v1/leases/release.
 type HandleRequest struct {
 	Handle string `json:"handle"`
+}
+
+// CredentialsRequest asks for S3 credentials of a lease: POST /v1/leases/credentials.
+type CredentialsRequest struct {
+	Handle     string `json:"handle"`
+	Refreshing bool   `json:"refreshing,omitempty"` // they expire with the lease as it is now; after a renewal, ask again
+	OwnKeys    bool   `json:"own_keys,omitempty"`   // they read only keys of the lease's resource
+	ReadOnly   bool   `json:"read_only,omitempty"`  // they write nothing
 }
 
 // Credentials are temporary S3 credentials that are bound to a lease's grant. Any S3

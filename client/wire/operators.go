@@ -54,8 +54,9 @@ type Revoked struct {
 // Bucket is a bucket and what holds in it.
 type Bucket struct {
 	Bucket    string       `json:"bucket"`
-	Rule      string       `json:"rule"` // which resource a write of a key needs
-	Keep      string       `json:"keep"` // what becomes of older versions
+	Rule      string       `json:"rule"`       // which resource a write of a key needs
+	Keep      string       `json:"keep"`       // what becomes of older versions
+	WriteOnce string       `json:"write_once"` // for how long an object can't change, from its writing on; "none": it can
 	Prefixes  []PrefixRule `json:"prefixes"`
 	CreatedAt time.Time    `json:"created_at"`
 }
@@ -74,8 +75,9 @@ type Buckets struct {
 
 // BucketRequest makes a bucket, or changes what holds in one.
 type BucketRequest struct {
-	Keep string `json:"keep,omitempty"` // absent: stays as it is; so with the rule
-	Rule string `json:"rule,omitempty"`
+	Keep      string `json:"keep,omitempty"` // absent: stays as it is; so with the others
+	Rule      string `json:"rule,omitempty"`
+	WriteOnce string `json:"write_once,omitempty"`
 }
 
 // Session is an open session of the PostgreSQL port. It holds no secret.
@@ -84,11 +86,14 @@ type Session struct {
 	Client     string       `json:"client"` // address
 	User       string       `json:"user"`
 	Database   string       `json:"database"`
-	Resource   *string      `json:"resource"` // null: no grant came with the connection
-	Token      *fence.Token `json:"token"`    // null: not known
-	Leased     bool         `json:"leased"`   // the gateway holds the lease for it
-	State      string       `json:"state"`    // "active", "idle" or "idle in transaction"
+	PID        *int64       `json:"pid"`              // of its backend; null: not known
+	App        string       `json:"application_name"` // of its startup packet
+	Resource   *string      `json:"resource"`         // null: no grant came with the connection
+	Token      *fence.Token `json:"token"`            // null: not known
+	Leased     bool         `json:"leased"`           // the gateway holds the lease for it
+	State      string       `json:"state"`            // "active", "idle" or "idle in transaction"
 	Since      time.Time    `json:"since"`
+	Statement  *int64       `json:"statement_ms"` // how long it has been active; null: it is not
 	FromClient int64        `json:"bytes_from_client"`
 	ToClient   int64        `json:"bytes_to_client"`
 }

@@ -1,0 +1,79 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/fencegate/fencegate/client/wire"
+)
+
+// maxEvent bounds one event, in bytes.
+const maxEvent = 64 << 10
+
+// Events calls each with what happened at the gateway after the event with the id after;
+// "" stands for all that it keeps. With follow it goes on until ctx ends or the connection
+// does; the error is then ctx's or an [*UnreachableError], and a next call with the last id
+// misses nothing that is still kept. An error of each's ends it too.
+func (c *Client) Events(ctx context.Context, after string, follow bool, each func(wire.Event) error) error {
+	url := c.base + "/v1/events"
+	if !follow {
+		url += "?follow=false"
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Accept", "text/event-stream, application/problem+json")
+	if after != "" {
+		req.Header.Set("Last-Event-ID", after)
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return c.broken(ctx, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		b, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
+		if err != nil {
+			return c.broken(ctx, err)
+		}
+		return problemOf(resp.StatusCode, b)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, maxEvent)
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok { // the id and the kind are in the data, too
+			continue
+		}
+		var e wire.Event
+		if err := json.Unmarshal([]byte(data), &e); err != nil {
+			return fmt.Errorf("event of %s: %w", c.base, err)
+		}
+		if err := each(e); err != nil {
+			return err
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return c.broken(ctx, err)
+	}
+	if follow {
+		return c.broken(ctx, io.ErrUnexpectedEOF)
+	}
+	return nil
+}
+
+func (c *Client) broken(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return &UnreachableError{URL: c.base, Cause: err}
+}

@@ -1,0 +1,47 @@
+package wire
+
+import (
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// The kinds of events. There may be more: a reader passes over those that it does not know.
+const (
+	EventRefused  = "refused"  // by the fence: code says why
+	EventAcquired = "acquired" // recorded is the lease's token
+	EventReleased = "released" // presented is the lease's token
+	EventLost     = "lost"     // a lease that could not be renewed; presented is its token
+	EventEnded    = "ended"    // an open session of the PostgreSQL port, by the gateway; code says why
+	EventRevoked  = "revoked"  // recorded is the token that nobody has
+	EventMissed   = "missed"   // the reader was slow, or comes from another run: events are left out here
+)
+
+// The surfaces of a gateway.
+const (
+	SurfacePG  = "pg"  // the PostgreSQL port
+	SurfaceSQL = "sql" // /v1/sql
+	SurfaceS3  = "s3"
+	SurfaceAPI = "api" // the rest of the HTTP API
+)
+
+// Event is something that happened at one gateway. It holds no secret and nothing of a
+// row. What is not known is absent.
+type Event struct {
+	ID        string      `json:"id,omitempty"` // for Last-Event-ID
+	Time      time.Time   `json:"time"`
+	Kind      string      `json:"kind"`
+	Surface   string      `json:"surface,omitempty"`
+	Code      string      `json:"code,omitempty"` // SQLSTATE of a refusal or an end
+	Login     string      `json:"login,omitempty"`
+	Client    string      `json:"client,omitempty"`           // address
+	App       string      `json:"application_name,omitempty"` // or the User-Agent
+	Resource  string      `json:"resource,omitempty"`         // of the grant
+	Needed    string      `json:"needed,omitempty"`           // the resource that the write needs, where the grant is for another
+	Presented fence.Token `json:"presented,omitempty"`
+	Recorded  fence.Token `json:"recorded,omitempty"`
+	Statement string      `json:"statement,omitempty"` // its kind: INSERT, PutObject, …
+	Table     string      `json:"table,omitempty"`     // or the bucket
+	Holder    string      `json:"holder,omitempty"`
+	Missed    uint64      `json:"missed,omitempty"` // how many are left out; absent: that is not known
+}
