@@ -27,6 +27,15 @@ type Change struct {
 	Conditions
 }
 
+// attempt is an id of the request for what leaves no row of its own; where the
+// client gave none, it is that of the tries of this one.
+func (ch Change) attempt() string {
+	if ch.Invocation != "" {
+		return ch.Invocation
+	}
+	return blob.NewID().String()
+}
+
 // Conditions of a change, evaluated in its commit.
 type Conditions struct {
 	IfMatch     *string // an ETag, "*" for any, or "!" and the ETag that must not be there
@@ -36,7 +45,7 @@ type Conditions struct {
 const (
 	sqlPutTags        = "SELECT objects.put_tags($1, $2, $3, $4, $5, $6, $7, $8, $9)"
 	sqlCommitDeletion = "SELECT id, kept_order IS NOT NULL FROM objects.commit_deletion_if($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
-	sqlRemoveVersion  = "SELECT objects.remove_version_if($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+	sqlRemoveVersion  = "SELECT objects.remove_version_if($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
 	sqlKeeps          = "SELECT objects.keeps($1)"
 )
 
@@ -105,9 +114,10 @@ func (c *Catalog) Remove(ctx context.Context, ch Change, versionID string, e Exp
 // removeVersion removes one version for good; its bytes are the sweep's.
 func (c *Catalog) removeVersion(ctx context.Context, ch Change, id pgtype.UUID, e Expected) (Removed, error) {
 	var deletion *bool
+	attempt := ch.attempt()
 	err := c.db.Settle(ctx, func(ctx context.Context, q Querier) error {
 		return q.QueryRow(ctx, sqlRemoveVersion, ch.Bucket, ch.Key, id, ch.Proof.Resource, int64(ch.Proof.Token), ch.Proof.SealHash,
-			ch.IfMatch, e.Size, e.Modified).Scan(&deletion)
+			attempt, ch.IfMatch, e.Size, e.Modified).Scan(&deletion)
 	})
 	shown := blob.ID(id.Bytes).String()
 	return Removed{ID: &shown, Marker: deletion != nil && *deletion}, err

@@ -3,7 +3,6 @@ package objects
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -80,7 +79,7 @@ func (d Database) Once(ctx context.Context, f func(context.Context, Querier) err
 	if _, ours := errors.AsType[pgx.ScanArgError](err); ours {
 		return err
 	}
-	return fmt.Errorf("%w: %w", ErrDatabaseAway, err)
+	return away(err)
 }
 
 const (
@@ -96,13 +95,14 @@ const (
 // Connections beside the pool's are at most as many as the pool's, so that a
 // PostgreSQL in trouble is not asked for one by each request.
 func (d Database) Settle(ctx context.Context, f func(context.Context, Querier) error) error {
+	return d.settle(ctx, d.try(ctx, false, f), f)
+}
+
+// settle is Settle after a first try.
+func (d Database) settle(ctx context.Context, err error, f func(context.Context, Querier) error) error {
 	lost := false
 	pause := settlePause
-	for try := 1; ; try++ {
-		err := d.try(ctx, try > 1, f)
-		if err == nil {
-			return nil
-		}
+	for try := 1; err != nil; try++ {
 		certain := refused(err) && !transient(err)
 		lost = lost || !refused(err) && !pgconn.SafeToRetry(err)
 		if certain {
@@ -111,7 +111,7 @@ func (d Database) Settle(ctx context.Context, f func(context.Context, Querier) e
 				return err // a try that is still on its way will be refused, too: tokens only rise
 			}
 		} else {
-			err = fmt.Errorf("%w: %w", ErrDatabaseAway, err)
+			err = away(err)
 		}
 		switch {
 		case !certain && try < settleTries && ctx.Err() == nil:
@@ -125,7 +125,9 @@ func (d Database) Settle(ctx context.Context, f func(context.Context, Querier) e
 		case <-ctx.Done():
 		}
 		pause *= 2
+		err = d.try(ctx, true, f)
 	}
+	return nil
 }
 
 // unknownError: a statement was sent, and nobody knows what became of it.
@@ -152,7 +154,13 @@ func (d Database) try(ctx context.Context, fresh bool, f func(context.Context, Q
 	case <-ctx.Done():
 		return notSent{ctx.Err()}
 	}
-	conn, err := pgx.ConnectConfig(ctx, d.pool.Config().ConnConfig)
+	config := d.pool.Config() // a copy
+	if config.BeforeConnect != nil {
+		if err := config.BeforeConnect(ctx, config.ConnConfig); err != nil {
+			return notSent{err}
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
 	if err != nil {
 		return notSent{err}
 	}

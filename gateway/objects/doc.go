@@ -11,7 +11,7 @@
 //	catalog := objects.NewCatalog(db)
 //	reader := objects.NewReader(db, store, log)
 //	writer := objects.NewWriter(ctx, objects.Config{DB: db, Store: store, Log: log, Owned: keeper.Owned, Decided: observe}, reader)
-//	v, err := reader.Find(ctx, nil, "orders", "1001/invoice.txt", "")
+//	v, err := reader.Find(ctx, "orders", "1001/invoice.txt", "")
 //	bytes, err := reader.Open(ctx, v, 0, v.Size)
 //
 // [Catalog] needs no bytes, [Reader] finds versions and opens them, [Writer] stores

@@ -22,6 +22,8 @@ const (
 	stateRuleInUse      = "ZO007"
 	stateNoUpload       = "ZO008"
 	stateNoVersion      = "ZO009"
+	stateRetained       = "ZO012"
+	stateRetention      = "ZO013"
 
 	stateNotText      = "22021" // character_not_in_repertoire
 	stateUntranslated = "22P05" // untranslatable_character, a NUL in JSON
@@ -36,6 +38,7 @@ var (
 	ErrVersionID      = errors.New("no version has such an id")
 	ErrBucketNotEmpty = errors.New("the bucket is not empty")
 	ErrRuleInUse      = errors.New("the bucket's rule can't change while it holds objects") // written under another rule
+	ErrRetained       = errors.New("the bucket's objects are written once, for longer")
 	ErrOtherRequest   = errors.New("the invocation id was used for another request on the same key")
 )
 
@@ -43,8 +46,8 @@ var (
 var (
 	ErrGivenUp      = errors.New("the upload took so long that it was given up")
 	ErrIncomplete   = errors.New("the body is not as long as was announced")
-	ErrStoreFailed  = errors.New("blob store failed")           // the blob store, not the client's connection
-	ErrDatabaseAway = errors.New("PostgreSQL can't be reached") // and nothing was changed
+	ErrStoreFailed  = errors.New("blob store failed")         // the blob store, not the client's connection
+	ErrDatabaseAway = errors.New("PostgreSQL did not answer") // or refused for now, see [BusyError]; and nothing was changed
 )
 
 // PreconditionError: what is there is not what the write expects.
@@ -107,6 +110,21 @@ type BodyError struct{ Cause error }
 func (e *BodyError) Error() string { return "read the body: " + e.Cause.Error() }
 func (e *BodyError) Unwrap() error { return e.Cause }
 
+// BusyError is an [ErrDatabaseAway] of a PostgreSQL that answered: it can't do what was
+// asked at the moment. Nothing was changed.
+type BusyError struct{ State string } // the SQLSTATE
+
+func (e *BusyError) Error() string        { return "PostgreSQL refused for now: SQLSTATE " + e.State }
+func (e *BusyError) Is(target error) bool { return target == ErrDatabaseAway }
+
+// away is [ErrDatabaseAway] with its cause.
+func away(err error) error {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && refused(err) {
+		return fmt.Errorf("%w: %w", &BusyError{State: pgErr.Code}, err)
+	}
+	return fmt.Errorf("%w: %w", ErrDatabaseAway, err)
+}
+
 // translate turns PostgreSQL's refusals into errors that say what they mean;
 // other errors stay as they are.
 func translate(err error) error {
@@ -135,6 +153,10 @@ func translate(err error) error {
 		return &TextError{What: "request"}
 	case stateRuleInUse:
 		return ErrRuleInUse
+	case stateRetained:
+		return &RetainedError{Until: pgErr.Detail}
+	case stateRetention:
+		return ErrRetained
 	}
 	return fenceError(pgErr)
 }

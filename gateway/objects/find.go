@@ -15,12 +15,6 @@ const (
 	foundColumns = `coalesce(v.id, '00000000-0000-0000-0000-000000000000'), coalesce(v.blobs, '{}'), coalesce(v.blob_sizes, '{}'), coalesce(v.size, 0),
 	coalesce(v.etag, ''), coalesce(v.attributes - 'part_checksums', '{}'), coalesce(v.created_at, b.created_at), b.keep_count IS DISTINCT FROM 0`
 
-	// Both give one row where the bucket exists; its version is NULL where the key does not.
-	sqlCurrent = "SELECT v.id IS NOT NULL, " + foundColumns + `
-	FROM objects.buckets b
-	LEFT JOIN objects.pointers p ON p.bucket = b.name AND p.key = $2
-	LEFT JOIN objects.versions v ON v.id = p.version
-	WHERE b.name = $1`
 	sqlFind = "SELECT v.id IS NOT NULL, coalesce(v.deletion, false), " + foundColumns + `
 	FROM objects.buckets b
 	LEFT JOIN objects.versions v ON v.id = $3 AND v.bucket = b.name AND v.key = $2 AND (v.kept_order IS NOT NULL
@@ -40,6 +34,7 @@ type Reader struct {
 	db      Database
 	store   blob.Store
 	lookups *lookups
+	memory  memory // of write-once buckets
 }
 
 // NewReader reads versions from a database, and their bytes from a store.
@@ -47,17 +42,10 @@ func NewReader(db Database, store blob.Store, log *slog.Logger) *Reader {
 	return &Reader{db: db, store: store, lookups: newLookups(db, log)}
 }
 
-// LooksAhead reports whether [Reader.Begin] may be called.
-func (r *Reader) LooksAhead() bool { return r.lookups.limit > 0 }
-
-// Begin begins to look for a key's current version, and does not wait for the
-// answer. The look-up goes to [Reader.Find], or its Leave is called.
-func (r *Reader) Begin(bucket, key string) *Lookup { return r.lookups.begin(bucket, key) }
-
 // Find is the version that a read asks for: with "" as its id the current one. The
-// look-up may have begun before; ahead is nil where none did. The error is
-// [ErrNoBucket], [ErrNoKey], [ErrVersionID], a [*NoVersionError] or a [*MarkerError].
-func (r *Reader) Find(ctx context.Context, ahead *Lookup, bucket, key, versionID string) (Stored, error) {
+// error is [ErrNoBucket], [ErrNoKey], [ErrVersionID], a [*NoVersionError] or a
+// [*MarkerError].
+func (r *Reader) Find(ctx context.Context, bucket, key, versionID string) (Stored, error) {
 	wanted, err := parseVersion(versionID)
 	if err != nil {
 		return Stored{}, err
@@ -67,7 +55,7 @@ func (r *Reader) Find(ctx context.Context, ahead *Lookup, bucket, key, versionID
 	if wanted.Valid {
 		v, found, deletion, err = r.named(ctx, bucket, key, wanted)
 	} else {
-		v, found, err = r.current(ctx, ahead, bucket, key)
+		v, found, err = r.current(ctx, bucket, key)
 	}
 	switch err = noRows(err, ErrNoBucket); {
 	case err != nil:
@@ -93,33 +81,28 @@ func (r *Reader) named(ctx context.Context, bucket, key string, id pgtype.UUID) 
 }
 
 // current is a key's current version and whether there is one.
-func (r *Reader) current(ctx context.Context, ahead *Lookup, bucket, key string) (v Stored, found bool, err error) {
-	began := time.Now()
-	if r.lookups.limit > 0 {
-		if ahead == nil {
-			ahead = r.lookups.begin(bucket, key)
-		}
-		c, err := ahead.wait()
-		switch {
-		case err == nil && !c.bucket:
-			return Stored{}, false, ErrNoBucket
-		case err == nil:
-			return c.Stored, c.key, nil
-		}
-		began = ahead.began
+func (r *Reader) current(ctx context.Context, bucket, key string) (v Stored, found bool, err error) {
+	if v, found = r.memory.recall(bucket, key); found {
+		return v, true, nil
 	}
-	return r.currentAlone(ctx, began, bucket, key)
+	began := time.Now()
+	c, err := r.lookups.find(ctx, bucket, key)
+	switch {
+	case err == nil && !c.bucket:
+		return Stored{}, false, ErrNoBucket
+	case err == nil:
+		r.memory.remember(bucket, key, c, began)
+		return c.Stored, c.key, nil
+	}
+	return Stored{}, false, err
 }
 
-// currentAlone is current without the look-ups that others make.
-func (r *Reader) currentAlone(ctx context.Context, began time.Time, bucket, key string) (v Stored, found bool, err error) {
-	ctx, cancel := context.WithDeadline(ctx, began.Add(r.db.timeout))
-	defer cancel()
-	err = r.db.Once(ctx, func(ctx context.Context, q Querier) error {
-		return v.scan(behind{q.QueryRow(ctx, sqlCurrent, bucket, key), []any{&found}})
-	})
-	return v, found, err
-}
+// Forget lets the next read of a key look it up, where its version was remembered.
+func (r *Reader) Forget(bucket, key string) { r.memory.forget(bucket, key) }
+
+// Saw tells which PostgreSQL is there, as fence.identity names it; "" one that may
+// have lost what it acknowledged. What is remembered of another one is forgotten.
+func (r *Reader) Saw(identity string) { r.memory.saw(identity) }
 
 // hidden says that there is no such key, and which deletion hides it.
 func (r *Reader) hidden(ctx context.Context, bucket, key string) error {

@@ -31,16 +31,21 @@ func ParseKeep(s string) (Keep, error) {
 	if n, err := strconv.Atoi(s); err == nil && n > 0 && n <= maxKeep && s == strconv.Itoa(n) {
 		return Keep{Versions: n}, nil
 	}
-	if days, isDays := strings.CutSuffix(s, "d"); isDays {
-		if n, err := strconv.Atoi(days); err == nil && n > 0 && n <= maxKeepDays {
-			return Keep{For: time.Duration(n) * 24 * time.Hour}, nil
-		}
-	}
-	if d, err := time.ParseDuration(s); err == nil && d >= time.Second && d <= maxKeepDays*24*time.Hour {
+	if d, ok := parseAge(s); ok {
 		return Keep{For: d}, nil
 	}
 	return Keep{}, &fence.InvalidError{Field: "keep", Reason: fmt.Sprintf(
 		"is %q; it must be none, all, a number of versions (1 to %d), or a duration from 1s to %dd, such as 720h or 30d", s, maxKeep, maxKeepDays)}
+}
+
+// parseAge reads a duration such as "720h" or "30d".
+func parseAge(s string) (d time.Duration, ok bool) {
+	if days, isDays := strings.CutSuffix(s, "d"); isDays {
+		n, err := strconv.Atoi(days)
+		return time.Duration(n) * 24 * time.Hour, err == nil && n > 0 && n <= maxKeepDays
+	}
+	d, err := time.ParseDuration(s)
+	return d, err == nil && d >= time.Second && d <= maxKeepDays*24*time.Hour
 }
 
 const (

@@ -1,132 +1,138 @@
 package objects
 
 import (
-	"errors"
+	"context"
 	"log/slog"
-	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// lookups find the current versions of keys. Those that begin while a question
-// to PostgreSQL is under way are asked together in the next one: one statement,
-// one round trip and one wake-up for all of them. Nobody waits where none is.
+// lookups find the current versions of keys. Those that come while PostgreSQL is
+// asked are asked together in the next question: one statement, one round trip.
+// A question's snapshot is taken after all of its look-ups began, so each sees every
+// write that was acknowledged before it.
 //
-// A question's snapshot is taken after all of its look-ups began, so each sees
-// every write that was acknowledged before it. Nothing is remembered from one
-// question to the next.
-//
-// Requests do the work. Of the look-ups of a question one is its reader; who
-// has read an answer sends the next question, and the first in that is the next
-// reader. A question is only the quick way: where it fails, for whatever reason,
-// its look-ups are made one by one, so that none fails for another's sake.
-//
-// No question has a timer of its own: to set one wakes a thread where nothing
-// else is due, which took a tenth of a small read over one connection. Two timers
-// look at all questions, the one while any is under way, the other while any
-// look-up waits.
+// A question is only the quick way: where it fails, for whatever reason, its look-ups
+// are made one by one, so that none fails for another's sake.
 type lookups struct {
-	pool    *pgxpool.Pool
-	timeout time.Duration // of a look-up, its waiting included
-	log     *slog.Logger
-	limit   int // of questions under way; 0: no look-up is made here
+	db    Database
+	log   *slog.Logger
+	turns turns[*lookup]
+}
 
-	// patience is how long others wait for a question, at most twice that; then
-	// the next one goes beside it. It decides how fast answers come, never which.
-	patience time.Duration
+// lookup is one of them.
+type lookup struct {
+	bucket, key string
+	began       time.Time
+	found       current
+	done        bool // the question was answered
+}
 
-	mu       sync.Mutex
-	waiting  []*Lookup
-	underWay []*question
-	slow     int         // of those under way: others do not wait for them
-	watch    *time.Timer // calls expire
-	due      time.Time   // when it will; zero: it won't
-	hurried  bool        // a timer will call hurry
+// current is the current version of a key, as far as there is one.
+type current struct {
+	Stored
+	retained
+
+	bucket, key bool // whether there is such a bucket, and such a key in it
 }
 
 const (
-	maxAsked  = 128 // look-ups in one question
-	maxHanded = 100 // then the pool gets the connection back, and may find that it is too old
+	// How long a version will stay the current one, in microseconds, and who says so. 0 and "": it may change.
+	retentionColumns = `CASE WHEN v.created_at + b.retention > clock_timestamp() THEN (extract(epoch FROM v.created_at + b.retention - clock_timestamp()) * 1000000)::bigint ELSE 0 END,
+	CASE WHEN v.created_at + b.retention > clock_timestamp() THEN (SELECT i.identity FROM fence.identity() i) ELSE '' END`
+	currentColumns = "v.id IS NOT NULL, " + retentionColumns + ", " + foundColumns
+
+	// Both give one row where the bucket exists; its version is NULL where the key does not.
+	sqlCurrent = "SELECT " + currentColumns + `
+	FROM objects.buckets b
+	LEFT JOIN objects.pointers p ON p.bucket = b.name AND p.key = $2
+	LEFT JOIN objects.versions v ON v.id = p.version
+	WHERE b.name = $1`
+	// The arrays are hidden from the planner, which would make a plan for each
+	// length of them.
+	sqlCurrents = "SELECT w.n, " + currentColumns + `
+	FROM unnest((SELECT $1::text[]), (SELECT $2::text[])) WITH ORDINALITY AS w(bucket, key, n)
+	JOIN objects.buckets b ON b.name = w.bucket COLLATE "C"
+	LEFT JOIN objects.pointers p ON p.bucket = b.name AND p.key = w.key COLLATE "C"
+	LEFT JOIN objects.versions v ON v.id = p.version`
+
+	lookupPatience = 20 * time.Millisecond // of look-ups that wait for another question
+	maxAsked       = 128                   // in one question
 )
 
 func newLookups(db Database, log *slog.Logger) *lookups {
-	l := &lookups{pool: db.pool, timeout: db.timeout, log: log, patience: 5 * time.Millisecond}
-	config := db.pool.Config()
-	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement { // else there may be a pooler that keeps no statements
-		l.limit = max(1, int(config.MaxConns)/2) // commits need connections, too
-	}
-	return l
+	half := max(1, int(db.pool.Config().MaxConns)/2) // commits need connections, too
+	return &lookups{db: db, log: log, turns: turns[*lookup]{atOnce: min(2, half), together: maxAsked, patience: lookupPatience, most: half}}
 }
 
-// Lookup is one of them. Whoever began it calls wait or Leave, once.
-type Lookup struct {
-	of          *lookups
-	bucket, key string
-	began       time.Time
-
-	// One token comes: the result is there, or the duty to read the question's answer.
-	turn chan struct{}
-	duty *question // nil: somebody else's; guarded by of.mu until the turn
-
-	found current
-	err   error // errAskAlone
+// find is the current version of a key. The error is one of the database's.
+func (s *lookups) find(ctx context.Context, bucket, key string) (current, error) {
+	l := &lookup{bucket: bucket, key: key, began: time.Now()}
+	s.turns.take(l, s.ask)
+	if l.done {
+		return l.found, nil
+	}
+	ctx, cancel := context.WithDeadline(ctx, l.began.Add(s.db.timeout))
+	defer cancel()
+	return s.one(ctx, bucket, key)
 }
 
-// errAskAlone: the question failed; the look-up itself may well succeed.
-var errAskAlone = errors.New("look-up was not answered")
-
-// begin begins a look-up, and does not wait for its answer.
-func (s *lookups) begin(bucket, key string) *Lookup {
-	l := &Lookup{of: s, bucket: strings.Clone(bucket), key: strings.Clone(key), began: time.Now(), turn: make(chan struct{}, 1)}
-	s.mu.Lock()
-	if len(s.underWay) > s.slow || len(s.underWay) >= s.limit {
-		s.waiting = append(s.waiting, l)
-		s.hurryIn(s.patience)
-		s.mu.Unlock()
-		return l
-	}
-	q := s.next(l)
-	s.mu.Unlock()
-	q.send()
-	l.turn <- struct{}{}
-	return l
+// one asks for one key.
+func (s *lookups) one(ctx context.Context, bucket, key string) (c current, err error) {
+	err = s.db.Once(ctx, func(ctx context.Context, q Querier) error {
+		return c.scan(q.QueryRow(ctx, sqlCurrent, bucket, key))
+	})
+	return c, noRows(err, nil)
 }
 
-// IsOf reports whether the look-up is of this key.
-func (l *Lookup) IsOf(bucket, key string) bool { return l.bucket == bucket && l.key == key }
-
-// wait is the look-up's result. The error is errAskAlone.
-func (l *Lookup) wait() (current, error) {
-	<-l.turn
-	if l.duty != nil {
-		l.duty.finish()
+// ask asks for a group, the first of which has waited longest.
+func (s *lookups) ask(group []*lookup) {
+	ctx, cancel := context.WithDeadline(context.Background(), group[0].began.Add(s.db.timeout))
+	defer cancel()
+	found := make([]current, len(group))
+	var err error
+	if len(group) == 1 {
+		found[0], err = s.one(ctx, group[0].bucket, group[0].key)
+	} else {
+		err = s.many(ctx, group, found)
 	}
-	return l.found, l.err
+	if err != nil {
+		s.log.Warn("s3: a common look-up failed; each is made alone", "look_ups", len(group), "error", err)
+		return
+	}
+	for i, l := range group {
+		l.found, l.done = found[i], true
+	}
 }
 
-// Leave gives the look-up up. What others expect of it is done beside the caller,
-// who must not learn how long that takes: he may have been refused. These are at
-// most as many as questions under way.
-func (l *Lookup) Leave() {
-	s := l.of
-	s.mu.Lock()
-	if i := slices.Index(s.waiting, l); i >= 0 {
-		s.waiting = slices.Delete(s.waiting, i, i+1)
+func (s *lookups) many(ctx context.Context, group []*lookup, found []current) error {
+	buckets, keys := make([]string, len(group)), make([]string, len(group))
+	for i, l := range group {
+		buckets[i], keys[i] = l.bucket, l.key
 	}
-	reads := l.duty != nil
-	s.mu.Unlock()
-	if reads {
-		go func() {
-			defer func() {
-				if p := recover(); p != nil { // as in a request: it does not end the gateway
-					s.log.Error("s3: a look-up panicked", "panic", p)
-				}
-			}()
-			_, _ = l.wait()
-		}()
-	}
+	return s.db.Once(ctx, func(ctx context.Context, q Querier) error {
+		rows, err := q.Query(ctx, sqlCurrents, buckets, keys)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var n int
+			var c current
+			if err := c.scan(behind{rows, []any{&n}}); err != nil {
+				return err
+			}
+			found[n-1] = c
+		}
+		return rows.Err()
+	})
+}
+
+// scan reads a row of currentColumns: there is such a bucket.
+func (c *current) scan(row pgx.Row) error {
+	var left int64
+	err := c.Stored.scan(behind{row, []any{&c.key, &left, &c.identity}})
+	c.bucket, c.left = err == nil, time.Duration(left)*time.Microsecond
+	return err
 }

@@ -3,6 +3,7 @@ package objects
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,6 +20,7 @@ type Bucket struct {
 	Created  time.Time
 	Rule     Rule
 	Keep     Keep
+	Retained time.Duration  // for which its objects are written once; 0: they are not
 	Prefixes []PrefixRuleOf // in the order of their bytes
 }
 
@@ -29,7 +31,7 @@ type PrefixRuleOf struct {
 }
 
 const (
-	bucketColumns = `SELECT b.name, b.created_at, b.depth, b.mode, b.keep_count, b.keep_age,
+	bucketColumns = `SELECT b.name, b.created_at, b.depth, b.mode, b.keep_count, b.keep_age, b.retention,
   array(SELECT r.prefix FROM objects.prefix_rules r WHERE r.bucket = b.name ORDER BY r.prefix),
   array(SELECT r.depth FROM objects.prefix_rules r WHERE r.bucket = b.name ORDER BY r.prefix),
   array(SELECT r.mode FROM objects.prefix_rules r WHERE r.bucket = b.name ORDER BY r.prefix)
@@ -41,14 +43,14 @@ FROM objects.buckets b `
 func (b *Bucket) scan(row pgx.Row) error {
 	var mode string
 	var count pgtype.Int4
-	var age pgtype.Interval
+	var age, retention pgtype.Interval
 	var prefixes, modes []string
 	var depths []int
-	if err := row.Scan(&b.Name, &b.Created, &b.Rule.depth, &mode, &count, &age, &prefixes, &depths, &modes); err != nil {
+	if err := row.Scan(&b.Name, &b.Created, &b.Rule.depth, &mode, &count, &age, &retention, &prefixes, &depths, &modes); err != nil {
 		return err
 	}
 	b.Rule.read(mode)
-	b.Keep = keepOf(count, age)
+	b.Keep, b.Retained = keepOf(count, age), retentionOf(retention)
 	b.Prefixes = make([]PrefixRuleOf, len(prefixes))
 	for i, prefix := range prefixes {
 		b.Prefixes[i] = PrefixRuleOf{Prefix: prefix, Rule: Rule{depth: depths[i]}}
@@ -65,6 +67,21 @@ func (c *Catalog) Bucket(ctx context.Context, name string) (Bucket, error) {
 		return Bucket{}, fmt.Errorf("bucket %q: %w", name, err)
 	}
 	return b, nil
+}
+
+// Covers reports whether every key that begins with the prefix needs the resource.
+func (b Bucket) Covers(prefix, resource string) bool {
+	rule, longest := b.Rule, -1
+	for _, p := range b.Prefixes {
+		switch {
+		case len(p.Prefix) > len(prefix) && strings.HasPrefix(p.Prefix, prefix):
+			return false // some keys have another rule
+		case strings.HasPrefix(prefix, p.Prefix) && len(p.Prefix) > longest:
+			rule, longest = p.Rule, len(p.Prefix)
+		}
+	}
+	complete := rule.depth >= 0 && strings.Count(prefix, "/") >= rule.depth // the resource's components end with a slash
+	return complete && !rule.Unchecked() && rule.Resource(b.Name, prefix) == resource
 }
 
 // Buckets lists at most limit buckets whose names come after `after`, in their order.

@@ -5,13 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
 const (
-	sqlPutPart           = "SELECT objects.put_part($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+	sqlPutPart           = "SELECT objects.put_part($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 	sqlCompleteMultipart = "SELECT " + versionColumns + " FROM objects.complete_multipart($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 )
 
@@ -27,7 +28,7 @@ type NewPart struct {
 
 // PutPart stores a part's bytes as a pending blob and adds it to its upload.
 func (w *Writer) PutPart(ctx context.Context, p NewPart) (Part, error) {
-	id, err := w.announce(ctx, p.Change)
+	id, err := w.announce(ctx, p.Change, fmt.Sprintf("part %d of %s", p.Number, p.Upload))
 	if err != nil {
 		return Part{}, err
 	}
@@ -37,17 +38,27 @@ func (w *Writer) PutPart(ctx context.Context, p NewPart) (Part, error) {
 	}
 	stored := Part{Number: p.Number, Blob: id, Size: p.Size, ETag: p.Body.ETag()}
 	stored.Algorithm, stored.Checksum = p.Body.Checksum()
-	err = w.db.Settle(ctx, Exec(sqlPutPart, UUID(p.Upload), p.Bucket, p.Key, p.Number, UUID(id), p.Size, stored.ETag,
-		stored.Algorithm, stored.Checksum, p.Proof.Resource, int64(p.Proof.Token), p.Proof.SealHash))
-	if errors.Is(err, ErrGivenUp) {
+	args := []any{
+		UUID(p.Upload), p.Bucket, p.Key, p.Number, UUID(id), p.Size, stored.ETag, stored.Algorithm, stored.Checksum,
+		p.Proof.Resource, int64(p.Proof.Token), p.Proof.SealHash, p.attempt(),
+	}
+	err = w.db.Settle(ctx, func(ctx context.Context, q Querier) error {
+		return q.QueryRow(ctx, sqlPutPart, args...).Scan(&stored.Blob)
+	})
+	switch {
+	case err == nil && stored.Blob == id:
+		return stored, nil
+	case err == nil:
+		w.forget(ctx, id) // an earlier attempt's bytes stand for this request
+		return stored, nil
+	case errors.Is(err, ErrGivenUp):
 		w.forget(ctx, id)
 		return Part{}, ErrGivenUp
 	}
-	if err != nil {
-		w.giveUp(ctx, id) // where it was added after all, completing the upload will miss it and say so
-		return Part{}, err
+	if !errors.Is(err, fence.ErrUnknown) { // else the part may be there, and its request is answered so when it comes again
+		w.giveUp(ctx, id)
 	}
-	return stored, nil
+	return Part{}, err
 }
 
 // Completion makes an upload's parts the key's version.
@@ -90,15 +101,21 @@ func (w *Writer) commitParts(ctx context.Context, upload blob.ID, c staging) (St
 	return v, nil
 }
 
-// Abort takes an upload back. Only the current holder may: one that a stale
-// holder left is the sweep's.
-func (w *Writer) Abort(ctx context.Context, ch Change, upload blob.ID) error {
+// Abort takes an upload back, or a [*NoUploadError]. Only the current holder may:
+// one that a stale holder left is the sweep's.
+func (w *Writer) Abort(ctx context.Context, ch Change, upload string) error {
+	none := &NoUploadError{ID: strings.Clone(upload)}
+	id, err := blob.ParseID(upload)
+	if err != nil {
+		return none
+	}
 	var gone [][16]byte
-	err := w.db.Settle(ctx, func(ctx context.Context, q Querier) error {
-		return q.QueryRow(ctx, sqlAbortMultipart, UUID(upload), ch.Bucket, ch.Key, ch.Proof.Resource, int64(ch.Proof.Token), ch.Proof.SealHash).Scan(&gone)
+	args := []any{UUID(id), ch.Bucket, ch.Key, ch.Proof.Resource, int64(ch.Proof.Token), ch.Proof.SealHash, ch.attempt()}
+	err = w.db.Settle(ctx, func(ctx context.Context, q Querier) error {
+		return q.QueryRow(ctx, sqlAbortMultipart, args...).Scan(&gone)
 	})
-	if errors.Is(err, fence.ErrUnknown) && errors.Is(err, ErrNoUpload) {
-		return nil // the try whose answer was lost aborted it; its blobs are the sweep's
+	if errors.Is(err, ErrNoUpload) {
+		return none // nor did a try whose answer was lost abort it
 	}
 	if err != nil {
 		return err

@@ -12,12 +12,13 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
 const (
 	sqlBeginUpload = "SELECT objects.begin_upload($1, $2, $3, $4, $5, $6)"
-	sqlAttempted   = "SELECT EXISTS (SELECT FROM objects.versions WHERE bucket = $1 AND key = $2 AND invocation_id = $3)"
+	sqlWasDone     = "SELECT done, version FROM objects.was_done($1, $2, $3, $4)"
 	sqlCommitPut   = "SELECT version, modified, kept FROM objects.commit_put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 	sqlVersion     = "SELECT " + versionColumns + " FROM objects.versions WHERE id = $1"
 )
@@ -32,12 +33,20 @@ type Put struct {
 	Stage      bool              // record it only: a transaction of the client's publishes it
 }
 
+// noted is what an attempt is noted as; "" where it makes a version.
+func (p Put) noted() string {
+	if p.Stage {
+		return staged
+	}
+	return ""
+}
+
 // Put stores the body as a blob, and commits.
 func (w *Writer) Put(ctx context.Context, p Put) (Stored, error) {
 	if p.Size <= maxWhole {
 		return w.putWhole(ctx, p)
 	}
-	id, err := w.announce(ctx, p.Change)
+	id, err := w.announce(ctx, p.Change, p.noted())
 	if err != nil {
 		return Stored{}, err
 	}
@@ -50,25 +59,57 @@ func (w *Writer) Put(ctx context.Context, p Put) (Stored, error) {
 
 // announce makes a new blob known, and refuses at once what the commit would
 // refuse. The commit answers a request whose earlier attempt took effect as that
-// one, whoever holds the lease by now: so the upload goes on.
-func (w *Writer) announce(ctx context.Context, p Change) (blob.ID, error) {
+// one, whoever holds the lease by now: so the upload goes on. What is "" for a
+// version, else what the attempt is noted as.
+func (w *Writer) announce(ctx context.Context, p Change, what string) (blob.ID, error) {
 	id := blob.NewID()
 	err := w.db.Settle(ctx, Exec(sqlBeginUpload, UUID(id), p.Bucket, p.Key, p.Proof.Resource, int64(p.Proof.Token), p.Proof.SealHash))
-	if err != nil && w.attempted(ctx, p) {
-		err = nil
+	if err != nil {
+		if done, _, failed := w.wasDone(ctx, p, what); failed != nil {
+			err = failed
+		} else if done {
+			err = nil
+		}
 	}
 	return id, err
 }
 
-// attempted reports whether an earlier attempt of the request took effect.
-func (w *Writer) attempted(ctx context.Context, p Change) (done bool) {
+// wasDone looks for an earlier attempt of a request that is about to be refused,
+// and waits for one that is under way. The error is that of the look: whether
+// anything was done is unknown.
+func (w *Writer) wasDone(ctx context.Context, p Change, what string) (done bool, version [16]byte, err error) {
 	if p.Invocation == "" {
-		return false
+		return false, version, nil
 	}
-	err := w.db.Once(ctx, func(ctx context.Context, q Querier) error {
-		return q.QueryRow(ctx, sqlAttempted, p.Bucket, p.Key, p.Invocation).Scan(&done)
+	var made pgtype.UUID
+	err = w.db.Settle(ctx, func(ctx context.Context, q Querier) error {
+		return q.QueryRow(ctx, sqlWasDone, p.Bucket, p.Key, p.Invocation, given(what)).Scan(&done, &made)
 	})
-	return err == nil && done
+	if err != nil {
+		err = &unknownError{cause: err}
+	}
+	return done, made.Bytes, err
+}
+
+// Before is the version that an earlier attempt of a request made, for one that
+// can't be carried out any more: the error says why. Where there was none, that is
+// what is returned.
+func (w *Writer) Before(ctx context.Context, p Change, why error) (Stored, error) {
+	if errors.Is(why, fence.ErrUnknown) || errors.Is(why, ErrDatabaseAway) || errors.Is(why, ErrOtherRequest) {
+		return Stored{}, why
+	}
+	done, version, err := w.wasDone(ctx, p, "")
+	if err != nil {
+		return Stored{}, err
+	}
+	if !done {
+		return Stored{}, why
+	}
+	v, err := w.versionOf(ctx, version)
+	if err != nil {
+		return Stored{}, &unknownError{cause: err}
+	}
+	return v, nil
 }
 
 // maxWhole is how many bytes of a body are read before anything is stored: of a
@@ -98,7 +139,7 @@ func (w *Writer) putWhole(ctx context.Context, p Put) (Stored, error) {
 		}
 		w.reserve.drop()
 	}
-	id, err := w.announce(ctx, p.Change)
+	id, err := w.announce(ctx, p.Change, p.noted())
 	if err != nil {
 		return Stored{}, err
 	}
@@ -175,10 +216,21 @@ func (w *Writer) commit(ctx context.Context, c commit) (Stored, error) {
 		ID: blob.NewID(), Blobs: [][16]byte{c.blob}, BlobSizes: []int64{c.Size}, Size: c.Size, ETag: c.etag, Attributes: c.attributes,
 	}
 	var made [16]byte
-	err = w.decide(ctx, func(ctx context.Context, q Querier) error {
+	alone := func(ctx context.Context, q Querier) error {
 		return q.QueryRow(ctx, sqlCommitPut, UUID(v.ID), c.Bucket, c.Key, UUID(c.blob), c.Size, c.etag, string(text),
 			c.Proof.Resource, int64(c.Proof.Token), c.Proof.SealHash, given(c.Invocation), c.IfMatch, c.IfNoneMatch).Scan(&made, &v.CreatedAt, &v.Kept)
-	})
+	}
+	began := time.Now()
+	if c.IfMatch != nil || c.IfNoneMatch {
+		err = w.db.Settle(ctx, alone)
+	} else {
+		group := &together{commit: c, version: v.ID, text: string(text)}
+		err = w.commits.settle(ctx, group, alone)
+		if group.done {
+			made, v.CreatedAt, v.Kept = v.ID, group.modified, group.kept
+		}
+	}
+	w.decided(time.Since(began))
 	if err == nil && made == v.ID {
 		return v, nil
 	}

@@ -78,7 +78,7 @@ func newUploads(t *testing.T) (w *Writer, put func(key, text string), read func(
 		}
 	}
 	return w, put, func(key string) string {
-		v, err := r.Find(t.Context(), nil, "b", key, "")
+		v, err := r.Find(t.Context(), "b", key, "")
 		if err != nil {
 			return err.Error()
 		}
@@ -144,7 +144,7 @@ func TestOnlyBytesThatNothingNamesAreForgotten(t *testing.T) {
 	t.Parallel()
 	w, put, read := newUploads(t)
 	put("live", "stays")
-	v, err := w.reader.Find(t.Context(), nil, "b", "live", "")
+	v, err := w.reader.Find(t.Context(), "b", "live", "")
 	if err != nil {
 		t.Fatal(err)
 	}

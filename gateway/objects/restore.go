@@ -18,7 +18,7 @@ const storeWorkers = 8 // questions to the store at a time
 // set back, PostgreSQL may list what is not there.
 func (w *Writer) Restore(ctx context.Context, p Change, source Stored) (Stored, error) {
 	if err := w.stored(ctx, source); err != nil {
-		if _, gone := w.reader.Find(ctx, nil, p.Bucket, p.Key, blob.ID(source.ID).String()); gone != nil {
+		if _, gone := w.reader.Find(ctx, p.Bucket, p.Key, blob.ID(source.ID).String()); gone != nil {
 			err = gone // let go of and swept since it was found
 		}
 		return Stored{}, err

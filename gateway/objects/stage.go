@@ -17,7 +17,7 @@ import (
 // PostgreSQL and under the same grant, together with rows.
 
 const (
-	sqlStageUpload    = "SELECT id FROM objects.stage_upload($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+	sqlStageUpload    = "SELECT objects.stage_upload($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 	sqlStageMultipart = "SELECT id FROM objects.stage_multipart($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 )
 
@@ -31,14 +31,17 @@ type staging struct {
 	attributes Attributes
 }
 
+// staged is what an upload's attempt is noted as.
+const staged = "stage"
+
 // stage records an upload whose bytes are stored; the version's id is the
-// stage's. A try that is repeated makes another stage, which nobody knows of and
-// which the sweep takes.
+// stage's. A try that is repeated gets the first one's stage; without an invocation
+// id it makes another one, which nobody knows of and which the sweep takes.
 func (w *Writer) stage(ctx context.Context, bytes blob.ID, s staging) (Stored, error) {
 	id := blob.NewID()
-	v, err := w.recordStage(ctx, sqlStageUpload, id, s)
+	v, err := w.recordStage(ctx, sqlStageUpload, id, s, given(s.Invocation))
 	switch {
-	case errors.Is(err, ErrGivenUp):
+	case errors.Is(err, ErrGivenUp), err == nil && v.ID != id: // or an earlier attempt's bytes stand for this request
 		w.forget(ctx, bytes)
 	case err != nil:
 		w.giveUp(ctx, bytes) // where it was recorded after all, nobody can publish it any more
@@ -47,15 +50,19 @@ func (w *Writer) stage(ctx context.Context, bytes blob.ID, s staging) (Stored, e
 }
 
 // recordStage answers with what the version will look like when it is published.
-func (w *Writer) recordStage(ctx context.Context, sql string, id blob.ID, s staging) (Stored, error) {
+func (w *Writer) recordStage(ctx context.Context, sql string, id blob.ID, s staging, more ...any) (Stored, error) {
 	encoded, err := json.Marshal(s.attributes)
 	if err != nil {
 		return Stored{}, fmt.Errorf("encode attributes: %w", err)
 	}
-	err = w.db.Settle(ctx, Exec(sql, UUID(id), s.Bucket, s.Key, s.blobs, s.sizes, s.etag, string(encoded),
-		s.Proof.Resource, int64(s.Proof.Token), s.Proof.SealHash, s.IfMatch, s.IfNoneMatch))
+	v := Stored{ID: id, ETag: s.etag, Attributes: s.attributes, CreatedAt: time.Now()}
+	args := append([]any{
+		UUID(id), s.Bucket, s.Key, s.blobs, s.sizes, s.etag, string(encoded),
+		s.Proof.Resource, int64(s.Proof.Token), s.Proof.SealHash, s.IfMatch, s.IfNoneMatch,
+	}, more...)
+	err = w.db.Settle(ctx, func(ctx context.Context, q Querier) error { return q.QueryRow(ctx, sql, args...).Scan(&v.ID) })
 	if err != nil {
 		return Stored{}, err
 	}
-	return Stored{ID: id, ETag: s.etag, Attributes: s.attributes, CreatedAt: time.Now()}, nil
+	return v, nil
 }

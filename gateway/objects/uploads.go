@@ -18,9 +18,9 @@ const (
 	sqlParts  = `SELECT number, blob, size, etag, checksum_algorithm, checksum, changed_at FROM objects.parts
 	WHERE upload = $1 AND number > $2 ORDER BY number LIMIT $3`
 
-	sqlBeginMultipart = "SELECT objects.begin_multipart($1, $2, $3, $4, $5, $6, $7)"
-	sqlAbortMultipart = "SELECT objects.abort_multipart($1, $2, $3, $4, $5, $6)"
-	sqlCompleted      = "SELECT " + versionColumns + " FROM objects.completed_multipart($1, $2, $3, $4, $5, $6)"
+	sqlBeginMultipart = "SELECT objects.begin_multipart($1, $2, $3, $4, $5, $6, $7, $8)"
+	sqlAbortMultipart = "SELECT objects.abort_multipart($1, $2, $3, $4, $5, $6, $7)"
+	sqlCompleted      = "SELECT " + versionColumns + " FROM objects.completed_multipart($1, $2, $3, $4, $5, $6, $7)"
 	sqlStaged         = `SELECT etag, attributes, resource, token FROM objects.stages WHERE id = $1 AND bucket = $2 AND key = $3`
 )
 
@@ -50,8 +50,12 @@ func (c *Catalog) BeginUpload(ctx context.Context, ch Change, a Attributes) (blo
 	if err != nil {
 		return blob.ID{}, fmt.Errorf("encode attributes: %w", err)
 	}
-	id := blob.NewID()
-	return id, c.db.Settle(ctx, Exec(sqlBeginMultipart, UUID(id), ch.Bucket, ch.Key, string(encoded), ch.Proof.Resource, int64(ch.Proof.Token), ch.Proof.SealHash))
+	id := [16]byte(blob.NewID())
+	args := []any{UUID(id), ch.Bucket, ch.Key, string(encoded), ch.Proof.Resource, int64(ch.Proof.Token), ch.Proof.SealHash, ch.attempt()}
+	err = c.db.Settle(ctx, func(ctx context.Context, q Querier) error {
+		return q.QueryRow(ctx, sqlBeginMultipart, args...).Scan(&id)
+	})
+	return id, err
 }
 
 // Upload finds an upload by the id that the client names, or a [*NoUploadError].
@@ -104,7 +108,7 @@ func (c *Catalog) Completed(ctx context.Context, ch Change, upload, etag string,
 	}
 	var v Stored
 	err = c.db.Once(ctx, func(ctx context.Context, q Querier) error {
-		return v.scan(q.QueryRow(ctx, sqlCompleted, UUID(id), ch.Bucket, ch.Key, ch.Proof.Resource, int64(ch.Proof.Token), ch.Proof.SealHash))
+		return v.scan(q.QueryRow(ctx, sqlCompleted, UUID(id), ch.Bucket, ch.Key, ch.Proof.Resource, int64(ch.Proof.Token), ch.Proof.SealHash, given(ch.Invocation)))
 	})
 	if errors.Is(err, ErrNoUpload) || err == nil && v.ETag != etag {
 		return Stored{}, otherwise

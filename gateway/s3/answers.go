@@ -43,7 +43,7 @@ func (b *backend) there(a addressed) error {
 		_, err := b.catalog.Rule(b.base, a.bucket)
 		return err
 	}
-	_, err := b.reader.Find(b.base, nil, a.bucket, a.key, a.query("versionId"))
+	_, err := b.reader.Find(b.base, a.bucket, a.key, a.query("versionId"))
 	return err
 }
 

@@ -25,7 +25,7 @@ func (b *backend) GetObjectAttributes(ctx context.Context, in *s3.GetObjectAttri
 }
 
 func (b *backend) attributes(r request, in *s3.GetObjectAttributesInput) (s3response.GetObjectAttributesResponse, error) {
-	v, err := b.reader.Find(b.base, nil, *in.Bucket, *in.Key, *in.VersionId)
+	v, err := b.reader.Find(b.base, *in.Bucket, *in.Key, *in.VersionId)
 	if err != nil {
 		return s3response.GetObjectAttributesResponse{}, err
 	}

@@ -28,6 +28,7 @@ type backend struct {
 	reader  *objects.Reader
 	writer  *objects.Writer
 	keeper  *maintenance.Keeper // knows whether the store is ours
+	held    *held
 }
 
 var _ front.Backend = (*backend)(nil)
@@ -38,7 +39,7 @@ func newBackend(base context.Context, cfg config) (*backend, error) {
 		return nil, fmt.Errorf("encode the buckets' ACL: %w", err)
 	}
 	db := objects.NewDatabase(cfg.Pool, cfg.DatabaseTimeout)
-	b := &backend{cfg: cfg, base: base, acl: acl, catalog: objects.NewCatalog(db), keeper: maintenance.New(db, cfg.Store)}
+	b := &backend{cfg: cfg, base: base, acl: acl, catalog: objects.NewCatalog(db), keeper: maintenance.New(db, cfg.Store), held: &held{leases: cfg.Leases}}
 	b.reader = objects.NewReader(db, cfg.Store, cfg.Logger)
 	b.writer = objects.NewWriter(base, objects.Config{
 		DB: db, Store: cfg.Store, Log: cfg.Logger, Owned: b.keeper.Owned, Decided: cfg.Metrics.Committed, Reserve: cfg.Reserve,

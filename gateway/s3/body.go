@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -175,7 +174,7 @@ func attributesOf(in s3response.PutObjectInput, b *body, tags map[string]string)
 	return objects.Attributes{
 		ContentType: strings.Clone(text(in.ContentType)), ContentEncoding: withoutChunking(strings.Clone(text(in.ContentEncoding))), ContentDisposition: strings.Clone(text(in.ContentDisposition)),
 		ContentLanguage: strings.Clone(text(in.ContentLanguage)), CacheControl: strings.Clone(text(in.CacheControl)), Expires: strings.Clone(text(in.Expires)),
-		Metadata: maps.Clone(in.Metadata), ChecksumAlgorithm: b.algo, Checksum: b.value(), Tags: tags,
+		Metadata: metadataOf(in.Metadata), ChecksumAlgorithm: b.algo, Checksum: b.value(), Tags: tags,
 	}
 }
 

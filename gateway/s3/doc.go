@@ -18,7 +18,7 @@
 //	srv, err := s3.New(s3.Deps{Pool: pool, Store: store, Keys: keys}, s3.Options{RootAccessKey: access, RootSecretKey: secret})
 //	created, err := srv.Catalog().EnsureBucket(ctx, "orders", objects.PrefixRule(1)) // orders/1001/invoice.txt needs the resource orders/1001
 //	go srv.Serve(ctx, listener)                                       // until ctx is done, then drains
-//	creds, err := keys.Issue("orders/1001", 34, lease.Expires)
+//	creds, err := keys.Issue("orders/1001", 34, lease.Expires, 0)
 //
 // What is not there answers NotImplemented.
 package s3

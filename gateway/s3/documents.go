@@ -201,7 +201,7 @@ func (b *backend) PutObjectLegalHold(ctx context.Context, bucket, key, version s
 }
 
 func (b *backend) notLocked(ctx context.Context, bucket, key, version, operation string) error {
-	if _, err := b.reader.Find(b.base, nil, bucket, key, version); err != nil {
+	if _, err := b.reader.Find(b.base, bucket, key, version); err != nil {
 		return b.fail(b.requestOf(ctx), bucket, operation, err)
 	}
 	return s3err.GetAPIError(s3err.ErrMissingObjectLockConfiguration)

@@ -7,7 +7,9 @@ import (
 
 	"github.com/versity/versitygw/s3err"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/activity"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
@@ -18,8 +20,7 @@ func (b *backend) fail(r request, bucket, operation string, err error) error {
 	if code, ok := fence.CodeOf(err); ok {
 		e := s3error.Refusal(err, code)
 		r.refuse(e.Fencing)
-		b.cfg.Logger.Info("s3: refused", "operation", operation, "bucket", bucket, "code", code.SQLState,
-			"resource", e.Fencing.Resource, "needed", e.Fencing.Needed, "presented", e.Fencing.Presented, "recorded", e.Fencing.Recorded)
+		b.tellRefusal(r, bucket, operation, err)
 		return e
 	}
 	unknown := errors.Is(err, fence.ErrUnknown)
@@ -33,16 +34,39 @@ func (b *backend) fail(r request, bucket, operation string, err error) error {
 	if e := s3error.Of(err, bucket); e != nil && !unknown {
 		return e
 	}
+	busy, isBusy := errors.AsType[*objects.BusyError](err)
 	b.cfg.Logger.Error("s3: failed", "operation", operation, "bucket", bucket, "error", err)
 	switch {
+	case unknown && r.invocation == "":
+		return s3error.Unavailable(s3error.MessageUnknownOnce)
 	case unknown:
 		return s3error.Unavailable(s3error.MessageUnknown)
+	case isBusy:
+		return s3error.Unavailable(s3error.MessageBusy(busy.State))
 	case errors.Is(err, objects.ErrDatabaseAway):
 		return s3error.Unavailable(s3error.MessageDatabaseAway)
 	case errors.Is(err, objects.ErrStoreFailed):
 		return s3error.Unavailable(s3error.MessageStoreFailed)
 	}
 	return s3err.GetAPIError(s3err.ErrInternalError)
+}
+
+// tellRefusal tells of a request that the fence refused.
+func (b *backend) tellRefusal(r request, bucket, operation string, err error) {
+	if b.cfg.Tell == nil {
+		return
+	}
+	about := activity.Event{Surface: wire.SurfaceS3, Statement: operation, Table: bucket}
+	if r.http != nil {
+		account := accountOf(r.http)
+		about.Client, about.App, about.Login = r.http.RemoteAddr().String(), r.header("User-Agent"), account.Access
+	}
+	if e, ok := activity.Refused(err, about); ok {
+		if e.Resource == "" { // of the credentials, where the fence was not asked
+			e.Resource, e.Presented = r.grant.Resource, r.grant.Token
+		}
+		b.cfg.Tell(e)
+	}
 }
 
 // unmodifiedError: the client has the version already; the answer says which it is.

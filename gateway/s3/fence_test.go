@@ -110,11 +110,11 @@ func TestForgedAndExpiredCredentialsAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	foreign, err := foreignKeys.Issue("orders/1001", 5, time.Now().Add(time.Hour))
+	foreign, err := foreignKeys.Issue("orders/1001", 5, time.Now().Add(time.Hour), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	expired, err := w.keys.Issue("orders/1001", 5, time.Now().Add(-time.Second))
+	expired, err := w.keys.Issue("orders/1001", 5, time.Now().Add(-time.Second), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

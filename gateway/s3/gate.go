@@ -11,7 +11,6 @@ import (
 	"github.com/gofiber/fiber/v3"
 	"github.com/versity/versitygw/s3err"
 
-	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/edge"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
@@ -21,7 +20,6 @@ import (
 // and tells the metrics what came of each request.
 type gate struct {
 	cfg               config
-	reader            *objects.Reader
 	requests, uploads atomic.Int64 // at work
 }
 
@@ -42,7 +40,7 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 	if g.requests.Add(1) > int64(g.cfg.MaxRequests) || conn.Surplus {
 		return refuse(c, s3err.GetAPIError(s3err.ErrSlowDown))
 	}
-	bucket, path, e := g.check(c, began)
+	path, e := g.check(c, began)
 	if e != nil {
 		return refuse(c, e)
 	}
@@ -59,9 +57,6 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 		}
 	}
 	body = edge.GuardChunks(c)
-	if g.lookAhead(c, bucket) {
-		defer leaveAhead(c)
-	}
 	if err := c.Next(); err != nil {
 		e, known := err.(s3err.S3Error) //nolint:errorlint // see codeOf
 		if !known {
@@ -82,24 +77,28 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 	return nil
 }
 
-// check refuses what must not reach the front. It returns the bucket that the
-// host names, if any, and the path as the front will see it.
-func (g *gate) check(c fiber.Ctx, began time.Time) (bucket, path string, refused s3err.S3Error) {
+// check refuses what must not reach the front. It returns the path as the front
+// will see it.
+func (g *gate) check(c fiber.Ctx, began time.Time) (path string, refused s3err.S3Error) {
 	if e := edge.CheckFraming(&c.Request().Header); e != nil {
-		return "", "", e
+		return "", e
+	}
+	if n := edge.TooLarge(&c.Request().Header); n > 0 {
+		c.Response().Header.SetConnectionClose()
+		return "", s3err.GetEntityTooLargeErr(n, edge.MaxUpload)
 	}
 	bucket, e := edge.HostBucket(c, g.cfg.Domain)
 	if e != nil {
-		return "", "", *e
+		return "", *e
 	}
 	if edge.TooEarly(c, began) {
-		return "", "", s3error.Error{Code: "AccessDenied", Status: http.StatusForbidden, Message: "Request is not yet valid."}
+		return "", s3error.Error{Code: "AccessDenied", Status: http.StatusForbidden, Message: "Request is not yet valid."}
 	}
 	path, err := edge.PathIn(c, bucket)
 	if err != nil {
-		return "", "", s3error.Error{Code: "InvalidURI", Status: http.StatusBadRequest, Message: "The path has a percent sign that is not followed by two hexadecimal digits."}
+		return "", s3error.Error{Code: "InvalidURI", Status: http.StatusBadRequest, Message: "The path has a percent sign that is not followed by two hexadecimal digits."}
 	}
-	return bucket, path, admit(c, path, g.cfg.RootAccessKey)
+	return path, admit(c, path, g.cfg.RootAccessKey)
 }
 
 // endsEarly reports whether the connection ends though the client may be sending

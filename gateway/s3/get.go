@@ -25,17 +25,16 @@ const readTries = 3
 // GetObject implements the front's Backend. The look at the pointer is over
 // before the first byte is read: no transaction waits for a slow reader.
 func (b *backend) GetObject(ctx context.Context, in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
-	out, err := b.get(takeAhead(ctx, *in.Bucket, *in.Key), in)
+	out, err := b.get(in)
 	if err != nil {
 		return nil, b.fail(b.requestOf(ctx), *in.Bucket, "GetObject", err)
 	}
 	return out, nil
 }
 
-func (b *backend) get(ahead *objects.Lookup, in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
+func (b *backend) get(in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
 	for try := 1; ; try++ {
-		v, part, err := b.lookAfter(ahead, in)
-		ahead = nil
+		v, part, err := b.look(in)
 		if err != nil {
 			return nil, err
 		}
@@ -45,7 +44,9 @@ func (b *backend) get(ahead *objects.Lookup, in *s3.GetObjectInput) (*s3.GetObje
 			return output(v, part, in.ChecksumMode == types.ChecksumModeEnabled, r), nil
 		case !errors.Is(err, blob.ErrNotFound):
 			return nil, fmt.Errorf("%w: %w", objects.ErrStoreFailed, err)
-		case try == readTries:
+		}
+		b.reader.Forget(*in.Bucket, *in.Key)
+		if try == readTries {
 			return nil, fmt.Errorf("the blob store lacks a blob of version %x of %q in %q: %w", v.ID, *in.Key, *in.Bucket, err)
 		}
 	}
@@ -53,7 +54,7 @@ func (b *backend) get(ahead *objects.Lookup, in *s3.GetObjectInput) (*s3.GetObje
 
 // HeadObject implements the front's Backend.
 func (b *backend) HeadObject(ctx context.Context, in *s3.HeadObjectInput) (*s3.HeadObjectOutput, error) {
-	v, part, err := b.lookAfter(takeAhead(ctx, *in.Bucket, *in.Key), &s3.GetObjectInput{
+	v, part, err := b.look(&s3.GetObjectInput{
 		Bucket: in.Bucket, Key: in.Key, VersionId: in.VersionId, Range: in.Range, PartNumber: in.PartNumber,
 		IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch, IfModifiedSince: in.IfModifiedSince, IfUnmodifiedSince: in.IfUnmodifiedSince,
 		ChecksumMode: in.ChecksumMode,
@@ -83,16 +84,11 @@ type extent struct {
 // look finds the version and the part of it that a read wants, and evaluates
 // the read's conditions.
 func (b *backend) look(in *s3.GetObjectInput) (objects.Stored, extent, error) {
-	return b.lookAfter(nil, in)
-}
-
-// lookAfter is look where the look-up may have begun before.
-func (b *backend) lookAfter(ahead *objects.Lookup, in *s3.GetObjectInput) (objects.Stored, extent, error) {
 	versionID := ""
 	if in.VersionId != nil {
 		versionID = *in.VersionId
 	}
-	v, err := b.reader.Find(b.base, ahead, *in.Bucket, *in.Key, versionID)
+	v, err := b.reader.Find(b.base, *in.Bucket, *in.Key, versionID)
 	if err != nil {
 		return v, extent{}, err
 	}
@@ -169,7 +165,7 @@ func partOf(v objects.Stored, number int32) (extent, error) {
 func output(v objects.Stored, part extent, withChecksum bool, body io.ReadCloser) *s3.GetObjectOutput {
 	a, bytes, etag := v.Attributes, "bytes", quoted(v.ETag)
 	o := &s3.GetObjectOutput{
-		AcceptRanges: &bytes, Body: body, ContentLength: &part.length, ETag: &etag, LastModified: &v.CreatedAt, Metadata: a.Metadata,
+		AcceptRanges: &bytes, Body: body, ContentLength: &part.length, ETag: &etag, LastModified: &v.CreatedAt, Metadata: metadataIn(a.Metadata),
 		ContentType: &a.ContentType, ContentEncoding: &a.ContentEncoding, ContentDisposition: &a.ContentDisposition,
 		ContentLanguage: &a.ContentLanguage, CacheControl: &a.CacheControl, ExpiresString: &a.Expires, VersionId: v.ShownID(),
 	}

@@ -21,7 +21,6 @@ import (
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/smithy-go"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"go.uber.org/goleak"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/blob"
@@ -34,13 +33,7 @@ import (
 
 func TestMain(m *testing.M) {
 	s3posix.RunIfAsked()
-	goleak.VerifyTestMain(testenv.Wrap(m),
-		// Clocks that the HTTP front starts once for the whole process.
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
-		goleak.IgnoreAnyFunction("github.com/gofiber/utils/v2.StartTimeStampUpdater.func1.1"),
-		// Ends by itself, at most ten seconds after the server.
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
-	)
+	testenv.VerifyMain(m)
 }
 
 const (
@@ -175,7 +168,7 @@ func (w *world) lease(resource string, token fence.Token) *awss3.Client {
 // holder is a client with the credentials of a grant.
 func (w *world) holder(resource string, token fence.Token, opts ...func(*awss3.Options)) *awss3.Client {
 	w.t.Helper()
-	c, err := w.keys.Issue(resource, token, time.Now().Add(time.Hour))
+	c, err := w.keys.Issue(resource, token, time.Now().Add(time.Hour), 0)
 	if err != nil {
 		w.t.Fatal(err)
 	}

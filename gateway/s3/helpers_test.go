@@ -93,7 +93,7 @@ func httpClient(t *testing.T) *http.Client {
 
 func (w *world) issue(resource string, token fence.Token) credentials.Credentials {
 	w.t.Helper()
-	c, err := w.keys.Issue(resource, token, time.Now().Add(time.Hour))
+	c, err := w.keys.Issue(resource, token, time.Now().Add(time.Hour), 0)
 	if err != nil {
 		w.t.Fatal(err)
 	}

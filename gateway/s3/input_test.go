@@ -235,7 +235,7 @@ func TestMetadataIsStoredAsItIsOrNotAtAll(t *testing.T) {
 	w := setup(t)
 	w.bucket()
 	w.arm("orders/1001", 5)
-	for name, value := range map[string]string{"x-amz-meta-name": "caf\xe9", "Content-Type": "a/b;x=\xff", "Content-Disposition": "\xfe", "x-amz-meta-na\xffme": "x"} {
+	for name, value := range map[string]string{"Content-Type": "a/b;x=\xff", "Content-Disposition": "\xfe", "x-amz-meta-na\xffme": "x"} {
 		for _, r := range []raw{
 			{method: "PUT", path: "/orders/" + invoice, body: body("x"), size: 1}, {method: "POST", path: "/orders/" + invoice + "?uploads="},
 		} {

@@ -197,12 +197,9 @@ func (b *backend) completedBefore(r request, change objects.Change, in *s3.Compl
 // may: an upload that a stale one left is the sweep's.
 func (b *backend) AbortMultipartUpload(ctx context.Context, in *s3.AbortMultipartUploadInput) error {
 	r := b.requestOf(ctx)
-	upload, err := b.catalog.Upload(b.base, *in.Bucket, *in.Key, *in.UploadId)
+	err := b.needGrant(&r, *in.Bucket, *in.Key)
 	if err == nil {
-		err = b.needGrant(&r, *in.Bucket, *in.Key)
-	}
-	if err == nil {
-		err = b.writer.Abort(b.base, r.change(*in.Bucket, *in.Key, objects.Conditions{}), upload.ID)
+		err = b.writer.Abort(b.base, r.change(*in.Bucket, *in.Key, objects.Conditions{}), *in.UploadId)
 	}
 	if err != nil {
 		return b.fail(r, *in.Bucket, "AbortMultipartUpload", err)

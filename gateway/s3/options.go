@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/activity"
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
@@ -80,9 +81,11 @@ type Deps struct {
 	Pool    *pgxpool.Pool        // logged in as a member of fence_gateway
 	Store   blob.Store           // where the bytes go
 	Keys    *credentials.Keyring // of the leases' credentials
+	Leases  Leases               // for credentials that outlive a lease's deadline; default: every lease is held
 	TLS     *tls.Config          // default: plain HTTP
 	Logger  *slog.Logger         // default: discards
 	Metrics Metrics              // hears what happens; default: nobody does
+	Tell    func(activity.Event) // is given what the fence refused, for people; default: nobody is told
 }
 
 // config is both, complete.

@@ -13,6 +13,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/gateway/s3/edge"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
@@ -22,7 +23,8 @@ type request struct {
 	http       *fasthttp.RequestCtx
 	root       bool
 	grant      objects.Proof
-	leased     bool   // a lease's credentials signed the request
+	leased     bool // a lease's credentials signed the request
+	terms      credentials.Terms
 	invocation string // empty where there is none
 }
 
@@ -34,15 +36,11 @@ func (b *backend) requestOf(ctx context.Context) request {
 		return request{}
 	}
 	r := request{http: rc}
-	account, _ := rc.UserValue(string(utils.ContextKeyAccount)).(auth.Account)
-	if account.IsSession {
-		// Authenticated by the front through iam, expiry included: a lease that
-		// ends while the body is on its way is the fence's business.
-		if s, err := b.cfg.Keys.Open(account.SessionToken); err == nil {
-			r.grant, r.leased = objects.Proof{Resource: s.Resource, Token: s.Token}, true
-		}
+	if s, leased := b.sessionOf(rc); leased {
+		r.grant, r.leased, r.terms = objects.Proof{Resource: s.Resource, Token: s.Token}, true, s.Terms
 	} else {
-		r.root = account.Access != "" && account.Access == b.cfg.RootAccessKey
+		account := accountOf(rc)
+		r.root = !account.IsSession && account.Access != "" && account.Access == b.cfg.RootAccessKey
 	}
 	// Signed or not: botocore leaves the id out of its signature. An id that is put in on the way
 	// can make a write fail, or repeat its earlier answer; it lets none in.
@@ -50,6 +48,23 @@ func (b *backend) requestOf(ctx context.Context) request {
 		r.invocation = id
 	}
 	return r
+}
+
+func accountOf(rc *fasthttp.RequestCtx) auth.Account {
+	account, _ := rc.UserValue(string(utils.ContextKeyAccount)).(auth.Account)
+	return account
+}
+
+// sessionOf is the session of a lease's credentials. The front has authenticated it
+// through iam, expiry included: a lease that ends while the body is on its way is
+// the fence's business.
+func (b *backend) sessionOf(rc *fasthttp.RequestCtx) (credentials.Session, bool) {
+	account := accountOf(rc)
+	if !account.IsSession {
+		return credentials.Session{}, false
+	}
+	s, err := b.cfg.Keys.Open(account.SessionToken)
+	return s, err == nil
 }
 
 const maxInvocation = 128 // bytes of its id
@@ -111,9 +126,17 @@ func (b *backend) needGrant(r *request, bucket, key string) error {
 			return err
 		}
 	}
+	if r.terms.Has(credentials.ReadOnly) {
+		return errReadOnly
+	}
 	presented := ""
 	if r.http != nil {
 		presented = r.header(edge.HeaderToken)
+	}
+	if r.terms.Has(credentials.WhileHeld) {
+		if err := b.held.check(b.base, r.grant); err != nil {
+			return err
+		}
 	}
 	if presented == "" && r.grant.Token > 0 {
 		return nil

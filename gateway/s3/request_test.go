@@ -25,7 +25,7 @@ func TestCredentialsOutliveARotationOfTheMasterKey(t *testing.T) {
 	bucket := w.bucket()
 	w.arm("orders/1001", 5)
 	for _, k := range []*credentials.Keyring{before, rotated} {
-		creds, err := k.Issue("orders/1001", 5, time.Now().Add(time.Hour))
+		creds, err := k.Issue("orders/1001", 5, time.Now().Add(time.Hour), 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -280,7 +280,7 @@ func (w routed) illSigned(r s3.Route, creds credentials.Credentials) map[string]
 		"forged URL": w.presign(ask(forged, now)), "URL that expired": w.presign(ask(creds, before)),
 	}
 	if creds.SessionToken != "" {
-		expired, err := w.keys.Issue("orders/1001", 5, before)
+		expired, err := w.keys.Issue("orders/1001", 5, before, 0)
 		if err != nil {
 			w.t.Fatal(err)
 		}

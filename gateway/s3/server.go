@@ -37,7 +37,7 @@ func New(deps Deps, o Options) (*Server, error) {
 		stop()
 		return nil, err
 	}
-	s := &Server{cfg: cfg, backend: be, stop: stop, gate: &gate{cfg: cfg, reader: be.reader}}
+	s := &Server{cfg: cfg, backend: be, stop: stop, gate: &gate{cfg: cfg}}
 	s.app = newApp(cfg, be, s.gate)
 	edge.Guard(s.app.Server(), cfg.timeouts(), cfg.Logger)
 	return s, nil
@@ -45,6 +45,11 @@ func New(deps Deps, o Options) (*Server, error) {
 
 // Catalog is what the server has of buckets and objects.
 func (s *Server) Catalog() *objects.Catalog { return s.backend.catalog }
+
+// SawDatabase tells which PostgreSQL a connection leads to, as fence.identity names
+// it; "" one that may have lost what it acknowledged. What is remembered of another
+// one is forgotten.
+func (s *Server) SawDatabase(identity string) { s.backend.reader.Saw(identity) }
 
 // Keeper keeps the server's blob store and its database in agreement.
 func (s *Server) Keeper() *maintenance.Keeper { return s.backend.keeper }

@@ -46,6 +46,7 @@ func (p *port) handlers(r route) []fiber.Handler {
 	add(signed, middlewares.AuthorizePublicBucketAccess(p.backend, r.action, auth.DeleteBucketAction, auth.PermissionWrite, p.region, streams))
 	add(signed && !s.has(form), middlewares.VerifyPresignedV4Signature(p.root, p.iam, p.region, streams))
 	add(signed && !s.has(form), middlewares.VerifyV4Signature(p.root, p.iam, p.region, streams, !s.has(sumOptional), s.has(anyRegion)))
+	add(signed, p.within(r))
 	add(s.has(checked|needsBody|needsSum|streamed), middlewares.VerifyChecksums(streams, s.has(needsBody), s.has(needsSum)))
 	add(cors && !s.has(corsFirst), p.cors)
 	add(!s.has(noACL), middlewares.ParseAcl(p.backend))

@@ -27,7 +27,7 @@ func tagsOf(header *string) (map[string]string, error) {
 
 // GetObjectTagging implements the front's Backend.
 func (b *backend) GetObjectTagging(ctx context.Context, bucket, key, versionID string) (map[string]string, error) {
-	v, err := b.reader.Find(b.base, nil, bucket, key, versionID)
+	v, err := b.reader.Find(b.base, bucket, key, versionID)
 	if err != nil {
 		return nil, b.fail(b.requestOf(ctx), bucket, "GetObjectTagging", err)
 	}

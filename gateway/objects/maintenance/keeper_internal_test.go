@@ -85,7 +85,7 @@ func (u *uploads) put(key, text string) {
 
 func (u *uploads) wantRead(key, want string) {
 	u.Helper()
-	v, err := u.reader.Find(u.Context(), nil, "b", key, "")
+	v, err := u.reader.Find(u.Context(), "b", key, "")
 	if err != nil {
 		u.Fatal(err)
 	}

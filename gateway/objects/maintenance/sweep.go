@@ -19,6 +19,7 @@ const (
 	sqlAdopt     = "SELECT adopted, named FROM objects.adopt($1, $2)"
 	sqlPrune     = "SELECT pruned, coalesce(bucket, ''), key FROM objects.prune_versions($1, $2, $3, $4)"
 	sqlForget    = "SELECT objects.forget_deletions($1, $2, $3)"
+	sqlForgetOld = "SELECT objects.forget_versions($1, $2, $3)"
 	sqlCondemn   = "SELECT objects.condemn($1, $2, $3, $4)"
 	sqlCondemned = "SELECT objects.condemned($1, $2, $3)"
 	sqlSwept     = "SELECT objects.swept($1, $2, $3)"
@@ -37,19 +38,24 @@ const (
 type Sweep struct {
 	PendingAge    time.Duration // of uploads that were begun and never completed. Default 24h
 	SupersededAge time.Duration // of versions that are no longer current: readers, replicas and restores may need them. Default 24h
-	DeletionAge   time.Duration // of the records of deletions, once the fence stands above them. Default 720h
+	RecordAge     time.Duration // of the records of versions whose bytes are gone, of deletions and changes of tags; see [DefaultRecordAge]
 	Store         bool          // look through the whole store, too, for blobs that the database does not know
 	UnknownAge    time.Duration // of those, by the store's clock; then they are superseded, and get that grace. Default 24h
 	Rate          int           // bytes of how many blobs are deleted in a second. Default 0: as fast as the store does it
 	DryRun        bool          // only count, of what is condemned and forgotten up to 100,000
 }
 
+// DefaultRecordAge is how long records of writes stay. They say who wrote what, and
+// tell a request that is repeated that it was carried out: so they stay for longer
+// than credentials last and an upload takes.
+const DefaultRecordAge = 30 * 24 * time.Hour
+
 // Swept says what a sweep did.
 type Swept struct {
 	Adopted   int // blobs in the store that the database did not know, noted now
 	Named     int // blobs that the database did not know, though a version lists them: left alone, but something is wrong
 	Pruned    int // older versions that their buckets keep no longer
-	Forgotten int // records of deletions
+	Forgotten int // records of deletions, and of versions whose bytes are gone
 	Condemned int // blobs that nothing points at, now marked
 	Deleted   int // blobs whose bytes were deleted, some of them once more
 }
@@ -62,7 +68,7 @@ type Swept struct {
 func (k *Keeper) Sweep(ctx context.Context, o Sweep) (Swept, error) {
 	orDefault(&o.PendingAge, 24*time.Hour)
 	orDefault(&o.SupersededAge, 24*time.Hour)
-	orDefault(&o.DeletionAge, 30*24*time.Hour)
+	orDefault(&o.RecordAge, DefaultRecordAge)
 	orDefault(&o.UnknownAge, 24*time.Hour)
 	own := func() error { return k.Claim(ctx, false) }
 	if o.DryRun { // which writes no mark either
@@ -109,7 +115,8 @@ func (s *sweeper) mark(ctx context.Context) error {
 		args       []any
 		count      *int
 	}{
-		{"forget deletions", sqlForget, []any{objects.Interval(s.DeletionAge), limit, s.DryRun}, &s.swept.Forgotten},
+		{"forget deletions", sqlForget, []any{objects.Interval(s.RecordAge), limit, s.DryRun}, &s.swept.Forgotten},
+		{"forget versions", sqlForgetOld, []any{objects.Interval(s.RecordAge), limit, s.DryRun}, &s.swept.Forgotten},
 		{"condemn", sqlCondemn, []any{objects.Interval(s.PendingAge), objects.Interval(s.SupersededAge), limit, s.DryRun}, &s.swept.Condemned},
 	} {
 		for {

@@ -5,7 +5,7 @@
 // nothing by themselves: each write still has to find its token recorded as the newest.
 //
 //	keys, err := credentials.ParseKeyring(os.Getenv("FENCEGATE_MASTER_KEY"))
-//	creds, err := keys.Issue("orders/1001", 34, lease.Expires)
+//	creds, err := keys.Issue("orders/1001", 34, lease.Expires, 0)
 //	verified, err := keys.Verify(accessKey, sessionToken, time.Now())
 //	key := verified.SigningKey("20261122", "us-east-1", "s3")
 package credentials

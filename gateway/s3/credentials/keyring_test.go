@@ -27,7 +27,7 @@ func TestKeyringsAreCheckedAndShowNoKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	creds, err := k.Issue("orders/1001", 5, time.Now().Add(time.Hour))
+	creds, err := k.Issue("orders/1001", 5, time.Now().Add(time.Hour), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestKeyringsAreCheckedAndShowNoKey(t *testing.T) {
 		resource string
 		token    fence.Token
 	}{{"", 1}, {"a*", 1}, {"a", 0}, {"a", -1}} {
-		if _, err := k.Issue(bad.resource, bad.token, time.Now()); !errors.Is(err, fence.ErrInvalid) {
+		if _, err := k.Issue(bad.resource, bad.token, time.Now(), 0); !errors.Is(err, fence.ErrInvalid) {
 			t.Errorf("Issue(%q, %d): got %v, want ErrInvalid", bad.resource, bad.token, err)
 		}
 	}

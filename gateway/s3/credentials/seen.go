@@ -72,6 +72,7 @@ type Session struct {
 	Resource string
 	Token    fence.Token
 	Expires  time.Time
+	Terms    Terms
 }
 
 func keyed(key, message []byte) []byte {

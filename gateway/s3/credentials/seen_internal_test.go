@@ -3,6 +3,8 @@ package credentials
 import (
 	"bytes"
 	"crypto/rand"
+	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -19,11 +21,11 @@ func TestARememberedTokenIsJudgedAsANewOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	mine, err := k.Issue("orders/1", 5, now.Add(time.Hour))
+	mine, err := k.Issue("orders/1", 5, now.Add(time.Hour), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	others, err := k.Issue("orders/2", 5, now.Add(time.Hour))
+	others, err := k.Issue("orders/2", 5, now.Add(time.Hour), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,5 +91,28 @@ func TestRememberedTokensAreBounded(t *testing.T) {
 	}
 	if text := fmt.Sprint(&Keyring{seen: seenTokens{tokens: map[string]*Verified{"x": {secret: "hidden"}}}}); strings.Contains(text, "hidden") {
 		t.Errorf("%s shows a secret", text)
+	}
+}
+
+// A gateway goes on with the credentials that its earlier release issued: they write while the lease is held.
+func TestTokensOfTheEarlierFormatAreRead(t *testing.T) {
+	t.Parallel()
+	k, err := ParseKeyring("one:" + strings.Repeat("4f", 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	expires := time.Now().Add(time.Hour).Truncate(time.Second)
+	payload := append([]byte{1, 3}, "one"...)
+	payload = binary.BigEndian.AppendUint64(payload, uint64(expires.Unix()))
+	payload = binary.BigEndian.AppendUint64(payload, 5)
+	payload = append(payload, "orders/1"...)
+	text := base64.RawURLEncoding.EncodeToString(append(payload, keyed(k.keys["one"].mac, payload)...))
+	if s, err := k.Open(text); err != nil || s != (Session{Resource: "orders/1", Token: 5, Expires: expires, Terms: WhileHeld}) {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	short := []byte{2, 3, 'o', 'n', 'e', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+	text = base64.RawURLEncoding.EncodeToString(append(short, keyed(k.keys["one"].mac, short)...))
+	if _, err := k.Open(text); !errors.Is(err, ErrForged) {
+		t.Errorf("a short one: %v", err)
 	}
 }

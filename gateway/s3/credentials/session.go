@@ -35,31 +35,49 @@ var (
 	ErrExpired = errors.New("session token has expired")
 )
 
-// A session token is base64url of: format 1, length of the key id, key id,
-// expiry in Unix seconds, fencing token, resource; then HMAC-SHA256 of all that.
+// A session token is base64url of: format 2, length of the key id, key id, terms,
+// expiry in Unix milliseconds, fencing token, resource; then HMAC-SHA256 of all that.
+// One of format 1, which an earlier release issued, has no terms, and its expiry in
+// seconds: it writes while the lease is held.
 const (
-	sessionFormat  = 1
+	sessionFormat  = 2
+	earlierFormat  = 1
 	sessionNumbers = 16
 	accessDigits   = 16
 )
+
+// Terms say what credentials are good for. They add up; without any, credentials
+// write under their grant and read everything, until they expire.
+type Terms uint8
+
+// The terms of credentials.
+const (
+	WhileHeld Terms = 1 << iota // they write only while the lease is held: they expire later than its deadline
+	OwnKeys                     // they read only keys of their resource
+	ReadOnly                    // they write nothing
+)
+
+// Has reports whether the terms include t.
+func (t Terms) Has(one Terms) bool { return t&one != 0 }
 
 // AccessPrefix begins every temporary access key: SDKs expect it.
 const AccessPrefix = "ASIA"
 
 // Issue makes the credentials of a grant. They open nothing by themselves: each
 // write still has to find the token recorded as the newest. Expires bounds how
-// long they can be used at all; it is cut to seconds. The error is a
+// long they can be used at all; it is cut to milliseconds. The error is a
 // [*fence.InvalidError].
-func (k *Keyring) Issue(resource string, token fence.Token, expires time.Time) (Credentials, error) {
+func (k *Keyring) Issue(resource string, token fence.Token, expires time.Time, terms Terms) (Credentials, error) {
 	if err := fence.ValidateResource(resource); err != nil {
 		return Credentials{}, err
 	}
 	if token <= 0 {
 		return Credentials{}, &fence.InvalidError{Field: "token", Reason: "is not positive"}
 	}
-	expires = expires.Truncate(time.Second)
+	expires = expires.Truncate(time.Millisecond)
 	payload := append([]byte{sessionFormat, byte(len(k.current))}, k.current...)
-	payload = binary.BigEndian.AppendUint64(payload, uint64(expires.Unix()))
+	payload = append(payload, byte(terms))
+	payload = binary.BigEndian.AppendUint64(payload, uint64(expires.UnixMilli()))
 	payload = binary.BigEndian.AppendUint64(payload, uint64(token))
 	payload = append(payload, resource...)
 	keys := k.keys[k.current]
@@ -70,6 +88,9 @@ func (k *Keyring) Issue(resource string, token fence.Token, expires time.Time) (
 
 // Open authenticates a session token, without looking at the time. The error is [ErrForged].
 func (k *Keyring) Open(text string) (Session, error) {
+	if t := k.seen.get(text); t != nil {
+		return t.session, nil
+	}
 	s, _, err := k.open(text)
 	return s, err
 }
@@ -77,7 +98,7 @@ func (k *Keyring) Open(text string) (Session, error) {
 // open is Open, with the keys that the token was made with.
 func (k *Keyring) open(text string) (Session, sessionKeys, error) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if err != nil || len(raw) < 2+sessionNumbers+sha256.Size || raw[0] != sessionFormat {
+	if err != nil || len(raw) < 2+sessionNumbers+sha256.Size || raw[0] != sessionFormat && raw[0] != earlierFormat {
 		return Session{}, sessionKeys{}, ErrForged
 	}
 	payload, mac := raw[:len(raw)-sha256.Size], raw[len(raw)-sha256.Size:]
@@ -89,12 +110,32 @@ func (k *Keyring) open(text string) (Session, sessionKeys, error) {
 	if !known || !hmac.Equal(mac, keyed(keys.mac, payload)) {
 		return Session{}, sessionKeys{}, ErrForged
 	}
-	body := payload[2+idLength:]
-	return Session{
-		Expires:  time.Unix(int64(binary.BigEndian.Uint64(body)), 0),
-		Token:    fence.Token(binary.BigEndian.Uint64(body[8:])),
-		Resource: string(body[sessionNumbers:]),
-	}, keys, nil
+	s, whole := readSession(raw[0], payload[2+idLength:])
+	if !whole {
+		return Session{}, sessionKeys{}, ErrForged
+	}
+	return s, keys, nil
+}
+
+// readSession reads what is behind the key id; not whole: it is too short.
+func readSession(format byte, body []byte) (s Session, whole bool) {
+	s.Terms = WhileHeld
+	if format == sessionFormat {
+		if len(body) == 0 {
+			return s, false
+		}
+		s.Terms, body = Terms(body[0]), body[1:]
+	}
+	if len(body) < sessionNumbers {
+		return s, false
+	}
+	expires := int64(binary.BigEndian.Uint64(body))
+	s.Expires = time.UnixMilli(expires)
+	if format == earlierFormat {
+		s.Expires = time.Unix(expires, 0)
+	}
+	s.Token, s.Resource = fence.Token(binary.BigEndian.Uint64(body[8:])), string(body[sessionNumbers:])
+	return s, true
 }
 
 // Verify authenticates the pair that a request presents. What it returns holds

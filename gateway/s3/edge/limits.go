@@ -51,6 +51,7 @@ func Guard(server *fasthttp.Server, t Timeouts, log *slog.Logger) {
 	server.ReadTimeout = t.Header // replaced when the headers are there
 	server.IdleTimeout = t.Stall
 	server.HeaderReceived = func(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+		refuseTooLarge(h)
 		return fasthttp.RequestConfig{ReadTimeout: bodyTimeout(min(max(int64(h.ContentLength()), 0), readAhead), t)}
 	}
 	server.ErrorHandler = func(ctx *fasthttp.RequestCtx, err error) {

@@ -96,8 +96,14 @@ func Unavailable(message string) Error {
 
 // Messages of 503: SDKs try again by themselves.
 const (
-	MessageDatabaseAway = "PostgreSQL, which holds the fences and the names of objects, can't be reached. Nothing was changed. Try again."
-	MessageUnknown      = "PostgreSQL was lost while the request was committed, so its outcome is unknown. Try the same request again: it is applied at most once."
+	MessageDatabaseAway = "PostgreSQL, which holds the fences and the names of objects, did not answer. Nothing was changed. Try again."
+	MessageUnknown      = "PostgreSQL was lost while the request was committed, so its outcome is unknown. Try the same request again, with its amz-sdk-invocation-id: it is applied at most once."
+	MessageUnknownOnce  = "PostgreSQL was lost while the request was committed, so its outcome is unknown. It has no amz-sdk-invocation-id: repeated, it may be applied a second time. Look what is there first."
 	MessageNotTried     = "PostgreSQL was lost before this key's turn came. Nothing was changed. Try again."
 	MessageStoreFailed  = "The blob store failed. Nothing was changed. Try again."
 )
+
+// MessageBusy is of a PostgreSQL that answered.
+func MessageBusy(state string) string {
+	return "PostgreSQL, which holds the fences and the names of objects, refused for now (SQLSTATE " + state + "). Nothing was changed. Try again."
+}

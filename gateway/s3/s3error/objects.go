@@ -68,6 +68,12 @@ func ofFacts(err error) s3err.S3Error {
 	if e, ok := errors.AsType[*objects.NoUploadError](err); ok {
 		return s3err.GetNoSuchUploadErr(e.ID)
 	}
+	if e, ok := errors.AsType[*objects.RetainedError](err); ok { // as S3 answers where an object is locked
+		return Error{
+			Code: "AccessDenied", Status: http.StatusForbidden,
+			Message: "This bucket's objects are written once: this one can be neither overwritten nor deleted, nor its tags changed, before " + e.Until + ". Nothing was changed.",
+		}
+	}
 	if e, ok := errors.AsType[*objects.TextError](err); ok {
 		return InvalidText(e.What)
 	}

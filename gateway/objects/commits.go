@@ -1,0 +1,105 @@
+package objects
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// Commits that come while others are on their way go together, in one transaction:
+// it costs PostgreSQL one flush and one answer. Nobody waits for company.
+
+const (
+	sqlCommitPuts = "SELECT n, modified, kept FROM objects.commit_puts($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+
+	maxTogether = 64 // commits of one transaction
+	maxUnderWay = 2  // transactions at a time
+)
+
+// commits lets commits go together. Safe for concurrent use.
+type commits struct {
+	db    Database
+	turns turns[*together]
+}
+
+func newCommits(db Database) *commits {
+	return &commits{db: db, turns: turns[*together]{atOnce: maxUnderWay, together: maxTogether}}
+}
+
+// together is the commit of an upload without conditions.
+type together struct {
+	commit
+
+	ctx     context.Context //nolint:containedctx // of the request, in case it leads
+	version [16]byte
+	text    string // the attributes'
+
+	done     bool // it is committed, by the group
+	modified time.Time
+	kept     bool
+	lost     error // of the group's transaction, which may have been committed
+}
+
+// settle runs the transaction that decides an upload, until its outcome is known:
+// with those that came at the same time, which c says then, or else alone. Alone it
+// has no turn, for it may wait for a lock.
+func (g *commits) settle(ctx context.Context, c *together, alone func(context.Context, Querier) error) error {
+	c.ctx = ctx
+	g.turns.take(c, g.run)
+	switch {
+	case c.done:
+		return nil
+	case c.lost != nil:
+		return g.db.settle(ctx, c.lost, alone)
+	}
+	return g.db.Settle(ctx, alone)
+}
+
+// run commits a group. Whom the transaction did not take, each for itself decides
+// again.
+func (g *commits) run(group []*together) {
+	all := slices.Clone(group)
+	slices.SortStableFunc(all, func(a, b *together) int { return cmp.Or(cmp.Compare(a.Bucket, b.Bucket), cmp.Compare(a.Key, b.Key)) })
+	err := g.db.try(group[0].ctx, false, func(ctx context.Context, q Querier) error {
+		rows, err := q.Query(ctx, sqlCommitPuts, columns(all)...)
+		if err != nil {
+			return err
+		}
+		var n int
+		var modified time.Time
+		var kept bool
+		_, err = pgx.ForEachRow(rows, []any{&n, &modified, &kept}, func() error {
+			all[n-1].done, all[n-1].modified, all[n-1].kept = true, modified, kept
+			return nil
+		})
+		return err
+	})
+	for _, c := range all {
+		if err != nil { // what rows came before it is not to be relied on
+			c.done = false
+			if !refused(err) {
+				c.lost = err
+			}
+		}
+	}
+}
+
+// columns are the arguments of a group.
+func columns(all []*together) []any {
+	n := len(all)
+	versions, blobs := make([]pgtype.UUID, n), make([]pgtype.UUID, n)
+	buckets, keys, etags, attributes, resources := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	sizes, tokens := make([]int64, n), make([]int64, n)
+	seals, invocations := make([][]byte, n), make([]*string, n)
+	for i, c := range all {
+		versions[i], blobs[i] = UUID(c.version), UUID(c.blob)
+		buckets[i], keys[i], etags[i], attributes[i], resources[i] = c.Bucket, c.Key, c.etag, c.text, c.Proof.Resource
+		sizes[i], tokens[i] = c.Size, int64(c.Proof.Token)
+		seals[i], invocations[i] = c.Proof.SealHash, given(c.Invocation)
+	}
+	return []any{versions, buckets, keys, blobs, sizes, etags, attributes, resources, tokens, seals, invocations}
+}

@@ -1,0 +1,125 @@
+package objects
+
+import (
+	"sync"
+	"testing"
+	"time"
+)
+
+// atWork is turns whose groups say that they began, and end when they are told.
+type atWork struct {
+	*turns[int]
+
+	began chan []int
+	end   chan struct{}
+	all   sync.WaitGroup
+}
+
+func newAtWork(t *turns[int]) *atWork {
+	return &atWork{turns: t, began: make(chan []int, 100), end: make(chan struct{})}
+}
+
+func (a *atWork) comes(n int) {
+	a.all.Go(func() {
+		a.take(n, func(group []int) {
+			a.began <- group
+			<-a.end
+		})
+	})
+}
+
+// waits returns when so many wait.
+func (a *atWork) waits(t *testing.T, n int) {
+	t.Helper()
+	limit := time.After(time.Minute)
+	for tick := time.NewTicker(time.Millisecond); ; {
+		a.mu.Lock()
+		waiting := len(a.waiting)
+		a.mu.Unlock()
+		if waiting == n {
+			tick.Stop()
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("%d wait, want %d", waiting, n)
+		}
+	}
+}
+
+func TestWhoComesWhileOthersAreAtWorkGoesTogether(t *testing.T) {
+	t.Parallel()
+	a := newAtWork(&turns[int]{atOnce: 2, together: 3})
+	a.comes(1)
+	a.comes(2)
+	<-a.began
+	<-a.began
+	for n := range 5 {
+		a.comes(10 + n)
+	}
+	a.waits(t, 5)
+	a.end <- struct{}{}
+	if group := <-a.began; len(group) != 3 {
+		t.Errorf("together went %v", group)
+	}
+	a.end <- struct{}{}
+	if group := <-a.began; len(group) != 2 {
+		t.Errorf("then went %v", group)
+	}
+	close(a.end)
+	a.all.Wait()
+	if a.working != 0 || len(a.waiting) != 0 {
+		t.Errorf("%d are at work, %d wait", a.working, len(a.waiting))
+	}
+	a.comes(3) // alone again
+	if group := <-a.began; len(group) != 1 {
+		t.Errorf("alone went %v", group)
+	}
+	a.all.Wait()
+}
+
+// Work that hangs holds up nobody for longer than the patience, and never more than most are at work.
+func TestNobodyWaitsLongBehindWorkThatHangs(t *testing.T) {
+	t.Parallel()
+	a := newAtWork(&turns[int]{atOnce: 1, together: 10, patience: time.Millisecond, most: 3})
+	for n := range 3 { // each goes though those before it hang
+		a.comes(n)
+		<-a.began
+	}
+	a.comes(3)
+	a.waits(t, 1)
+	a.mu.Lock()
+	a.waiting[0].since = time.Time{} // it has had enough of patience
+	a.mu.Unlock()
+	a.hurry()
+	if len(a.began) > 0 {
+		t.Errorf("%v went, too", <-a.began)
+	}
+	close(a.end)
+	a.all.Wait()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.working != 0 || len(a.waiting) != 0 {
+		t.Errorf("%d are at work, %d wait", a.working, len(a.waiting))
+	}
+}
+
+// A panic in the work of a group ends its leader's call and nobody else's.
+func TestWhoPanicsLeavesTheOthersTheirTurn(t *testing.T) {
+	t.Parallel()
+	a := newAtWork(&turns[int]{atOnce: 1, together: 10})
+	a.comes(1)
+	<-a.began
+	for n := range 2 {
+		a.all.Go(func() {
+			defer func() { _ = recover() }()
+			a.take(10+n, func([]int) { panic("test") })
+		})
+	}
+	a.waits(t, 2)
+	close(a.end)
+	a.all.Wait()
+	a.comes(2)
+	a.all.Wait()
+}

@@ -1,0 +1,78 @@
+package s3
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/s3/s3error"
+)
+
+// Leases knows which leases are held. The fence refuses the grant of a lease that was
+// released; one that ran out it refuses only when somebody has looked.
+type Leases interface {
+	// Held reports for how long a lease is held from now on, unless it is released.
+	// Zero: it is over, and the fence refuses its grant. After an error nobody can tell,
+	// and nothing was changed.
+	Held(ctx context.Context, resource string, token fence.Token) (time.Duration, error)
+}
+
+// held remembers until when leases are held, so that it asks once in a lease's time
+// to live and not with each write. Safe for concurrent use.
+type held struct {
+	leases Leases // nil: all are
+
+	mu    sync.Mutex
+	until map[leaseID]time.Time
+}
+
+type leaseID struct {
+	resource string
+	token    fence.Token
+}
+
+// maxHeld bounds the memory.
+const maxHeld = 4096
+
+// check sees that a lease is held, or has its grant refused by the commit, which
+// first looks whether an earlier attempt did what is asked for.
+func (h *held) check(ctx context.Context, p objects.Proof) error {
+	id := leaseID{p.Resource, p.Token}
+	if h.leases == nil || h.remembers(id) {
+		return nil
+	}
+	began := time.Now()
+	left, err := h.leases.Held(ctx, p.Resource, p.Token)
+	if err != nil {
+		return fmt.Errorf("%w: whether the lease of %q is held: %w", objects.ErrDatabaseAway, p.Resource, err)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.until) >= maxHeld || h.until == nil {
+		h.until = map[leaseID]time.Time{}
+	}
+	if left > 0 {
+		h.until[id] = began.Add(left)
+	}
+	return nil
+}
+
+func (h *held) remembers(id leaseID) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	until, known := h.until[id]
+	if known && !time.Now().Before(until) {
+		delete(h.until, id)
+		return false
+	}
+	return known
+}
+
+// errReadOnly refuses a write under credentials that write nothing.
+var errReadOnly = s3error.Error{
+	Code: "AccessDenied", Status: http.StatusForbidden, Message: "These credentials are limited to reading. Nothing was changed.",
+}

@@ -1,0 +1,67 @@
+package s3
+
+import (
+	"net/http"
+
+	"github.com/gofiber/fiber/v3"
+	"github.com/versity/versitygw/metrics"
+	"github.com/versity/versitygw/s3err"
+
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
+)
+
+// within refuses what is not of a session's resource, where its credentials read that
+// only. Of writes the fence judges the target; what they read, the source of a copy, is
+// judged here.
+func (p *port) within(r route) fiber.Handler {
+	return func(c fiber.Ctx) error {
+		if s, leased := p.backend.sessionOf(c.RequestCtx()); !leased || !s.Terms.Has(credentials.OwnKeys) {
+			return nil
+		}
+		asked := p.backend.addressedBy(c)
+		allowed, err := true, error(nil)
+		switch write := c.Method() != http.MethodGet && c.Method() != http.MethodHead; {
+		case r.header == headerCopySource:
+			allowed, err = p.backend.ownSource(asked.request, c.Get(headerCopySource))
+		case write:
+		case asked.key != "":
+			allowed, err = p.backend.ownKey(asked.request, asked.bucket, asked.key)
+		case listed[r.action]:
+			allowed, err = p.backend.ownPrefix(asked.request, asked.bucket, asked.query("prefix"))
+		default:
+			allowed = r.action == metrics.ActionHeadBucket || r.action == metrics.ActionGetBucketLocation // they tell nothing of keys
+		}
+		if err == nil && !allowed {
+			err = s3err.GetAPIError(s3err.ErrAccessDenied)
+		}
+		if err != nil {
+			return p.backend.fail(asked.request, asked.bucket, r.action, err)
+		}
+		return nil
+	}
+}
+
+// listed are the operations that read what lies below a prefix.
+var listed = map[string]bool{
+	metrics.ActionListObjects: true, metrics.ActionListObjectsV2: true, metrics.ActionListObjectVersions: true, metrics.ActionListMultipartUploads: true,
+}
+
+func (b *backend) ownSource(r request, source string) (bool, error) {
+	bucket, key, _, err := parseSource(source)
+	if err != nil {
+		return false, err
+	}
+	return b.ownKey(r, bucket, key)
+}
+
+// ownKey reports whether a write of the key would need the session's resource.
+func (b *backend) ownKey(r request, bucket, key string) (bool, error) {
+	rule, err := b.catalog.RuleOf(b.base, bucket, key)
+	return err == nil && !rule.Unchecked() && rule.Resource(bucket, key) == r.grant.Resource, err
+}
+
+// ownPrefix reports whether that is so for whatever key begins with the prefix.
+func (b *backend) ownPrefix(r request, bucket, prefix string) (bool, error) {
+	found, err := b.catalog.Bucket(b.base, bucket)
+	return err == nil && found.Covers(prefix, r.grant.Resource), err
+}

@@ -1,0 +1,113 @@
+//go:build unix
+
+package s3_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
+)
+
+// Credentials can be limited to reading their resource's keys. What else they ask for is AccessDenied, however it is asked for.
+func TestLimitedCredentialsReadTheirResourcesKeysOnly(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	for _, resource := range []string{"1001", "1002", "10010"} {
+		put(t, w.lease("orders/"+resource, 4), bucket, resource+"/a", "data")
+	}
+	w.prefixRule(bucket, "1001/deep/", "key")
+	own := func(terms credentials.Terms) credentials.Credentials {
+		c, err := w.keys.Issue("orders/1001", 5, time.Now().Add(time.Hour), terms)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	w.arm("orders/1001", 5)
+	for _, c := range []struct {
+		method, path string
+		source       string
+		status       int // of OwnKeys
+		readOnly     int // of ReadOnly and OwnKeys; 0: the same
+	}{
+		{"GET", "/orders/1001/a", "", 200, 0},
+		{"HEAD", "/orders/1001/a", "", 200, 0},
+		{"GET", "/orders/1001/a?tagging", "", 200, 0},
+		{"GET", "/orders/1001/a?attributes", "", 400, 0}, // it names none
+		{"GET", "/orders/1002/a", "", 403, 0},
+		{"HEAD", "/orders/1002/a", "", 403, 0},
+		{"GET", "/orders/10010/a", "", 403, 0},
+		{"GET", "/orders/1001/deep/x", "", 403, 0},
+		{"GET", "/orders/1002/a?acl", "", 403, 0},
+		{"GET", "/", "", 403, 0},
+		{"GET", "/orders", "", 403, 0},
+		{"GET", "/orders?prefix=1001", "", 403, 0},
+		{"GET", "/orders?prefix=1001/", "", 403, 0}, // some of them have another rule
+		{"GET", "/orders?prefix=1001/a", "", 200, 0},
+		{"GET", "/orders?list-type=2&prefix=1001/a/", "", 200, 0},
+		{"GET", "/orders?list-type=2&prefix=1002/", "", 403, 0},
+		{"GET", "/orders?versions&prefix=1001/a", "", 200, 0},
+		{"GET", "/orders?versions", "", 403, 0},
+		{"GET", "/orders?uploads&prefix=1002/", "", 403, 0},
+		{"GET", "/orders?cors", "", 403, 0},
+		{"HEAD", "/orders", "", 200, 0},
+		{"GET", "/orders?location", "", 200, 0},
+		{"PUT", "/orders/1001/copy", "/orders/1001/a", 200, 403},
+		{"PUT", "/orders/1001/copy", "/orders/1002/a", 403, 0},
+		{"PUT", "/orders/1001/new", "", 200, 403},
+		{"PUT", "/orders/1002/new", "", 403, 0},
+		{"DELETE", "/orders/1001/new", "", 204, 403},
+		{"POST", "/orders/1001/new?uploads", "", 200, 403},
+	} {
+		for name, terms := range map[string]credentials.Terms{"own keys": credentials.OwnKeys, "and read only": credentials.OwnKeys | credentials.ReadOnly} {
+			want := c.status
+			if terms.Has(credentials.ReadOnly) && c.readOnly != 0 {
+				want = c.readOnly
+			}
+			r := raw{creds: own(terms), method: c.method, path: c.path}
+			if c.source != "" {
+				r.header = map[string]string{"X-Amz-Copy-Source": c.source}
+			}
+			res, text := w.send(r)
+			if res.StatusCode != want || want == 403 && c.method != "HEAD" && !strings.Contains(text, "AccessDenied") && !strings.Contains(text, "WrongFencingResource") {
+				t.Errorf("%s: %s %s from %q: got %d %s, want %d", name, c.method, c.path, c.source, res.StatusCode, text, want)
+			}
+		}
+	}
+	if n := w.count("SELECT count(*) FROM objects.pointers WHERE key LIKE '1002/%'"); n != 1 {
+		t.Errorf("%d objects of another resource", n)
+	}
+}
+
+func TestAPrefixIsCoveredWhereEachOfItsKeysNeedsTheResource(t *testing.T) {
+	t.Parallel()
+	whole := objects.Bucket{Name: "orders", Rule: objects.BucketRule()}
+	parts := objects.Bucket{Name: "orders", Rule: objects.PrefixRule(1)}
+	deep := objects.Bucket{Name: "orders", Rule: objects.PrefixRule(1), Prefixes: []objects.PrefixRuleOf{{Prefix: "1001/x/", Rule: objects.KeyRule()}}}
+	for _, c := range []struct {
+		b                objects.Bucket
+		prefix, resource string
+		want             bool
+	}{
+		{whole, "", "orders", true},
+		{whole, "", "orders/1001", false},
+		{parts, "", "orders/1001", false},
+		{parts, "1001", "orders/1001", false},
+		{parts, "1001/", "orders/1001", true},
+		{parts, "1001/x", "orders/1001", true},
+		{parts, "1002/", "orders/1001", false},
+		{deep, "1001/", "orders/1001", false},
+		{deep, "1001/y", "orders/1001", true},
+		{deep, "1001/x/", "orders/1001/x/", false},
+		{objects.Bucket{Name: "orders", Rule: objects.KeyRule()}, "a/", "orders/a/", false},
+		{objects.Bucket{Name: "orders", Rule: objects.NoRule()}, "", "", false},
+	} {
+		if got := c.b.Covers(c.prefix, c.resource); got != c.want {
+			t.Errorf("%q of %q under %s: got %v", c.prefix, c.resource, c.b.Rule, got)
+		}
+	}
+}
