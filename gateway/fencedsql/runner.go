@@ -20,6 +20,7 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/gateway/activity"
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
@@ -35,6 +36,8 @@ type Config struct {
 	RequestTimeout time.Duration
 	// MaxResultBytes bounds the rows of a request, as JSON. Defaults to 8 MiB.
 	MaxResultBytes int64
+	// Configure is called with the pool's configuration before it is used. Defaults to nil.
+	Configure func(*pgxpool.Config)
 	// Logger receives failures to clean a connection. Defaults to slog.Default().
 	Logger *slog.Logger
 }
@@ -60,8 +63,9 @@ func (c Config) withDefaults() Config {
 
 // Runner runs requests. It is safe for concurrent use.
 type Runner struct {
-	cfg  Config
-	pool *pgxpool.Pool
+	cfg    Config
+	pool   *pgxpool.Pool
+	places chan struct{}
 }
 
 var _ api.SQL = (*Runner)(nil)
@@ -84,7 +88,7 @@ func New(cfg Config) (*Runner, error) {
 	if err != nil {
 		return nil, &fence.InvalidError{Field: "SQL URL", Reason: "is not a PostgreSQL address"}
 	}
-	pool.MaxConns = cfg.MaxConns
+	pool.MaxConns = cfg.MaxConns + 1 // Check never waits for statements
 	// No statement is kept on the server: DISCARD ALL would pull it away.
 	pool.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	// A single row beyond the limit is never read into memory; the rest is for what
@@ -106,7 +110,10 @@ func New(cfg Config) (*Runner, error) {
 		return err == nil
 	}
 	pgfence.Configure(pool)
-	r := &Runner{cfg: cfg}
+	if cfg.Configure != nil {
+		cfg.Configure(pool)
+	}
+	r := &Runner{cfg: cfg, places: make(chan struct{}, cfg.MaxConns)}
 	if r.pool, err = pgxpool.NewWithConfig(context.Background(), pool); err != nil {
 		return nil, fmt.Errorf("pool of the SQL login: %w", err)
 	}
@@ -131,6 +138,15 @@ func (r *Runner) Run(ctx context.Context, grant fence.Grant, statements []wire.S
 	}
 	bounded, cancel := context.WithTimeout(ctx, r.cfg.RequestTimeout)
 	defer cancel()
+	select {
+	case r.places <- struct{}{}:
+		defer func() { <-r.places }()
+	case <-bounded.Done():
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, &api.UnavailableError{Part: wire.PartPostgres, Cause: fmt.Errorf("%d requests run already, and none ended within %v", r.cfg.MaxConns, r.cfg.RequestTimeout)}
+	}
 	results := make([]wire.Result, len(statements))
 	err := pgfence.InTx(bounded, r.pool, grant, func(tx pgx.Tx) error {
 		left := r.cfg.MaxResultBytes
@@ -222,7 +238,12 @@ func (r *Runner) explain(ctx context.Context, grant fence.Grant, err error) erro
 	case refused && index < 0:
 		return refusal
 	case refused:
-		return &api.StatementError{Index: index, SQLState: stateOf(pgErr), Message: refusal.Error(), Cause: refusal}
+		e := &api.StatementError{Index: index, SQLState: stateOf(pgErr), Message: refusal.Error(), Cause: refusal}
+		if pgErr != nil {
+			seen, _ := activity.RefusedByPostgres(pgErr.Code, pgErr.Detail, activity.Event{})
+			e.Operation, e.Table = seen.Statement, seen.Table
+		}
+		return e
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, context.DeadlineExceeded) && index >= 0:
@@ -279,7 +300,7 @@ const sqlRoles = `SELECT pg_has_role(current_user, 'fence_writer', 'USAGE'), con
          CASE WHEN rolcreaterole THEN 'may make roles' END,
          (SELECT 'is in ' || string_agg(g.rolname, ' and ' ORDER BY g.rolname) FROM pg_roles g
            WHERE NOT me.rolsuper AND pg_has_role(current_user, g.oid, 'MEMBER')
-             AND g.rolname IN ('fence_owner', 'fence_gateway', 'fence_protector', 'pg_signal_backend', 'pg_read_server_files', 'pg_write_server_files',
+             AND g.rolname IN ('fence_owner', 'fence_gateway', 'fence_protector', 'fence_locker', 'pg_signal_backend', 'pg_read_server_files', 'pg_write_server_files',
                                'pg_execute_server_program', 'pg_write_all_data')),
          (SELECT 'owns the guarded ' || min(c.oid::regclass::text) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_proc p ON p.oid = t.tgfoid
            WHERE NOT me.rolsuper AND NOT t.tgisinternal AND p.pronamespace = to_regnamespace('fence') AND pg_has_role(current_user, c.relowner, 'MEMBER')

@@ -2,7 +2,9 @@ package pgwire
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -69,8 +71,8 @@ func (c *clientStream) untilStatement(b []byte) int {
 
 func ofLogin(typ byte) bool { return typ == typePassword || typ == typeTerminate }
 
-// sqlCheck has the fence judge what the session presents.
-const sqlCheck = "SELECT fence.check()"
+// sqlCheck has the fence judge what the session presents, and says whose fence that is.
+const sqlCheck = "SELECT fence.check(), identity, written FROM fence.identity()"
 
 // dressed is the startup packet as PostgreSQL gets it: verbatim, but for a lease
 // login, whose seal it learns here, and for a session that starts read-only.
@@ -95,6 +97,7 @@ func (s *session) admit(upstream net.Conn, held []byte) ([]byte, error) {
 	held, err := s.admitted(upstream, held)
 	if refusal, ok := asFatalError(err); ok {
 		s.srv.refused(refusal)
+		s.tellOf(refusal.code, refusal.detail)
 		s.log().Warn("a session was refused", "sqlstate", refusal.code, "error", refusal)
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -132,15 +135,18 @@ func (s *session) noGrant() error {
 			User     string `json:"user"`
 			Database string `json:"database"`
 		}{printable(s.who.user), printable(s.who.database)}),
-		hint: code.Hint + " It comes with the connection: options=-c fence.resource=… -c fence.token=…, or -c fence.lease=….",
+		hint: code.Hint + " It comes with the connection: options=-c fence.resource=… -c fence.token=…, or -c fence.lease=…;once=….",
 	}
 }
 
 // checked has the fence judge the grant that the session presents, in the session
 // itself, as each guarded write will. It returns the ReadyForQuery after that.
 func (s *session) checked(upstream net.Conn, held []byte) ([]byte, error) {
+	judge, refusal := s.judge()
+	if refusal != nil {
+		return nil, refusal
+	}
 	from := io.MultiReader(bytes.NewReader(held), upstream)
-	var refusal error
 	for asked := false; ; {
 		typ, body, err := readMessage(from)
 		switch {
@@ -161,7 +167,7 @@ func (s *session) checked(upstream net.Conn, held []byte) ([]byte, error) {
 		case typ == typeError:
 			refusal = s.checkRefusal(body)
 		case typ == typeDataRow:
-			s.learn(body)
+			refusal = s.learn(body, judge)
 		case typ == typeParameterStatus, typ == typeNotice:
 			if _, err := s.client.Write(framed(typ, body)); err != nil {
 				return nil, errClientGone
@@ -170,11 +176,49 @@ func (s *session) checked(upstream net.Conn, held []byte) ([]byte, error) {
 	}
 }
 
-// learn takes the token of a grant that was presented by its seal only.
-func (s *session) learn(row []byte) {
+// judge is what tells whether the session's server can judge grants.
+func (s *session) judge() (func(identity string, written uint64) error, error) {
+	if s.srv.cfg.Judge == nil {
+		return func(string, uint64) error { return nil }, nil
+	}
+	ctx, cancel := context.WithTimeout(s.opening, s.srv.cfg.DialTimeout)
+	defer cancel()
+	judge, err := s.srv.cfg.Judge(ctx)
+	if err != nil {
+		return nil, unjudged(err)
+	}
+	return judge, nil
+}
+
+// unjudged refuses a grant that no server can judge now.
+func unjudged(err error) error {
+	why := "PostgreSQL is not known to be the one that it was"
+	if told, ok := errors.AsType[interface {
+		error
+		Tell() string
+	}](err); ok {
+		why = told.Tell()
+	}
+	return &fatalError{
+		code: codeCannotConnectNow, message: "no grant can be judged now: " + why, hint: "Nothing was done. Try again later; the gateway's log says more.", cause: err,
+	}
+}
+
+// learn takes the token of a grant that was presented by its seal only, from what sqlCheck says.
+func (s *session) learn(row []byte, judge func(identity string, written uint64) error) error {
 	var values pgproto3.DataRow
-	if values.Decode(row) != nil || len(values.Values) != 1 {
-		return
+	if err := values.Decode(row); err != nil {
+		return err
+	}
+	if len(values.Values) != 3 {
+		return errors.New("fence.check and fence.identity said something else than a row of three values")
+	}
+	var high, low uint32
+	if _, err := fmt.Sscanf(string(values.Values[2]), "%X/%X", &high, &low); err != nil {
+		return fmt.Errorf("fence.identity says that %q was written: %w", values.Values[2], err)
+	}
+	if err := judge(string(values.Values[1]), uint64(high)<<32|uint64(low)); err != nil {
+		return unjudged(err)
 	}
 	token, err := fence.ParseToken(string(values.Values[0]))
 	s.mu.Lock()
@@ -182,6 +226,7 @@ func (s *session) learn(row []byte) {
 	if err == nil && len(s.claims) == 1 && s.claims[0].token == 0 {
 		s.claims[0].token = token
 	}
+	return nil
 }
 
 // checkRefusal says the fence's answer as the session's end.

@@ -62,7 +62,7 @@ func TestAStopLetsNoStatementPassThatWasSentAhead(t *testing.T) {
 		})
 		conn := r.dial()
 		send(t, conn, &pgproto3.StartupMessage{
-			ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "ada", "database": "shop", "fence.lease": "orders/1"},
+			ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "ada", "database": "shop", "fence.lease": "orders/1;fresh"},
 		}, &pgproto3.Query{String: "INSERT INTO notes VALUES (1)"})
 		<-leases.asked
 		r.ask()

@@ -69,7 +69,7 @@ func exchange() (query, answer []byte) {
 func TestMessagesPassWithoutAllocation(t *testing.T) {
 	// Not parallel: allocations of other tests would count.
 	query, answer := exchange()
-	r := start(t, "tcp", upstream(t, echoes(len(query), answer)), "shop")
+	r := start(t, "tcp", upstream(t, echoes(len(query), answer)), "shop", told(nil))
 	once := roundTrips(t, r.addr, query, len(answer))
 	once()
 	const messages = 1003

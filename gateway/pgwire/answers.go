@@ -1,15 +1,17 @@
 package pgwire
 
-// answers follows what PostgreSQL owes a client: one ReadyForQuery for each Query,
-// FunctionCall and Sync. A Sync that it reads among the data of a COPY it ignores;
-// drivers send such a one right behind Execute, whether that begins a COPY or not. A
-// session's mu guards it.
+// answers follows whether PostgreSQL owes a client something: one ReadyForQuery for each
+// Query, FunctionCall and Sync, but for those that it skips. It skips behind a message of
+// the extended protocol that failed, and among the data of a COPY by Execute. Then the count
+// may be too high for ever, and a ReadyForQuery behind which the client has sent nothing is
+// believed: the session is quiet. Where more was sent ahead that is too early, by the
+// statements that still run. A session's mu guards it.
 type answers struct {
-	pending   int  // ReadyForQuery messages that PostgreSQL owes
-	ahead     int  // of these, those that it does not owe if it begins a COPY: the end of its data has been sent
+	pending   int  // ReadyForQuery messages that PostgreSQL owes, or more
+	extended  bool // messages of the extended protocol were sent since the session was quiet
+	guessed   bool // pending may be too high
+	more      bool // something was sent since PostgreSQL's last word
 	unsynced  bool // messages were sent whose answer ends with a Sync that is still to come
-	simple    bool // the last command was a Query, or a FunctionCall
-	copyIn    bool // PostgreSQL reads the data of a COPY by Execute, whose end has not been sent
 	inMessage bool // the last byte of the client was not the end of a message
 	quiet     byte // status of the ReadyForQuery that was the last word of both sides; 0: there was more
 	idle      bool // quiet outside of a transaction, and between two messages of the client
@@ -18,56 +20,27 @@ type answers struct {
 // sent notes what is about to be passed on to PostgreSQL. What it never answers, such as
 // the rest of a COPY that has failed, leaves a session as quiet as it is.
 func (a *answers) sent(c *clientStream) {
-	switch {
-	case !c.copyEnded:
-		a.pending += c.syncs
-	case a.copyIn:
-		a.copyIn, a.ahead = false, c.between
-		a.pending = c.between + c.syncs
-	default:
-		a.pending += c.before
-		if a.ahead == 0 {
-			a.ahead = a.pending
-		}
-		a.pending += c.between + c.syncs
-	}
-	a.unsynced, a.simple, a.inMessage = c.unsynced, c.simple, !c.boundary()
 	if c.asks {
-		a.quiet = 0
+		if a.quiet != 0 {
+			a.pending, a.extended, a.guessed = 0, false, false
+		}
+		a.quiet, a.more = 0, true
 	}
+	a.pending += c.syncs
+	a.extended = a.extended || c.extended
+	a.unsynced, a.inMessage = c.unsynced, !c.boundary()
 	a.settle()
 }
 
 // comes notes what PostgreSQL has sent, before the client hears of it and answers.
 func (a *answers) comes(s *serverStream) {
-	a.answered(s.ready - s.late)
-	if s.copies {
-		a.copyBegins()
-	}
-	a.answered(s.late)
-	if s.late > 0 && s.copyIn {
-		a.copyBegins()
-	}
-	if s.fails && a.copyIn { // it has read each Sync that was sent so far, and skips to the next one
-		a.copyIn, a.pending = false, 0
-	}
-}
-
-func (a *answers) answered(n int) {
-	if n > 0 {
-		a.pending, a.ahead, a.copyIn = max(0, a.pending-n), max(0, a.ahead-n), false
-	}
-}
-
-func (a *answers) copyBegins() {
-	a.copyIn = a.ahead == 0 && !a.simple
-	a.pending -= a.ahead
-	a.ahead = 0
+	a.pending, a.more = max(0, a.pending-s.ready), false
+	a.guessed = a.guessed || a.extended && (s.copies || s.fails)
 }
 
 // came notes that the client has got what PostgreSQL sent.
 func (a *answers) came(s *serverStream) {
-	if s.ready > 0 && a.pending == 0 && !a.unsynced {
+	if s.ready > 0 && !s.copyIn && !a.unsynced && (a.pending == 0 || a.guessed && !a.more) {
 		a.quiet = s.status
 	}
 	a.settle()

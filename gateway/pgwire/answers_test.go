@@ -107,6 +107,8 @@ func TestASessionIsIdleExactlyWhereNoAnswerIsDue(t *testing.T) {
 	for name, steps := range map[string][]any{
 		"a statement without a Sync, sent before an earlier answer": {says{sync, parse, execute, flush}, answers{ready}, "active", says{sync}, answers{complete, ready}, "idle"},
 		"two statements at once":                                    {says{query, query}, answers{complete, ready}, "active", answers{complete, ready}, "idle"},
+		"a Query is skipped behind an error":                        {says{parse, query, sync}, answers{failed, ready}, "idle", says{query, query}, answers{complete, ready}, "active", answers{ready}, "idle"},
+		"COPYs in a pipeline":                                       {says{parse, execute, sync, data, done, sync, parse, execute, sync, data, done, sync}, answers{copyIn, complete, ready, copyIn, complete, ready}, "idle", says{query}, "active", answers{ready}, "idle"},
 		"an error skips to the Sync":                                {says{parse, execute, parse, execute, sync}, answers{failed, ready}, "idle"},
 		"a function call":                                           {says{&pgproto3.FunctionCall{}}, "active", answers{ready}, "idle"},
 		"Flush alone":                                               {says{flush}, "idle"},
@@ -132,11 +134,11 @@ func TestASessionIsIdleExactlyWhereNoAnswerIsDue(t *testing.T) {
 		"it does not begin":                         {says{parse, execute, sync}, answers{failed, ready}, "idle", says{done, sync}, "active", answers{ready}, "idle"},
 		"data of an Execute sent ahead":             {says{parse, execute, sync}, says{data, done, sync}, answers{copyIn}, "active", answers{complete, ready}, "idle"},
 		"data of an Execute sent along":             {says{parse, execute, sync, data, done, sync}, answers{copyIn}, "active", answers{complete, ready}, "idle"},
-		"sent ahead, and it does not begin":         {says{parse, execute, sync}, says{data, done, sync}, answers{failed, ready}, "active", answers{ready}, "idle"},
-		"sent along, and it does not begin":         {says{parse, execute, sync, data, done, sync}, answers{failed, ready}, "active", answers{ready}, "idle"},
+		"sent ahead, and it does not begin":         {says{parse, execute, sync}, says{data, done, sync}, answers{failed, ready}, "idle", answers{ready}, "idle"}, // early, by the second Sync
+		"sent along, and it does not begin":         {says{parse, execute, sync, data, done, sync}, answers{failed, ready}, "idle", answers{ready}, "idle"},
 		"sent ahead behind a statement":             {says{query, parse, execute, sync}, says{data, done, sync}, answers{ready}, "active", answers{copyIn, complete, ready}, "idle"},
 		"sent ahead, answered at once":              {says{query, parse, execute, sync}, says{data, done, sync}, answers{ready, copyIn}, "active", answers{complete, ready}, "idle"},
-		"sent ahead, and more behind":               {says{parse, execute, sync}, says{data, done, sync, query}, answers{copyIn, complete, ready}, "active", answers{ready}, "idle"},
+		"sent ahead, and more behind":               {says{parse, execute, sync}, says{data, done, sync, query}, answers{copyIn, complete, ready}, "idle", answers{ready}, "idle"}, // early, by the Query
 		"COPY to the client":                        {says{query}, answers{&pgproto3.CopyOutResponse{}, &pgproto3.CopyData{}, &pgproto3.CopyDone{}}, "active", answers{complete, ready}, "idle"},
 		"both ways, as replication does":            {says{query}, answers{&pgproto3.CopyBothResponse{}, &pgproto3.CopyData{}}, says{data}, "active", says{done}, answers{&pgproto3.CopyDone{}, complete}, "active", answers{complete, ready}, "idle"},
 		"a notice while it is idle":                 {says{query}, answers{ready, &pgproto3.NoticeResponse{}}, "idle", answers{&pgproto3.NotificationResponse{}}, "idle"},

@@ -36,7 +36,7 @@ func (s *Server) CheckChannelBinding(ctx context.Context) error {
 	case s.cfg.TLS == nil:
 		return errBindingOverPlain
 	}
-	conn, err := s.dial(ctx)
+	conn, _, err := s.dial(ctx)
 	if err != nil {
 		return nil //nolint:nilerr // that PostgreSQL is away is for others to report
 	}
@@ -80,7 +80,7 @@ func (s *session) explain() {
 		why = s.srv.compareCertificates(secure)
 	}
 	if why != nil {
-		s.srv.log.Warn("PostgreSQL refused a login", "client", s.raw.RemoteAddr(), "sqlstate", s.refusal.code, "possibly", why)
+		s.srv.log.Warn("PostgreSQL refused a login", "client", s.from(), "sqlstate", s.refusal.code, "possibly", why)
 	}
 }
 

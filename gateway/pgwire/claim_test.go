@@ -81,11 +81,11 @@ func TestALeaseOfNothingIsRefused(t *testing.T) {
 func TestALeaseIsTakenOutOfTheStartupPacket(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]string{
-		"options\x00-c fence.lease=a\x00":                                 "options\x00\x00",
-		"options\x00-c geqo=off  -cfence.lease=a;ttl=1s -c a.b=c\\ d\x00": "options\x00-c geqo=off -c a.b=c\\ d\x00",
-		"options\x00--FENCE.lease=a -c x.y=fence.lease=b\x00":             "options\x00-c x.y=fence.lease=b\x00",
-		"Fence.Lease\x00a\x00options\x00-c  geqo=off\x00":                 "options\x00-c  geqo=off\x00",
-		"fence.lease\x00a\x00fence.lease\x00b\x00x.y\x00\x00":             "x.y\x00\x00",
+		"options\x00-c fence.lease=a;fresh\x00":                                 "options\x00\x00",
+		"options\x00-c geqo=off  -cfence.lease=a;fresh;ttl=1s -c a.b=c\\ d\x00": "options\x00-c geqo=off -c a.b=c\\ d\x00",
+		"options\x00--FENCE.lease=a;fresh -c x.y=fence.lease=b\x00":             "options\x00-c x.y=fence.lease=b\x00",
+		"Fence.Lease\x00a;fresh\x00options\x00-c  geqo=off\x00":                 "options\x00-c  geqo=off\x00",
+		"fence.lease\x00a\x00fence.lease\x00b;fresh\x00x.y\x00\x00":             "x.y\x00\x00",
 	} {
 		p, err := read(startupPacket(version30, "user\x00ada\x00"+body+"\x00"))
 		if err != nil {
@@ -103,7 +103,7 @@ func TestALeaseIsTakenOutOfTheStartupPacket(t *testing.T) {
 			t.Errorf("%q became %q, want %q", body, got, want)
 		}
 	}
-	full, err := read(startupPacket(version30, "user\x00ada\x00fence.lease\x00a\x00x.y\x00"+strings.Repeat("z", maxStartupBytes-50)+"\x00\x00"))
+	full, err := read(startupPacket(version30, "user\x00ada\x00fence.lease\x00a;fresh\x00x.y\x00"+strings.Repeat("z", maxStartupBytes-50)+"\x00\x00"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,10 +5,12 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/activity"
 )
 
 // Options are what a user of the port may choose.
@@ -31,6 +33,16 @@ type Options struct {
 	// MaxConnections.
 	MaxUserConnections int
 
+	// MaxAddressLogins is how many connections of one address may be under way to their login; a
+	// further one is refused as one beyond MaxConnections. Those by a Unix socket do not count. Defaults to half of MaxConnections.
+	MaxAddressLogins int
+	// ProxyNetworks are those of the balancers whose connections begin with a header of the PROXY protocol, version 2,
+	// which says where the client is. Such a connection without one is closed. Defaults to none: nobody is believed.
+	ProxyNetworks []netip.Prefix
+
+	// FirstByteTimeout bounds the time from accepting a connection to its first byte. Defaults to 5 s, and is
+	// never more than LoginTimeout.
+	FirstByteTimeout time.Duration
 	// LoginTimeout bounds the time from accepting a connection to its first
 	// ReadyForQuery, without a wait for a lease. Defaults to 30 s.
 	LoginTimeout time.Duration
@@ -58,9 +70,9 @@ type Options struct {
 // that is served; "": every one.
 func (o Options) Validate(database string) error {
 	switch {
-	case o.MaxConnections < 0 || o.MaxUserConnections < 0:
-		return &fence.InvalidError{Field: "MaxConnections", Reason: "or MaxUserConnections is negative"}
-	case min(o.LoginTimeout, o.DialTimeout, o.KeepAlive, o.FencesEvery, o.MaxLeaseWait, o.IdleTimeout, o.IdleInTransactionTimeout, o.SlowClientTimeout) < 0:
+	case min(o.MaxConnections, o.MaxUserConnections, o.MaxAddressLogins) < 0:
+		return &fence.InvalidError{Field: "MaxConnections", Reason: "or MaxUserConnections or MaxAddressLogins is negative"}
+	case min(o.LoginTimeout, o.FirstByteTimeout, o.DialTimeout, o.KeepAlive, o.FencesEvery, o.MaxLeaseWait, o.IdleTimeout, o.IdleInTransactionTimeout, o.SlowClientTimeout) < 0:
 		return &fence.InvalidError{Field: "timeouts", Reason: "include a negative one"}
 	}
 	return CheckRules(o.Rules, database)
@@ -68,7 +80,9 @@ func (o Options) Validate(database string) error {
 
 func (o Options) withDefaults() Options {
 	o.MaxConnections = cmp.Or(o.MaxConnections, 1000)
+	o.MaxAddressLogins = cmp.Or(o.MaxAddressLogins, (o.MaxConnections+1)/2)
 	o.LoginTimeout = cmp.Or(o.LoginTimeout, 30*time.Second)
+	o.FirstByteTimeout = min(cmp.Or(o.FirstByteTimeout, 5*time.Second), o.LoginTimeout)
 	o.DialTimeout = cmp.Or(o.DialTimeout, 10*time.Second)
 	o.KeepAlive = cmp.Or(o.KeepAlive, 30*time.Second)
 	o.FencesEvery = cmp.Or(o.FencesEvery, time.Second)
@@ -104,8 +118,13 @@ type Config struct {
 	Fallbacks []Upstream
 
 	// Suitable says before each login which of the upstreams may be used, the best
-	// one first: the primary of several servers, say. Defaults to nil: all.
+	// one first: the primary of several servers, say. Defaults to nil: all, each of which
+	// a login waits for while the ones before do not answer.
 	Suitable func(context.Context) ([]Upstream, error)
+	// Judge is called before the fence judges the grant of a session whose policy needs one. What it returns is called with
+	// what fence.identity() says in that session. An error of either refuses the session. Defaults to nil: the
+	// fence of each server is believed.
+	Judge func(context.Context) (func(identity string, written uint64) error, error)
 
 	// Fences reports the tokens that the fence records for these resources; one that
 	// it does not know is absent. With it, sessions whose startup options carried a
@@ -116,6 +135,14 @@ type Config struct {
 	// Leases gives sessions that ask for it (fence.lease in the startup options) a
 	// lease for the life of the connection. Defaults to nil: they are refused.
 	Leases Leases
+	// Nonce reports what the fence knows of a nonce and a resource, so that a session whose
+	// nonce is spent, or holds the resource already, is told at once. Defaults to nil:
+	// arming decides, after the wait.
+	Nonce func(ctx context.Context, resource string, hash []byte) (fence.NonceRecord, error)
+	// EndBackend terminates the backend with this process id, if its client's port is this
+	// one, and reports whether it did: for statements of ended sessions that heed no cancel.
+	// Defaults to nil: their connection is closed, and they run on.
+	EndBackend func(ctx context.Context, pid uint32, port int) (bool, error)
 	// DefaultTTL is a lease's length where the session names none. Defaults to 30 s.
 	DefaultTTL time.Duration
 	// MaxTTL is the longest lease. Defaults to 5 min.
@@ -123,6 +150,9 @@ type Config struct {
 
 	// Metrics hears what happens. Defaults to nil: nobody does.
 	Metrics Metrics
+	// Tell is given what people should see: writes that the fence refused, and leases of
+	// sessions. It is called while sessions wait. Defaults to nil: nobody is told.
+	Tell func(activity.Event)
 
 	// DrainTimeout bounds how long [Server.Serve] waits, once it is asked to stop,
 	// for sessions to reach the end of a transaction. Defaults to 10 s.

@@ -44,6 +44,8 @@ func TestPostgreSQLAnswersCopiesAsTheyAreCounted(t *testing.T) {
 		"bad data, all at once":   {says(copies), says{sync}, began, says{bad, row, done, sync}, failed, ready},
 		"data sent ahead":         {says(append(copies, sync, row, done, sync)), began, ready},
 		"data sent on":            {says(append(copies, sync)), says{row, done, sync}, began, ready},
+		"two of them at once":     {slices.Concat(copies, says{sync, row, done, sync}, copies, says{sync, row, done, sync}), began, ready, began, ready},
+		"an error skips a Query":  {says{&pgproto3.Parse{Query: "nonsense"}, one, sync}, failed, ready},
 		"no such table":           {says(append(begins("nowhere"), sync, row, done, sync)), failed, ready, ready},
 		"refused by the fence":    {says(append(begins("orders"), sync)), began, failed, ready, says{row, done, sync}, ready},
 		"by Query":                {says{one}, began, says{row, done}, ready},

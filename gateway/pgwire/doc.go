@@ -32,7 +32,7 @@
 // recorded: at once for grants that this gateway arms, within a second for others.
 // Then PostgreSQL rolls back, and what the session had locked without a check
 // (SELECT FOR UPDATE, LOCK TABLE) is free for the next holder. A statement that
-// is running then ends first. A client that takes several grants, one after the
+// is running then is stopped. A client that takes several grants, one after the
 // other, in one session leaves them out of the startup options and calls
 // fence.use in each transaction.
 //

@@ -62,6 +62,7 @@ const (
 	typeCopyInResponse  = 'G'
 	typeDataRow         = 'D'
 	typeNotice          = 'N'
+	typeBackendKeyData  = 'K'
 	typeParameterStatus = 'S'
 
 	typeQuery        = 'Q'
@@ -78,23 +79,26 @@ const (
 // serverStream follows what PostgreSQL sends.
 type serverStream struct {
 	framer
-	bytes  int64 // in the last scan
-	status byte  // of the last ReadyForQuery: 'I' idle, 'T' in a transaction, 'E' in a failed one
-	ready  int   // ReadyForQuery messages completed in the last scan
-	copyIn bool  // a CopyInResponse came after the last ReadyForQuery
-	copies bool  // one came in the last scan
-	late   int   // of ready, those behind the first one
-	fails  bool  // an ErrorResponse came in the last scan, and neither of them behind it
-	cut    bool  // a read ended between a ReadyForQuery's header and its status
+	bytes  int64  // in the last scan
+	status byte   // of the last ReadyForQuery: 'I' idle, 'T' in a transaction, 'E' in a failed one
+	ready  int    // ReadyForQuery messages completed in the last scan
+	copyIn bool   // a CopyInResponse came after the last ReadyForQuery
+	copies bool   // one came in the last scan
+	fails  bool   // an ErrorResponse came in the last scan
+	cut    bool   // a read ended between a ReadyForQuery's header and its status
+	key    []byte // the body of BackendKeyData, which comes with the login
+	errors errorWatch
 }
 
 func (s *serverStream) scan(b []byte) {
 	s.bytes = int64(len(b))
-	s.ready, s.late = 0, 0
-	s.copies, s.fails = false, false
+	s.ready, s.copies, s.fails = 0, false, false
 	if s.cut && len(b) > 0 {
 		s.cut = false
 		s.completed(b[0])
+	}
+	if s.typ == typeError && s.skip > 0 {
+		s.errors.goesOn(b, s.skip)
 	}
 	for {
 		var typ byte
@@ -111,9 +115,10 @@ func (s *serverStream) scan(b []byte) {
 				s.completed(b[0])
 			}
 		case typeCopyInResponse:
-			s.copyIn, s.copies, s.fails = true, true, false
+			s.copyIn, s.copies = true, true
 		case typeError:
 			s.fails = true
+			s.errors.begins(b, s.skip)
 		}
 	}
 }
@@ -121,15 +126,15 @@ func (s *serverStream) scan(b []byte) {
 func (s *serverStream) completed(status byte) {
 	s.status = status
 	s.ready++
-	if s.copies {
-		s.late++
-	}
-	s.copyIn, s.fails = false, false
+	s.copyIn = false
 }
 
 // untilReady scans b up to the first ReadyForQuery and returns how many bytes
 // come before it: len(b) where there is none.
 func (s *serverStream) untilReady(b []byte) int {
+	if s.typ == typeBackendKeyData && s.skip > 0 {
+		s.takeKey(b)
+	}
 	rest := b
 	for {
 		if s.boundaryAfter(rest) {
@@ -140,6 +145,10 @@ func (s *serverStream) untilReady(b []byte) int {
 		var typ byte
 		if typ, rest = s.next(rest); typ == 0 {
 			return len(b)
+		}
+		if typ == typeBackendKeyData {
+			s.key = nil
+			s.takeKey(rest)
 		}
 	}
 }
@@ -164,50 +173,33 @@ type clientStream struct {
 	framer
 	bytes      int64 // in the last scan
 	syncs      int   // messages in the last scan that a ReadyForQuery answers
-	copyEnded  bool  // in the last scan data of a COPY by Execute ended, as far as the client knows; then syncs counts from there
-	before     int   // syncs before the first such end in the last scan
-	between    int   // and from there to the last one
+	extended   bool  // one in the last scan was of the extended protocol
 	asks       bool  // something in the last scan is answered, now or with the next Sync
 	unsynced   bool  // something was sent whose answer ends with a Sync that is still to come
-	simple     bool  // the last command was a Query, or a FunctionCall
 	terminated bool
 	proved     bool // it has answered a request for authentication
 }
 
 func (c *clientStream) scan(b []byte) {
-	c.bytes = int64(len(b))
-	c.before, c.between, c.syncs = 0, 0, 0
-	c.copyEnded, c.asks = false, false
+	c.bytes, c.syncs = int64(len(b)), 0
+	c.asks, c.extended = false, false
 	for {
 		var typ byte
 		typ, b = c.next(b)
 		switch typ {
 		case 0:
 			return
-		case typeQuery, typeSync, typeFunctionCall:
+		case typeQuery, typeFunctionCall:
 			c.syncs++
-			c.asks, c.unsynced, c.simple = true, false, typ != typeSync
-		case typeCopyData, typeFlush:
-		case typeCopyDone, typeCopyFail:
-			c.copyEnds()
+			c.asks, c.unsynced = true, false
+		case typeSync:
+			c.syncs++
+			c.asks, c.unsynced, c.extended = true, false, true
+		case typeCopyData, typeCopyDone, typeCopyFail, typeFlush:
 		case typeTerminate:
 			c.asks, c.terminated = true, true
 		default: // Parse, Execute and the like
-			c.asks, c.unsynced, c.simple = true, true, false
+			c.asks, c.unsynced, c.extended = true, true, true
 		}
 	}
-}
-
-// copyEnds notes CopyDone or CopyFail. That of a Query's COPY says nothing: the Query is
-// answered, whatever comes of it.
-func (c *clientStream) copyEnds() {
-	if c.simple {
-		return
-	}
-	if c.copyEnded {
-		c.between += c.syncs
-	} else {
-		c.before = c.syncs
-	}
-	c.syncs, c.copyEnded = 0, true
 }

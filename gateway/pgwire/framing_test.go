@@ -45,9 +45,6 @@ func scanClient(b []byte, piece int) scanned {
 	for len(b) > 0 {
 		n := min(piece, len(b))
 		c.scan(b[:n])
-		if c.copyEnded {
-			total = 0
-		}
 		total += c.syncs
 		b = b[n:]
 	}
@@ -77,15 +74,6 @@ func TestStreamThatEndsInsideAMessageIsAtNoBoundary(t *testing.T) {
 		if got := scanServer(whole[:n], 64); got.Boundary || got.Ready != 0 {
 			t.Errorf("after %d of %d bytes: %+v", n, len(whole), got)
 		}
-	}
-}
-
-func TestCopyDoneForgetsTheSyncsThatPostgreSQLIgnores(t *testing.T) {
-	t.Parallel()
-	var c clientStream
-	c.scan(concat(message('S', ""), message('d', "row\n"), message('c', ""), message('S', "")))
-	if !c.copyEnded || c.syncs != 1 {
-		t.Errorf("copyEnded = %v, syncs = %d; want true and the one Sync after CopyDone", c.copyEnded, c.syncs)
 	}
 }
 

@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
@@ -26,53 +26,6 @@ type Leases interface {
 }
 
 var _ Leases = leasing.Source(nil)
-
-// leaseAsked is a fence.lease of the startup options: RESOURCE[;ttl=30s][;wait=5s],
-// the name percent-encoded.
-type leaseAsked struct {
-	resource  string
-	ttl, wait time.Duration
-}
-
-// leaseAsked is nil where none is asked for. The error is a [*fatalError].
-func (f fenceSettings) leaseAsked() (*leaseAsked, error) {
-	invalid := func(why string) (*leaseAsked, error) {
-		return nil, &fatalError{
-			code: codeInvalidParameter, message: "the option fence.lease " + why,
-			hint: "Write fence.lease=RESOURCE, or RESOURCE;ttl=30s;wait=5s, the name percent-encoded.",
-		}
-	}
-	switch {
-	case f.emptyLease: // whoever goes on would write without the lease that he means to have
-		return invalid("names no resource")
-	case f.lease == "":
-		return nil, nil //nolint:nilnil // none is asked for
-	case f.resource != "" || f.token != "" || f.grants != "":
-		return invalid("can't come together with a grant: it brings its own")
-	}
-	name, options, more := strings.Cut(f.lease, ";")
-	resource, err := fence.UnescapeResource(name)
-	if err != nil {
-		return invalid("names no resource: " + err.Error())
-	}
-	l := leaseAsked{resource: resource}
-	times := map[string]*time.Duration{"ttl": &l.ttl, "wait": &l.wait}
-	var option string
-	for more {
-		option, options, more = strings.Cut(options, ";")
-		name, value, _ := strings.Cut(option, "=")
-		into := times[name]
-		if into == nil {
-			return invalid("has " + quote(option) + ", which is neither ttl nor wait, or comes twice")
-		}
-		delete(times, name)
-		*into, err = time.ParseDuration(value)
-		if err != nil || *into < 0 || name == "ttl" && *into == 0 {
-			return invalid("has " + quote(option) + ", which is no duration such as 30s")
-		}
-	}
-	return &l, nil
-}
 
 // inspectTimeout bounds the look at who holds a lease; it serves people only.
 const inspectTimeout = 500 * time.Millisecond
@@ -101,10 +54,11 @@ func (s *session) takeLease() error {
 	held := leased{ttl: cmp.Or(asked.ttl, cfg.DefaultTTL), since: time.Now()}
 	var err error
 	held.Lease, err = cfg.lease(ctx, asked.wait, leasing.Request{
-		Resource: asked.resource, TTL: held.ttl, SealHash: s.seal.Hash(), Holder: printable(s.who.user) + " at " + s.from(),
+		Resource: asked.resource, TTL: held.ttl, SealHash: s.seal.Hash(), NonceHash: asked.nonceHash, Holder: printable(s.who.user) + " at " + s.from(),
 	})
 	switch {
 	case err == nil:
+		s.tellLease(wire.EventAcquired, held)
 		s.keep(held)
 		s.mu.Lock()
 		s.claims[0].token = held.Grant.Token
@@ -146,13 +100,77 @@ func (c *Config) lease(ctx context.Context, wait time.Duration, r leasing.Reques
 	return leasing.Lease{}, &held
 }
 
+// lookAgain is how often a session that waits looks whether it waits in vain. Until the
+// first look the connection before it, of the same pool, may end.
+const lookAgain = time.Second
+
+// take tries, and waits where another holds the resource. Nobody waits for a lease that
+// it can't get: its nonce is spent, or holds the resource itself.
 func (c *Config) take(ctx context.Context, wait time.Duration, r leasing.Request) (leasing.Lease, error) {
+	if why := c.inVain(ctx, r, nil); why != nil {
+		return leasing.Lease{}, why
+	}
 	if wait <= 0 {
-		return c.Leases.TryAcquire(ctx, r)
+		lease, err := c.Leases.TryAcquire(ctx, r)
+		if held, ok := errors.AsType[*leasing.HeldError](err); ok {
+			return leasing.Lease{}, cmp.Or(c.inVain(ctx, r, held), err)
+		}
+		return lease, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	return c.Leases.Acquire(ctx, r)
+	looked := make(chan error, 1)
+	go func() {
+		tick := time.NewTicker(lookAgain)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				looked <- nil
+				return
+			case <-tick.C:
+			}
+			if why := c.inVain(ctx, r, &leasing.HeldError{Resource: r.Resource}); why != nil {
+				cancel()
+				looked <- why
+				return
+			}
+		}
+	}()
+	lease, err := c.Leases.Acquire(ctx, r)
+	cancel()
+	if why := <-looked; err != nil && why != nil {
+		return leasing.Lease{}, why
+	}
+	return lease, err
+}
+
+// inVain is why waiting is of no use, as far as the fence says so in time: arming decides.
+// held is who holds the resource; nil: that is not known.
+func (c *Config) inVain(ctx context.Context, r leasing.Request, held *leasing.HeldError) error {
+	if r.NonceHash == nil || c.Nonce == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, inspectTimeout)
+	defer cancel()
+	known, err := c.Nonce(ctx, r.Resource, r.NonceHash)
+	switch {
+	case err != nil:
+		return nil //nolint:nilerr // as nobody asked
+	case known.Spent():
+		return &fence.SpentError{Resource: r.Resource, Armed: known.Armed, Recorded: known.Recorded}
+	case held != nil && known.Holds():
+		return &ownError{*held}
+	}
+	return nil
+}
+
+// ownError: the resource is held by the nonce that asks for it. It is no
+// [leasing.ErrHeld]: waiting does not help.
+type ownError struct{ held leasing.HeldError }
+
+func (e *ownError) Error() string {
+	return fmt.Sprintf("%q is held by this very process run: another connection with its nonce has it", e.held.Resource)
 }
 
 // wait lifts the login's deadline: the client has logged in, and its lease has a
@@ -173,17 +191,28 @@ func (s *session) wait() error {
 // leaseRefusal is what a client is told that does not get its lease.
 func leaseRefusal(resource string, err error) error {
 	var held *leasing.HeldError
+	var own *ownError
+	var spent *fence.SpentError
 	var invalid *fence.InvalidError
 	code, refused := fence.CodeOf(err)
 	switch {
+	case errors.As(err, &own):
+		return &fatalError{
+			code: codeLockNotAvailable, message: own.Error(), detail: heldDetail(own.held),
+			hint: "One connection has the lease: let the pool have one connection, or take the lease once and present its grant on each connection.",
+		}
+	case errors.As(err, &spent):
+		return &fatalError{
+			code: code.SQLState, message: spent.Error(), hint: code.Hint,
+			detail: jsonOf(struct {
+				Resource  string      `json:"resource"`
+				Presented fence.Token `json:"presented"`
+				Recorded  fence.Token `json:"recorded"`
+			}{resource, spent.Armed, spent.Recorded}),
+		}
 	case errors.As(err, &held):
 		return &fatalError{
-			code: codeLockNotAvailable, message: held.Error(),
-			detail: jsonOf(struct {
-				Resource   string `json:"resource"`
-				Holder     string `json:"holder,omitempty"`
-				RetryAfter int64  `json:"retry_after_ms,omitempty"`
-			}{resource, held.Holder, held.RetryAfter.Milliseconds()}),
+			code: codeLockNotAvailable, message: held.Error(), detail: heldDetail(leasing.HeldError{Resource: resource, Holder: held.Holder, RetryAfter: held.RetryAfter}),
 			hint: "Connect again when it is free, or ask for a longer wait: fence.lease=…;wait=30s.",
 		}
 	case errors.As(err, &invalid):
@@ -195,6 +224,14 @@ func leaseRefusal(resource string, err error) error {
 		code: codeCannotConnectNow, message: fmt.Sprintf("no lease of %q can be had now", resource),
 		hint: "Nothing was done. Try again later; the gateway's log says why.", cause: err,
 	}
+}
+
+func heldDetail(held leasing.HeldError) string {
+	return jsonOf(struct {
+		Resource   string `json:"resource"`
+		Holder     string `json:"holder,omitempty"`
+		RetryAfter int64  `json:"retry_after_ms,omitempty"`
+	}{held.Resource, held.Holder, held.RetryAfter.Milliseconds()})
 }
 
 // heldLease is a lease that is renewed until it is stopped.
@@ -214,6 +251,7 @@ type leased struct {
 
 // keep renews the lease until over, or until it is lost.
 func (s *session) keep(lease leased) {
+	s.probeFor(lease.ttl)
 	ctx, stop := context.WithCancel(context.Background())
 	held := &heldLease{lease: lease, stop: stop, ended: make(chan struct{})}
 	s.held = held
@@ -237,16 +275,25 @@ func (s *session) renew(ctx context.Context, lease leased) *fatalError {
 			return nil
 		case <-time.After(min(pause, time.Until(deadline))):
 		}
+		allowed := s.allowed(lease.ttl)
+		if allowed < lease.ttl/looksPerTimeout {
+			if time.Now().Before(deadline) { // it may still be heard of
+				pause = min(lease.ttl/12, minProbe)
+				continue
+			}
+			return lostLease(lease, "was not renewed: its client's machine has been silent for a TTL")
+		}
 		within, cancel := context.WithDeadline(ctx, deadline)
-		valid, err := s.srv.cfg.Leases.Extend(within, lease.Ref(), lease.ttl)
+		valid, err := s.srv.cfg.Leases.Extend(within, lease.Ref(), allowed)
 		inTime := within.Err() == nil
 		cancel()
 		if errors.Is(err, leasing.ErrLost) {
 			s.srv.cfg.Metrics.LeaseEnded(time.Since(lease.since), true)
+			s.tellLease(wire.EventLost, lease)
 		}
 		switch {
 		case err == nil:
-			deadline, pause = time.Now().Add(valid), lease.ttl/3
+			deadline, pause = time.Now().Add(valid), min(lease.ttl, valid)/3
 		case errors.Is(err, leasing.ErrLost) && inTime:
 			return lostLease(lease, "was taken by another, or revoked")
 		case !time.Now().Before(deadline):
@@ -284,6 +331,7 @@ func (s *session) release() {
 	switch err := s.srv.cfg.Leases.Release(ctx, lease.Ref()); {
 	case err == nil:
 		s.srv.cfg.Metrics.LeaseEnded(time.Since(lease.since), false)
+		s.tellLease(wire.EventReleased, lease)
 	case !errors.Is(err, leasing.ErrLost): // one that is over already needs no release
 		s.log().Warn("the lease of a PostgreSQL session could not be released; it ends by itself",
 			"resource", lease.Grant.Resource, "token", lease.Grant.Token, "error", err)

@@ -84,7 +84,7 @@ func TestALeaseThatComesTooLateIsGivenBack(t *testing.T) {
 		})
 		conn := r.dial()
 		send(t, conn, &pgproto3.StartupMessage{
-			ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "ada", "database": "shop", "fence.lease": "orders/1"},
+			ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "ada", "database": "shop", "fence.lease": "orders/1;fresh"},
 		})
 		<-leases.asked
 		late(r, conn, func() { close(dies) })

@@ -2,8 +2,46 @@ package pgwire
 
 import (
 	"context"
+	"net"
+	"net/netip"
 	"time"
 )
+
+// strangerAt is the address of a connection whose login counts among those of its address. It is
+// not valid for a Unix socket, and for a proxy, which has many clients.
+func (s *Server) strangerAt(conn net.Conn) netip.Addr {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok || s.cfg.behindProxy(conn) {
+		return netip.Addr{}
+	}
+	addr, _ := tcp.RemoteAddr().(*net.TCPAddr)
+	return addr.AddrPort().Addr().Unmap().WithZone("")
+}
+
+// enters counts a connection that has not logged in among those of its address. It is false
+// where they are too many. It needs s.mu.
+func (s *Server) enters(ss *session, addr netip.Addr) bool {
+	if !addr.IsValid() {
+		return true
+	}
+	if s.ofAddr[addr] >= s.cfg.MaxAddressLogins {
+		return false
+	}
+	s.ofAddr[addr]++
+	ss.stranger = addr
+	return true
+}
+
+// knows undoes enters. It needs s.mu.
+func (s *Server) knows(ss *session) {
+	if !ss.stranger.IsValid() {
+		return
+	}
+	if s.ofAddr[ss.stranger]--; s.ofAddr[ss.stranger] == 0 {
+		delete(s.ofAddr, ss.stranger)
+	}
+	ss.stranger = netip.Addr{}
+}
 
 // reserve counts a session that has logged in among its user's. It is false where
 // they are too many; before the login nobody could be kept out by a stranger.
@@ -11,6 +49,7 @@ func (s *Server) reserve(ss *session) bool {
 	user := truncated(ss.who.user)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.knows(ss)
 	if limit := s.cfg.MaxUserConnections; limit > 0 && s.ofUser[user] >= limit {
 		return false
 	}

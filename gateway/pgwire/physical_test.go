@@ -26,7 +26,7 @@ func TestPhysicalReplicationNeedsOpenAlsoWithALease(t *testing.T) {
 	close(leases.give)
 	conn := r.dial()
 	send(t, conn, &pgproto3.StartupMessage{
-		ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "ada", "replication": "true", "fence.lease": "orders/1"},
+		ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{"user": "ada", "replication": "true", "fence.lease": "orders/1;fresh"},
 	})
 	for from := pgproto3.NewFrontend(conn, conn); ; {
 		m, err := from.Receive()

@@ -140,7 +140,7 @@ func TestWhoHasNotLoggedInLearnsNothingOfFences(t *testing.T) {
 	t.Parallel()
 	w := setup(t, rules(t, "*=grant-required"))
 	stale, _ := w.arm("orders/1", 3), w.arm("orders/1", 4)
-	for _, options := range []string{"", presenting(stale), "-c fence.lease=orders/1"} {
+	for _, options := range []string{"", presenting(stale), "-c fence.lease=orders/1;fresh"} {
 		cfg := w.config(w.pg.WriterURL)
 		cfg.Password = "wrong"
 		cfg.RuntimeParams["options"] = options

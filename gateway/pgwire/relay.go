@@ -100,7 +100,10 @@ func (s *session) forwarding(stream *clientStream) bool {
 	}
 	s.fromClient += stream.bytes
 	s.moves++
-	s.sent(stream)
+	rested := s.quiet != 0 || s.active.IsZero()
+	if s.sent(stream); rested && s.quiet == 0 {
+		s.active = time.Now()
+	}
 	s.left = s.left || stream.terminated
 	if s.idle && s.closing == draining { // no answer will come, behind which that would be seen
 		_ = s.upstream.SetReadDeadline(time.Now())
@@ -162,8 +165,12 @@ func (s *session) serverToClient(upstream net.Conn) error {
 	from := newSource(upstream)
 	defer from.free()
 	var stream serverStream
+	if s.srv.cfg.Tell != nil {
+		stream.errors.heard = s.tellRefusal
+	}
 	held, err := s.login(from, &stream)
 	if err == nil {
+		s.backend = stream.key
 		held, err = s.admit(upstream, held)
 	}
 	if err == nil {
@@ -253,10 +260,14 @@ var (
 func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error) error {
 	s.explain() // also to the log of a client that has left on PostgreSQL's refusal
 	s.mu.Lock()
-	left, idle, why, unanswered := s.left || s.hungUp && s.pending == 0, s.idle, s.why, s.phase == open && s.quiet == 0
+	left, idle, why, unanswered := s.left || s.hungUp && (s.pending == 0 || s.quiet != 0), s.idle, s.why, s.phase == open && (s.quiet == 0 || s.pending > 0)
+	cut := s.closing == cutting
 	s.mu.Unlock()
 	switch {
 	case errors.Is(cause, errClientGone):
+		if cut {
+			s.halt(upstream, unanswered)
+		}
 		if why != nil {
 			s.tell(why, unanswered, false) // it was cut while it did not read
 		}
@@ -267,6 +278,8 @@ func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error)
 			s.writing.Lock() // never into a message of the client
 			_, _ = upstream.Write(terminate)
 			s.writing.Unlock()
+		} else {
+			s.halt(upstream, unanswered)
 		}
 		_ = upstream.Close() // its locks are waited for
 		s.tell(why, unanswered, stream.boundary())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,14 +18,18 @@ type Server struct {
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
-	places   int            // sessions among them that are not surplus
-	ofUser   map[string]int // sessions that have logged in
+	places   int                // sessions among them that are not surplus
+	ofUser   map[string]int     // sessions that have logged in
+	ofAddr   map[netip.Addr]int // connections that have not
 	tallies  map[string]*Traffic
 	stopping bool
 
-	askedForCertificate atomic.Bool // PostgreSQL has asked for one of a client's
-	away                sync.Map    // by address: when it could not be reached, time.Time
-	unproved            sync.Once   // that it asked a client for nothing has been said
+	aborted chan struct{} // closed by Abort
+	abort   func()
+
+	askedForCertificate atomic.Bool              // PostgreSQL has asked for one of a client's
+	home                atomic.Pointer[Upstream] // where sessions may be, as Moved has said; nil: anywhere
+	unproved            sync.Once                // that it asked a client for nothing has been said
 
 	counters struct {
 		connections, sessions, refused, cancels atomic.Int64
@@ -48,7 +53,12 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	return &Server{cfg: cfg, log: cfg.Logger, sessions: make(map[*session]struct{}), ofUser: make(map[string]int), tallies: make(map[string]*Traffic)}, nil
+	s := &Server{
+		cfg: cfg, log: cfg.Logger, sessions: make(map[*session]struct{}), tallies: make(map[string]*Traffic),
+		ofUser: make(map[string]int), ofAddr: make(map[netip.Addr]int), aborted: make(chan struct{}),
+	}
+	s.abort = sync.OnceFunc(func() { close(s.aborted) })
+	return s, nil
 }
 
 // Stats reports what the server has done so far.
@@ -140,7 +150,7 @@ const refusers = 16
 func (s *Server) add(ss *session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	full := s.places >= s.cfg.MaxConnections
+	full := s.places >= s.cfg.MaxConnections || !s.enters(ss, s.strangerAt(ss.raw))
 	if s.stopping || full && len(s.sessions)-s.places >= refusers {
 		return false
 	}
@@ -156,6 +166,7 @@ func (s *Server) remove(ss *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, ss)
+	s.knows(ss)
 	if !ss.surplus {
 		s.places--
 	}
@@ -169,6 +180,9 @@ func (s *Server) each(f func(*session)) {
 		f(ss)
 	}
 }
+
+// Abort ends what [Server.Serve] waits for once it is asked to stop, now or later. It waits for nothing itself.
+func (s *Server) Abort() { s.abort() }
 
 // drain ends the sessions and returns when none is left.
 func (s *Server) drain(sessions *sync.WaitGroup) {
@@ -187,6 +201,7 @@ func (s *Server) drain(sessions *sync.WaitGroup) {
 	case <-gone:
 		return
 	case <-timeout.C:
+	case <-s.aborted:
 	}
 	s.each((*session).cut)
 	<-gone // bounded: cut leaves a session nothing to wait for but its farewell

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"runtime/debug"
 	"sync"
@@ -25,11 +26,16 @@ type session struct {
 
 	loginEnds time.Time    // the one deadline of both directions until the session is open
 	surplus   bool         // over the limit of connections: to be refused
+	unheard   bool         // and without a word, as others are being told
+	stranger  netip.Addr   // it counts among the logins of this address; the server's mu guards it
 	refusal   loginRefusal // by which PostgreSQL refused the login; belongs to the goroutine that reads PostgreSQL
 
 	id       string
+	proxied  netip.AddrPort // where the client is, as a proxy says
 	began    time.Time
-	who      startup // once the startup packet is read
+	who      startup  // once the startup packet is read
+	way      Upstream // to the server that it has; set before it is relayed
+	backend  []byte   // its process there, and the key to cancel what that runs; once it has logged in
 	policy   Policy
 	seal     fence.Seal      // of the lease that it asks for
 	held     *heldLease      // nil: none
@@ -59,6 +65,7 @@ type session struct {
 	movesSeen            uint64    // when idleness was last looked at
 	still                time.Time // since when it has not changed
 	asked                time.Time // when the first statement was passed on
+	active               time.Time // when the statement that runs was passed on
 	answered             bool
 }
 
@@ -99,7 +106,11 @@ func (s *session) run(ctx context.Context) {
 	if s.surplus {
 		s.loginEnds = time.Now().Add(min(surplusTimeout, s.srv.cfg.LoginTimeout))
 	}
-	_ = s.raw.SetDeadline(s.loginEnds)
+	_ = s.raw.SetDeadline(s.began.Add(min(s.srv.cfg.FirstByteTimeout, s.loginEnds.Sub(s.began))))
+	if err := s.introduced(); err != nil {
+		s.refuse(err)
+		return
+	}
 	opening, err := s.negotiate(ctx)
 	if err != nil {
 		s.refuse(err)
@@ -107,7 +118,7 @@ func (s *session) run(ctx context.Context) {
 	}
 	if opening.code() == codeCancel {
 		if err := s.srv.cancel(ctx, opening); err != nil {
-			s.srv.log.Warn("a cancel request could not be passed on", "client", s.raw.RemoteAddr(), "error", err)
+			s.srv.log.Warn("a cancel request could not be passed on", "client", s.from(), "error", err)
 		}
 		return // PostgreSQL's answer to a cancel request is the end of the connection
 	}
@@ -124,12 +135,13 @@ func (s *session) run(ctx context.Context) {
 		s.refuse(err)
 		return
 	}
-	upstream, err := s.srv.dial(ctx)
+	upstream, way, err := s.srv.dial(ctx)
 	if err != nil {
 		s.refuse(err)
 		return
 	}
 	defer func() { _ = upstream.Close() }()
+	s.way = way
 	if !s.loggingIn(upstream) {
 		s.refuse(errShuttingDown)
 		return
@@ -150,7 +162,7 @@ func (s *session) log() *slog.Logger {
 // the others: that session ends.
 func (s *session) recovered() {
 	if cause := recover(); cause != nil {
-		s.srv.log.Error("a PostgreSQL session panicked and is ended", "client", s.raw.RemoteAddr(), "panic", cause, "stack", string(debug.Stack()))
+		s.srv.log.Error("a PostgreSQL session panicked and is ended", "client", s.from(), "panic", cause, "stack", string(debug.Stack()))
 		_ = s.raw.Close()
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -168,6 +180,7 @@ func (s *session) negotiate(ctx context.Context) (packet, error) {
 		if _, err := io.ReadFull(s.client, first[:]); err != nil {
 			return nil, err
 		}
+		s.begins()
 		if first[0] == tlsHandshake && !secured && s.srv.cfg.TLS != nil {
 			// A client that does not ask first (sslnegotiation=direct).
 			if err := s.startTLS(ctx, &prefixConn{Conn: s.raw, prefix: first[:]}, true); err != nil {
@@ -200,6 +213,15 @@ func (s *session) negotiate(ctx context.Context) (packet, error) {
 	}
 }
 
+// begins gives a client that has said something the time of a login.
+func (s *session) begins() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing == notClosing {
+		_ = s.raw.SetDeadline(s.loginEnds)
+	}
+}
+
 func (s *session) checkStartup(opening packet) (startup, error) {
 	who, err := parseStartup(opening)
 	if err == nil {
@@ -212,7 +234,7 @@ func (s *session) checkStartup(opening packet) (startup, error) {
 		return who, &fatalError{
 			code:    codeUnknownDatabase,
 			message: "database " + quote(who.database) + " is not served here",
-			hint:    "This gateway serves the database " + quote(want) + ".",
+			hint:    "A gateway serves one database; the gateway's own settings name it.",
 		}
 	}
 	return who, nil
@@ -228,6 +250,9 @@ func (s *session) refuse(err error) {
 		return
 	case !ok && isHandshake(err):
 		log.Warn("a TLS handshake failed", "error", err)
+		return
+	case errors.Is(err, errNoProxyHeader):
+		log.Warn("a connection from a network of proxies was refused", "error", err)
 		return
 	case !ok:
 		log.Debug("a client left before its login", "error", err)
@@ -255,6 +280,9 @@ func (s *session) loggingIn(upstream net.Conn) bool {
 func (s *session) opened() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if home := s.srv.home.Load(); home != nil && s.way.elsewhere(*home) {
+		s.cutLocked(errMoved)
+	}
 	if s.expired || s.closing != notClosing {
 		return false
 	}
@@ -357,6 +385,7 @@ func (s *session) cutLocked(why *fatalError) {
 func (s *session) tell(why *fatalError, unanswered, boundary bool) {
 	if why != nil && s.isOpen() {
 		s.srv.cfg.Metrics.Ended(why.code)
+		s.tellEnd(why, unanswered)
 		s.log().Info("a PostgreSQL session was ended", "sqlstate", why.code, "error", why, "detail", why.detail)
 	}
 	why = cmp.Or(why, errStopping)

@@ -2,6 +2,7 @@ package pgwire
 
 import (
 	"cmp"
+	"encoding/binary"
 	"slices"
 	"strings"
 	"time"
@@ -14,12 +15,15 @@ type Session struct {
 	ID             string
 	Client         string // address
 	User, Database string
-	Resource       string      // of the grant that came with the connection; "": none, or several
-	Token          fence.Token // 0: not known
-	Leased         bool        // the gateway holds the lease for it
-	State          string      // "active", "idle" or "idle in transaction"
-	Since          time.Time   // when the connection was accepted
-	FromClient     int64       // bytes since it opened
+	PID            uint32        // of its backend, as PostgreSQL or a pooler said; 0: not known
+	Application    string        // application_name of its startup packet
+	Resource       string        // of the grant that came with the connection; "": none, or several
+	Token          fence.Token   // 0: not known
+	Leased         bool          // the gateway holds the lease for it
+	State          string        // "active", "idle" or "idle in transaction"
+	Since          time.Time     // when the connection was accepted
+	StatementAge   time.Duration // how long it has been active; 0: it is not
+	FromClient     int64         // bytes since it opened
 	ToClient       int64
 }
 
@@ -41,9 +45,17 @@ func (s *session) describe() (Session, bool) {
 	if s.phase != open || s.closing == cutting {
 		return Session{}, false
 	}
+	var pid uint32
+	if len(s.backend) >= keyPidBytes {
+		pid = binary.BigEndian.Uint32(s.backend)
+	}
+	var age time.Duration
+	if s.quiet == 0 && !s.active.IsZero() {
+		age = max(time.Since(s.active), time.Nanosecond)
+	}
 	states := map[byte]string{'I': "idle", 'T': "idle in transaction", 'E': "idle in transaction"}
 	return Session{
-		ID: s.id, Client: s.from(), User: s.who.user, Database: s.who.database,
+		ID: s.id, Client: s.from(), User: s.who.user, Database: s.who.database, PID: pid, Application: truncated(s.who.application), StatementAge: age,
 		Resource: s.carries().resource, Token: s.carries().token, Leased: s.who.lease != nil,
 		State: cmp.Or(states[s.quiet], "active"), Since: s.began, FromClient: s.fromClient, ToClient: s.toClient,
 	}, true
@@ -51,7 +63,11 @@ func (s *session) describe() (Session, bool) {
 
 // from is where the client is; those of Unix sockets have no address.
 func (s *session) from() string {
-	if addr := s.raw.RemoteAddr(); addr.Network() != "unix" {
+	addr := s.raw.RemoteAddr()
+	switch {
+	case s.proxied.IsValid():
+		return s.proxied.String()
+	case addr.Network() != "unix":
 		return addr.String()
 	}
 	return "unix socket"

@@ -4,12 +4,8 @@ package pgwire
 
 import (
 	"bytes"
-	"context"
-	"crypto/tls"
 	"errors"
-	"log/slog"
 	"net"
-	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -163,7 +159,7 @@ func TestBothPeersAreProbedSoThatHalfOpenConnectionsEnd(t *testing.T) {
 	}
 	client, _ := tcpPair(t)
 	newSession(srv, client)
-	upstream, err := srv.dial(t.Context())
+	upstream, _, err := srv.dial(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,50 +168,5 @@ func TestBothPeersAreProbedSoThatHalfOpenConnectionsEnd(t *testing.T) {
 		if on, idle := keepAlive(t, conn); on != 1 || idle != 7 {
 			t.Errorf("%s: keepalive %d, after %d s; want 7 s", name, on, idle)
 		}
-	}
-}
-
-func TestAHostThatIsAwayIsTriedLastForAWhile(t *testing.T) {
-	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, by the kernel, and says nothing: as with a machine that is gone, only time tells
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = silent.Close() }()
-	alive, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = alive.Close() }()
-	srv, err := New(Config{
-		Addr: silent.Addr().String(), UpstreamTLS: new(tls.Config), Options: Options{DialTimeout: 2 * time.Second}, // in which the other one must be reached
-		Fallbacks: []Upstream{{Addr: alive.Addr().String()}}, Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	order := func() (addrs []string) {
-		for _, u := range srv.awayLast(srv.cfg.upstreams()) {
-			addrs = append(addrs, u.Addr)
-		}
-		return addrs
-	}
-	first, second := silent.Addr().String(), alive.Addr().String()
-	if got := order(); !slices.Equal(got, []string{first, second}) {
-		t.Errorf("at first: %q", got)
-	}
-	patience, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	conn, err := srv.dial(patience)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = conn.Close()
-	if got := order(); !slices.Equal(got, []string{second, first}) {
-		t.Errorf("after the first did not answer: %q", got)
-	}
-	srv.away.Store(first, time.Now().Add(-awayFor))
-	if got := order(); !slices.Equal(got, []string{first, second}) {
-		t.Errorf("after a while: %q", got)
 	}
 }

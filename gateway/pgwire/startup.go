@@ -60,7 +60,8 @@ func readPacket(r io.Reader, first byte) (packet, error) {
 // startup is what the relay reads from a copy of a StartupMessage.
 type startup struct {
 	user, database string
-	physical       bool // physical replication: belongs to no database
+	application    string // application_name, as it began
+	physical       bool   // physical replication: belongs to no database
 	claims         []claim
 	presents       bool        // a grant, well-formed or not
 	lease          *leaseAsked // nil: none
@@ -98,6 +99,8 @@ func parseStartup(p packet) (startup, error) {
 			s.user = value
 		case "database":
 			s.database = value
+		case "application_name":
+			s.application = value
 		case "replication":
 			logical = logical || value == "database"
 			s.physical = isTrue(value)

@@ -15,6 +15,24 @@ func (s *Server) Superseded(resource string, token fence.Token) {
 	s.each(func(ss *session) { ss.superseded(resource, token) })
 }
 
+// Moved ends the sessions that are on another server than this one, and has none open there from now on.
+func (s *Server) Moved(to Upstream) {
+	s.home.Store(&to)
+	s.each(func(ss *session) {
+		ss.mu.Lock()
+		defer ss.mu.Unlock()
+		if ss.phase == open && ss.way.elsewhere(to) {
+			ss.cutLocked(errMoved)
+		}
+	})
+}
+
+// errMoved is what the client of a session is told that is on another server than [Server.Moved] says.
+var errMoved = &fatalError{
+	code: codeAdminShutdown, message: "terminating connection: another server is PostgreSQL now",
+	hint: "Connect again, and check what has become of the last transaction.",
+}
+
 // watch looks at the fence of each grant that a session carries, until ctx ends:
 // other gateways arm, too.
 func (s *Server) watch(ctx context.Context) {

@@ -24,6 +24,13 @@ type Upstream struct {
 	TLS *tls.Config
 	// DirectTLS begins with the handshake, as sslnegotiation=direct: PostgreSQL 17.
 	DirectTLS bool
+	// Server tells servers apart that have the same address one after another. "": not known.
+	Server string
+}
+
+// elsewhere reports whether one of them leads to another server than the other, as far as is known.
+func (u Upstream) elsewhere(v Upstream) bool {
+	return u.Addr != v.Addr || u.Server != "" && v.Server != "" && u.Server != v.Server
 }
 
 // upstreams are all the ways to PostgreSQL, the first one first.
@@ -34,47 +41,29 @@ func (c *Config) upstreams() []Upstream {
 
 // dial connects to PostgreSQL: to the first upstream that answers, of those that
 // suit. The error is a [*fatalError].
-func (s *Server) dial(ctx context.Context) (net.Conn, error) {
+func (s *Server) dial(ctx context.Context) (net.Conn, Upstream, error) {
 	ways := s.cfg.upstreams()
 	if s.cfg.Suitable != nil {
 		bounded, cancel := context.WithTimeout(ctx, s.cfg.DialTimeout)
 		suitable, err := s.cfg.Suitable(bounded)
 		cancel()
 		if err != nil {
-			return nil, s.unreachable(ways, err)
+			return nil, Upstream{}, s.unreachable(ways, err)
 		}
 		ways = suitable
 	}
 	var failures []error
-	for _, u := range s.awayLast(ways) {
+	for _, u := range ways {
 		conn, err := s.dialOne(ctx, u)
 		switch {
 		case err == nil:
-			s.away.Delete(u.Addr)
-			return conn, nil
+			return conn, u, nil
 		case errors.Is(err, context.Canceled):
-			return nil, errShuttingDown
+			return nil, Upstream{}, errShuttingDown
 		}
-		s.away.Store(u.Addr, time.Now())
 		failures = append(failures, err)
 	}
-	return nil, s.unreachable(ways, errors.Join(failures...))
-}
-
-// awayFor is how long a host that could not be reached is tried after the others: where
-// its machine is gone, each login would wait for it.
-const awayFor = 15 * time.Second
-
-func (s *Server) awayLast(ways []Upstream) []Upstream {
-	isAway := func(u Upstream) int {
-		if when, known := s.away.Load(u.Addr); known && time.Since(when.(time.Time)) < awayFor {
-			return 1
-		}
-		return 0
-	}
-	ways = slices.Clone(ways)
-	slices.SortStableFunc(ways, func(a, b Upstream) int { return isAway(a) - isAway(b) })
-	return ways
+	return nil, Upstream{}, s.unreachable(ways, errors.Join(failures...))
 }
 
 func (s *Server) dialOne(ctx context.Context, u Upstream) (net.Conn, error) {
@@ -136,7 +125,7 @@ var errShuttingDown = &fatalError{code: codeCannotConnectNow, message: "the gate
 // errTooMany is what a client is told that is over the limit of connections.
 var errTooMany = &fatalError{
 	code: codeTooManyConnections, message: "sorry, too many clients already",
-	hint: "The gateway's limit of connections is reached. Try again when others have ended.",
+	hint: "The gateway's limit of connections, or of logins of one address at a time, is reached. Try again when others have ended.",
 }
 
 var (
@@ -183,12 +172,17 @@ func (s *Server) cancel(ctx context.Context, p packet) error {
 		if slices.ContainsFunc(ways[:i], func(before Upstream) bool { return before.Addr == u.Addr }) {
 			continue
 		}
-		sent.Go(func() { failures[i] = s.cancelAt(ctx, u, p) })
+		sent.Go(func() {
+			if failures[i] = s.cancelAt(ctx, u, p); failures[i] == nil {
+				s.counters.cancels.Add(1)
+			}
+		})
 	}
 	sent.Wait()
 	return errors.Join(failures...)
 }
 
+// cancelAt has one upstream take a cancel request.
 func (s *Server) cancelAt(ctx context.Context, u Upstream, p packet) error {
 	conn, err := s.dialOne(ctx, u)
 	if err != nil {
@@ -199,7 +193,6 @@ func (s *Server) cancelAt(ctx context.Context, u Upstream, p packet) error {
 	if _, err := conn.Write(p); err != nil {
 		return err
 	}
-	s.counters.cancels.Add(1)
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // a stop does not wait for it
 	_, _ = io.CopyN(io.Discard, conn, 1)
 	return nil

@@ -177,7 +177,7 @@ func TestBadOpeningsAreToldWhy(t *testing.T) {
 		"no terminator":    {"\x00\x00\x00\x0c\x00\x03\x00\x00user", "08P01", "terminator"},
 		"protocol 2":       {"\x00\x00\x00\x08\x00\x02\x00\x00", "0A000", "protocol 2.0"},
 		"no user":          {"\x00\x00\x00\x09\x00\x03\x00\x00\x00", "28000", "no PostgreSQL user"},
-		"another database": {"\x00\x00\x00\x1d\x00\x03\x00\x00user\x00ada\x00database\x00x\x00\x00", "3D000", `FATAL database "x" is not served here This gateway serves the database "shop".`},
+		"another database": {"\x00\x00\x00\x1d\x00\x03\x00\x00user\x00ada\x00database\x00x\x00\x00", "3D000", `FATAL database "x" is not served here A gateway serves one database`},
 		"database by user": {"\x00\x00\x00\x12\x00\x03\x00\x00user\x00ada\x00\x00", "3D000", `"ada"`},
 		"SSLRequest twice": {"\x00\x00\x00\x08\x04\xd2\x16\x2f\x00\x00\x00\x08\x04\xd2\x16\x2f", "0A000", "protocol 1234.5679"},
 		"GSSENC with data": {"\x00\x00\x00\x09\x04\xd2\x16\x30x", "0A000", "protocol 1234.5680"},

@@ -1,0 +1,44 @@
+//go:build unix
+
+package fencedsql_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/gateway/fencedsql"
+)
+
+// sleeps has a request run a statement that ends with the test, and returns once that many do.
+func (w *world) sleeps(total int) {
+	w.t.Helper()
+	ctx, wake := context.WithCancel(w.t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = w.run.Run(ctx, w.grant, []wire.Statement{st("SELECT pg_sleep(600)")})
+	}()
+	w.t.Cleanup(func() { wake(); <-ended })
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for asleep := 0; asleep < total; <-tick.C {
+		if err := w.admin.QueryRow(w.t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'").Scan(&asleep); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+func TestSlowStatementsDelayNeitherOthersNorTheCheck(t *testing.T) {
+	t.Parallel()
+	w := setup(t, func(c *fencedsql.Config) { c.MaxConns, c.StatementTimeout, c.RequestTimeout = 2, time.Hour, time.Hour })
+	w.sleeps(1)
+	w.ok(st("SELECT 1"))
+	w.sleeps(2)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := w.run.Check(ctx); err != nil { // as /readyz asks
+		t.Errorf("the check while all places are taken: %v", err)
+	}
+}

@@ -1,0 +1,90 @@
+package pgwire
+
+import (
+	"strings"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// leaseAsked is a fence.lease of the startup options: RESOURCE;once=NONCE or RESOURCE;fresh,
+// with [;ttl=30s][;wait=5s], the name percent-encoded.
+type leaseAsked struct {
+	resource  string
+	nonceHash []byte // of the process run; nil: it carries nothing over (fresh)
+	ttl, wait time.Duration
+}
+
+// neither is the hint for who has not said whether it carries state over.
+const neither = "Write fence.lease=RESOURCE;once=NONCE where the program may hold what it read before, as one with a pool does: NONCE is made anew by each run of the process, " +
+	"such as a UUID at its start, and is in no configuration that runs share. Write RESOURCE;fresh where each connection begins from what is stored then."
+
+// leaseAsked is nil where none is asked for. The error is a [*fatalError].
+func (f fenceSettings) leaseAsked() (*leaseAsked, error) {
+	switch {
+	case f.emptyLease: // whoever goes on would write without the lease that he means to have
+		return nil, badLease("names no resource")
+	case f.lease == "":
+		return nil, nil //nolint:nilnil // none is asked for
+	case f.resource != "" || f.token != "" || f.grants != "":
+		return nil, badLease("can't come together with a grant: it brings its own")
+	}
+	name, options, more := strings.Cut(f.lease, ";")
+	resource, err := fence.UnescapeResource(name)
+	if err != nil {
+		return nil, badLease("names no resource: " + err.Error())
+	}
+	l := leaseAsked{resource: resource}
+	seen := map[string]bool{}
+	var option string
+	for more {
+		option, options, more = strings.Cut(options, ";")
+		name, value, _ := strings.Cut(option, "=")
+		if seen[name] {
+			return nil, badLease("has " + quote(name) + " twice")
+		}
+		seen[name] = true
+		if refused := l.take(option, name, value); refused != nil {
+			return nil, refused
+		}
+	}
+	if seen["once"] == seen["fresh"] {
+		refused := badLease("must have ;once=NONCE or ;fresh, and one of them only")
+		refused.hint = neither
+		return nil, refused
+	}
+	return &l, nil
+}
+
+// take reads one option.
+func (l *leaseAsked) take(option, name, value string) *fatalError {
+	var err error
+	switch {
+	case name == "once":
+		if l.nonceHash, err = fence.NonceHash(value); err != nil {
+			refused := badLease("has no nonce in once=: " + err.Error()) // never the nonce itself
+			refused.hint = neither
+			return refused
+		}
+	case option == "fresh":
+	case name == "ttl" || name == "wait":
+		into := &l.ttl
+		if name == "wait" {
+			into = &l.wait
+		}
+		*into, err = time.ParseDuration(value)
+		if err != nil || *into < 0 || name == "ttl" && *into == 0 {
+			return badLease("has " + quote(option) + ", which is no duration such as 30s")
+		}
+	default:
+		return badLease("has " + quote(name) + ", which is none of once, fresh, ttl and wait")
+	}
+	return nil
+}
+
+func badLease(why string) *fatalError {
+	return &fatalError{
+		code: codeInvalidParameter, message: "the option fence.lease " + why,
+		hint: "Write fence.lease=RESOURCE;once=NONCE;ttl=30s;wait=5s, or RESOURCE;fresh;ttl=30s;wait=5s, the name percent-encoded.",
+	}
+}

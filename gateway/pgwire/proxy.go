@@ -1,0 +1,103 @@
+package pgwire
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+)
+
+// The PROXY protocol, version 2, by which a balancer says whose connection it carries:
+// https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt
+const (
+	proxySignature = "\r\n\r\n\x00\r\nQUIT\n"
+	proxyHeadBytes = len(proxySignature) + 4 // version and command, family, length
+	maxProxyBytes  = 4 << 10                 // behind the head; addresses take 216 at most, the rest is extensions
+	proxyLocal     = 0x20                    // the balancer speaks for itself, as for a health check
+	proxyCommand   = 0x21
+	proxyTCP4      = 0x11
+	proxyTCP6      = 0x21
+)
+
+var errNoProxyHeader = errors.New("a connection from a network of proxies does not begin with a header of the PROXY protocol, version 2")
+
+// behindProxy reports whether a connection comes from a balancer that says where its client is.
+func (c *Config) behindProxy(conn net.Conn) bool {
+	addr, ok := conn.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return false
+	}
+	from := addr.AddrPort().Addr().Unmap().WithZone("")
+	for _, network := range c.ProxyNetworks {
+		if network.Contains(from) {
+			return true
+		}
+	}
+	return false
+}
+
+var errUnheard = errors.New("too many connections that are refused already")
+
+// introduced learns from a proxy where the client is.
+func (s *session) introduced() error {
+	if !s.srv.cfg.behindProxy(s.raw) {
+		return nil
+	}
+	client, err := readProxyHeader(s.raw)
+	if err != nil {
+		return err
+	}
+	if s.proxied = client; client.IsValid() && !s.srv.admits(s, client.Addr()) {
+		if s.unheard {
+			return errUnheard
+		}
+		return errTooMany
+	}
+	return nil
+}
+
+// admits is enters for a connection whose address was not known. One that is not admitted gives its place up.
+func (s *Server) admits(ss *session, addr netip.Addr) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.enters(ss, addr) {
+		return true
+	}
+	if !ss.surplus {
+		ss.surplus = true
+		s.places--
+	}
+	ss.unheard = len(s.sessions)-s.places > refusers
+	return false
+}
+
+// readProxyHeader reads a header and nothing behind it. The address is not valid where the
+// proxy speaks for itself, or for a client that is not reached by TCP.
+func readProxyHeader(r io.Reader) (client netip.AddrPort, err error) {
+	var head [proxyHeadBytes]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return client, err
+	}
+	command, family := head[len(proxySignature)], head[len(proxySignature)+1]
+	length := int(binary.BigEndian.Uint16(head[len(proxySignature)+2:]))
+	if string(head[:len(proxySignature)]) != proxySignature || command != proxyLocal && command != proxyCommand || length > maxProxyBytes {
+		return client, errNoProxyHeader
+	}
+	body := make([]byte, length)
+	if _, err := io.ReadFull(r, body); err != nil {
+		return client, err
+	}
+	if command == proxyLocal {
+		return client, nil
+	}
+	size := map[byte]int{proxyTCP4: net.IPv4len, proxyTCP6: net.IPv6len}[family]
+	switch {
+	case size == 0:
+		return client, nil
+	case length < 2*size+4: // both addresses, both ports
+		return client, errNoProxyHeader
+	}
+	addr, _ := netip.AddrFromSlice(body[:size])
+	return netip.AddrPortFrom(addr.Unmap(), binary.BigEndian.Uint16(body[2*size:])), nil
+}

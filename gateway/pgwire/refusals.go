@@ -1,0 +1,110 @@
+package pgwire
+
+import (
+	"bytes"
+	"strings"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/gateway/activity"
+)
+
+// maxErrorBytes bounds what is kept of an ErrorResponse that reads cut.
+const maxErrorBytes = 16 << 10
+
+// errorWatch finds the fence's refusals among the errors that pass. It keeps bytes only of
+// an ErrorResponse that the end of a read cut.
+type errorWatch struct {
+	heard func(body []byte) // of a refusal; nil: nobody hears
+	cut   []byte
+}
+
+// begins takes what b has of an ErrorResponse's body, of size bytes.
+func (w *errorWatch) begins(b []byte, size uint32) {
+	switch {
+	case w.heard == nil:
+	case uint32(len(b)) >= size:
+		w.ends(b[:size])
+	default:
+		w.cut = append(w.cut[:0], b[:min(len(b), maxErrorBytes)]...)
+	}
+}
+
+// goesOn takes more of one that was cut, of which left bytes are still to come.
+func (w *errorWatch) goesOn(b []byte, left uint32) {
+	if w.heard == nil {
+		return
+	}
+	n := min(len(b), int(left))
+	w.cut = append(w.cut, b[:min(n, maxErrorBytes-len(w.cut))]...)
+	if n == int(left) {
+		w.ends(w.cut)
+	}
+}
+
+func (w *errorWatch) ends(body []byte) {
+	if bytes.HasPrefix(responseField(body, 'C'), []byte("ZF0")) {
+		w.heard(body)
+	}
+}
+
+// responseField reads a field of an ErrorResponse's body; nil where it has none.
+func responseField(body []byte, field byte) []byte {
+	for len(body) > 0 && body[0] != 0 {
+		value, rest, whole := bytes.Cut(body[1:], []byte{0})
+		if body[0] == field && whole {
+			return value
+		}
+		body = rest
+	}
+	return nil
+}
+
+// tellRefusal tells of a write that the fence refused.
+func (s *session) tellRefusal(body []byte) {
+	s.tellOf(string(responseField(body, 'C')), string(responseField(body, 'D')))
+}
+
+func (s *session) tellOf(sqlState, detail string) {
+	if s.srv.cfg.Tell == nil || !strings.HasPrefix(sqlState, "ZF0") {
+		return
+	}
+	if e, ok := activity.RefusedByPostgres(sqlState, detail, s.event("")); ok {
+		s.srv.cfg.Tell(e)
+	}
+}
+
+// tellEnd tells that the gateway ends the session. What the fence would refuse and is
+// unanswered is refused by that.
+func (s *session) tellEnd(why *fatalError, unanswered bool) {
+	if s.srv.cfg.Tell == nil {
+		return
+	}
+	e, refused := activity.RefusedByPostgres(why.code, why.detail, s.event(""))
+	if !refused {
+		e = activity.Cleaned(s.event(""))
+	}
+	if !refused || !unanswered {
+		e.Kind, e.Code = wire.EventEnded, why.code
+	}
+	s.srv.cfg.Tell(e)
+}
+
+// event is one of this session's.
+func (s *session) event(kind string) activity.Event {
+	return activity.Event{Kind: kind, Surface: wire.SurfacePG, Login: s.who.user, Client: s.from(), App: s.who.application}
+}
+
+// tellLease tells of what became of the session's lease.
+func (s *session) tellLease(kind string, lease leased) {
+	if s.srv.cfg.Tell == nil {
+		return
+	}
+	e := s.event(kind)
+	e.Resource = lease.Grant.Resource
+	if kind == wire.EventAcquired {
+		e.Recorded = lease.Grant.Token
+	} else {
+		e.Presented = lease.Grant.Token
+	}
+	s.srv.cfg.Tell(e)
+}
