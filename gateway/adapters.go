@@ -15,8 +15,17 @@ type issuer struct{ keyring *credentials.Keyring }
 
 var _ api.Credentials = issuer{}
 
-func (c issuer) Issue(resource string, token fence.Token, expires time.Time) (wire.Credentials, error) {
-	issued, err := c.keyring.Issue(resource, token, expires)
+func (c issuer) Issue(resource string, token fence.Token, expires time.Time, terms api.CredentialTerms) (wire.Credentials, error) {
+	var all credentials.Terms
+	for _, t := range []struct {
+		on   bool
+		term credentials.Terms
+	}{{terms.WhileHeld, credentials.WhileHeld}, {terms.OwnKeys, credentials.OwnKeys}, {terms.ReadOnly, credentials.ReadOnly}} {
+		if t.on {
+			all |= t.term
+		}
+	}
+	issued, err := c.keyring.Issue(resource, token, expires, all)
 	if err != nil {
 		return wire.Credentials{}, err
 	}
@@ -38,6 +47,13 @@ func (s sessions) List() []wire.Session {
 		all[i] = wire.Session{
 			ID: one.ID, Client: one.Client, User: one.User, Database: one.Database, Leased: one.Leased, State: one.State,
 			Since: one.Since, FromClient: one.FromClient, ToClient: one.ToClient,
+		}
+		all[i].App = one.Application
+		if pid := int64(one.PID); pid != 0 {
+			all[i].PID = &pid
+		}
+		if ms := one.StatementAge.Milliseconds(); one.StatementAge != 0 {
+			all[i].Statement = &ms
 		}
 		if one.Resource != "" {
 			all[i].Resource = &one.Resource

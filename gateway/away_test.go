@@ -274,6 +274,7 @@ func TestConfigIsValidatedByField(t *testing.T) {
 		"no PostgreSQL":       {func(c *gateway.Config) { c.PostgresURL = "" }, "PostgresURL"},
 		"no address":          {func(c *gateway.Config) { c.PostgresURL = "postgres://u:hunter2@:x/d" }, "PostgresURL"},
 		"no SQL address":      {func(c *gateway.Config) { c.SQLURL = "postgres://u:hunter2@:x/d" }, "SQL URL"},
+		"two sources":         {func(c *gateway.Config) { c.PostgresLeases = true }, "PostgresLeases"},
 		"no Redis":            {func(c *gateway.Config) { c.RedisNodes = nil }, "RedisNodes"},
 		"Redis without port":  {func(c *gateway.Config) { c.RedisNodes = []lock.Node{{Addr: "redis1"}} }, "RedisNodes"},
 		"Redis on port x":     {func(c *gateway.Config) { c.RedisNodes = []lock.Node{{Addr: "redis1:x"}} }, "RedisNodes"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
@@ -16,26 +17,32 @@ type buckets struct{ catalog *objects.Catalog }
 
 var _ api.Buckets = buckets{}
 
-func (b buckets) EnsureBucket(ctx context.Context, name, ruleText, keepText string) (created bool, err error) {
+func (b buckets) EnsureBucket(ctx context.Context, name string, want wire.BucketRequest) (created bool, err error) {
 	var rule objects.Rule
 	var keep objects.Keep
-	if ruleText != "" {
-		if rule, err = objects.ParseRule(ruleText); err != nil {
-			return false, err
-		}
+	var retained time.Duration
+	if want.Rule != "" {
+		rule, err = objects.ParseRule(want.Rule)
 	}
-	if keepText != "" {
-		if keep, err = objects.ParseKeep(keepText); err != nil {
-			return false, err
-		}
+	if want.Keep != "" && err == nil {
+		keep, err = objects.ParseKeep(want.Keep)
 	}
-	if ruleText != "" {
+	if want.WriteOnce != "" && err == nil {
+		retained, err = objects.ParseRetention(want.WriteOnce)
+	}
+	if err != nil {
+		return false, err
+	}
+	if want.Rule != "" {
 		if created, err = b.catalog.EnsureBucket(ctx, name, rule); err != nil {
 			return false, bucketError(ctx, name, err)
 		}
 	}
-	if keepText != "" {
+	if want.Keep != "" {
 		err = b.catalog.SetKeep(ctx, name, keep)
+	}
+	if want.WriteOnce != "" && err == nil {
+		err = b.catalog.SetRetention(ctx, name, retained)
 	}
 	return created, bucketError(ctx, name, err)
 }
@@ -55,7 +62,7 @@ func (b buckets) ListBuckets(ctx context.Context, after string, limit int) ([]wi
 }
 
 func shownBucket(b objects.Bucket) wire.Bucket {
-	shown := wire.Bucket{Bucket: b.Name, Rule: b.Rule.String(), Keep: b.Keep.String(), CreatedAt: b.Created}
+	shown := wire.Bucket{Bucket: b.Name, Rule: b.Rule.String(), Keep: b.Keep.String(), WriteOnce: objects.ShowRetention(b.Retained), CreatedAt: b.Created}
 	for _, p := range b.Prefixes {
 		shown.Prefixes = append(shown.Prefixes, wire.PrefixRule{Prefix: p.Prefix, Rule: p.Rule.String()})
 	}
@@ -80,6 +87,8 @@ func bucketError(ctx context.Context, name string, err error) error {
 		return err
 	case errors.Is(err, objects.ErrRuleInUse):
 		return fmt.Errorf("%w: %w; objects lie there that were written under another rule: remove them first, or take another bucket or prefix", api.ErrConflict, objects.ErrRuleInUse)
+	case errors.Is(err, objects.ErrRetained):
+		return fmt.Errorf("%w: %w: that can only become longer, or shorter when it holds no object any more", api.ErrConflict, objects.ErrRetained)
 	case errors.Is(err, objects.ErrNoBucket):
 		return fmt.Errorf("%w: there is no bucket %q; one is made with a rule", api.ErrNotFound, name)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"strconv"
@@ -33,10 +34,14 @@ type Config struct {
 	// SQLURL is the same database, as a login in fence_writer only, for /v1/sql.
 	// Defaults to "": that path answers 501.
 	SQLURL string
+	// SQLConnections is how many requests of /v1/sql may run at once; more wait for a place. Defaults to 8.
+	SQLConnections int
 
-	// RedisNodes are the independent nodes of the lock: 1, 3, 5, … Required without Leases.
+	// RedisNodes are the independent nodes of the lock: 1, 3, 5, … Required without PostgresLeases and Leases.
 	RedisNodes []lock.Node
-	// Leases opens another source of leases than Redis nodes, which arms with the
+	// PostgresLeases lets PostgreSQL itself give the leases, without RedisNodes: see [pglock]. Defaults to false.
+	PostgresLeases bool
+	// Leases opens another source of leases than these two, which arms with the
 	// given Armer; [Gateway.Stop] closes it. Defaults to nil: RedisNodes are it.
 	Leases func(leasing.Armer) (leasing.Source, error)
 	// InitNodes admits nodes that are proven empty when the gateway starts: for the
@@ -113,13 +118,26 @@ type Config struct {
 	// SweepGrace is how long the bytes of versions that are neither current nor kept
 	// stay: readers, restores and backups need them. Defaults to 24 h.
 	SweepGrace time.Duration
+	// SweepRecords is how long the records of writes stay after their bytes have gone:
+	// who wrote what, and what tells a repeated request that it was carried out. Not
+	// less than API.MaxLease, for as long as which credentials last, and the time of an
+	// upload. Defaults to 720 h.
+	SweepRecords time.Duration
 	// SweepRate is how many blobs a sweep deletes in a second. Defaults to 0: as fast
 	// as the store does it.
 	SweepRate int
 
+	// RetireAfter is how long a resource is not used until its fence retires, so that PostgreSQL keeps no row of it; see
+	// [pgfence.Fence.Retire]. Only where every source of tokens of this database goes above what the fence recorded, as
+	// gateways do, and all of them have the same nodes and key prefix. Defaults to 0: never.
+	RetireAfter time.Duration
+
 	// StartTimeout bounds how long [Gateway.Start] waits for PostgreSQL and Redis,
 	// for what Buckets and InitNodes ask. Defaults to 30 s.
 	StartTimeout time.Duration
+	// LameDuck is how long a stop goes on as before while /readyz fails, so that balancers send nobody new. Then
+	// the PostgreSQL and S3 ports close and drain, and after that the API. Defaults to 0.
+	LameDuck time.Duration
 	// DrainTimeout bounds how long a stop waits for sessions, requests and uploads.
 	// Defaults to 10 s.
 	DrainTimeout time.Duration
@@ -171,10 +189,12 @@ func (c Config) validate() (p parsed, err error) {
 	switch {
 	case c.PostgresURL == "":
 		return p, &fence.InvalidError{Field: "PostgresURL", Reason: "is missing"}
-	case len(c.RedisNodes) == 0 && c.Leases == nil:
-		return p, &fence.InvalidError{Field: "RedisNodes", Reason: "are missing"}
 	case c.S3Listen != "" && c.BlobDir == "":
 		return p, &fence.InvalidError{Field: "BlobDir", Reason: "is missing; the S3 port needs it"}
+	case c.SQLConnections < 0 || c.SQLConnections > math.MaxInt32-1:
+		return p, &fence.InvalidError{Field: "SQLConnections", Reason: "is no such number"}
+	case c.RetireAfter < 0:
+		return p, &fence.InvalidError{Field: "RetireAfter", Reason: "is negative"}
 	case c.SweepRate < 0 || c.SweepGrace < 0:
 		return p, &fence.InvalidError{Field: "SweepRate", Reason: "or SweepGrace is negative"}
 	case len(c.Buckets) > 0 && c.S3Listen == "":
@@ -183,12 +203,15 @@ func (c Config) validate() (p parsed, err error) {
 		return p, &fence.InvalidError{Field: "PGSocket", Reason: "needs PGListen"}
 	case c.PGListen == "" && len(c.PG.Rules)+len(c.PG.LeaseRules) > 0:
 		return p, &fence.InvalidError{Field: "PG.Rules", Reason: "and LeaseRules need the PostgreSQL port"}
-	case min(c.MaxTTL, c.DefaultTTL, c.StartTimeout, c.DrainTimeout, c.SweepEvery) < 0:
+	case min(c.MaxTTL, c.DefaultTTL, c.StartTimeout, c.LameDuck, c.DrainTimeout, c.SweepEvery) < 0:
 		return p, &fence.InvalidError{Field: "times", Reason: "include a negative one"}
 	case c.MaxTTL > 0 && c.DefaultTTL > c.MaxTTL:
 		return p, &fence.InvalidError{Field: "DefaultTTL", Reason: "is over MaxTTL"}
 	}
-	if err = validateNodes(c.RedisNodes); err != nil {
+	if err = c.validateRecords(); err != nil {
+		return p, err
+	}
+	if err = c.validateSource(); err != nil {
 		return p, err
 	}
 	if err = c.validateListens(); err != nil {
@@ -229,6 +252,17 @@ func (c Config) validateParts(database string) error {
 		}
 	}
 	return nil
+}
+
+// validateSource refuses no source of leases, and several.
+func (c Config) validateSource() error {
+	switch {
+	case c.PostgresLeases && (len(c.RedisNodes) > 0 || c.Leases != nil):
+		return &fence.InvalidError{Field: "PostgresLeases", Reason: "is one source of leases, and RedisNodes or Leases another: give one"}
+	case len(c.RedisNodes) == 0 && c.Leases == nil && !c.PostgresLeases:
+		return &fence.InvalidError{Field: "RedisNodes", Reason: "are missing"}
+	}
+	return validateNodes(c.RedisNodes)
 }
 
 // validateNodes refuses addresses that no connection could be made to.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,45 +22,76 @@ const (
 
 	// lookEvery is how often the identity is compared while nothing else asks.
 	lookEvery = 2 * time.Second
+
+	// trustTries bounds how often PostgreSQL is looked at anew because a connection was opened meanwhile.
+	trustTries = 20
 )
 
-// continuity knows whether PostgreSQL is the one that the Redis nodes have
-// witnessed, or a later state of it. While it is not, no lease is granted.
-//
-// A new connection of the pool is where another server can turn up: after a
-// failover or a restart no old one is left. Each one is compared with what was
-// accepted before; a difference puts everything in doubt until the witness has
-// been asked. A look now and then finds what a proxy in between hides.
-type continuity struct {
-	witness *witness.Witness // nil: leases come from elsewhere, and nobody remembers
-	pool    *pgxpool.Pool
+// serverKey is where a connection has the identity of its server.
+const serverKey = "fencegate.server"
 
-	mu       sync.Mutex
-	accepted *witness.Seen // nil: in doubt
-	raised   bool          // a fence, since the last beat
-	doubts   int           // counts how often it was in doubt
+// configure has the connections of a pool go to home, and those of another server left.
+//
+// A new connection is where another server can turn up: after a failover or a restart
+// no old one is left. Each one is compared with what was accepted before; a difference
+// puts everything in doubt until the witness has been asked. A look now and then finds
+// what a proxy in between hides. judges is false for a login of which nothing is concluded.
+func (s *servers) configure(pool *pgxpool.Config, judges bool) {
+	pool.BeforeConnect = s.pin
+	pool.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if s.witness == nil && s.reads.Load() == nil {
+			return nil
+		}
+		same := s.compare(ctx, conn)
+		if s.witness != nil && judges && !same {
+			s.mu.Lock()
+			s.doubt()
+			s.mu.Unlock()
+		}
+		return nil // it serves what needs no lease in any case
+	}
+	if s.witness == nil {
+		return
+	}
+	pool.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) {
+		server, known := conn.PgConn().CustomData()[serverKey].(string)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return !known || s.home.Server == "" || s.home.Server == server, nil
+	}
 }
 
-// compare is called with each new connection, before its first use.
-func (c *continuity) compare(ctx context.Context, conn *pgx.Conn) error {
-	if c.witness == nil {
-		return nil
-	}
-	c.mu.Lock()
-	accepted := c.accepted // from before it is asked: what others see meanwhile is later
-	c.mu.Unlock()
+// compare reports whether a new connection, before its first use, is one of the accepted server.
+func (s *servers) compare(ctx context.Context, conn *pgx.Conn) bool {
+	s.mu.Lock()
+	accepted := s.accepted // from before it is asked: what others see meanwhile is later
+	s.mu.Unlock()
 	seen, err := identityOf(ctx, conn)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err != nil || accepted == nil || accepted.Identity != seen.Identity || accepted.Written > seen.Written {
-		c.accepted = nil
-		c.doubts++
+	if err != nil {
+		return false
 	}
-	return nil // it serves what needs no lease in any case
+	s.saw(seen.Identity)
+	conn.PgConn().CustomData()[serverKey] = seen.Identity
+	return sameAs(accepted, seen)
+}
+
+// sameAs reports whether a server is the accepted one, or a later state of it.
+func sameAs(accepted *witness.Seen, seen witness.Seen) bool {
+	return accepted != nil && accepted.Identity == seen.Identity && accepted.Written <= seen.Written
+}
+
+// saw tells whoever remembers reads which PostgreSQL is there; "" one that has forgotten something.
+func (s *servers) saw(identity string) {
+	if reads := s.reads.Load(); reads != nil {
+		reads.SawDatabase(identity)
+	}
 }
 
 // errOlder is for schemas from before fence.identity.
 var errOlder = errors.New("the database's schema has no fence.identity; run: fencegate migrate up")
+
+// errChanging: between two looks a connection to another server, or to this one after a restart, was opened.
+var errChanging = errors.New("PostgreSQL's connections were replaced meanwhile; acquire again")
 
 // standbyError is for an address that has led to a standby. What it has replayed
 // is behind, which is no loss: so it is never compared.
@@ -98,87 +128,124 @@ func identityOf(ctx context.Context, q interface {
 // check looks, and settles a doubt. nil: PostgreSQL is the one that it was.
 // Where this gateway raised fences since the last time, it lets PostgreSQL count
 // that, and the nodes remember the count.
-func (c *continuity) check(ctx context.Context) error {
-	if c.witness == nil {
+func (s *servers) check(ctx context.Context) error {
+	if s.witness == nil {
 		return nil
 	}
-	if err := c.look(ctx); err != nil {
+	if err := s.lookAgain(ctx); err != nil {
 		return err
 	}
-	c.mu.Lock()
-	raised := c.raised
-	c.raised = false
-	c.mu.Unlock()
+	s.mu.Lock()
+	raised := s.raised
+	s.raised = false
+	s.mu.Unlock()
 	if !raised {
 		return nil
 	}
-	_, err := c.pool.Exec(ctx, sqlBeat)
+	_, err := s.pool.Exec(ctx, sqlBeat)
 	if err == nil {
-		err = c.look(ctx)
+		err = s.look(ctx)
 	}
 	if err != nil {
-		c.mu.Lock()
-		c.raised = true
-		c.mu.Unlock()
+		s.mu.Lock()
+		s.raised = true
+		s.mu.Unlock()
 	}
 	return err
 }
 
-func (c *continuity) look(ctx context.Context) error {
-	c.mu.Lock()
-	doubts := c.doubts
-	c.mu.Unlock()
+// lookAgain is look. Where home is away, or is not the one that it was, another host may be.
+func (s *servers) lookAgain(ctx context.Context) error {
+	err := s.look(ctx)
+	if err == nil || len(s.hosts) == 1 {
+		return err
+	}
+	s.mu.Lock()
+	if !s.looked.IsZero() { // it may be the nodes that are away
+		s.looked = time.Now().Add(-foundFor)
+	}
+	s.mu.Unlock()
+	if _, away := s.current(ctx); away != nil {
+		return err
+	}
+	return s.look(ctx)
+}
+
+func (s *servers) look(ctx context.Context) error {
+	s.mu.Lock()
+	doubts := s.doubts
+	s.mu.Unlock()
 	var last witness.Seen
-	err := c.witness.Look(ctx, func(ctx context.Context) (witness.Seen, error) {
+	err := s.witness.Look(ctx, func(ctx context.Context) (witness.Seen, error) {
 		var err error
-		last, err = identityOf(ctx, c.pool)
+		last, err = s.identify(ctx, s.pool)
 		return last, err
 	})
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	_, forgotten := errors.AsType[*witness.ForgottenError](err)
 	switch {
-	case err == nil && doubts == c.doubts:
-		c.accepted = &last
+	case err == nil && doubts == s.doubts:
+		s.take(s.home, last.Identity, &last)
+		s.saw(last.Identity)
 	case forgotten:
-		c.accepted = nil
-		c.doubts++
+		s.saw("")
+		s.doubt()
 	}
 	return err
 }
 
 // trust returns nil where the connections so far are of the accepted PostgreSQL,
 // with a number by which a later call tells whether that has changed since.
-func (c *continuity) trust(ctx context.Context) (doubts int, err error) {
-	if c.witness == nil {
+func (s *servers) trust(ctx context.Context) (doubts int, err error) {
+	if s.witness == nil {
 		return 0, nil
 	}
-	for range 3 { // the look itself may open a connection, which is compared
-		c.mu.Lock()
-		trusted, doubts := c.accepted != nil, c.doubts
-		c.mu.Unlock()
+	for range trustTries { // the look itself, and others meanwhile, may open connections, which are compared
+		s.mu.Lock()
+		trusted, doubts := s.accepted != nil, s.doubts
+		s.mu.Unlock()
 		if trusted {
 			return doubts, nil
 		}
-		if err := c.check(ctx); err != nil {
+		if err := s.together(ctx, "check", s.check); err != nil {
 			return 0, err
 		}
 	}
-	return 0, errors.New("PostgreSQL's connections come from changing servers")
+	return 0, errChanging
+}
+
+// together asks once for all who are in doubt at the same time. While they wait they open no connections, each of which would
+// begin the doubt anew.
+func (s *servers) together(ctx context.Context, what string, ask func(context.Context) error) error {
+	settled := s.settling.DoChan(what, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
+		defer cancel()
+		return nil, ask(ctx)
+	})
+	select {
+	case s := <-settled:
+		return s.Err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // begin is trust before a fence is raised.
-func (c *continuity) begin(ctx context.Context) (doubts int, err error) {
-	if doubts, err = c.trust(ctx); err == nil {
-		c.mu.Lock()
-		c.raised = true
-		c.mu.Unlock()
+func (s *servers) begin(ctx context.Context) (doubts int, err error) {
+	if err = s.claim(ctx); err != nil {
+		return 0, err
+	}
+	if doubts, err = s.trust(ctx); err == nil {
+		s.mu.Lock()
+		s.raised = true
+		s.mu.Unlock()
 	}
 	return doubts, err
 }
 
 // watch looks now and then, until ctx ends.
-func (c *continuity) watch(ctx context.Context, told func(error)) error {
+func (s *servers) watch(ctx context.Context, told func(error)) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
@@ -188,7 +255,7 @@ func (c *continuity) watch(ctx context.Context, told func(error)) error {
 		case <-tick.C:
 		}
 		look, cancel := context.WithTimeout(ctx, probeTimeout)
-		err := c.check(look)
+		err := s.check(look)
 		cancel()
 		if ctx.Err() == nil {
 			told(err)
@@ -198,8 +265,8 @@ func (c *continuity) watch(ctx context.Context, told func(error)) error {
 
 // trusting arms only on a PostgreSQL that is the one that it was.
 type trusting struct {
-	armer      armer
-	continuity *continuity
+	armer   armer
+	servers *servers
 }
 
 var _ armer = trusting{}
@@ -216,45 +283,82 @@ func (t trusting) ArmAll(ctx context.Context, all []fence.Arming) error {
 // End needs no trust: ending changes the very grant that is meant, or nothing.
 func (t trusting) End(ctx context.Context, e fence.Ending) error { return t.armer.End(ctx, e) }
 
+// Floor needs none either: it asks nobody.
+func (t trusting) Floor(resource string) fence.Token { return t.armer.Floor(resource) }
+
 func (t trusting) when(ctx context.Context, arm func() error) error {
-	before, err := t.continuity.begin(ctx)
+	before, err := t.servers.begin(ctx)
 	if err != nil {
-		return untrusted(err)
+		return t.servers.untrusted(err)
 	}
 	if err := arm(); err != nil {
 		return err
 	}
 	// It may have been armed on a connection that was new.
-	if after, err := t.continuity.trust(ctx); err != nil || after != before {
-		return untrusted(errors.Join(err, errors.New("PostgreSQL's connections were replaced while the fence was raised; acquire again")))
+	if after, err := t.servers.trust(ctx); err != nil || after != before {
+		return t.servers.untrusted(errors.Join(err, errChanging))
 	}
 	return nil
 }
 
 // untrusted says which part keeps a lease from being granted.
-func untrusted(err error) error {
+func (s *servers) untrusted(err error) error {
 	_, forgotten := errors.AsType[*witness.ForgottenError](err)
 	_, refused := errors.AsType[*pgconn.PgError](err)
-	if forgotten || refused || errors.Is(err, errOlder) || errors.Is(err, standbyError{}) || isUnconnected(err) {
+	if forgotten || refused || errors.Is(err, errOlder) || errors.Is(err, errChanging) || errors.Is(err, standbyError{}) || isUnconnected(err) || errors.As(err, new(*otherSourceError)) {
 		return &api.UnavailableError{Part: wire.PartPostgres, Cause: err}
 	}
-	return &api.UnavailableError{Part: wire.PartRedis, Cause: err}
+	return &api.UnavailableError{Part: s.part, Cause: err}
 }
 
-// openContinuity makes the memory, where there are nodes to remember, and has
-// the pool's new connections compared.
-func (g *Gateway) openContinuity() (err error) {
-	g.remains = &continuity{}
-	if len(g.cfg.RedisNodes) > 0 && !g.cfg.EmbeddedNodes {
-		g.remains.witness, err = witness.New(g.cfg.RedisNodes, g.cfg.KeyPrefix)
+// openServers makes the memory, where there are nodes to remember, and has the pool go to
+// the server that it knows.
+func (g *Gateway) openServers() error {
+	s := newServers(g.parsed.pool.ConnConfig)
+	g.servers, s.part = s, wire.PartRedis
+	switch {
+	case g.cfg.PostgresLeases:
+		s.source, s.part, s.witness = sourcePostgres, wire.PartPostgres, &witness.Memory{}
+	case len(g.cfg.RedisNodes) > 0:
+		s.source = "redis"
 	}
-	g.parsed.pool.AfterConnect = g.remains.compare
-	return err
+	if len(g.cfg.RedisNodes) > 0 && !g.cfg.EmbeddedNodes {
+		nodes, err := witness.New(g.cfg.RedisNodes, g.cfg.KeyPrefix)
+		if err != nil {
+			return err
+		}
+		s.witness = nodes
+	}
+	s.configure(g.parsed.pool, true)
+	return nil
 }
 
-func (c *continuity) close() error {
-	if c == nil || c.witness == nil {
+func (s *servers) close() error {
+	if s == nil || s.witness == nil {
 		return nil
 	}
-	return c.witness.Close()
+	return s.witness.Close()
+}
+
+// errElsewhere: a session has reached another server than the one that is PostgreSQL for this gateway.
+var errElsewhere = errors.New("the session has reached another PostgreSQL than the one that was served here; connect again")
+
+// judge returns what tells of a server that a session has reached whether a grant counts there: not where PostgreSQL may have
+// forgotten fences. It is to be called before the session asks which server that is.
+func (s *servers) judge(ctx context.Context) (func(identity string, written uint64) error, error) {
+	if _, err := s.trust(ctx); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	accepted := s.accepted
+	s.mu.Unlock()
+	return func(identity string, written uint64) error {
+		if s.witness == nil || sameAs(accepted, witness.Seen{Identity: identity, Written: written}) {
+			return nil
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.doubt()
+		return errElsewhere
+	}, nil
 }

@@ -84,5 +84,6 @@ func fenceError(ctx context.Context, resource string, err error) error {
 // is known: nothing was done.
 func isUnconnected(err error) bool {
 	_, unconnected := errors.AsType[*pgconn.ConnectError](err)
-	return unconnected
+	_, nowhere := errors.AsType[*noHostError](err)
+	return unconnected || nowhere
 }

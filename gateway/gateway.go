@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
@@ -30,10 +31,11 @@ type Gateway struct {
 
 	pool    *pgxpool.Pool
 	fence   *pgfence.Fence
-	remains *continuity // whether PostgreSQL is the one that it was
+	servers *servers // which server is PostgreSQL
 	source  leasing.Source
 	admit   func(context.Context) error // of the Redis nodes; nil where the source is another
 	leasing *lockMetrics
+	seen    *seen // what people can see of what happens here
 	herald  *herald
 	ofPG    *pgMetrics
 	ofS3    *s3Metrics
@@ -48,10 +50,12 @@ type Gateway struct {
 	mu       sync.Mutex
 	state    state
 	addrs    Addrs
-	stop     context.CancelFunc
+	stop     func()
 	finished chan struct{} // closed when all servers have ended
 	err      error         // why they ended; read it after finished
 	closed   sync.Once
+	aborted  chan struct{} // closed by Abort
+	abort    func()
 }
 
 type state int
@@ -75,7 +79,8 @@ func New(cfg Config) (*Gateway, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	g := &Gateway{cfg: cfg, log: cfg.Logger, parsed: p, finished: make(chan struct{})}
+	g := &Gateway{cfg: cfg, log: cfg.Logger, parsed: p, finished: make(chan struct{}), aborted: make(chan struct{})}
+	g.abort = sync.OnceFunc(func() { close(g.aborted) })
 	if cfg.API.BearerToken == "" && !loopback(cfg.APIListen) {
 		g.generated = rand.Text()
 		g.cfg.API.BearerToken = g.generated
@@ -89,31 +94,35 @@ func New(cfg Config) (*Gateway, error) {
 func (g *Gateway) build() (err error) {
 	cfg := g.cfg
 	pgfence.Configure(g.parsed.pool)
-	if err = g.openContinuity(); err != nil {
+	if err = g.openServers(); err != nil {
 		return err
 	}
 	if g.pool, err = pgxpool.NewWithConfig(context.Background(), g.parsed.pool); err != nil {
 		return fmt.Errorf("pool of the gateway's login: %w", err)
 	}
-	g.remains.pool = g.pool
+	g.servers.pool = g.pool
 	g.fence = pgfence.New(g.pool)
-	g.leasing, g.herald = newLockMetrics(), newHerald(g.pool, g.log)
+	g.leasing, g.herald, g.seen = newLockMetrics(), newHerald(g.pool, g.log), newSeen(g.log)
 	if err = g.openSource(); err != nil {
 		return err
 	}
 	if cfg.SQLURL != "" {
-		if g.sql, err = fencedsql.New(fencedsql.Config{URL: cfg.SQLURL, Logger: g.log}); err != nil {
+		if g.sql, err = fencedsql.New(fencedsql.Config{
+			URL: cfg.SQLURL, MaxConns: int32(cfg.SQLConnections), Logger: g.log, Configure: func(pool *pgxpool.Config) { g.servers.configure(pool, false) },
+		}); err != nil {
 			return err
 		}
 	}
 	if cfg.PGListen != "" {
-		relay := relayed(&g.parsed.pool.ConnConfig.Config, g.parsed.pgTLS, cfg)
+		relay := relayed(g.servers, g.parsed.pgTLS, cfg)
 		g.ofPG = newPGMetrics(g.leasing)
-		relay.Fences, relay.Metrics = g.tokens, g.ofPG
+		relay.Fences, relay.Nonce, relay.Metrics = g.tokens, g.fence.Nonce, g.ofPG
+		relay.EndBackend, relay.Judge, relay.Tell = g.endBackend, g.servers.judge, g.seen.Tell
 		relay.Leases, relay.DefaultTTL, relay.MaxTTL = g.source, cfg.DefaultTTL, cfg.MaxTTL
 		if g.pg, err = pgwire.New(relay); err != nil {
 			return err
 		}
+		g.servers.tell(g.pg.Moved)
 	}
 	if cfg.S3Listen != "" {
 		if err = g.buildS3(); err != nil {
@@ -130,14 +139,19 @@ func (g *Gateway) buildS3() (err error) {
 	}
 	g.ofS3 = newS3Metrics()
 	g.s3, err = s3.New(s3.Deps{
-		Pool: g.pool, Store: g.store, Keys: g.parsed.keyring, TLS: g.parsed.s3TLS, Logger: g.log, Metrics: g.ofS3,
+		Pool: g.pool, Store: g.store, Keys: g.parsed.keyring, Leases: held{g.source, g.fence}, TLS: g.parsed.s3TLS, Logger: g.log, Metrics: g.ofS3,
+		Tell: g.seen.Tell,
 	}, g.cfg.S3)
+	if err == nil {
+		g.servers.reads.Store(g.s3)
+	}
 	return err
 }
 
 func (g *Gateway) buildAPI() (err error) {
 	cfg := api.Config{
 		Leases: g.source,
+		Events: g.seen,
 		Fences: fences{fence: g.fence, source: g.source, tell: g.superseded, log: g.log}, Checks: g.checks(), Endpoints: g.endpoints,
 		Handles: api.HandleKeys{Current: g.parsed.current, Master: g.parsed.masters},
 		Options: g.cfg.API, DefaultTTL: g.cfg.DefaultTTL, MaxTTL: g.cfg.MaxTTL, DrainTimeout: g.cfg.DrainTimeout,
@@ -206,21 +220,38 @@ func (g *Gateway) serve(ctx context.Context) error {
 		return errors.New("a gateway starts once")
 	}
 	g.state = stopped // unless all listeners open
-	servers, err := g.openPorts(ctx)
+	ports, api, err := g.openPorts(ctx)
 	if err != nil {
 		_ = g.free()
 		return err
 	}
-	servers = append(servers, g.watchContinuity, g.herald.run)
+	servers := []func(context.Context) error{api, g.watchContinuity, g.herald.run}
 	if g.pg != nil {
 		servers = append(servers, g.listen)
 	}
 	if g.s3 != nil {
 		servers = append(servers, g.sweepOften)
 	}
+	if g.cfg.RetireAfter > 0 {
+		servers = append(servers, g.retireOften)
+	}
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
-	g.stop, g.state = stop, started
 	group, serving := errgroup.WithContext(serving)
+	open, closePorts := context.WithCancel(serving)
+	var drained sync.WaitGroup
+	for _, serve := range ports {
+		drained.Add(1)
+		group.Go(func() error {
+			defer drained.Done()
+			return serve(open)
+		})
+	}
+	g.state, g.stop = started, func() {
+		g.endure()
+		closePorts()
+		drained.Wait() // meanwhile leases are renewed and released
+		stop()
+	}
 	for _, serve := range servers {
 		group.Go(func() error { return serve(serving) })
 	}
@@ -231,9 +262,34 @@ func (g *Gateway) serve(ctx context.Context) error {
 	return nil
 }
 
+// endure has balancers send nobody new, for the time of the lame duck.
+func (g *Gateway) endure() {
+	g.api.Leave()
+	if g.cfg.LameDuck == 0 {
+		return
+	}
+	g.log.Info("the gateway is not ready any more and stops soon", "in", g.cfg.LameDuck)
+	over := time.NewTimer(g.cfg.LameDuck)
+	defer over.Stop()
+	select {
+	case <-over.C:
+	case <-g.aborted:
+	case <-g.finished:
+	}
+}
+
+// Abort ends the sessions of the PostgreSQL port that a [Gateway.Stop] waits for, one that is under way or a later one.
+// It waits for nothing itself.
+func (g *Gateway) Abort() {
+	g.abort()
+	if g.pg != nil {
+		g.pg.Abort()
+	}
+}
+
 // openPorts opens every port that is asked for, or none, and returns what serves
 // each. The addresses are known from then on.
-func (g *Gateway) openPorts(ctx context.Context) (servers []func(context.Context) error, err error) {
+func (g *Gateway) openPorts(ctx context.Context) (ports []func(context.Context) error, api func(context.Context) error, err error) {
 	var open []net.Listener
 	defer func() {
 		if err != nil {
@@ -243,7 +299,7 @@ func (g *Gateway) openPorts(ctx context.Context) (servers []func(context.Context
 		}
 	}()
 	if g.socket, err = openSocket(ctx, g.cfg.PGSocket); err != nil {
-		return nil, fmt.Errorf("PostgreSQL port: %w", err)
+		return nil, nil, fmt.Errorf("PostgreSQL port: %w", err)
 	}
 	if g.socket != nil {
 		open = append(open, g.socket)
@@ -262,18 +318,23 @@ func (g *Gateway) openPorts(ctx context.Context) (servers []func(context.Context
 		}
 		ln, err := new(net.ListenConfig).Listen(ctx, "tcp", port.listen)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", port.name, err)
+			return nil, nil, fmt.Errorf("%s: %w", port.name, err)
 		}
 		open = append(open, ln)
 		*port.addr = ln.Addr().String()
-		servers = append(servers, func(ctx context.Context) error {
+		serve := func(ctx context.Context) error {
 			if err := port.serve(ctx, ln); err != nil {
 				return fmt.Errorf("%s: %w", port.name, err)
 			}
 			return nil
-		})
+		}
+		if api == nil {
+			api = serve // the first one, which each gateway has
+			continue
+		}
+		ports = append(ports, serve)
 	}
-	return servers, nil
+	return ports, api, nil
 }
 
 func (g *Gateway) serveS3(ctx context.Context, ln net.Listener) error { return g.s3.Serve(ctx, ln) }
@@ -289,7 +350,7 @@ func (g *Gateway) Wait(ctx context.Context) error {
 	}
 }
 
-// Stop drains and ends everything, within the drain timeout and little more. It
+// Stop drains and ends everything, within the time of the lame duck, twice the drain timeout and little more. It
 // may be called more than once, and returns when all is over. Leases stay held
 // until they are released or end.
 func (g *Gateway) Stop() error {
@@ -310,13 +371,16 @@ func (g *Gateway) free() (err error) {
 		if g.sql != nil {
 			g.sql.Close()
 		}
+		if g.seen != nil {
+			g.seen.Close()
+		}
 		if g.source != nil {
 			err = g.source.Close()
 		}
 		if g.pool != nil {
 			g.pool.Close()
 		}
-		err = errors.Join(err, g.remains.close(), g.closeStore())
+		err = errors.Join(err, g.servers.close(), g.closeStore())
 	})
 	return err
 }

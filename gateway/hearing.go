@@ -84,7 +84,13 @@ func (h *heard) follow(ctx context.Context, look func(context.Context, ...string
 
 // hear reports whether it could listen, and why no more.
 func (g *Gateway) hear(ctx context.Context) (heard bool, err error) {
-	conn, err := pgx.ConnectConfig(ctx, g.parsed.pool.ConnConfig.Copy())
+	ctx, leave := g.servers.here(ctx)
+	defer leave()
+	config := g.parsed.pool.ConnConfig.Copy()
+	if err := g.servers.pin(ctx, config); err != nil {
+		return false, err
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return false, err
 	}

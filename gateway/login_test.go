@@ -35,7 +35,7 @@ func (c *client) login(ctx context.Context, pg testenv.PG, options string) (*pgx
 	host, port, _ := net.SplitHostPort(c.g.Addrs().PG)
 	number, _ := strconv.ParseUint(port, 10, 16)
 	cfg.Host, cfg.Port = host, uint16(number)
-	cfg.RuntimeParams["options"] = options
+	cfg.RuntimeParams["options"], cfg.RuntimeParams["application_name"] = options, "checkout"
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err == nil {
 		c.t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(ctx)) })
@@ -86,7 +86,7 @@ func TestALoginCanTakeALeaseForTheLifeOfItsConnection(t *testing.T) {
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		cfg.PG.Rules = grantRequired
 	})
-	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;ttl=6s")
+	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh;ttl=6s")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,13 +115,13 @@ func TestALoginCanTakeALeaseForTheLifeOfItsConnection(t *testing.T) {
 
 	// Another session has to wait, and learns who holds it.
 	began := time.Now()
-	_, err = c.login(t.Context(), pg, "-c fence.lease=orders/1001;wait=2s")
+	_, err = c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh;wait=2s")
 	if refused := fatal(err); refused.Code != "55P03" || !strings.Contains(refused.Message+refused.Detail, conn.Config().User) || time.Since(began) < 2*time.Second {
 		t.Errorf("after %v: %+v; want FATAL 55P03 with the holder", time.Since(began), refused)
 	}
 	next := make(chan error, 1)
 	go func() {
-		conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;wait=30s")
+		conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh;wait=30s")
 		if err == nil {
 			_, err = conn.Exec(t.Context(), updateOrder, "by the next")
 		}
@@ -153,24 +153,31 @@ func TestLeaseLoginsThatFailLeaveNothingLocked(t *testing.T) {
 	t.Parallel()
 	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.PG.MaxUserConnections = 3 })
 	for options, want := range map[string]string{
-		"-c fence.lease=users/1":                                          "42501", // no rule
-		"-c fence.lease=orders/*":                                         "22023",
-		"-c fence.lease=":                                                 "22023",
-		"-c fence.lease=orders/%zz":                                       "22023",
-		"-c fence.lease=orders/2;ttl=soon":                                "22023",
-		"-c fence.lease=orders/2;ttl=-1s":                                 "22023",
-		"-c fence.lease=orders/2;ttl=0s":                                  "22023",
-		"-c fence.lease=orders/2;ttl=1ns":                                 "22023",
-		"-c fence.lease=orders/2;ttl=2m":                                  "22023", // MaxTTL is 1 min
-		"-c fence.lease=orders/2;wait=6m":                                 "22023",
-		"-c fence.lease=orders/2;ttl=1s;ttl=2s":                           "22023",
-		"-c fence.lease=orders/2;":                                        "22023",
-		"-c fence.lease=orders/2;color=red":                               "22023",
-		"-c fence.lease=orders/2 -c fence.token=1":                        "22023",
-		"-c fence.lease=orders/2 -c fence.resource=a":                     "22023",
-		"-c fence.lease=orders/2 -c fence.grants=orders/1=1." + "00":      "22023",
-		"-c fence.lease=orders/2;ttl=5s -c log_statement=all":             "42501", // PostgreSQL's own refusal of the options
-		"-c fence.lease=orders/2;ttl=5s -c no_such_parameter_anywhere=on": "42704",
+		"-c fence.lease=users/1;fresh":                                            "42501", // no rule
+		"-c fence.lease=orders/*;fresh":                                           "22023",
+		"-c fence.lease=":                                                         "22023",
+		"-c fence.lease=orders/%zz;fresh":                                         "22023",
+		"-c fence.lease=orders/2;fresh;ttl=soon":                                  "22023",
+		"-c fence.lease=orders/2;fresh;ttl=-1s":                                   "22023",
+		"-c fence.lease=orders/2;fresh;ttl=0s":                                    "22023",
+		"-c fence.lease=orders/2;fresh;ttl=1ns":                                   "22023",
+		"-c fence.lease=orders/2;fresh;ttl=2m":                                    "22023", // MaxTTL is 1 min
+		"-c fence.lease=orders/2;fresh;wait=6m":                                   "22023",
+		"-c fence.lease=orders/2;fresh;ttl=1s;ttl=2s":                             "22023",
+		"-c fence.lease=orders/2":                                                 "22023", // whether it carries state over is not said
+		"-c fence.lease=orders/2;ttl=5s":                                          "22023",
+		"-c fence.lease=orders/2;fresh=1":                                         "22023",
+		"-c fence.lease=orders/2;fresh;fresh":                                     "22023",
+		"-c fence.lease=orders/2;once=":                                           "22023",
+		"-c fence.lease=orders/2;once=1":                                          "22023", // no nonce: too short
+		"-c fence.lease=orders/2;fresh;once=0b64e2f4-5e4f-4f4c-9a68-0d2d2f0c9c11": "22023",
+		"-c fence.lease=orders/2;fresh;":                                          "22023",
+		"-c fence.lease=orders/2;fresh;color=red":                                 "22023",
+		"-c fence.lease=orders/2;fresh -c fence.token=1":                          "22023",
+		"-c fence.lease=orders/2;fresh -c fence.resource=a":                       "22023",
+		"-c fence.lease=orders/2;fresh -c fence.grants=orders/1=1." + "00":        "22023",
+		"-c fence.lease=orders/2;fresh;ttl=5s -c log_statement=all":               "42501", // PostgreSQL's own refusal of the options
+		"-c fence.lease=orders/2;fresh;ttl=5s -c no_such_parameter_anywhere=on":   "42704",
 	} {
 		_, err := c.login(t.Context(), pg, options)
 		if got := fatal(err).Code; got != want {
@@ -189,7 +196,7 @@ func TestAClientThatVanishesWhileItWaitsLeavesTheQueue(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		_, err := c.login(ctx, pg, "-c fence.lease=orders/1001;wait=1m")
+		_, err := c.login(ctx, pg, "-c fence.lease=orders/1001;fresh;wait=1m")
 		ended <- err
 	}()
 	waiters := func() any {
@@ -215,7 +222,7 @@ func TestAClientThatVanishesWhileItWaitsLeavesTheQueue(t *testing.T) {
 func TestAClientThatVanishesGivesItsLeaseBack(t *testing.T) {
 	t.Parallel()
 	c, pg := leasingGateway(t, nil)
-	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001")
+	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +255,7 @@ func TestASessionWhoseLeaseIsLostEnds(t *testing.T) {
 			return []string{"was taken by another", "stale"}
 		},
 	} {
-		conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;ttl=9s;wait=20s")
+		conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh;ttl=9s;wait=20s")
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -270,7 +277,7 @@ func TestALeaseThatCannotBeRenewedEndsItsSession(t *testing.T) {
 	t.Parallel()
 	src := &failingSource{}
 	c, pg := leasingGateway(t, func(cfg *gateway.Config) { src.into(t, cfg) })
-	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;ttl=3s")
+	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh;ttl=3s")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,13 +292,13 @@ func TestALeaseThatCannotBeRenewedEndsItsSession(t *testing.T) {
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("the session outlived its lease by %v", took)
 	}
-	_, err = c.login(t.Context(), pg, "-c fence.lease=orders/1001;ttl=3s")
+	_, err = c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh;ttl=3s")
 	if refused := fatal(err); refused.Code != "57P03" || refused.Hint == "" || strings.Contains(refused.Message, "no leader") {
 		t.Errorf("while the source is away: %v", err)
 	}
 	src.away.Store(false)
 	src.own.Store(true)
-	if _, err = c.login(t.Context(), pg, "-c fence.lease=orders/1001;ttl=3s;wait=5s"); fatal(err).Code != "57P03" {
+	if _, err = c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh;ttl=3s;wait=5s"); fatal(err).Code != "57P03" {
 		t.Errorf("a source that arms with a seal of its own: %v", err)
 	}
 	until(t, "nothing stays locked", func() bool { _, locked := c.locked("orders/1001"); return !locked })
@@ -306,16 +313,16 @@ func TestStopReleasesTheLeasesOfSessions(t *testing.T) {
 	one := start(t, cfg)
 	cfg.BlobDir = t.TempDir()
 	other := start(t, cfg)
-	idle, err := one.login(t.Context(), pg, "-c fence.lease=orders/1")
+	idle, err := one.login(t.Context(), pg, "-c fence.lease=orders/1;fresh")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := one.login(t.Context(), pg, "-c fence.lease=orders/2"); err != nil {
+	if _, err := one.login(t.Context(), pg, "-c fence.lease=orders/2;fresh"); err != nil {
 		t.Fatal(err)
 	}
 	waits := make(chan error, 1)
 	go func() {
-		_, err := one.login(t.Context(), pg, "-c fence.lease=orders/1;wait=1m")
+		_, err := one.login(t.Context(), pg, "-c fence.lease=orders/1;fresh;wait=1m")
 		waits <- err
 	}()
 	until(t, "it waits", func() bool {

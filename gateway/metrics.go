@@ -27,6 +27,9 @@ func newMetrics(g *Gateway) *metrics {
 		}, []string{"method", "route", "status"}),
 	}
 	m.registry.MustRegister(m.requests, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if g.seen != nil {
+		m.registry.MustRegister(g.seen.refusals)
+	}
 	if g.leasing != nil {
 		m.registry.MustRegister(g.leasing.collectors()...)
 	}

@@ -26,7 +26,7 @@ const sqlMinProgram = `SELECT COALESCE(max(min_program), 0) FROM fencegate.code 
 
 // checks are what readiness means.
 func (g *Gateway) checks() []api.Check {
-	checks := []api.Check{{Part: wire.PartPostgres, Run: g.checkPostgres}, {Part: wire.PartRedis, Run: g.source.Ready}, {Part: wire.PartPostgres, Run: g.checkContinuity}}
+	checks := []api.Check{{Part: wire.PartPostgres, Run: g.checkPostgres}, {Part: g.servers.part, Run: g.source.Ready}, {Part: wire.PartPostgres, Run: g.checkContinuity}}
 	if g.sql != nil {
 		checks = append(checks, api.Check{Part: wire.PartPostgres, Run: g.sql.Check})
 	}
@@ -59,5 +59,10 @@ func (g *Gateway) checkPostgres(ctx context.Context) error {
 	return err
 }
 
-// checkContinuity: whether PostgreSQL may have forgotten fences.
-func (g *Gateway) checkContinuity(ctx context.Context) error { return g.remains.check(ctx) }
+// checkContinuity: whether PostgreSQL may have forgotten fences, or has its leases from elsewhere.
+func (g *Gateway) checkContinuity(ctx context.Context) error {
+	if err := g.servers.claim(ctx); err != nil {
+		return err
+	}
+	return g.servers.check(ctx)
+}

@@ -73,7 +73,7 @@ func TestAReleasedLeaseIsRefusedOnEveryPort(t *testing.T) {
 func TestASessionsGrantEndsWithIt(t *testing.T) {
 	t.Parallel()
 	c, pg := leasingGateway(t, nil)
-	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;ttl=1m")
+	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh;ttl=1m")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,10 +39,14 @@ func TestBucketsAreManagedOverHTTP(t *testing.T) {
 		status       int
 		want         string // in the answer
 	}{
-		{"GET", "/v1/buckets/orders", nil, 200, `"keep":"none","prefixes":[]`},
+		{"GET", "/v1/buckets/orders", nil, 200, `"keep":"none","write_once":"none","prefixes":[]`},
 		{"PUT", "/v1/buckets/orders", map[string]string{"keep": "30d"}, 200, `"keep":"720h0m0s"`},
 		{"PUT", "/v1/buckets/orders", map[string]string{"keep": "3"}, 200, `"keep":"3"`},
 		{"PUT", "/v1/buckets/orders", map[string]string{"keep": "never"}, 400, `"field":"keep"`},
+		{"PUT", "/v1/buckets/orders", map[string]string{"write_once": "90d"}, 200, `"keep":"3","write_once":"2160h0m0s"`},
+		{"PUT", "/v1/buckets/orders", map[string]string{"write_once": "none"}, 200, `"write_once":"none"`},
+		{"PUT", "/v1/buckets/orders", map[string]string{"write_once": "for ever"}, 400, `"field":"write_once"`},
+		{"PUT", "/v1/buckets/nowhere", map[string]string{"write_once": "90d"}, 404, `there is no bucket`},
 		{"PUT", "/v1/buckets/nowhere", map[string]string{"keep": "3"}, 404, `there is no bucket`},
 		{"PUT", "/v1/buckets/new", map[string]string{"rule": "prefix:0"}, 400, `"field":"rule"`},
 		{"PUT", "/v1/buckets/new", map[string]string{"rule": "key", "keep": "x"}, 400, `"field":"keep"`},

@@ -225,12 +225,12 @@ func (l *lines) String() string {
 
 func openPort(t *testing.T, address string, clients *tls.Config) *port {
 	t.Helper()
-	config, err := pgconn.ParseConfig(address)
+	config, err := pgx.ParseConfig(address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &port{log: new(lines)}
-	if p.Server, err = pgwire.New(relayed(config, clients, Config{Logger: slog.New(slog.NewTextHandler(p.log, nil)), DrainTimeout: time.Second})); err != nil {
+	if p.Server, err = pgwire.New(relayed(newServers(config), clients, Config{Logger: slog.New(slog.NewTextHandler(p.log, nil)), DrainTimeout: time.Second})); err != nil {
 		t.Fatal(err)
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

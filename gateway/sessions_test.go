@@ -12,7 +12,7 @@ import (
 func TestOperatorsSeeAndEndSessions(t *testing.T) {
 	t.Parallel()
 	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.PG.Rules = grantRequired })
-	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001")
+	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,6 +30,9 @@ func TestOperatorsSeeAndEndSessions(t *testing.T) {
 		}
 		return len(all) == 1 && one["state"] == "idle"
 	})
+	if pid := float64(conn.PgConn().PID()); one["pid"] != pid || one["application_name"] != "checkout" || one["statement_ms"] != nil {
+		t.Errorf("%v; want the process %v of checkout", one, pid)
+	}
 	if one["leased"] != true || one["resource"] != "orders/1001" || one["token"] == nil {
 		t.Errorf("%v", one)
 	}
@@ -59,4 +62,16 @@ func TestOperatorsSeeAndEndSessions(t *testing.T) {
 	if got := c.scraped()[`fencegate_pg_ended_total{sqlstate="57P01"}`]; got != "1" {
 		t.Errorf("%q sessions ended", got)
 	}
+}
+
+func TestOperatorsSeeHowLongAStatementRuns(t *testing.T) {
+	t.Parallel()
+	c, pg := leasingGateway(t, nil)
+	running(t, c, pg, "SELECT pg_sleep(600)")
+	until(t, "its age is listed, and grows", func() bool {
+		all, _ := c.want(http.StatusOK, "GET", "/v1/sessions", nil).Body["sessions"].([]any)
+		one, _ := all[0].(map[string]any)
+		age, _ := one["statement_ms"].(float64)
+		return len(all) == 1 && one["state"] == "active" && age > 100
+	})
 }

@@ -50,7 +50,7 @@ func TestThePostgreSQLPortIsReachedByASocketToo(t *testing.T) {
 			t.Fatal(err)
 		}
 		parsed.Host, parsed.Port, parsed.TLSConfig, parsed.Fallbacks = host, port, nil, nil
-		parsed.RuntimeParams["options"] = "-c fence.lease=orders/1001;wait=20s"
+		parsed.RuntimeParams["options"] = "-c fence.lease=orders/1001;fresh;wait=20s"
 		conn, err := pgx.ConnectConfig(t.Context(), parsed)
 		if err != nil {
 			t.Fatal(err)

@@ -10,12 +10,21 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/pglock"
 )
 
 // openSource makes the source of leases: the one that the configuration gives,
-// or the Redis nodes. From here on nobody knows which.
+// PostgreSQL, or the Redis nodes. From here on nobody knows which.
 func (g *Gateway) openSource() (err error) {
-	cfg, armer := g.cfg, trusting{announcer{g.fence, g.superseded}, g.remains}
+	cfg, armer := g.cfg, trusting{announcer{g.fence, g.superseded}, g.servers}
+	if cfg.PostgresLeases {
+		leases, err := pglock.New(pglock.Config{Pool: g.pool, Armed: g.superseded, Trust: armer.when, MaxTTL: cfg.MaxTTL, Logger: g.log})
+		if err != nil {
+			return err
+		}
+		g.source = guarded{Source: ofPostgres{leases, g.leasing}, fence: g.fence, log: g.log}
+		return nil
+	}
 	if cfg.Leases != nil {
 		source, err := cfg.Leases(armer)
 		if source != nil {

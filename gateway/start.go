@@ -149,7 +149,7 @@ func (g *Gateway) probe(ctx context.Context) {
 // fences, and that it is trusted again.
 func (g *Gateway) watchContinuity(ctx context.Context) error {
 	var why string
-	return g.remains.watch(ctx, func(err error) {
+	return g.servers.watch(ctx, func(err error) {
 		_, forgotten := errors.AsType[*witness.ForgottenError](err)
 		switch {
 		case forgotten && why != err.Error():

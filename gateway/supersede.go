@@ -22,6 +22,7 @@ type announcer struct {
 type armer interface {
 	leasing.AllArmer
 	leasing.Ender
+	leasing.Floorer
 }
 
 var _ armer = announcer{}
@@ -49,6 +50,9 @@ func (a announcer) ArmAll(ctx context.Context, all []fence.Arming) error {
 // next write is refused.
 func (a announcer) End(ctx context.Context, e fence.Ending) error { return a.fence.End(ctx, e) }
 
+// Floor is the token up to which a resource without a fence refuses.
+func (a announcer) Floor(resource string) fence.Token { return a.fence.Floor(resource) }
+
 // superseded ends sessions with grants older than token, here and elsewhere.
 func (g *Gateway) superseded(resource string, token fence.Token) {
 	g.herald.say(resource)
@@ -70,4 +74,12 @@ func (g *Gateway) tokens(ctx context.Context, resources []string) (map[string]fe
 		return nil
 	})
 	return recorded, err
+}
+
+const sqlEndBackend = `SELECT fence.end_backend($1, $2)`
+
+// endBackend ends a session in PostgreSQL, of which this gateway holds the other end.
+func (g *Gateway) endBackend(ctx context.Context, pid uint32, port int) (ended bool, err error) {
+	err = g.pool.QueryRow(ctx, sqlEndBackend, int32(pid), int32(port)).Scan(&ended)
+	return ended, err
 }

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -8,11 +9,30 @@ import (
 
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/blob"
 )
 
 // scanEvery is how often a sweep looks through the whole store.
 const scanEvery = 24 * time.Hour
+
+// retryWindow is how long after its credentials have ended a request may still come:
+// its upload, and what a signature's time may differ.
+func (c Config) retryWindow() time.Duration {
+	const skew = 15 * time.Minute
+	return c.S3.WithDefaults().UploadTimeout + skew
+}
+
+// validateRecords refuses to forget what a request may be repeated for.
+func (c Config) validateRecords() error {
+	least := cmp.Or(c.API.MaxLease, 24*time.Hour) + c.retryWindow()
+	if age := cmp.Or(c.SweepRecords, maintenance.DefaultRecordAge); age < least {
+		return &fence.InvalidError{Field: "SweepRecords", Reason: fmt.Sprintf(
+			"is %v; a lease's credentials last for %v, and a request may be repeated for %v after that: at least %v is needed",
+			age, least-c.retryWindow(), c.retryWindow(), least)}
+	}
+	return nil
+}
 
 // openStore opens the store of the blobs.
 func (g *Gateway) openStore() (err error) {
@@ -42,7 +62,7 @@ func (g *Gateway) sweepOften(ctx context.Context) error {
 		case <-tick.C:
 		}
 		scan := time.Since(scanned) >= scanEvery
-		swept, err := g.s3.Keeper().Sweep(ctx, maintenance.Sweep{Store: scan, SupersededAge: g.cfg.SweepGrace, Rate: g.cfg.SweepRate})
+		swept, err := g.s3.Keeper().Sweep(ctx, maintenance.Sweep{Store: scan, SupersededAge: g.cfg.SweepGrace, RecordAge: g.cfg.SweepRecords, Rate: g.cfg.SweepRate})
 		g.ofS3.sweep(swept, err)
 		if scan && err == nil {
 			scanned = time.Now()

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
@@ -131,13 +132,14 @@ func TestTargetSessionAttrsChooseTheHost(t *testing.T) {
 	standby, primary := newHost(t, true), newHost(t, false)
 	for attrs, want := range map[string]string{
 		"primary": primary.addr, "read-write": primary.addr, "standby": standby.addr, "read-only": standby.addr,
-		"prefer-standby": standby.addr + " " + primary.addr,
+		"prefer-standby": standby.addr,
 	} {
-		config, err := pgconn.ParseConfig("postgres://u@" + primary.addr + "," + standby.addr + "/d?sslmode=disable&target_session_attrs=" + attrs)
+		config, err := pgx.ParseConfig("postgres://u@" + primary.addr + "," + standby.addr + "/d?sslmode=disable&target_session_attrs=" + attrs)
 		if err != nil {
 			t.Fatal(err)
 		}
-		relay := hosts{config: config, ways: upstreams(config), grace: time.Minute} // all answer, however late
+		relay := newServers(config)
+		relay.grace = time.Minute // all answer, however late
 		var got []string
 		ways, err := relay.suitable(t.Context())
 		for _, u := range ways {
@@ -147,16 +149,16 @@ func TestTargetSessionAttrsChooseTheHost(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", attrs, got, err, want)
 		}
 		before := standby.logins.Load()
-		relay.when = time.Now().Add(time.Minute) // so that this is at once, however long the machine takes
+		relay.looked = time.Now().Add(time.Minute) // so that this is at once, however long the machine takes
 		if _, err := relay.suitable(t.Context()); err != nil || standby.logins.Load() != before {
 			t.Errorf("%s: asked again at once: %v", attrs, err)
 		}
 	}
-	config, err := pgconn.ParseConfig("postgres://u@" + standby.addr + "/d?sslmode=disable&target_session_attrs=primary")
+	config, err := pgx.ParseConfig("postgres://u@" + standby.addr + "/d?sslmode=disable&target_session_attrs=primary")
 	if err != nil {
 		t.Fatal(err)
 	}
-	relay := relayed(config, nil, Config{})
+	relay := relayed(newServers(config), nil, Config{})
 	if _, err := relay.Suitable(context.Background()); !errors.Is(err, pgconn.ErrStandbyConnection) {
 		t.Errorf("no primary: %v", err)
 	}
@@ -187,12 +189,12 @@ func TestAHostThatAnswersNothingDelaysNoLogin(t *testing.T) {
 	defer func() { _ = silent.Close() }()
 	primary := newHost(t, false)
 	for _, attrs := range []string{"primary", "read-write", "prefer-standby"} {
-		config, err := pgconn.ParseConfig("postgres://u@" + silent.Addr().String() + "," + primary.addr + "/d?sslmode=disable&target_session_attrs=" + attrs)
+		config, err := pgx.ParseConfig("postgres://u@" + silent.Addr().String() + "," + primary.addr + "/d?sslmode=disable&target_session_attrs=" + attrs)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		ways, err := relayed(config, nil, Config{}).Suitable(ctx)
+		ways, err := relayed(newServers(config), nil, Config{}).Suitable(ctx)
 		if err != nil || len(ways) != 1 || ways[0].Addr != primary.addr || ctx.Err() != nil {
 			t.Errorf("%s: %v, %v; want the primary, before the time is over (%v)", attrs, ways, err, ctx.Err())
 		}

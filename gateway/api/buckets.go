@@ -30,18 +30,18 @@ func (s *Server) ensureBucket(c echo.Context) error {
 	switch {
 	case s.cfg.Buckets == nil:
 		return errNoS3Port
-	case body.Rule == "" && body.Keep == "":
-		return &fence.InvalidError{Field: "rule", Reason: "and keep are missing; one of them is needed"}
+	case body == wire.BucketRequest{}:
+		return &fence.InvalidError{Field: "rule", Reason: "and keep and write_once are missing; one of them is needed"}
 	}
 	name, err := bucketName(c)
 	if err != nil {
 		return err
 	}
-	created, err := s.cfg.Buckets.EnsureBucket(c.Request().Context(), name, body.Rule, body.Keep)
+	created, err := s.cfg.Buckets.EnsureBucket(c.Request().Context(), name, body)
 	if err != nil {
 		return err
 	}
-	s.log.InfoContext(c.Request().Context(), "a bucket was set by an operator", "bucket", name, "created", created, "rule", body.Rule, "keep", body.Keep)
+	s.log.InfoContext(c.Request().Context(), "a bucket was set by an operator", "bucket", name, "created", created, "rule", body.Rule, "keep", body.Keep, "write_once", body.WriteOnce)
 	status := http.StatusOK
 	if created {
 		status = http.StatusCreated

@@ -55,6 +55,10 @@ type Config struct {
 	SQL         SQL
 	Sessions    Sessions
 
+	// Events is what happened at this gateway, and is told of what happens here. Defaults to
+	// nil: its path answers 501.
+	Events Events
+
 	// Endpoints says where the other ports are, for a client that reaches this one by
 	// host. Defaults to nil: there are none.
 	Endpoints func(host string) wire.Endpoints

@@ -42,8 +42,10 @@ func decode(c echo.Context, v any) error {
 	req := c.Request()
 	// A JSON type is insisted on because a browser can't send it to another site
 	// without asking that site first.
-	if kind, _, err := mime.ParseMediaType(req.Header.Get(echo.HeaderContentType)); err != nil || kind != echo.MIMEApplicationJSON {
-		return &fence.InvalidError{Field: "Content-Type", Reason: "is not application/json"}
+	if kind := req.Header.Get(echo.HeaderContentType); kind != echo.MIMEApplicationJSON {
+		if kind, _, err := mime.ParseMediaType(kind); err != nil || kind != echo.MIMEApplicationJSON {
+			return &fence.InvalidError{Field: "Content-Type", Reason: "is not application/json"}
+		}
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), req.Body, maxBodyBytes))
 	if err == nil { // what follows may wait for a lease
@@ -66,47 +68,13 @@ func decode(c echo.Context, v any) error {
 	if err := dec.Decode(v); err != nil {
 		return &fence.InvalidError{Field: "body", Reason: describe(err)}
 	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+	if len(bytes.TrimLeft(body[dec.InputOffset():], whitespace)) > 0 {
 		return &fence.InvalidError{Field: "body", Reason: "has data behind its JSON value"}
 	}
-	if name := repeated(json.NewDecoder(bytes.NewReader(body)), fieldDepth); name != "" {
+	if name := repeated(body); name != "" {
 		return &fence.InvalidError{Field: "body", Reason: fmt.Sprintf("has the field %q twice", name)}
 	}
 	return nil
-}
-
-// fieldDepth is how deep the fields of a body lie at most: those of a statement, in a
-// list, in an object. What is deeper is a value of the client's own.
-const fieldDepth = 3
-
-// repeated returns a field that an object of the next value has twice, "" where none has.
-// Readers of JSON differ in which of the two they take, and the decoder would even mix
-// them: a second list of statements takes over arguments of the first. The value has
-// been decoded, so it is JSON, and has few fields.
-func repeated(dec *json.Decoder, depth int) string {
-	open, _ := dec.Token()
-	if open != json.Delim('{') && open != json.Delim('[') {
-		return ""
-	}
-	var names []string
-	for dec.More() {
-		if open == json.Delim('{') {
-			key, _ := dec.Token()
-			name, _ := key.(string)
-			if slices.ContainsFunc(names, func(other string) bool { return strings.EqualFold(name, other) }) { // as the decoder compares
-				return name
-			}
-			names = append(names, name)
-		}
-		if depth == 1 {
-			var value json.RawMessage
-			_ = dec.Decode(&value)
-		} else if name := repeated(dec, depth-1); name != "" {
-			return name
-		}
-	}
-	_, _ = dec.Token()
-	return ""
 }
 
 // describe says what is wrong with the JSON, without repeating its values:

@@ -90,6 +90,8 @@ type StatementError struct {
 	Hint     string
 	Position int   // in the statement's text, in characters from 1; 0: not known
 	Cause    error // where the fence refused: [fence.StaleError] and its kin
+
+	Operation, Table string // of the write that the fence refused; "": not known
 }
 
 func (e *StatementError) Error() string {

@@ -95,13 +95,16 @@ func (f *fakes) Revoke(_ context.Context, resource, by string) (fence.Token, err
 
 func (f *fakes) Inspect(context.Context, string) (fence.Record, error) { return f.record, f.err }
 
-func (f *fakes) Issue(string, fence.Token, time.Time) (wire.Credentials, error) {
+func (f *fakes) Issue(string, fence.Token, time.Time, api.CredentialTerms) (wire.Credentials, error) {
 	return wire.Credentials{AccessKeyID: "ASIA", SecretAccessKey: "s", SessionToken: "t"}, nil
 }
 
-func (f *fakes) EnsureBucket(_ context.Context, name, rule, keep string) (bool, error) {
-	f.told = append(f.told, "ensure", name, rule, keep)
-	return rule != "", f.err
+func (f *fakes) EnsureBucket(_ context.Context, name string, want wire.BucketRequest) (bool, error) {
+	f.told = append(f.told, "ensure", name, want.Rule, want.Keep)
+	if want.WriteOnce != "" {
+		f.told = append(f.told, want.WriteOnce)
+	}
+	return want.Rule != "", f.err
 }
 
 func (f *fakes) InspectBucket(_ context.Context, name string) (wire.Bucket, error) {

@@ -3,12 +3,15 @@ package api
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
+
+	"github.com/fencegate/fencegate/client/wire"
 )
 
 // checkTimeout bounds one look at all parts.
@@ -19,8 +22,11 @@ func (s *Server) health(c echo.Context) error {
 }
 
 // ready answers 200 where every part serves, else 503 naming the first that
-// does not.
+// does not, also from [Server.Leave] on.
 func (s *Server) ready(c echo.Context) error {
+	if s.leaving.Load() {
+		return &UnavailableError{Part: wire.PartGateway, Cause: errors.New("shutting down")}
+	}
 	failed, err := s.looks.take(c.Request().Context(), s.cfg.Checks)
 	if err != nil {
 		return err

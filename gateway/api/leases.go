@@ -62,8 +62,12 @@ func (s *Server) grant(c echo.Context, all []leasing.Lease, answer func() any) e
 		for _, lease := range all {
 			s.giveBack(c.Request().Context(), lease.Ref())
 		}
+		return err
 	}
-	return err
+	for _, lease := range all {
+		s.tellLease(c, wire.EventAcquired, lease.Ref())
+	}
+	return nil
 }
 
 // told is a lease as its holder is told of it.
@@ -179,6 +183,7 @@ func (s *Server) renew(c echo.Context) error {
 	valid, err := s.cfg.Leases.Extend(ctx, h.Ref, min(ttl, left))
 	if errors.Is(err, leasing.ErrLost) {
 		s.ended(h, true)
+		s.tellLease(c, wire.EventLost, h.Ref)
 	}
 	if err != nil {
 		return leaseError(ctx, h.Resource, err)
@@ -201,6 +206,7 @@ func (s *Server) release(c echo.Context) error {
 	switch err := s.cfg.Leases.Release(ctx, h.Ref); {
 	case err == nil:
 		s.ended(h, false)
+		s.tellLease(c, wire.EventReleased, h.Ref)
 	case !errors.Is(err, leasing.ErrLost): // one that is over already needs no release
 		return leaseError(ctx, h.Resource, err)
 	}
@@ -208,7 +214,7 @@ func (s *Server) release(c echo.Context) error {
 }
 
 func (s *Server) credentials(c echo.Context) error {
-	var body wire.HandleRequest
+	var body wire.CredentialsRequest
 	if err := decode(c, &body); err != nil {
 		return err
 	}
@@ -221,10 +227,16 @@ func (s *Server) credentials(c echo.Context) error {
 	case time.Until(h.Until) <= 0:
 		return fmt.Errorf("%w: it was renewed for as long as it may be", leasing.ErrLost)
 	}
-	if err := s.current(c.Request().Context(), h.Ref); err != nil {
+	asked := time.Now()
+	state, err := s.current(c.Request().Context(), h.Ref)
+	expires := h.Until
+	if err == nil && body.Refreshing {
+		expires, err = deadlineOf(c.Request().Context(), h, asked, state)
+	}
+	if err != nil {
 		return err
 	}
-	creds, err := s.cfg.Credentials.Issue(h.Resource, h.Token, h.Until)
+	creds, err := s.cfg.Credentials.Issue(h.Resource, h.Token, expires, CredentialTerms{WhileHeld: !body.Refreshing, OwnKeys: body.OwnKeys, ReadOnly: body.ReadOnly})
 	if err != nil {
 		return err
 	}
@@ -235,26 +247,42 @@ func (s *Server) credentials(c echo.Context) error {
 	return respond(c, http.StatusOK, creds)
 }
 
+// held is what the lock says of a lease; the error where it did not answer.
+type held struct {
+	leasing.Inspection
+
+	err error
+}
+
+// deadlineOf is when a lease ends unless it is renewed. Only the lock knows.
+func deadlineOf(ctx context.Context, h handle, asked time.Time, state held) (time.Time, error) {
+	switch {
+	case state.err != nil:
+		return time.Time{}, leaseError(ctx, h.Resource, state.err)
+	case state.TTL < 0 || asked.Add(state.TTL).After(h.Until):
+		return h.Until, nil
+	}
+	return asked.Add(state.TTL), nil
+}
+
 // current asks the fence, which would refuse the writes of a lease that is not
 // recorded any more, and at the same time the lock, which knows that a lease has
 // ended that nobody has taken over. Without a quorum of Redis the fence's word
 // is enough.
-func (s *Server) current(ctx context.Context, ref leasing.Ref) error {
-	var state leasing.Inspection
-	var lockErr error
+func (s *Server) current(ctx context.Context, ref leasing.Ref) (state held, err error) {
 	var asked sync.WaitGroup
-	asked.Go(func() { state, lockErr = s.cfg.Leases.Inspect(ctx, ref.Resource) })
+	asked.Go(func() { state.Inspection, state.err = s.cfg.Leases.Inspect(ctx, ref.Resource) })
 	record, err := s.cfg.Fences.Inspect(ctx, ref.Resource)
 	asked.Wait()
 	switch {
 	case err != nil:
-		return err
+		return state, err
 	case record.Token != ref.Token:
-		return &fence.StaleError{Resource: ref.Resource, Presented: ref.Token, Recorded: record.Token}
-	case record.EndedAt != nil, lockErr == nil && !state.Locked:
-		return fmt.Errorf("%w: it was released, or has ended", leasing.ErrLost)
+		return state, &fence.StaleError{Resource: ref.Resource, Presented: ref.Token, Recorded: record.Token}
+	case record.EndedAt != nil, state.err == nil && !state.Locked:
+		return state, fmt.Errorf("%w: it was released, or has ended", leasing.ErrLost)
 	}
-	return nil
+	return state, nil
 }
 
 // respond writes v as JSON. What it carries is mostly secret: no cache keeps it.

@@ -7,6 +7,7 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/gateway/activity"
 )
 
 // Leases is what the API needs of a [leasing.Source]. An error of an acquisition
@@ -47,18 +48,25 @@ type Fences interface {
 // Credentials issues S3 credentials that are fenced by a lease's token. Where they are
 // to be used, the API says.
 type Credentials interface {
-	Issue(resource string, token fence.Token, expires time.Time) (wire.Credentials, error)
+	Issue(resource string, token fence.Token, expires time.Time, terms CredentialTerms) (wire.Credentials, error)
+}
+
+// CredentialTerms say what credentials are good for.
+type CredentialTerms struct {
+	WhileHeld bool // they write only while the lease is held, for they may expire later
+	OwnKeys   bool // they read only keys of their resource
+	ReadOnly  bool // they write nothing
 }
 
 // Buckets makes buckets and says which resource their writes need. Errors are
 // [fence.ErrInvalid], [ErrNotFound] where there is no such bucket, [ErrConflict]
-// where objects lie below that were written under another rule, or an
+// where objects lie below that were written under another rule, or once, or an
 // [*UnavailableError].
 type Buckets interface {
 	// EnsureBucket makes the bucket with the rule, or gives it to an existing one;
-	// created says which. With an empty rule the bucket must be there. keep says
-	// what becomes of older versions; empty leaves that.
-	EnsureBucket(ctx context.Context, name, rule, keep string) (created bool, err error)
+	// created says which. With an empty rule the bucket must be there. Whatever else is
+	// empty stays as it is.
+	EnsureBucket(ctx context.Context, name string, want wire.BucketRequest) (created bool, err error)
 	InspectBucket(ctx context.Context, name string) (wire.Bucket, error)
 	// ListBuckets returns at most limit buckets whose names come after `after`.
 	ListBuckets(ctx context.Context, after string, limit int) ([]wire.Bucket, error)
@@ -82,6 +90,18 @@ type Sessions interface {
 	// End ends one, whatever it does; false: there is none with this id.
 	End(id string) bool
 }
+
+// Events are the latest of this gateway.
+type Events interface {
+	// Tell adds one.
+	Tell(e activity.Event)
+	// Since returns what came after the event with this id, or waits for it until ctx ends.
+	Since(ctx context.Context, id string) ([]activity.Event, error)
+	// Kept is Since without the wait.
+	Kept(id string) []activity.Event
+}
+
+var _ Events = (*activity.Feed)(nil)
 
 // Check looks whether one part that the gateway needs can serve. Part is
 // [wire.PartPostgres] or [wire.PartRedis]; Run returns nil where it can.

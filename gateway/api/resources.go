@@ -14,6 +14,7 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/activity"
 )
 
 const resourcesPath = "/v1/resources/"
@@ -72,6 +73,7 @@ func (s *Server) revoke(c echo.Context) error {
 		return err
 	}
 	s.log.InfoContext(ctx, "a resource was taken from its holder", "resource", resource, "token", token, "by", body.Holder)
+	s.tell(c, activity.Event{Kind: wire.EventRevoked, Surface: wire.SurfaceAPI, Resource: resource, Recorded: token, Holder: body.Holder})
 	return respond(c, http.StatusOK, wire.Revoked{Resource: resource, Token: token})
 }
 

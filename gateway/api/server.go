@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -20,7 +21,9 @@ type Server struct {
 	handles *sealer
 	looks   looks
 	echo    *echo.Echo
+	streams atomic.Int64 // of events that are read
 
+	leaving  atomic.Bool
 	stopping context.Context // ends when the server is asked to stop: waits are cut short
 	stop     context.CancelFunc
 }
@@ -67,9 +70,13 @@ func (s *Server) routes() {
 	e.PUT("/v1/buckets/:bucket/rules", s.setPrefixRule, auth)
 	e.DELETE("/v1/buckets/:bucket/rules", s.dropPrefixRule, auth)
 	e.POST("/v1/sql", s.sql, auth)
+	e.GET("/v1/events", s.events, auth)
 	e.GET("/v1/sessions", s.sessions, auth)
 	e.POST("/v1/sessions/:session/end", s.endSession, auth)
 }
+
+// Leave has /readyz fail from now on. All else goes on.
+func (s *Server) Leave() { s.leaving.Store(true) }
 
 // Handler is the API without a listener.
 func (s *Server) Handler() http.Handler { return s.echo }

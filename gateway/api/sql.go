@@ -31,6 +31,7 @@ func (s *Server) sql(c echo.Context) error {
 	}
 	results, err := s.cfg.SQL.Run(c.Request().Context(), grant, body.Statements)
 	if err != nil {
+		s.tellRefused(c, body.Statements, err)
 		return err
 	}
 	return respond(c, http.StatusOK, wire.SQLAnswer{Results: results})

@@ -86,8 +86,10 @@ func New(nodes []lock.Node, prefix string) (*Witness, error) {
 		w.names = append(w.names, cmp.Or(n.Addr, n.MasterName))
 		w.clients = append(w.clients, redis.NewClient(&redis.Options{
 			Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) { return n.Dial(ctx) },
-			Addr:   cmp.Or(n.Addr, n.MasterName), Username: n.Username, Password: n.Password, DB: n.DB,
-			Protocol: 2, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, PoolSize: 2,
+			Addr:   cmp.Or(n.Addr, n.MasterName), DB: n.DB,
+
+			CredentialsProviderContext: func(context.Context) (string, string, error) { return n.Login() },
+			Protocol:                   2, MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true, PoolSize: 2,
 			DialTimeout: stallTimeout, ReadTimeout: stallTimeout, WriteTimeout: stallTimeout, DisableIdentity: true,
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		}))

@@ -1,0 +1,148 @@
+package activity
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fencegate/fencegate/client/wire"
+)
+
+// Event is an event as the API tells it.
+type Event = wire.Event
+
+// Config says what a [Feed] keeps, and who hears of refusals.
+type Config struct {
+	// Keep is how many events are remembered. Defaults to 2048: with the longest names
+	// there are, they take 3 MiB.
+	Keep int
+	// Pause is the time between two lines in the log about refusals of one resource.
+	// Defaults to 10 s.
+	Pause time.Duration
+	// Refused is called for each refusal, before it can be read. Defaults to nil.
+	Refused func(surface, code string)
+	// Logger receives refusals, at level info. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+// page is how many events a reader gets at once.
+const page = 128
+
+// Feed has the latest events of one gateway. It is safe for concurrent use.
+type Feed struct {
+	cfg Config
+	run string // tells this feed's ids from those of another gateway, or of a run before
+	log *refusalLog
+
+	mu    sync.Mutex
+	kept  []Event // a ring: the event of number n is at (n-1) % Keep
+	last  uint64  // number of the latest event; the first one is 1
+	grown chan struct{}
+}
+
+// New makes a feed without events.
+func New(cfg Config) *Feed {
+	cfg.Keep = cmp.Or(cfg.Keep, 2048)
+	cfg.Pause = cmp.Or(cfg.Pause, 10*time.Second)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Feed{cfg: cfg, run: rand.Text()[:8], log: newRefusalLog(cfg.Logger, cfg.Pause), grown: make(chan struct{})}
+}
+
+// Close stops logging. It first logs how many refusals the rate limit has left out.
+func (f *Feed) Close() { f.log.close() }
+
+// Tell adds an event, with its time and its id.
+func (f *Feed) Tell(e Event) {
+	e = Cleaned(e)
+	e.Time = time.Now().UTC()
+	if e.Kind == wire.EventRefused && f.cfg.Refused != nil {
+		f.cfg.Refused(e.Surface, e.Code)
+	}
+	f.add(e)
+	if e.Kind == wire.EventRefused {
+		f.log.refused(e)
+	}
+}
+
+func (f *Feed) add(e Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last++
+	e.ID = f.id(f.last)
+	if len(f.kept) < f.cfg.Keep {
+		f.kept = append(f.kept, e)
+	} else {
+		f.kept[int((f.last-1)%uint64(f.cfg.Keep))] = e
+	}
+	close(f.grown)
+	f.grown = make(chan struct{})
+}
+
+func (f *Feed) id(n uint64) string { return f.run + "-" + strconv.FormatUint(n, 10) }
+
+// Since returns the events after the one with this id, oldest first, at most a page of
+// them. An empty id means all that the feed keeps. It waits while there are none, and
+// returns ctx's error when ctx ends. If events were dropped in between, the first event
+// returned is of the kind missed and counts them.
+func (f *Feed) Since(ctx context.Context, id string) ([]Event, error) {
+	for {
+		events, grown := f.after(id)
+		if len(events) > 0 {
+			return events, nil
+		}
+		select {
+		case <-grown:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// Kept is [Feed.Since] without the wait: none where nothing came.
+func (f *Feed) Kept(id string) []Event {
+	events, _ := f.after(id)
+	return events
+}
+
+func (f *Feed) after(id string) (events []Event, grown <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	oldest := f.last - uint64(len(f.kept)) + 1
+	next, ours := f.number(id)
+	next++
+	switch {
+	case id == "":
+		next = oldest
+	case !ours:
+		next = oldest
+		events = append(events, f.missed(next, 0))
+	case next < oldest:
+		events = append(events, f.missed(oldest, oldest-next))
+		next = oldest
+	}
+	for ; next <= f.last && len(events) < page; next++ {
+		events = append(events, f.kept[int((next-1)%uint64(f.cfg.Keep))])
+	}
+	return events, f.grown
+}
+
+// missed says that n events are left out before the one with this number. Its id is that of
+// the last one that is left out, so that a reader who breaks off here goes on behind it.
+func (f *Feed) missed(before, n uint64) Event {
+	return Event{ID: f.id(before - 1), Time: time.Now().UTC(), Kind: wire.EventMissed, Missed: n}
+}
+
+// number reads an id of this feed.
+func (f *Feed) number(id string) (n uint64, ours bool) {
+	run, text, _ := strings.Cut(id, "-")
+	n, err := strconv.ParseUint(text, 10, 64)
+	ours = run == f.run && err == nil && n <= f.last
+	return n, ours
+}

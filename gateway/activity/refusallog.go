@@ -1,0 +1,115 @@
+package activity
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// maxQuieted bounds how many resources' lines are told apart: clients name them.
+const maxQuieted = 1000
+
+// refusalLog says refusals in the log: of each resource one at once, and then one in each
+// pause, with how many were left out before it.
+type refusalLog struct {
+	log   *slog.Logger
+	pause time.Duration
+
+	mu      sync.Mutex
+	quieted map[string]*quieted
+	closed  bool
+}
+
+// quieted is a resource that was spoken of within the last pause.
+type quieted struct {
+	timer *time.Timer
+	left  int   // refusals since then
+	last  Event // of them
+}
+
+func newRefusalLog(log *slog.Logger, pause time.Duration) *refusalLog {
+	return &refusalLog{log: log, pause: pause, quieted: map[string]*quieted{}}
+}
+
+func (l *refusalLog) refused(e Event) {
+	if l.leaves(e) {
+		return
+	}
+	l.say(e, 0)
+}
+
+// leaves reports whether the refusal is left out for now.
+func (l *refusalLog) leaves(e Event) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	resource := cmp.Or(e.Resource, e.Needed)
+	if l.quieted[resource] == nil && len(l.quieted) >= maxQuieted {
+		resource = "*" // names none: those beyond the limit share a line
+	}
+	if q := l.quieted[resource]; q != nil {
+		q.left, q.last = q.left+1, e
+		return true
+	}
+	if !l.closed {
+		l.quieted[resource] = &quieted{timer: time.AfterFunc(l.pause, func() { l.resume(resource) })}
+	}
+	return false
+}
+
+// resume says what was left out in the pause that is over.
+func (l *refusalLog) resume(resource string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch q := l.quieted[resource]; {
+	case q == nil: // it is closed
+	case q.left == 0:
+		delete(l.quieted, resource)
+	default:
+		l.say(q.last, q.left-1)
+		q.left = 0
+		q.timer.Reset(l.pause)
+	}
+}
+
+func (l *refusalLog) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	for resource, q := range l.quieted {
+		q.timer.Stop()
+		if q.left > 0 {
+			l.say(q.last, q.left-1)
+		}
+		delete(l.quieted, resource)
+	}
+}
+
+// say writes one line; leftOut are the refusals since the line before that have none.
+func (l *refusalLog) say(e Event, leftOut int) {
+	all := []slog.Attr{slog.String("surface", e.Surface), slog.String("code", e.Code)}
+	for _, a := range []struct{ name, value string }{
+		{"resource", e.Resource},
+		{"needed", e.Needed},
+		{"login", e.Login},
+		{"client", e.Client},
+		{"application_name", e.App},
+		{"statement", e.Statement},
+		{"table", e.Table},
+	} {
+		if a.value != "" {
+			all = append(all, slog.String(a.name, a.value))
+		}
+	}
+	if e.Presented != 0 {
+		all = append(all, slog.Int64("presented", int64(e.Presented)))
+	}
+	if e.Recorded != 0 {
+		all = append(all, slog.Int64("recorded", int64(e.Recorded)))
+	}
+	if leftOut > 0 {
+		all = append(all, slog.Int("left_out", leftOut))
+	}
+	l.log.LogAttrs(context.Background(), slog.LevelInfo, "the fence refused a write", all...)
+}

@@ -1,0 +1,153 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/gateway/activity"
+)
+
+const (
+	// maxStreams bounds how many read events at once: each costs a connection.
+	maxStreams = 100
+	// heartbeat is the longest silence of a stream, so that its reader, and what lies
+	// between, see that it lives.
+	heartbeat = 15 * time.Second
+)
+
+// events streams what happened at this gateway: what is kept, and then what comes.
+func (s *Server) events(c echo.Context) error {
+	query, err := queryOf(c, "follow")
+	switch {
+	case err != nil:
+		return err
+	case s.cfg.Events == nil:
+		return fmt.Errorf("%w: this gateway tells no events", ErrNotImplemented)
+	case query.Has("follow") && query.Get("follow") != "true" && query.Get("follow") != "false":
+		return &fence.InvalidError{Field: "follow", Reason: "is neither true nor false"}
+	}
+	if s.streams.Add(1) > maxStreams {
+		s.streams.Add(-1)
+		return &UnavailableError{Part: wire.PartGateway, Cause: errors.New("too many read its events")}
+	}
+	defer s.streams.Add(-1)
+	ctx, cancel := context.WithCancel(c.Request().Context())
+	defer cancel()
+	defer context.AfterFunc(s.stopping, cancel)()
+	header := c.Response().Header()
+	header.Set(echo.HeaderContentType, "text/event-stream")
+	header.Set(echo.HeaderCacheControl, "no-store")
+	header.Set("X-Accel-Buffering", "no") // nginx would wait for more
+	c.Response().WriteHeader(http.StatusOK)
+	if send(c, []byte(":\n\n")) != nil { // the reader learns at once that it is heard
+		return nil
+	}
+	after := c.Request().Header.Get("Last-Event-ID")
+	if query.Get("follow") == "false" {
+		for kept := s.cfg.Events.Kept(after); len(kept) > 0; kept = s.cfg.Events.Kept(after) {
+			if sendEvents(c, kept) != nil {
+				return nil
+			}
+			after = kept[len(kept)-1].ID
+		}
+		return nil
+	}
+	for {
+		if after, err = s.stream(ctx, c, after); err != nil {
+			return nil //nolint:nilerr // the reader has gone, or the gateway stops
+		}
+	}
+}
+
+// stream sends what comes next, or a sign of life.
+func (s *Server) stream(ctx context.Context, c echo.Context, after string) (string, error) {
+	within, cancel := context.WithTimeout(ctx, heartbeat)
+	defer cancel()
+	next, err := s.cfg.Events.Since(within, after)
+	switch {
+	case ctx.Err() != nil:
+		return after, ctx.Err()
+	case err != nil: // the time for a sign of life
+		return after, send(c, []byte(":\n\n"))
+	}
+	return next[len(next)-1].ID, sendEvents(c, next)
+}
+
+func sendEvents(c echo.Context, events []activity.Event) error {
+	var text bytes.Buffer
+	for _, e := range events {
+		data, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&text, "id: %s\nevent: %s\ndata: %s\n\n", e.ID, e.Kind, data)
+	}
+	return send(c, text.Bytes())
+}
+
+// send gives a reader who does not read the time of one answer.
+func send(c echo.Context, text []byte) error {
+	extendWrite(c)
+	if _, err := c.Response().Write(text); err != nil {
+		return err
+	}
+	return http.NewResponseController(c.Response()).Flush()
+}
+
+// tell tells an event of a request, where there is somebody to tell.
+func (s *Server) tell(c echo.Context, e activity.Event) {
+	if s.cfg.Events == nil {
+		return
+	}
+	e.Client, e.App = c.Request().RemoteAddr, c.Request().UserAgent()
+	s.cfg.Events.Tell(activity.Cleaned(e))
+}
+
+// tellLease tells what became of a lease.
+func (s *Server) tellLease(c echo.Context, kind string, ref leasing.Ref) {
+	e := activity.Event{Kind: kind, Surface: wire.SurfaceAPI, Resource: ref.Resource}
+	if kind == wire.EventAcquired {
+		e.Recorded = ref.Token
+	} else {
+		e.Presented = ref.Token
+	}
+	s.tell(c, e)
+}
+
+// kinds are the commands that an event names.
+var kinds = []string{"INSERT", "UPDATE", "DELETE", "TRUNCATE", "MERGE", "SELECT", "WITH", "CALL", "DO"}
+
+// kindOf is the command of a statement that begins with one; else "".
+func kindOf(sql string) string {
+	for word := range strings.FieldsSeq(sql) {
+		if word = strings.ToUpper(word); slices.Contains(kinds, word) {
+			return word
+		}
+		break
+	}
+	return ""
+}
+
+// tellRefused tells of a request for SQL that the fence refused: in one of its statements,
+// or before the first one.
+func (s *Server) tellRefused(c echo.Context, statements []wire.Statement, err error) {
+	about := activity.Event{Surface: wire.SurfaceSQL, Statement: kindOf(statements[0].SQL)}
+	if st, ok := errors.AsType[*StatementError](err); ok {
+		about.Statement, about.Table = st.Operation, st.Table
+	}
+	if e, ok := activity.Refused(err, about); ok {
+		s.tell(c, e)
+	}
+}

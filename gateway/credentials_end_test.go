@@ -1,0 +1,169 @@
+//go:build unix
+
+package gateway_test
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+
+	httpapi "github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/internal/runner"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// Credentials that outlive a lease's deadline write nothing once it ran out, also where nobody has acquired since; nor does
+// anything else write under that grant then.
+func TestStaticCredentialsEndWhenTheLeaseRunsOut(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	guarded(t, pg)
+	c := start(t, config(t, pg))
+	l := c.acquire("orders/1001", "2s", "0s")
+	creds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle})
+	if err := c.put(creds, "1001/a", "held"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the lease ran out", func() bool {
+		return c.want(http.StatusOK, "GET", "/v1/resources/orders/1001", nil).Body["locked"] == false
+	})
+	var err error
+	until(t, "its credentials have ended", func() bool {
+		err = c.put(creds, "1001/a", "late")
+		return err != nil
+	})
+	if !strings.Contains(err.Error(), "StaleFencingToken") {
+		t.Errorf("a write after the lease: %v", err)
+	}
+	if a := c.want(http.StatusOK, "GET", "/v1/resources/orders/1001", nil); a.text("ended_at") == "" {
+		t.Errorf("the grant has not ended: %v", a.Body)
+	}
+	if _, err := c.connect(pg, l).Exec(t.Context(), updateOrder, "late"); err == nil || !strings.Contains(err.Error(), "ZF001") {
+		t.Errorf("a row under that grant: %v", err)
+	}
+}
+
+// A lease that is renewed keeps its static credentials, beyond the time for which it was acquired.
+func TestStaticCredentialsOfARenewedLeaseGoOn(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	c := start(t, config(t, pg))
+	l := c.acquire("orders/1001", "2s", "0s")
+	creds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle})
+	if err := c.put(creds, "1001/a", "held"); err != nil {
+		t.Fatal(err)
+	}
+	c.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle, "ttl": "1m"})
+	begun := time.Now()
+	until(t, "its first deadline is over", func() bool { return time.Since(begun) > 2500*time.Millisecond })
+	if err := c.put(creds, "1001/a", "renewed"); err != nil {
+		t.Errorf("under the renewed lease: %v", err)
+	}
+}
+
+// Refreshing credentials are bounded by the lease as it is, and reach further after a renewal.
+func TestRefreshingCredentialsAreBoundedByTheLease(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	c := start(t, config(t, pg))
+	l := c.acquire("orders/1001", "3s", "0s")
+	refresh := func() (answer, time.Time) {
+		t.Helper()
+		a := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]any{"handle": l.handle, "refreshing": true})
+		at, err := time.Parse(time.RFC3339Nano, a.text("expires_at"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a, at
+	}
+	first, end := refresh()
+	if left := time.Until(end); left > 3*time.Second {
+		t.Fatalf("they are good for %v of a lease of 3s", left)
+	}
+	if err := c.put(first, "1001/a", "first"); err != nil {
+		t.Fatal(err)
+	}
+	c.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle, "ttl": "1m"})
+	second, later := refresh()
+	if left := time.Until(later); left < 30*time.Second || left > time.Minute {
+		t.Errorf("after the renewal they are good for %v", left)
+	}
+	until(t, "the first ones have expired", func() bool { return !time.Now().Before(end) })
+	if err := c.put(first, "1001/a", "first"); err == nil || !strings.Contains(err.Error(), "ExpiredToken") {
+		t.Errorf("expired ones: %v", err)
+	}
+	if err := c.put(second, "1001/a", "second"); err != nil {
+		t.Errorf("refreshed ones: %v", err)
+	}
+	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
+	if err := c.put(second, "1001/a", "released"); err == nil || !strings.Contains(err.Error(), "StaleFencingToken") {
+		t.Errorf("after the release: %v", err)
+	}
+}
+
+// What tells a repeated request that it was carried out is not forgotten while credentials may still repeat it.
+func TestRecordsStayForAsLongAsCredentialsLast(t *testing.T) {
+	t.Parallel()
+	for keep, good := range map[time.Duration]bool{time.Hour: false, 36 * time.Hour: false, 37 * time.Hour: true, 0: true} {
+		_, err := gateway.New(gateway.Config{PostgresURL: "postgres://127.0.0.1:1/x", RedisNodes: []lock.Node{{Addr: "127.0.0.1:1"}}, SweepRecords: keep})
+		if named := err != nil && strings.Contains(err.Error(), "SweepRecords"); named == good {
+			t.Errorf("%v: %v", keep, err)
+		}
+	}
+}
+
+const sdkVariable = "FENCEGATE_TEST_SDK_UNTIL"
+
+// What the next test runs under a lease: aws-sdk-go-v2 with its default settings uploads until the given time.
+func TestTheSDKThatRefreshes(t *testing.T) {
+	text := os.Getenv(sdkVariable)
+	if text == "" {
+		return // it is not asked for by the next test
+	}
+	end, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := awsconfig.LoadDefaultConfig(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := awss3.NewFromConfig(cfg, func(o *awss3.Options) { o.UsePathStyle = true })
+	for n := 0; n < 3 || time.Now().Before(end); n++ {
+		if _, err := c.PutObject(t.Context(), &awss3.PutObjectInput{Bucket: aws.String("orders"), Key: aws.String("1001/sdk"), Body: strings.NewReader("x")}); err != nil {
+			t.Fatalf("upload %d: %v", n, err)
+		}
+	}
+	os.Exit(0) // its connections are no leak
+}
+
+// An SDK under `fencegate run` goes on for longer than its lease was acquired for, and any other process learns nothing.
+func TestAnSDKRefreshesItsCredentialsUnderRun(t *testing.T) {
+	t.Parallel()
+	c := start(t, config(t, testenv.Postgres(t)))
+	api, err := httpapi.New(httpapi.Config{URL: "http://" + c.g.Addrs().API, HTTPClient: c.http})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	const ttl = 3 * time.Second
+	result, err := runner.Run(context.WithoutCancel(t.Context()), runner.Config{
+		Client: api, Acquire: httpapi.AcquireRequest{Resource: "orders/1001", TTL: ttl},
+		Command: []string{os.Args[0], "-test.run=^TestTheSDKThatRefreshes$", "-test.count=1"},
+		Environ: append(os.Environ(), sdkVariable+"="+time.Now().Add(2*ttl).Format(time.RFC3339Nano), "AWS_ACCESS_KEY_ID=other", "AWS_SECRET_ACCESS_KEY=other"),
+		Stdout:  &out, Stderr: &out, Say: t.Logf,
+	})
+	if err != nil || result.ExitCode != 0 || result.Lost != nil {
+		t.Errorf("%+v, %v: %s", result, err, out.String())
+	}
+}

@@ -1,0 +1,83 @@
+//go:build unix
+
+package gateway_test
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// heedless goes on, whatever cancels it.
+const heedless = `DO $$ BEGIN LOOP BEGIN PERFORM pg_sleep(60); EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END $$`
+
+// running is a session that has locked a table and runs a statement for long.
+func running(t *testing.T, c *client, pg testenv.PG, sql string) (ended <-chan error) {
+	t.Helper()
+	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh;ttl=1m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), "BEGIN; LOCK TABLE orders IN SHARE ROW EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	came, done := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		_, err := conn.Exec(t.Context(), sql)
+		came <- err
+	}()
+	t.Cleanup(func() { <-done }) // before the connection is closed
+	until(t, "it runs", func() bool { return sleeping(t, pg) == 1 })
+	return came
+}
+
+func sleeping(t *testing.T, pg testenv.PG) (n int) {
+	t.Helper()
+	const sql = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'`
+	if err := pg.Pool(t).QueryRow(t.Context(), sql).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestTheStatementOfAnEndedSessionIsStopped(t *testing.T) {
+	t.Parallel()
+	revoke := func(c *client) {
+		c.want(http.StatusOK, "POST", "/v1/resources/orders/1001/revoke", map[string]string{"holder": "ops"})
+	}
+	stop := func(c *client) { go func() { _ = c.g.Stop() }() }
+	for name, tc := range map[string]struct {
+		sql, code string
+		end       func(*client)
+	}{
+		"superseded":                              {"SELECT pg_sleep(600)", "ZF001", revoke},
+		"superseded, and heeds nothing":           {heedless, "ZF001", revoke},
+		"at the drain's limit":                    {"SELECT pg_sleep(600)", "57P01", stop},
+		"at the drain's limit, and heeds nothing": {heedless, "57P01", stop},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.DrainTimeout = 100 * time.Millisecond })
+			ended := running(t, c, pg, tc.sql)
+			began := time.Now()
+			tc.end(c)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			if _, err := pg.Pool(t).Exec(ctx, "BEGIN; LOCK TABLE orders; COMMIT"); err != nil {
+				t.Errorf("its lock is held after %v: %v", time.Since(began), err)
+			}
+			if n := sleeping(t, pg); n != 0 {
+				t.Errorf("%d statements run on", n)
+			}
+			t.Logf("over after %v", time.Since(began).Round(time.Millisecond))
+			if err := <-ended; fatal(err).Code != tc.code {
+				t.Errorf("%v; want FATAL %s", err, tc.code)
+			}
+		})
+	}
+}

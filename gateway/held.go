@@ -1,0 +1,52 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/gateway/s3"
+)
+
+// held tells the S3 port which leases are held, and has the fence refuse the grants
+// of those that ran out.
+type held struct {
+	source leasing.Source
+	fence  ender
+}
+
+// ender is what it needs of the fence.
+type ender interface {
+	End(ctx context.Context, e fence.Ending) error
+}
+
+var _ s3.Leases = held{}
+
+const (
+	heldTimeout = 2 * time.Second
+	unsure      = time.Second // until the lock is asked again that did not answer, or whose leases have no end
+)
+
+// Held implements [s3.Leases]. Without the lock's word that of the fence is enough:
+// nobody acquires meanwhile. Where another has the lock, arming refuses the grant
+// before that one reads.
+func (h held) Held(ctx context.Context, resource string, token fence.Token) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, heldTimeout)
+	defer cancel()
+	state, err := h.source.Inspect(ctx, resource)
+	switch {
+	case err != nil:
+		return unsure, nil //nolint:nilerr // see above
+	case state.Locked && state.TTL < 0:
+		return unsure, nil
+	case state.Locked:
+		return max(state.TTL, time.Millisecond), nil
+	}
+	err = h.fence.End(ctx, fence.Ending{Resource: resource, Token: token})
+	if errors.Is(err, fence.ErrStale) || errors.Is(err, fence.ErrNeverIssued) {
+		err = nil // the fence refuses it as it is
+	}
+	return 0, err
+}

@@ -1,0 +1,80 @@
+//go:build unix
+
+package gateway_test
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/gateway"
+)
+
+// stopping has a gateway stop, and returns once it is not ready any more.
+func stopping(c *client) (stopped chan error) {
+	c.t.Helper()
+	stopped = make(chan error, 1)
+	go func() { stopped <- c.g.Stop() }()
+	untilAnswered(c, func(a answer) bool { return a.Status == http.StatusServiceUnavailable && a.text("part") == "gateway" })
+	return stopped
+}
+
+func TestALameDuckServesWhileItIsNotReady(t *testing.T) {
+	t.Parallel()
+	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.LameDuck = time.Hour })
+	stopped := stopping(c)
+	l := c.acquire("orders/1001", "1m", "0s")
+	if _, err := c.connect(pg, l).Exec(t.Context(), updateOrder, "by a lame duck"); err != nil {
+		t.Errorf("a new session: %v", err)
+	}
+	c.want(http.StatusOK, "GET", "/healthz", nil)
+	c.g.Abort()
+	if err := <-stopped; err != nil {
+		t.Errorf("stop: %v", err)
+	}
+}
+
+func TestTheAPIServesUntilTheLastSessionHasDrained(t *testing.T) {
+	t.Parallel()
+	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.DrainTimeout = time.Hour })
+	l := c.acquire("orders/1001", "1m", "0s")
+	other := c.acquire("orders/2", "1m", "0s")
+	conn := c.connect(pg, l)
+	if _, err := conn.Exec(t.Context(), "BEGIN; UPDATE orders SET status = 'half'"); err != nil {
+		t.Fatal(err)
+	}
+	stopped := stopping(c)
+	until(t, "the port is closed", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		_, err := c.login(ctx, pg, "")
+		return err != nil
+	})
+	c.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle})
+	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": other.handle})
+	if _, err := conn.Exec(t.Context(), "COMMIT"); err != nil {
+		t.Errorf("the transaction that was open: %v", err)
+	}
+	if err := <-stopped; err != nil {
+		t.Errorf("stop: %v", err)
+	}
+}
+
+func TestAnAbortDoesNotWaitForTransactions(t *testing.T) {
+	t.Parallel()
+	c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.DrainTimeout = time.Hour })
+	c.g.Abort() // nothing is stopping yet
+	conn := c.connect(pg, c.acquire("orders/1001", "1m", "0s"))
+	if _, err := conn.Exec(t.Context(), "BEGIN; UPDATE orders SET status = 'half'"); err != nil {
+		t.Fatal(err)
+	}
+	stopped := stopping(c)
+	c.g.Abort()
+	if _, err := conn.Exec(t.Context(), "COMMIT"); fatal(err).Code != "57P01" {
+		t.Errorf("the transaction that was open: %v; want 57P01", err)
+	}
+	if err := <-stopped; err != nil {
+		t.Errorf("stop: %v", err)
+	}
+}

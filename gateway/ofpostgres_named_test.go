@@ -1,0 +1,21 @@
+package gateway
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/gateway/api"
+)
+
+// Without a name the API says that there is no quorum of Redis nodes.
+func TestWhatPostgresGivesNoLeaseForHasItsName(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{leasing.ErrUnavailable, leasing.ErrClosed} {
+		unavailable, ok := errors.AsType[*api.UnavailableError](named(err))
+		if !ok || unavailable.Part != wire.PartPostgres || !errors.Is(unavailable, err) {
+			t.Errorf("%v: %v; want one of PostgreSQL's", err, unavailable)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/fencegate/fencegate/fence/leasing"
+)
+
+// A lease that is taken to end a grant whose holder did not release it: it ends by itself where the gateway dies.
+const (
+	endingTTL     = 10 * time.Second
+	endingTimeout = 5 * time.Second
+	endingHolder  = "retiring an unused fence"
+)
+
+// retireOften retires fences that nobody has used for long, until ctx ends. Several gateways may do so on one database.
+func (g *Gateway) retireOften(ctx context.Context) error {
+	tick := time.NewTicker(min(g.cfg.RetireAfter/4+time.Millisecond, time.Hour))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		retired, ended, err := g.retire(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			g.log.Warn("fences could not be retired; the next look goes on", "retired", retired, "error", err)
+		case retired+ended > 0:
+			g.log.Info("unused fences were retired", "retired", retired, "grants_ended", ended)
+		}
+	}
+}
+
+// retire looks at every fence once. Grants that nobody ended are ended here, where
+// nobody holds their leases; their fences retire when they have been unused as long again.
+func (g *Gateway) retire(ctx context.Context) (retired, ended int, err error) {
+	for after := ""; ; {
+		step, err := g.fence.Retire(ctx, g.cfg.RetireAfter, after)
+		retired += step.Fences
+		if err != nil {
+			return retired, ended, err
+		}
+		for _, resource := range step.Unended {
+			switch err := g.endUnused(ctx, resource); {
+			case err == nil:
+				ended++
+			case errors.Is(err, leasing.ErrHeld): // somebody uses it
+			case ctx.Err() != nil, errors.Is(err, leasing.ErrUnavailable):
+				return retired, ended, err
+			default:
+				g.log.Warn("the grant of an unused fence could not be ended; the next look tries again", "resource", resource, "error", err)
+			}
+		}
+		if after = step.Next; after == "" {
+			return retired, ended, nil
+		}
+	}
+}
+
+// endUnused ends the grant of a resource whose lease nobody holds, as its holder died or lost it: it takes the lease and
+// releases it, which ends every grant there is.
+func (g *Gateway) endUnused(ctx context.Context, resource string) error {
+	ctx, cancel := context.WithTimeout(ctx, endingTimeout)
+	defer cancel()
+	lease, err := g.source.TryAcquire(ctx, leasing.Request{Resource: resource, TTL: min(endingTTL, g.cfg.MaxTTL), Holder: endingHolder})
+	if err != nil {
+		return err
+	}
+	if err := g.source.Release(ctx, lease.Ref()); err != nil && !errors.Is(err, leasing.ErrLost) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,50 @@
+package gateway_test
+
+import (
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// Fences of leases that were released, that nobody released, and that are held: the last one stays.
+func TestUnusedFencesRetire(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	cfg := config(t, pg)
+	cfg.RetireAfter = 300 * time.Millisecond
+	c := start(t, cfg)
+	held := c.acquire("orders/held", "60s", "5s")
+	released := c.acquire("orders/released", "60s", "5s")
+	c.want(http.StatusNoContent, http.MethodPost, "/v1/leases/release", map[string]string{"handle": released.handle})
+	lost := c.acquire("orders/lost", "1s", "5s")
+	pool := pg.Pool(t)
+	left := func() (names string) {
+		if err := pool.QueryRow(t.Context(), `SELECT coalesce(string_agg(resource, ' '), '') FROM fence.resources`).Scan(&names); err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	for deadline := time.Now().Add(time.Minute); left() != "orders/held"; {
+		if time.Now().After(deadline) {
+			t.Fatalf("fences: %s", left())
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	again := c.acquire("orders/lost", "60s", "5s")
+	if again.number(t) <= lost.number(t) {
+		t.Errorf("token %s after %s", again.token, lost.token)
+	}
+	c.want(http.StatusNoContent, http.MethodPost, "/v1/leases/release", map[string]string{"handle": held.handle})
+}
+
+func (l lease) number(t *testing.T) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(l.token, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

@@ -1,0 +1,28 @@
+package gateway
+
+import (
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fencegate/fencegate/gateway/activity"
+)
+
+// seen is what people can see of what happens at a gateway: the latest events, and a
+// count of what the fence refused.
+type seen struct {
+	*activity.Feed
+
+	refusals *prometheus.CounterVec
+}
+
+func newSeen(log *slog.Logger) *seen {
+	s := &seen{refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fencegate_refusals_total",
+		Help: "Writes, and logins with a grant or lease, that the fence refused, by surface and SQLSTATE. What reaches PostgreSQL by another way is in fence.protected.",
+	}, []string{"surface", "code"})}
+	s.Feed = activity.New(activity.Config{
+		Logger: log, Refused: func(surface, code string) { s.refusals.WithLabelValues(surface, code).Inc() },
+	})
+	return s
+}

@@ -1,0 +1,154 @@
+//go:build unix
+
+package gateway_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	apiclient "github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// events are those that the gateway keeps.
+func (c *client) events() (all []wire.Event) {
+	c.t.Helper()
+	api, err := apiclient.New(apiclient.Config{URL: "http://" + c.g.Addrs().API, HTTPClient: c.http})
+	if err == nil {
+		err = api.Events(c.t.Context(), "", false, func(e wire.Event) error { all = append(all, e); return nil })
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return all
+}
+
+// refusals counts the refused writes of each surface, in the metrics, and in the events.
+func (c *client) refusals() (counted, told map[string]int) {
+	c.t.Helper()
+	counted, told = map[string]int{}, map[string]int{}
+	for _, surface := range []string{wire.SurfacePG, wire.SurfaceSQL, wire.SurfaceS3} {
+		counted[surface], _ = strconv.Atoi(c.scraped()[fmt.Sprintf(`fencegate_refusals_total{code="ZF001",surface=%q}`, surface)])
+	}
+	for _, e := range c.events() {
+		if e.Kind == wire.EventRefused {
+			told[e.Surface]++
+		}
+	}
+	return counted, told
+}
+
+// A stale writer is seen wherever it writes: each of its writes is one more.
+func TestStaleWritesAreSeenOnEachSurface(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	guarded(t, pg)
+	c := start(t, config(t, pg))
+	stale := c.acquire("orders/1001", "30s", "0s")
+	creds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": stale.handle})
+	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": stale.handle})
+	current := c.acquire("orders/1001", "30s", "20s")
+	relayed, direct := c.connect(pg, lease{}), past(t, pg, stale)
+	const present = "SELECT set_config('fence.resource', $1, false), set_config('fence.token', $2, false)"
+	if _, err := relayed.Exec(t.Context(), present, stale.resource, stale.grant); err != nil { // which the gateway does not see, and does not end
+		t.Fatal(err)
+	}
+	const times = 100
+	writes := map[string]func() error{
+		wire.SurfacePG: func() error { _, err := relayed.Exec(t.Context(), updateOrder, "stale"); return err },
+		wire.SurfaceSQL: func() error {
+			a := c.want(http.StatusPreconditionFailed, "POST", "/v1/sql", map[string]any{"statements": []any{map[string]any{"sql": updateOrder, "args": []string{"stale"}}}},
+				"Fencing-Resource", "orders/1001", "Fencing-Token", stale.grant)
+			return fmt.Errorf("%s", a.text("code"))
+		},
+		wire.SurfaceS3: func() error { return c.put(creds, "1001/invoice.txt", "stale") },
+		"past":         func() error { _, err := direct.Exec(t.Context(), updateOrder, "stale"); return err },
+	}
+	for surface, write := range writes {
+		before, toldBefore := c.refusals()
+		inTable := refusedIn(t, pg, "orders")
+		for range times {
+			if err := write(); err == nil {
+				t.Fatalf("%s: a stale write passed", surface)
+			}
+		}
+		after, toldAfter := c.refusals()
+		for _, other := range []string{wire.SurfacePG, wire.SurfaceSQL, wire.SurfaceS3} {
+			want := 0
+			if other == surface {
+				want = times
+			}
+			if got, told := after[other]-before[other], toldAfter[other]-toldBefore[other]; got != want || told != want {
+				t.Errorf("%d stale writes on %s: %s shows +%d in the metrics and +%d in the events", times, surface, other, got, told)
+			}
+		}
+		want := map[string]int{wire.SurfacePG: times, "past": times}[surface] // the others are refused before they write to the table
+		if got := refusedIn(t, pg, "orders") - inTable; got != want {
+			t.Errorf("%d stale writes on %s: fence.protected shows +%d, want +%d", times, surface, got, want)
+		}
+	}
+	for _, e := range c.events() {
+		switch {
+		case e.Kind != wire.EventRefused:
+			continue
+		case e.Code != "ZF001" || e.Resource != "orders/1001" || e.Client == "" || e.Presented.String() != stale.token || e.Recorded.String() != current.token,
+			e.Surface == wire.SurfacePG && (e.Login == "" || e.Statement != "UPDATE" || e.Table != "public.orders"),
+			e.Surface == wire.SurfaceS3 && (e.Login != creds.text("access_key_id") || e.Statement != "PutObject" || e.Table != "orders"),
+			e.Surface == wire.SurfaceSQL && e.Statement != "UPDATE":
+			t.Fatalf("%+v", e)
+		}
+	}
+}
+
+// past opens a session that knows no gateway.
+func past(t *testing.T, pg testenv.PG, l lease) *pgx.Conn {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(pg.WriterURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.RuntimeParams["options"] = fmt.Sprintf("-c fence.resource=%s -c fence.token=%s", fence.EscapeResource(l.resource), l.grant)
+	conn, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	return conn
+}
+
+func refusedIn(t *testing.T, pg testenv.PG, table string) (n int) {
+	t.Helper()
+	if err := pg.Pool(t).QueryRow(t.Context(), `SELECT refused FROM fence.protected WHERE relation = $1::text::regclass`, table).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// What becomes of leases is seen on each surface that gives them.
+func TestLeasesAreSeen(t *testing.T) {
+	t.Parallel()
+	c, pg := leasingGateway(t, nil)
+	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the lease came and went", func() bool {
+		var kinds []string
+		for _, e := range c.events() {
+			if e.Surface == wire.SurfacePG && e.Resource == "orders/1001" {
+				kinds = append(kinds, e.Kind)
+			}
+		}
+		return fmt.Sprint(kinds) == "[acquired released]"
+	})
+}

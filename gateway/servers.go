@@ -1,0 +1,359 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/gateway/witness"
+)
+
+// servers is the one mind about which server is PostgreSQL: the host of the address
+// that sessions and the gateway's own connections go to, and whether that server is
+// the one that the Redis nodes have witnessed, or a later state of it. While it is
+// not, no lease is granted.
+//
+// Of several hosts it is the one that the nodes have witnessed; where they say
+// nothing, the first that suits target_session_attrs. It stays until it fails.
+type servers struct {
+	config  *pgx.ConnConfig           // the gateway's login, with all hosts
+	hosts   []pgwire.Upstream         // one way to each
+	grace   time.Duration             // for the others, once one that will do has answered
+	witness witnessing                // nil: leases come from elsewhere, and nobody remembers
+	part    string                    // that remembers
+	source  string                    // of the leases, as the database records it; "": one that it does not know
+	pool    *pgxpool.Pool             // of the gateway's login
+	reads   atomic.Pointer[s3.Server] // remembers what it has read of one PostgreSQL; nil: nobody does
+	moved   func(pgwire.Upstream)     // hears of each new home, in order; nil: nobody does
+
+	choosing, settling singleflight.Group
+
+	mu       sync.Mutex
+	home     pgwire.Upstream // the chosen one; its Server is "" while that is not known
+	looked   time.Time       // when home was last seen to serve; zero: choose anew
+	left     chan struct{}   // closed when home changes
+	accepted *witness.Seen   // what is known of home; nil: in doubt
+	raised   bool            // a fence, since the last beat
+	claimed  bool            // the database knows our source
+	doubts   int             // counts how often it was in doubt
+}
+
+const (
+	// foundFor is how long a look at home counts: many sessions may begin at a time.
+	foundFor = time.Second
+	// chooseTimeout bounds a choice among the hosts.
+	chooseTimeout = 10 * time.Second
+	// graceForOthers is short: a machine that is gone answers nothing at all, and logins
+	// wait for this.
+	graceForOthers = 250 * time.Millisecond
+	// graceForWitnessed is for the one that the nodes have witnessed, once another has answered.
+	graceForWitnessed = 2 * time.Second
+)
+
+func newServers(config *pgx.ConnConfig) *servers {
+	s := &servers{config: config, hosts: upstreams(&config.Config), grace: graceForOthers, left: make(chan struct{})}
+	s.home = s.hosts[0]
+	return s
+}
+
+// tell has f called with each new home, in order. It may call nothing of servers.
+func (s *servers) tell(f func(pgwire.Upstream)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.moved = f
+}
+
+// suitable is where sessions go, for the PostgreSQL port.
+func (s *servers) suitable(ctx context.Context) ([]pgwire.Upstream, error) {
+	home, err := s.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return []pgwire.Upstream{home}, nil
+}
+
+// current is home. Where there is a choice, it has served within foundFor.
+func (s *servers) current(ctx context.Context) (pgwire.Upstream, error) {
+	s.mu.Lock()
+	home, known := s.home, len(s.hosts) == 1 && s.config.ValidateConnect == nil || time.Since(s.looked) < foundFor
+	s.mu.Unlock()
+	if known {
+		return home, nil
+	}
+	chosen := s.choosing.DoChan("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), chooseTimeout)
+		defer cancel()
+		return nil, s.choose(ctx)
+	})
+	select {
+	case c := <-chosen:
+		if c.Err != nil {
+			return pgwire.Upstream{}, c.Err
+		}
+	case <-ctx.Done():
+		return pgwire.Upstream{}, ctx.Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.home, nil
+}
+
+// choose sees whether home still serves, and else asks all hosts.
+func (s *servers) choose(ctx context.Context) error {
+	if s.serves(ctx) {
+		return nil
+	}
+	fit, accepted, err := s.askAll(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	chosen := fit[0]
+	for _, a := range fit { // in doubt: the one that home was
+		if accepted == nil && a.seen.Identity != "" && a.seen.Identity == s.home.Server {
+			chosen = a
+			break
+		}
+	}
+	s.looked = time.Now()
+	s.take(chosen.way, chosen.seen.Identity, accepted)
+	return nil
+}
+
+// serves reports whether home is still the one that was chosen, as far as a connection to
+// it tells. In doubt it is not: another host may be the one that the nodes know.
+func (s *servers) serves(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	s.mu.Lock()
+	home, accepted, chosen := s.home, s.accepted, !s.looked.IsZero()
+	s.mu.Unlock()
+	if !chosen || s.witness != nil && accepted == nil {
+		return false
+	}
+	a := s.ask(ctx, home)
+	defer a.close(ctx)
+	full, ok := errors.AsType[*pgconn.PgError](a.err)
+	switch {
+	case ok && full.Code == "53300": // too many connections: it answers
+	case a.err != nil, accepted != nil && !sameAs(accepted, a.seen):
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.home == home {
+		s.looked = time.Now()
+	}
+	return true
+}
+
+// take needs s.mu. accepted is nil in doubt.
+func (s *servers) take(home pgwire.Upstream, server string, accepted *witness.Seen) {
+	home.Server = server
+	if accepted == nil && s.witness != nil {
+		s.doubts++
+	}
+	s.accepted = accepted
+	if home.Addr == s.home.Addr && home.Server == s.home.Server {
+		return
+	}
+	another := home.Addr != s.home.Addr || s.home.Server != "" && home.Server != ""
+	s.home = home
+	if another {
+		close(s.left)
+		s.left = make(chan struct{})
+	}
+	if s.moved != nil {
+		s.moved(home)
+	}
+}
+
+// doubt needs s.mu. Until the nodes have been asked again, nobody knows which server this is.
+func (s *servers) doubt() {
+	s.accepted = nil
+	s.doubts++
+	s.looked = time.Time{}
+	if len(s.hosts) == 1 {
+		s.home.Server = ""
+	}
+}
+
+// here is ctx until home is another one.
+func (s *servers) here(ctx context.Context) (context.Context, context.CancelFunc) {
+	s.mu.Lock()
+	left := s.left
+	s.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-left:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// pin has a connection that is about to be made go to home.
+func (s *servers) pin(ctx context.Context, config *pgx.ConnConfig) error {
+	if len(s.hosts) == 1 {
+		return nil
+	}
+	home, err := s.current(ctx)
+	if err != nil {
+		return err
+	}
+	pinned(&config.Config, home.Addr)
+	return nil
+}
+
+// pinned leaves of an address's ways those to one host, and all of them where none of them
+// leads there: a pooler in between, say.
+func pinned(config *pgconn.Config, addr string) {
+	ways := slices.DeleteFunc(waysOf(config), func(f *pgconn.FallbackConfig) bool {
+		_, to := pgconn.NetworkAddress(f.Host, f.Port)
+		return to != addr
+	})
+	if len(ways) > 0 {
+		config.Host, config.Port, config.TLSConfig, config.Fallbacks = ways[0].Host, ways[0].Port, ways[0].TLSConfig, ways[1:]
+	}
+}
+
+// answer is what a host says. conn is nil where it could not be reached.
+type answer struct {
+	host int
+	way  pgwire.Upstream
+	conn *pgx.Conn
+	seen witness.Seen
+	err  error // why it will not do
+}
+
+func (a answer) close(ctx context.Context) {
+	if a.conn != nil {
+		_ = a.conn.Close(ctx)
+	}
+}
+
+func notPreferred(err error) bool {
+	_, is := errors.AsType[*pgconn.NotPreferredError](err)
+	return is
+}
+
+// ask logs in as the gateway.
+func (s *servers) ask(ctx context.Context, way pgwire.Upstream) answer {
+	a := answer{way: way}
+	config := s.config.Copy()
+	pinned(&config.Config, way.Addr)
+	check := config.ValidateConnect
+	config.ValidateConnect = nil // its answer is wanted here, whatever it is
+	if a.conn, a.err = pgx.ConnectConfig(ctx, config); a.err == nil && check != nil {
+		a.err = check(ctx, a.conn.PgConn())
+	}
+	if a.err == nil && s.witness != nil {
+		a.seen, _ = identityOf(ctx, a.conn) // an error leaves it unknown
+	}
+	return a
+}
+
+// askAll asks all hosts at once. It returns those that suit, the best one first: the one that
+// the nodes accept, which is waited for. The error says why none does.
+func (s *servers) askAll(ctx context.Context) (fit []answer, accepted *witness.Seen, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	said := make(chan answer, len(s.hosts))
+	for i, way := range s.hosts {
+		go func() {
+			a := s.ask(ctx, way)
+			a.host = i
+			said <- a
+		}()
+	}
+	waiting := len(s.hosts)
+	defer func() {
+		cancel()
+		for ; waiting > 0; waiting-- {
+			(<-said).close(context.WithoutCancel(ctx))
+		}
+	}()
+	var errs []error
+	var late <-chan time.Time
+	for ; waiting > 0 && accepted == nil; waiting-- {
+		var a answer
+		select {
+		case a = <-said:
+		case <-late:
+			return ranked(fit, nil), nil, nil
+		}
+		if a.err != nil && !notPreferred(a.err) {
+			a.close(ctx)
+			errs = append(errs, fmt.Errorf("%s: %w", a.way.Addr, a.err))
+			continue
+		}
+		accepted = s.accepts(ctx, &a)
+		a.close(ctx)
+		fit = append(fit, a)
+		if late == nil {
+			late = time.After(s.patience())
+		}
+	}
+	if len(fit) == 0 {
+		return nil, nil, &noHostError{errors.Join(errs...)}
+	}
+	return ranked(fit, accepted), accepted, nil
+}
+
+// noHostError: none of the hosts can be reached, or is as it should be.
+type noHostError struct{ why error }
+
+func (e *noHostError) Error() string {
+	return "no host is as target_session_attrs asks: " + e.why.Error()
+}
+func (e *noHostError) Unwrap() error { return e.why }
+
+func ranked(fit []answer, accepted *witness.Seen) []answer {
+	rank := func(a answer) int {
+		switch {
+		case accepted != nil && a.seen.Identity == accepted.Identity:
+			return 0
+		case a.err == nil:
+			return 1
+		}
+		return 2
+	}
+	slices.SortFunc(fit, func(a, b answer) int { return cmp.Or(rank(a)-rank(b), a.host-b.host) })
+	return fit
+}
+
+// patience is the time for the others, once one that will do has answered.
+func (s *servers) patience() time.Duration {
+	if s.witness == nil {
+		return s.grace
+	}
+	return graceForWitnessed
+}
+
+// accepts reports what the nodes have accepted of a host; nil: they have not.
+func (s *servers) accepts(ctx context.Context, a *answer) *witness.Seen {
+	if s.witness == nil || a.err != nil {
+		return nil
+	}
+	if err := s.witness.Look(ctx, func(ctx context.Context) (seen witness.Seen, err error) {
+		a.seen, err = s.identify(ctx, a.conn)
+		return a.seen, err
+	}); err != nil {
+		return nil
+	}
+	return &a.seen
+}
