@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/client/wire"
 )
 
 func newBuckets(e env) *cobra.Command {
@@ -20,7 +21,8 @@ func newBuckets(e env) *cobra.Command {
 
 Rules are bucket, prefix:N, key, one of them behind monotone:, monotone, and none. A rule changes
 only while nothing lies below it. What is kept is none, a number of versions, a duration such as
-30d, or all. CORS rules and tags are set by S3's own calls (put-bucket-cors). See docs/s3.md.`,
+30d, or all. With --write-once an object can't change for a while after it was written; that becomes
+shorter only while the bucket holds none. CORS rules and tags are set by S3's own calls (put-bucket-cors). See docs/s3.md.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -72,19 +74,21 @@ func newBucketsShow(e env) *cobra.Command {
 }
 
 func newBucketsSet(e env) *cobra.Command {
-	var rule, keep string
+	var want wire.BucketRequest
 	cmd := &cobra.Command{
-		Use: "set BUCKET", Short: "Make a bucket with a rule, or change its rule or what it keeps",
-		Example: `  fencegate buckets set orders --rule prefix:1 --keep 30d`,
-		Args:    cobra.ExactArgs(1),
+		Use: "set BUCKET", Short: "Make a bucket with a rule, or change what holds in it",
+		Example: `  fencegate buckets set orders --rule prefix:1 --keep 30d
+  fencegate buckets set archive --rule key --write-once 90d`,
+		Args: cobra.ExactArgs(1),
 	}
-	cmd.Flags().StringVar(&rule, "rule", "", "which resource a write of a key needs; makes the bucket where it is missing")
-	cmd.Flags().StringVar(&keep, "keep", "", "what becomes of versions that are no longer current")
+	cmd.Flags().StringVar(&want.Rule, "rule", "", "which resource a write of a key needs; makes the bucket where it is missing")
+	cmd.Flags().StringVar(&want.Keep, "keep", "", "what becomes of versions that are no longer current")
+	cmd.Flags().StringVar(&want.WriteOnce, "write-once", "", "for how long an object can be neither overwritten nor deleted, from its writing on; none")
 	return bucketCall(e, cmd, func(ctx context.Context, c *client.Client, args []string) (json.RawMessage, error) {
-		if rule == "" && keep == "" {
-			return nil, usage(fmt.Errorf("nothing to set: name --rule or --keep"))
+		if want == (wire.BucketRequest{}) {
+			return nil, usage(fmt.Errorf("nothing to set: name --rule, --keep or --write-once"))
 		}
-		return c.SetBucket(ctx, args[0], rule, keep)
+		return c.SetBucket(ctx, args[0], want)
 	})
 }
 

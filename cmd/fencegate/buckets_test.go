@@ -37,6 +37,7 @@ func TestBucketsAreManagedByTheCommandLine(t *testing.T) {
 		{"show orders", "GET /v1/buckets/orders "},
 		{"set orders --rule prefix:1 --keep 30d", `PUT /v1/buckets/orders {"keep":"30d","rule":"prefix:1"}`},
 		{"set orders --keep all", `PUT /v1/buckets/orders {"keep":"all"}`},
+		{"set orders --write-once 90d", `PUT /v1/buckets/orders {"write_once":"90d"}`},
 		{"rule orders a/?b none", `PUT /v1/buckets/orders/rules {"prefix":"a/?b","rule":"none"}`},
 		{"drop-rule orders a/?b", "DELETE /v1/buckets/orders/rules?prefix=a%2F%3Fb "},
 	} {

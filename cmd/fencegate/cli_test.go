@@ -49,6 +49,10 @@ func TestMalformedInputIsAUsageErrorOfOneLineAndAHint(t *testing.T) {
 		"protect with both":      {"protect", "orders", "--resource", "a", "--under", "a/"},
 		"serve without database": {"serve"},
 		"serve without Redis":    {"serve", "--postgres-url", "postgres://x"},
+		"serve from elsewhere":   {"serve", "--postgres-url", "postgres://x", "--lock", "etcd"},
+		"serve from both":        {"serve", "--postgres-url", "postgres://x", "--lock", "postgres", "--redis", "a:1"},
+		"serve without a key":    {"serve", "--postgres-url", "postgres://x", "--lock", "postgres"},
+		"dev from elsewhere":     {"dev", "--ephemeral", "--lock", "etcd"},
 		"serve without key":      {"serve", "--postgres-url", "postgres://x", "--redis", "a:1"},
 		"dev's command":          {"dev", "true"},
 	} {
@@ -159,6 +163,9 @@ func TestAnAddressThatIsWrongIsRefusedWithoutItsPassword(t *testing.T) {
 		{"objects", "ls", "orders", "--postgres-url", spaced},
 		{"serve", "--redis", "127.0.0.1:1", "--master-key-file", key, "--postgres-url", spaced},
 		{"nodes", "status", "--redis", "redis://:geheim@127.0.0.1:1"},
+		{"nodes", "status", "--redis", "rediss://lockers:geheim@127.0.0.1:1"},
+		{"nodes", "status", "--redis", "rediss://lockers@127.0.0.1:1/geheim"},
+		{"nodes", "status", "--redis", "http://geheim@127.0.0.1:1"},
 		{"nodes", "status", "--redis", "127.0.0.1:1,user:geheim@127.0.0.1:1"},
 		{"doctor", "--redis", ":geheim@127.0.0.1:1"},
 		{"serve", "--redis", "redis://:geheim@127.0.0.1:1", "--master-key-file", key, "--postgres-url", "postgres://a@127.0.0.1:1/b"},
@@ -173,8 +180,10 @@ func TestAnAddressThatIsWrongIsRefusedWithoutItsPassword(t *testing.T) {
 	if code, stdout, stderr := cli(t, nil, "doctor", "--gateway", "http://127.0.0.1:1/?token=geheim"); code != exitFailed || strings.Contains(stdout+stderr, "geheim") {
 		t.Errorf("doctor: %d\n%s%s", code, stdout, stderr)
 	}
-	if err := checkNodes([]string{"r1:6379", "[::1]:6379", "/run/redis.sock", "primary@s1:26379+s2:26379"}); err != nil {
-		t.Errorf("good addresses: %v", err)
+	for _, text := range []string{"r1:6379", "[::1]:6379", "/run/redis.sock", "primary@s1:26379+s2:26379", "redis://r1:6379", "rediss://lockers@[::1]:6379"} {
+		if _, err := parseNode(text); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }
 

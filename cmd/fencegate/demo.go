@@ -29,7 +29,7 @@ const (
 func newDemo(e env) *cobra.Command {
 	var g gatewayFlags
 	var watch bool
-	var adminURL string
+	var adminURL, lock string
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Watch a paused writer being refused by the storage, on real processes",
@@ -59,7 +59,11 @@ fencegate-demo, and the schema fencegate_demo, which it removes.`,
 			}
 			screen.Start("fencegate demo: a paused writer meets the fence")
 			if !cmd.Flags().Changed("gateway") {
-				return demoAlone(ctx, cmd, cfg)
+				postgres, err := fromPostgres(lock)
+				if err != nil {
+					return err
+				}
+				return demoAlone(ctx, cmd, cfg, postgres)
 			}
 			if adminURL == "" {
 				return usage(errors.New("--gateway needs --postgres-url: its database, as a login that may create a schema"))
@@ -71,6 +75,7 @@ fencegate-demo, and the schema fencegate_demo, which it removes.`,
 	g.register(cmd)
 	markTypedOnly(cmd, "gateway") // a variable that names a gateway must not make the demo work in it
 	cmd.Flags().BoolVar(&watch, "watch", false, "slow down and explain")
+	cmd.Flags().StringVar(&lock, "lock", lockRedis, "without --gateway: "+lockUsage)
 	cmd.Flags().StringVar(&adminURL, "postgres-url", "", "with --gateway: its database (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
 	return cmd
 }

@@ -14,16 +14,20 @@ import (
 )
 
 // demoAlone runs the demo on a stack of its own.
-func demoAlone(ctx context.Context, cmd *cobra.Command, cfg demo.Config) (err error) {
+func demoAlone(ctx context.Context, cmd *cobra.Command, cfg demo.Config, postgres bool) (err error) {
 	stack, err := devstack.Start(ctx, devstack.Config{
-		Ephemeral: true,
-		Progress:  func(line string) { cfg.Screen.Step("set-up", line) },
+		Ephemeral: true, PostgresLeases: postgres,
+		Progress: func(line string) { cfg.Screen.Step("set-up", line) },
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stack.Stop()) }()
-	cfg.Screen.Step("set-up", "ready: "+stack.PostgreSQL()+", 3 Redis nodes, gateway")
+	leases := "3 Redis nodes"
+	if postgres {
+		leases = "no Redis"
+	}
+	cfg.Screen.Step("set-up", "ready: "+stack.PostgreSQL()+", "+leases+", gateway")
 	if cfg.Client, err = client.New(client.Config{URL: stack.GatewayURL()}); err != nil {
 		return err
 	}

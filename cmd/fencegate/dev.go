@@ -22,11 +22,13 @@ import (
 func newDev(e env) *cobra.Command {
 	var cfg devstack.Config
 	var buckets []string
+	var lock string
 	cmd := &cobra.Command{
 		Use:   "dev [flags] [-- COMMAND [ARG…]]",
 		Short: "Run everything in one process, with no set-up",
 		Long: `Run everything in one process: three embedded Redis nodes, a private PostgreSQL, a folder
-for blobs, and the gateway, all on loopback. State survives restarts; Ctrl-C stops everything.
+for blobs, and the gateway, all on loopback. With --lock postgres there is no Redis. State
+survives restarts; Ctrl-C stops everything.
 
 PostgreSQL comes from --postgres-url, else from the binaries on this machine, else it is
 downloaded once. Not for production: see "fencegate serve".
@@ -45,6 +47,9 @@ PGDATABASE in its environment.`,
 			if len(args) > 0 && cmd.ArgsLenAtDash() != 0 {
 				return usage(fmt.Errorf("unexpected argument %q; a command comes after --", args[0]))
 			}
+			if cfg.PostgresLeases, err = fromPostgres(lock); err != nil {
+				return err
+			}
 			return dev(cmd, cfg, args)
 		},
 	}
@@ -53,6 +58,7 @@ PGDATABASE in its environment.`,
 	f.BoolVar(&cfg.Ephemeral, "ephemeral", false, "keep nothing: use a temporary folder and remove it at the end")
 	f.StringVar(&cfg.PostgresURL, "postgres-url", "", "a PostgreSQL to use instead of a private one, as superuser (better in FENCEGATE_POSTGRES_URL)")
 	f.StringVar(&cfg.Repository, "postgres-repository", "", "where to download PostgreSQL from when the machine has none (default: Maven Central)")
+	f.StringVar(&lock, "lock", lockRedis, lockUsage)
 	f.StringVar(&cfg.APIListen, "api-listen", "127.0.0.1:7070", "address of the HTTP API")
 	f.StringVar(&cfg.PGListen, "pg-listen", "127.0.0.1:7432", "address of the PostgreSQL port")
 	f.StringVar(&cfg.S3Listen, "s3-listen", "127.0.0.1:7480", "address of the S3 port")

@@ -9,40 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fencegate/fencegate/internal/doctor"
-	"github.com/fencegate/fencegate/lock"
 )
-
-// redisFlags are the flags of commands that talk to the Redis nodes.
-type redisFlags struct {
-	addrs        []string
-	user         string
-	passwordFile string
-}
-
-func (r *redisFlags) register(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringSliceVar(&r.addrs, "redis", nil, "addresses of the independent Redis nodes, 1, 3 or 5 of them, "+nodeForms)
-	f.StringVar(&r.user, "redis-user", "", "user name on the Redis nodes")
-	f.StringVar(&r.passwordFile, "redis-password-file", "", "file with the Redis nodes' password (or the password itself in FENCEGATE_REDIS_PASSWORD)")
-}
-
-func (r *redisFlags) nodes(e env) ([]lock.Node, error) {
-	password, _ := e.lookup(envPrefix + "REDIS_PASSWORD")
-	if r.passwordFile != "" {
-		var err error
-		if password, err = readSecret("--redis-password-file", r.passwordFile); err != nil {
-			return nil, err
-		}
-	}
-	if err := checkNodes(r.addrs); err != nil {
-		return nil, err
-	}
-	nodes := make([]lock.Node, len(r.addrs))
-	for i, addr := range r.addrs {
-		nodes[i] = nodeAt(addr, r.user, password)
-	}
-	return nodes, nil
-}
 
 type silent struct{}
 
@@ -91,7 +58,7 @@ The exit code is 1 where something is FAIL.`,
 			return nil
 		},
 	}
-	nodes.register(cmd)
+	nodes.register(cmd.Flags(), "")
 	f := cmd.Flags()
 	f.StringVar(&cfg.PostgresURL, "postgres-url", "", "the guarded database, as the gateway's login or the one that migrates (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
 	f.StringVar(&cfg.GatewayURL, "gateway", "", "base URL of a gateway's HTTP API")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -27,30 +26,6 @@ be reached, with the same --redis (or FENCEGATE_REDIS) as the gateways.`,
 	return cmd
 }
 
-const nodeForms = "host:port each; NAME@host:port+host:port for the primary that Sentinels at these addresses call NAME"
-
-// checkNodes refuses what is no address of a node, such as a URL: it may hold a
-// password, which would be taken for a name, and shown.
-func checkNodes(addrs []string) error {
-	for i, addr := range addrs {
-		name, _, named := strings.Cut(addr, "@")
-		if strings.Contains(addr, "://") || named && (name == "" || strings.ContainsAny(name, ":/")) {
-			return withHint(fmt.Errorf("--redis: address %d is neither host:port nor NAME@host:port+host:port", i+1), exitUsage,
-				"without a scheme and a password: that comes by --redis-password-file or FENCEGATE_REDIS_PASSWORD")
-		}
-	}
-	return nil
-}
-
-// nodeAt reads what a flag says of a node.
-func nodeAt(text, user, password string) lock.Node {
-	n := lock.Node{Addr: text, Username: user, Password: password}
-	if name, sentinels, ok := strings.Cut(text, "@"); ok {
-		n.Addr, n.MasterName, n.Sentinels = "", name, strings.Split(sentinels, "+")
-	}
-	return n
-}
-
 // group are the flags that say which nodes.
 type group struct {
 	redis  redisFlags
@@ -58,7 +33,7 @@ type group struct {
 }
 
 func (g *group) register(cmd *cobra.Command) {
-	g.redis.register(cmd)
+	g.redis.register(cmd.Flags(), "")
 	cmd.Flags().StringVar(&g.prefix, "key-prefix", lock.DefaultKeyPrefix, "start of the names of all keys")
 }
 

@@ -26,4 +26,4 @@ func newDev(env) *cobra.Command {
 }
 
 // demoAlone has no stack to run on; demo --gateway needs none.
-func demoAlone(context.Context, *cobra.Command, demo.Config) error { return errNoEmbedded }
+func demoAlone(context.Context, *cobra.Command, demo.Config, bool) error { return errNoEmbedded }

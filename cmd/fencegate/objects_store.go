@@ -93,6 +93,9 @@ swept while it is under way is refused at its end.`,
   fencegate objects sweep --unknown --rate 100`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.RecordAge < leastRecordAge {
+				return usage(fmt.Errorf("--record-age must be %v or more: a request may be repeated for so long", leastRecordAge))
+			}
 			if o.Rate < 0 || min(o.PendingAge, o.SupersededAge, o.UnknownAge) <= 0 {
 				return usage(errors.New("--rate must not be negative, and ages must be more than 0"))
 			}
@@ -118,9 +121,14 @@ swept while it is under way is refused at its end.`,
 	f.BoolVar(&o.Store, "unknown", false, "look through the whole store, too, for blobs that the database does not know: they get their grace from now on")
 	f.DurationVar(&o.PendingAge, "pending-age", 24*time.Hour, "of uploads that were begun and never completed")
 	f.DurationVar(&o.SupersededAge, "superseded-age", 24*time.Hour, "of versions that are no longer current: readers, replicas and restored backups may need them")
+	f.DurationVar(&o.RecordAge, "record-age", maintenance.DefaultRecordAge, "of records of writes whose bytes are gone")
 	f.DurationVar(&o.UnknownAge, "unknown-age", 24*time.Hour, "of blobs that the database does not know")
 	return cmd
 }
+
+// leastRecordAge is how long credentials last by default, an upload takes, and a
+// signature's time may differ. A gateway knows its own.
+const leastRecordAge = 24*time.Hour + 12*time.Hour + 15*time.Minute
 
 func printSwept(w io.Writer, swept maintenance.Swept, dry, asJSON bool) error {
 	if asJSON {
@@ -133,7 +141,7 @@ func printSwept(w io.Writer, swept maintenance.Swept, dry, asJSON bool) error {
 	if dry {
 		did = "would have "
 	}
-	_, err := fmt.Fprintf(w, "%sadopted %d unknown blobs, let %d old versions go, forgot %d records of deletions, condemned %d blobs, deleted the bytes of %d\n",
+	_, err := fmt.Fprintf(w, "%sadopted %d unknown blobs, let %d old versions go, forgot %d records of writes, condemned %d blobs, deleted the bytes of %d\n",
 		did, swept.Adopted, swept.Pruned, swept.Forgotten, swept.Condemned, swept.Deleted)
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
@@ -42,7 +43,7 @@ func TestBlobsAreSweptAndVerifiedFromTheCommandLine(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"sweep", "--dry-run", "--superseded-age", "1us"}, exitOK, "would have adopted 0 unknown blobs, let 0 old versions go, forgot 0 records of deletions, condemned 1 blobs"},
+		{[]string{"sweep", "--dry-run", "--superseded-age", "1us"}, exitOK, "would have adopted 0 unknown blobs, let 0 old versions go, forgot 0 records of writes, condemned 1 blobs"},
 		{[]string{"sweep"}, exitOK, "condemned 0 blobs, deleted the bytes of 0"},
 		{[]string{"sweep", "--superseded-age", "1us", "--rate", "50", "--unknown", "--json"}, exitOK, `"deleted": 1`},
 		{[]string{"verify"}, exitOK, "verified 2 versions, 0 MiB, 0 wrong"},
@@ -167,7 +168,7 @@ func TestObjectsAreCopiedAndReadFromTheCommandLine(t *testing.T) {
 
 	// With what fencegate run provides; then it is stale.
 	held := s.acquire(t)
-	creds, err := s.client(t).Credentials(t.Context(), held.Handle)
+	creds, err := s.client(t).Credentials(t.Context(), wire.CredentialsRequest{Handle: held.Handle})
 	if err != nil {
 		t.Fatal(err)
 	}

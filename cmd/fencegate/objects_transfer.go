@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence/s3fence"
 	"github.com/fencegate/fencegate/internal/transfer"
 )
 
@@ -39,18 +40,14 @@ func (a *s3Access) with(ctx context.Context, e env, f func(context.Context, *tra
 	if a.resource != "" {
 		return a.underLease(ctx, e, f)
 	}
-	get := func(name string) string { value, _ := e.lookup(name); return value }
-	endpoint, access, secret := get("AWS_ENDPOINT_URL_S3"), get("AWS_ACCESS_KEY_ID"), get("AWS_SECRET_ACCESS_KEY")
-	if endpoint == "" || access == "" || secret == "" {
+	cfg := s3fence.FromEnv(e.lookup)
+	if cfg.Endpoint == "" || cfg.Credentials == nil && (cfg.AccessKeyID == "" || cfg.SecretAccessKey == "") {
 		return usage(errors.New(s3Variables + " are missing: run it under fencegate run, or name a --resource"))
 	}
-	region := get("AWS_REGION")
-	if region == "" {
-		region = "us-east-1"
+	if cfg.Region == "" {
+		cfg.Region = "us-east-1"
 	}
-	return f(ctx, transfer.New(transfer.Config{
-		Endpoint: endpoint, Region: region, Credentials: credentials.NewStaticCredentialsProvider(access, secret, get("AWS_SESSION_TOKEN")),
-	}))
+	return f(ctx, transfer.New(transfer.Config{Endpoint: cfg.Endpoint, Region: cfg.Region, Credentials: cfg.Provider()}))
 }
 
 func (a *s3Access) underLease(ctx context.Context, e env, f func(context.Context, *transfer.Client) error) error {
@@ -76,7 +73,7 @@ func (a *s3Access) underLease(ctx context.Context, e env, f func(context.Context
 		defer cancel()
 		_ = c.Release(ctx, lease.Handle) // it ends by itself otherwise
 	}()
-	creds, err := c.Credentials(ctx, lease.Handle)
+	creds, err := c.Credentials(ctx, wire.CredentialsRequest{Handle: lease.Handle})
 	if err != nil {
 		return err
 	}

@@ -18,8 +18,10 @@ import (
 func newRun(e env) *cobra.Command {
 	var g gatewayFlags
 	var o struct {
-		resource, holder, onLost string
-		ttl, wait                time.Duration
+		resource, holder, onLost, kind string
+		ttl, wait                      time.Duration
+		access                         runner.S3Access
+		pgURLs                         []string
 	}
 	cmd := &cobra.Command{
 		Use:   "run --resource RESOURCE [flags] -- COMMAND [ARG…]",
@@ -27,9 +29,20 @@ func newRun(e env) *cobra.Command {
 		Long: `Run a command under a lease. The command finds in its environment
 
   FENCE_RESOURCE, FENCE_TOKEN                   the grant, for any client
+  FENCE_NONCE                                   a nonce of this run, for fence.lease=…;once=$FENCE_NONCE
   PGHOST, PGPORT, PGOPTIONS                     psql and every libpq driver write through the gateway
-  AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,     the S3 tools and SDKs upload through the gateway
-  AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL_S3
+  JDBC_URL                                      the same for JDBC, which reads none of these
+  AWS_CONTAINER_CREDENTIALS_FULL_URI,           the S3 tools and SDKs upload through the gateway,
+  AWS_CONTAINER_AUTHORIZATION_TOKEN,            with credentials that they refresh as the lease
+  AWS_REGION, AWS_ENDPOINT_URL_S3               is renewed
+
+Drivers that ignore PGOPTIONS (asyncpg, pgx before 5.7.5) take it from a URL: with
+--pg-url-env DATABASE_URL that variable leads through the gateway too, with the grant in it.
+docs/frameworks.md lists drivers and versions.
+
+With --s3-credentials=static it finds AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
+AWS_SESSION_TOKEN instead, for tools that read these only (curl, s3cmd). They write while the
+lease is held. --s3-own-keys and --s3-read-only limit what the credentials are good for.
 
 The lease is renewed while the command runs. When it cannot be renewed, the command is ended
 (TERM, then KILL) before the lease can be another's; --on-lost=warn only warns. That holds
@@ -50,6 +63,9 @@ not started.`,
 			if err != nil {
 				return usage(err)
 			}
+			if o.access.Kind, err = runner.ParseKind(o.kind); err != nil {
+				return usage(err)
+			}
 			c, err := g.client(e)
 			if err != nil {
 				return err
@@ -68,6 +84,8 @@ not started.`,
 				Command: args,
 				Environ: os.Environ(),
 				OnLost:  onLost,
+				S3:      o.access,
+				PGURLs:  o.pgURLs,
 				Signals: signals,
 				Stdin:   cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
 				Say: func(format string, a ...any) {
@@ -96,6 +114,10 @@ not started.`,
 	f.DurationVar(&o.wait, "wait", 0, "how long to wait while another holds the resource")
 	f.StringVar(&o.holder, "holder", fmt.Sprintf("%s/%d", host, os.Getpid()), "name shown to people who inspect the resource")
 	f.StringVar(&o.onLost, "on-lost", "kill", "what to do when the lease is lost: kill or warn")
+	f.StringArrayVar(&o.pgURLs, "pg-url-env", nil, "`NAME` of a variable with the database's URL, such as DATABASE_URL; may be repeated")
+	f.StringVar(&o.kind, "s3-credentials", "refreshing", "S3 credentials of the command: refreshing or static")
+	f.BoolVar(&o.access.OwnKeys, "s3-own-keys", false, "they read only keys of the resource")
+	f.BoolVar(&o.access.ReadOnly, "s3-read-only", false, "they write nothing")
 	return cmd
 }
 

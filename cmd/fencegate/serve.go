@@ -1,34 +1,56 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
+	"os"
+	"os/signal"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/internal/terminal"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/migrate"
 )
 
+// What --lock may be.
+const (
+	lockRedis    = "redis"
+	lockPostgres = "postgres"
+)
+
+const lockUsage = "where leases come from: redis (embedded nodes), or postgres, without any Redis"
+
+// fromPostgres reads --lock of dev and demo.
+func fromPostgres(lock string) (bool, error) {
+	if lock != lockRedis && lock != lockPostgres {
+		return false, usage(fmt.Errorf("--lock %q: it must be redis or postgres", lock))
+	}
+	return lock == lockPostgres, nil
+}
+
 // serveFlags has what a flag says in other words than the gateway's configuration; the
 // other flags write to cfg.
 type serveFlags struct {
-	cfg                          gateway.Config
-	redis                        []string
-	redisUser, redisPasswordFile string
-	pgPolicies, pgLeases         []string
-	s3Listen                     string
-	masterKeyFile, tokenFile     string
-	s3SecretKeyFile              string
-	buckets                      []string
-	logFormat                    string
+	cfg                      gateway.Config
+	lock                     string
+	redis                    redisFlags
+	pgPolicies, pgLeases     []string
+	pgProxies                []string
+	s3Listen                 string
+	masterKeyFile, tokenFile string
+	s3SecretKeyFile          string
+	buckets                  []string
+	logFormat                string
 }
 
 func newServe(e env) *cobra.Command {
@@ -37,13 +59,15 @@ func newServe(e env) *cobra.Command {
 		Use:   "serve",
 		Short: "Run a gateway in front of your PostgreSQL, Redis nodes and blobs",
 		Long: `Run a gateway in front of your PostgreSQL, Redis nodes and blobs. It keeps no state of its
-own: run as many as you like behind any balancer, with the same master key.
+own: run as many as you like behind any balancer, with the same master key. Leases come from
+Redis nodes, or, with --lock postgres, from the same PostgreSQL: then there is no Redis.
 
 Passwords belong into the environment or into files, not on the command line: every flag has
 a variable (--postgres-url is FENCEGATE_POSTGRES_URL), and secrets are read from files.`,
 		Example: `  export FENCEGATE_POSTGRES_URL=postgres://fencegate_gateway:…@db/app
   fencegate serve --redis r1:6379,r2:6379,r3:6379 --blobs /var/lib/fencegate \
-    --master-key-file /etc/fencegate/master.key --init`,
+    --master-key-file /etc/fencegate/master.key --init
+  fencegate serve --lock postgres --master-key-file /etc/fencegate/master.key`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := o.config(e)
@@ -75,11 +99,39 @@ a variable (--postgres-url is FENCEGATE_POSTGRES_URL), and secrets are read from
 			if err := awaitSchema(cmd.Context(), cfg.PostgresURL, which, schemaPatience, cfg.Logger); err != nil {
 				return err
 			}
-			return g.Run(cmd.Context())
+			return runUntilAskedTwice(cmd.Context(), g)
 		},
 	}
 	o.register(cmd)
 	return cmd
+}
+
+// abortTimeout is for telling sessions that they end, and PostgreSQL.
+const abortTimeout = 3 * time.Second
+
+// runUntilAskedTwice runs the gateway. Who asks it to end a second time does not wait for what it drains.
+func runUntilAskedTwice(ctx context.Context, g *gateway.Gateway) error {
+	asked := make(chan os.Signal, 2)
+	signal.Notify(asked, endings...)
+	defer signal.Stop(asked)
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(ctx) }()
+	for times := 0; ; {
+		select {
+		case err := <-ended:
+			return err
+		case <-asked:
+			if times++; times > 1 {
+				g.Abort()
+				select {
+				case err := <-ended:
+					return errors.Join(err, context.Canceled)
+				case <-time.After(abortTimeout):
+					return context.Canceled
+				}
+			}
+		}
+	}
 }
 
 // tellToken shows a generated bearer token to a person; a log must not have it.
@@ -98,9 +150,9 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f, c := cmd.Flags(), &o.cfg
 	f.StringVar(&c.PostgresURL, "postgres-url", "", "the guarded database, as a login in the role fence_gateway (required)")
 	f.StringVar(&c.SQLURL, "sql-url", "", "the same database, as a login that is only in fence_writer: for SQL over HTTP (default: not offered)")
-	f.StringSliceVar(&o.redis, "redis", nil, "addresses of the independent Redis nodes, 1, 3 or 5 of them, "+nodeForms+" (required)")
-	f.StringVar(&o.redisUser, "redis-user", "", "user name on the Redis nodes")
-	f.StringVar(&o.redisPasswordFile, "redis-password-file", "", "file with the Redis nodes' password (or the password itself in FENCEGATE_REDIS_PASSWORD)")
+	f.IntVar(&c.SQLConnections, "sql-connections", 8, "how many requests of SQL over HTTP may run at once; further ones wait")
+	f.StringVar(&o.lock, "lock", lockRedis, "where leases come from: redis, or postgres, which needs no Redis; the same for all gateways of a database")
+	o.redis.register(f, " (required with --lock redis)")
 	f.StringVar(&c.APIListen, "api-listen", "127.0.0.1:7070", "address of the HTTP API")
 	registerTLS(f, "api", "HTTP API", &c.APITLSCert, &c.APITLSKey, &c.APITLSClientCA)
 	f.StringVar(&c.PGListen, "pg-listen", "127.0.0.1:7432", "address of the PostgreSQL port")
@@ -112,15 +164,21 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringArrayVar(&o.pgLeases, "pg-lease", nil, "resource that a role may lease with its login: USER=RESOURCE or USER=PREFIX* (may be repeated)")
 	f.IntVar(&c.PG.MaxConnections, "pg-max-connections", 1000, "how many connections the PostgreSQL port takes at once")
 	f.IntVar(&c.PG.MaxUserConnections, "pg-max-user-connections", 0, "how many of them one role may have (default: no limit of its own)")
+	f.IntVar(&c.PG.MaxAddressLogins, "pg-max-address-logins", 0, "how many connections of one address may be on their way to a login (default: half of --pg-max-connections)")
+	f.StringSliceVar(&o.pgProxies, "pg-proxy-from", nil, "networks of balancers whose connections to the PostgreSQL port begin with a header of the PROXY protocol, version 2, such as 10.0.0.0/24 (may be repeated; default: none)")
+	f.DurationVar(&c.PG.FirstByteTimeout, "pg-first-byte-timeout", 5*time.Second, "how long a client of the PostgreSQL port may say nothing at first")
 	f.DurationVar(&c.PG.LoginTimeout, "pg-login-timeout", 30*time.Second, "how long a login to the PostgreSQL port may take")
 	f.DurationVar(&c.PG.IdleTimeout, "pg-idle-timeout", 0, "end sessions that have been idle for so long outside of a transaction (default: never)")
 	f.DurationVar(&c.PG.IdleInTransactionTimeout, "pg-idle-in-transaction-timeout", 0, "end sessions that have been idle for so long inside of a transaction (default: never)")
 	f.DurationVar(&c.PG.SlowClientTimeout, "pg-slow-client-timeout", 0, "end sessions whose client for so long takes nothing of what PostgreSQL sends, or leaves a message unfinished (default: never)")
+	f.DurationVar(&c.LameDuck, "lame-duck", 0, "how long a stop only has /readyz fail, before the ports close: for balancers that ask it")
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 10*time.Second, "how long a stop waits for transactions, requests and uploads to end")
 	o.registerS3(f)
 	f.StringVar(&c.AdvertiseHost, "advertise-host", "", "host name that clients reach the ports by (default: the one that they reached the HTTP API by)")
 	f.StringVar(&c.BlobDir, "blobs", "", "where the blobs go: a folder, or s3://BUCKET/PREFIX?endpoint=URL&region=REGION with credentials in AWS_… variables, see docs/s3.md (default: no S3 port)")
+	f.DurationVar(&c.SweepRecords, "sweep-records", maintenance.DefaultRecordAge, "how long the records of writes stay after their bytes have gone; longer than credentials last (24h) and an upload takes")
 	f.DurationVar(&c.SweepGrace, "sweep-grace", 24*time.Hour, "how long the bytes of versions that are neither current nor kept stay; longer than a backup of the blobs takes")
+	f.DurationVar(&c.RetireAfter, "retire-after", 0, "retire the fence of a resource that was not used for that long, so that PostgreSQL keeps no row of it (default: never)")
 	f.IntVar(&c.SweepRate, "sweep-rate", 0, "how many blobs that nobody asks for any more are deleted in a second (default: as fast as the store does it)")
 	f.StringVar(&c.S3.Region, "region", "us-east-1", "S3 region")
 	f.StringVar(&o.masterKeyFile, "master-key-file", "", "file with the master keys, the same for all replicas: KEY-ID:64 hexadecimal digits, current first (required)")
@@ -135,22 +193,28 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 }
 
 func (o *serveFlags) config(e env) (gateway.Config, error) {
+	postgres, err := fromPostgres(o.lock)
 	switch {
+	case err != nil:
+		return gateway.Config{}, err
 	case o.cfg.PostgresURL == "":
 		return gateway.Config{}, usage(errors.New("--postgres-url is missing (or FENCEGATE_POSTGRES_URL)"))
-	case len(o.redis) == 0:
-		return gateway.Config{}, usage(errors.New("--redis is missing (or FENCEGATE_REDIS)"))
+	case postgres && (len(o.redis.addrs) > 0 || o.cfg.InitNodes):
+		return gateway.Config{}, usage(errors.New("--redis and --init are for --lock redis: with --lock postgres there are no Redis nodes"))
+	case !postgres && len(o.redis.addrs) == 0:
+		return gateway.Config{}, usage(errors.New("--redis is missing (or FENCEGATE_REDIS); with PostgreSQL alone: --lock postgres"))
 	case o.masterKeyFile == "":
 		return gateway.Config{}, usage(errors.New("--master-key-file is missing (or FENCEGATE_MASTER_KEY_FILE)"))
 	case o.cfg.PG.MaxConnections < 1:
 		return gateway.Config{}, usage(errors.New("--pg-max-connections must be 1 or more"))
-	case o.cfg.PG.LoginTimeout <= 0 || o.cfg.DrainTimeout <= 0:
-		return gateway.Config{}, usage(errors.New("--pg-login-timeout and --drain-timeout must be more than 0"))
+	case o.cfg.SQLConnections < 1:
+		return gateway.Config{}, usage(errors.New("--sql-connections must be 1 or more"))
+	case o.cfg.PG.LoginTimeout <= 0 || o.cfg.PG.FirstByteTimeout <= 0 || o.cfg.DrainTimeout <= 0:
+		return gateway.Config{}, usage(errors.New("--pg-login-timeout, --pg-first-byte-timeout and --drain-timeout must be more than 0"))
 	}
 	cfg := o.cfg
-	cfg.Version = version()
-	err := o.s3Port(&cfg)
-	if err != nil {
+	cfg.Version, cfg.PostgresLeases = version(), postgres
+	if err = o.s3Port(&cfg); err != nil {
 		return gateway.Config{}, err
 	}
 	if cfg.PG.Rules, err = pgwire.ParseRules(splitAll(o.pgPolicies)); err != nil {
@@ -159,20 +223,21 @@ func (o *serveFlags) config(e env) (gateway.Config, error) {
 	if cfg.PG.LeaseRules, err = pgwire.ParseLeaseRules(splitAll(o.pgLeases)); err != nil {
 		return gateway.Config{}, inFlags(err)
 	}
+	if cfg.PG.ProxyNetworks, err = parseNetworks(splitAll(o.pgProxies)); err != nil {
+		return gateway.Config{}, err
+	}
 	if cfg.Buckets, err = parseBuckets(splitAll(o.buckets)); err != nil {
 		return gateway.Config{}, err
 	}
 	if cfg.MasterKey, err = readKeys(o.masterKeyFile); err != nil {
 		return gateway.Config{}, err
 	}
-	password, _ := e.lookup(envPrefix + "REDIS_PASSWORD")
 	for _, s := range []struct {
 		flag, path string
 		into       *string
 	}{
 		{"--token-file", o.tokenFile, &cfg.API.BearerToken},
 		{"--s3-secret-key-file", o.s3SecretKeyFile, &cfg.S3.RootSecretKey},
-		{"--redis-password-file", o.redisPasswordFile, &password},
 	} {
 		if s.path == "" {
 			continue
@@ -181,13 +246,19 @@ func (o *serveFlags) config(e env) (gateway.Config, error) {
 			return gateway.Config{}, err
 		}
 	}
-	if err = checkNodes(o.redis); err != nil {
-		return gateway.Config{}, err
+	cfg.RedisNodes, err = o.redis.nodes(e)
+	return cfg, err
+}
+
+func parseNetworks(texts []string) (all []netip.Prefix, err error) {
+	for _, text := range texts {
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, usage(fmt.Errorf("--pg-proxy-from %q is no network such as 10.0.0.0/24", text))
+		}
+		all = append(all, network.Masked())
 	}
-	for _, addr := range o.redis {
-		cfg.RedisNodes = append(cfg.RedisNodes, nodeAt(addr, o.redisUser, password))
-	}
-	return cfg, nil
+	return all, nil
 }
 
 // splitAll lets one variable carry several values, separated by commas.

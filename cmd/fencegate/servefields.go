@@ -63,6 +63,7 @@ func checkTogether(f *pflag.FlagSet) error {
 		{"pg-socket", "pg-listen"},
 		{"pg-policy", "pg-listen"},
 		{"pg-lease", "pg-listen"},
+		{"pg-proxy-from", "pg-listen"},
 		{"bucket", "blobs"},
 	} {
 		if given(pair[0]) && !given(pair[1]) {

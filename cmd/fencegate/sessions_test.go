@@ -67,6 +67,11 @@ func TestServeRefusesBadRulesWithTheReason(t *testing.T) {
 		{"--pg-idle-timeout", "soon", "soon"},
 		{"--pg-slow-client-timeout", "-1s", "negative"},
 		{"--drain-timeout", "0s", "more than 0"},
+		{"--lame-duck", "-1s", "negative"},
+		{"--sql-connections", "0", "1 or more"},
+		{"--pg-first-byte-timeout", "0s", "more than 0"},
+		{"--pg-max-address-logins", "-1", "negative"},
+		{"--pg-proxy-from", "10.0.0.1", "10.0.0.0/24"},
 	} {
 		code, _, stderr := cli(t, nil, "serve", "--postgres-url", "postgres://a@127.0.0.1:1/shop", "--redis", "127.0.0.1:1", "--master-key-file", key,
 			"--api-listen", "127.0.0.1:0", "--pg-listen", "127.0.0.1:0", c.flag, c.value)

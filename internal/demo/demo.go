@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/client/wire"
 )
 
 // The workers work on the row 1001, and on an object in a bucket whose rule says
@@ -89,7 +90,7 @@ func prepare(ctx context.Context, cfg Config) error {
 	if _, err := conn.Exec(ctx, protectTable, cfg.Bucket+"/"); err != nil {
 		return err
 	}
-	_, err = cfg.Client.SetBucket(ctx, cfg.Bucket, bucketRule, "")
+	_, err = cfg.Client.SetBucket(ctx, cfg.Bucket, wire.BucketRequest{Rule: bucketRule})
 	return err
 }
 

@@ -40,6 +40,8 @@ type Config struct {
 	PostgresURL string // a PostgreSQL to use instead of a private one: a superuser's address
 	Repository  string // where to download PostgreSQL from when the machine has none; default: Maven Central
 
+	PostgresLeases bool // leases come from PostgreSQL, and there is no Redis
+
 	APIListen, PGListen, S3Listen string            // default: free ports on loopback
 	Buckets                       map[string]string // name → rule, made where missing
 
@@ -87,6 +89,14 @@ func (cfg Config) withDefaults() Config {
 	return cfg
 }
 
+// source is where the database's leases come from, as it records that.
+func (cfg Config) source() string {
+	if cfg.PostgresLeases {
+		return "postgres"
+	}
+	return "redis"
+}
+
 func (s *Stack) start(ctx context.Context, cfg Config) error {
 	if err := s.openDir(cfg); err != nil {
 		return err
@@ -96,21 +106,23 @@ func (s *Stack) start(ctx context.Context, cfg Config) error {
 		return err
 	}
 	cfg.Progress("preparing the database")
-	if s.urls, err = provision(ctx, serverURL, s.names); err != nil {
+	if s.urls, err = provision(ctx, serverURL, s.names, cfg.source()); err != nil {
 		return fmt.Errorf("prepare the database %s: %w", s.names.database, err)
 	}
-	var stopRedis func()
-	if s.nodes, stopRedis, err = startRedis(); err != nil {
-		return err
+	if !cfg.PostgresLeases {
+		var stopRedis func()
+		if s.nodes, stopRedis, err = startRedis(); err != nil {
+			return err
+		}
+		s.undo = append(s.undo, func() error { stopRedis(); return nil })
 	}
-	s.undo = append(s.undo, func() error { stopRedis(); return nil })
 	key, err := masterKey(s.dir)
 	if err != nil {
 		return err
 	}
 	s.gateway, err = gateway.New(gateway.Config{
 		PostgresURL: s.urls.gateway, SQLURL: s.urls.sql,
-		RedisNodes: s.nodes, EmbeddedNodes: true, InitNodes: true, NodeTimeout: nodeTimeout,
+		RedisNodes: s.nodes, EmbeddedNodes: true, InitNodes: true, NodeTimeout: nodeTimeout, PostgresLeases: cfg.PostgresLeases,
 		BlobDir: filepath.Join(s.dir, "blobs"), MasterKey: key, Buckets: cfg.Buckets,
 		APIListen: cfg.APIListen, PGListen: cfg.PGListen, S3Listen: cfg.S3Listen,
 		Version: cfg.Version, Logger: cfg.Logger,
@@ -196,18 +208,20 @@ func (s *Stack) Login() (database, user, password string) {
 // Environ are the variables with which programs find the stack's parts. They
 // hold passwords.
 func (s *Stack) Environ() []string {
-	addrs := make([]string, 0, len(s.nodes))
-	for _, n := range s.nodes {
-		addrs = append(addrs, n.Addr)
-	}
-	return []string{
+	environ := []string{
 		"FENCEGATE_GATEWAY=" + s.GatewayURL(),
-		"FENCEGATE_REDIS=" + strings.Join(addrs, ","),
-		"FENCEGATE_REDIS_PASSWORD=" + s.nodes[0].Password,
 		"ARMING_DATABASE_URL=" + s.urls.gateway,
 		"DATABASE_URL=" + s.urls.people,
 		"PGUSER=" + s.names.people, "PGPASSWORD=" + s.names.password, "PGDATABASE=" + s.names.database,
 	}
+	if len(s.nodes) == 0 {
+		return environ
+	}
+	addrs := make([]string, 0, len(s.nodes))
+	for _, n := range s.nodes {
+		addrs = append(addrs, n.Addr)
+	}
+	return append(environ, "FENCEGATE_REDIS="+strings.Join(addrs, ","), "FENCEGATE_REDIS_PASSWORD="+s.nodes[0].Password)
 }
 
 // PostgreSQL says where the database comes from, for people.

@@ -35,9 +35,9 @@ func foreignNames() names {
 // urls are the addresses of the development database, one for each login.
 type urls struct{ admin, gateway, sql, people string }
 
-// provision makes the database and its logins where they are missing, and
-// migrates. It may be repeated.
-func provision(ctx context.Context, serverURL string, n names) (urls, error) {
+// provision makes the database and its logins where they are missing, migrates, and
+// says where leases come from: the stack has the only gateway. It may be repeated.
+func provision(ctx context.Context, serverURL string, n names, source string) (urls, error) {
 	server, err := pgx.Connect(ctx, serverURL)
 	if err != nil {
 		return urls{}, err
@@ -77,18 +77,22 @@ func provision(ctx context.Context, serverURL string, n names) (urls, error) {
 			return urls{}, err
 		}
 	}
-	return u, letSQLWrite(ctx, u.admin, n)
+	return u, errors.Join(onDatabase(ctx, u.admin, letSQLWrite(n)), onDatabase(ctx, u.admin, "SELECT fence.set_source('"+source+"')"))
 }
 
 // letSQLWrite gives the login of SQL over HTTP its rights on the tables that
 // people make.
-func letSQLWrite(ctx context.Context, adminURL string, n names) error {
+func letSQLWrite(n names) string {
+	return "ALTER DEFAULT PRIVILEGES FOR ROLE " + quoted(n.people) + " GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO " + quoted(n.sql)
+}
+
+func onDatabase(ctx context.Context, adminURL, sql string) error {
 	conn, err := pgx.Connect(ctx, adminURL)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	_, err = conn.Exec(ctx, "ALTER DEFAULT PRIVILEGES FOR ROLE "+quoted(n.people)+" GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO "+quoted(n.sql))
+	_, err = conn.Exec(ctx, sql)
 	return err
 }
 

@@ -79,7 +79,9 @@ func nameOf(n lock.Node) string { return cmp.Or(n.Name, n.Addr, n.MasterName) }
 // examineNode returns what INFO says, nil where the node does not answer.
 func examineNode(ctx context.Context, node lock.Node, addr string) (map[string]string, []Finding) {
 	client := redis.NewClient(&redis.Options{
-		Addr: addr, Username: node.Username, Password: node.Password, DB: node.DB,
+		Addr: addr, DB: node.DB,
+		CredentialsProviderContext: func(context.Context) (string, string, error) { return node.Login() },
+
 		Dialer:     func(ctx context.Context, _, _ string) (net.Conn, error) { return node.Dial(ctx) },
 		MaxRetries: -1, DialerRetries: 1, DialTimeout: 3 * time.Second, ReadTimeout: 3 * time.Second, DisableIdentity: true,
 	})

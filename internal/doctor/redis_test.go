@@ -87,6 +87,7 @@ func TestEachFaultOfARedisNodeIsFound(t *testing.T) {
 		"every second":        {cfg: redisserver.Config{AppendOnly: redisserver.EverySec}, check: "redis.persistence", status: Warn},
 		"would evict":         {cfg: redisserver.Config{Args: []string{"--maxmemory-policy", "allkeys-lru"}}, check: "redis.eviction", status: Warn},
 		"evicts":              {cfg: redisserver.Config{Args: []string{"--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb"}}, check: "redis.eviction", status: Fail},
+		"evicts what expires": {cfg: redisserver.Config{Args: []string{"--maxmemory-policy", "volatile-ttl", "--maxmemory", "100mb"}}, check: "redis.eviction", status: Fail},
 		"replica":             {cfg: redisserver.Config{Args: []string{"--replicaof", strings.Replace(plain.Addr, ":", " ", 1)}}, check: "redis.replica", status: Fail},
 		"cluster":             {cfg: redisserver.Config{Args: []string{"--cluster-enabled", "yes"}}, check: "redis.cluster", status: Fail},
 		"configuration hid":   {cfg: redisserver.Config{Args: []string{"--rename-command", "CONFIG", "hidden"}}, check: "redis.eviction", status: Warn},

@@ -9,7 +9,7 @@ import (
 const sqlRoles = `SELECT w.role, r.oid IS NOT NULL, coalesce(r.rolcanlogin, false), coalesce(r.rolsuper, false),
        coalesce(pg_has_role(r.oid, 'USAGE'), false),
        w.role <> 'fence_owner' AND coalesce(pg_has_role(r.oid, (SELECT oid FROM pg_roles WHERE rolname = 'fence_owner'), 'MEMBER'), false)
-  FROM unnest(ARRAY['fence_owner', 'fence_writer', 'fence_gateway', 'fence_protector']) w(role) LEFT JOIN pg_roles r ON r.rolname = w.role`
+  FROM unnest(ARRAY['fence_owner', 'fence_writer', 'fence_gateway', 'fence_protector', 'fence_locker']) w(role) LEFT JOIN pg_roles r ON r.rolname = w.role`
 
 type role struct {
 	Name                                           string
@@ -38,7 +38,7 @@ func checkRoles(ctx context.Context, conn *pgx.Conn) []Finding {
 		}
 	}
 	if len(found) == 0 {
-		found = []Finding{ok(check, "fence_owner, fence_writer, fence_gateway and fence_protector are as migrated")}
+		found = []Finding{ok(check, "fence_owner, fence_writer, fence_gateway, fence_protector and fence_locker are as migrated")}
 	}
 	if !ours["fence_gateway"] {
 		found = append(found, warn("postgresql.login", "this login is not in fence_gateway, so a gateway can't run as it", "For the gateway's login: GRANT fence_gateway TO …;"))
@@ -83,11 +83,14 @@ func checkWriters(ctx context.Context, conn *pgx.Conn) []Finding {
 // sqlPrivileges lists what is not as migrated: who owns what, who else may write what holds the fences or call what only a
 // gateway or the owner may, and what the roles lack. has_…_privilege fails for names that don't exist, so oids are asked for.
 const sqlPrivileges = `
-WITH needs (role, name) AS (
+WITH lockers (names) AS (
+  VALUES (ARRAY['drain', 'claim_source', 'take_leases', 'take_lease', 'extend_leases', 'free_leases', 'leave_line', 'lease_of', 'leases_ready'])
+), needs (role, name) AS (
   SELECT 'fence_gateway', unnest(ARRAY['arm', 'raise', 'drain', 'raise_all', 'drain_all', 'revoke', 'raise_epoch', 'check_issued', 'beat', 'identity', 'outcome'])
+  UNION ALL SELECT r.role, unnest(l.names) FROM lockers l, (VALUES ('fence_gateway'), ('fence_locker')) r(role)
   UNION ALL SELECT 'fence_writer', unnest(ARRAY['use', 'check', 'server_run', 'outcome', 'identity'])
   UNION ALL SELECT 'fence_protector', unnest(ARRAY['guard', 'guard_rows', 'report', 'make_rows', 'make_counter', 'remember', 'leave'])
-  UNION ALL SELECT 'fence_owner', unnest(ARRAY['invalidate_all', 'drain_invalidated'])
+  UNION ALL SELECT 'fence_owner', unnest(ARRAY['invalidate_all', 'drain_invalidated', 'set_source'])
 ), who AS (
   SELECT 0::oid AS role, 'everybody' AS name, 'PUBLIC' AS sql UNION ALL SELECT oid, rolname, quote_ident(rolname) FROM pg_roles
 )
@@ -133,7 +136,7 @@ SELECT format('%s may not call %s', n.role, p.oid::regprocedure), format('GRANT 
   JOIN pg_roles r ON r.rolname = n.role WHERE NOT has_function_privilege(r.oid, p.oid, 'EXECUTE')
 UNION ALL
 SELECT format('%s may not use the schema fence', r.rolname), 'GRANT USAGE ON SCHEMA fence TO PUBLIC;'
-  FROM pg_roles r WHERE r.rolname IN ('fence_writer', 'fence_gateway', 'fence_protector') AND NOT has_schema_privilege(r.oid, 'fence'::regnamespace, 'USAGE')
+  FROM pg_roles r WHERE r.rolname IN ('fence_writer', 'fence_gateway', 'fence_protector', 'fence_locker') AND NOT has_schema_privilege(r.oid, 'fence'::regnamespace, 'USAGE')
 ORDER BY 1`
 
 type fault struct{ Found, Do string }

@@ -2,7 +2,9 @@ package runner
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,37 +16,97 @@ import (
 
 // Environ adds what a process needs to write under the lease through the
 // gateway to the variables that it inherits: the grant, the PostgreSQL port, and
-// S3 credentials, as far as the gateway has these ports.
+// static S3 credentials, as far as the gateway has these ports.
 func Environ(ctx context.Context, c *client.Client, lease client.Lease, inherited []string) ([]string, error) {
-	at, err := c.Endpoints(ctx)
+	env, _, err := provide(ctx, c, lease, needs{s3: S3Access{Kind: Static}, inherited: inherited})
+	return env, err
+}
+
+// PostgresEnviron is Environ of a gateway that has a PostgreSQL port only. urls names variables
+// that hold the database's address, besides JDBC_URL.
+func PostgresEnviron(inherited, urls []string, lease client.Lease, at wire.PostgresEndpoint) ([]string, error) {
+	all, err := addresses(inherited, urls, lease, at)
 	if err != nil {
 		return nil, err
 	}
-	var creds *wire.Credentials
-	if at.S3 != nil {
-		issued, err := c.Credentials(ctx, lease.Handle)
-		if err != nil {
-			return nil, fmt.Errorf("S3 credentials of the lease: %w", err)
-		}
-		creds = &issued
+	return environ(inherited, lease, wire.Endpoints{Postgres: &at}, all, nil), nil
+}
+
+// needs are what a process is to find in its environment.
+type needs struct {
+	inherited []string
+	s3        S3Access
+	pgURLs    []string // variables that hold the database's address
+	home      string   // a private folder for files, for as long as the process runs; "": none
+}
+
+// provide is Environ with the S3 credentials that are asked for. The provider of
+// refreshing ones is nil where there are none; else it is to be closed.
+func provide(ctx context.Context, c *client.Client, lease client.Lease, n needs) ([]string, *provider, error) {
+	inherited, access := n.inherited, n.s3
+	at, err := c.Endpoints(ctx)
+	if err != nil {
+		return nil, nil, err
 	}
-	return environ(inherited, lease, at, creds), nil
+	var urls map[string]string
+	if at.Postgres != nil {
+		if urls, err = addresses(inherited, n.pgURLs, lease, *at.Postgres); err != nil {
+			return nil, nil, err
+		}
+	}
+	if at.S3 == nil {
+		return environ(inherited, lease, at, urls, nil), nil, nil
+	}
+	issued, err := c.Credentials(ctx, access.request(lease))
+	if err != nil {
+		return nil, nil, fmt.Errorf("S3 credentials of the lease: %w", err)
+	}
+	set := map[string]string{
+		"AWS_ENDPOINT_URL_S3": issued.EndpointURL, "AWS_REGION": issued.Region, "AWS_DEFAULT_REGION": issued.Region,
+	}
+	files := map[string]string{}
+	if n.home != "" {
+		if files, err = awsFiles(n.home, issued, inherited); err != nil {
+			return nil, nil, err
+		}
+		if access.Kind == Static { // what the command configures stays, and the variables come before it
+			delete(files, "AWS_CONFIG_FILE")
+		}
+	}
+	var p *provider
+	if access.Kind == Refreshing {
+		if p, err = newProvider(c, lease, access.request(lease), issued); err != nil {
+			return nil, nil, err
+		}
+		maps.Copy(set, p.environ())
+	} else {
+		set["AWS_ACCESS_KEY_ID"], set["AWS_SECRET_ACCESS_KEY"], set["AWS_SESSION_TOKEN"] = issued.AccessKeyID, issued.SecretAccessKey, issued.SessionToken
+	}
+	maps.Copy(set, files)
+	return environ(inherited, lease, at, urls, set), p, nil
 }
 
 // Variables that take precedence over the gateway's address or the lease's
 // credentials: with them the command would write past the gateway.
 var (
 	aroundPostgres = []string{"PGHOSTADDR", "PGSERVICE"}
-	aroundS3       = []string{"AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"}
+	aroundS3       = []string{
+		"AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
+		"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_ACCESS_KEY", "AWS_SECRET_KEY", "AWS_CREDENTIAL_EXPIRATION",
+		"AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN", "AWS_CREDENTIAL_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+		"AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+	}
 )
 
-// environ adds the grant to the variables that the command inherits. Variables
-// of the same names are replaced and those that lead past the gateway left out,
-// but PGOPTIONS is extended: it may carry settings that the command needs.
-func environ(inherited []string, lease client.Lease, at wire.Endpoints, creds *wire.Credentials) []string {
+// environ adds the grant, addresses of the database, and what is set for S3, to the variables that the command
+// inherits. Variables of the same names are replaced and those that lead past the
+// gateway left out, but PGOPTIONS is extended: it may carry settings that the
+// command needs.
+func environ(inherited []string, lease client.Lease, at wire.Endpoints, urls, s3 map[string]string) []string {
 	set := map[string]string{
 		"FENCE_RESOURCE": lease.Resource,
 		"FENCE_TOKEN":    lease.Presented,
+		"FENCE_NONCE":    rand.Text(), // for further leases, by the command's connection strings
 	}
 	if at.Postgres != nil {
 		set["PGHOST"] = at.Postgres.Host
@@ -55,17 +117,12 @@ func environ(inherited []string, lease client.Lease, at wire.Endpoints, creds *w
 			set["PGDATABASE"] = at.Postgres.Database
 		}
 	}
-	if creds != nil {
-		set["AWS_ACCESS_KEY_ID"] = creds.AccessKeyID
-		set["AWS_SECRET_ACCESS_KEY"] = creds.SecretAccessKey
-		set["AWS_SESSION_TOKEN"] = creds.SessionToken
-		set["AWS_ENDPOINT_URL_S3"] = creds.EndpointURL
-		set["AWS_REGION"] = creds.Region
-	}
+	maps.Copy(set, urls)
+	maps.Copy(set, s3)
 	env := make([]string, 0, len(inherited)+len(set))
 	for _, kv := range inherited {
 		name, _, _ := strings.Cut(kv, "=")
-		if _, replaced := set[name]; replaced || at.Postgres != nil && slices.Contains(aroundPostgres, name) || creds != nil && slices.Contains(aroundS3, name) {
+		if _, replaced := set[name]; replaced || at.Postgres != nil && slices.Contains(aroundPostgres, name) || s3 != nil && slices.Contains(aroundS3, name) {
 			continue
 		}
 		env = append(env, kv)

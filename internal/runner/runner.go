@@ -49,6 +49,10 @@ type Config struct {
 	Command []string
 	Environ []string // the variables that the command inherits; the grant's are added
 	OnLost  OnLost
+	S3      S3Access
+	// PGURLs names variables that hold the database's address, as a URL: the command finds
+	// the gateway's there, with the grant in it.
+	PGURLs []string
 
 	// Signals are those that this process gets. The first one is expected to end
 	// Run's context too; one that comes half a second after it or later kills the command.
@@ -101,8 +105,17 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 			cfg.Say("could not release %s; it ends by itself within %s: %v", cfg.Acquire.Resource, lease.TTL, err)
 		}
 	}()
-	if cfg.Environ, err = Environ(ctx, cfg.Client, lease, cfg.Environ); err != nil {
+	home, err := os.MkdirTemp("", "fencegate-run-")
+	if err != nil {
+		return Result{}, fmt.Errorf("folder for the command's settings: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(home) }()
+	var creds *provider
+	if cfg.Environ, creds, err = provide(ctx, cfg.Client, lease, needs{cfg.Environ, cfg.S3, cfg.PGURLs, home}); err != nil {
 		return Result{}, err
+	}
+	if creds != nil {
+		defer creds.close()
 	}
 	w := watch{cfg: cfg, lease: lease, deadline: lease.Deadline}
 	if w.due() <= 0 {

@@ -125,17 +125,18 @@ func TestTheCommandFindsItsGrantInTheEnvironment(t *testing.T) {
 	g := &gateway{ttl: time.Minute}
 	got := run(t, g, runner.Kill, "env")
 	for _, want := range []string{
-		"FENCE_RESOURCE=orders/10 01\n", "FENCE_TOKEN=" + presented + "\n",
+		"FENCE_RESOURCE=orders/10 01\n", "FENCE_NONCE=", "FENCE_TOKEN=" + presented + "\n",
 		"PGHOST=127.0.0.1\n", "PGPORT=7432\n", "PGDATABASE=app\n",
 		"PGOPTIONS=-c statement_timeout=5s -c fence.resource=orders/10%2001 -c fence.token=" + presented + "\n",
-		"AWS_ACCESS_KEY_ID=ASIA1\n", "AWS_SECRET_ACCESS_KEY=s\n", "AWS_SESSION_TOKEN=t\n", "AWS_REGION=us-east-1\n",
+		"AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:", "AWS_CONTAINER_AUTHORIZATION_TOKEN=", "AWS_REGION=us-east-1\n",
+		"AWS_SHARED_CREDENTIALS_FILE=/dev/null\n", "AWS_CONFIG_FILE=/", "JDBC_URL=jdbc:postgresql://127.0.0.1:7432/app?options=",
 		"AWS_ENDPOINT_URL_S3=http://127.0.0.1:7480\n",
 	} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("%q is missing in:\n%s", want, got.stdout)
 		}
 	}
-	for _, name := range []string{"AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "PGHOSTADDR", "PGSERVICE"} {
+	for _, name := range []string{"AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "AWS_ACCESS_KEY_ID", "PGHOSTADDR", "PGSERVICE"} {
 		if strings.Contains(got.stdout, name+"=") {
 			t.Errorf("%s is left, which leads past the gateway:\n%s", name, got.stdout)
 		}
@@ -300,5 +301,78 @@ func TestACommandThatDoesNotExistTakesNoLease(t *testing.T) {
 	})
 	if !errors.Is(err, fence.ErrInvalid) || g.acquired.Load() != 0 {
 		t.Errorf("got %v and %d leases, want an input error and none", err, g.acquired.Load())
+	}
+}
+
+// Versions of the AWS command line that read no endpoint from a variable find it all the same, and a
+// private configuration, which goes with the command.
+func TestTheAWSCommandLineIsLedToTheGateway(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(&gateway{ttl: time.Minute})
+	defer server.Close()
+	c, err := client.New(client.Config{URL: server.URL, HTTPClient: server.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "it's here")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "aws"), []byte("#!/bin/sh\necho \"aws $*\"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	const script = `aws s3 cp a s3://b/; aws --region x s3api list-buckets; aws s3 ls --endpoint-url http://other; aws s3 ls --endpoint-url=http://other; aws sts x
+echo "$AWS_CONFIG_FILE"; cat "$AWS_CONFIG_FILE"`
+	for _, kind := range []runner.Kind{runner.Refreshing, runner.Static} {
+		var stdout bytes.Buffer
+		_, err = runner.Run(t.Context(), runner.Config{
+			Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: time.Minute}, Command: []string{"sh", "-c", script}, S3: runner.S3Access{Kind: kind},
+			Environ: []string{"PATH=" + dir + ":/usr/bin:/bin", "AWS_CONFIG_FILE=/dev/null"}, Stdout: &stdout, Stderr: &stdout, Say: t.Logf,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const led = "aws --endpoint-url http://127.0.0.1:7480 "
+		want := led + "s3 cp a s3://b/\n" + led + "--region x s3api list-buckets\naws s3 ls --endpoint-url http://other\naws s3 ls --endpoint-url=http://other\naws sts x\n"
+		rest, ok := strings.CutPrefix(stdout.String(), want)
+		file, config, _ := strings.Cut(rest, "\n")
+		if kind == runner.Static {
+			if file != "/dev/null" {
+				t.Errorf("the command's own configuration is %q", file)
+			}
+		} else if !strings.Contains(config, "endpoint_url = http://127.0.0.1:7480\n") {
+			t.Errorf("the configuration is %q", config)
+		} else if _, err := os.Stat(file); err == nil {
+			t.Errorf("%s is left", file)
+		}
+		if !ok {
+			t.Errorf("got %s", stdout.String())
+		}
+	}
+}
+
+func TestURLsLeadToTheGateway(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(&gateway{ttl: time.Minute})
+	defer server.Close()
+	c, err := client.New(client.Config{URL: server.URL, HTTPClient: server.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stdout bytes.Buffer
+	cfg := runner.Config{
+		Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: time.Minute}, Command: []string{"sh", "-c", `echo "$DATABASE_URL $REPORTS_URL"`},
+		Environ: []string{"PATH=/usr/bin:/bin", "DATABASE_URL=postgres://u@db/shop"}, PGURLs: []string{"DATABASE_URL", "REPORTS_URL"}, Stdout: &stdout, Stderr: &stdout, Say: t.Logf,
+	}
+	if _, err := runner.Run(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	const options = "?options=-c%20fence.resource%3Dorders%2F10%252001%20-c%20fence.token%3D" + presented
+	if want := "postgres://u@127.0.0.1:7432/shop" + options + " postgresql://127.0.0.1:7432/app" + options + "\n"; stdout.String() != want {
+		t.Errorf("got %s, want %s", stdout.String(), want)
+	}
+	cfg.Environ[1] = "DATABASE_URL=host=db"
+	if _, err := runner.Run(t.Context(), cfg); !errors.Is(err, fence.ErrInvalid) {
+		t.Errorf("what is no URL: %v", err)
 	}
 }

@@ -181,7 +181,7 @@ func (s *Server) serve(ctx context.Context, ln net.Listener) {
 
 // Issue makes the credentials of a grant, current or not.
 func (s *Server) Issue(resource string, token fence.Token) (credentials.Credentials, error) {
-	return s.keys.Issue(resource, token, time.Now().Add(time.Hour))
+	return s.keys.Issue(resource, token, time.Now().Add(time.Hour), 0)
 }
 
 // Close ends the server.

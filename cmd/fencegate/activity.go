@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/client/wire"
+)
+
+func newActivity(e env) *cobra.Command {
+	var g gatewayFlags
+	var asJSON, follow bool
+	cmd := &cobra.Command{
+		Use:   "activity",
+		Short: "Print what happens at a gateway: refused writes, and leases that come and go",
+		Long: `Print what happens at a gateway: the writes that the fence refused, and leases that were
+acquired, released, lost or revoked. First comes what the gateway still keeps, the latest 2048
+events; then what happens, until you interrupt it. Each gateway tells its own: behind a
+balancer, name the replica with --gateway.
+
+Writes that reach PostgreSQL by another way than a gateway are counted there:
+
+  SELECT relation, refused FROM fence.protected`,
+		Example: `  fencegate activity
+  fencegate activity --json | jq 'select(.kind == "refused")'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := g.client(e)
+			if err != nil {
+				return err
+			}
+			show := printEvent
+			if asJSON {
+				show = func(out io.Writer, e wire.Event) error { return json.NewEncoder(out).Encode(e) }
+			}
+			return follows(cmd.Context(), c, follow, cmd.ErrOrStderr(), func(e wire.Event) error { return show(cmd.OutOrStdout(), e) })
+		},
+	}
+	g.register(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print each event as a line of JSON")
+	cmd.Flags().BoolVar(&follow, "follow", true, "go on with what happens; false: print what is kept, and end")
+	return cmd
+}
+
+// reconnect is the pause before a stream that broke off is asked for again.
+const reconnect = time.Second
+
+// follows shows events until ctx ends, which is no error. A stream that breaks off is
+// taken up again where it was.
+func follows(ctx context.Context, c *client.Client, follow bool, note io.Writer, show func(wire.Event) error) error {
+	last, lost := "", false
+	for {
+		err := c.Events(ctx, last, follow, func(e wire.Event) error {
+			last, lost = e.ID, false
+			return show(e)
+		})
+		_, broken := errors.AsType[*client.UnreachableError](err)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case !broken || last == "":
+			return err
+		case !lost:
+			lost = true
+			_, _ = fmt.Fprintf(note, "fencegate activity: %v; trying again\n", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(reconnect):
+		}
+	}
+}
+
+// printEvent prints an event as a line.
+func printEvent(out io.Writer, e wire.Event) error {
+	words := []string{e.Time.UTC().Format(time.RFC3339), e.Kind}
+	add := func(when bool, format string, a ...any) {
+		if when {
+			words = append(words, fmt.Sprintf(format, a...))
+		}
+	}
+	add(e.Code != "", "%s", e.Code)
+	add(e.Kind == wire.EventMissed && e.Missed > 0, "%d events: this reader was slow", e.Missed)
+	add(e.Kind == wire.EventMissed && e.Missed == 0, "events: the gateway was started anew, or this is another one")
+	add(e.Surface != "", "%s", e.Surface)
+	add(e.Statement != "", "%s", e.Statement)
+	add(e.Table != "", "%s", oneLine(e.Table))
+	add(e.Resource != "", "resource=%s", oneLine(e.Resource))
+	add(e.Needed != "", "needs=%s", oneLine(e.Needed))
+	add(e.Presented != 0, "token=%s", e.Presented)
+	add(e.Recorded != 0, "fence=%s", e.Recorded)
+	add(e.Holder != "", "by=%s", oneLine(e.Holder))
+	add(e.Login != "", "login=%s", oneLine(e.Login))
+	add(e.Client != "", "client=%s", e.Client)
+	add(e.App != "", "app=%s", oneLine(e.App))
+	_, err := fmt.Fprintln(out, strings.Join(words, " "))
+	return err
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+func TestActivityIsPrinted(t *testing.T) {
+	t.Parallel()
+	const stream = ":\n\nid: X-1\nevent: refused\n" +
+		`data: {"id":"X-1","time":"2026-11-02T09:12:44Z","kind":"refused","surface":"pg","code":"ZF001","login":"app","client":"10.0.0.7:5","application_name":"w\u001b[2J","resource":"orders/1001","presented":"34","recorded":"35","statement":"UPDATE","table":"public.orders"}` +
+		"\n\nid: X-2\nevent: missed\n" + `data: {"id":"X-2","time":"2026-11-02T09:12:45Z","kind":"missed","missed":7}` + "\n\n"
+	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path != "/v1/events" || r.Header.Get("Authorization") != "Bearer secret":
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = io.WriteString(w, `{"code":"unauthorized","title":"Unauthorized","status":401,"detail":"the bearer token is missing or wrong"}`)
+		default:
+			_, _ = io.WriteString(w, stream)
+		}
+	}))
+	t.Cleanup(gateway.Close)
+	vars := map[string]string{"FENCEGATE_GATEWAY": gateway.URL, "FENCEGATE_TOKEN": "secret"}
+	code, stdout, stderr := cli(t, vars, "activity", "--follow=false")
+	lines := strings.Split(stdout, "\n")
+	want := "2026-11-02T09:12:44Z refused ZF001 pg UPDATE public.orders resource=orders/1001 token=34 fence=35 login=app client=10.0.0.7:5 app=w"
+	if code != exitOK || len(lines) != 3 || !strings.HasPrefix(lines[0], want) || strings.Contains(stdout, "\x1b") ||
+		lines[1] != "2026-11-02T09:12:45Z missed 7 events: this reader was slow" {
+		t.Errorf("%d %q %q", code, stdout, stderr)
+	}
+	code, stdout, stderr = cli(t, vars, "activity", "--follow=false", "--json")
+	if code != exitOK || strings.Count(stdout, "\n") != 2 || !strings.Contains(stdout, `"presented":"34"`) {
+		t.Errorf("--json: %d %q %q", code, stdout, stderr)
+	}
+	vars["FENCEGATE_TOKEN"] = "wrong"
+	if code, _, stderr := cli(t, vars, "activity"); code == exitOK || !strings.Contains(stderr, "bearer token") {
+		t.Errorf("without the token: %d %q", code, stderr)
+	}
+}
+
+// A stream that breaks off is taken up again behind the last event.
+func TestActivityGoesOnAfterAnInterruption(t *testing.T) {
+	t.Parallel()
+	asked := make(chan string, 10)
+	first := make(chan struct{}, 1)
+	first <- struct{}{}
+	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.Header.Get("Last-Event-ID")
+		select {
+		case <-first:
+			_, _ = io.WriteString(w, `data: {"id":"X-1","time":"2026-11-02T09:12:44Z","kind":"acquired","resource":"r"}`+"\n\n")
+		default:
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = io.WriteString(w, `{"code":"unauthorized","title":"Unauthorized","status":401,"detail":"over"}`)
+		}
+	}))
+	t.Cleanup(gateway.Close)
+	code, stdout, stderr := cli(t, map[string]string{"FENCEGATE_GATEWAY": gateway.URL}, "activity")
+	if code == exitOK || !strings.Contains(stdout, "acquired resource=r") || !strings.Contains(stderr, "trying again") {
+		t.Errorf("%d %q %q", code, stdout, stderr)
+	}
+	if before, after := <-asked, <-asked; before != "" || after != "X-1" {
+		t.Errorf("asked from %q, then from %q", before, after)
+	}
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/fencegate/fencegate/lock"
+)
+
+// redisFlags are the flags of commands that talk to the Redis nodes.
+type redisFlags struct {
+	addrs                  []string
+	user                   string
+	passwordFile           string
+	tls                    bool
+	ca, cert, key, tlsName string
+}
+
+const nodeForms = "host:port each, or rediss://USER@host:port for TLS; NAME@host:port+host:port for the primary that Sentinels at these addresses call NAME"
+
+func (r *redisFlags) register(f *pflag.FlagSet, more string) {
+	f.StringSliceVar(&r.addrs, "redis", nil, "addresses of the independent Redis nodes, 1, 3 or 5 of them, "+nodeForms+more)
+	f.StringVar(&r.user, "redis-user", "", "user name on the Redis nodes")
+	f.StringVar(&r.passwordFile, "redis-password-file", "", "file with the Redis nodes' password, read again for each login (or the password itself in FENCEGATE_REDIS_PASSWORD)")
+	f.BoolVar(&r.tls, "redis-tls", false, "speak TLS to all Redis nodes, and their Sentinels; so with each of the flags below")
+	f.StringVar(&r.ca, "redis-tls-ca", "", "file with the authorities of the Redis nodes' certificates (default: the system's)")
+	f.StringVar(&r.cert, "redis-tls-cert", "", "file with the certificate chain that is shown to the Redis nodes, read again for each connection (default: none)")
+	f.StringVar(&r.key, "redis-tls-key", "", "file with its key")
+	f.StringVar(&r.tlsName, "redis-tls-server-name", "", "name that the Redis nodes' certificates must have (default: the host in the address)")
+}
+
+// nodes are the nodes that the flags name; none where --redis is missing.
+func (r *redisFlags) nodes(e env) ([]lock.Node, error) {
+	password, _ := e.lookup(envPrefix + "REDIS_PASSWORD")
+	if r.passwordFile != "" {
+		var err error
+		if password, err = readSecret("--redis-password-file", r.passwordFile); err != nil {
+			return nil, err
+		}
+	}
+	secure, err := r.tlsConfig()
+	if err != nil {
+		return nil, err
+	}
+	nodes := make([]lock.Node, len(r.addrs))
+	for i, addr := range r.addrs {
+		at, err := parseNode(addr)
+		if err != nil {
+			return nil, withHint(fmt.Errorf("--redis: address %d %w", i+1, err), exitUsage,
+				"host:port, rediss://USER@host:port or NAME@host:port+host:port; a password comes by --redis-password-file or FENCEGATE_REDIS_PASSWORD")
+		}
+		nodes[i] = nodeAt(at.rest, cmp.Or(at.user, r.user), password, r.passwordFile)
+		if at.secure || r.secure() {
+			nodes[i].TLS = secure
+		}
+	}
+	return nodes, nil
+}
+
+func (r *redisFlags) secure() bool {
+	return r.tls || r.ca != "" || r.cert != "" || r.key != "" || r.tlsName != ""
+}
+
+// address is one value of --redis, parsed.
+type address struct {
+	user, rest string // rest is as nodeAt reads it
+	secure     bool
+}
+
+// parseNode reads an address. A URL may hold no password: command lines are seen by
+// others, and a password must not be taken for a name, and shown.
+func parseNode(text string) (address, error) {
+	if !strings.Contains(text, "://") {
+		if name, _, named := strings.Cut(text, "@"); named && (name == "" || strings.ContainsAny(name, ":/")) {
+			return address{}, errors.New("is neither host:port nor NAME@host:port+host:port")
+		}
+		return address{rest: text}, nil
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "redis" && u.Scheme != "rediss" {
+		return address{}, errors.New("is no URL that begins with redis:// or rediss://")
+	}
+	if _, has := u.User.Password(); has {
+		return address{}, errors.New("has a password in it")
+	}
+	if u.Path != "" || u.RawQuery != "" || u.Fragment != "" || u.Port() == "" || u.Hostname() == "" {
+		return address{}, errors.New("is a URL with more or less than a user, a host and a port")
+	}
+	return address{user: u.User.Username(), rest: u.Host, secure: u.Scheme == "rediss"}, nil
+}
+
+// tlsConfig is what is asked of the nodes' certificates, and shown to them.
+func (r *redisFlags) tlsConfig() (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: r.tlsName}
+	if r.ca != "" {
+		pem, err := os.ReadFile(r.ca)
+		if err != nil {
+			return nil, usage(fmt.Errorf("--redis-tls-ca: %w", err))
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, usage(fmt.Errorf("--redis-tls-ca: %s has no certificate in it", r.ca))
+		}
+	}
+	if (r.cert == "") != (r.key == "") {
+		return nil, usage(errors.New("--redis-tls-cert and --redis-tls-key are needed together"))
+	}
+	if r.cert == "" {
+		return cfg, nil
+	}
+	if _, err := tls.LoadX509KeyPair(r.cert, r.key); err != nil {
+		return nil, usage(fmt.Errorf("--redis-tls-cert: %w", err))
+	}
+	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(r.cert, r.key)
+		return &pair, err
+	}
+	return cfg, nil
+}
+
+// nodeAt reads what a flag says of a node. The file, if there is one, has the password,
+// and is read again for each login.
+func nodeAt(text, user, password, file string) lock.Node {
+	n := lock.Node{Addr: text, Username: user, Password: password}
+	if file != "" {
+		n.Credentials = func() (string, string, error) {
+			password, err := readSecret("--redis-password-file", file)
+			return user, password, err
+		}
+	}
+	if name, sentinels, ok := strings.Cut(text, "@"); ok {
+		n.Addr, n.MasterName, n.Sentinels = "", name, strings.Split(sentinels, "+")
+	}
+	return n
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// secured is a Redis node with a TLS port, where a client shows a certificate and logs in as lockers.
+type secured struct {
+	addr                  string // of the TLS port
+	ca, cert, key, secret string // files
+}
+
+func startSecured(t *testing.T) secured {
+	t.Helper()
+	dir := t.TempDir()
+	s := secured{ca: filepath.Join(dir, "ca.crt"), cert: filepath.Join(dir, "node.crt"), key: filepath.Join(dir, "node.key"), secret: filepath.Join(dir, "password")}
+	certificates(t, s)
+	if err := os.WriteFile(s.secret, []byte("first\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	addr, err := redisserver.FreeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.addr = addr
+	_, port, _ := net.SplitHostPort(addr)
+	server, err := redisserver.Start(t.Context(), redisserver.Config{Args: []string{
+		"--tls-port", port, "--tls-cert-file", s.cert, "--tls-key-file", s.key, "--tls-ca-cert-file", s.ca, "--tls-auth-clients", "yes",
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close() })
+	admin := redis.NewClient(&redis.Options{Addr: server.Addr}) // the plain port has the user that may do everything
+	defer func() { _ = admin.Close() }()
+	if err := admin.Do(t.Context(), "ACL", "SETUSER", "lockers", "on", ">first", "~*", "&*", "+@all").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.Do(t.Context(), "ACL", "SETUSER", "default", "off").Err(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// certificates makes an authority, and a certificate that is the node's and the clients'.
+func certificates(t *testing.T, s secured) {
+	t.Helper()
+	sign := func(template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey, file string) *x509.Certificate {
+		t.Helper()
+		der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+		if err == nil {
+			err = os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		made, err := x509.ParseCertificate(der)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return made
+	}
+	newKey := func() *ecdsa.PrivateKey {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
+	year := time.Now().Add(365 * 24 * time.Hour)
+	authority := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: year,
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	caKey, key := newKey(), newKey()
+	authority = sign(authority, authority, caKey, caKey, s.ca)
+	sign(&x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "node"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: year,
+		DNSNames: []string{"redis.example"}, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}, authority, key, caKey, s.cert)
+	der, err := x509.MarshalECPrivateKey(key)
+	if err == nil {
+		err = os.WriteFile(s.key, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s secured) vars(without ...string) map[string]string {
+	vars := map[string]string{
+		"FENCEGATE_REDIS": "rediss://lockers@" + s.addr, "FENCEGATE_REDIS_PASSWORD_FILE": s.secret, "FENCEGATE_REDIS_TLS_CA": s.ca,
+		"FENCEGATE_REDIS_TLS_CERT": s.cert, "FENCEGATE_REDIS_TLS_KEY": s.key, "FENCEGATE_REDIS_TLS_SERVER_NAME": "redis.example",
+	}
+	for _, name := range without {
+		delete(vars, name)
+	}
+	return vars
+}
+
+// Every command that talks to the nodes reaches them by TLS, with a certificate and as the user that the address names.
+func TestCommandsReachRedisByTLS(t *testing.T) {
+	t.Parallel()
+	s := startSecured(t)
+	flags := redisFlags{
+		addrs: []string{"rediss://lockers@" + s.addr}, passwordFile: s.secret, ca: s.ca, cert: s.cert, key: s.key, tlsName: "redis.example",
+	}
+	nodes, err := flags.nodes(env{lookup: func(string) (string, bool) { return "", false }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := lock.New(lock.Config{Nodes: nodes, NodeTimeout: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := l.Init(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Acquire(ctx, "r"); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"nodes", "status"}, {"nodes", "leaks"}, {"nodes", "sweep"}} {
+		if code, out, stderr := cli(t, s.vars(), args...); code != exitOK {
+			t.Errorf("%v: %d\n%s%s", args, code, out, stderr)
+		}
+	}
+	if _, out, _ := cli(t, s.vars(), "doctor"); !strings.Contains(out, "redis.reachable") || strings.Contains(out, "FAIL  redis.reachable") {
+		t.Errorf("doctor:\n%s", out)
+	}
+	for what, vars := range map[string]map[string]string{
+		"without a certificate":  s.vars("FENCEGATE_REDIS_TLS_CERT", "FENCEGATE_REDIS_TLS_KEY"),
+		"of another authority":   s.vars("FENCEGATE_REDIS_TLS_CA"),
+		"of another name":        s.vars("FENCEGATE_REDIS_TLS_SERVER_NAME"),
+		"without a password":     s.vars("FENCEGATE_REDIS_PASSWORD_FILE"),
+		"a certificate, no key":  s.vars("FENCEGATE_REDIS_TLS_KEY"),
+		"as the user of the old": func() map[string]string { v := s.vars(); v["FENCEGATE_REDIS"] = "rediss://" + s.addr; return v }(),
+	} {
+		if code, out, _ := cli(t, vars, "nodes", "status"); code == exitOK {
+			t.Errorf("%s: %s", what, out)
+		}
+	}
+}
+
+// One flag is enough for addresses without a scheme.
+func TestAFlagOfTLSMeansTLSForAllNodes(t *testing.T) {
+	t.Parallel()
+	for _, flags := range []redisFlags{{tls: true}, {tlsName: "redis.example"}} {
+		flags.addrs = []string{"r1:6379", "primary@s1:26379"}
+		nodes, err := flags.nodes(env{lookup: func(string) (string, bool) { return "", false }})
+		if err != nil || nodes[0].TLS == nil || nodes[1].TLS == nil {
+			t.Errorf("%+v: %+v, %v", flags, nodes, err)
+		}
+	}
+	plain := redisFlags{addrs: []string{"r1:6379", "rediss://lockers@r2:6379"}, user: "others"}
+	nodes, err := plain.nodes(env{lookup: func(string) (string, bool) { return "", false }})
+	if err != nil || nodes[0].TLS != nil || nodes[1].TLS == nil || nodes[0].Username != "others" || nodes[1].Username != "lockers" || nodes[1].Addr != "r2:6379" {
+		t.Errorf("%+v, %v", nodes, err)
+	}
+}

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+)
+
+// Each mutant applies to the present text, and names a test that is there.
+func TestEveryMutantApplies(t *testing.T) {
+	t.Parallel()
+	const root = "../.."
+	files, err := filepath.Glob(filepath.Join(root, "lock", "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]bool{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)`).FindAllStringSubmatch(string(text), -1) {
+			tests[found[1]] = true
+		}
+	}
+	names := map[string]bool{}
+	for _, m := range table {
+		if _, err := m.apply(root); err != nil {
+			t.Errorf("%s: %v", m.name, err)
+		}
+		if !tests[m.test] {
+			t.Errorf("%s: there is no %s", m.name, m.test)
+		}
+		if names[m.name] {
+			t.Errorf("two mutants are called %s", m.name)
+		}
+		names[m.name] = true
+	}
+}

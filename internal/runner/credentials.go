@@ -1,0 +1,167 @@
+package runner
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Kind is which S3 credentials a command gets.
+type Kind int
+
+// The kinds of credentials.
+const (
+	Refreshing Kind = iota // the SDK asks this process for them, again and again: they are bounded by the lease's deadline
+	Static                 // in variables, for tools that know no others: they end with the lease, or after a day
+)
+
+// ParseKind reads "refreshing" or "static".
+func ParseKind(s string) (Kind, error) {
+	switch s {
+	case "refreshing":
+		return Refreshing, nil
+	case "static":
+		return Static, nil
+	}
+	return 0, &fence.InvalidError{Field: "s3-credentials", Reason: fmt.Sprintf("is %q; it must be refreshing or static", s)}
+}
+
+// S3Access says which S3 credentials a command gets, and what they are good for.
+type S3Access struct {
+	Kind              Kind
+	OwnKeys, ReadOnly bool // see [wire.CredentialsRequest]
+}
+
+func (a S3Access) request(lease client.Lease) wire.CredentialsRequest {
+	return wire.CredentialsRequest{Handle: lease.Handle, Refreshing: a.Kind == Refreshing, OwnKeys: a.OwnKeys, ReadOnly: a.ReadOnly}
+}
+
+const (
+	// fetchTimeout is less than the two seconds that botocore waits for an answer.
+	fetchTimeout = 1500 * time.Millisecond
+	// headTimeout bounds the headers of a request; who asks is a child of ours.
+	headTimeout = 5 * time.Second
+)
+
+// provider serves a lease's refreshing credentials on loopback, in the form in which
+// SDKs ask for those of a container. Who asks must show a token that only the
+// command's environment has.
+type provider struct {
+	client  *client.Client
+	request wire.CredentialsRequest
+	ttl     time.Duration
+	url     string
+	token   string // a secret
+	server  *http.Server
+	served  chan struct{}
+
+	mu      sync.Mutex
+	last    wire.Credentials
+	fetched time.Time // on this machine's monotonic clock
+}
+
+// newProvider serves until close. The first credentials are the given ones.
+func newProvider(c *client.Client, lease client.Lease, r wire.CredentialsRequest, first wire.Credentials) (*provider, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("serve the lease's S3 credentials: %w", err)
+	}
+	p := &provider{
+		client: c, request: r, ttl: lease.TTL, token: rand.Text(), last: first, fetched: time.Now(), served: make(chan struct{}),
+		url: "http://" + ln.Addr().String() + "/credentials",
+	}
+	p.server = &http.Server{Handler: p, ReadHeaderTimeout: headTimeout}
+	go func() {
+		defer close(p.served)
+		_ = p.server.Serve(ln) // it ends by close
+	}()
+	return p, nil
+}
+
+func (p *provider) close() {
+	_ = p.server.Close()
+	<-p.served
+}
+
+// ServeHTTP implements [http.Handler].
+func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	switch {
+	case subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte(p.token)) != 1:
+		refuse(w, http.StatusForbidden, "AccessDenied", "the authorization token is another")
+		return
+	case r.URL.Path != "/credentials" || r.Method != http.MethodGet:
+		refuse(w, http.StatusNotFound, "NotFound", "GET /credentials is all there is")
+		return
+	}
+	creds, err := p.current(r.Context())
+	if err != nil {
+		status := http.StatusServiceUnavailable
+		if lost(err) {
+			status = http.StatusGone
+		}
+		refuse(w, status, "LeaseOver", err.Error())
+		return
+	}
+	answer(w, map[string]any{
+		"AccessKeyId": creds.AccessKeyID, "SecretAccessKey": creds.SecretAccessKey, "Token": creds.SessionToken,
+		"Expiration": creds.ExpiresAt.UTC().Format(time.RFC3339Nano),
+	})
+}
+
+// current is credentials with half of the lease before them. The lease is renewed
+// when a third is over, so each is used for some time. Those that have less are
+// better than none.
+func (p *provider) current(ctx context.Context) (wire.Credentials, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Until(p.last.ExpiresAt) > p.ttl/2 && time.Since(p.fetched) < p.ttl/2 {
+		return p.last, nil
+	}
+	asked := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	fresh, err := p.client.Credentials(ctx, p.request)
+	switch {
+	case err == nil:
+		if latest := time.Now().Add(p.ttl); fresh.ExpiresAt.After(latest) {
+			fresh.ExpiresAt = latest // this machine's clock is behind the gateway's
+		}
+		p.last, p.fetched = fresh, asked
+	case lost(err):
+		p.last = wire.Credentials{}
+		return p.last, err
+	case time.Until(p.last.ExpiresAt) > 0:
+		err = nil
+	}
+	return p.last, err
+}
+
+func refuse(w http.ResponseWriter, status int, code, message string) {
+	w.WriteHeader(status)
+	answer(w, map[string]any{"code": code, "message": message})
+}
+
+func answer(w http.ResponseWriter, v map[string]any) {
+	_ = json.NewEncoder(w).Encode(v) // who asked may have gone
+}
+
+// environ is what an SDK needs to ask for them, and to find no others before.
+func (p *provider) environ() map[string]string {
+	return map[string]string{
+		"AWS_CONTAINER_CREDENTIALS_FULL_URI": p.url, "AWS_CONTAINER_AUTHORIZATION_TOKEN": p.token,
+		"AWS_SHARED_CREDENTIALS_FILE": os.DevNull, "AWS_CONFIG_FILE": os.DevNull,
+	}
+}

@@ -1,0 +1,110 @@
+package runner
+
+import (
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
+)
+
+// variableJDBC is the address for JDBC, which reads none of libpq's variables.
+const variableJDBC = "JDBC_URL"
+
+// schemeJDBC begins the addresses that PostgreSQL's JDBC driver takes.
+const schemeJDBC = "jdbc:postgresql:"
+
+// addresses are those of the database in variables: the ones that names lists, and
+// JDBC's. Each leads to the gateway, with the grant in its options; the rest of an
+// address that the command inherits stays.
+func addresses(inherited []string, names []string, lease client.Lease, at wire.PostgresEndpoint) (map[string]string, error) {
+	all := map[string]string{}
+	for _, name := range names {
+		was := value(inherited, name)
+		if was == "" {
+			all[name] = through("postgresql:", "", inherited, lease, at)
+			continue
+		}
+		scheme, rest, ok := strings.Cut(was, "//")
+		if !ok || !strings.HasPrefix(scheme, "postgres") || !strings.HasSuffix(scheme, ":") {
+			return nil, &fence.InvalidError{Field: "pg-url-env", Reason: "names " + name + ", whose value does not begin with postgres:// or postgresql://"}
+		}
+		all[name] = through(scheme, "//"+rest, inherited, lease, at)
+	}
+	if was := value(inherited, variableJDBC); was == "" {
+		all[variableJDBC] = through(schemeJDBC, "", inherited, lease, at)
+	} else if rest, ok := strings.CutPrefix(was, schemeJDBC); ok {
+		all[variableJDBC] = through(schemeJDBC, rest, inherited, lease, at)
+	}
+	return all, nil
+}
+
+// through is an address that leads through the gateway. rest is what the one that was
+// there has behind its scheme: //user@hosts/database?parameters, or a database's name.
+func through(scheme, rest string, inherited []string, lease client.Lease, at wire.PostgresEndpoint) string {
+	rest, query, _ := strings.Cut(rest, "?")
+	user, database := "", rest // jdbc:postgresql:database
+	if authority, ok := strings.CutPrefix(rest, "//"); ok {
+		authority, database, _ = strings.Cut(authority, "/")
+		if i := strings.LastIndexByte(authority, '@'); i >= 0 {
+			user = authority[:i+1]
+		}
+	}
+	given := parameters(query)
+	jdbc := scheme == schemeJDBC
+	if rest == "" { // who makes an address knows what the others find in variables
+		if name := value(inherited, "PGUSER"); name != "" && jdbc {
+			given = append(given, parameter{"user", name}, parameter{"password", value(inherited, "PGPASSWORD")})
+		} else if name != "" {
+			user = url.PathEscape(name) + "@"
+		}
+		database = url.PathEscape(value(inherited, "PGDATABASE"))
+	}
+	database = strings.TrimPrefix(database, "/")
+	if database == "" {
+		database = url.PathEscape(at.Database)
+	}
+	options := "-c fence.resource=" + fence.EscapeResource(lease.Resource) + " -c fence.token=" + lease.Presented
+	var kept []string
+	for _, p := range given {
+		switch {
+		case p.name == "options":
+			options = p.value + " " + options
+		case p.value != "" && !leadsAround(p.name):
+			kept = append(kept, p.name+"="+escaped(p.value))
+		}
+	}
+	kept = append(kept, "options="+escaped(options))
+	return scheme + "//" + user + net.JoinHostPort(at.Host, strconv.Itoa(at.Port)) + "/" + database + "?" + strings.Join(kept, "&")
+}
+
+// leadsAround reports whether a parameter would lead past the gateway.
+func leadsAround(name string) bool {
+	switch name {
+	case "host", "hostaddr", "port", "service", "servicefile", "targetServerType", "target_session_attrs", "loadBalanceHosts", "load_balance_hosts":
+		return true
+	}
+	return false
+}
+
+type parameter struct{ name, value string }
+
+// parameters reads a query in its order. Drivers do not agree on what + is, so it is left.
+func parameters(query string) (all []parameter) {
+	for part := range strings.SplitSeq(query, "&") {
+		name, v, _ := strings.Cut(part, "=")
+		if plain, err := url.PathUnescape(v); err == nil {
+			v = plain
+		}
+		if name != "" {
+			all = append(all, parameter{name, v})
+		}
+	}
+	return all
+}
+
+// escaped is a value of a query; a space is %20, which every driver reads.
+func escaped(v string) string { return strings.ReplaceAll(url.QueryEscape(v), "+", "%20") }
