@@ -79,7 +79,7 @@ var varying = []struct {
 	{"ms", false, regexp.MustCompile(`"lock": ?\{[^}]*?"ttl_ms": ?(\d+)`)},
 	{"ms", false, regexp.MustCompile(`"servers": ?\[\s*\{[^}]*?"ttl_ms": ?(\d+)`)},
 	{"host/process", false, regexp.MustCompile(`people who inspect the resource \(default "([^"]+)"\)`)},
-	{"n", false, regexp.MustCompile(`"bytes_(?:from|to)_client": ?(\d+)`)},
+	{"n", false, regexp.MustCompile(`"(?:bytes_(?:from|to)_client|pid)": ?(\d+)`)},
 	{"port", false, regexp.MustCompile(`127\.0\.0\.1:(\d+)`)},
 	{"process", false, regexp.MustCompile(`[Pp]rocess (\d+)`)},
 }

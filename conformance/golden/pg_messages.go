@@ -109,7 +109,7 @@ func playEnds(ctx context.Context, w *world, b *book) error {
 		s.untilOver()
 		s.close()
 	}
-	s := t.open("user", "leaser_trust", "fence.lease", "pg-leases/ends;ttl=1m")
+	s := t.open("user", "leaser_trust", "fence.lease", "pg-leases/ends;fresh;ttl=1m")
 	if err := w.ask(ctx, "POST", "/v1/resources/pg-leases%2Fends/revoke", `{}`, nil); err != nil {
 		return err
 	}

@@ -30,12 +30,15 @@ const ledger = `CREATE ROLE driver LOGIN PASSWORD 'driver'; GRANT fence_writer T
 	SELECT fence.protect('ledger', resource => '` + resource + `')`
 
 // compareDrivers lets each driver write, and prints a row for each case.
-func compareDrivers(ctx context.Context, folder string, all bool) (wrong int, err error) {
+func compareDrivers(ctx context.Context, folder string, all, poolers bool) (wrong int, err error) {
 	w, err := start(ctx, terms{fenced: "postgres", schema: ledger})
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
+	if poolers {
+		return w.comparePoolers(ctx)
+	}
 	fmt.Println("| driver | case | current grant | stale grant | no grant | relay as direct |")
 	fmt.Println("|---|---|---|---|---|---|")
 	tried := 0
@@ -57,7 +60,17 @@ func compareDrivers(ctx context.Context, folder string, all bool) (wrong int, er
 	if tried == 0 {
 		return wrong, errors.New("there is no driver on this machine")
 	}
-	return wrong, nil
+	n, err := w.compareDefaults(ctx, folder, all)
+	wrong += n
+	if err != nil {
+		return wrong, err
+	}
+	n, err = w.comparePoolers(ctx)
+	if noPooler(err) && !all {
+		fmt.Fprintln(os.Stderr, "conformance-pg: PgBouncer is not on this machine")
+		err = nil
+	}
+	return wrong + n, err
 }
 
 // outcomes are of one run of a script: by case, and the cases in order.
@@ -120,6 +133,11 @@ func (w *world) script(ctx context.Context, folder, script, way string, grant *f
 	if err != nil {
 		return o, fmt.Errorf("%s: %w: %s%s", script, err, out, complaints.Bytes())
 	}
+	return said(script, out)
+}
+
+// said reads what a script said.
+func said(script string, out []byte) (o outcomes, err error) {
 	o.of = make(map[string]string)
 	for line := range strings.Lines(string(out)) {
 		name, outcome, found := strings.Cut(strings.TrimSpace(line), "\t")

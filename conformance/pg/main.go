@@ -5,6 +5,9 @@
 // grant, with a stale one and with none: both ways must be as the fence says. A driver
 // that is not on this machine is named and left out, unless -all is given.
 //
+// Then drivers connect with what `fencegate run` gives a command and nothing else: each must bring
+// the grant by the ways that docs/frameworks.md lists for it.
+//
 // With -suites the test suites of PostgreSQL 15 and of pgx run both ways, each on a
 // new server: every test must end alike, but for those that [expected] names.
 //
@@ -25,6 +28,7 @@ import (
 func main() {
 	all := flag.Bool("all", false, "fail where a driver is missing")
 	folder := flag.String("drivers", "drivers", "folder of the drivers' scripts; empty: no drivers")
+	poolers := flag.Bool("poolers", false, "of the drivers, PgBouncer alone")
 	from := flag.String("suites", "", "folder that ./prepare filled; empty: no suites")
 	only := flag.String("only", "", "names of suites, with semicolons between them; empty: all")
 	flag.Parse()
@@ -32,7 +36,7 @@ func main() {
 	ctx, cancel := context.WithTimeout(ctx, 40*time.Minute)
 	wrong, err := 0, error(nil)
 	if *folder != "" {
-		wrong, err = compareDrivers(ctx, *folder, *all)
+		wrong, err = compareDrivers(ctx, *folder, *all, *poolers)
 	}
 	if err == nil && *from != "" {
 		var n int
