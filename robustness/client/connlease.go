@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -26,9 +27,9 @@ type connLease struct {
 
 func (c *connLease) close() {}
 
-// acquire connects. A login without an answer may have been given the lease, which ends with the connection then.
+// acquire connects, each time as a run of its own: it reads again what is stored. A login without an answer may have been given the lease, which ends with the connection then.
 func (c *connLease) acquire(ctx context.Context, a ask) (holding, error) {
-	option := fence.EscapeResource(a.resource) + ";ttl=" + a.ttl.String()
+	option := fence.EscapeResource(a.resource) + ";once=" + rand.Text() + ";ttl=" + a.ttl.String()
 	if end, ok := ctx.Deadline(); ok && !a.try {
 		option += ";wait=" + max(time.Until(end)-time.Second, time.Millisecond).Truncate(time.Millisecond).String()
 	}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,6 +92,7 @@ func (r *runPSQL) environ(g Gateway) ([]string, error) {
 		return nil, err
 	}
 	return append(os.Environ(), "FENCEGATE_TOKEN="+r.env.cfg.Token, "ROBUST_PSQL="+r.env.cfg.PSQL, "ROBUST_HOST="+at.Host,
+		"TMPDIR="+cmp.Or(r.env.cfg.Dir, os.TempDir()), // a program that is killed leaves a folder there
 		"ROBUST_PORT="+strconv.Itoa(int(at.Port)), "PGUSER="+at.User, "PGPASSWORD="+at.Password, "PGDATABASE="+at.Database,
 		"PGSSLMODE=disable", "PGCONNECT_TIMEOUT=5"), nil
 }

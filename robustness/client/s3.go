@@ -89,7 +89,7 @@ func (h *s3Holding) prepare(ctx context.Context) error {
 	if h.clients != nil {
 		return nil
 	}
-	creds, err := h.s.env.apis[h.s.env.gateway()].Credentials(ctx, h.lease.Handle)
+	creds, err := h.s.env.apis[h.s.env.gateway()].Credentials(ctx, wire.CredentialsRequest{Handle: h.lease.Handle})
 	if err != nil {
 		return h.failed(apiFailure(err))
 	}

@@ -220,7 +220,7 @@ func (s *Stage) setRules(ctx context.Context, prefixes []string, rule, keep stri
 				return err
 			}
 		}
-		_, err = api.SetBucket(ctx, s.Bucket().Name, "", keep)
+		_, err = api.SetBucket(ctx, s.Bucket().Name, wire.BucketRequest{Keep: keep})
 		return err
 	})
 	if err != nil && ctx.Err() == nil {
@@ -229,7 +229,8 @@ func (s *Stage) setRules(ctx context.Context, prefixes []string, rule, keep stri
 	return nil
 }
 
-// dropRules leaves the bucket as it should be.
+// dropRules leaves the bucket as it should be. A rule that an object was written under meanwhile stays: that is one that all
+// leases of the run satisfy.
 func (s *Stage) dropRules(ctx context.Context, prefixes []string) error {
 	return anyGateway(ctx, s, func(ctx context.Context, g Gateway) error {
 		api, err := apiOf(g)
@@ -239,12 +240,11 @@ func (s *Stage) dropRules(ctx context.Context, prefixes []string) error {
 		var failed []error
 		for _, prefix := range prefixes {
 			_, err := api.DropPrefixRule(ctx, s.Bucket().Name, prefix)
-			var problem *product.Problem
-			if err != nil && (!errors.As(err, &problem) || problem.Status != http.StatusNotFound) {
+			if err != nil && outcomeOf(err) != history.Refused {
 				failed = append(failed, fmt.Errorf("%s: %w", prefix, err))
 			}
 		}
-		_, err = api.SetBucket(ctx, s.Bucket().Name, "", s.Bucket().Keep)
+		_, err = api.SetBucket(ctx, s.Bucket().Name, wire.BucketRequest{Keep: s.Bucket().Keep})
 		return errors.Join(append(failed, err)...)
 	})
 }

@@ -5,7 +5,9 @@ import "time"
 const (
 	checkSQL   = "migrations/fence/code/check.sql"
 	armSQL     = "migrations/fence/code/arm.sql"
+	groupSQL   = "migrations/fence/code/group.sql"
 	writeSQL   = "migrations/objects/code/write.sql"
+	putSQL     = "migrations/objects/code/put.sql"
 	publishSQL = "migrations/objects/code/publish.sql"
 	sweepSQL   = "migrations/objects/code/sweep.sql"
 )
@@ -111,6 +113,10 @@ var fenceMutants = []Mutant{
 				Old: "f.token OPERATOR(pg_catalog.<) p_token AND f.undrained",
 				New: "f.undrained",
 			},
+			{
+				File: groupSQL, Function: "fence.arm_group",
+				Old: "f.token < p_tokens[x.n] AND cardinality(f.undrained)", New: "cardinality(f.undrained)",
+			},
 			{File: armSQL, Function: "fence.arm_otherwise", Old: "f.token < p_token AND fence.key(", New: "fence.key("},
 			{
 				File: armSQL, Function: "fence.raise", Old: "IF f.token >= p_token THEN",
@@ -128,7 +134,8 @@ var fenceMutants = []Mutant{
 	{
 		Name: "revoke-does-not-raise",
 		What: "Revoking tells the token that it would raise the fence to, and raises nothing. Whoever held the " +
-			"resource goes on writing. It takes an operator who revokes while a holder works.",
+			"resource goes on writing. It takes an operator who revokes while a holder works. The holder is not " +
+			"evicted either: freeing its lock ends its grant.",
 		Functions: []Replace{{
 			File: armSQL, Function: "fence.revoke",
 			Old: "PERFORM fence.raise(p_resource, token, seal_hash, " +
@@ -140,6 +147,10 @@ var fenceMutants = []Mutant{
 			Old: "return raised, f.Arm(ctx, " +
 				"fence.Arming{Resource: resource, Token: raised, SealHash: sealHash, Holder: holder})",
 			New: "return raised, nil",
+		}, {
+			File: "gateway/fences.go",
+			Old:  `held.Owner == "" {`,
+			New:  `held.Owner == "" || f.log != nil {`,
 		}},
 		Faults: []string{"revoke"}, Expect: []string{"revoked", "token-twice"}, Within: tries,
 	},

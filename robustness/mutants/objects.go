@@ -10,13 +10,13 @@ var objectMutants = []Mutant{
 			"lease that is over moves the pointer. A client whose body comes slowly, or that goes on as a zombie, " +
 			"is enough.",
 		Functions: []Replace{{
-			File: writeSQL, Function: "objects.commit_put",
+			File: putSQL, Function: "objects.try_put",
 			Old: "SELECT x.seal INTO held FROM fence.resources x WHERE x.resource = p_resource AND x.token = p_token;",
 			New: "SELECT x.seal INTO held FROM fence.resources x WHERE x.resource = p_resource;",
 		}, {
-			File: writeSQL, Function: "objects.commit_put",
+			File: putSQL, Function: "objects.try_put",
 			Old: `SELECT x.token, x.holder INTO f FROM fence.resources x
-     WHERE x.resource = p_resource AND x.seal = held AND (x.token = p_token OR p_token = 0 AND p_seal IS NOT NULL) AND x.ended_at IS NULL;`,
+   WHERE x.resource = p_resource AND x.seal = held AND (x.token = p_token OR p_token = 0 AND p_seal IS NOT NULL) AND x.ended_at IS NULL;`,
 			New: `SELECT p_token AS token, x.holder INTO f FROM fence.resources x WHERE x.resource = p_resource;`,
 		}},
 		Surfaces: []string{"s3-small", "s3-large", "s3-slow"},
@@ -89,9 +89,9 @@ var objectMutants = []Mutant{
 			{
 				File: "gateway/objects/find.go",
 				Old:  "// Reader finds versions",
-				New: `var remembered sync.Map
+				New: `var latest sync.Map
 
-type memory struct {
+type late struct {
 	v  Stored
 	at time.Time
 }
@@ -100,16 +100,16 @@ type memory struct {
 			},
 			{
 				File: "gateway/objects/find.go",
-				Old:  "\t\tcase err == nil:\n\t\t\treturn c.Stored, c.key, nil",
-				New: `		case err == nil:
-			old, ok := remembered.Load(bucket + "/" + key)
-			if ok && time.Since(old.(memory).at) < 300*time.Millisecond {
-				return old.(memory).v, true, nil
-			}
-			if c.key {
-				remembered.Store(bucket+"/"+key, memory{c.Stored, time.Now()})
-			}
-			return c.Stored, c.key, nil`,
+				Old:  "\tcase err == nil:\n\t\tr.memory.remember(bucket, key, c, began)",
+				New: `	case err == nil:
+		old, ok := latest.Load(bucket + "/" + key)
+		if ok && time.Since(old.(late).at) < 300*time.Millisecond {
+			return old.(late).v, true, nil
+		}
+		if c.key {
+			latest.Store(bucket+"/"+key, late{c.Stored, time.Now()})
+		}
+		r.memory.remember(bucket, key, c, began)`,
 			},
 		},
 		Surfaces: []string{"s3-small", "s3-large"}, Faults: []string{"client-stutter"},
