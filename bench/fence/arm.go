@@ -16,8 +16,11 @@ const sqlUpsert = `INSERT INTO plain AS p (resource, token, seal, holder, armed_
 	ON CONFLICT (resource) DO UPDATE SET token = excluded.token, seal = excluded.seal, holder = excluded.holder, armed_at = excluded.armed_at
 	WHERE p.token < excluded.token`
 
-// armPart: raise and drain, against a plain upsert; each client a resource of
-// its own, as leases of different resources are.
+// sqlArm is what an arm is that goes by itself.
+const sqlArm = `SELECT fence.arm($1, $2, $3, $4)`
+
+// armPart: raise and drain, against a plain upsert, and in groups against each by
+// itself; each client a resource of its own, as leases of different resources are.
 func (p plan) armPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 	config, err := pgxpool.ParseConfig(w.gateway.String())
 	if err != nil {
@@ -46,6 +49,15 @@ func (p plan) armPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 			_, err := pool.Exec(ctx, sqlUpsert, resource, int64(token), fence.NewSeal().Hash(), "bench")
 			return err
 		}},
+		{name: "arm-single", op: func(ctx context.Context, c *client) error {
+			resource, token := next(c)
+			var armed bool
+			err := pool.QueryRow(ctx, sqlArm, resource, int64(token), fence.NewSeal().Hash(), "bench").Scan(&armed)
+			if err == nil && !armed {
+				err = errNoRow
+			}
+			return err
+		}},
 		{name: "arm", op: func(ctx context.Context, c *client) error {
 			resource, token := next(c)
 			return f.Arm(ctx, fence.Arming{Resource: resource, Token: token, SealHash: fence.NewSeal().Hash(), Holder: "bench"})
@@ -59,12 +71,17 @@ func (p plan) armPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 	if err != nil {
 		return nil, err
 	}
-	goals := compare(results, in, "arm", "upsert", 0.8)
+	for _, one := range contenders {
+		if err := p.wal(ctx, w, clients, in, one); err != nil {
+			return nil, err
+		}
+	}
+	goals := append(compare(results, in, "arm", "upsert", 0.8), groups(results, in)...)
 	if in.clients != 16 {
 		return goals, nil
 	}
 	pool.Close() // sessions that end report their statistics
-	after, err := w.updatesAfter(ctx, before.all+results["arm"].ops)
+	after, err := w.updatesAfter(ctx, before.all+results["arm"].ops+results["arm-single"].ops)
 	if err != nil {
 		return nil, err
 	}
@@ -73,6 +90,42 @@ func (p plan) armPart(ctx context.Context, w *world, in cell) ([]goal, error) {
 		fmt.Sprintf("fence.hot.c16.%s", in.commit), fmt.Sprintf("%d", hot), fmt.Sprintf("updates:%d", all),
 		float64(hot) / float64(all), 0.99,
 	}), nil
+}
+
+// groups are the goals of arming in groups: many go faster, and one alone is not slower,
+// but for a tenth that is noise.
+func groups(results map[string]*result, in cell) []goal {
+	grouped, single := results["arm"], results["arm-single"]
+	if grouped == nil || single == nil {
+		return nil
+	}
+	name := fmt.Sprintf("fence.arm.c%d.%s.groups", in.clients, in.commit)
+	switch in.clients {
+	case 1:
+		a, b := grouped.quantile(0.5), single.quantile(0.5)
+		return []goal{{name + ".p50", a.String(), "single:" + b.String(), float64(b) / float64(a), 0.9}}
+	case 64:
+		return []goal{{name, fmt.Sprintf("%.0f/s", grouped.rate()), fmt.Sprintf("single:%.0f/s", single.rate()), median(grouped.ratios(single)), 3}}
+	}
+	return nil
+}
+
+// wal prints how much of the write-ahead log an operation takes.
+func (p plan) wal(ctx context.Context, w *world, clients []*client, in cell, one contender) error {
+	const position = `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`
+	var before, after int64
+	var r result
+	if err := w.admin.QueryRow(ctx, position).Scan(&before); err != nil {
+		return err
+	}
+	if err := one.spin(ctx, clients, p.slice, 0, &r); err != nil {
+		return err
+	}
+	if err := w.admin.QueryRow(ctx, position).Scan(&after); err != nil {
+		return err
+	}
+	fmt.Printf("%-7s %-5s %-7d %-12s %10.0f bytes of WAL for each\n", in.part, in.commit, in.clients, one.name, float64(after-before)/float64(max(1, r.ops)))
+	return nil
 }
 
 // updates counts the updates of the fences, and those that were HOT.

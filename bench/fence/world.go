@@ -81,7 +81,6 @@ func start(ctx context.Context, below string, clients int) (w *world, err error)
 // sqlPeers are the tables of the hand-written patterns: one row for each resource.
 const sqlPeers = `
 	CREATE TABLE hand (resource text PRIMARY KEY, last_fencing_token bigint NOT NULL) WITH (fillfactor = 50);
-	INSERT INTO hand VALUES ('` + shared + `', 1);
 	CREATE TABLE plain (resource text PRIMARY KEY, token bigint NOT NULL, seal bytea, holder text NOT NULL, armed_at timestamptz NOT NULL)
 	  WITH (fillfactor = 50);
 	GRANT ALL ON hand TO bench_writer; GRANT ALL ON plain TO bench_gateway`
@@ -111,6 +110,9 @@ func (w *world) arm(ctx context.Context, clients int) error {
 			w.grant = g
 		} else {
 			w.grants = append(w.grants, g)
+		}
+		if _, err := w.admin.Exec(ctx, `INSERT INTO hand VALUES ($1, 1)`, g.Resource); err != nil {
+			return err
 		}
 		if err := f.Arm(ctx, fence.Arming{Resource: g.Resource, Token: g.Token, SealHash: g.Seal.Hash(), Holder: "bench"}); err != nil {
 			return err

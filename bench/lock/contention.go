@@ -19,7 +19,7 @@ const (
 )
 
 // crowds measures how fast one resource goes round, and how long anybody waits.
-func crowds(ctx context.Context, s settings, servers []*redisserver.Server, _ *board) error {
+func crowds(ctx context.Context, s settings, servers []*redisserver.Server, b *board) error {
 	fmt.Printf("\n%d want one resource, %v each: at most %v/s\n", crowdSize, crowdHold, int(time.Second/crowdHold))
 	fmt.Printf("%-5s %-22s %10s %10s %10s %14s\n", "nodes", "contender", "grants/s", "p50 wait", "max wait", "never got it")
 	for _, n := range []int{1, 5} {
@@ -43,7 +43,7 @@ func crowds(ctx context.Context, s settings, servers []*redisserver.Server, _ *b
 		}
 		for _, c := range slices.Insert(contenders, 1, apart(lockers)) {
 			if c.wait != nil && listed(s.contenders, c.name) {
-				c.crowd(ctx, n)
+				b.fails(c.name, fmt.Sprintf("a crowd on %d nodes", n), c.crowd(ctx, n))
 			}
 		}
 		for _, l := range lockers {
@@ -54,13 +54,13 @@ func crowds(ctx context.Context, s settings, servers []*redisserver.Server, _ *b
 	return nil
 }
 
-func (c contender) crowd(ctx context.Context, nodes int) {
+func (c contender) crowd(ctx context.Context, nodes int) (failed int) {
 	ctx, cancel := context.WithTimeout(ctx, crowdTime)
 	defer cancel()
 	var mu sync.Mutex
 	var waits []time.Duration
 	var longest time.Duration
-	never, failed := 0, 0
+	never := 0
 	var all sync.WaitGroup
 	for range crowdSize {
 		all.Go(func() {
@@ -85,7 +85,11 @@ func (c contender) crowd(ctx context.Context, nodes int) {
 					continue
 				}
 				time.Sleep(crowdHold)
-				_ = release(context.WithoutCancel(ctx))
+				if err := release(context.WithoutCancel(ctx)); err != nil {
+					mu.Lock()
+					failed++
+					mu.Unlock()
+				}
 			}
 		})
 	}
@@ -96,6 +100,7 @@ func (c contender) crowd(ctx context.Context, nodes int) {
 		fmt.Printf("  %d failed", failed)
 	}
 	fmt.Println()
+	return failed
 }
 
 // handOffs measures from one process's release to the acquisition of a waiter

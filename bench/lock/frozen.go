@@ -47,6 +47,7 @@ func frozen(ctx context.Context, s settings, servers []*redisserver.Server, b *b
 			fmt.Printf("  %d failed", failed)
 		}
 		fmt.Println()
+		b.fails(c.name, "one node of five frozen", failed)
 		if c.name == "fencegate" {
 			b.goal("lock.frozen.max.n5", longest.Round(time.Microsecond).String(), "want:60ms", longest.Seconds()/0.06, 1, true)
 		}

@@ -1,11 +1,23 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
-// board collects one line for each goal.
+// board collects one line for each goal, and what of ours failed: nobody else wanted the
+// resource, or it would have been free in time, so nothing excuses that.
 type board struct {
 	lines  []string
 	missed int
+	failed []string
+}
+
+// fails notes how often a contender failed, if it is ours.
+func (b *board) fails(contender, where string, times int) {
+	if times > 0 && strings.HasPrefix(contender, "fencegate") {
+		b.failed = append(b.failed, fmt.Sprintf("%s failed %d times: %s", contender, times, where))
+	}
 }
 
 // goal notes one goal. Lower is better where atMost.

@@ -56,6 +56,9 @@ func rates(ctx context.Context, s settings, servers []*redisserver.Server, b *bo
 			results[c] = measure(ctx, contenders, callers, s.slice, s.rounds)
 			for _, one := range contenders {
 				results[c][one.name].print(c, one.name)
+				for why, times := range results[c][one.name].failed {
+					b.fails(one.name, fmt.Sprintf("%d nodes, %d callers: %s", n, callers, why), times)
+				}
 			}
 		}
 		done()

@@ -32,13 +32,16 @@ func (c *client) close() { c.http.CloseIdleConnections() }
 
 // send sends a request and reads the answer to its end; its text is returned
 // where it is no object.
-func (c *client) send(ctx context.Context, method, path string, body io.Reader, size int64) (status int, text string, err error) {
+func (c *client) send(ctx context.Context, method, path string, body io.Reader, size int64, header ...string) (status int, text string, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+c.addr+path, body)
 	if err != nil {
 		return 0, "", err
 	}
 	const unsigned = "UNSIGNED-PAYLOAD"
 	req.ContentLength = size
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
 	req.Header.Set("X-Amz-Content-Sha256", unsigned)
 	keys := aws.Credentials{AccessKeyID: c.access, SecretAccessKey: c.secret, SessionToken: c.session}
 	if err := c.signer.SignHTTP(ctx, keys, req, unsigned, "s3", "us-east-1", time.Now(), func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true }); err != nil {

@@ -39,7 +39,7 @@ type plan struct {
 
 func main() {
 	var p plan
-	parts := flag.String("part", "memory,put,get,list", "what to measure; memory first, while the servers are fresh")
+	parts := flag.String("part", "memory,put,get,list", "what to measure; memory first, while the servers are fresh; writes: what each kind of write costs PostgreSQL")
 	only := flag.String("only", "", "contenders to measure; default: all")
 	clients := flag.String("clients", "1,16,64", "numbers of connections")
 	sizes := flag.String("sizes", "4KiB,1MiB,256MiB", "sizes of objects; more than 16 MiB are measured with one connection")
@@ -125,7 +125,7 @@ func (p plan) run(ctx context.Context) (met bool, err error) {
 		return false, err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
-	parts := map[string]func(context.Context, *world) ([]goal, error){"put": p.putPart, "get": p.getPart, "memory": p.memoryPart, "list": p.listPart}
+	parts := map[string]func(context.Context, *world) ([]goal, error){"put": p.putPart, "get": p.getPart, "memory": p.memoryPart, "list": p.listPart, "writes": p.writesPart}
 	var goals []goal
 	for _, part := range p.parts {
 		measure, known := parts[part]

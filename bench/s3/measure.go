@@ -72,7 +72,13 @@ func (p plan) sliceOf(ctx context.Context, w *world, one *contender, clients int
 // rounds gives each contender its slice in turn, every round beginning with
 // another one, and prints what came out.
 func (p plan) measure(ctx context.Context, w *world, what string, clients int, contenders []*contender, do operation) (map[string][]float64, error) {
-	rates, costs := map[string][]float64{}, map[string]spent{}
+	rates, _, err := p.measureCosts(ctx, w, what, clients, contenders, do)
+	return rates, err
+}
+
+// measureCosts is measure that also returns the median of what ours used for each.
+func (p plan) measureCosts(ctx context.Context, w *world, what string, clients int, contenders []*contender, do operation) (map[string][]float64, spent, error) {
+	rates, costs := map[string][]float64{}, map[string][]spent{}
 	for round := range p.rounds {
 		for i := range contenders {
 			one := contenders[(i+round)%len(contenders)]
@@ -80,16 +86,49 @@ func (p plan) measure(ctx context.Context, w *world, what string, clients int, c
 			rate, each, err := p.sliceOf(bounded, w, one, clients, do)
 			cancel()
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", one.name, err)
+				return nil, spent{}, fmt.Errorf("%s: %w", one.name, err)
 			}
-			rates[one.name], costs[one.name] = append(rates[one.name], rate), each
+			rates[one.name], costs[one.name] = append(rates[one.name], rate), append(costs[one.name], each)
 		}
 	}
 	for _, one := range contenders {
 		all := ratios(rates["ours"], rates[one.name])
-		fmt.Printf("%-22s %3d clients  %-10s %10.1f/s   ours is %.2f of it (%.2f-%.2f)   %s\n", what, clients, one.name, median(rates[one.name]), median(all), all[0], all[len(all)-1], costs[one.name])
+		fmt.Printf("%-22s %3d clients  %-10s %10.1f/s   ours is %.2f of it (%.2f-%.2f)   %s\n", what, clients, one.name, median(rates[one.name]), median(all), all[0], all[len(all)-1], medianCost(costs[one.name]))
 	}
-	return rates, nil
+	return rates, medianCost(costs["ours"]), nil
+}
+
+// medianCost is the median of each part.
+func medianCost(all []spent) spent {
+	middle := func(part func(spent) time.Duration) time.Duration {
+		var list []float64
+		for _, s := range all {
+			list = append(list, float64(part(s)))
+		}
+		if len(list) == 0 {
+			return 0
+		}
+		return time.Duration(median(list))
+	}
+	return spent{
+		server:   middle(func(s spent) time.Duration { return s.server }),
+		postgres: middle(func(s spent) time.Duration { return s.postgres }),
+		clients:  middle(func(s spent) time.Duration { return s.clients }),
+	}
+}
+
+// What a put of 4 KiB may use of a processor, where several come at a time.
+const (
+	postgresGoal = 500 * time.Microsecond
+	serverGoal   = 600 * time.Microsecond
+)
+
+// costGoals are those of processor time.
+func costGoals(name string, s spent) []goal {
+	one := func(part string, took, most time.Duration) goal {
+		return goal{name: name + ".processor." + part, ours: took.String(), peer: most.String(), ratio: float64(took) / float64(most), want: 1, atMost: true}
+	}
+	return []goal{one("postgres", s.postgres, postgresGoal), one("server", s.server, serverGoal)}
 }
 
 // compare makes the goal of being as fast as a peer.
@@ -144,17 +183,36 @@ func key(size, n int64) string {
 	return "put/" + showSize(size) + "/" + strconv.FormatInt(n%keysOf, 10)
 }
 
+// multixacts is how many PostgreSQL has made until now. Each is work for VACUUM, in whichever tables they are.
+func (w *world) multixacts(ctx context.Context) (n int64, err error) {
+	err = w.db.Pool.QueryRow(ctx, "SELECT mxid_age('1'::xid)").Scan(&n)
+	return n, err
+}
+
 func (p plan) putPart(ctx context.Context, w *world) (goals []goal, err error) {
+	before, err := w.multixacts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if after, failed := w.multixacts(ctx); err == nil && failed == nil {
+			made := after - before
+			goals = append(goals, goal{name: "put.multixacts", ours: strconv.FormatInt(made, 10), peer: "0", ratio: float64(made), want: 0, atMost: true})
+		}
+	}()
 	err = p.each(func(size int64, clients int) error {
 		keys := int64(keysOf)
 		if size > largeSize {
 			keys = 2
 		}
-		rates, err := p.measure(ctx, w, "put "+showSize(size), clients, w.contenders, func(ctx context.Context, one *contender, n int64) error {
+		rates, cost, err := p.measureCosts(ctx, w, "put "+showSize(size), clients, w.contenders, func(ctx context.Context, one *contender, n int64) error {
 			return one.put(ctx, key(size, n%keys), size)
 		})
 		if err == nil && size == 4<<10 {
 			goals = append(goals, compare(fmt.Sprintf("put.%s.c%d", showSize(size), clients), rates, "minio", 1)...)
+			if clients > 1 {
+				goals = append(goals, costGoals(fmt.Sprintf("put.%s.c%d", showSize(size), clients), cost)...)
+			}
 		}
 		return err
 	})

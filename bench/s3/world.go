@@ -151,7 +151,7 @@ func (w *world) oursAt(ctx context.Context, one *contender, addr, postgres strin
 	if err != nil {
 		return err
 	}
-	c, err := keys.Issue(bucket, 7, time.Now().Add(time.Hour))
+	c, err := keys.Issue(bucket, 7, time.Now().Add(time.Hour), 0)
 	one.access, one.secret, one.session = c.AccessKeyID, c.SecretAccessKey, c.SessionToken
 	return err
 }
