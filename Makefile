@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ops lint code-hash schema fmt build examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory
+.PHONY: help demo test test-ops lint code-hash schema fmt build examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture test-busy
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -10,12 +10,22 @@ LINT     = $(GO) tool -modfile=tools/go.mod golangci-lint
 help: ## Show the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: ## Watch a paused writer being refused, on real processes
-	@scripts/demo
+demo: ## Watch a paused writer being refused, on real processes (LOCK=postgres: without Redis)
+	@$(if $(LOCK),FENCEGATE_LOCK=$(LOCK)) scripts/demo
 
 test: ## Run every test, with -race, against real PostgreSQL and real Redis
 	@scripts/need cc postgres redis
 	$(GO) test -race -timeout 10m ./...
+
+# What a busy machine can break: waits, renewals, queues, and connections that end or stand still. Not what is about
+# data (loss, sweep, epochs), nor torture, which makes a busy machine of its own.
+BUSY = {acquire,arm,async,attempt,busy,connection,end,extend,keepalive,lease,line,order,place,quorum_wait,resend,round,session,slow,suspend,wait}
+test-busy: SHELL = bash
+test-busy: ## Run the tests of leases that a busy machine can break beside four busy loops per core
+	@scripts/need --local cc redis
+	@mkdir -p bin && $(GO) test -c -o bin/lock.test ./lock
+	@names=$$(sed -n 's/^func \(Test[A-Za-z0-9]*\)(.*/\1/p' lock/$(BUSY)_test.go | grep -v TestMain | paste -sd'|'); \
+	  cd lock && ../scripts/busy 4 ../bin/lock.test -test.run "^($$names)\$$" -test.timeout 2m
 
 test-ops: ## Test dump, restore, pg_upgrade, failover, crash and uninstalling, with real servers
 	@scripts/need cc postgres redis
@@ -54,9 +64,13 @@ compose-down: ## Stop what compose-up started, and remove its data
 model: ## Check the token protocol with spin, and that each safeguard removed breaks it
 	@docs/model/run
 
+mutants: ## Take each safeguard of the leases away, and show that a test fails then (about five minutes)
+	@scripts/need --local cc redis
+	$(GO) run ./internal/mutants $(MUTANTS)
+
 torture: ## Torment leases on real Redis for about ten minutes: faults of nodes, messages, clients and clocks
 	@scripts/need --local cc redis
-	$(GO) test -count=1 -run 'TestTorture$$' -v -timeout 40m ./lock -args -torture.for=60s -torture.want=200000 $(TORTURE)
+	$(GO) test -count=1 -run 'TestTorture(OfBursts)?$$' -v -timeout 40m ./lock -args -torture.for=60s -torture.want=200000 $(TORTURE)
 
 bench-lock: ## Measure leases against redsync, redislock and rueidislock
 	@scripts/need redis
@@ -65,6 +79,14 @@ bench-lock: ## Measure leases against redsync, redislock and rueidislock
 bench-fence: ## Measure the fence in PostgreSQL against no fence and what is written by hand
 	@scripts/need --local postgres
 	cd bench && $(GO) run ./fence
+
+bench-api: ## Measure leases over HTTP against the library
+	@scripts/need --local postgres redis
+	cd bench && $(GO) run ./api $(API)
+
+bench-scale: ## Measure what one PostgreSQL carries of fences, and what a second one adds (SCALE="-part callers")
+	@scripts/need --local postgres redis
+	cd bench && $(GO) run ./scale $(SCALE)
 
 bench-pgwire: ## Measure the PostgreSQL port against io.Copy and PgBouncer
 	@scripts/need --local postgres pgbouncer
@@ -83,7 +105,7 @@ bench-compare: ## Compare this tree's speed with the commit BASE's, interleaved,
 	@scripts/need --local postgres redis
 	cd bench && $(GO) run ./compare -base "$(BASE)" $(COMPARE)
 
-bench: bench-lock bench-fence bench-pgwire bench-s3 ## Run every benchmark
+bench: bench-lock bench-fence bench-api bench-pgwire bench-s3 ## Run every benchmark
 
 conformance-pg: ## Run drivers and the test suites of PostgreSQL 15 and pgx through the PostgreSQL port and directly
 	@scripts/need --local cc postgres
