@@ -3,7 +3,6 @@ package pglock_test
 import (
 	"testing"
 
-
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
