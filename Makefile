@@ -15,7 +15,7 @@ demo: ## Watch a paused writer being refused, on real processes (LOCK=postgres: 
 
 test: ## Run every test, with -race, against real PostgreSQL and real Redis
 	@scripts/need cc postgres redis
-	$(GO) test -race -timeout 10m ./...
+	@scripts/test . -timeout 10m
 
 # What a busy machine can break: waits, renewals, queues, and connections that end or stand still. Not what is about
 # data (loss, sweep, epochs), nor torture, which makes a busy machine of its own.
@@ -152,7 +152,7 @@ robustness-mutants: ## Show that the judge catches each of the seeded bugs, in i
 
 robustness-test: ## Test the program of robustness itself, with -race: its relays, faults, clients, cluster and judge
 	@scripts/need --local cc postgres redis boto3
-	cd robustness && $(GO) test -race -count 1 -timeout 5m ./...
+	@scripts/test robustness -count=1 -timeout 5m
 
 robustness-scenarios: ## Kleppmann's and the Redis documentation's scenarios, beside a plain Redlock library, which loses
 	@scripts/need --local cc postgres redis
