@@ -22,7 +22,7 @@ func TestARefusalForAHeldResourceNamesTheTokenOfItsLease(t *testing.T) {
 			defer func() { _ = p.close() }()
 			w := &worker{round: &round{process: p, number: 1, stop: make(chan struct{})}, dice: newDice(1, 1)}
 			resource := world.resource(t)
-			h, err := p.surfaces[name].acquire(bounded(t), ask{id: "holder", resource: resource, ttl: 3 * time.Second, try: true})
+			h, err := p.surfaces[name].acquire(bounded(t), ask{id: "holder", resource: resource, ttl: stackTTL, try: true})
 			if err != nil {
 				t.Fatal(err)
 			}

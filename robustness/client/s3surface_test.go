@@ -27,14 +27,14 @@ func (w *s3World) surface(t *testing.T, name string, seed uint64) surface {
 
 func bounded(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
 
 func acquire(t *testing.T, s surface, resource string) holding {
 	t.Helper()
-	h, err := s.acquire(bounded(t), ask{id: "test", resource: resource, ttl: 3 * time.Second})
+	h, err := s.acquire(bounded(t), ask{id: "test", resource: resource, ttl: stackTTL})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,7 +90,7 @@ func TestARoundIsJudgedInTime(t *testing.T) {
 	ev := simulate(1, 1, 20000, true)
 	begin := time.Now()
 	r := Examine(ev)
-	if took := time.Since(begin); took > 20*time.Second {
+	if took := time.Since(begin); took > time.Minute {
 		t.Errorf("took %s", took)
 	} else {
 		t.Logf("%d calls took %s", 20000, took)
