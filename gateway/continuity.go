@@ -13,6 +13,7 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/gateway/fencedsql"
 	"github.com/fencegate/fencegate/gateway/witness"
 )
 
@@ -27,8 +28,11 @@ const (
 	trustTries = 20
 )
 
-// serverKey is where a connection has the identity of its server.
-const serverKey = "fencegate.server"
+// What a connection carries: the identity of its server, and whether that was the accepted one when it was made.
+const (
+	serverKey  = "fencegate.server"
+	trustedKey = "fencegate.trusted"
+)
 
 // configure has the connections of a pool go to home, and those of another server left.
 //
@@ -42,37 +46,83 @@ func (s *servers) configure(pool *pgxpool.Config, judges bool) {
 		if s.witness == nil && s.reads.Load() == nil {
 			return nil
 		}
-		same := s.compare(ctx, conn)
-		if s.witness != nil && judges && !same {
+		same, elsewhere := s.compare(ctx, conn)
+		conn.PgConn().CustomData()[trustedKey] = same
+		switch {
+		case s.witness == nil || same:
+		case judges:
 			s.mu.Lock()
 			s.doubt()
 			s.mu.Unlock()
+		case elsewhere: // the gateway's login will meet it, too
+			return errElsewhere
 		}
 		return nil // it serves what needs no lease in any case
 	}
 	if s.witness == nil {
 		return
 	}
-	pool.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) {
+	pool.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {
 		server, known := conn.PgConn().CustomData()[serverKey].(string)
+		trusted, _ := conn.PgConn().CustomData()[trustedKey].(bool)
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		if ctx.Value(underGrant{}) != nil {
+			if s.accepted == nil {
+				return true, errChanging
+			}
+			return trusted && server == s.accepted.Identity, nil
+		}
 		return !known || s.home.Server == "" || s.home.Server == server, nil
 	}
 }
 
-// compare reports whether a new connection, before its first use, is one of the accepted server.
-func (s *servers) compare(ctx context.Context, conn *pgx.Conn) bool {
+// underGrant marks the context of a write under a grant: its connection has to be of the accepted PostgreSQL.
+type underGrant struct{}
+
+// changes has what is done with the context's connections done on the accepted PostgreSQL, or not at all: where it may have forgotten
+// fences, a grant that a newer one had superseded would pass.
+func (s *servers) changes(ctx context.Context) (context.Context, error) {
+	if s.witness == nil {
+		return ctx, nil
+	}
+	if _, err := s.trust(ctx); err != nil {
+		return nil, s.untrusted(err)
+	}
+	return context.WithValue(ctx, underGrant{}, true), nil
+}
+
+// fencedSQL runs requests of the API where the fence is trusted.
+type fencedSQL struct {
+	*fencedsql.Runner
+
+	servers *servers
+}
+
+var _ api.SQL = fencedSQL{}
+
+// Run implements [api.SQL].
+func (f fencedSQL) Run(ctx context.Context, grant fence.Grant, statements []wire.Statement) ([]wire.Result, error) {
+	ctx, err := f.servers.changes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return f.Runner.Run(ctx, grant, statements)
+}
+
+// compare reports whether a new connection, before its first use, is one of the accepted server, or certainly is not.
+func (s *servers) compare(ctx context.Context, conn *pgx.Conn) (same, elsewhere bool) {
 	s.mu.Lock()
 	accepted := s.accepted // from before it is asked: what others see meanwhile is later
 	s.mu.Unlock()
 	seen, err := identityOf(ctx, conn)
 	if err != nil {
-		return false
+		return false, false
 	}
 	s.saw(seen.Identity)
 	conn.PgConn().CustomData()[serverKey] = seen.Identity
-	return sameAs(accepted, seen)
+	same = sameAs(accepted, seen)
+	return same, accepted != nil && !same
 }
 
 // sameAs reports whether a server is the accepted one, or a later state of it.

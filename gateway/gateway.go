@@ -140,7 +140,7 @@ func (g *Gateway) buildS3() (err error) {
 	g.ofS3 = newS3Metrics()
 	g.s3, err = s3.New(s3.Deps{
 		Pool: g.pool, Store: g.store, Keys: g.parsed.keyring, Leases: held{g.source, g.fence}, TLS: g.parsed.s3TLS, Logger: g.log, Metrics: g.ofS3,
-		Tell: g.seen.Tell,
+		Tell: g.seen.Tell, Changes: g.servers.changes,
 	}, g.cfg.S3)
 	if err == nil {
 		g.servers.reads.Store(g.s3)
@@ -158,7 +158,7 @@ func (g *Gateway) buildAPI() (err error) {
 		Metrics: g.metrics.handler(), Observe: g.metrics.observe, Ended: g.leasing.Ended, Logger: g.log, TLS: g.parsed.apiTLS,
 	}
 	if g.sql != nil {
-		cfg.SQL = g.sql
+		cfg.SQL = fencedSQL{g.sql, g.servers}
 	}
 	if g.pg != nil {
 		cfg.Sessions = sessions{g.pg}

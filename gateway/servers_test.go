@@ -183,6 +183,57 @@ func TestNoGrantOfBeforePassesWhereFencesMayBeForgotten(t *testing.T) {
 	}
 }
 
+// No more do its writes: neither by /v1/sql nor by the S3 port, not even before the gateway has noticed.
+func TestNoWriteOfBeforePassesWhereFencesMayBeForgotten(t *testing.T) {
+	t.Parallel()
+	p := startPair(t)
+	cfg := config(t, testenv.PG{GatewayURL: p.both("gate", ""), WriterURL: p.both("writer", "")})
+	second := "," + p.second.ln.Addr().String()
+	cfg.PostgresURL, cfg.SQLURL = strings.Replace(cfg.PostgresURL, second, "", 1), strings.Replace(cfg.SQLURL, second, "", 1) // by an address that moves
+	c := start(t, cfg)
+	a := c.acquire("orders/1001", "60s", "0s")
+	creds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": a.handle})
+	update := func() answer {
+		return c.do("POST", "/v1/sql", map[string]any{"statements": []any{map[string]string{"sql": strings.Replace(updateOrder, "$1", "'x'", 1)}}},
+			"Fencing-Resource", "orders/1001", "Fencing-Token", a.grant)
+	}
+	if got := update(); got.Status != http.StatusOK {
+		t.Fatalf("before: %d %v", got.Status, got.Body)
+	}
+	if err := c.put(creds, "1001/a", "before"); err != nil {
+		t.Fatal(err)
+	}
+	p.promote(a)
+	p.first.moveTo(p.standby.Addr())
+	for range 3 {
+		if got := update(); got.Status != http.StatusServiceUnavailable || got.text("part") != "postgresql" {
+			t.Errorf("/v1/sql where fences may be forgotten: %d %v; want 503", got.Status, got.Body)
+		}
+		if err := c.put(creds, "1001/a", "late"); err == nil || !strings.Contains(err.Error(), "ServiceUnavailable") {
+			t.Errorf("PutObject where fences may be forgotten: %v; want ServiceUnavailable", err)
+		}
+	}
+	until(t, "a client is told what to do", func() bool {
+		return strings.HasSuffix(update().text("detail"), "fencegate fence invalidate-all --yes")
+	})
+	if note := execOn(t, p.standby, `SELECT count(*)::text FROM objects.versions`); note != "1" {
+		t.Errorf("%s versions; want 1", note)
+	}
+	execOn(t, p.standby, `SELECT raised FROM fence.invalidate_all()`)
+	untilReady(c)
+	if got := update(); got.text("code") != "ZF001" {
+		t.Errorf("/v1/sql after the invalidation: %v; want ZF001", got.Body)
+	}
+	if err := c.put(creds, "1001/a", "late"); err == nil || !strings.Contains(err.Error(), "StaleFencingToken") {
+		t.Errorf("PutObject after the invalidation: %v; want StaleFencingToken", err)
+	}
+	next := c.acquire("orders/2", "60s", "10s")
+	creds = c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": next.handle})
+	if err := c.put(creds, "2/a", "now"); err != nil {
+		t.Errorf("under a grant of now: %v", err)
+	}
+}
+
 // What the fence needs of Redis is nothing: whoever has a grant goes on while the nodes are away.
 func TestWithoutARedisQuorumGrantsAreJudgedAllTheSame(t *testing.T) {
 	t.Parallel()

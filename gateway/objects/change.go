@@ -62,7 +62,7 @@ func (c *Catalog) PutTags(ctx context.Context, ch Change, versionID string, tags
 	if err != nil {
 		return fmt.Errorf("encode tags: %w", err)
 	}
-	return c.db.Settle(ctx, Exec(sqlPutTags, UUID(blob.NewID()), ch.Bucket, ch.Key, version, string(text),
+	return c.db.underGrant().Settle(ctx, Exec(sqlPutTags, UUID(blob.NewID()), ch.Bucket, ch.Key, version, string(text),
 		ch.Proof.Resource, int64(ch.Proof.Token), ch.Proof.SealHash, given(ch.Invocation)))
 }
 
@@ -101,7 +101,7 @@ func (c *Catalog) Remove(ctx context.Context, ch Change, versionID string, e Exp
 	args := []any{
 		UUID(id), ch.Bucket, ch.Key, ch.Proof.Resource, int64(ch.Proof.Token), ch.Proof.SealHash, given(ch.Invocation), ch.IfMatch, e.Size, e.Modified,
 	}
-	err = c.db.Settle(ctx, func(ctx context.Context, q Querier) error {
+	err = c.db.underGrant().Settle(ctx, func(ctx context.Context, q Querier) error {
 		return q.QueryRow(ctx, sqlCommitDeletion, args...).Scan(&id, &kept)
 	})
 	if err != nil || !kept {
@@ -115,7 +115,7 @@ func (c *Catalog) Remove(ctx context.Context, ch Change, versionID string, e Exp
 func (c *Catalog) removeVersion(ctx context.Context, ch Change, id pgtype.UUID, e Expected) (Removed, error) {
 	var deletion *bool
 	attempt := ch.attempt()
-	err := c.db.Settle(ctx, func(ctx context.Context, q Querier) error {
+	err := c.db.underGrant().Settle(ctx, func(ctx context.Context, q Querier) error {
 		return q.QueryRow(ctx, sqlRemoveVersion, ch.Bucket, ch.Key, id, ch.Proof.Resource, int64(ch.Proof.Token), ch.Proof.SealHash,
 			attempt, ch.IfMatch, e.Size, e.Modified).Scan(&deletion)
 	})

@@ -3,6 +3,7 @@ package objects
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -19,6 +20,8 @@ import (
 type Database struct {
 	pool    *pgxpool.Pool
 	timeout time.Duration // of one statement, waiting for a connection included
+	changes func(context.Context) (context.Context, error)
+	judged  bool // its statements write under a grant
 	fresh   chan struct{} // holds one for each connection beside the pool's
 }
 
@@ -29,6 +32,19 @@ func NewDatabase(pool *pgxpool.Pool, timeout time.Duration) Database {
 		timeout = statementTimeout
 	}
 	return Database{pool: pool, timeout: timeout, fresh: make(chan struct{}, pool.Config().MaxConns)}
+}
+
+// Changes has f asked before each statement that writes under a grant: the context is what its connection is acquired with,
+// an error keeps it from being sent.
+func (d Database) Changes(f func(context.Context) (context.Context, error)) Database {
+	d.changes = f
+	return d
+}
+
+// underGrant is for statements that write under a grant.
+func (d Database) underGrant() Database {
+	d.judged = d.changes != nil
+	return d
 }
 
 // Querier is a pool or a connection.
@@ -140,6 +156,13 @@ func (e *unknownError) Is(target error) bool { return target == fence.ErrUnknown
 func (d Database) try(ctx context.Context, fresh bool, f func(context.Context, Querier) error) error {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
+	if d.judged {
+		may, err := d.changes(ctx)
+		if err != nil {
+			return notSent{fmt.Errorf("%w: %w", ErrDoubted, err)}
+		}
+		ctx = may
+	}
 	if !fresh {
 		conn, err := d.pool.Acquire(ctx)
 		if err != nil {
@@ -154,19 +177,43 @@ func (d Database) try(ctx context.Context, fresh bool, f func(context.Context, Q
 	case <-ctx.Done():
 		return notSent{ctx.Err()}
 	}
-	config := d.pool.Config() // a copy
-	if config.BeforeConnect != nil {
-		if err := config.BeforeConnect(ctx, config.ConnConfig); err != nil {
-			return notSent{err}
-		}
-	}
-	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+	conn, err := d.connect(ctx)
 	if err != nil {
 		return notSent{err}
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	return f(ctx, conn)
 }
+
+// connect makes a connection beside the pool's, with the pool's hooks.
+func (d Database) connect(ctx context.Context) (*pgx.Conn, error) {
+	config := d.pool.Config() // a copy
+	if config.BeforeConnect != nil {
+		if err := config.BeforeConnect(ctx, config.ConnConfig); err != nil {
+			return nil, err
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+	if err != nil {
+		return nil, err
+	}
+	if config.AfterConnect != nil {
+		err = config.AfterConnect(ctx, conn)
+	}
+	if ok := true; err == nil && config.PrepareConn != nil {
+		if ok, err = config.PrepareConn(ctx, conn); err == nil && !ok {
+			err = errReplaced
+		}
+	}
+	if err != nil {
+		_ = conn.Close(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return conn, nil
+}
+
+// errReplaced: a new connection is of no use by now.
+var errReplaced = errors.New("the connection leads to another server than the others, or was made while that was in doubt")
 
 // notSent marks an error from before the statement was sent.
 type notSent struct{ error }

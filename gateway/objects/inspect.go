@@ -114,7 +114,7 @@ func (c *Catalog) Restore(ctx context.Context, bucket, key, version string, g fe
 	}
 	var v struct{ id [16]byte }
 	args := []any{UUID(blob.NewID()), bucket, key, UUID(source), g.Resource, int64(g.Token), g.Seal.Hash(), nil, nil, false}
-	err = c.db.Settle(ctx, func(ctx context.Context, q Querier) error {
+	err = c.db.underGrant().Settle(ctx, func(ctx context.Context, q Querier) error {
 		return q.QueryRow(ctx, "SELECT id FROM objects.restore_version($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)", args...).Scan(&v.id)
 	})
 	if err != nil {

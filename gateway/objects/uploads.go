@@ -52,7 +52,7 @@ func (c *Catalog) BeginUpload(ctx context.Context, ch Change, a Attributes) (blo
 	}
 	id := [16]byte(blob.NewID())
 	args := []any{UUID(id), ch.Bucket, ch.Key, string(encoded), ch.Proof.Resource, int64(ch.Proof.Token), ch.Proof.SealHash, ch.attempt()}
-	err = c.db.Settle(ctx, func(ctx context.Context, q Querier) error {
+	err = c.db.underGrant().Settle(ctx, func(ctx context.Context, q Querier) error {
 		return q.QueryRow(ctx, sqlBeginMultipart, args...).Scan(&id)
 	})
 	return id, err

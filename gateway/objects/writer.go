@@ -52,7 +52,7 @@ type Writer struct {
 // NewWriter makes a writer beside a reader of the same database and store. The
 // blobs that it keeps ready are made until ctx ends; Close gives them back.
 func NewWriter(ctx context.Context, cfg Config, reader *Reader) *Writer {
-	w := &Writer{db: cfg.DB, store: cfg.Store, log: cfg.Log, owned: cfg.Owned, decided: cfg.Decided, reader: reader, commits: newCommits(cfg.DB)}
+	w := &Writer{db: cfg.DB.underGrant(), store: cfg.Store, log: cfg.Log, owned: cfg.Owned, decided: cfg.Decided, reader: reader, commits: newCommits(cfg.DB.underGrant())}
 	w.reserve = newReserve(ctx, cfg.DB, cfg.Store, cfg.Owned, cfg.Log, cfg.Reserve)
 	return w
 }

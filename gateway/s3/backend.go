@@ -38,7 +38,7 @@ func newBackend(base context.Context, cfg config) (*backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the buckets' ACL: %w", err)
 	}
-	db := objects.NewDatabase(cfg.Pool, cfg.DatabaseTimeout)
+	db := objects.NewDatabase(cfg.Pool, cfg.DatabaseTimeout).Changes(cfg.Changes)
 	b := &backend{cfg: cfg, base: base, acl: acl, catalog: objects.NewCatalog(db), keeper: maintenance.New(db, cfg.Store), held: &held{leases: cfg.Leases}}
 	b.reader = objects.NewReader(db, cfg.Store, cfg.Logger)
 	b.writer = objects.NewWriter(base, objects.Config{

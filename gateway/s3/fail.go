@@ -43,6 +43,8 @@ func (b *backend) fail(r request, bucket, operation string, err error) error {
 		return s3error.Unavailable(s3error.MessageUnknown)
 	case isBusy:
 		return s3error.Unavailable(s3error.MessageBusy(busy.State))
+	case errors.Is(err, objects.ErrDoubted):
+		return s3error.Unavailable(s3error.MessageDoubted)
 	case errors.Is(err, objects.ErrDatabaseAway):
 		return s3error.Unavailable(s3error.MessageDatabaseAway)
 	case errors.Is(err, objects.ErrStoreFailed):

@@ -1,6 +1,7 @@
 package s3
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -78,14 +79,15 @@ func (o Options) WithDefaults() Options {
 
 // Deps are what a server works with. Fields without a default must be set.
 type Deps struct {
-	Pool    *pgxpool.Pool        // logged in as a member of fence_gateway
-	Store   blob.Store           // where the bytes go
-	Keys    *credentials.Keyring // of the leases' credentials
-	Leases  Leases               // for credentials that outlive a lease's deadline; default: every lease is held
-	TLS     *tls.Config          // default: plain HTTP
-	Logger  *slog.Logger         // default: discards
-	Metrics Metrics              // hears what happens; default: nobody does
-	Tell    func(activity.Event) // is given what the fence refused, for people; default: nobody is told
+	Pool    *pgxpool.Pool                                  // logged in as a member of fence_gateway
+	Store   blob.Store                                     // where the bytes go
+	Keys    *credentials.Keyring                           // of the leases' credentials
+	Leases  Leases                                         // for credentials that outlive a lease's deadline; default: every lease is held
+	TLS     *tls.Config                                    // default: plain HTTP
+	Logger  *slog.Logger                                   // default: discards
+	Metrics Metrics                                        // hears what happens; default: nobody does
+	Tell    func(activity.Event)                           // is given what the fence refused, for people; default: nobody is told
+	Changes func(context.Context) (context.Context, error) // see [objects.Database.Changes]; default: nobody is asked
 }
 
 // config is both, complete.

@@ -97,6 +97,7 @@ func Unavailable(message string) Error {
 // Messages of 503: SDKs try again by themselves.
 const (
 	MessageDatabaseAway = "PostgreSQL, which holds the fences and the names of objects, did not answer. Nothing was changed. Try again."
+	MessageDoubted      = "PostgreSQL may have forgotten fences, or that can't be judged now; the gateway's /readyz says which, and what to do. Nothing was changed."
 	MessageUnknown      = "PostgreSQL was lost while the request was committed, so its outcome is unknown. Try the same request again, with its amz-sdk-invocation-id: it is applied at most once."
 	MessageUnknownOnce  = "PostgreSQL was lost while the request was committed, so its outcome is unknown. It has no amz-sdk-invocation-id: repeated, it may be applied a second time. Look what is there first."
 	MessageNotTried     = "PostgreSQL was lost before this key's turn came. Nothing was changed. Try again."
