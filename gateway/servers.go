@@ -44,6 +44,7 @@ type servers struct {
 	home     pgwire.Upstream // the chosen one; its Server is "" while that is not known
 	looked   time.Time       // when home was last seen to serve; zero: choose anew
 	left     chan struct{}   // closed when home changes
+	last     string          // home's Server, when it was last known
 	accepted *witness.Seen   // what is known of home; nil: in doubt
 	raised   bool            // a fence, since the last beat
 	claimed  bool            // the database knows our source
@@ -170,8 +171,8 @@ func (s *servers) take(home pgwire.Upstream, server string, accepted *witness.Se
 	if home.Addr == s.home.Addr && home.Server == s.home.Server {
 		return
 	}
-	another := home.Addr != s.home.Addr || s.home.Server != "" && home.Server != ""
-	s.home = home
+	another := home.Addr != s.home.Addr || s.last != "" && home.Server != "" && home.Server != s.last
+	s.home, s.last = home, cmp.Or(home.Server, s.last)
 	if another {
 		close(s.left)
 		s.left = make(chan struct{})

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/gateway/witness"
 )
 
 func TestRelayGoesToEachHostOfTheAddressOnce(t *testing.T) {
@@ -199,5 +200,34 @@ func TestAHostThatAnswersNothingDelaysNoLogin(t *testing.T) {
 			t.Errorf("%s: %v, %v; want the primary, before the time is over (%v)", attrs, ways, err, ctx.Err())
 		}
 		cancel()
+	}
+}
+
+// Behind one address another server can turn up, too: what listens to the former one goes there.
+func TestWhoIsHereLeavesTheServerThatIsNotHomeAnyMore(t *testing.T) {
+	t.Parallel()
+	config, err := pgx.ParseConfig("postgres://u@a:1/d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServers(config)
+	found := func(server string) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.doubt()
+		s.take(s.home, server, &witness.Seen{Identity: server})
+	}
+	found("1/1/1")
+	ctx, leave := s.here(t.Context())
+	defer leave()
+	found("1/1/1") // it had restarted
+	if ctx.Err() != nil {
+		t.Fatal("left where the server is the same")
+	}
+	found("1/2/1")
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Minute):
+		t.Error("stays where another server is home")
 	}
 }
