@@ -336,6 +336,9 @@ func (t trusting) End(ctx context.Context, e fence.Ending) error { return t.arme
 // Floor needs none either: it asks nobody.
 func (t trusting) Floor(resource string) fence.Token { return t.armer.Floor(resource) }
 
+// Raised needs none: a PostgreSQL that has forgotten fences only says less.
+func (t trusting) Raised(ctx context.Context) (bool, error) { return t.armer.Raised(ctx) }
+
 func (t trusting) when(ctx context.Context, arm func() error) error {
 	before, err := t.servers.begin(ctx)
 	if err != nil {

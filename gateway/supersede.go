@@ -23,6 +23,7 @@ type armer interface {
 	leasing.AllArmer
 	leasing.Ender
 	leasing.Floorer
+	leasing.Recorder
 }
 
 var _ armer = announcer{}
@@ -52,6 +53,9 @@ func (a announcer) End(ctx context.Context, e fence.Ending) error { return a.fen
 
 // Floor is the token up to which a resource without a fence refuses.
 func (a announcer) Floor(resource string) fence.Token { return a.fence.Floor(resource) }
+
+// Raised reports whether a fence was ever raised here.
+func (a announcer) Raised(ctx context.Context) (bool, error) { return a.fence.Raised(ctx) }
 
 // superseded ends sessions with grants older than token, here and elsewhere.
 func (g *Gateway) superseded(resource string, token fence.Token) {

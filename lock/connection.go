@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"runtime"
+	"strings"
 	"time"
 )
 
@@ -78,6 +79,9 @@ func (n *node) connect() error {
 	}
 	_ = n.link.conn.SetDeadline(time.Now().Add(n.stall))
 	nonce, err := n.incarnation()
+	if err == nil && nonce != "" {
+		err = n.leaveTrace()
+	}
 	_ = n.link.conn.SetDeadline(time.Time{})
 	switch {
 	case err != nil:
@@ -108,6 +112,16 @@ func (n *node) incarnation() (string, error) {
 		return "", err
 	}
 	return nonce, nil
+}
+
+// leaveTrace loads the script by which [Locker.Init] tells an emptied node from a new one.
+// A login that may load none leaves none.
+func (n *node) leaveTrace() error {
+	_, err := n.link.do("SCRIPT", "LOAD", n.keys.trace(n.cfg.DB))
+	if refused, ok := errors.AsType[replyError](err); ok && strings.HasPrefix(refused.Error(), "NOPERM") {
+		return nil
+	}
+	return err
 }
 
 // field reads one field of H; "" where there is none.

@@ -2,47 +2,51 @@ package lock
 
 import (
 	"context"
+	"crypto/sha1" //nolint:gosec // Redis names cached scripts by SHA-1; nothing is secured by it.
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // Init is the first start of a group: it admits the nodes at once, if they are
 // proven empty. Nodes that are admitted already are fine, so that each process
 // may call it at each start; so are several processes at once.
 //
-// The proof: all nodes answer, none of them holds a counter, a base or a lock,
-// and nothing came between. A group that has been used is not empty: a node of
-// it that comes back empty has lost data, and Init leaves it to [Locker.Readmit]
-// with its quarantine. Init then succeeds if a quorum is admitted, and fails
-// with a [*QuorumError] if not.
+// The proof: all nodes answer, none of them holds a counter, a base or a lock, none has
+// had leases taken on it since its server was started, an Armer that is a
+// [leasing.Recorder] has never raised a fence, and nothing came between. A group that has
+// been used is not empty: a node of it that comes back empty has lost data, and Init
+// leaves it to [Locker.Readmit] with its quarantine, which begins by itself with an Armer.
+// Init then succeeds if a quorum is admitted, and fails with a [*QuorumError] if not.
 //
-// What Init cannot tell from a first start is the loss of all nodes at once.
-// With an Armer tokens still rise, and writes of the forgotten holders are
-// refused once the next one has armed. Without an Armer or an EpochStore call
-// Init once in the life of a group.
+// Without such an Armer Init cannot tell a first start from a restart of all nodes
+// without their data: call it once in the life of a group then.
 func (l *Locker) Init(ctx context.Context) error {
 	for {
 		states := l.states(ctx)
-		admitted := 0
-		for _, st := range states {
-			if st.admitted {
-				admitted++
-			}
-		}
-		if admitted == len(states) {
+		if admitted(states) == len(states) {
 			return nil
 		}
-		if !l.cfg.Embedded && !fresh(states) || l.cfg.Embedded && unreachable(states) {
-			if admitted >= l.quorum {
+		raised, err := l.raised(ctx)
+		if err != nil {
+			return fmt.Errorf("admit empty nodes: %w", err)
+		}
+		if raised { // perhaps for a lease on nodes that were admitted since they were asked
+			states = l.states(ctx)
+		}
+		if !l.cfg.Embedded && (raised || !fresh(states)) || l.cfg.Embedded && unreachable(states) {
+			if admitted(states) >= l.quorum {
 				return nil
 			}
 			return l.notAdmitted(states)
 		}
-		err := l.admitFresh(ctx, states)
+		err = l.admitFresh(ctx, states)
 		switch {
 		case err == nil, voids(err), errors.Is(err, ErrQuarantined):
 			// Look again: another process may be at it too.
@@ -54,6 +58,25 @@ func (l *Locker) Init(ctx context.Context) error {
 			return fmt.Errorf("admit empty nodes: %w", err)
 		}
 	}
+}
+
+// raised reports whether the fence says that leases were granted before.
+func (l *Locker) raised(ctx context.Context) (bool, error) {
+	recorder, ok := l.cfg.Armer.(leasing.Recorder)
+	if !ok || l.cfg.Embedded {
+		return false, nil
+	}
+	return recorder.Raised(ctx)
+}
+
+// admitted counts the nodes that are.
+func admitted(states []nodeState) (n int) {
+	for _, st := range states {
+		if st.admitted {
+			n++
+		}
+	}
+	return n
 }
 
 // admitFresh admits the nodes that are not. The nonces are written first and
@@ -116,6 +139,7 @@ type nodeState struct {
 	counters    int64
 	unguarded   bool          // a primary with Sentinels that accepts writes while no replica is near
 	locks       bool          // only looked for where there is no incarnation
+	emptied     bool          // likewise: it may have granted leases in this run
 	quarantine  time.Duration // 0: none
 	rtt         time.Duration
 }
@@ -124,7 +148,7 @@ type nodeState struct {
 func fresh(states []nodeState) bool {
 	for _, st := range states {
 		switch {
-		case st.err != nil, st.counters > 0, st.locks, st.quarantine > 0:
+		case st.err != nil, st.counters > 0, st.locks, st.emptied, st.quarantine > 0:
 			return false
 		case st.base%(1<<epochShift) > 0: // a sweep left no counters, only how far they were
 			return false
@@ -203,7 +227,9 @@ func (n *node) state(ctx context.Context) nodeState {
 	}
 	st.quarantine = max(0, quarantine.Val())
 	if st.incarnation == "" {
-		st.locks, err = n.hasLocks(ctx)
+		if st.locks, err = n.hasLocks(ctx); err == nil {
+			st.emptied, err = n.hasTrace(ctx)
+		}
 	} else {
 		st.admitted, err = n.hasScripts(ctx, st.incarnation)
 	}
@@ -230,6 +256,12 @@ func (n *node) hasScripts(ctx context.Context, nonce string) (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+func (n *node) hasTrace(ctx context.Context) (bool, error) {
+	sum := sha1.Sum([]byte(n.keys.trace(n.cfg.DB))) //nolint:gosec // Redis names scripts so
+	found, err := n.client.ScriptExists(ctx, hex.EncodeToString(sum[:])).Result()
+	return err == nil && len(found) == 1 && found[0], err
 }
 
 func (n *node) hasLocks(ctx context.Context) (bool, error) {

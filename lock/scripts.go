@@ -5,6 +5,7 @@ import (
 	"crypto/sha1" //nolint:gosec // Redis names cached scripts by SHA-1; nothing is secured by it.
 	_ "embed"
 	"encoding/hex"
+	"fmt"
 	"strings"
 )
 
@@ -102,6 +103,13 @@ func newKeys(prefix string) keys {
 		h: prefix + ":h", hBulk: appendBulk(nil, prefix+":h"), q: prefix + ":q", lockPrefix: prefix + ":lock:", waiting: prefix + ":waiting",
 		waitPrefix: prefix + ":wait:", seenPrefix: prefix + ":seen:", wakePrefix: prefix + ":wake:",
 	}
+}
+
+// trace is the text of a script that does nothing. A Locker loads it before its first op
+// on a node: a node without data whose script cache has it was emptied in this run,
+// and is not new.
+func (k keys) trace(db int) string {
+	return fmt.Sprintf("-- leases of %x in database %d\nreturn 1", k.h, db)
 }
 
 func (k keys) lock(resource string) string { return k.lockPrefix + resource }

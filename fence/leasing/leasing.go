@@ -129,6 +129,14 @@ type Floorer interface {
 	Floor(resource string) fence.Token
 }
 
+// Recorder is an [Armer] that knows whether it ever raised a fence. A source that finds its
+// servers empty takes them for new only where it never did: else they have forgotten
+// leases that may still be held.
+type Recorder interface {
+	Armer
+	Raised(ctx context.Context) (bool, error)
+}
+
 // Request asks for a lease.
 type Request struct {
 	Resource string

@@ -1,0 +1,86 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// A group that is emptied while a lease is held looks like a new one but for what its
+// servers still know of their run.
+func TestInitAdmitsNoGroupThatWasEmptiedUnderALease(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 3} {
+		cfg, servers := own(t, n, redisserver.Config{})
+		first := acquire(t, started(t, cfg), "r", lock.WithTTL(time.Minute))
+		for _, s := range servers {
+			must(t, client(t, s.Addr).FlushAll(t.Context()).Err())
+		}
+		second := locker(t, cfg)
+		if err := second.Init(t.Context()); !errors.Is(err, lock.ErrQuarantined) {
+			t.Errorf("%d nodes: init: %v", n, err)
+		}
+		if again, err := second.TryAcquire(t.Context(), "r"); err == nil {
+			t.Errorf("%d nodes: a second lease %v while the first lasts until %v", n, again.Ref(), first.Deadline())
+		}
+		first.ReleaseAsync()
+	}
+}
+
+// A group of another prefix, or database, on the same servers is none of theirs.
+func TestInitAdmitsANewGroupOnServersThatAreInUse(t *testing.T) {
+	t.Parallel()
+	cfg, _ := own(t, 3, redisserver.Config{})
+	release(t, acquire(t, started(t, cfg), "r"))
+	other, db := cfg, cfg
+	other.KeyPrefix += "-other"
+	db.Nodes = append([]lock.Node(nil), cfg.Nodes...)
+	for i := range db.Nodes {
+		db.Nodes[i].DB = 1
+	}
+	for _, cfg := range []lock.Config{other, db} {
+		release(t, acquire(t, started(t, cfg), "r"))
+	}
+}
+
+// recording is an Armer that remembers what Redis forgets, as PostgreSQL does.
+type recording struct{ register }
+
+var _ leasing.Recorder = (*recording)(nil)
+
+func (r *recording) Raised(context.Context) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.tokens) > 0, nil
+}
+
+func TestInitHasAGroupThatWasRestartedEmptyWaitWhereTheFenceRemembers(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	cfg.Armer, cfg.MaxTTL = &recording{}, 10*time.Second
+	l := started(t, cfg)
+	first := acquire(t, l, "r", lock.WithTTL(cfg.MaxTTL))
+	must(t, l.Close())
+	for _, s := range servers {
+		must(t, errors.Join(s.Kill(), s.Restart(t.Context())))
+	}
+	second := locker(t, cfg)
+	if err := second.Init(t.Context()); !errors.Is(err, lock.ErrNoQuorum) {
+		t.Errorf("init: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	again, err := second.Acquire(ctx, "r") // waits for the quarantine, which has begun by itself
+	if err != nil {
+		t.Fatal(err)
+	}
+	if time.Now().Before(first.Deadline()) {
+		t.Errorf("a second lease %v before the first was over", time.Until(first.Deadline()))
+	}
+	release(t, again)
+}
