@@ -188,14 +188,14 @@ func TestIdleGatewaysAdmitANodeThatLostItsRun(t *testing.T) {
 func TestStartSaysWhatItWaitedFor(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, testenv.Postgres(t))
-	cfg.RedisNodes = []lock.Node{{Addr: closedPort(t)}}
+	cfg.PostgresURL = "postgres://u:hunter2@" + closedPort(t) + "/d"
 	cfg.StartTimeout = 300 * time.Millisecond
 	g, err := gateway.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "admit the Redis nodes") {
-		t.Errorf("start without Redis: %v", err)
+	if err := g.Start(t.Context()); err == nil || !strings.Contains(err.Error(), "reach PostgreSQL") {
+		t.Errorf("start without PostgreSQL: %v", err)
 	}
 	if err := g.Stop(); err != nil {
 		t.Errorf("stop after a failed start: %v", err)

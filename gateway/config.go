@@ -45,7 +45,8 @@ type Config struct {
 	// given Armer; [Gateway.Stop] closes it. Defaults to nil: RedisNodes are it.
 	Leases func(leasing.Armer) (leasing.Source, error)
 	// InitNodes admits nodes that are proven empty when the gateway starts: for the
-	// first start of a group, and harmless later. Defaults to false.
+	// first start of a group, and harmless later. Nodes that are away are admitted once they
+	// are there; until then leases are refused, and the rest is served. Defaults to false.
 	InitNodes bool
 	// EmbeddedNodes says that the nodes live and die with every lease on them, in
 	// this process, so they need no quarantine. Defaults to false.
@@ -132,8 +133,8 @@ type Config struct {
 	// gateways do, and all of them have the same nodes and key prefix. Defaults to 0: never.
 	RetireAfter time.Duration
 
-	// StartTimeout bounds how long [Gateway.Start] waits for PostgreSQL and Redis,
-	// for what Buckets and InitNodes ask. Defaults to 30 s.
+	// StartTimeout bounds how long [Gateway.Start] waits for PostgreSQL, for what Buckets
+	// asks, and for busy Redis nodes, for what InitNodes asks. Defaults to 30 s.
 	StartTimeout time.Duration
 	// LameDuck is how long a stop goes on as before while /readyz fails, so that balancers send nobody new. Then
 	// the PostgreSQL and S3 ports close and drain, and after that the API. Defaults to 0.

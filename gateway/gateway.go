@@ -34,6 +34,7 @@ type Gateway struct {
 	servers *servers // which server is PostgreSQL
 	source  leasing.Source
 	admit   func(context.Context) error // of the Redis nodes; nil where the source is another
+	tried   chan struct{}               // closed once it has succeeded, or failed by more than a busy machine
 	leasing *lockMetrics
 	seen    *seen // what people can see of what happens here
 	herald  *herald
@@ -79,7 +80,7 @@ func New(cfg Config) (*Gateway, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	g := &Gateway{cfg: cfg, log: cfg.Logger, parsed: p, finished: make(chan struct{}), aborted: make(chan struct{})}
+	g := &Gateway{cfg: cfg, log: cfg.Logger, parsed: p, tried: make(chan struct{}), finished: make(chan struct{}), aborted: make(chan struct{})}
 	g.abort = sync.OnceFunc(func() { close(g.aborted) })
 	if cfg.API.BearerToken == "" && !loopback(cfg.APIListen) {
 		g.generated = rand.Text()
@@ -197,13 +198,17 @@ func (g *Gateway) Run(ctx context.Context) error {
 	return errors.Join(err, g.Stop())
 }
 
-// Start listens, serves, and returns when what Buckets and InitNodes ask is
-// done. ctx bounds only that. On an error everything is stopped again.
+// Start listens, serves, and returns when what Buckets asks is done, and what InitNodes asks
+// or a first try of it has failed: it goes on in the background. ctx bounds only that. On
+// an error everything is stopped again.
 func (g *Gateway) Start(ctx context.Context) error {
 	if err := g.serve(ctx); err != nil {
 		return err
 	}
 	if err := g.prepare(ctx); err != nil {
+		return errors.Join(err, g.Stop())
+	}
+	if err := g.awaitNodes(ctx); err != nil {
 		return errors.Join(err, g.Stop())
 	}
 	g.probe(ctx)
@@ -231,6 +236,9 @@ func (g *Gateway) serve(ctx context.Context) error {
 	}
 	if g.s3 != nil {
 		servers = append(servers, g.sweepOften)
+	}
+	if g.admits() {
+		servers = append(servers, g.admitNodes)
 	}
 	if g.cfg.RetireAfter > 0 {
 		servers = append(servers, g.retireOften)

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +27,7 @@ type step struct {
 }
 
 // prepare does what the configuration asks at the start, trying again while
-// PostgreSQL or Redis come up.
+// PostgreSQL comes up.
 func (g *Gateway) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, g.cfg.StartTimeout)
 	defer cancel()
@@ -41,13 +40,6 @@ func (g *Gateway) prepare(ctx context.Context) error {
 }
 
 func (g *Gateway) steps() (steps []step) {
-	if g.cfg.InitNodes && g.admit != nil {
-		names := make([]string, len(g.cfg.RedisNodes))
-		for i, n := range g.cfg.RedisNodes {
-			names[i] = cmp.Or(n.Name, n.Addr, n.MasterName)
-		}
-		steps = append(steps, step{"admit the Redis nodes", strings.Join(names, ","), g.admit})
-	}
 	if g.s3 != nil {
 		steps = append(steps, step{"see whether the blob store works", "the blob store", g.s3.Keeper().Check})
 	}

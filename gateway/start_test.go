@@ -17,7 +17,6 @@ import (
 
 	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/internal/testenv"
-	"github.com/fencegate/fencegate/lock"
 )
 
 // logged is a log that several goroutines write to.
@@ -101,13 +100,9 @@ func TestAMissingRightEndsTheStartAtOnce(t *testing.T) {
 func TestTheLogSaysWhatTheStartWaitsForAndWhere(t *testing.T) {
 	t.Parallel()
 	gone := closedPort(t)
-	cfg := config(t, testenv.Postgres(t))
-	away := cfg
+	away := config(t, testenv.Postgres(t))
 	away.PostgresURL = "postgres://u:hunter2@" + gone + "/shop"
-	noRedis := cfg
-	noRedis.RedisNodes = []lock.Node{{Addr: gone, Password: "hunter2"}}
-	noRedis.BlobDir = t.TempDir()
-	for where, c := range map[string]gateway.Config{gone + "/shop": away, gone: noRedis} {
+	for where, c := range map[string]gateway.Config{gone + "/shop": away} {
 		log, err := failedStart(t, c, 2)
 		waits := log.lines("can't start yet")
 		if len(waits) != 2 || err == nil {
