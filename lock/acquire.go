@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // AcquireOption changes one acquisition.
@@ -19,6 +20,9 @@ type acquireOptions struct {
 	keepAlive *KeepAlive
 	sealHash  []byte // of the caller's seal; nil: the attempt makes one
 	nonceHash []byte // for the Armer
+	owner     *Owner // nil: nobody who may have it already
+	tries     int    // 0: until the context ends
+	delay     time.Duration
 }
 
 // WithTTL sets how long the lease lives unless it is extended. From the longest
@@ -40,7 +44,7 @@ func (l *Locker) options(resource string, opts []AcquireOption) (acquireOptions,
 		return o, err
 	}
 	o.ttl = o.ttl.Truncate(time.Millisecond)
-	return o, cmp.Or(o.keepAlive.validate(), validateHolder(o.holder))
+	return o, cmp.Or(o.keepAlive.validate(), validateHolder(o.holder), o.validateTries())
 }
 
 // Acquire takes the lease of a resource, waiting while another holds it, and while
@@ -56,9 +60,30 @@ func (l *Locker) Acquire(ctx context.Context, resource string, opts ...AcquireOp
 	return l.leased(ctx, resource, opts, l.acquire)
 }
 
+// Do acquires the lease of a resource, as [Locker.Acquire] does, renews it while work runs, and
+// releases it, also where work panics. The context of work ends with ctx or with the
+// lease, whose end is its cause then; [leasing.Under] says what the error is. The lease is
+// renewed for at most an hour, unless [WithKeepAlive] says otherwise.
+func (l *Locker) Do(ctx context.Context, resource string, work func(context.Context, fence.Grant) error, opts ...AcquireOption) error {
+	renewed := WithKeepAlive(KeepAlive{For: leasing.DefaultRenewal})
+	lease, err := l.Acquire(ctx, resource, append([]AcquireOption{renewed}, opts...)...)
+	if err != nil {
+		return err
+	}
+	return leasing.Under(ctx, lease, work)
+}
+
 func (l *Locker) acquire(ctx context.Context, resource string, o acquireOptions) (*attempt, error) {
-	var a *attempt
+	if o.tries > 0 {
+		return l.acquireWithin(ctx, resource, o)
+	}
 	begun := time.Now()
+	a, err := l.patiently(ctx, resource, o)
+	return l.measured(a, err, begun)
+}
+
+func (l *Locker) patiently(ctx context.Context, resource string, o acquireOptions) (*attempt, error) {
+	var a *attempt
 	ctx, end := l.begin(ctx, "acquire", resource)
 	err := l.waiting(ctx, resource, func(floor fence.Token) error {
 		var err error
@@ -66,7 +91,7 @@ func (l *Locker) acquire(ctx context.Context, resource string, o acquireOptions)
 		return err
 	})
 	end(err)
-	return l.measured(a, err, begun)
+	return a, err
 }
 
 // leased makes a lease of what acquire gets.
@@ -77,11 +102,17 @@ func (l *Locker) leased(
 	if err != nil {
 		return nil, err
 	}
-	a, err := acquire(ctx, resource, o)
-	if err != nil {
-		return nil, err
+	take := func() (*Lease, error) {
+		a, err := acquire(ctx, resource, o)
+		if err != nil {
+			return nil, err
+		}
+		return a.lease(ctx), nil
 	}
-	return a.lease(ctx), nil
+	if o.owner != nil {
+		return o.owner.lease(ctx, holding{l, resource}, take)
+	}
+	return take()
 }
 
 // measured reports the end of an acquisition.

@@ -29,6 +29,9 @@ func (l *Locker) AcquireAll(ctx context.Context, resources []string, opts ...Acq
 		if err != nil {
 			return nil, err
 		}
+		if o.owner != nil || o.tries > 0 {
+			return nil, &fence.InvalidError{Field: "options", Reason: "name an owner or a number of tries, which are for one resource"}
+		}
 		asked[i] = acquisition{resource, o}
 	}
 	taken, err := l.acquireAll(ctx, asked, l.waiting)

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -54,6 +55,9 @@ type Node struct {
 	Credentials func() (username, password string, err error)
 	TLS         *tls.Config // nil: none; of the Sentinels too
 	DB          int
+	// Dialer, if set, connects to the server and its Sentinels, in place of net.Dialer and
+	// TLS: what it returns is ready for the first command. ctx bounds it.
+	Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 
 	// Sentinels, host:port each, instead of Addr: the node is the primary that they
 	// call MasterName. A failover counts as the loss of the node: it grants nothing

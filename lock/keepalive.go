@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // KeepAlive renews a lease in the background. It needs a cap, so that a stuck
@@ -27,7 +28,7 @@ type KeepAlive struct {
 
 // ErrCapped: the lease is not renewed any more, because the cap of its
 // [KeepAlive] is reached.
-var ErrCapped = errors.New("lease has been renewed as often as allowed")
+var ErrCapped = leasing.ErrCapped
 
 // WithKeepAlive renews the lease after a quarter to a third of its TTL, at random,
 // so that leases which were acquired together are not renewed together; and that until

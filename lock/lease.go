@@ -24,6 +24,8 @@ type Lease struct {
 	outcome error
 }
 
+var _ leasing.Held = (*Lease)(nil)
+
 // Grant is what to present with each write. It fails with [ErrLost] or
 // [ErrReleased] once the lease is over.
 func (h *Lease) Grant() (fence.Grant, error) {

@@ -49,6 +49,9 @@ func (n Node) Dial(ctx context.Context) (net.Conn, error) {
 }
 
 func (n Node) dial(ctx context.Context, addr string) (net.Conn, error) {
+	if n.Dialer != nil {
+		return n.Dialer(ctx, network(addr), addr)
+	}
 	conn, err := (&net.Dialer{}).DialContext(ctx, network(addr), addr)
 	if err == nil && n.TLS != nil {
 		conn = tls.Client(conn, tlsFor(n.TLS, addr))

@@ -29,6 +29,7 @@ type session struct {
 	timer    *time.Timer
 	over     error // ErrLost or ErrReleased
 	handles  int
+	ended    func() // called once when the lease is over, if it is set before
 }
 
 func newSession(ctx context.Context, l *Locker, grant fence.Grant, owner string, ttl time.Duration, deadline instant) *session {
@@ -103,6 +104,22 @@ func (s *session) endLocked(why error) {
 	if s.cancel != nil {
 		s.cancel(why)
 	}
+	if s.ended != nil {
+		s.ended()
+	}
+}
+
+// onEnd has f called when the lease is over, or at once where it is already.
+func (s *session) onEnd(f func()) {
+	s.mu.Lock()
+	over := s.over != nil
+	if !over {
+		s.ended = f
+	}
+	s.mu.Unlock()
+	if over {
+		f()
+	}
 }
 
 func (s *session) current() (fence.Grant, error) {
@@ -130,6 +147,9 @@ func (s *session) retain() error {
 	defer s.mu.Unlock()
 	if err := s.checkLocked(); err != nil {
 		return fmt.Errorf("lease of %q: %w", s.grant.Resource, err)
+	}
+	if s.handles == 0 {
+		return fmt.Errorf("lease of %q: %w", s.grant.Resource, ErrReleased)
 	}
 	s.handles++
 	return nil

@@ -1,0 +1,234 @@
+package leasing
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// DefaultRenewal is for how long [Do] renews a lease unless it is told otherwise.
+const DefaultRenewal = time.Hour
+
+// ErrCapped: the lease is not renewed any more, because the time for that is over.
+var ErrCapped = errors.New("lease has been renewed as often as allowed")
+
+// releaseTimeout bounds the release that follows the work, beyond what the source bounds itself.
+const releaseTimeout = 10 * time.Second
+
+// Held is a lease in the hands of this process.
+type Held interface {
+	// Grant is what to present with each write; it fails once the lease is over.
+	Grant() (fence.Grant, error)
+	// Context ends with the lease; its cause says why.
+	Context() context.Context
+	// Release gives the lease back, on bounds of its own. [ErrLost]: it was over before.
+	Release(ctx context.Context) error
+}
+
+// Under does work under a lease and releases it, also where work panics. The context that
+// work gets has ctx's values and ends with ctx, or with the lease: context.Cause says
+// which. It waits for work in any case, so work has to heed its context.
+//
+// The error is work's. Where the lease was over before work returned it is joined with
+// [ErrLost], also where work's is nil: others may have held the resource meanwhile, and the
+// fence may have refused some of its writes. A release that does not reach enough servers
+// changes no outcome: the lease ends by itself.
+func Under(ctx context.Context, held Held, work func(context.Context, fence.Grant) error) (err error) {
+	defer func() {
+		free, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+		defer cancel()
+		if released := held.Release(free); errors.Is(released, ErrLost) && !errors.Is(err, ErrLost) {
+			err = errors.Join(err, released)
+		}
+	}()
+	grant, err := held.Grant()
+	if err != nil {
+		return err
+	}
+	lease := held.Context()
+	inside, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(lease, func() { cancel(context.Cause(lease)) })()
+	err = work(&under{inside, lease, cancel}, grant)
+	if lease.Err() != nil && !errors.Is(err, ErrLost) {
+		return errors.Join(err, context.Cause(lease))
+	}
+	return err
+}
+
+// under is the context of work: it ends no later than the lease's does, also where that one
+// looks at a clock and its timers have not run.
+type under struct {
+	context.Context
+	lease  context.Context
+	cancel context.CancelCauseFunc
+}
+
+func (u *under) look() {
+	if u.lease.Err() != nil {
+		u.cancel(context.Cause(u.lease))
+	}
+}
+
+func (u *under) Err() error {
+	u.look()
+	return u.Context.Err()
+}
+
+func (u *under) Done() <-chan struct{} {
+	u.look()
+	return u.Context.Done()
+}
+
+// Do acquires a lease, waiting for it until ctx ends, renews it for as long as work takes, and
+// releases it; see [Under]. It renews for at most the given time, so that work which is stuck
+// cannot keep a resource for ever; 0 is [DefaultRenewal]. The cause of the context's end is
+// [ErrLost], joined with [ErrCapped] or with why the renewals failed.
+func Do(
+	ctx context.Context, source Source, r Request, renewal time.Duration, work func(context.Context, fence.Grant) error,
+) error {
+	switch {
+	case renewal < 0:
+		return &fence.InvalidError{Field: "renewal", Reason: fmt.Sprintf("is %v; it must be positive, or 0 for %v", renewal, DefaultRenewal)}
+	case r.SealHash != nil:
+		return &fence.InvalidError{Field: "seal hash", Reason: "is for a lease whose grant another presents; work under Do presents it itself"}
+	}
+	lease, err := source.Acquire(ctx, r)
+	if err != nil {
+		return err
+	}
+	return Under(ctx, keep(ctx, source, lease, r.TTL, cmp.Or(renewal, DefaultRenewal)), work)
+}
+
+// kept is a lease that is renewed in the background.
+type kept struct {
+	source Source
+	lease  Lease
+	ttl    time.Duration
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	ended  chan struct{} // the renewals have
+
+	mu       sync.Mutex
+	deadline time.Time
+	timer    *time.Timer
+	why      error // it is not renewed any more
+}
+
+func keep(ctx context.Context, source Source, lease Lease, ttl, renewal time.Duration) *kept {
+	k := &kept{source: source, lease: lease, ttl: ttl, deadline: lease.Deadline, ended: make(chan struct{})}
+	k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.timer = time.AfterFunc(time.Until(k.deadline), k.expire)
+	go k.renew(renewal)
+	return k
+}
+
+// expire ends the lease at its deadline.
+func (k *kept) expire() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !time.Now().Before(k.deadline) {
+		k.cancel(errors.Join(fmt.Errorf("lease of %q: %w", k.lease.Grant.Resource, ErrLost), k.why))
+	}
+}
+
+// renew goes on until the lease is over, released, or has been renewed for long enough.
+func (k *kept) renew(renewal time.Duration) {
+	defer close(k.ended)
+	begun := time.Now()
+	next := time.NewTimer(k.soon())
+	defer next.Stop()
+	for {
+		select {
+		case <-k.ctx.Done():
+			return
+		case <-next.C:
+		}
+		var err error = ErrCapped
+		if time.Since(begun) < renewal {
+			err = k.extend()
+		}
+		switch {
+		case err == nil:
+			next.Reset(k.soon())
+		case Retryable(err):
+			next.Reset(k.ttl / 12) // several more tries before the deadline
+		case errors.Is(err, ErrLost):
+			k.cancel(err)
+			return
+		default:
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.why = err
+			return
+		}
+	}
+}
+
+// soon is when to renew next: at random, so that leases which began together are not renewed together.
+func (k *kept) soon() time.Duration { return k.ttl/4 + rand.N(k.ttl/12+1) }
+
+func (k *kept) extend() error {
+	valid, err := k.source.Extend(k.ctx, k.lease.Ref(), k.ttl)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ctx.Err() == nil { // else it is over already, and its end stays
+		k.deadline = time.Now().Add(valid)
+		k.timer.Reset(valid)
+	}
+	return nil
+}
+
+// Grant fails once the lease is over.
+func (k *kept) Grant() (fence.Grant, error) {
+	if k.Context().Err() != nil {
+		return fence.Grant{}, context.Cause(k.ctx)
+	}
+	return k.lease.Grant, nil
+}
+
+// Context looks at the clock whenever it is asked.
+func (k *kept) Context() context.Context { return keptContext{k.ctx, k} }
+
+type keptContext struct {
+	context.Context
+	k *kept
+}
+
+func (c keptContext) Err() error {
+	c.k.expire()
+	return c.Context.Err()
+}
+
+func (c keptContext) Done() <-chan struct{} {
+	c.k.expire()
+	return c.Context.Done()
+}
+
+// errReleased is why the context of a lease that was released has ended.
+var errReleased = errors.New("lease was released")
+
+// Release ends the renewals first.
+func (k *kept) Release(ctx context.Context) error {
+	k.expire()
+	lost := context.Cause(k.ctx)
+	k.cancel(errReleased)
+	k.timer.Stop()
+	<-k.ended
+	err := k.source.Release(ctx, k.lease.Ref()) // also when lost: a server may have it still
+	if lost != nil {
+		return lost
+	}
+	return err
+}

@@ -1,0 +1,101 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// What the examples have from elsewhere.
+var (
+	ctx    = context.Background()
+	leases *lock.Locker
+)
+
+func charge(context.Context, fence.Grant) error { return nil }
+
+// The three clients are those that a program has already, for redsync or anything else.
+func ExampleNodesOf() {
+	clients := []redis.UniversalClient{
+		redis.NewClient(&redis.Options{Addr: "r1:6379"}),
+		redis.NewClient(&redis.Options{Addr: "r2:6379"}),
+		redis.NewClient(&redis.Options{Addr: "r3:6379"}),
+	}
+	nodes, err := lock.NodesOf(clients...)
+	if err != nil {
+		panic(err)
+	}
+	locker, err := lock.New(lock.Config{Nodes: nodes})
+	if err != nil {
+		panic(err)
+	}
+	defer locker.Close()
+}
+
+func ExampleLocker_Do() {
+	err := leases.Do(ctx, "orders/1001", func(ctx context.Context, grant fence.Grant) error {
+		return charge(ctx, grant) // ctx ends with the lease; the grant goes with each write
+	})
+	switch {
+	case errors.Is(err, lock.ErrLost):
+		fmt.Println("the lease was over before the work: look at what it has done")
+	case err != nil:
+		fmt.Println(err)
+	}
+}
+
+func ExampleLocker_Acquire() {
+	lease, err := leases.Acquire(ctx, "orders/1001", lock.WithTTL(30*time.Second))
+	if err != nil {
+		panic(err)
+	}
+	defer lease.Release(ctx)
+	grant, err := lease.Grant()
+	if err == nil {
+		err = charge(lease.Context(), grant)
+	}
+	if err == nil {
+		err = lease.Extend(ctx, 30*time.Second)
+	}
+	fmt.Println(err)
+}
+
+func ExampleLocker_TryAcquire() {
+	lease, err := leases.TryAcquire(ctx, "orders/1001", lock.WithTTL(30*time.Second))
+	var held *leasing.HeldError
+	switch {
+	case errors.As(err, &held):
+		fmt.Println("held by", held.Holder, "for", held.RetryAfter)
+	case err == nil:
+		defer lease.Release(ctx)
+	}
+}
+
+func ExampleWithTries() {
+	lease, err := leases.Acquire(ctx, "orders/1001", lock.WithTries(32, 150*time.Millisecond))
+	if errors.Is(err, lock.ErrHeld) {
+		return // as redsync's ErrTaken and redislock's ErrNotObtained
+	}
+	defer lease.Release(ctx)
+}
+
+func ExampleWithOwner() {
+	owner := lock.NewOwner() // of a request, a job, a saga
+	outer, err := leases.Acquire(ctx, "orders/1001", lock.WithOwner(owner))
+	if err != nil {
+		panic(err)
+	}
+	defer outer.Release(ctx)
+	inner, err := leases.Acquire(ctx, "orders/1001", lock.WithOwner(owner)) // the same lease and token, at once
+	if err != nil {
+		panic(err)
+	}
+	defer inner.Release(ctx)
+}
