@@ -3,6 +3,7 @@
 //
 //   - callers: arms a second of 1 … 512 callers of one gateway's library, each with resources of its own
 //   - resources: the same with 10^3 … 10^6 resources recorded, taken at random, and their size on disk
+//   - names: what names leave on disk that are used once and retired, at most -live of them at a time (not among the defaults)
 //   - databases: acquire and release over HTTP, of one gateway with one database and of two with one each, resources spread by
 //     prefix; then one of the two databases stands still, and the other's resources are measured again
 //
@@ -33,6 +34,8 @@ type plan struct {
 	callers, resources []int
 	at                 int
 	slice              time.Duration
+	names, live        int
+	inOrder            bool
 }
 
 func main() {
@@ -42,8 +45,15 @@ func main() {
 	var p plan
 	flag.IntVar(&p.at, "at", 64, "callers of the parts resources and databases")
 	flag.DurationVar(&p.slice, "slice", 2*time.Second, "how long each is measured")
+	flag.IntVar(&p.names, "names", 10_000_000, "names of the part names")
+	flag.IntVar(&p.live, "live", 100_000, "how many of them are live at a time")
+	flag.BoolVar(&p.inOrder, "in-order", false, "of the part names, only the names that come in their order")
 	flag.Parse()
 	var err error
+	if p.live < 2 || p.names < p.live {
+		fmt.Fprintln(os.Stderr, "bench-scale: -live must be at least 2, and -names no less than that")
+		os.Exit(2)
+	}
 	for list, into := range map[*string]*[]int{callers: &p.callers, resources: &p.resources} {
 		if *into, err = numbers(*list); err != nil {
 			fmt.Fprintln(os.Stderr, "bench-scale:", err)
@@ -52,7 +62,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	for part := range strings.SplitSeq(*parts, ",") {
-		do, ok := map[string]func(context.Context) error{"callers": p.callersPart, "resources": p.resourcesPart, "databases": p.databasesPart}[part]
+		do, ok := map[string]func(context.Context) error{"callers": p.callersPart, "resources": p.resourcesPart, "names": p.namesPart, "databases": p.databasesPart}[part]
 		if err = fmt.Errorf("there is no part %q", part); ok {
 			err = do(ctx)
 		}
