@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,12 +13,11 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/fencedsql"
-	"github.com/fencegate/fencegate/gateway/witness"
+	"github.com/fencegate/fencegate/lock/witness"
 )
 
 const (
-	sqlIdentity = `SELECT pg_catalog.pg_is_in_recovery(), identity, (written - '0/0')::bigint, beats, invalidations FROM fence.identity()`
-	sqlBeat     = `SELECT fence.beat()`
+	sqlBeat = `SELECT fence.beat()`
 
 	// lookEvery is how often the identity is compared while nothing else asks.
 	lookEvery = 2 * time.Second
@@ -115,19 +113,14 @@ func (s *servers) compare(ctx context.Context, conn *pgx.Conn) (same, elsewhere 
 	s.mu.Lock()
 	accepted := s.accepted // from before it is asked: what others see meanwhile is later
 	s.mu.Unlock()
-	seen, err := identityOf(ctx, conn)
+	seen, err := witness.Ask(ctx, conn)
 	if err != nil {
 		return false, false
 	}
 	s.saw(seen.Identity)
 	conn.PgConn().CustomData()[serverKey] = seen.Identity
-	same = sameAs(accepted, seen)
+	same = seen.Continues(accepted)
 	return same, accepted != nil && !same
-}
-
-// sameAs reports whether a server is the accepted one, or a later state of it.
-func sameAs(accepted *witness.Seen, seen witness.Seen) bool {
-	return accepted != nil && accepted.Identity == seen.Identity && accepted.Written <= seen.Written
 }
 
 // saw tells whoever remembers reads which PostgreSQL is there; "" one that has forgotten something.
@@ -137,43 +130,8 @@ func (s *servers) saw(identity string) {
 	}
 }
 
-// errOlder is for schemas from before fence.identity.
-var errOlder = errors.New("the database's schema has no fence.identity; run: fencegate migrate up")
-
 // errChanging: between two looks a connection to another server, or to this one after a restart, was opened.
 var errChanging = errors.New("PostgreSQL's connections were replaced meanwhile; acquire again")
-
-// standbyError is for an address that has led to a standby. What it has replayed
-// is behind, which is no loss: so it is never compared.
-type standbyError struct{}
-
-func (standbyError) Error() string {
-	return "PostgreSQL is a standby here (in recovery), where no fence can be raised; name the primary, or promote this one"
-}
-
-// Tell is what clients may read.
-func (e standbyError) Tell() string { return e.Error() }
-
-func identityOf(ctx context.Context, q interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-},
-) (witness.Seen, error) {
-	var seen witness.Seen
-	var standby bool
-	var written int64
-	err := q.QueryRow(ctx, sqlIdentity).Scan(&standby, &seen.Identity, &written, &seen.Beats, &seen.Invalidations)
-	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && (refused.Code == "42883" || refused.Code == "3F000") { // no function, no schema
-		return seen, errOlder
-	}
-	if err != nil {
-		return seen, fmt.Errorf("ask PostgreSQL which one it is: %w", err)
-	}
-	if standby {
-		return seen, standbyError{}
-	}
-	seen.Written = uint64(written)
-	return seen, nil
-}
 
 // check looks, and settles a doubt. nil: PostgreSQL is the one that it was.
 // Where this gateway raised fences since the last time, it lets PostgreSQL count
@@ -358,7 +316,7 @@ func (t trusting) when(ctx context.Context, arm func() error) error {
 func (s *servers) untrusted(err error) error {
 	_, forgotten := errors.AsType[*witness.ForgottenError](err)
 	_, refused := errors.AsType[*pgconn.PgError](err)
-	if forgotten || refused || errors.Is(err, errOlder) || errors.Is(err, errChanging) || errors.Is(err, standbyError{}) || isUnconnected(err) || errors.As(err, new(*otherSourceError)) {
+	if forgotten || refused || errors.Is(err, witness.ErrOlder) || errors.Is(err, errChanging) || errors.Is(err, witness.StandbyError{}) || isUnconnected(err) || errors.As(err, new(*witness.OtherSourceError)) {
 		return &api.UnavailableError{Part: wire.PartPostgres, Cause: err}
 	}
 	return &api.UnavailableError{Part: s.part, Cause: err}
@@ -406,7 +364,7 @@ func (s *servers) judge(ctx context.Context) (func(identity string, written uint
 	accepted := s.accepted
 	s.mu.Unlock()
 	return func(identity string, written uint64) error {
-		if s.witness == nil || sameAs(accepted, witness.Seen{Identity: identity, Written: written}) {
+		if s.witness == nil || (witness.Seen{Identity: identity, Written: written}).Continues(accepted) {
 			return nil
 		}
 		s.mu.Lock()

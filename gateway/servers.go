@@ -17,7 +17,7 @@ import (
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/gateway/s3"
-	"github.com/fencegate/fencegate/gateway/witness"
+	"github.com/fencegate/fencegate/lock/witness"
 )
 
 // servers is the one mind about which server is PostgreSQL: the host of the address
@@ -150,7 +150,7 @@ func (s *servers) serves(ctx context.Context) bool {
 	full, ok := errors.AsType[*pgconn.PgError](a.err)
 	switch {
 	case ok && full.Code == "53300": // too many connections: it answers
-	case a.err != nil, accepted != nil && !sameAs(accepted, a.seen):
+	case a.err != nil, accepted != nil && !a.seen.Continues(accepted):
 		return false
 	}
 	s.mu.Lock()
@@ -264,7 +264,7 @@ func (s *servers) ask(ctx context.Context, way pgwire.Upstream) answer {
 		a.err = check(ctx, a.conn.PgConn())
 	}
 	if a.err == nil && s.witness != nil {
-		a.seen, _ = identityOf(ctx, a.conn) // an error leaves it unknown
+		a.seen, _ = witness.Ask(ctx, a.conn) // an error leaves it unknown
 	}
 	return a
 }

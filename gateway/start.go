@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/gateway/witness"
 	"github.com/fencegate/fencegate/internal/pgtext"
+	"github.com/fencegate/fencegate/lock/witness"
 )
 
 // step is one thing that a start does.

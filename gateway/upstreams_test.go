@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
-	"github.com/fencegate/fencegate/gateway/witness"
+	"github.com/fencegate/fencegate/lock/witness"
 )
 
 func TestRelayGoesToEachHostOfTheAddressOnce(t *testing.T) {

@@ -1,0 +1,441 @@
+//go:build unix
+
+package witness
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/migrate"
+)
+
+// patience bounds what a busy machine may take.
+const patience = 2 * time.Minute
+
+var serverSettings = map[string]string{"wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on", "shared_buffers": "16MB", "max_wal_size": "64MB"}
+
+// folder is a new one that PostgreSQL's user may enter.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "fencegate-test-witness-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "cluster")
+}
+
+func serve(t *testing.T, cfg pgserver.Config) *pgserver.Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cfg.Fast, cfg.Ephemeral, cfg.Settings = true, true, serverSettings
+	s, err := pgserver.Start(ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Stop() })
+	return s
+}
+
+func copyOf(t *testing.T, s *pgserver.Server, standby bool) (dir string) {
+	t.Helper()
+	dir = folder(t)
+	if err := s.CopyTo(t.Context(), dir, standby); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// ask runs a statement as the superuser, and returns its one value.
+func ask(t *testing.T, s *pgserver.Server, sql string, args ...any) string {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	var said string
+	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&said); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return said
+}
+
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+// home is an address that moves, as a virtual IP does: where new connections go.
+type home struct {
+	mu sync.Mutex
+	to *pgserver.Server
+}
+
+func (h *home) moveTo(s *pgserver.Server) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.to = s
+}
+
+func (h *home) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	h.mu.Lock()
+	to := h.to
+	h.mu.Unlock()
+	return (&net.Dialer{}).DialContext(ctx, "tcp", to.Addr())
+}
+
+// group is a migrated PostgreSQL at an address that moves, and the Redis nodes of a locker.
+type group struct {
+	*pgserver.Server
+	home  home
+	nodes []lock.Node
+	pool  *pgxpool.Config
+}
+
+func startGroup(t *testing.T) *group {
+	t.Helper()
+	g := &group{Server: serve(t, pgserver.Config{Dir: folder(t)})}
+	g.home.to = g.Server
+	if err := migrate.Up(t.Context(), g.URL("postgres"), migrate.Fence); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, g.Server, `CREATE ROLE program LOGIN PASSWORD 'program' IN ROLE fence_gateway`)
+	config, err := pgxpool.ParseConfig(g.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.User, config.ConnConfig.Password = "program", "program"
+	config.ConnConfig.DialFunc = g.home.dial
+	g.pool = config
+	for _, n := range testenv.OwnRedis(t, 3) {
+		g.nodes = append(g.nodes, lock.Node{Addr: n.Addr})
+	}
+	return g
+}
+
+// program is a Go program of the group without any gateway.
+type program struct {
+	*Armer
+	locker *lock.Locker
+}
+
+func (g *group) program(t *testing.T) program {
+	t.Helper()
+	a, err := Open(t.Context(), Config{Pool: g.pool, Nodes: g.nodes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := lock.New(lock.Config{Nodes: g.nodes, Armer: a, Epochs: a, NodeTimeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close(); _ = a.Close() })
+	if err := l.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return program{a, l}
+}
+
+func (p program) try(t *testing.T, resource string) (*lock.Lease, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	return p.locker.TryAcquire(ctx, resource, lock.WithTTL(lock.DefaultMaxTTL))
+}
+
+func (p program) acquire(t *testing.T, resource string) (*lock.Lease, fence.Grant) {
+	t.Helper()
+	lease, err := p.try(t, resource)
+	if err != nil {
+		t.Fatal(err)
+	}
+	grant, err := lease.Grant()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease, grant
+}
+
+func release(t *testing.T, lease *lock.Lease) {
+	t.Helper()
+	if err := lease.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantForgotten: no lease, whatever the resource, for a reason that says what to do.
+func (p program) wantForgotten(t *testing.T, command string) {
+	t.Helper()
+	var err error
+	until(t, "the program hears that PostgreSQL may have forgotten", func() bool { // connections to the server that is gone fail first
+		_, err = p.try(t, "orders/1001")
+		return errors.As(err, new(*ForgottenError))
+	})
+	if !strings.HasSuffix(err.Error(), command) {
+		t.Errorf("the refusal is %q; want one that ends in %q", err, command)
+	}
+	if _, err := p.try(t, "orders/2"); !errors.As(err, new(*ForgottenError)) {
+		t.Errorf("another resource: %v; want a ForgottenError", err)
+	}
+	if err := p.Check(t.Context()); !errors.As(err, new(*ForgottenError)) {
+		t.Errorf("Check: %v; want a ForgottenError", err)
+	}
+}
+
+func (p program) untilTrusted(t *testing.T) {
+	t.Helper()
+	until(t, "PostgreSQL is trusted again", func() bool { return p.Check(t.Context()) == nil })
+}
+
+const sqlToken = `SELECT token::text FROM fence.resources WHERE resource = $1`
+
+func TestAPromotedStandbyThatLaggedIsArmedOnlyAfterAnInvalidation(t *testing.T) {
+	t.Parallel()
+	g := startGroup(t)
+	standby := serve(t, pgserver.Config{Dir: copyOf(t, g.Server, true)})
+	p, beside := g.program(t), g.program(t)
+	lease, old := p.acquire(t, "orders/1001")
+	until(t, "the standby has the first fence", func() bool { return ask(t, standby, sqlToken, "orders/1001") == old.Token.String() })
+	ask(t, standby, `ALTER SYSTEM SET primary_conninfo = ''`)
+	ask(t, standby, `SELECT pg_reload_conf()::text`)
+	until(t, "the standby lags", func() bool { return ask(t, g.Server, `SELECT count(*)::text FROM pg_stat_replication`) == "0" })
+	release(t, lease)
+	lease, lost := beside.acquire(t, "orders/1001")
+	release(t, lease)
+
+	if err := g.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	// The address moves too early: a standby is no server that has forgotten, and can't be invalidated.
+	g.home.moveTo(standby)
+	until(t, "the program has reached the standby", func() bool {
+		_, err := p.try(t, "orders/2")
+		if errors.As(err, new(*ForgottenError)) {
+			t.Fatalf("on a standby: %v", err)
+		}
+		return errors.Is(err, StandbyError{})
+	})
+	ask(t, standby, `SELECT pg_promote()::text`)
+	until(t, "the standby is promoted", func() bool { return ask(t, standby, `SELECT pg_is_in_recovery()::text`) == "false" })
+	if is := ask(t, standby, sqlToken, "orders/1001"); is != old.Token.String() {
+		t.Fatalf("the fence stands at %s on the promoted standby: this test shows nothing", is)
+	}
+	late := g.program(t) // which has never seen the primary
+	for _, one := range []program{late, p, beside} {
+		one.wantForgotten(t, "fencegate fence invalidate-all --yes")
+	}
+	if is := ask(t, standby, sqlToken, "orders/1001"); is != old.Token.String() {
+		t.Errorf("what was refused has raised the fence to %s", is)
+	}
+
+	ask(t, standby, `SELECT raised::text FROM fence.invalidate_all()`)
+	for _, one := range []program{late, p, beside} {
+		one.untilTrusted(t)
+		lease, next := one.acquire(t, "orders/1001")
+		if next.Token <= lost.Token {
+			t.Errorf("the next token is %d after the lost %d", next.Token, lost.Token)
+		}
+		release(t, lease)
+	}
+}
+
+func TestAServerThatWasSetBackIsArmedOnlyAfterAnInvalidation(t *testing.T) {
+	t.Parallel()
+	g := startGroup(t)
+	p := g.program(t)
+	lease, old := p.acquire(t, "orders/1001")
+	backup := copyOf(t, g.Server, false)
+	release(t, lease)
+	lease, lost := p.acquire(t, "orders/1001")
+	release(t, lease)
+	if err := p.Check(t.Context()); err != nil { // what was raised by now is counted and remembered
+		t.Fatal(err)
+	}
+
+	if err := g.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	restored := serve(t, pgserver.Config{Dir: backup})
+	g.home.moveTo(restored)
+	if is := ask(t, restored, sqlToken, "orders/1001"); is != old.Token.String() {
+		t.Fatalf("the fence stands at %s on the restored server: this test shows nothing", is)
+	}
+	p.wantForgotten(t, "fencegate fence invalidate-all --yes")
+	g.program(t).wantForgotten(t, "fencegate fence invalidate-all --yes")
+
+	ask(t, restored, `SELECT raised::text FROM fence.invalidate_all()`)
+	p.untilTrusted(t)
+	if _, next := p.acquire(t, "orders/1001"); next.Token <= lost.Token {
+		t.Errorf("the next token is %d after the lost %d", next.Token, lost.Token)
+	}
+}
+
+func TestACloseHasTheNodesRememberWhatWasRaised(t *testing.T) {
+	t.Parallel()
+	g := startGroup(t)
+	p := g.program(t)
+	backup := copyOf(t, g.Server, false)
+	lease, _ := p.acquire(t, "orders/1001")
+	release(t, lease)
+	if err := errors.Join(p.locker.Close(), p.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	restored := serve(t, pgserver.Config{Dir: backup})
+	// It has written more than the server that is gone, so only the count tells.
+	for range 64 {
+		ask(t, restored, `SELECT pg_logical_emit_message(true, 'test', repeat('x', 100000))::text`)
+	}
+	g.home.moveTo(restored)
+	g.program(t).wantForgotten(t, "fencegate fence invalidate-all --yes")
+}
+
+func TestACrashOfPostgreSQLIsNoForgetting(t *testing.T) {
+	t.Parallel()
+	g := startGroup(t)
+	kept := copyOf(t, g.Server, false)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	again := func() *pgserver.Server { // not ephemeral: it comes back with what it had
+		s, err := pgserver.Start(ctx, pgserver.Config{Dir: kept, Fast: true, Settings: serverSettings})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.home.moveTo(s)
+		return s
+	}
+	before := again()
+	p := g.program(t)
+	p.acquire(t, "orders/1001")
+	if err := before.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	after := again()
+	t.Cleanup(func() { _ = after.Stop() })
+	until(t, "leases are granted again", func() bool {
+		_, err := p.try(t, "orders/2")
+		if errors.As(err, new(*ForgottenError)) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+}
+
+// Both servers answer: the one that was accepted over the connections that are open, the other one over new ones.
+func TestAnotherServerIsNeverArmedOverANewConnection(t *testing.T) {
+	t.Parallel()
+	g := startGroup(t)
+	other := serve(t, pgserver.Config{Dir: copyOf(t, g.Server, true)})
+	ask(t, other, `SELECT pg_promote()::text`)
+	until(t, "the standby is promoted", func() bool { return ask(t, other, `SELECT pg_is_in_recovery()::text`) == "false" })
+	p := g.program(t)
+	p.acquire(t, "orders/1")
+
+	g.home.moveTo(other)
+	for _, idle := range p.pool.AcquireAllIdle(t.Context()) { // so that the next one is new
+		t.Cleanup(idle.Release)
+	}
+	if _, err := p.try(t, "orders/2"); !errors.As(err, new(*ForgottenError)) {
+		t.Errorf("acquire over a new connection to another server: %v; want a ForgottenError", err)
+	}
+	if is := ask(t, other, `SELECT count(*)::text FROM fence.resources`); is != "0" {
+		t.Errorf("the other server has %s fences", is)
+	}
+}
+
+// replaced is an arming during which a connection to another server was opened.
+func TestAFenceThatMayHaveBeenRaisedElsewhereIsUnknown(t *testing.T) {
+	t.Parallel()
+	g := startGroup(t)
+	p := g.program(t)
+	if err := p.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	err := p.when(t.Context(), "arm", func() error {
+		p.mu.Lock()
+		p.doubt()
+		p.mu.Unlock()
+		return nil
+	})
+	if !errors.Is(err, ErrChanging) || !errors.Is(err, fence.ErrUnknown) {
+		t.Errorf("%v; want ErrChanging and fence.ErrUnknown", err)
+	}
+}
+
+func TestLeasesThatComeFromElsewhereAreRefused(t *testing.T) {
+	t.Parallel()
+	g := startGroup(t)
+	ask(t, g.Server, `SELECT fence.claim_source('postgres')`)
+	_, err := g.program(t).try(t, "orders/1")
+	if other, ok := errors.AsType[*OtherSourceError](err); !ok || other.Is != "postgres" || other.Ours != "redis" {
+		t.Errorf("%v; want an OtherSourceError", err)
+	}
+}
+
+func TestWhatOpenRefuses(t *testing.T) {
+	t.Parallel()
+	config, err := pgxpool.ParseConfig("postgres:///app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, cfg := range map[string]Config{
+		"no pool":  {Nodes: []lock.Node{{Addr: "127.0.0.1:1"}}},
+		"no nodes": {Pool: config},
+	} {
+		if _, err := Open(t.Context(), cfg); !errors.Is(err, fence.ErrInvalid) {
+			t.Errorf("%s: %v; want fence.ErrInvalid", name, err)
+		}
+	}
+}
+
+// What is the Fence's own is still there, over the same connections.
+func TestTheFenceOfAnArmer(t *testing.T) {
+	t.Parallel()
+	g := startGroup(t)
+	p := g.program(t)
+	_, grant := p.acquire(t, "orders/1001")
+	record, err := p.Fence().Inspect(t.Context(), "orders/1001")
+	if err != nil || record.Token != grant.Token {
+		t.Errorf("Inspect: %+v, %v; want token %d", record, err, grant.Token)
+	}
+	all := []fence.Arming{{Resource: "orders/2", Token: 1, SealHash: fence.NewSeal().Hash()}, {Resource: "orders/3", Token: 1, SealHash: fence.NewSeal().Hash()}}
+	if err := p.ArmAll(t.Context(), all); err != nil {
+		t.Error(err)
+	}
+	if _, err := p.Fence().Inspect(t.Context(), "orders/4"); !errors.Is(err, fence.ErrNoFence) {
+		t.Errorf("Inspect: %v; want fence.ErrNoFence", err)
+	}
+	var _ *pgfence.Fence = p.Fence()
+}

@@ -1,0 +1,90 @@
+package witness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const (
+	sqlIdentity = `SELECT pg_catalog.pg_is_in_recovery(), identity, (written - '0/0')::bigint, beats, invalidations FROM fence.identity()`
+	sqlClaim    = `SELECT fence.claim_source($1)`
+)
+
+// ErrOlder is for schemas from before fence.identity.
+var ErrOlder = errors.New("the database's schema has no fence.identity; run: fencegate migrate up")
+
+// StandbyError is for an address that has led to a standby. What it has replayed
+// is behind, which is no loss: so it is never compared.
+type StandbyError struct{}
+
+func (StandbyError) Error() string {
+	return "PostgreSQL is a standby here (in recovery), where no fence can be raised; name the primary, or promote this one"
+}
+
+// Tell is what clients may read.
+func (e StandbyError) Tell() string { return e.Error() }
+
+// OtherSourceError: the leases of this database come from elsewhere, so one that is given here could have two holders.
+type OtherSourceError struct{ Is, Ours string }
+
+func (e *OtherSourceError) Error() string {
+	return fmt.Sprintf("leases of this database come from %s, and those given here from %s; with every gateway and locker stopped, as the schema's owner: SELECT fence.set_source('%s')",
+		e.Is, e.Ours, e.Ours)
+}
+
+// Tell is what clients may read.
+func (e *OtherSourceError) Tell() string { return e.Error() }
+
+// Querier is a pool, a connection or a transaction.
+type Querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Ask asks PostgreSQL which one it is. The errors are [ErrOlder], a [StandbyError], or why it did not answer.
+func Ask(ctx context.Context, q Querier) (Seen, error) {
+	var seen Seen
+	var standby bool
+	var written int64
+	err := q.QueryRow(ctx, sqlIdentity).Scan(&standby, &seen.Identity, &written, &seen.Beats, &seen.Invalidations)
+	if undefined(err) {
+		return seen, ErrOlder
+	}
+	if err != nil {
+		return seen, fmt.Errorf("ask PostgreSQL which one it is: %w", err)
+	}
+	if standby {
+		return seen, StandbyError{}
+	}
+	seen.Written = uint64(written)
+	return seen, nil
+}
+
+// Claim has the database record where its leases come from, "redis" or "postgres", where nothing is recorded. It is an
+// [*OtherSourceError] where they come from elsewhere. A schema that records no source is nothing to object to: settled is false.
+func Claim(ctx context.Context, q Querier, source string) (settled bool, err error) {
+	var is string
+	switch err := q.QueryRow(ctx, sqlClaim, source).Scan(&is); {
+	case undefined(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("ask PostgreSQL where its leases come from: %w", err)
+	case is != source:
+		return false, &OtherSourceError{Is: is, Ours: source}
+	}
+	return true, nil
+}
+
+// undefined: no such function, or no such schema.
+func undefined(err error) bool {
+	refused, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (refused.Code == "42883" || refused.Code == "3F000")
+}
+
+// Continues reports whether s is the server that was accepted, or a later state of it. nil: none was accepted.
+func (s Seen) Continues(accepted *Seen) bool {
+	return accepted != nil && accepted.Identity == s.Identity && accepted.Written <= s.Written
+}
