@@ -34,11 +34,17 @@ type env struct {
 var endings = slices.DeleteFunc([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
 
 // execute runs one command line and returns its exit code. SIGINT, SIGTERM and
-// SIGHUP end the command's context; commands stop in order and clean up.
+// SIGHUP end the command's context; commands stop in order and clean up. One that
+// reloads has SIGHUP for itself.
 func execute(ctx context.Context, e env) int {
-	ctx, stop := signal.NotifyContext(ctx, endings...)
+	root, ends := newRoot(e), endings
+	if cmd, _, err := root.Find(e.args); err == nil {
+		if _, ok := cmd.Annotations[reloads]; ok {
+			ends = withoutHangup(endings)
+		}
+	}
+	ctx, stop := signal.NotifyContext(ctx, ends...)
 	defer stop()
-	root := newRoot(e)
 	root.SetArgs(e.args)
 	root.SetIn(e.stdin)
 	root.SetOut(e.stdout)

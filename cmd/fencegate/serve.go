@@ -16,7 +16,6 @@ import (
 
 	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
-	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/internal/terminal"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/migrate"
@@ -45,6 +44,7 @@ type serveFlags struct {
 	lock                     string
 	redis                    redisFlags
 	pgPolicies, pgLeases     []string
+	policyFile               string
 	pgProxies                []string
 	s3Listen                 string
 	masterKeyFile, tokenFile string
@@ -68,7 +68,8 @@ a variable (--postgres-url is FENCEGATE_POSTGRES_URL), and secrets are read from
   fencegate serve --redis r1:6379,r2:6379,r3:6379 --blobs /var/lib/fencegate \
     --master-key-file /etc/fencegate/master.key --init
   fencegate serve --lock postgres --master-key-file /etc/fencegate/master.key`,
-		Args: cobra.NoArgs,
+		Args:        cobra.NoArgs,
+		Annotations: map[string]string{reloads: ""},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := o.config(e)
 			if err == nil {
@@ -89,6 +90,7 @@ a variable (--postgres-url is FENCEGATE_POSTGRES_URL), and secrets are read from
 			if err != nil {
 				return inFlags(err)
 			}
+			defer o.reloading(cmd.Context(), g, cfg.Logger)()
 			if err := tellToken(cmd.ErrOrStderr(), g.GeneratedToken()); err != nil {
 				return err
 			}
@@ -112,7 +114,7 @@ const abortTimeout = 3 * time.Second
 // runUntilAskedTwice runs the gateway. Who asks it to end a second time does not wait for what it drains.
 func runUntilAskedTwice(ctx context.Context, g *gateway.Gateway) error {
 	asked := make(chan os.Signal, 2)
-	signal.Notify(asked, endings...)
+	signal.Notify(asked, withoutHangup(endings)...)
 	defer signal.Stop(asked)
 	ended := make(chan error, 1)
 	go func() { ended <- g.Run(ctx) }()
@@ -162,6 +164,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringVar(&c.PGTLSClientCA, "pg-tls-client-ca", "", "file with the authorities of clients' certificates: clients of the PostgreSQL port must show one (default: none is asked for)")
 	f.StringArrayVar(&o.pgPolicies, "pg-policy", nil, "what sessions without a current grant may do: USER=POLICY or USER@DATABASE=POLICY, with open, read-only or grant-required, and * for all; the first that fits counts (may be repeated; default: open)")
 	f.StringArrayVar(&o.pgLeases, "pg-lease", nil, "resource that a role may lease with its login: USER=RESOURCE or USER=PREFIX* (may be repeated)")
+	f.StringVar(&o.policyFile, "pg-policy-file", "", "file with the policies and leases, read again at SIGHUP: lines such as policy app=open and lease app=orders/* (instead of --pg-policy and --pg-lease)")
 	f.IntVar(&c.PG.MaxConnections, "pg-max-connections", 1000, "how many connections the PostgreSQL port takes at once")
 	f.IntVar(&c.PG.MaxUserConnections, "pg-max-user-connections", 0, "how many of them one role may have (default: no limit of its own)")
 	f.IntVar(&c.PG.MaxAddressLogins, "pg-max-address-logins", 0, "how many connections of one address may be on their way to a login (default: half of --pg-max-connections)")
@@ -217,11 +220,8 @@ func (o *serveFlags) config(e env) (gateway.Config, error) {
 	if err = o.s3Port(&cfg); err != nil {
 		return gateway.Config{}, err
 	}
-	if cfg.PG.Rules, err = pgwire.ParseRules(splitAll(o.pgPolicies)); err != nil {
-		return gateway.Config{}, inFlags(err)
-	}
-	if cfg.PG.LeaseRules, err = pgwire.ParseLeaseRules(splitAll(o.pgLeases)); err != nil {
-		return gateway.Config{}, inFlags(err)
+	if cfg.PG.Permits, err = o.permits(); err != nil {
+		return gateway.Config{}, err
 	}
 	if cfg.PG.ProxyNetworks, err = parseNetworks(splitAll(o.pgProxies)); err != nil {
 		return gateway.Config{}, err

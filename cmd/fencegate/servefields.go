@@ -27,7 +27,7 @@ var flagOf = map[string]string{
 	"S3TLSCert":    "--s3-tls-cert",
 	"S3.Domain":    "--s3-domain",
 	"policy":       "--pg-policy",
-	"PG.policy":    "--pg-policy",
+	"PG.policy":    "--pg-policy (or its file)",
 	"lease rule":   "--pg-lease",
 	"keyring":      "--master-key-file",
 }
@@ -63,6 +63,7 @@ func checkTogether(f *pflag.FlagSet) error {
 		{"pg-socket", "pg-listen"},
 		{"pg-policy", "pg-listen"},
 		{"pg-lease", "pg-listen"},
+		{"pg-policy-file", "pg-listen"},
 		{"pg-proxy-from", "pg-listen"},
 		{"bucket", "blobs"},
 	} {

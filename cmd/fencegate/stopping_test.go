@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -18,16 +19,19 @@ import (
 
 var servedPostgres = regexp.MustCompile(`the gateway serves".* postgresql=127\.0\.0\.1:(\d+)`)
 
-func TestASecondSignalEndsAGatewayThatDrains(t *testing.T) {
-	t.Parallel()
-	pg, nodes := testenv.Postgres(t), testenv.OwnRedis(t, 1)
-	dir := openTempDir(t)
+// startServe starts `fencegate serve` in front of a database, and returns what it logs, and the address of its
+// PostgreSQL port as the database's writer.
+func startServe(t *testing.T, pg testenv.PG, args ...string) (cmd *exec.Cmd, lines *bufio.Scanner, address string) {
+	t.Helper()
+	nodes, dir := testenv.OwnRedis(t, 1), openTempDir(t)
 	key := filepath.Join(dir, "key")
 	if err := os.WriteFile(key, []byte("k1:"+strings.Repeat("5a", 32)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := command(t, dir, "serve", "--postgres-url", pg.GatewayURL, "--redis", nodes[0].Addr, "--init", "--node-timeout", "1s", "--master-key-file", key,
-		"--api-listen", "127.0.0.1:0", "--pg-listen", "127.0.0.1:0", "--drain-timeout", "1h")
+	cmd = command(t, dir, append([]string{
+		"serve", "--postgres-url", pg.GatewayURL, "--redis", nodes[0].Addr, "--init", "--node-timeout", "1s", "--master-key-file", key,
+		"--api-listen", "127.0.0.1:0", "--pg-listen", "127.0.0.1:0",
+	}, args...)...)
 	cmd.Stderr = nil
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
@@ -37,19 +41,30 @@ func TestASecondSignalEndsAGatewayThatDrains(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	var port []string
-	lines := bufio.NewScanner(stderr)
-	for port == nil && lines.Scan() {
-		port = servedPostgres.FindStringSubmatch(lines.Text())
-	}
-	if port == nil {
-		t.Fatal("it did not start")
-	}
+	lines = bufio.NewScanner(stderr)
+	port := servedPostgres.FindStringSubmatch(awaitLine(t, lines, "the gateway serves"))
 	cfg, err := pgx.ParseConfig(pg.WriterURL)
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || port == nil {
+		t.Fatalf("where it serves: %q, %v", port, err)
 	}
-	address := "postgres://" + cfg.User + ":" + cfg.Password + "@127.0.0.1:" + port[1] + "/" + cfg.Database + "?sslmode=disable"
+	return cmd, lines, "postgres://" + cfg.User + ":" + cfg.Password + "@127.0.0.1:" + port[1] + "/" + cfg.Database + "?sslmode=disable"
+}
+
+// awaitLine returns the next line of a log that has these words.
+func awaitLine(t *testing.T, lines *bufio.Scanner, words string) string {
+	t.Helper()
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), words) {
+			return lines.Text()
+		}
+	}
+	t.Fatalf("the log ends without %q", words)
+	return ""
+}
+
+func TestASecondSignalEndsAGatewayThatDrains(t *testing.T) {
+	t.Parallel()
+	cmd, lines, address := startServe(t, testenv.Postgres(t), "--drain-timeout", "1h")
 	conn, err := pgx.Connect(t.Context(), address)
 	if err != nil {
 		t.Fatal(err)

@@ -77,7 +77,7 @@ const sqlCheck = "SELECT fence.check(), identity, written FROM fence.identity()"
 // dressed is the startup packet as PostgreSQL gets it: verbatim, but for a lease
 // login, whose seal it learns here, and for a session that starts read-only.
 func (s *session) dressed(opening packet) (packet, error) {
-	s.policy = s.srv.cfg.policyFor(s.who)
+	s.permitted()
 	switch {
 	case s.who.lease != nil:
 		s.seal = fence.NewSeal()

@@ -43,7 +43,7 @@ func TestGrantIsFoundWherePostgreSQLFindsIt(t *testing.T) {
 func TestARuleFitsARoleHoweverItsNameIsSpelled(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat("x", maxNameBytes) // PostgreSQL takes no more of what a client sends
-	cfg := Config{Options: Options{Rules: []Rule{{User: name, Database: "*", Policy: PolicyGrantRequired}}, LeaseRules: []LeaseRule{{User: name, Resource: "a/*"}}}}
+	cfg := Config{Options: Options{Permits: Permits{Rules: []Rule{{User: name, Database: "*", Policy: PolicyGrantRequired}}, LeaseRules: []LeaseRule{{User: name, Resource: "a/*"}}}}}
 	for user, want := range map[string]Policy{name: PolicyGrantRequired, name + "y": PolicyGrantRequired, name[1:]: PolicyOpen, "*": PolicyOpen} {
 		if got := cfg.policyFor(startup{user: user, database: "shop"}); got != want {
 			t.Errorf("%s: policy %d, want %d", user, got, want)

@@ -15,12 +15,8 @@ import (
 
 // Options are what a user of the port may choose.
 type Options struct {
-	// Rules say what sessions without a current grant may do: the first that fits.
-	// Defaults to none: every session is relayed.
-	Rules []Rule
-	// LeaseRules say which resources a role may lease with its login (fence.lease).
-	// Defaults to none.
-	LeaseRules []LeaseRule
+	// Permits are what the port begins with; [Server.Permit] changes them.
+	Permits
 	// MaxLeaseWait is the longest wait for a lease that a session may ask for.
 	// Defaults to 5 min.
 	MaxLeaseWait time.Duration
@@ -201,11 +197,11 @@ func (c Config) validate() error {
 			return &fence.InvalidError{Field: "Network", Reason: "is neither tcp nor unix"}
 		}
 	}
-	switch {
-	case len(c.LeaseRules) > 0 && c.Leases == nil:
-		return &fence.InvalidError{Field: "LeaseRules", Reason: "need Leases"}
-	case min(c.DrainTimeout, c.DefaultTTL, c.MaxTTL) < 0:
+	if min(c.DrainTimeout, c.DefaultTTL, c.MaxTTL) < 0 {
 		return &fence.InvalidError{Field: "timeouts", Reason: "include a negative one"}
+	}
+	if err := c.validatePermits(c.Permits); err != nil {
+		return err
 	}
 	return c.Options.Validate(c.Database)
 }

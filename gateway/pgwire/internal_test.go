@@ -63,7 +63,7 @@ func TestDeadlineThatRunsOutBeforeTheSessionOpensEndsIt(t *testing.T) {
 	near, far := net.Pipe()
 	defer func() { _, _ = near.Close(), far.Close() }()
 	s := aSession(t, &scripted{Conn: near, read: func([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }})
-	if !s.loggingIn(far) {
+	if s.loggingIn(far) != nil {
 		t.Fatal("the session may not log in")
 	}
 	s.clientToServer(far)
@@ -78,7 +78,7 @@ func TestPanicOfOneDirectionEndsBoth(t *testing.T) {
 	upstream, server := net.Pipe() // says nothing
 	defer func() { _ = server.Close() }()
 	s := aSession(t, &scripted{Conn: client, read: func([]byte) (int, error) { panic("of the test") }})
-	if !s.loggingIn(upstream) {
+	if s.loggingIn(upstream) != nil {
 		t.Fatal("the session may not log in")
 	}
 	ended := make(chan struct{})

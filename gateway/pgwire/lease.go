@@ -38,7 +38,7 @@ const armTimeout = 30 * time.Second
 func (s *session) takeLease() error {
 	asked, cfg := s.who.lease, &s.srv.cfg
 	switch {
-	case !cfg.mayLease(s.who.user, asked.resource):
+	case !s.srv.permits.Load().mayLease(s.who.user, asked.resource):
 		return &fatalError{
 			code: codeInsufficientPrivilege, message: fmt.Sprintf("the role %s may not lease %q here", quote(s.who.user), asked.resource),
 			hint: "A lease rule of the gateway must give the role this resource.",

@@ -110,12 +110,12 @@ func cutLast(s, sep string) (before, after string, found bool) {
 }
 
 // policyFor is what the first rule that fits says; without one, open.
-func (c *Config) policyFor(who startup) Policy {
+func (p *Permits) policyFor(who startup) Policy {
 	database := truncated(who.database)
 	if who.physical {
 		database = physicalDatabase
 	}
-	for _, r := range c.Rules {
+	for _, r := range p.Rules {
 		if fits(r.User, truncated(who.user)) && fits(r.Database, database) {
 			return r.Policy
 		}
@@ -143,8 +143,8 @@ func CheckRules(rules []Rule, database string) error {
 // String says whom the rule is for.
 func (r Rule) String() string { return r.User + "@" + r.Database }
 
-func (c *Config) mayLease(user, resource string) bool {
-	for _, r := range c.LeaseRules {
+func (p *Permits) mayLease(user, resource string) bool {
+	for _, r := range p.LeaseRules {
 		prefix, isPrefix := strings.CutSuffix(r.Resource, "*")
 		if fits(r.User, truncated(user)) && (resource == r.Resource || isPrefix && strings.HasPrefix(resource, prefix)) {
 			return true

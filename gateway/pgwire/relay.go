@@ -268,7 +268,7 @@ func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error)
 		if cut {
 			s.halt(upstream, unanswered)
 		}
-		if why != nil {
+		if cut && why != nil {
 			s.tell(why, unanswered, false) // it was cut while it did not read
 		}
 		return nil

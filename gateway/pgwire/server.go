@@ -24,6 +24,7 @@ type Server struct {
 	tallies  map[string]*Traffic
 	stopping bool
 
+	permits atomic.Pointer[Permits]
 	aborted chan struct{} // closed by Abort
 	abort   func()
 
@@ -57,6 +58,7 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger, sessions: make(map[*session]struct{}), tallies: make(map[string]*Traffic),
 		ofUser: make(map[string]int), ofAddr: make(map[netip.Addr]int), aborted: make(chan struct{}),
 	}
+	s.permits.Store(&cfg.Permits)
 	s.abort = sync.OnceFunc(func() { close(s.aborted) })
 	return s, nil
 }

@@ -33,10 +33,9 @@ type session struct {
 	id       string
 	proxied  netip.AddrPort // where the client is, as a proxy says
 	began    time.Time
-	who      startup  // once the startup packet is read
-	way      Upstream // to the server that it has; set before it is relayed
-	backend  []byte   // its process there, and the key to cancel what that runs; once it has logged in
-	policy   Policy
+	who      startup         // once the startup packet is read
+	way      Upstream        // to the server that it has; set before it is relayed
+	backend  []byte          // its process there, and the key to cancel what that runs; once it has logged in
 	seal     fence.Seal      // of the lease that it asks for
 	held     *heldLease      // nil: none
 	reserved bool            // counted among its user's sessions
@@ -56,7 +55,9 @@ type session struct {
 	expired bool // the client's direction ran into the login's deadline
 	closing closing
 	claims  []claim     // what the startup options carried
-	why     *fatalError // why it is cut; nil: the gateway stops
+	why     *fatalError // why it ends; nil: the gateway stops
+	policy  Policy      // by the rules of its login
+	judged  bool        // there is a policy
 	patient bool        // it waits for its lease: the login's deadline is over
 	moves   uint64      // how often bytes passed, in either direction
 
@@ -142,8 +143,8 @@ func (s *session) run(ctx context.Context) {
 	}
 	defer func() { _ = upstream.Close() }()
 	s.way = way
-	if !s.loggingIn(upstream) {
-		s.refuse(errShuttingDown)
+	if why := s.loggingIn(upstream); why != nil {
+		s.refuse(why)
 		return
 	}
 	if _, err := upstream.Write(opening); err != nil {
@@ -264,14 +265,17 @@ func (s *session) refuse(err error) {
 	linger(s.client, longLinger)
 }
 
-// loggingIn notes the upstream. It is false where the server is stopping.
-func (s *session) loggingIn(upstream net.Conn) bool {
+// loggingIn notes the upstream. It returns why the session is to end already; nil: it is not.
+func (s *session) loggingIn(upstream net.Conn) *fatalError {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.upstream, s.phase, s.claims = upstream, loggingIn, s.who.claims
 	_ = upstream.SetReadDeadline(s.loginEnds)
 	s.pending = 1 // the startup packet is answered by a ReadyForQuery too
-	return s.closing == notClosing
+	if s.closing == notClosing {
+		return nil
+	}
+	return cmp.Or(s.why, errShuttingDown)
 }
 
 // opened marks the end of the login: from now on only the peers limit time. It
@@ -355,21 +359,6 @@ func (s *session) endLocked(how closing) {
 }
 
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
-
-// prefixConn gives back bytes that were read ahead.
-type prefixConn struct {
-	net.Conn
-	prefix []byte
-}
-
-func (c *prefixConn) Read(b []byte) (int, error) {
-	if len(c.prefix) > 0 {
-		n := copy(b, c.prefix)
-		c.prefix = c.prefix[n:]
-		return n, nil
-	}
-	return c.Conn.Read(b)
-}
 
 // cutLocked ends the session now and tells its client why. It needs s.mu.
 func (s *session) cutLocked(why *fatalError) {

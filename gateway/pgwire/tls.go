@@ -102,3 +102,18 @@ func notOurs(cfg *tls.Config, asked func()) *tls.Config {
 	}
 	return cfg
 }
+
+// prefixConn gives back bytes that were read ahead.
+type prefixConn struct {
+	net.Conn
+	prefix []byte
+}
+
+func (c *prefixConn) Read(b []byte) (int, error) {
+	if len(c.prefix) > 0 {
+		n := copy(b, c.prefix)
+		c.prefix = c.prefix[n:]
+		return n, nil
+	}
+	return c.Conn.Read(b)
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/gateway/pgwire"
+)
+
+// maxPolicyFile bounds a file of policies.
+const maxPolicyFile = 1 << 20
+
+// readPolicyFile reads the rules of the PostgreSQL port: a rule in each line, "policy" or "lease" and what --pg-policy
+// or --pg-lease take. A file that was cut off while it was written must not open the port: so there is a policy, and
+// the last line ends.
+func readPolicyFile(path string) (p pgwire.Permits, err error) {
+	invalid := func(err error) (pgwire.Permits, error) {
+		return pgwire.Permits{}, fmt.Errorf("--pg-policy-file %s: %w", path, err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return invalid(errors.Unwrap(err)) // the path is said already
+	}
+	defer func() { _ = file.Close() }()
+	text, err := io.ReadAll(io.LimitReader(file, maxPolicyFile+1))
+	switch {
+	case err != nil:
+		return invalid(errors.Unwrap(err))
+	case len(text) > maxPolicyFile:
+		return invalid(fmt.Errorf("has more than %d bytes", maxPolicyFile))
+	case len(text) > 0 && !bytes.HasSuffix(text, []byte("\n")):
+		return invalid(errors.New("its last line does not end: is the file whole?"))
+	}
+	number := 0
+	for line := range strings.Lines(string(text)) {
+		number++
+		if err := addPolicyLine(&p, line); err != nil {
+			return invalid(fmt.Errorf("line %d: %w", number, err))
+		}
+	}
+	if len(p.Rules) == 0 {
+		return invalid(errors.New("has no policy; where every session is to be relayed, write: policy *=open"))
+	}
+	if err := pgwire.CheckRules(p.Rules, ""); err != nil { // of the database the gateway knows
+		return invalid(err)
+	}
+	return p, nil
+}
+
+func addPolicyLine(p *pgwire.Permits, line string) error {
+	line = strings.TrimSpace(line)
+	if line == "" || line[0] == '#' {
+		return nil
+	}
+	kind := strings.Fields(line)[0]
+	rule := strings.TrimSpace(line[len(kind):])
+	switch kind {
+	case "policy":
+		r, err := pgwire.ParseRule(rule)
+		p.Rules = append(p.Rules, r)
+		return err
+	case "lease":
+		r, err := pgwire.ParseLeaseRule(rule)
+		p.LeaseRules = append(p.LeaseRules, r)
+		return err
+	}
+	return fmt.Errorf("begins with %q; policy USER=POLICY or lease USER=RESOURCE is needed", kind)
+}
+
+// permits are the rules of the PostgreSQL port, of the flags or of the file.
+func (o *serveFlags) permits() (p pgwire.Permits, err error) {
+	if o.policyFile != "" {
+		if len(o.pgPolicies)+len(o.pgLeases) > 0 {
+			return p, usage(errors.New("--pg-policy and --pg-lease go without --pg-policy-file: all rules are there"))
+		}
+		if p, err = readPolicyFile(o.policyFile); err != nil {
+			return p, usage(err)
+		}
+		return p, nil
+	}
+	if p.Rules, err = pgwire.ParseRules(splitAll(o.pgPolicies)); err != nil {
+		return p, inFlags(err)
+	}
+	if p.LeaseRules, err = pgwire.ParseLeaseRules(splitAll(o.pgLeases)); err != nil {
+		return p, inFlags(err)
+	}
+	return p, nil
+}
+
+// reloads annotates commands that SIGHUP does not end: they read their files again.
+const reloads = "reloads"
+
+// withoutHangup is what ends a command that reloads.
+func withoutHangup(endings []os.Signal) []os.Signal {
+	return slices.DeleteFunc(slices.Clone(endings), func(s os.Signal) bool { return s == syscall.SIGHUP })
+}
+
+// reloading reads the policies again at each SIGHUP, until the returned function is called, which waits for it.
+func (o *serveFlags) reloading(ctx context.Context, g *gateway.Gateway, log *slog.Logger) (stop func()) {
+	hangups, ended := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(hangups, syscall.SIGHUP)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // also while it drains
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-hangups:
+				o.reload(g, log)
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(hangups)
+		cancel()
+		<-ended
+	}
+}
+
+// reload has the file's rules count, or none of them.
+func (o *serveFlags) reload(g *gateway.Gateway, log *slog.Logger) {
+	if o.policyFile == "" {
+		log.Info("SIGHUP: there is nothing to read again without --pg-policy-file; replaced certificates are noticed without it")
+		return
+	}
+	p, err := readPolicyFile(o.policyFile)
+	if err == nil {
+		err = g.Permit(p) // it logs what changed
+	}
+	if err != nil {
+		log.Error("SIGHUP: the policies are refused; those before stay", "file", o.policyFile, "error", oneLine(err.Error()))
+	}
+}

@@ -1,0 +1,15 @@
+package gateway
+
+import (
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/pgwire"
+)
+
+// Permit replaces the rules of the PostgreSQL port, as [pgwire.Server.Permit] says. The error is a
+// [*fence.InvalidError], and nothing has changed.
+func (g *Gateway) Permit(p pgwire.Permits) error {
+	if g.pg == nil {
+		return &fence.InvalidError{Field: "PGListen", Reason: "is empty: there is no PostgreSQL port"}
+	}
+	return g.pg.Permit(p)
+}
