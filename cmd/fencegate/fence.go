@@ -24,7 +24,7 @@ func newFence(_ env) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newFenceList(), newFenceShow(), newFenceRevoke(), newFenceRetire(), newProtect(), newUnprotect(), newEnforce(), newRefresh(),
+	cmd.AddCommand(newFenceList(), newFenceShow(), newFenceTables(), newFenceRevoke(), newFenceRetire(), newProtect(), newUnprotect(), newEnforce(), newRefresh(),
 		newFenceUncovered(), newEvents(), newInvalidateAll())
 	return cmd
 }

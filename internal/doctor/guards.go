@@ -50,6 +50,7 @@ func checkGuards(ctx context.Context, conn *pgx.Conn) []Finding {
 	case len(uncovered) == 0:
 		found = append(found, ok(check, "%d table(s), partitions included, all guarded fully", guarded))
 	}
+	found = append(found, checkRefused(ctx, conn)...)
 	found = append(found, checkGenerations(ctx, conn)...)
 	var patterns int
 	if conn.QueryRow(ctx, sqlUnsealed).Scan(&patterns) == nil && patterns > 0 {
@@ -57,6 +58,31 @@ func checkGuards(ctx context.Context, conn *pgx.Conn) []Finding {
 			"Remove those whose tokens fencegate issues."))
 	}
 	return found
+}
+
+// A partition may share its counter with the table above it, which stands for both.
+const sqlRefused = `SELECT (array_agg(p.relation::text ORDER BY c.relispartition, p.relation::text))[1], max(p.refused)
+  FROM fence.protected p JOIN pg_class c ON c.oid = p.relation
+ WHERE p.refused > 0 GROUP BY p.number ORDER BY 2 DESC, 1`
+
+// checkRefused says which table's guard refuses most.
+func checkRefused(ctx context.Context, conn *pgx.Conn) []Finding {
+	const check = "postgresql.refused"
+	type refusals struct {
+		Table string
+		Count int64
+	}
+	tables, err := collect[refusals](ctx, conn, sqlRefused)
+	if missing, is := errors.AsType[*pgconn.PgError](err); is && (missing.Code == "42703" || missing.Code == "42P01") {
+		return nil // a schema that is not this version's, which its own check tells
+	}
+	switch {
+	case err != nil:
+		return []Finding{unseen(check, err)}
+	case len(tables) == 0:
+		return []Finding{ok(check, "no guard has refused a write since its table was protected")}
+	}
+	return []Finding{ok(check, "%s refuses most: %d write(s) since it was protected; %d table(s) refused any (fencegate fence tables)", tables[0].Table, tables[0].Count, len(tables))}
 }
 
 const sqlOutdated = `SELECT relation::text, generation::text FROM fence.outdated ORDER BY 1`
