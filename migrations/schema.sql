@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 6, code 7 d6a17b4d0e37'
+  COMMENT 'fencegate fence state 6, code 8 11857dfa4a64'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -328,6 +328,13 @@ VIEW fence.uncovered
   OWNER fence_owner
   GRANT SELECT TO PUBLIC
 
+VIEW fence.unsealed_patterns
+  pattern text
+   SELECT unsealed.pattern
+     FROM fence.unsealed;
+  OWNER fence_owner
+  GRANT SELECT TO fence_gateway
+
 FUNCTION fence."check"(needed text DEFAULT NULL::text) RETURNS bigint
   plpgsql VOLATILE SECURITY DEFINER COST 100
   body 19e3461ebd73a065ab7c3bc2b3127526
@@ -345,6 +352,12 @@ FUNCTION fence.accepts_unsealed(p_resource text) RETURNS boolean
   sql STABLE COST 100
   SET search_path=pg_catalog, pg_temp
   body 200eec4ad6dff4a50579208fb8f86274
+  OWNER fence_owner
+
+FUNCTION fence.allow_unsealed(p_pattern text) RETURNS boolean
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 053b99f1e8852da8ac3aa0bce6b470aa
   OWNER fence_owner
 
 FUNCTION fence.ancestors(p_relation regclass) RETURNS SETOF regclass
@@ -409,6 +422,12 @@ FUNCTION fence.call_next(p_resource text) RETURNS void
   body af4a645d636ba62faeb41a564eef825e
   OWNER fence_owner
 
+FUNCTION fence.change_source(p_source text, p_end boolean) RETURNS bigint
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 07223558d022cd372f3938339c1c9197
+  OWNER fence_owner
+
 FUNCTION fence.check_issued(resource text, token bigint) RETURNS bigint
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
@@ -449,6 +468,12 @@ FUNCTION fence.detail_of(v fence.verdict, p_relation oid, p_operation text) RETU
   body 33360297715f316a5fe96706b5c15c77
   OWNER fence_owner
 
+FUNCTION fence.disallow_unsealed(p_pattern text) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body bbde07b2cefd383556c4c3d086ffd2b9
+  OWNER fence_owner
+
 FUNCTION fence.drain(p_resource text, p_token bigint, p_seal_hash bytea, p_grace interval DEFAULT '00:00:00.2'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT ours boolean, OUT recorded bigint, OUT ended integer) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
@@ -469,6 +494,13 @@ FUNCTION fence.drain_invalidated(p_grace interval DEFAULT '00:00:00.2'::interval
   SET search_path=pg_catalog, pg_temp
   body 0e29a8e259da96e8b98fe0195d3a5dd3
   OWNER fence_owner
+
+FUNCTION fence.drain_own(p_resource text, p_token bigint, p_seal_hash bytea) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body e754b492c143746a579368d9c00be078
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
 
 FUNCTION fence.end_backend(p_pid integer, p_port integer) RETURNS boolean
   plpgsql VOLATILE SECURITY DEFINER COST 100
@@ -886,7 +918,7 @@ FUNCTION fence.need_read_committed() RETURNS void
 FUNCTION fence.need_source() RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body bfc9c616ed836fdf8de4176fb5c7d464
+  body d29308c9759e0b4f1e5f06e5a8dc0298
   OWNER fence_owner
 
 FUNCTION fence.nonce(p_resource text, p_nonce bytea, OUT armed bigint, OUT recorded bigint, OUT ended boolean) RETURNS record
@@ -968,7 +1000,7 @@ FUNCTION fence.put_guards(p_relation regclass, p_resource text, p_under text, p_
 FUNCTION fence.raise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '00:00:05'::interval, OUT raised boolean, OUT recorded bigint) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 239f16256661a4b3f15746ed3b04dd15
+  body 98b04aa3c8f7cf0546b67a2589cc10af
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -990,6 +1022,13 @@ FUNCTION fence.raise_once(p_resource text, p_token bigint, p_seal_hash bytea, p_
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
   body 6d842e87a7933368d55f3703a77e7fa2
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION fence.raise_own(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 9a80dcd24b14c95f1f0b81c065a485c1
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1110,9 +1149,9 @@ FUNCTION fence.server_run() RETURNS text
   GRANT EXECUTE TO fence_writer
 
 FUNCTION fence.set_source(p_source text) RETURNS void
-  plpgsql VOLATILE SECURITY DEFINER COST 100
+  sql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 67a6c1e5cb702fb2d55458783a5ebd36
+  body 0a6a62db69b1b2c6bcd550533d05275a
   OWNER fence_owner
 
 FUNCTION fence.shown(p_name text) RETURNS text
@@ -1134,6 +1173,12 @@ FUNCTION fence.tables_of(p_schema regnamespace) RETURNS SETOF regclass
   body 6050fedc9650ff6976020572d8df8a03
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
+
+FUNCTION fence.take_fault(p_resource text, p_token bigint, p_seal_hash bytea) RETURNS text
+  sql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body e176e5a96c57ac405c57136e2dd79f62
+  OWNER fence_owner
 
 FUNCTION fence.take_lease(p_resource text, p_owner text, p_ttl bigint, p_seal_hash bytea, p_holder text, p_above bigint, p_behind boolean, p_nonce bytea DEFAULT NULL::bytea, p_waiter text DEFAULT NULL::text, p_keep interval DEFAULT '00:00:05'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT taken boolean, OUT token bigint, OUT holder text, OUT left_us bigint) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
@@ -1295,6 +1340,12 @@ FUNCTION fence.wants_guards(p_relation regclass) RETURNS boolean
   body a746d9727abe7c98cf8145e25091549e
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
+
+PROCEDURE fence.take(IN p_resource text, IN p_token bigint, IN p_seal_hash bytea, IN p_holder text DEFAULT ''::text)
+  plpgsql VOLATILE COST 100
+  body e9a377f1be0333a62e555e3e9568a8a3
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
 
 PROCEDURE fence.wait_for(IN p_position pg_lsn, IN p_patience interval DEFAULT '00:00:05'::interval)
   plpgsql VOLATILE COST 100

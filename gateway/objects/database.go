@@ -21,7 +21,7 @@ type Database struct {
 	pool    *pgxpool.Pool
 	timeout time.Duration // of one statement, waiting for a connection included
 	changes func(context.Context) (context.Context, error)
-	judged  bool // its statements write under a grant
+	judged  bool          // its statements write under a grant
 	fresh   chan struct{} // holds one for each connection beside the pool's
 }
 

@@ -46,9 +46,9 @@ var (
 var (
 	ErrGivenUp      = errors.New("the upload took so long that it was given up")
 	ErrIncomplete   = errors.New("the body is not as long as was announced")
-	ErrStoreFailed  = errors.New("blob store failed")         // the blob store, not the client's connection
+	ErrStoreFailed  = errors.New("blob store failed")                                         // the blob store, not the client's connection
 	ErrDoubted      = errors.New("whether this PostgreSQL has forgotten fences is not known") // and nothing was changed
-	ErrDatabaseAway = errors.New("PostgreSQL did not answer") // or refused for now, see [BusyError]; and nothing was changed
+	ErrDatabaseAway = errors.New("PostgreSQL did not answer")                                 // or refused for now, see [BusyError]; and nothing was changed
 )
 
 // PreconditionError: what is there is not what the write expects.

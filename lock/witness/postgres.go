@@ -32,7 +32,7 @@ func (e StandbyError) Tell() string { return e.Error() }
 type OtherSourceError struct{ Is, Ours string }
 
 func (e *OtherSourceError) Error() string {
-	return fmt.Sprintf("leases of this database come from %s, and those given here from %s; with every gateway and locker stopped, as the schema's owner: SELECT fence.set_source('%s')",
+	return fmt.Sprintf("leases of this database come from %s, and those given here from %s; with every gateway and locker stopped, as who migrates: fencegate fence source %s --yes",
 		e.Is, e.Ours, e.Ours)
 }
 

@@ -68,7 +68,8 @@ BEGIN
 
   SELECT token, seal, undrained, ended_at INTO f FROM fence.resources WHERE resource = p_resource;
   recorded := coalesce(f.token, fence.floor_of(p_resource));   -- the floor is read with the turn
-  IF f.token IS NULL AND recorded >= p_token THEN
+  -- What fits a pattern of fence.unsealed never retires, so the floor of the day on which it was allowed binds it.
+  IF f.token IS NULL AND recorded >= p_token AND fence.floor_of_unsealed(p_resource) >= p_token THEN
     DELETE FROM fence.arms a WHERE a.resource = p_resource;   -- a turn stays only beside its fence
     raised := false;
     RETURN;

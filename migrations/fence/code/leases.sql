@@ -56,30 +56,6 @@ END $$;
 REVOKE ALL ON FUNCTION fence.claim_source(text) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 GRANT EXECUTE ON FUNCTION fence.claim_source(text) TO fence_gateway, fence_locker;
 
--- Lets the leases come from elsewhere. For the schema's owner, with every gateway and locker of the database stopped: one of the
--- other kind could give a resource that is held.
-CREATE OR REPLACE FUNCTION fence.set_source(p_source text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-  IF coalesce(p_source, '') NOT IN ('postgres', 'redis') THEN
-    RAISE EXCEPTION 'source is neither postgres nor redis' USING ERRCODE = 'invalid_parameter_value';
-  END IF;
-  IF EXISTS (SELECT FROM fence.lease_source l WHERE l.source = p_source) THEN
-    RETURN;
-  END IF;
-  IF EXISTS (SELECT FROM fence.lease_source l WHERE l.identity <> coalesce(fence.server_identity(), '')) THEN
-    RAISE EXCEPTION 'PostgreSQL may have forgotten fences: the source can''t change' USING ERRCODE = 'ZF102',
-      HINT = 'First: fencegate fence invalidate-all --yes';
-  END IF;
-  LOCK TABLE fence.leases IN SHARE ROW EXCLUSIVE MODE;
-  IF EXISTS (SELECT FROM fence.leases l WHERE l.ends_at > clock_timestamp()) THEN
-    RAISE EXCEPTION 'leases of PostgreSQL are held: the source can''t change' USING ERRCODE = 'object_in_use',
-      HINT = 'Stop their holders, or wait until the leases end.';
-  END IF;
-  UPDATE fence.lease_source l SET source = p_source, identity = fence.server_identity();
-END $$;
-REVOKE ALL ON FUNCTION fence.set_source(text) FROM PUBLIC, fence_writer, fence_gateway;
-
 -- Fails unless this server may give leases: they come from PostgreSQL here, and it is the server that was accepted.
 CREATE OR REPLACE FUNCTION fence.need_source() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -96,7 +72,7 @@ BEGIN
   END IF;
   IF s.source <> 'postgres' THEN
     RAISE EXCEPTION 'leases of this database come from %, not from PostgreSQL', s.source USING ERRCODE = 'ZF101',
-      HINT = 'With every gateway stopped, as the schema''s owner: SELECT fence.set_source(''postgres'');';
+      HINT = 'With every gateway stopped, as who migrates: fencegate fence source postgres --yes';
   ELSIF s.identity IS DISTINCT FROM here THEN
     RAISE EXCEPTION 'PostgreSQL may have forgotten fences: it is % now and was %', here, s.identity USING ERRCODE = 'ZF102',
       HINT = 'To go on: fencegate fence invalidate-all --yes';
