@@ -1387,7 +1387,7 @@ TABLE fencegate.objects_state
 SCHEMA objects
   OWNER fence_owner
   GRANT USAGE TO fence_gateway
-  COMMENT 'fencegate objects state 3, code 5 fdb7d27f9c6c'
+  COMMENT 'fencegate objects state 3, code 6 18224dd35272'
 
 SEQUENCE objects.kept_order AS bigint START 1 INCREMENT 1 MINVALUE 1 MAXVALUE 9223372036854775807 CACHE 1
   OWNER fence_owner
@@ -2129,6 +2129,6 @@ FUNCTION objects.wanted_etag(p_etag text) RETURNS text
 FUNCTION objects.was_done(p_bucket text, p_key text, p_invocation text, p_what text, OUT done boolean, OUT version uuid) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 500f4b7b3520008b353c0ba08388bf1c
+  body e84780dcf90e98b6c01e0fb4ce62dd02
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway

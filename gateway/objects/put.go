@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/fencegate/fencegate/fence"
@@ -91,21 +92,28 @@ func (w *Writer) wasDone(ctx context.Context, p Change, what string) (done bool,
 	return done, made.Bytes, err
 }
 
-// Before is the version that an earlier attempt of a request made, for one that
-// can't be carried out any more: the error says why. Where there was none, that is
-// what is returned.
-func (w *Writer) Before(ctx context.Context, p Change, why error) (Stored, error) {
+// Before is the version that an earlier attempt of a request made, or the one that
+// it staged, for a request that can't be carried out any more: the error says why.
+// Where there was none, that is what is returned.
+func (w *Writer) Before(ctx context.Context, p Change, stages bool, why error) (Stored, error) {
 	if errors.Is(why, fence.ErrUnknown) || errors.Is(why, ErrDatabaseAway) || errors.Is(why, ErrOtherRequest) {
 		return Stored{}, why
 	}
-	done, version, err := w.wasDone(ctx, p, "")
+	done, version, err := w.wasDone(ctx, p, Put{Stage: stages}.noted())
 	if err != nil {
 		return Stored{}, err
 	}
 	if !done {
 		return Stored{}, why
 	}
-	v, err := w.versionOf(ctx, version)
+	look := w.versionOf
+	if stages {
+		look = w.stageOf
+	}
+	v, err := look(ctx, version)
+	if stages && errors.Is(err, pgx.ErrNoRows) { // it was given up
+		return Stored{}, why
+	}
 	if err != nil {
 		return Stored{}, &unknownError{cause: err}
 	}

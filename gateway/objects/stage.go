@@ -17,7 +17,9 @@ import (
 // PostgreSQL and under the same grant, together with rows.
 
 const (
-	sqlStageUpload    = "SELECT objects.stage_upload($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+	sqlStageUpload = "SELECT objects.stage_upload($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+	sqlStage       = `SELECT id, etag, attributes, created_at FROM objects.stages WHERE id = $1
+		UNION ALL SELECT id, etag, attributes - 'part_checksums', created_at FROM objects.versions WHERE id = $1`
 	sqlStageMultipart = "SELECT id FROM objects.stage_multipart($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 )
 
@@ -65,4 +67,16 @@ func (w *Writer) recordStage(ctx context.Context, sql string, id blob.ID, s stag
 		return Stored{}, err
 	}
 	return v, nil
+}
+
+// stageOf is the stage of this id, also where it has been published.
+func (w *Writer) stageOf(ctx context.Context, id [16]byte) (v Stored, err error) {
+	err = w.db.Once(ctx, func(ctx context.Context, q Querier) error {
+		var text []byte
+		if err := q.QueryRow(ctx, sqlStage, UUID(id)).Scan(&v.ID, &v.ETag, &text, &v.CreatedAt); err != nil {
+			return err
+		}
+		return json.Unmarshal(text, &v.Attributes)
+	})
+	return v, err
 }

@@ -28,7 +28,10 @@ func (b *backend) CopyObject(ctx context.Context, in s3response.CopyObjectInput)
 	bucket, key := strings.Clone(*in.Bucket), strings.Clone(*in.Key)
 	v, source, err := b.copy(r, bucket, key, in)
 	if err != nil { // the source may be gone, or the grant over, since an earlier attempt
-		v, err = b.writer.Before(b.base, r.change(bucket, key, objects.Conditions{}), err)
+		v, err = b.writer.Before(b.base, r.change(bucket, key, objects.Conditions{}), r.stages(), err)
+		if err == nil && r.stages() {
+			r.tellStage(v)
+		}
 	}
 	if err != nil {
 		return s3response.CopyObjectOutput{}, b.fail(r, *in.Bucket, "CopyObject", err)

@@ -44,6 +44,13 @@ func (w *world) version(bucket, key string) string {
 	return *put(w.t, w.holder("orders/1001", 5), bucket, key, "data").VersionId
 }
 
+// goneSource deletes the source of a copy.
+func goneSource(w *world, bucket string) {
+	if _, err := w.holder("orders/1001", 5).DeleteObject(w.t.Context(), &awss3.DeleteObjectInput{Bucket: &bucket, Key: aws.String("1001/source")}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 var repetitions = map[string]repeated{
 	"PutObject":        {status: 200, request: func(w *world, _ string) raw { return w.of("PUT", invoice, "new", nil) }},
 	"PutObject, large": {status: 200, request: func(w *world, _ string) raw { return w.of("PUT", invoice, strings.Repeat("x", 1<<17), nil) }},
@@ -86,13 +93,13 @@ var repetitions = map[string]repeated{
 		w.version(bucket, "1001/source")
 		return w.of("PUT", invoice, "", map[string]string{"X-Amz-Copy-Source": "/orders/1001/source"})
 	}},
-	"CopyObject, the source is gone": {status: 200, request: func(w *world, bucket string) raw {
+	"CopyObject, the source is gone": {status: 200, before: goneSource, request: func(w *world, bucket string) raw {
 		w.version(bucket, "1001/source")
 		return w.of("PUT", invoice, "", map[string]string{"X-Amz-Copy-Source": "/orders/1001/source"})
-	}, before: func(w *world, bucket string) {
-		if _, err := w.holder("orders/1001", 5).DeleteObject(w.t.Context(), &awss3.DeleteObjectInput{Bucket: &bucket, Key: aws.String("1001/source")}); err != nil {
-			w.t.Fatal(err)
-		}
+	}},
+	"CopyObject, staged, the source is gone": {status: 200, before: goneSource, request: func(w *world, bucket string) raw {
+		w.version(bucket, "1001/source")
+		return w.of("PUT", invoice, "", map[string]string{"X-Amz-Copy-Source": "/orders/1001/source", "Fencing-Stage": "true"})
 	}},
 	"CopyObject of a version onto its key": {status: 200, request: func(w *world, bucket string) raw {
 		id := w.version(bucket, invoice)

@@ -71,9 +71,11 @@ END $$;
 REVOKE ALL ON FUNCTION objects.note_answer(text, text, text, text, jsonb) FROM PUBLIC, fence_writer, fence_gateway;
 
 -- Whether an earlier attempt of a request took effect, for a gateway that has found a reason to refuse it: the version that it
--- made, NULL where it made none. p_what asks for something else than a version.
+-- made, NULL where it made none. p_what asks for something else than a version; of a stage, version is its id.
 CREATE OR REPLACE FUNCTION objects.was_done(p_bucket text, p_key text, p_invocation text, p_what text, OUT done boolean, OUT version uuid)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  answer jsonb;
 BEGIN
   PERFORM objects.begin_change();
   PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
@@ -81,7 +83,9 @@ BEGIN
     version := (objects.earlier_attempt(p_bucket, p_key, NULL, p_invocation)).id;
     done := version IS NOT NULL;
   ELSE
-    done := objects.earlier_answer(p_bucket, p_key, p_invocation, p_what) IS NOT NULL;
+    answer := objects.earlier_answer(p_bucket, p_key, p_invocation, p_what);
+    done := answer IS NOT NULL;
+    version := (answer ->> 'stage')::uuid;
   END IF;
 END $$;
 REVOKE ALL ON FUNCTION objects.was_done(text, text, text, text) FROM PUBLIC, fence_writer, fence_gateway;
