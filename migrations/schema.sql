@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 6, code 8 11857dfa4a64'
+  COMMENT 'fencegate fence state 6, code 8 61830f63ba32'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner

@@ -1,9 +1,11 @@
--- Your own lock: leases and tokens come from elsewhere (a sequence, an etcd revision, a DynamoDB version), and only the fence is here.
+-- Your own lock: leases and tokens come from elsewhere (a sequence, an etcd revision, a DynamoDB version), and only
+-- the fence is here.
 --
 --   CALL fence.take('jobs/1', 35, sha256(convert_to('<seal>', 'UTF8')), 'worker-b');   -- by itself, with autocommit
 --
--- It raises the fence, commits, and drains: when it has returned, no writer of an older grant can commit. Then the holder reads,
--- and writes under '35.<seal>'. Where it fails, nobody holds the grant. Repeat it with the same seal, or take a higher token.
+-- It raises the fence, commits, and drains: when it has returned, no writer of an older grant can commit. Then the
+-- holder reads, and writes under '35.<seal>'. Where it fails, nobody holds the grant. Repeat it with the same seal,
+-- or take a higher token.
 --
 -- A hash that is NULL takes a bare token, which every writer can invent; so that is allowed by patterns alone.
 
@@ -12,8 +14,9 @@ CREATE OR REPLACE VIEW fence.unsealed_patterns AS SELECT pattern FROM fence.unse
 REVOKE ALL ON fence.unsealed_patterns FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 GRANT SELECT ON fence.unsealed_patterns TO fence_gateway;
 
--- Allows unsealed tokens for the resources that fit a pattern, in which '*' stands for any characters. Returns whether it is new.
--- For the schema's owner: every login that is fence_writer can then take over such a resource by a token that it made up.
+-- Allows unsealed tokens for the resources that fit a pattern, in which '*' stands for any characters. Returns
+-- whether it is new. For the schema's owner: every login that is fence_writer can then take over such a resource by a
+-- token that it made up.
 CREATE OR REPLACE FUNCTION fence.allow_unsealed(p_pattern text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -54,8 +57,8 @@ SET search_path = pg_catalog, pg_temp AS $$
 $$;
 REVOKE ALL ON FUNCTION fence.take_fault(text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 
--- The first phase of fence.take. A sealed grant that the fence holds already is raised: an answer was lost, or draining failed. An
--- unsealed one is not: nobody can tell whose it is.
+-- The first phase of fence.take. A sealed grant that the fence holds already is raised: an answer was lost, or
+-- draining failed. An unsealed one is not: nobody can tell whose it is.
 CREATE OR REPLACE FUNCTION fence.raise_own(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -99,9 +102,9 @@ END $$;
 REVOKE ALL ON FUNCTION fence.drain_own(text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 GRANT EXECUTE ON FUNCTION fence.drain_own(text, bigint, bytea) TO fence_gateway;
 
--- Raises, commits, drains. The caller's rights and no SET clause, because a procedure that has either can't commit; so every name
--- is qualified. The first COMMIT never succeeds: a subtransaction is there. In a transaction block PostgreSQL says so instead, and
--- where its messages are translated the second COMMIT fails in its words.
+-- Raises, commits, drains. The caller's rights and no SET clause, because a procedure that has either can't commit;
+-- so every name is qualified. The first COMMIT never succeeds: a subtransaction is there. In a transaction block
+-- PostgreSQL says so instead, and where its messages are translated the second COMMIT fails in its words.
 CREATE OR REPLACE PROCEDURE fence.take(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text DEFAULT '') LANGUAGE plpgsql AS $$
 DECLARE
   inside boolean;
