@@ -294,8 +294,15 @@ func (t trusting) End(ctx context.Context, e fence.Ending) error { return t.arme
 // Floor needs none either: it asks nobody.
 func (t trusting) Floor(resource string) fence.Token { return t.armer.Floor(resource) }
 
-// Raised needs none: a PostgreSQL that has forgotten fences only says less.
-func (t trusting) Raised(ctx context.Context) (bool, error) { return t.armer.Raised(ctx) }
+// Raised needs none: a PostgreSQL that has forgotten fences only says less. Where leases come from elsewhere nothing was
+// raised for the nodes, and nothing will be: each acquisition says so.
+func (t trusting) Raised(ctx context.Context) (bool, error) {
+	raised, err := t.armer.Raised(ctx)
+	if raised && errors.As(t.servers.claim(ctx), new(*otherSourceError)) {
+		return false, nil
+	}
+	return raised, err
+}
 
 func (t trusting) when(ctx context.Context, arm func() error) error {
 	before, err := t.servers.begin(ctx)

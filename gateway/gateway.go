@@ -20,6 +20,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/fencedsql"
 	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/gateway/s3"
+	"github.com/fencegate/fencegate/lock/lockmetrics"
 )
 
 // Gateway is one gateway. Its methods are safe for concurrent use.
@@ -35,7 +36,7 @@ type Gateway struct {
 	source  leasing.Source
 	admit   func(context.Context) error // of the Redis nodes; nil where the source is another
 	tried   chan struct{}               // closed once it has succeeded, or failed by more than a busy machine
-	leasing *lockMetrics
+	leasing *lockmetrics.Metrics
 	seen    *seen // what people can see of what happens here
 	herald  *herald
 	ofPG    *pgMetrics
@@ -103,7 +104,7 @@ func (g *Gateway) build() (err error) {
 	}
 	g.servers.pool = g.pool
 	g.fence = pgfence.New(g.pool)
-	g.leasing, g.herald, g.seen = newLockMetrics(), newHerald(g.pool, g.log), newSeen(g.log)
+	g.leasing, g.herald, g.seen = lockmetrics.New(), newHerald(g.pool, g.log), newSeen(g.log)
 	if err = g.openSource(); err != nil {
 		return err
 	}

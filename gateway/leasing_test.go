@@ -66,6 +66,15 @@ func TestMetricsTellWhatHappenedToLeases(t *testing.T) {
 			t.Errorf("%s is %q; want %q", name, series[name], want)
 		}
 	}
+	held := c.acquire("held", "30s", "0s")
+	if series := c.scraped(); series["fencegate_leases_held"] != "2" || series["fencegate_lease_waiters"] != "0" ||
+		series[`fencegate_lease_nodes{state="admitted"}`] != "3" || series[`fencegate_lease_nodes{state="away"}`] != "0" {
+		t.Errorf("gauges: %v", series)
+	}
+	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": held.handle})
+	if held := c.scraped()["fencegate_leases_held"]; held != "1" {
+		t.Errorf("%s leases are held after a release; want 1", held)
+	}
 	acquired := 0
 	for name := range series {
 		if strings.HasPrefix(name, `fencegate_lease_acquired_total{granted="`) {

@@ -31,7 +31,7 @@ func newMetrics(g *Gateway) *metrics {
 		m.registry.MustRegister(g.seen.refusals)
 	}
 	if g.leasing != nil {
-		m.registry.MustRegister(g.leasing.collectors()...)
+		m.registry.MustRegister(g.leasing)
 	}
 	if g.pg != nil {
 		p := g.ofPG

@@ -9,13 +9,14 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/lock/lockmetrics"
 	"github.com/fencegate/fencegate/lock/pglock"
 )
 
 // ofPostgres is the source of leases in PostgreSQL, measured, and with the name of the part that is away where it is.
 type ofPostgres struct {
 	leases  *pglock.Source
-	metrics *lockMetrics
+	metrics *lockmetrics.Metrics
 }
 
 var _ leasing.AllSource = ofPostgres{}

@@ -6,18 +6,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/lock/lockmetrics"
 )
 
 // pgMetrics counts what happens on the PostgreSQL port.
 type pgMetrics struct {
 	logins, answers prometheus.Histogram
 	refused, ended  *prometheus.CounterVec
-	leases          *lockMetrics
+	leases          *lockmetrics.Metrics
 }
 
 var _ pgwire.Metrics = (*pgMetrics)(nil)
 
-func newPGMetrics(leases *lockMetrics) *pgMetrics {
+func newPGMetrics(leases *lockmetrics.Metrics) *pgMetrics {
 	buckets := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 	return &pgMetrics{
 		leases: leases,

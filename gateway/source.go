@@ -22,13 +22,13 @@ func (g *Gateway) openSource() (err error) {
 		if err != nil {
 			return err
 		}
-		g.source = guarded{Source: ofPostgres{leases, g.leasing}, fence: g.fence, log: g.log}
+		g.source = g.guarded(ofPostgres{leases, g.leasing})
 		return nil
 	}
 	if cfg.Leases != nil {
 		source, err := cfg.Leases(armer)
 		if source != nil {
-			g.source = guarded{Source: source, fence: g.fence, log: g.log}
+			g.source = g.guarded(source)
 		}
 		return err
 	}
@@ -39,16 +39,53 @@ func (g *Gateway) openSource() (err error) {
 	if err != nil {
 		return err
 	}
-	g.source, g.admit = guarded{Source: locker.Source(), fence: g.fence, log: g.log}, locker.Init
+	g.source, g.admit = g.guarded(locker.Source()), locker.Init
+	g.leasing.Watch(locker)
 	return nil
 }
 
-// guarded is a source of leases that asks the fence, too, before it extends one.
+// guarded is a source of leases that asks the fence, too, before it extends one, and that counts
+// those that are held.
 type guarded struct {
 	leasing.Source
 
 	fence *pgfence.Fence
 	log   *slog.Logger
+	held  *holdings
+}
+
+func (g *Gateway) guarded(source leasing.Source) guarded {
+	held := newHoldings()
+	g.leasing.WatchHeld(held.count)
+	return guarded{Source: source, fence: g.fence, log: g.log, held: held}
+}
+
+// TryAcquire notes what is held, as the others do.
+func (g guarded) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+	lease, err := g.Source.TryAcquire(ctx, r)
+	g.note(err, lease)
+	return lease, err
+}
+
+// Acquire waits for the lease.
+func (g guarded) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+	lease, err := g.Source.Acquire(ctx, r)
+	g.note(err, lease)
+	return lease, err
+}
+
+func (g guarded) note(err error, leases ...leasing.Lease) {
+	for _, lease := range leases {
+		if err == nil {
+			g.held.note(lease.Ref(), lease.Deadline)
+		}
+	}
+}
+
+// Release ends a lease.
+func (g guarded) Release(ctx context.Context, ref leasing.Ref) error {
+	g.held.drop(ref)
+	return g.Source.Release(ctx, ref)
 }
 
 var _ leasing.AllSource = guarded{}
@@ -57,7 +94,9 @@ var _ leasing.AllSource = guarded{}
 // [leasing.AllSource]; so does AcquireAll.
 func (g guarded) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
 	if several, ok := g.Source.(leasing.AllSource); ok {
-		return several.TryAcquireAll(ctx, all)
+		leases, err := several.TryAcquireAll(ctx, all)
+		g.note(err, leases...)
+		return leases, err
 	}
 	return nil, errors.ErrUnsupported
 }
@@ -65,7 +104,9 @@ func (g guarded) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]le
 // AcquireAll waits for those that others hold.
 func (g guarded) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
 	if several, ok := g.Source.(leasing.AllSource); ok {
-		return several.AcquireAll(ctx, all)
+		leases, err := several.AcquireAll(ctx, all)
+		g.note(err, leases...)
+		return leases, err
 	}
 	return nil, errors.ErrUnsupported
 }
@@ -77,6 +118,12 @@ func (g guarded) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration)
 	go func() { overtaken <- g.overtaken(ctx, ref) }()
 	valid, err := g.Source.Extend(ctx, ref, ttl)
 	end := time.Now().Add(valid)
+	switch {
+	case err == nil:
+		g.held.note(ref, end)
+	case errors.Is(err, leasing.ErrLost):
+		g.held.drop(ref)
+	}
 	if <-overtaken && ctx.Err() == nil {
 		if err == nil { // so nobody need wait for its end
 			if err := g.Release(ctx, ref); err != nil && !errors.Is(err, leasing.ErrLost) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
@@ -34,7 +35,7 @@ func (l *Locker) AcquireAll(ctx context.Context, resources []string, opts ...Acq
 		}
 		asked[i] = acquisition{resource, o}
 	}
-	taken, err := l.acquireAll(ctx, asked, l.waiting)
+	taken, err := l.acquireAllMeasured(ctx, asked, l.waiting)
 	if err != nil {
 		return nil, err
 	}
@@ -55,6 +56,20 @@ type acquisition struct {
 type patience func(ctx context.Context, resource string, try func(floor fence.Token) error) error
 
 func once(_ context.Context, _ string, try func(floor fence.Token) error) error { return try(0) }
+
+// acquireAllMeasured reports the end of it: each lease that was acquired, or one failure.
+func (l *Locker) acquireAllMeasured(ctx context.Context, asked []acquisition, wait patience) ([]*attempt, error) {
+	begun := time.Now()
+	taken, err := l.acquireAll(ctx, asked, wait)
+	if err != nil {
+		_, err = l.measured(nil, err, begun)
+		return nil, err
+	}
+	for _, a := range taken {
+		_, _ = l.measured(a, nil, begun)
+	}
+	return taken, nil
+}
 
 // acquireAll takes and arms all, and returns them in the order in which they were asked
 // for.

@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha1" //nolint:gosec // Redis names cached scripts by SHA-1; nothing is secured by it.
 	"encoding/hex"
@@ -142,6 +143,8 @@ type nodeState struct {
 	emptied     bool          // likewise: it may have granted leases in this run
 	quarantine  time.Duration // 0: none
 	rtt         time.Duration
+	clock       time.Duration // ahead of this machine's
+	hasClock    bool
 }
 
 // fresh reports whether the group has never been used.
@@ -198,19 +201,31 @@ func (n *node) state(ctx context.Context) nodeState {
 	var fields *redis.IntCmd
 	var quarantine *redis.DurationCmd
 	var replication *redis.StringCmd
-	_, err := n.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+	var clock *redis.TimeCmd
+	_, failed := n.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		marker = p.HMGet(ctx, n.keys.h, "@incarnation", "@base", "@maxttl", "@pending", "@note", "@reign")
 		fields = p.HLen(ctx, n.keys.h)
 		quarantine = p.PTTL(ctx, n.keys.q)
+		clock = p.Time(ctx)
 		if n.cfg.watched() {
 			replication = p.Info(ctx, "replication")
 		}
 		return nil
 	})
+	err := cmp.Or(marker.Err(), fields.Err(), quarantine.Err()) // the time is for people, and may be refused
+	if err == nil && replication != nil {
+		err = replication.Err()
+	}
+	if err == nil && clock.Err() == nil {
+		err = failed
+	}
 	if err != nil {
 		return nodeState{err: serverError(err)}
 	}
 	st.rtt = time.Since(begun)
+	if st.hasClock = clock.Err() == nil; st.hasClock {
+		st.clock = clock.Val().Sub(begun.Add(st.rtt / 2))
+	}
 	st.counters = fields.Val()
 	for _, v := range marker.Val() {
 		if v != nil {

@@ -22,8 +22,10 @@ type NodeStatus struct {
 	MaxTTL     time.Duration // the longest TTL that it grants
 	Epoch      int64
 	RTT        time.Duration
-	Warning    string // what an operator should change; "": nothing
-	Err        error  // nil: it answered
+	Clock      time.Duration // how far its clock is ahead of this machine's, give or take RTT; 0 where HasClock is false
+	HasClock   bool          // it told the time
+	Warning    string        // what an operator should change; "": nothing
+	Err        error         // nil: it answered
 }
 
 const unguarded = "its primary accepts writes while no replica is near: cut off from its Sentinels it would go on granting beside its successor; set min-replicas-to-write"
@@ -36,7 +38,7 @@ func (l *Locker) Status(ctx context.Context) []NodeStatus {
 		status[i] = NodeStatus{
 			Name: l.nodes[i].name, Addr: l.cfg.Nodes[i].Addr,
 			Admitted: st.admitted, Quarantine: st.quarantine, MaxTTL: st.maxTTL,
-			Epoch: st.base >> epochShift, RTT: st.rtt, Err: st.err,
+			Epoch: st.base >> epochShift, RTT: st.rtt, Clock: st.clock, HasClock: st.hasClock, Err: st.err,
 		}
 		if st.unguarded {
 			status[i].Warning = unguarded
@@ -47,6 +49,14 @@ func (l *Locker) Status(ctx context.Context) []NodeStatus {
 	}
 	return status
 }
+
+// Held is how many leases this Locker's callers hold. Those of [Locker.Source] are not
+// among them: any process may end them.
+func (l *Locker) Held() int { return int(l.held.Load()) }
+
+// Waiters is how many of this Locker's callers wait for a lease, or are trying for one that
+// they would wait for.
+func (l *Locker) Waiters() int { return l.lines.count() }
 
 // Ping reports whether leases can be had: nil, or a [*QuorumError] that says
 // which nodes are missing and why.

@@ -60,6 +60,16 @@ func (q *lines) enter(resource string) *waiter {
 	return w
 }
 
+// count is how many stand in all lines.
+func (q *lines) count() (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, l := range q.of {
+		n += len(l.waiters)
+	}
+	return n
+}
+
 // waits notes why the first of a line waits.
 func (q *lines) waits(resource string, why error) {
 	q.mu.Lock()

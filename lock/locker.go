@@ -23,6 +23,7 @@ type Locker struct {
 	places atomic.Int64
 
 	attempts   atomic.Int64 // phase 1, on all nodes
+	held       atomic.Int64 // leases with a handle in this process
 	sweepEvery int64        // tries, on average, after which one looks
 	ear        ear
 	rounds     sync.Pool

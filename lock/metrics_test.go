@@ -1,6 +1,7 @@
 package lock_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -73,5 +74,28 @@ func TestARedisClusterIsRefusedAtFirstContactWithTheReason(t *testing.T) {
 	}
 	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrCluster) {
 		t.Errorf("acquire: %v", err)
+	}
+}
+
+func TestMetricsHearOfSeveralLeasesAtOnce(t *testing.T) {
+	t.Parallel()
+	cfg := shared(t, 3)
+	m := &told{}
+	cfg.Metrics = m
+	l := started(t, cfg)
+	leases := acquireAll(t, l, []string{"a", "b"}, lock.WithTTL(time.Minute))
+	if !m.has("acquired") {
+		t.Error("nothing of what was acquired")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := l.AcquireAll(ctx, []string{"b", "c"}); !errors.Is(err, lock.ErrHeld) {
+		t.Error(err)
+	}
+	if !m.has("failed acquire held") {
+		t.Error("nothing of what was held")
+	}
+	for _, lease := range leases {
+		release(t, lease)
 	}
 }

@@ -40,6 +40,7 @@ func newSession(ctx context.Context, l *Locker, grant fence.Grant, owner string,
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.timer = time.AfterFunc(deadline.left(), s.expire)
+	l.held.Add(1)
 	return s
 }
 
@@ -99,6 +100,7 @@ func (s *session) endLocked(why error) {
 		return
 	}
 	s.over = why
+	s.l.held.Add(-1)
 	s.l.cfg.Metrics.Ended(time.Since(s.begun), why != ErrReleased) //nolint:errorlint // one of two sentinels, never wrapped
 	s.timer.Stop()
 	if s.cancel != nil {

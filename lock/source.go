@@ -85,15 +85,12 @@ func (s source) leases(ctx context.Context, all []leasing.Request, wait patience
 		}
 		asked[i] = acquisition{r.Resource, o}
 	}
-	begun := time.Now()
-	taken, err := s.l.acquireAll(ctx, asked, wait)
+	taken, err := s.l.acquireAllMeasured(ctx, asked, wait)
 	if err != nil {
-		_, err = s.l.measured(nil, err, begun)
 		return nil, sourceError(err)
 	}
 	given := make([]leasing.Lease, len(taken))
 	for i, a := range taken {
-		_, _ = s.l.measured(a, nil, begun)
 		given[i] = a.given()
 	}
 	return given, nil

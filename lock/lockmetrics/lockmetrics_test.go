@@ -1,15 +1,17 @@
-package gateway
+package lockmetrics_test
 
 import (
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fencegate/fencegate/lock/lockmetrics"
 )
 
 func TestLeasesAreToldToPrometheus(t *testing.T) {
 	t.Parallel()
-	m := newLockMetrics()
+	m := lockmetrics.New()
 	m.Acquired(time.Millisecond, 3)
 	m.Failed("acquire", "held")
 	m.Ended(time.Second, true)
@@ -17,7 +19,7 @@ func TestLeasesAreToldToPrometheus(t *testing.T) {
 	m.Renewed()
 	m.Slow("node-1")
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(m.collectors()...)
+	registry.MustRegister(m)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,143 @@
+// Package lockmetrics tells Prometheus what happens to the leases of a Locker, and how its
+// nodes are. No resource is in a label: labels are causes, numbers of nodes, and the nodes'
+// names.
+//
+//	m := lockmetrics.New()
+//	locker, err := lock.New(lock.Config{Nodes: nodes, Metrics: m})
+//	if err != nil {
+//		return err
+//	}
+//	m.Watch(locker)
+//	m.WatchHeld(locker.Held)
+//	prometheus.MustRegister(m)
+package lockmetrics
+
+import (
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fencegate/fencegate/lock"
+)
+
+// Metrics hears what happens to leases, for [lock.Config], and is a collector of it. Its methods
+// are safe for concurrent use.
+type Metrics struct {
+	wait     prometheus.Histogram
+	hold     *prometheus.HistogramVec
+	quorum   *prometheus.CounterVec
+	failures *prometheus.CounterVec
+	renewals prometheus.Counter
+	slow     *prometheus.CounterVec
+
+	mu     sync.Mutex
+	gauges []prometheus.Collector
+}
+
+var (
+	_ lock.Metrics         = (*Metrics)(nil)
+	_ prometheus.Collector = (*Metrics)(nil)
+)
+
+// New makes one.
+func New() *Metrics {
+	return &Metrics{
+		wait: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "fencegate_lease_wait_seconds",
+			Help:    "Time from asking for a lease to having it, arming included.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+		}),
+		hold: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "fencegate_lease_hold_seconds",
+			Help:    "How long leases were held, by how they ended: released or lost.",
+			Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 1800, 3600},
+		}, []string{"end"}),
+		quorum: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fencegate_lease_acquired_total",
+			Help: "Leases acquired, by how many nodes had granted when it was decided.",
+		}, []string{"granted"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fencegate_lease_failures_total",
+			Help: "Operations on leases that failed, by cause.",
+		}, []string{"operation", "cause"}),
+		renewals: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fencegate_lease_renewals_total",
+			Help: "Leases extended.",
+		}),
+		slow: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fencegate_lease_slow_node_total",
+			Help: "How often a Redis node did not answer within the node timeout.",
+		}, []string{"node"}),
+	}
+}
+
+// Watch adds the gauges of a Locker: its waiters and its nodes. Call it before the collector is
+// registered. A collection asks the nodes, for a second at most, unless they were asked
+// within the last five.
+func (m *Metrics) Watch(l *lock.Locker) {
+	m.add(gauge("fencegate_lease_waiters", "Callers of this process that wait for a lease or try for one.", l.Waiters), newNodes(l))
+}
+
+// WatchHeld adds the gauge of the leases that this process holds: [lock.Locker.Held], or the
+// program's own count where it takes them by [lock.Locker.Source].
+func (m *Metrics) WatchHeld(held func() int) {
+	m.add(gauge("fencegate_leases_held", "Leases that this process holds.", held))
+}
+
+func (m *Metrics) add(all ...prometheus.Collector) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.gauges = append(m.gauges, all...)
+}
+
+func gauge(name, help string, value func() int) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
+}
+
+func (m *Metrics) collectors() []prometheus.Collector {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]prometheus.Collector{m.wait, m.hold, m.quorum, m.failures, m.renewals, m.slow}, m.gauges...)
+}
+
+// Describe implements [prometheus.Collector].
+func (m *Metrics) Describe(into chan<- *prometheus.Desc) {
+	for _, c := range m.collectors() {
+		c.Describe(into)
+	}
+}
+
+// Collect implements it too.
+func (m *Metrics) Collect(into chan<- prometheus.Metric) {
+	for _, c := range m.collectors() {
+		c.Collect(into)
+	}
+}
+
+// Acquired implements [lock.Metrics], as do the others.
+func (m *Metrics) Acquired(waited time.Duration, granted int) {
+	m.wait.Observe(waited.Seconds())
+	m.quorum.WithLabelValues(strconv.Itoa(granted)).Inc()
+}
+
+// Failed counts by cause.
+func (m *Metrics) Failed(operation, cause string) {
+	m.failures.WithLabelValues(operation, cause).Inc()
+}
+
+// Ended counts how long leases were held.
+func (m *Metrics) Ended(held time.Duration, lost bool) {
+	end := "released"
+	if lost {
+		end = "lost"
+	}
+	m.hold.WithLabelValues(end).Observe(held.Seconds())
+}
+
+// Renewed counts extensions.
+func (m *Metrics) Renewed() { m.renewals.Inc() }
+
+// Slow counts silences of a node.
+func (m *Metrics) Slow(node string) { m.slow.WithLabelValues(node).Inc() }

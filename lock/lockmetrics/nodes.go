@@ -1,0 +1,95 @@
+package lockmetrics
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fencegate/fencegate/lock"
+)
+
+// Collections within fresh share one look at the nodes, which lasts lookTimeout at most.
+const (
+	fresh       = 5 * time.Second
+	lookTimeout = time.Second
+)
+
+// States of a node, as a label.
+const (
+	stateAdmitted    = "admitted"
+	stateQuarantined = "quarantined"
+	stateOut         = "not_admitted"
+	stateAway        = "away"
+)
+
+// nodes collects how a group's nodes are.
+type nodes struct {
+	locker                          *lock.Locker
+	states, quarantine, clock, look *prometheus.Desc
+
+	mu     sync.Mutex
+	at     time.Time
+	status []lock.NodeStatus
+}
+
+func newNodes(l *lock.Locker) *nodes {
+	return &nodes{
+		locker:     l,
+		states:     prometheus.NewDesc("fencegate_lease_nodes", "Redis nodes by state: admitted, quarantined, not_admitted, or away.", []string{"state"}, nil),
+		quarantine: prometheus.NewDesc("fencegate_lease_node_quarantine_seconds", "For how long a Redis node's quarantine still runs; 0: none runs.", []string{"node"}, nil),
+		clock:      prometheus.NewDesc("fencegate_lease_node_clock_offset_seconds", "How far a Redis node's clock is ahead of this machine's, give or take a round trip.", []string{"node"}, nil),
+		look:       prometheus.NewDesc("fencegate_lease_node_round_trip_seconds", "How long the look at a Redis node took.", []string{"node"}, nil),
+	}
+}
+
+// Describe implements [prometheus.Collector].
+func (n *nodes) Describe(into chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{n.states, n.quarantine, n.clock, n.look} {
+		into <- d
+	}
+}
+
+// Collect implements it too.
+func (n *nodes) Collect(into chan<- prometheus.Metric) {
+	count := map[string]int{stateAdmitted: 0, stateQuarantined: 0, stateOut: 0, stateAway: 0}
+	for _, st := range n.latest() {
+		count[state(st)]++
+		if st.Err != nil {
+			continue
+		}
+		into <- prometheus.MustNewConstMetric(n.quarantine, prometheus.GaugeValue, st.Quarantine.Seconds(), st.Name)
+		into <- prometheus.MustNewConstMetric(n.look, prometheus.GaugeValue, st.RTT.Seconds(), st.Name)
+		if st.HasClock {
+			into <- prometheus.MustNewConstMetric(n.clock, prometheus.GaugeValue, st.Clock.Seconds(), st.Name)
+		}
+	}
+	for state, nodes := range count {
+		into <- prometheus.MustNewConstMetric(n.states, prometheus.GaugeValue, float64(nodes), state)
+	}
+}
+
+func state(st lock.NodeStatus) string {
+	switch {
+	case st.Err != nil:
+		return stateAway
+	case st.Admitted:
+		return stateAdmitted
+	case st.Quarantine > 0:
+		return stateQuarantined
+	}
+	return stateOut
+}
+
+// latest is what a look has found, of now or of a moment ago.
+func (n *nodes) latest() []lock.NodeStatus {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.status == nil || time.Since(n.at) >= fresh {
+		ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
+		defer cancel()
+		n.status, n.at = n.locker.Status(ctx), time.Now()
+	}
+	return n.status
+}
