@@ -226,20 +226,7 @@ func (n *node) state(ctx context.Context) nodeState {
 	if st.hasClock = clock.Err() == nil; st.hasClock {
 		st.clock = clock.Val().Sub(begun.Add(st.rtt / 2))
 	}
-	st.counters = fields.Val()
-	for _, v := range marker.Val() {
-		if v != nil {
-			st.counters--
-		}
-	}
-	st.incarnation, _ = marker.Val()[0].(string)
-	if text, ok := marker.Val()[1].(string); ok {
-		st.hasBase = true
-		st.base = number(text)
-	}
-	if text, ok := marker.Val()[2].(string); ok {
-		st.maxTTL = time.Duration(number(text)) * time.Millisecond
-	}
+	st.mark(marker.Val(), fields.Val())
 	st.quarantine = max(0, quarantine.Val())
 	if st.incarnation == "" {
 		if st.locks, err = n.hasLocks(ctx); err == nil {
@@ -257,6 +244,24 @@ func (n *node) state(ctx context.Context) nodeState {
 		return nodeState{err: serverError(err)}
 	}
 	return st
+}
+
+// mark takes what the node's hash says: its marker, and how many fields it has in all.
+func (st *nodeState) mark(marker []any, fields int64) {
+	st.counters = fields
+	for _, v := range marker {
+		if v != nil {
+			st.counters--
+		}
+	}
+	st.incarnation, _ = marker[0].(string)
+	if text, ok := marker[1].(string); ok {
+		st.hasBase = true
+		st.base = number(text)
+	}
+	if text, ok := marker[2].(string); ok {
+		st.maxTTL = time.Duration(number(text)) * time.Millisecond
+	}
 }
 
 func (n *node) hasScripts(ctx context.Context, nonce string) (bool, error) {
