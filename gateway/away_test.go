@@ -87,9 +87,20 @@ func TestWithoutARedisQuorumNothingIsHalfDone(t *testing.T) {
 	c := start(t, cfg)
 	l := c.acquire("orders/1001", "30s", "0s")
 	conn := c.connect(pg, l)
-	for _, n := range nodes[:2] {
+	if a := c.want(http.StatusOK, "GET", "/readyz", nil); a.Body["degraded"] != nil {
+		t.Errorf("all nodes serve: %v", a.Body)
+	}
+	for i, n := range nodes[:2] {
 		if err := n.Kill(); err != nil {
 			t.Fatal(err)
+		}
+		if i > 0 {
+			continue
+		}
+		// A quorum is left, and one away: ready, and said so, without its address.
+		degraded, _ := c.want(http.StatusOK, "GET", "/readyz", nil).Body["degraded"].(map[string]any)
+		if text, _ := degraded["redis"].(string); !strings.Contains(text, "1 of 3 Redis nodes") || strings.Contains(text, n.Addr) {
+			t.Errorf("one node is away: %q", text)
 		}
 	}
 	for _, call := range []struct {

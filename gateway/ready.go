@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/migrations"
 )
@@ -26,11 +27,19 @@ const sqlMinProgram = `SELECT COALESCE(max(min_program), 0) FROM fencegate.code 
 
 // checks are what readiness means.
 func (g *Gateway) checks() []api.Check {
-	checks := []api.Check{{Part: wire.PartPostgres, Run: g.checkPostgres}, {Part: g.servers.part, Run: g.source.Ready}, {Part: wire.PartPostgres, Run: g.checkContinuity}}
+	checks := []api.Check{{Part: wire.PartPostgres, Run: g.checkPostgres}, {Part: g.servers.part, Run: g.source.Ready, Degraded: g.degraded}, {Part: wire.PartPostgres, Run: g.checkContinuity}}
 	if g.sql != nil {
 		checks = append(checks, api.Check{Part: wire.PartPostgres, Run: g.sql.Check})
 	}
 	return checks
+}
+
+// degraded says what of the source of leases is missing while it serves.
+func (g *Gateway) degraded(ctx context.Context) string {
+	if several, ok := g.source.(leasing.Redundant); ok {
+		return several.Degraded(ctx)
+	}
+	return ""
 }
 
 func (g *Gateway) checkPostgres(ctx context.Context) error {

@@ -74,6 +74,14 @@ func (g guarded) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease,
 	return lease, err
 }
 
+// Degraded says what of the source is missing, where it can tell.
+func (g guarded) Degraded(ctx context.Context) string {
+	if several, ok := g.Source.(leasing.Redundant); ok {
+		return several.Degraded(ctx)
+	}
+	return ""
+}
+
 func (g guarded) note(err error, leases ...leasing.Lease) {
 	for _, lease := range leases {
 		if err == nil {

@@ -20,7 +20,10 @@ func (l *Locker) Source() leasing.Source { return source{l} }
 
 type source struct{ l *Locker }
 
-var _ leasing.AllSource = source{}
+var (
+	_ leasing.AllSource = source{}
+	_ leasing.Redundant = source{}
+)
 
 func (s source) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
 	return s.lease(ctx, r, s.l.tryAcquire)
@@ -113,6 +116,23 @@ func (s source) Inspect(ctx context.Context, resource string) (leasing.Inspectio
 }
 
 func (s source) Ready(ctx context.Context) error { return sourceError(s.l.Ping(ctx)) }
+
+func (s source) Degraded(ctx context.Context) string {
+	away, out := 0, 0
+	for _, st := range s.l.Status(ctx) {
+		switch {
+		case st.Err != nil:
+			away++
+		case !st.Admitted:
+			out++
+		}
+	}
+	if away+out == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d Redis nodes take no part in leases, and %d are needed: %d away, %d not admitted",
+		away+out, len(s.l.nodes), s.l.quorum, away, out)
+}
 
 func (s source) Close() error { return s.l.Close() }
 

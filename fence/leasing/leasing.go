@@ -88,6 +88,13 @@ type AllSource interface {
 	AcquireAll(ctx context.Context, all []Request) ([]Lease, error)
 }
 
+// Redundant is a [Source] of several servers that gives leases while some of them are away.
+type Redundant interface {
+	Source
+	// Degraded says how many take no part, without naming any; "": all do.
+	Degraded(ctx context.Context) string
+}
+
 // Armer raises the fence of a resource to a new token, as the last step of an
 // acquisition; a source that was made with one arms every lease before it gives
 // it. See [fence.Arming].

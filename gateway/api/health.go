@@ -27,21 +27,25 @@ func (s *Server) ready(c echo.Context) error {
 	if s.leaving.Load() {
 		return &UnavailableError{Part: wire.PartGateway, Cause: errors.New("shutting down")}
 	}
-	failed, err := s.looks.take(c.Request().Context(), s.cfg.Checks)
+	found, err := s.looks.take(c.Request().Context(), s.cfg.Checks)
 	if err != nil {
 		return err
 	}
-	parts := make(map[string]string, len(failed))
-	for i, err := range failed {
-		if err != nil {
-			return &UnavailableError{Part: s.cfg.Checks[i].Part, Cause: err}
+	parts, degraded := make(map[string]string, len(found)), make(map[string]string)
+	for i, f := range found {
+		part := s.cfg.Checks[i].Part
+		if f.err != nil {
+			return &UnavailableError{Part: part, Cause: f.err}
 		}
-		parts[s.cfg.Checks[i].Part] = "ok"
+		if parts[part] = "ok"; f.degraded != "" {
+			degraded[part] = f.degraded
+		}
 	}
 	return respond(c, http.StatusOK, struct {
-		Status string            `json:"status"`
-		Parts  map[string]string `json:"parts"`
-	}{"ready", parts})
+		Status   string            `json:"status"`
+		Parts    map[string]string `json:"parts"`
+		Degraded map[string]string `json:"degraded,omitempty"`
+	}{"ready", parts, degraded})
 }
 
 func (s *Server) metrics(c echo.Context) error {
@@ -61,24 +65,38 @@ type looks struct {
 }
 
 type look struct {
-	ended  chan struct{}
-	failed []error // for each check; good once it has ended
+	ended chan struct{}
+	found []finding // for each check; good once it has ended
+}
+
+// finding is what a look found of one part.
+type finding struct {
+	err      error
+	degraded string
+}
+
+func (c Check) find(ctx context.Context) finding {
+	f := finding{err: c.Run(ctx)}
+	if f.err == nil && c.Degraded != nil {
+		f.degraded = c.Degraded(ctx)
+	}
+	return f
 }
 
 // take returns what a look finds, which may have begun before. The error is ctx's.
-func (l *looks) take(ctx context.Context, checks []Check) ([]error, error) {
+func (l *looks) take(ctx context.Context, checks []Check) ([]finding, error) {
 	l.mu.Lock()
 	found := l.now
 	if found != nil {
 		l.mu.Unlock()
 		select {
 		case <-found.ended:
-			return found.failed, nil
+			return found.found, nil
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
-	found = &look{ended: make(chan struct{}), failed: make([]error, len(checks))}
+	found = &look{ended: make(chan struct{}), found: make([]finding, len(checks))}
 	l.now = found
 	l.mu.Unlock()
 	defer func() {
@@ -92,10 +110,10 @@ func (l *looks) take(ctx context.Context, checks []Check) ([]error, error) {
 	defer cancel()
 	var running sync.WaitGroup
 	for i, check := range checks {
-		running.Go(func() { found.failed[i] = check.Run(ctx) })
+		running.Go(func() { found.found[i] = check.find(ctx) })
 	}
 	running.Wait()
-	return found.failed, nil
+	return found.found, nil
 }
 
 //go:embed openapi.json

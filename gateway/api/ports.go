@@ -108,4 +108,7 @@ var _ Events = (*activity.Feed)(nil)
 type Check struct {
 	Part string
 	Run  func(context.Context) error
+
+	// Degraded, if set, says what of a part that serves is missing; "": nothing. Anybody may read it.
+	Degraded func(context.Context) string
 }
