@@ -192,10 +192,24 @@ func (h *psqlHolding) read(ctx context.Context, register string) (saw, wrong str
 	if err != nil {
 		return "", "", psqlFailure(err, false)
 	}
-	if len(a.lines) != 1 {
+	values := withoutEnd(a.lines)
+	if len(values) != 1 {
 		return "", plain(fmt.Errorf("psql printed %d lines: %s", len(a.lines), strings.Join(a.lines, " | "))), nil
 	}
-	return a.lines[0], "", nil
+	return values[0], "", nil
+}
+
+// withoutEnd leaves out that the session was ended, FATAL. Where that came right behind the answer, psql prints it before the
+// answer's rows, and the statement was done.
+func withoutEnd(lines []string) (values []string) {
+	ended := false
+	for _, line := range lines {
+		ended = strings.HasPrefix(line, "FATAL:  ") || ended && (strings.HasPrefix(line, "DETAIL:  ") || strings.HasPrefix(line, "HINT:  "))
+		if !ended {
+			values = append(values, line)
+		}
+	}
+	return values
 }
 
 // write is a transaction, or a statement by itself. A pause is psql's, or of whoever feeds it.
