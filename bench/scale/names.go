@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// usedOnce has a step of names armed, and the step before it ended, each as the fence's own functions leave the rows, in
-// transactions of their own. $1 is the first number of a step, $2 its length, $3 spreads the numbers over all names: 1 leaves them
-// in order.
+// usedOnce has a step of names armed, and the step before it ended, each as the fence's own functions leave the
+// rows, in transactions of their own. $1 is the first number of a step, $2 its length, $3 spreads the numbers over
+// all names: 1 leaves them in order.
 var usedOnce = []string{
 	`INSERT INTO fence.arms SELECT 'orders/' || lpad((n * $3::bigint % 1000000000)::text, 9, '0') FROM generate_series($1::bigint, $1 + $2 - 1) n`,
 	`INSERT INTO fence.resources (resource, token, seal, holder, armed_at)
@@ -22,8 +22,8 @@ var usedOnce = []string{
 // scatter has no factor in common with 10^9, so each number gets another name.
 const scatter = 387420489
 
-// namesPart measures what names leave that are used once: half of `live` is armed at a time, then the half before it is ended and
-// retired by fence.retire, then comes a plain VACUUM.
+// namesPart measures what names leave that are used once: half of `live` is armed at a time, then the half before
+// it is ended and retired by fence.retire, then comes a plain VACUUM.
 func (p plan) namesPart(ctx context.Context) error {
 	fmt.Printf("%-10s %10s %10s %12s %12s %12s %12s\n", "names", "used once", "live", "MB", "of tables", "of indexes", "floors")
 	if err := p.useOnce(ctx, "in order", 1); err != nil || p.inOrder {

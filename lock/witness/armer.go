@@ -35,14 +35,14 @@ const (
 	serverKey = "fencegate.server"
 )
 
-// ErrChanging: while a fence was raised, a connection to another server, or to this one after a restart, was opened. The
-// lease was not granted; acquiring again settles it.
+// ErrChanging: while a fence was raised, a connection to another server, or to this one after a restart, was
+// opened. The lease was not granted; acquiring again settles it.
 var ErrChanging = errors.New("PostgreSQL's connections were replaced meanwhile; acquire again")
 
 // Config is what [Open] needs. Pool and Nodes are required.
 type Config struct {
-	// Pool is the configuration of connections whose login is in fence_gateway, from pgxpool.ParseConfig. It is copied, and
-	// goes through [pgfence.Configure].
+	// Pool is the configuration of connections whose login is in fence_gateway, from pgxpool.ParseConfig. It is
+	// copied, and goes through [pgfence.Configure].
 	Pool *pgxpool.Config
 	// Nodes and KeyPrefix are those of the locker's [lock.Config]. KeyPrefix defaults to "fencegate".
 	Nodes     []lock.Node
@@ -53,12 +53,12 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Armer is a [pgfence.Fence] that arms only on a PostgreSQL that the nodes have witnessed, or on a later state of it. It is
-// safe for concurrent use.
+// Armer is a [pgfence.Fence] that arms only on a PostgreSQL that the nodes have witnessed, or on a later state of
+// it. It is safe for concurrent use.
 //
-// Its connections are the Armer's own. Each new one is compared with the server that was accepted before; where it is another
-// one, the nodes are asked before the connection is used. Every two seconds it looks again, has PostgreSQL count that fences were
-// raised, and has the nodes remember the count.
+// Its connections are the Armer's own. Each new one is compared with the server that was accepted before; where it
+// is another one, the nodes are asked before the connection is used. Every two seconds it looks again, has
+// PostgreSQL count that fences were raised, and has the nodes remember the count.
 type Armer struct {
 	fence   *pgfence.Fence
 	pool    *pgxpool.Pool
@@ -112,8 +112,8 @@ func Open(ctx context.Context, cfg Config) (*Armer, error) {
 	return a, nil
 }
 
-// Close looks once more, where fences were raised since the last time, and ends the connections. What keeps that look from its
-// end is no error: the nodes then remember an earlier state.
+// Close looks once more, where fences were raised since the last time, and ends the connections. What keeps that
+// look from its end is no error: the nodes then remember an earlier state.
 func (a *Armer) Close() error {
 	a.closing.Do(func() {
 		a.stop()
@@ -132,13 +132,14 @@ func (a *Armer) Close() error {
 	return a.closed
 }
 
-// Fence is what arms, for all that is not arming: Inspect, List, Position, Retire. Its connections too lead only to a PostgreSQL
-// that the nodes have witnessed; its errors wrap those of Arm.
+// Fence is what arms, for all that is not arming: Inspect, List, Position, Retire. Its connections too lead only to
+// a PostgreSQL that the nodes have witnessed; its errors wrap those of Arm.
 func (a *Armer) Fence() *pgfence.Fence { return a.fence }
 
-// Arm is [pgfence.Fence.Arm]. It raises nothing where PostgreSQL may have forgotten fences: a [*ForgottenError], whose text names
-// the command that has to be run. The same goes for an [*OtherSourceError], and where that can't be found out: the nodes or
-// PostgreSQL are away. [ErrChanging], which comes with [fence.ErrUnknown], says that the fence may have been raised on another server.
+// Arm is [pgfence.Fence.Arm]. It raises nothing where PostgreSQL may have forgotten fences: a [*ForgottenError],
+// whose text names the command that has to be run. The same goes for an [*OtherSourceError], and where that can't
+// be found out: the nodes or PostgreSQL are away. [ErrChanging], which comes with [fence.ErrUnknown], says that the
+// fence may have been raised on another server.
 func (a *Armer) Arm(ctx context.Context, arming fence.Arming) error {
 	return a.when(ctx, fmt.Sprintf("arm %q to %d", arming.Resource, arming.Token), func() error { return a.fence.Arm(ctx, arming) })
 }
@@ -159,7 +160,8 @@ func (a *Armer) RaiseEpoch(ctx context.Context, above int64) (int64, error) {
 	return a.fence.RaiseEpoch(ctx, above)
 }
 
-// Check is nil where PostgreSQL is the one that the nodes have witnessed; else the error that Arm would have. For a readiness probe.
+// Check is nil where PostgreSQL is the one that the nodes have witnessed; else the error that Arm would have. For a
+// readiness probe.
 func (a *Armer) Check(ctx context.Context) error {
 	if err := a.claim(ctx); err != nil {
 		return err
@@ -189,7 +191,8 @@ func (a *Armer) configure(config *pgxpool.Config) {
 	}
 }
 
-// compare puts everything in doubt where a new connection is not of the accepted server. One that can't tell is not used.
+// compare puts everything in doubt where a new connection is not of the accepted server. One that can't tell is not
+// used.
 func (a *Armer) compare(ctx context.Context, conn *pgx.Conn) error {
 	a.mu.Lock()
 	accepted := a.accepted // from before it is asked: what others see meanwhile is later
@@ -206,7 +209,8 @@ func (a *Armer) compare(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// vet reports whether a connection is of the accepted server. In doubt the nodes decide that, by what this connection says.
+// vet reports whether a connection is of the accepted server. In doubt the nodes decide that, by what this
+// connection says.
 func (a *Armer) vet(ctx context.Context, conn *pgx.Conn) (same bool, err error) {
 	a.mu.Lock()
 	accepted := a.accepted
@@ -281,8 +285,8 @@ func (a *Armer) trust(ctx context.Context) (doubts int, err error) {
 	return 0, ErrChanging
 }
 
-// check looks, also where there is no doubt. Where fences were raised here since the last time, PostgreSQL counts that, and the
-// nodes remember the count.
+// check looks, also where there is no doubt. Where fences were raised here since the last time, PostgreSQL counts
+// that, and the nodes remember the count.
 func (a *Armer) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
@@ -312,8 +316,8 @@ func (a *Armer) check(ctx context.Context) error {
 	return err
 }
 
-// look has the nodes compare what a connection's server says. Where that is not forced, it is enough that another look has
-// accepted this server meanwhile.
+// look has the nodes compare what a connection's server says. Where that is not forced, it is enough that another
+// look has accepted this server meanwhile.
 func (a *Armer) look(ctx context.Context, conn *pgx.Conn, forced bool) error {
 	select {
 	case a.looking <- struct{}{}:

@@ -10,8 +10,12 @@
 // the server has by then written as much again; and the loss of the nodes' data
 // at the same time.
 //
-//	w, err := witness.New(nodes, "fencegate")
-//	err = w.Look(ctx, func(ctx context.Context) (witness.Seen, error) { … ask PostgreSQL … })
+// A Go program without a gateway has an [Armer] for its locker, which arms nowhere
+// else. Gateways and programs that name the same nodes and key prefix share what is
+// remembered:
+//
+//	armer, err := witness.Open(ctx, witness.Config{Pool: poolConfig, Nodes: nodes})
+//	locker, err := lock.New(lock.Config{Nodes: nodes, Armer: armer, Epochs: armer})
 //
 // On each node it is one plain key, PREFIX:postgresql, that holds JSON.
 package witness
@@ -38,7 +42,7 @@ import (
 type Seen struct {
 	Identity      string   `json:"identity"`      // system identifier/timeline/oid
 	Written       uint64   `json:"written"`       // how far the server has come, as an LSN
-	Beats         int64    `json:"beats"`         // how often gateways that raised fences have looked
+	Beats         int64    `json:"beats"`         // how often those that raised fences have looked
 	Invalidations []string `json:"invalidations"` // ids: in a record all that are known, from PostgreSQL those of this identity
 }
 
@@ -223,7 +227,7 @@ const replace = `if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 
 redis.call('SET', KEYS[1], ARGV[2])
 return 1`
 
-var errChanged = errors.New("another gateway told it something in between")
+var errChanged = errors.New("another program told it something in between")
 
 // remember tells the nodes that answered, and counts those that took it.
 func (w *Witness) remember(ctx context.Context, told []record, next Seen) (kept int, err error) {

@@ -172,8 +172,8 @@ func (h *psqlHolding) say(ctx context.Context, sql string) (a answer, err error)
 	}
 }
 
-// psqlFailure is what say's error means: an answer is an ERROR of a transaction that is undone; without one, psql or its
-// connection is gone.
+// psqlFailure is what say's error means: an answer is an ERROR of a transaction that is undone; without one, psql
+// or its connection is gone.
 func psqlFailure(err error, committing bool) error {
 	f, answered := errors.AsType[*failure](err)
 	switch {
@@ -199,8 +199,8 @@ func (h *psqlHolding) read(ctx context.Context, register string) (saw, wrong str
 	return values[0], "", nil
 }
 
-// withoutEnd leaves out that the session was ended, FATAL. Where that came right behind the answer, psql prints it before the
-// answer's rows, and the statement was done.
+// withoutEnd leaves out that the session was ended, FATAL. Where that came right behind the answer, psql prints it
+// before the answer's rows, and the statement was done.
 func withoutEnd(lines []string) (values []string) {
 	ended := false
 	for _, line := range lines {

@@ -1,0 +1,46 @@
+//nolint:testableexamples // they need Redis and a database
+package witness_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/witness"
+)
+
+// A locker whose program hears when PostgreSQL may have forgotten fences.
+func ExampleOpen() {
+	ctx := context.Background()
+	pool, err := pgxpool.ParseConfig("postgres://locker@db.example:5432/app") // a login in fence_gateway
+	if err != nil {
+		log.Fatal(err)
+	}
+	nodes := []lock.Node{{Addr: "r1:6379"}, {Addr: "r2:6379"}, {Addr: "r3:6379"}}
+	armer, err := witness.Open(ctx, witness.Config{Pool: pool, Nodes: nodes})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer armer.Close()
+	locker, err := lock.New(lock.Config{Nodes: nodes, Armer: armer, Epochs: armer})
+	if err != nil {
+		log.Print(err)
+		return
+	}
+	defer locker.Close()
+
+	lease, err := locker.Acquire(ctx, "orders/1001")
+	if forgotten, ok := errors.AsType[*witness.ForgottenError](err); ok {
+		fmt.Println(forgotten) // … to go on, run: fencegate fence invalidate-all --yes
+		return
+	}
+	if err != nil {
+		log.Print(err)
+		return
+	}
+	_ = lease.Release(ctx)
+}
