@@ -298,7 +298,7 @@ func (t trusting) Floor(resource string) fence.Token { return t.armer.Floor(reso
 // raised for the nodes, and nothing will be: each acquisition says so.
 func (t trusting) Raised(ctx context.Context) (bool, error) {
 	raised, err := t.armer.Raised(ctx)
-	if raised && errors.As(t.servers.claim(ctx), new(*otherSourceError)) {
+	if raised && errors.As(t.servers.claim(ctx), new(*witness.OtherSourceError)) {
 		return false, nil
 	}
 	return raised, err
