@@ -83,6 +83,7 @@ var (
 	_ leasing.AllArmer = (*Armer)(nil)
 	_ leasing.Ender    = (*Armer)(nil)
 	_ leasing.Floorer  = (*Armer)(nil)
+	_ leasing.Recorder = (*Armer)(nil)
 	_ lock.EpochStore  = (*Armer)(nil)
 )
 
@@ -154,6 +155,9 @@ func (a *Armer) End(ctx context.Context, e fence.Ending) error { return a.fence.
 
 // Floor is [pgfence.Fence.Floor]. It asks nobody.
 func (a *Armer) Floor(resource string) fence.Token { return a.fence.Floor(resource) }
+
+// Raised is [pgfence.Fence.Raised].
+func (a *Armer) Raised(ctx context.Context) (bool, error) { return a.fence.Raised(ctx) }
 
 // RaiseEpoch is [pgfence.Fence.RaiseEpoch].
 func (a *Armer) RaiseEpoch(ctx context.Context, above int64) (int64, error) {
