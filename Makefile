@@ -15,7 +15,7 @@ demo: ## Watch a paused writer being refused, on real processes (LOCK=postgres: 
 
 test: ## Run every test, with -race, against real PostgreSQL and real Redis
 	@scripts/need cc postgres redis
-	@scripts/test . -timeout 10m
+	@scripts/test . -timeout 20m
 
 # What a busy machine can break: waits, renewals, queues, and connections that end or stand still. Not what is about
 # data (loss, sweep, epochs), nor torture, which makes a busy machine of its own.
