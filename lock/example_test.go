@@ -1,3 +1,4 @@
+//nolint:testableexamples // they need Redis
 package lock_test
 
 import (
@@ -41,7 +42,10 @@ func ExampleNodesOf() {
 
 func ExampleLocker_Do() {
 	err := leases.Do(ctx, "orders/1001", func(ctx context.Context, grant fence.Grant) error {
-		return charge(ctx, grant) // ctx ends with the lease; the grant goes with each write
+		if err := charge(ctx, grant); err != nil { // ctx ends with the lease; the grant goes with each write
+			return fmt.Errorf("charge: %w", err)
+		}
+		return nil
 	})
 	switch {
 	case errors.Is(err, lock.ErrLost):

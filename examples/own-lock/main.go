@@ -34,8 +34,9 @@ var locks = []lock{
 
 func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := run(ctx); err != nil {
+	err := run(ctx)
+	cancel()
+	if err != nil {
 		log.Fatal(err)
 	}
 }

@@ -152,7 +152,7 @@ func (k *kept) renew(renewal time.Duration) {
 			return
 		case <-next.C:
 		}
-		var err error = ErrCapped
+		err := ErrCapped
 		if time.Since(begun) < renewal {
 			err = k.extend()
 		}

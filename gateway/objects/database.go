@@ -200,7 +200,8 @@ func (d Database) connect(ctx context.Context) (*pgx.Conn, error) {
 	if config.AfterConnect != nil {
 		err = config.AfterConnect(ctx, conn)
 	}
-	if ok := true; err == nil && config.PrepareConn != nil {
+	if err == nil && config.PrepareConn != nil {
+		var ok bool
 		if ok, err = config.PrepareConn(ctx, conn); err == nil && !ok {
 			err = errReplaced
 		}
