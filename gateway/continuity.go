@@ -65,11 +65,11 @@ func (s *servers) configure(pool *pgxpool.Config, judges bool) {
 		trusted, _ := conn.PgConn().CustomData()[trustedKey].(bool)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if ctx.Value(underGrant{}) != nil {
-			if s.accepted == nil {
-				return true, errChanging
-			}
+		switch {
+		case s.accepted != nil: // one that was made in doubt may lead to a copy, of the same name
 			return trusted && server == s.accepted.Identity, nil
+		case ctx.Value(underGrant{}) != nil:
+			return true, errChanging
 		}
 		return !known || s.home.Server == "" || s.home.Server == server, nil
 	}
@@ -110,17 +110,27 @@ func (f fencedSQL) Run(ctx context.Context, grant fence.Grant, statements []wire
 
 // compare reports whether a new connection, before its first use, is one of the accepted server, or certainly is not.
 func (s *servers) compare(ctx context.Context, conn *pgx.Conn) (same, elsewhere bool) {
-	s.mu.Lock()
-	accepted := s.accepted // from before it is asked: what others see meanwhile is later
-	s.mu.Unlock()
-	seen, err := witness.Ask(ctx, conn)
-	if err != nil {
-		return false, false
+	for {
+		accepted := s.known() // from before it is asked: what others see meanwhile is later
+		seen, err := witness.Ask(ctx, conn)
+		if err != nil {
+			return false, false
+		}
+		if accepted == nil && s.known() != nil { // the doubt was settled meanwhile
+			continue
+		}
+		s.saw(seen.Identity)
+		conn.PgConn().CustomData()[serverKey] = seen.Identity
+		same = seen.Continues(accepted)
+		return same, accepted != nil && !same
 	}
-	s.saw(seen.Identity)
-	conn.PgConn().CustomData()[serverKey] = seen.Identity
-	same = seen.Continues(accepted)
-	return same, accepted != nil && !same
+}
+
+// known is what was accepted; nil: in doubt.
+func (s *servers) known() *witness.Seen {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.accepted
 }
 
 // saw tells whoever remembers reads which PostgreSQL is there; "" one that has forgotten something.

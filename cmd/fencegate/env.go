@@ -41,6 +41,7 @@ func execute(ctx context.Context, e env) int {
 	if cmd, _, err := root.Find(e.args); err == nil {
 		if _, ok := cmd.Annotations[reloads]; ok {
 			ends = withoutHangup(endings)
+			signal.Ignore(syscall.SIGHUP) // until it listens
 		}
 	}
 	ctx, stop := signal.NotifyContext(ctx, ends...)

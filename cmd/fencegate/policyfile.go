@@ -21,8 +21,8 @@ import (
 const maxPolicyFile = 1 << 20
 
 // readPolicyFile reads the rules of the PostgreSQL port: a rule in each line, "policy" or "lease" and what --pg-policy
-// or --pg-lease take. A file that was cut off while it was written must not open the port: so there is a policy, and
-// the last line ends.
+// or --pg-lease take. A file that was cut off while it was written must not open the port: so the last policy is for
+// every role and database, and the last line ends.
 func readPolicyFile(path string) (p pgwire.Permits, err error) {
 	invalid := func(err error) (pgwire.Permits, error) {
 		return pgwire.Permits{}, fmt.Errorf("--pg-policy-file %s: %w", path, err)
@@ -54,6 +54,9 @@ func readPolicyFile(path string) (p pgwire.Permits, err error) {
 	if err := pgwire.CheckRules(p.Rules, ""); err != nil { // of the database the gateway knows
 		return invalid(err)
 	}
+	if last := p.Rules[len(p.Rules)-1]; last.User != "*" || last.Database != "*" {
+		return invalid(errors.New("its last policy is not for everyone: end with policy *=grant-required, or *=read-only or *=open"))
+	}
 	return p, nil
 }
 
@@ -74,7 +77,7 @@ func addPolicyLine(p *pgwire.Permits, line string) error {
 		p.LeaseRules = append(p.LeaseRules, r)
 		return err
 	}
-	return fmt.Errorf("begins with %q; policy USER=POLICY or lease USER=RESOURCE is needed", kind)
+	return errors.New("is neither policy USER=POLICY nor lease USER=RESOURCE") // it may be a secret of another file
 }
 
 // permits are the rules of the PostgreSQL port, of the flags or of the file.
@@ -122,7 +125,7 @@ func (o *serveFlags) reloading(ctx context.Context, g *gateway.Gateway, log *slo
 		}
 	}()
 	return func() {
-		signal.Stop(hangups)
+		signal.Ignore(syscall.SIGHUP) // until the process has ended
 		cancel()
 		<-ended
 	}

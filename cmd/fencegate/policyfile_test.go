@@ -119,22 +119,27 @@ func TestPolicyFilesAreReadWholeOrNotAtAll(t *testing.T) {
 	file, key := filepath.Join(dir, "policies"), filepath.Join(dir, "key")
 	writeFile(t, key, "k1:"+strings.Repeat("5a", 32))
 	for text, reason := range map[string]string{
-		"":                                          "no policy",
-		"# policy *=open\nlease a=b\n":              "no policy",
-		"policy *=open":                             "does not end",
-		"policy *=open\nlease app=orders/*":         "does not end",
-		"policy *=open\n\npolicy\n":                 "line 3",
-		"*=open\n":                                  "line 1",
-		"policies *=open\n":                         "line 1",
-		"policy *=open\nlease app=a*b\n":            "line 2",
-		"policy *=open\npolicy app=read-only\n":     "never counts",
-		"policy app@elsewhere=open\n":               "another database",
-		strings.Repeat("#", maxPolicyFile) + "\n\n": "bytes",
+		"":                                           "no policy",
+		"# policy *=open\nlease a=b\n":               "no policy",
+		"policy *=open":                              "does not end",
+		"policy *=open\nlease app=orders/*":          "does not end",
+		"policy *=open\n\npolicy\n":                  "line 3",
+		"*=open\n":                                   "line 1",
+		"policies *=open\n":                          "line 1",
+		"policy *=open\nlease app=a*b\n":             "line 2",
+		"policy *=open\npolicy app=read-only\n":      "never counts",
+		"policy app@elsewhere=open\npolicy *=open\n": "another database",
+		"policy migrator=open\n":                     "not for everyone",
+		"policy *@shop=grant-required\n":             "not for everyone",
+		"k1:5a5a\npolicy *=open\n":                   "line 1: is neither",
+		// as --pg-policy takes it
+		"policy migrator=open,report=read-only,*=grant-required\n": "not for everyone",
+		strings.Repeat("#", maxPolicyFile) + "\n\n":                "bytes",
 	} {
 		writeFile(t, file, text)
 		code, _, stderr := cli(t, nil, "serve", "--postgres-url", "postgres://a@127.0.0.1:1/shop", "--redis", "127.0.0.1:1", "--master-key-file", key,
 			"--api-listen", "127.0.0.1:0", "--pg-listen", "127.0.0.1:0", "--pg-policy-file", file)
-		if code != exitUsage || !strings.Contains(stderr, reason) || !strings.Contains(stderr, "--pg-policy") {
+		if code != exitUsage || !strings.Contains(stderr, reason) || !strings.Contains(stderr, "--pg-policy") || strings.Contains(stderr, "5a5a") {
 			t.Errorf("%.40q: %d %q; want %d and %q", text, code, stderr, exitUsage, reason)
 		}
 	}
@@ -143,9 +148,9 @@ func TestPolicyFilesAreReadWholeOrNotAtAll(t *testing.T) {
 			t.Errorf("%q: %d %q", args, code, stderr)
 		}
 	}
-	writeFile(t, file, "  # whole\r\npolicy\tapp@shop=read-only  \n\npolicy my team=grant-required\nlease app=orders/*\nlease *=a,b\n")
+	writeFile(t, file, "  # whole\r\npolicy\tapp@shop=read-only  \n\npolicy my team=grant-required\npolicy *=open\nlease app=orders/*\nlease *=a,b\n")
 	p, err := readPolicyFile(file)
-	if err != nil || len(p.Rules) != 2 || len(p.LeaseRules) != 2 ||
+	if err != nil || len(p.Rules) != 3 || len(p.LeaseRules) != 2 ||
 		p.Rules[1] != (pgwire.Rule{User: "my team", Database: "*", Policy: pgwire.PolicyGrantRequired}) || p.LeaseRules[1].Resource != "a,b" {
 		t.Errorf("%+v, %v", p, err)
 	}
