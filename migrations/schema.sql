@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 6, code 8 61830f63ba32'
+  COMMENT 'fencegate fence state 6, code 8 9866618024d8'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -357,7 +357,7 @@ FUNCTION fence.accepts_unsealed(p_resource text) RETURNS boolean
 FUNCTION fence.allow_unsealed(p_pattern text) RETURNS boolean
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 053b99f1e8852da8ac3aa0bce6b470aa
+  body 602af41b090a357cc34c43db21af846d
   OWNER fence_owner
 
 FUNCTION fence.ancestors(p_relation regclass) RETURNS SETOF regclass
@@ -471,7 +471,7 @@ FUNCTION fence.detail_of(v fence.verdict, p_relation oid, p_operation text) RETU
 FUNCTION fence.disallow_unsealed(p_pattern text) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body bbde07b2cefd383556c4c3d086ffd2b9
+  body 816709b2a44e856e3499bcc89d883727
   OWNER fence_owner
 
 FUNCTION fence.drain(p_resource text, p_token bigint, p_seal_hash bytea, p_grace interval DEFAULT '00:00:00.2'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT ours boolean, OUT recorded bigint, OUT ended integer) RETURNS record
@@ -498,7 +498,7 @@ FUNCTION fence.drain_invalidated(p_grace interval DEFAULT '00:00:00.2'::interval
 FUNCTION fence.drain_own(p_resource text, p_token bigint, p_seal_hash bytea) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body e754b492c143746a579368d9c00be078
+  body e632f7476b2cc2d0ceaaed4a6e2d5bc5
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -757,6 +757,12 @@ FUNCTION fence.keep_dropped() RETURNS event_trigger
   body 56ae7210f30c6c6fc6d973fd10180505
   OWNER fence_owner
 
+FUNCTION fence.keep_unsealed(p_resource text, p_token bigint) RETURNS boolean
+  plpgsql VOLATILE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 16ac8ce3e600b2db764f7c60af67a687
+  OWNER fence_owner
+
 FUNCTION fence.kept(p_relation regclass, p_column integer) RETURNS boolean
   sql STABLE COST 100
   SET search_path=pg_catalog, pg_temp
@@ -1000,7 +1006,7 @@ FUNCTION fence.put_guards(p_relation regclass, p_resource text, p_under text, p_
 FUNCTION fence.raise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '00:00:05'::interval, OUT raised boolean, OUT recorded bigint) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 98b04aa3c8f7cf0546b67a2589cc10af
+  body 26a4e65d824b3305d18edd6106b2a725
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1028,14 +1034,14 @@ FUNCTION fence.raise_once(p_resource text, p_token bigint, p_seal_hash bytea, p_
 FUNCTION fence.raise_own(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 9a80dcd24b14c95f1f0b81c065a485c1
+  body c49a7d5f7fb6ee4c1087676b5d0461bb
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION fence.raise_unsealed(p_resource text, p_token bigint) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 435d910c6f909b10cfa240db2987c85f
+  body b917b6fef54cffaf2444dac366c757bc
   OWNER fence_owner
 
 FUNCTION fence.refresh(relation regclass, patience interval DEFAULT '00:00:03'::interval) RETURNS void
@@ -1300,7 +1306,7 @@ FUNCTION fence.verdict_of(p_relation text, p_resources text[], p_tokens bigint[]
 FUNCTION fence.verify(p_resource text, p_token bigint, p_seal_hash bytea, p_kind text) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 13e4ee8b4d072b9b4754ab57dceb94b7
+  body 258d4c102b43ecaed9ad0a1161c41cf9
   OWNER fence_owner
 
 FUNCTION fence.verify_presented(p_resource text, p_presented text) RETURNS fence.verdict

@@ -61,7 +61,7 @@ BEGIN
   PERFORM FROM fence.arms a WHERE a.resource = p_resource FOR UPDATE SKIP LOCKED;
   IF NOT FOUND AND NOT fence.take_turn(p_resource, 1000 * extract(epoch FROM p_limit)) THEN
     held_by := fence.arming_named(p_resource);
-    v := fence.refusal('ZF005', format('fence of "%s" was not raised to %s: an earlier raise has not ended: %s', p_resource, p_token, held_by),
+    v := fence.refusal('ZF005', format('fence of "%s" was not raised to %s: an earlier raise has not ended: %s', fence.shown(p_resource), p_token, held_by),
                        p_resource, NULL, NULL, NULL, NULL, held_by);
     RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
   END IF;

@@ -202,7 +202,7 @@ BEGIN
   PERFORM FROM fence.arms a WHERE a.resource = p_resource FOR UPDATE SKIP LOCKED;
   IF NOT FOUND AND NOT fence.take_turn(p_resource, fence.patience()) THEN
     held_by := fence.arming_named(p_resource);
-    RETURN fence.refusal('ZF005', format('fence of "%s" was not raised to %s: an earlier raise has not ended: %s', p_resource, p_token, held_by),
+    RETURN fence.refusal('ZF005', format('fence of "%s" was not raised to %s: an earlier raise has not ended: %s', fence.shown(p_resource), p_token, held_by),
                          p_resource, p_token, NULL, NULL, NULL, held_by);
   END IF;
   SELECT token, seal, undrained INTO f FROM fence.resources WHERE resource = p_resource;
@@ -261,7 +261,10 @@ BEGIN
         RETURN fence.refusal('ZF003', format(never, p_token, fence.shown(p_resource)), p_resource, p_token, f.token, NULL,
                              'Unsealed tokens raise a fence up to 9007199254740991, and for logins that are fence_writer.');
       END IF;
-      v := fence.raise_unsealed(p_resource, p_token);
+      open := fence.keep_unsealed(p_resource, p_token);   -- a pattern may just have been taken away
+      IF open THEN
+        v := fence.raise_unsealed(p_resource, p_token);
+      END IF;
       IF v.state IS NOT NULL THEN
         RETURN v;
       END IF;

@@ -16,12 +16,13 @@ GRANT SELECT ON fence.unsealed_patterns TO fence_gateway;
 
 -- Allows unsealed tokens for the resources that fit a pattern, in which '*' stands for any characters. Returns
 -- whether it is new. For the schema's owner: every login that is fence_writer can then take over such a resource by a
--- token that it made up.
+-- token that it made up. The pattern's floor is the highest one now, which an old snapshot does not show.
 CREATE OR REPLACE FUNCTION fence.allow_unsealed(p_pattern text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   fault text := fence.resource_fault(replace(p_pattern, '*', 'x'));
 BEGIN
+  PERFORM fence.need_read_committed();
   IF fault IS NOT NULL THEN
     RAISE EXCEPTION 'pattern %', fault USING ERRCODE = 'invalid_parameter_value',
       HINT = 'A pattern is a resource''s name in which ''*'' stands for any characters, such as jobs/*.';
@@ -32,18 +33,52 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.allow_unsealed(text) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 
--- Takes a pattern away. Bare tokens of its resources are refused from the COMMIT on, unless another pattern fits.
+-- Takes a pattern away. Bare tokens of its resources are refused from the COMMIT on, unless another pattern fits. Waits
+-- 5 s for the transactions whose bare tokens have raised a fence.
 CREATE OR REPLACE FUNCTION fence.disallow_unsealed(p_pattern text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  before text := current_setting('lock_timeout');
+  gone boolean;
 BEGIN
+  PERFORM fence.need_read_committed();
   PERFORM fence.commit_durably();
-  DELETE FROM fence.unsealed u WHERE u.pattern = p_pattern;
-  IF NOT FOUND THEN
+  BEGIN
+    PERFORM set_config('lock_timeout', '5s', true);
+    DELETE FROM fence.unsealed u WHERE u.pattern = p_pattern;
+    gone := FOUND;
+    PERFORM set_config('lock_timeout', before, true);
+  EXCEPTION WHEN lock_not_available THEN
+    RAISE EXCEPTION 'pattern "%" is in use, so it can''t be taken away', fence.shown(p_pattern) USING ERRCODE = 'lock_not_available',
+      HINT = 'A transaction whose bare token has raised a fence has not ended. Wait for it, or end it, then try again.';
+  END;
+  IF NOT gone THEN
     RAISE EXCEPTION 'pattern "%" is not allowed, so it can''t be taken away', fence.shown(p_pattern) USING ERRCODE = 'undefined_object',
       HINT = 'SELECT * FROM fence.unsealed_patterns lists those that are.';
   END IF;
 END $$;
 REVOKE ALL ON FUNCTION fence.disallow_unsealed(text) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
+
+-- Whether unsealed tokens may raise the fence of a resource. The pattern stays to the end of the transaction. At REPEATABLE
+-- READ it is a serialization_failure where a pattern was taken away after the snapshot.
+CREATE OR REPLACE FUNCTION fence.keep_unsealed(p_resource text, p_token bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  before text := current_setting('lock_timeout');
+  kept boolean;
+  v fence.verdict;
+BEGIN
+  PERFORM set_config('lock_timeout', ceil(fence.patience())::text, true);
+  PERFORM FROM fence.unsealed u WHERE fence.fits(p_resource, u.pattern) FOR KEY SHARE;
+  kept := FOUND;
+  PERFORM set_config('lock_timeout', before, true);
+  RETURN kept;
+EXCEPTION WHEN lock_not_available THEN
+  v := fence.refusal('ZF005', format('fence of "%s" was not raised to %s: its pattern is being taken away', fence.shown(p_resource), p_token),
+                     p_resource, p_token);
+  RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
+END $$;
+REVOKE ALL ON FUNCTION fence.keep_unsealed(text, bigint) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 
 -- Why a grant can't be taken, or NULL.
 CREATE OR REPLACE FUNCTION fence.take_fault(p_resource text, p_token bigint, p_seal_hash bytea) RETURNS text LANGUAGE sql STABLE
@@ -69,7 +104,9 @@ DECLARE
 BEGIN
   IF fault IS NOT NULL THEN
     RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
-  ELSIF p_seal_hash IS NULL AND NOT fence.accepts_unsealed(p_resource) THEN
+  END IF;
+  PERFORM fence.need_read_committed();
+  IF p_seal_hash IS NULL AND NOT fence.keep_unsealed(p_resource, p_token) THEN
     RAISE EXCEPTION 'unsealed tokens are not allowed for "%"', fence.shown(p_resource) USING ERRCODE = 'invalid_parameter_value',
       HINT = 'Give the SHA-256 of a seal; or, as who migrates: fencegate fence allow PATTERN --unsealed';
   END IF;
@@ -91,10 +128,15 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 DECLARE
   d record;
   v fence.verdict;
+  fault text := fence.take_fault(p_resource, p_token, p_seal_hash);
 BEGIN
+  IF fault IS NOT NULL THEN
+    RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
+  END IF;
   SELECT * INTO d FROM fence.drain(p_resource, p_token, p_seal_hash);
   IF NOT d.ours THEN
-    v := fence.refusal('ZF001', format('token %s for "%s" was superseded while it was taken: the fence stands at %s', p_token, p_resource, d.recorded),
+    v := fence.refusal('ZF001', format('token %s for "%s" was superseded while it was taken: the fence %s', p_token, fence.shown(p_resource),
+                                         coalesce('stands at ' || d.recorded, 'is gone')),
                        p_resource, p_token, d.recorded);
     RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
   END IF;

@@ -3,8 +3,8 @@
 -- Lets the leases come from elsewhere, and returns how many of PostgreSQL's it ended. For the schema's owner, with
 -- every gateway and locker of the database stopped: one of the other kind could give a resource that is held. Leases
 -- of PostgreSQL that are held refuse it, or end with p_end: lease and grant, as by a release. Leases of Redis are not
--- seen from here. It locks as fence.invalidate_all does: all turns first, so that no lease is given or freed
--- meanwhile.
+-- seen from here. It locks as fence.invalidate_all does: all turns first. A locker that was not stopped can still give
+-- a lease that it was about to give, when this has committed: therefore stop them.
 CREATE OR REPLACE FUNCTION fence.change_source(p_source text, p_end boolean) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
