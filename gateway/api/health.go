@@ -75,11 +75,14 @@ type finding struct {
 	degraded string
 }
 
-func (c Check) find(ctx context.Context) finding {
-	f := finding{err: c.Run(ctx)}
-	if f.err == nil && c.Degraded != nil {
-		f.degraded = c.Degraded(ctx)
+// find asks both at the same time: each may wait for a node that does not answer.
+func (c Check) find(ctx context.Context) (f finding) {
+	var asked sync.WaitGroup
+	if c.Degraded != nil {
+		asked.Go(func() { f.degraded = c.Degraded(ctx) })
 	}
+	f.err = c.Run(ctx)
+	asked.Wait()
 	return f
 }
 

@@ -2,10 +2,13 @@ package api_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/fencegate/fencegate/gateway/api"
 )
@@ -40,5 +43,38 @@ func TestReadinessIsLookedAtOnceAtATime(t *testing.T) {
 	asked.Wait()
 	if most.Load() != 1 {
 		t.Errorf("%d looks at the same time", most.Load())
+	}
+}
+
+// Each of them may wait for a node that does not answer: one such wait is enough.
+func TestAPartIsAskedForBothAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	running, asked := make(chan struct{}), make(chan struct{})
+	wait := func(other <-chan struct{}) error {
+		select {
+		case <-other:
+			return nil
+		case <-time.After(20 * time.Second):
+			return errors.New("the other was not asked meanwhile")
+		}
+	}
+	s := newServer(t, newFakes(), func(c *api.Config) {
+		c.Checks = []api.Check{{
+			Part: "redis",
+			Run: func(context.Context) error {
+				close(running)
+				return wait(asked)
+			},
+			Degraded: func(context.Context) string {
+				close(asked)
+				if err := wait(running); err != nil {
+					t.Error(err)
+				}
+				return "1 of 3"
+			},
+		}}
+	})
+	if a := request(t, s, "GET", "/readyz", ""); a.status != http.StatusOK || !strings.Contains(a.text, "1 of 3") {
+		t.Errorf("%d %s", a.status, a.text)
 	}
 }
