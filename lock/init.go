@@ -35,6 +35,9 @@ func (l *Locker) Init(ctx context.Context) error {
 			return nil
 		}
 		raised, err := l.raised(ctx)
+		if err != nil && admitted(states) >= l.quorum {
+			return nil // whatever the fence says: at most nodes that are empty stay out
+		}
 		if err != nil {
 			return fmt.Errorf("admit empty nodes: %w", err)
 		}

@@ -84,3 +84,23 @@ func TestInitHasAGroupThatWasRestartedEmptyWaitWhereTheFenceRemembers(t *testing
 	}
 	release(t, again)
 }
+
+// away is a recorder that cannot be asked.
+type away struct{ recording }
+
+func (*away) Raised(context.Context) (bool, error) { return false, errors.New("away") }
+
+func TestInitNeedsNoFenceWhereAQuorumIsAdmitted(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	release(t, acquire(t, started(t, cfg), "r"))
+	cfg.Armer = &away{}
+	l := locker(t, cfg)
+	for i, s := range servers {
+		must(t, client(t, s.Addr).FlushAll(t.Context()).Err())
+		err := l.Init(t.Context())
+		if quorum := i == 0; quorum != (err == nil) {
+			t.Errorf("%d of 3 nodes are empty: %v", i+1, err)
+		}
+	}
+}
