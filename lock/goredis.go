@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -30,6 +31,34 @@ func NodesOf(clients ...redis.UniversalClient) ([]Node, error) {
 // failoverAddr is what go-redis names the address of a client that asks Sentinels.
 const failoverAddr = "FailoverClient"
 
+// credentialsTimeout bounds a provider of credentials that takes a context.
+const credentialsTimeout = 5 * time.Second
+
+// dialWithin is the client's dialer, bounded by ctx: that of go-redis with TLS does not heed
+// it. A connection that comes too late is closed.
+func dialWithin(ctx context.Context, o *redis.Options) (net.Conn, error) {
+	type dialed struct {
+		conn net.Conn
+		err  error
+	}
+	out := make(chan dialed, 1)
+	go func() {
+		conn, err := o.Dialer(ctx, o.Network, o.Addr)
+		out <- dialed{conn, err}
+	}()
+	select {
+	case d := <-out:
+		return d.conn, d.err
+	case <-ctx.Done():
+		go func() {
+			if d := <-out; d.err == nil {
+				_ = d.conn.Close()
+			}
+		}()
+		return nil, context.Cause(ctx)
+	}
+}
+
 func nodeOf(client redis.UniversalClient) (Node, error) {
 	c, single := client.(*redis.Client)
 	_, cluster := client.(*redis.ClusterClient)
@@ -48,11 +77,15 @@ func nodeOf(client redis.UniversalClient) (Node, error) {
 	}
 	n := Node{
 		Addr: o.Addr, DB: o.DB, Username: o.Username, Password: o.Password,
-		Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) { return o.Dialer(ctx, o.Network, o.Addr) }, // TLS is its matter
+		Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) { return dialWithin(ctx, o) }, // TLS is its matter
 	}
 	switch {
 	case o.CredentialsProviderContext != nil:
-		n.Credentials = func() (string, string, error) { return o.CredentialsProviderContext(context.Background()) }
+		n.Credentials = func() (string, string, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), credentialsTimeout)
+			defer cancel()
+			return o.CredentialsProviderContext(ctx)
+		}
 	case o.CredentialsProvider != nil:
 		n.Credentials = func() (string, string, error) {
 			username, password := o.CredentialsProvider()

@@ -2,11 +2,13 @@ package lock_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -62,8 +64,13 @@ func TestTheCredentialsOfAClientAreAskedFor(t *testing.T) {
 	cfg, servers := own(t, 1, redisserver.Config{})
 	must(t, client(t, servers[0].Addr).Do(t.Context(), "ACL", "SETUSER", "lockers", "on", ">secret", "~*", "&*", "+@all").Err())
 	for name, o := range map[string]*redis.Options{
-		"with a context": {CredentialsProviderContext: func(context.Context) (string, string, error) { return "lockers", "secret", nil }},
-		"without":        {CredentialsProvider: func() (string, string) { return "lockers", "secret" }},
+		"with a context": {CredentialsProviderContext: func(ctx context.Context) (string, string, error) {
+			if _, bounded := ctx.Deadline(); !bounded {
+				t.Error("a provider may take for ever")
+			}
+			return "lockers", "secret", nil
+		}},
+		"without": {CredentialsProvider: func() (string, string) { return "lockers", "secret" }},
 	} {
 		o.Addr = servers[0].Addr
 		c := redis.NewClient(o)
@@ -93,5 +100,37 @@ func TestClientsThatAreNoNodeAreRefusedByName(t *testing.T) {
 	}
 	if _, err := lock.NodesOf((*redis.Client)(nil)); !errors.Is(err, fence.ErrInvalid) {
 		t.Errorf("nil: %v", err)
+	}
+}
+
+// The dialer of go-redis waits for the server's TLS as long as its own time limit says.
+func TestAClientsDialerIsBounded(t *testing.T) {
+	t.Parallel()
+	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { check(t, silent.Close()) })
+	c := redis.NewClient(&redis.Options{
+		Addr: silent.Addr().String(), TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12}, DialTimeout: time.Hour,
+	})
+	nodes, err := lock.NodesOf(c)
+	must(t, err)
+	must(t, c.Close())
+	ctx, cancel := context.WithCancel(t.Context())
+	dialed := make(chan error, 1)
+	go func() {
+		_, err := nodes[0].Dial(ctx)
+		dialed <- err
+	}()
+	conn, err := silent.Accept()
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	cancel()
+	select {
+	case err := <-dialed:
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it waits for the server")
 	}
 }
