@@ -21,8 +21,10 @@ type acquireOptions struct {
 	sealHash  []byte // of the caller's seal; nil: the attempt makes one
 	nonceHash []byte // for the Armer
 	owner     *Owner // nil: nobody who may have it already
+	atOnce    bool   // one try, whatever tries says
 	tries     int    // 0: until the context ends
 	delay     time.Duration
+	waited    time.Duration // for other calls of its owner
 }
 
 // WithTTL sets how long the lease lives unless it is extended. From the longest
@@ -57,13 +59,14 @@ func (l *Locker) options(resource string, opts []AcquireOption) (acquireOptions,
 // first of each Locker stands in a queue on a node (the resource's home), and a
 // release wakes the first of that queue only.
 func (l *Locker) Acquire(ctx context.Context, resource string, opts ...AcquireOption) (*Lease, error) {
-	return l.leased(ctx, resource, opts, l.acquire)
+	return l.leased(ctx, resource, opts, false)
 }
 
 // Do acquires the lease of a resource, as [Locker.Acquire] does, renews it while work runs, and
 // releases it, also where work panics. The context of work ends with ctx or with the
 // lease, whose end is its cause then; [leasing.Under] says what the error is. The lease is
-// renewed for at most an hour, unless [WithKeepAlive] says otherwise.
+// renewed for at most an hour, unless [WithKeepAlive] says otherwise; one that its [Owner]
+// held before is renewed, too, until work returns.
 func (l *Locker) Do(ctx context.Context, resource string, work func(context.Context, fence.Grant) error, opts ...AcquireOption) error {
 	renewed := WithKeepAlive(KeepAlive{For: leasing.DefaultRenewal})
 	lease, err := l.Acquire(ctx, resource, append([]AcquireOption{renewed}, opts...)...)
@@ -94,15 +97,17 @@ func (l *Locker) patiently(ctx context.Context, resource string, o acquireOption
 	return a, err
 }
 
-// leased makes a lease of what acquire gets.
-func (l *Locker) leased(
-	ctx context.Context, resource string, opts []AcquireOption, acquire func(context.Context, string, acquireOptions) (*attempt, error),
-) (*Lease, error) {
+// leased makes a lease of what an acquisition gets.
+func (l *Locker) leased(ctx context.Context, resource string, opts []AcquireOption, atOnce bool) (*Lease, error) {
 	o, err := l.options(resource, opts)
 	if err != nil {
 		return nil, err
 	}
-	take := func() (*Lease, error) {
+	acquire := l.acquire
+	if o.atOnce = atOnce; atOnce {
+		acquire = l.tryAcquire
+	}
+	take := func(o acquireOptions) (*Lease, error) {
 		a, err := acquire(ctx, resource, o)
 		if err != nil {
 			return nil, err
@@ -110,9 +115,9 @@ func (l *Locker) leased(
 		return a.lease(ctx), nil
 	}
 	if o.owner != nil {
-		return o.owner.lease(ctx, holding{l, resource}, take)
+		return o.owner.lease(ctx, holding{l, resource}, o, take)
 	}
-	return take()
+	return take(o)
 }
 
 // measured reports the end of an acquisition.
@@ -175,7 +180,7 @@ func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fe
 // error joined with [fence.ErrUnknown] may have raised the fence, which only
 // makes older grants stale.
 func (l *Locker) TryAcquire(ctx context.Context, resource string, opts ...AcquireOption) (*Lease, error) {
-	return l.leased(ctx, resource, opts, l.tryAcquire)
+	return l.leased(ctx, resource, opts, true)
 }
 
 func (l *Locker) tryAcquire(ctx context.Context, resource string, o acquireOptions) (*attempt, error) {

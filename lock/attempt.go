@@ -34,7 +34,7 @@ func (a *attempt) lease(ctx context.Context) *Lease {
 	grant := fence.Grant{Resource: a.resource, Token: a.token, Seal: a.seal}
 	s := newSession(ctx, a.l, grant, a.owner, a.o.ttl, a.deadline)
 	if a.o.keepAlive != nil {
-		s.keepAlive(*a.o.keepAlive)
+		s.keepAlive(s.context(), *a.o.keepAlive)
 	}
 	return &Lease{s: s}
 }

@@ -33,7 +33,8 @@ var ErrCapped = leasing.ErrCapped
 // WithKeepAlive renews the lease after a quarter to a third of its TTL, at random,
 // so that leases which were acquired together are not renewed together; and that until
 // it is released, lost, capped, or the Locker is closed. A renewal is tried again as
-// long as the lease has time.
+// long as the lease has time. Where an [Owner] holds the lease already, it is renewed until
+// this handle of it is released, to the TTL that it was acquired with.
 func WithKeepAlive(k KeepAlive) AcquireOption {
 	return func(o *acquireOptions) { o.keepAlive = &k }
 }
@@ -45,31 +46,45 @@ func (k *KeepAlive) validate() error {
 	return nil
 }
 
-// keepAlive starts renewing, unless the Locker is closed.
-func (s *session) keepAlive(k KeepAlive) {
+// keepAlive starts renewing until ctx ends, which ends with the lease, unless the Locker is closed.
+func (s *session) keepAlive(ctx context.Context, k KeepAlive) {
 	l := s.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.closed {
 		l.background.Go(func() {
-			err := s.renew(k)
-			if k.Ended != nil && !errors.Is(context.Cause(s.context()), ErrReleased) {
+			err := s.renew(ctx, k)
+			if k.Ended != nil && !errors.Is(context.Cause(ctx), ErrReleased) {
 				k.Ended(err)
 			}
 		})
 	}
 }
 
+// keepAlive renews the lease until this handle of it is released.
+func (h *Lease) keepAlive(k KeepAlive) {
+	ctx, cancel := context.WithCancelCause(h.s.context())
+	h.stop = func() { cancel(ErrReleased) }
+	h.s.keepAlive(ctx, k)
+}
+
+// first is when to renew a lease that may have lived for a while.
+func (s *session) first() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return max(0, s.soon()-max(0, s.ttl-s.deadline.left()))
+}
+
 // soon is when to renew next.
 func (s *session) soon() time.Duration { return s.ttl/4 + rand.N(s.ttl/12+1) }
 
 // renew returns why renewing ended.
-func (s *session) renew(k KeepAlive) error {
-	ctx, cancel := context.WithCancelCause(s.context())
+func (s *session) renew(ctx context.Context, k KeepAlive) error {
+	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(s.l.ctx, func() { cancel(ErrClosed) })()
 	begun := time.Now()
-	next := s.soon()
+	next := s.first()
 	for done := 0; ; {
 		if err := pause(ctx, next); err != nil {
 			return err

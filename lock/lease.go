@@ -17,7 +17,8 @@ import (
 // [Lease.Grant] fails from then on, also in a process that was suspended and
 // whose timers have not run yet.
 type Lease struct {
-	s *session
+	s    *session
+	stop func() // ends this handle's own renewals; nil: it has none
 
 	mu      sync.Mutex
 	gone    bool // this handle was released
@@ -92,8 +93,7 @@ func (h *Lease) Release(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.gone {
-		h.gone = true
-		if h.s.drop() {
+		if h.leave() {
 			h.outcome = h.s.release(ctx)
 		}
 	}
@@ -109,8 +109,16 @@ func (h *Lease) ReleaseAsync() {
 	if h.gone {
 		return
 	}
-	h.gone = true
-	if h.s.drop() {
+	if h.leave() {
 		h.s.releaseAsync()
 	}
+}
+
+// leave ends the handle and reports whether it was the lease's last. The caller has locked mu.
+func (h *Lease) leave() bool {
+	h.gone = true
+	if h.stop != nil {
+		h.stop()
+	}
+	return h.s.drop()
 }

@@ -89,13 +89,19 @@ func (q *lines) heldBy(resource, holder string, expires time.Duration) {
 
 // why is why one of a line waits, as far as its first knows. What was heard before this
 // one came does not say who holds the resource: the lease may have been released since.
-func (q *lines) why(resource string, w *waiter) error {
+func (q *lines) why(resource string, w *waiter) error { return q.whySince(resource, w.came) }
+
+// whySince is why for one who came then and stands in no line.
+func (q *lines) whySince(resource string, came time.Time) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := q.of[resource]
+	if l == nil {
+		return &leasing.HeldError{Resource: resource}
+	}
 	held, known := errors.AsType[*leasing.HeldError](l.why)
 	switch {
-	case l.why == nil, known && l.at.Before(w.came):
+	case l.why == nil, known && l.at.Before(came):
 		return &leasing.HeldError{Resource: resource}
 	case known:
 		now := *held

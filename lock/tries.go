@@ -36,13 +36,23 @@ func (o *acquireOptions) validateTries() error {
 	return nil
 }
 
+// patience is how long it still waits for others; not bounded: until its context ends.
+func (o *acquireOptions) patience() (d time.Duration, bounded bool) {
+	switch {
+	case o.atOnce:
+		return 0, true
+	case o.tries > 0:
+		return max(0, time.Duration(o.tries-1)*o.delay-o.waited), true
+	}
+	return 0, false
+}
+
 // errGaveUp ends the wait of an acquisition that has a number of tries.
 var errGaveUp = errors.New("no tries are left")
 
 func (l *Locker) acquireWithin(ctx context.Context, resource string, o acquireOptions) (*attempt, error) {
 	begun := time.Now()
-	patience := time.Duration(o.tries-1) * o.delay
-	if patience > 0 {
+	if patience, _ := o.patience(); patience > 0 {
 		within, cancel := context.WithTimeoutCause(ctx, patience, errGaveUp)
 		a, err := l.patiently(within, resource, o)
 		gaveUp := errors.Is(context.Cause(within), errGaveUp)
