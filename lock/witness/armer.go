@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
@@ -31,8 +32,6 @@ const (
 
 	// sourceRedis is where a locker's leases come from, as the database records it.
 	sourceRedis = "redis"
-	// serverKey is where a connection has the identity of its server.
-	serverKey = "fencegate.server"
 )
 
 // ErrChanging: while a fence was raised, a connection to another server, or to this one after a restart, was
@@ -66,6 +65,8 @@ type Armer struct {
 	log     *slog.Logger
 
 	looking  chan struct{} // holds one value while the nodes are asked: looks at the same time would disturb each other
+	settling singleflight.Group
+	lifetime context.Context
 	stop     context.CancelFunc
 	watching sync.WaitGroup
 	told     string // by watch alone
@@ -100,16 +101,16 @@ func Open(ctx context.Context, cfg Config) (*Armer, error) {
 	if a.log == nil {
 		a.log = slog.New(slog.DiscardHandler)
 	}
+	a.lifetime, a.stop = context.WithCancel(context.Background())
 	config := cfg.Pool.Copy()
 	pgfence.Configure(config)
 	a.configure(config)
 	if a.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		a.stop()
 		return nil, errors.Join(err, w.Close())
 	}
 	a.fence = pgfence.New(a.pool, cfg.Options...)
-	lifetime, stop := context.WithCancel(context.Background())
-	a.stop = stop
-	a.watching.Go(func() { a.watch(lifetime) })
+	a.watching.Go(func() { a.watch(a.lifetime) })
 	return a, nil
 }
 
@@ -173,67 +174,9 @@ func (a *Armer) Check(ctx context.Context) error {
 	return a.check(ctx)
 }
 
-// configure has each new connection compared, and none used whose server the nodes have not witnessed.
-func (a *Armer) configure(config *pgxpool.Config) {
-	connected, prepare := config.AfterConnect, config.PrepareConn
-	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		if err := a.compare(ctx, conn); err != nil || connected == nil {
-			return err
-		}
-		return connected(ctx, conn)
-	}
-	config.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {
-		switch same, err := a.vet(ctx, conn); {
-		case err != nil && conn.IsClosed() && ctx.Err() == nil: // the connection's end, not PostgreSQL's: another one may tell
-			return false, nil
-		case err != nil:
-			return !conn.IsClosed(), err
-		case !same || prepare == nil:
-			return same, nil
-		}
-		return prepare(ctx, conn)
-	}
-}
-
-// compare puts everything in doubt where a new connection is not of the accepted server. One that can't tell is not
-// used.
-func (a *Armer) compare(ctx context.Context, conn *pgx.Conn) error {
-	a.mu.Lock()
-	accepted := a.accepted // from before it is asked: what others see meanwhile is later
-	a.mu.Unlock()
-	seen, err := Ask(ctx, conn)
-	if err == nil {
-		conn.PgConn().CustomData()[serverKey] = seen.Identity
-	}
-	if err != nil || !seen.Continues(accepted) {
-		a.mu.Lock()
-		a.doubt()
-		a.mu.Unlock()
-	}
-	return err
-}
-
-// vet reports whether a connection is of the accepted server. In doubt the nodes decide that, by what this
-// connection says.
-func (a *Armer) vet(ctx context.Context, conn *pgx.Conn) (same bool, err error) {
-	a.mu.Lock()
-	accepted := a.accepted
-	a.mu.Unlock()
-	if accepted == nil {
-		return true, a.look(ctx, conn, false)
-	}
-	return accepted.Identity == conn.PgConn().CustomData()[serverKey], nil
-}
-
-// doubt needs a.mu. Until the nodes have been asked again, nobody knows which server this is.
-func (a *Armer) doubt() {
-	a.accepted = nil
-	a.doubts++
-}
-
 // when arms where PostgreSQL is trusted before and after.
 func (a *Armer) when(ctx context.Context, what string, arm func() error) error {
-	if err := a.claim(ctx); err != nil {
+	if err := a.together(ctx, "claim", a.claim); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	before, err := a.trust(ctx)
@@ -280,13 +223,35 @@ func (a *Armer) trust(ctx context.Context) (doubts int, err error) {
 		if trusted {
 			return doubts, nil
 		}
-		conn, err := a.pool.Acquire(ctx) // which settles the doubt
-		if err != nil {
+		if err := a.together(ctx, "settle", a.settle); err != nil {
 			return 0, err
 		}
-		conn.Release()
 	}
 	return 0, ErrChanging
+}
+
+// settle ends a doubt: a connection is acquired only after the nodes have been asked.
+func (a *Armer) settle(ctx context.Context) error {
+	conn, err := a.pool.Acquire(ctx)
+	if err == nil {
+		conn.Release()
+	}
+	return err
+}
+
+// together asks once for all who ask the same at the same time. While they wait they open no connections.
+func (a *Armer) together(ctx context.Context, what string, ask func(context.Context) error) error {
+	asked := a.settling.DoChan(what, func() (any, error) {
+		ctx, cancel := context.WithTimeout(a.lifetime, lookTimeout)
+		defer cancel()
+		return nil, ask(ctx)
+	})
+	select {
+	case answer := <-asked:
+		return answer.Err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // check looks, also where there is no doubt. Where fences were raised here since the last time, PostgreSQL counts
@@ -320,8 +285,8 @@ func (a *Armer) check(ctx context.Context) error {
 	return err
 }
 
-// look has the nodes compare what a connection's server says. Where that is not forced, it is enough that another
-// look has accepted this server meanwhile.
+// look has the nodes compare what a connection's server says, and then trusts the connection. Where that is not forced,
+// it is enough that another look has accepted the server of a trusted connection meanwhile.
 func (a *Armer) look(ctx context.Context, conn *pgx.Conn, forced bool) error {
 	select {
 	case a.looking <- struct{}{}:
@@ -331,7 +296,7 @@ func (a *Armer) look(ctx context.Context, conn *pgx.Conn, forced bool) error {
 	}
 	a.mu.Lock()
 	doubts := a.doubts
-	settled := !forced && a.accepted != nil && a.accepted.Identity == conn.PgConn().CustomData()[serverKey]
+	settled := !forced && a.accepted != nil && isOf(conn, a.accepted) && isTrusted(conn)
 	a.mu.Unlock()
 	if settled {
 		return nil
@@ -343,6 +308,9 @@ func (a *Armer) look(ctx context.Context, conn *pgx.Conn, forced bool) error {
 		return last, err
 	})
 	_, forgotten := errors.AsType[*ForgottenError](err)
+	if err == nil || forgotten {
+		mark(conn, last.Identity, err == nil)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {

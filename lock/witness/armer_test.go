@@ -5,11 +5,13 @@ package witness
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -372,6 +374,145 @@ func TestAnotherServerIsNeverArmedOverANewConnection(t *testing.T) {
 	}
 	if is := ask(t, other, `SELECT count(*)::text FROM fence.resources`); is != "0" {
 		t.Errorf("the other server has %s fences", is)
+	}
+}
+
+// The copy says that it is the same server. Only how far it has come tells it from the original, which still answers over the
+// connections that were open before.
+func TestACopyOfTheServerIsNeverArmed(t *testing.T) {
+	t.Parallel()
+	const more = `SELECT pg_logical_emit_message(true, 'test', repeat('x', 1000000))::text FROM generate_series(1, 8)`
+	for name, ahead := range map[string]bool{"it has written less": false, "it has written more": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := startGroup(t)
+			g.pool.MaxConns = 8
+			copied := serve(t, pgserver.Config{Dir: copyOf(t, g.Server, false)})
+			p := g.program(t)
+			p.acquire(t, "orders/1")
+			ask(t, g.Server, more)
+			if ahead {
+				ask(t, copied, more)
+				ask(t, copied, more)
+			}
+			if err := p.Check(t.Context()); err != nil { // what was raised by now is counted and remembered
+				t.Fatal(err)
+			}
+
+			g.home.moveTo(copied)
+			held := p.pool.AcquireAllIdle(t.Context()) // so that the next one is new
+			if len(held) == 0 {
+				t.Fatal("no connection to the original is held: this test shows nothing")
+			}
+			_, err := p.try(t, "orders/2")
+			for _, idle := range held {
+				idle.Release()
+			}
+			if !errors.As(err, new(*ForgottenError)) {
+				t.Errorf("acquire over a new connection to the copy: %v; want a ForgottenError", err)
+			}
+			for i := range 20 {
+				var tries sync.WaitGroup
+				for j := range 4 {
+					tries.Go(func() { _, _ = p.try(t, fmt.Sprintf("late/%d/%d", i, j)) })
+				}
+				tries.Wait()
+			}
+			if is := ask(t, copied, `SELECT count(*)::text FROM fence.resources`); is != "0" {
+				t.Errorf("the copy has %s fences", is)
+			}
+		})
+	}
+}
+
+func TestAFirstBurstIsArmed(t *testing.T) {
+	t.Parallel()
+	g := startGroup(t)
+	g.program(t).acquire(t, "orders/1001")
+	g.pool.MaxConns = 8
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for burst := range 8 {
+		a, err := Open(t.Context(), Config{Pool: g.pool, Nodes: g.nodes}) // which has no connection yet
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = a.Close() })
+		start := make(chan struct{})
+		var arms sync.WaitGroup
+		for i := range 32 {
+			arms.Go(func() {
+				<-start
+				arming := fence.Arming{Resource: fmt.Sprintf("burst/%d/%d", burst, i), Token: 1, SealHash: fence.NewSeal().Hash()}
+				if err := a.Arm(ctx, arming); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		close(start)
+		arms.Wait()
+	}
+}
+
+// asked runs before the first look at a connection's server is answered.
+type asked struct {
+	once sync.Once
+	do   func()
+}
+
+func (a *asked) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if q.SQL == sqlIdentity {
+		a.once.Do(a.do)
+	}
+	return ctx
+}
+
+func (a *asked) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func TestAConnectionThatWasOpenedInDoubtBringsNoDoubtBack(t *testing.T) {
+	t.Parallel()
+	g := startGroup(t)
+	p := g.program(t)
+	p.mu.Lock()
+	p.doubt()
+	p.mu.Unlock()
+	var settled int
+	config := g.pool.ConnConfig.Copy()
+	config.Tracer = &asked{do: func() { // another one settles the doubt meanwhile
+		var err error
+		if settled, err = p.trust(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}}
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	if err := p.compare(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.accepted == nil || p.doubts != settled {
+		t.Errorf("%d doubts, after %d when it was settled", p.doubts, settled)
+	}
+}
+
+func TestTheHooksOfThePoolAreCalled(t *testing.T) {
+	t.Parallel()
+	g := startGroup(t)
+	ask(t, g.Server, `CREATE ROLE quiet LOGIN NOINHERIT PASSWORD 'quiet' IN ROLE fence_gateway`)
+	g.pool.ConnConfig.User, g.pool.ConnConfig.Password = "quiet", "quiet"
+	g.pool.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `SET ROLE fence_gateway`)
+		return err
+	}
+	var before atomic.Int64
+	g.pool.BeforeAcquire = func(context.Context, *pgx.Conn) bool { return before.Add(1) > 1 }
+	g.program(t).acquire(t, "orders/1001")
+	if n := before.Load(); n < 2 {
+		t.Errorf("BeforeAcquire was called %d times; want it called again after it refused a connection", n)
 	}
 }
 

@@ -1,0 +1,110 @@
+package witness
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// What a connection carries: the identity of its server, and whether this very connection continued the accepted server
+// or was looked at by the nodes. A copy of a server has the same identity.
+const (
+	serverKey  = "fencegate.server"
+	trustedKey = "fencegate.trusted"
+)
+
+func mark(conn *pgx.Conn, identity string, trusted bool) {
+	data := conn.PgConn().CustomData()
+	data[serverKey], data[trustedKey] = identity, trusted
+}
+
+func isTrusted(conn *pgx.Conn) bool {
+	trusted, _ := conn.PgConn().CustomData()[trustedKey].(bool)
+	return trusted
+}
+
+func isOf(conn *pgx.Conn, server *Seen) bool {
+	return conn.PgConn().CustomData()[serverKey] == server.Identity
+}
+
+// configure has each new connection compared, and none used whose server the nodes have not witnessed. The caller's
+// AfterConnect runs first, since the rights to be asked may come from it.
+func (a *Armer) configure(config *pgxpool.Config) {
+	connected, prepare := config.AfterConnect, config.PrepareConn
+	if before := config.BeforeAcquire; prepare == nil && before != nil { // which the pool ignores beside a PrepareConn
+		prepare = func(ctx context.Context, conn *pgx.Conn) (bool, error) { return before(ctx, conn), nil }
+	}
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if connected != nil {
+			if err := connected(ctx, conn); err != nil {
+				return err
+			}
+		}
+		return a.compare(ctx, conn)
+	}
+	config.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {
+		switch same, err := a.vet(ctx, conn); {
+		case errors.As(err, new(*ForgottenError)): // it must not be left for somebody who is no longer in doubt
+			return false, err
+		case err != nil && conn.IsClosed() && ctx.Err() == nil: // the connection's end, not PostgreSQL's: another one may tell
+			return false, nil
+		case err != nil:
+			return !conn.IsClosed(), err
+		case !same || prepare == nil:
+			return same, nil
+		}
+		return prepare(ctx, conn)
+	}
+}
+
+// compare trusts a new connection that is of the accepted server, and otherwise puts everything in doubt. One that can't
+// tell is not used.
+func (a *Armer) compare(ctx context.Context, conn *pgx.Conn) error {
+	a.mu.Lock()
+	accepted := a.accepted // from before it is asked: what others see meanwhile is later
+	a.mu.Unlock()
+	for {
+		seen, err := Ask(ctx, conn)
+		a.mu.Lock()
+		if err == nil && accepted == nil && a.accepted != nil { // others have settled the doubt meanwhile
+			accepted = a.accepted
+			a.mu.Unlock()
+			continue
+		}
+		trusted := err == nil && seen.Continues(accepted) && accepted.Beats <= seen.Beats
+		if !trusted {
+			a.doubt()
+		}
+		a.mu.Unlock()
+		if err == nil {
+			mark(conn, seen.Identity, trusted)
+		}
+		return err
+	}
+}
+
+// vet reports whether a connection is of the accepted server. In doubt, and for one that is not trusted, the nodes decide
+// that, by what this connection says.
+func (a *Armer) vet(ctx context.Context, conn *pgx.Conn) (same bool, err error) {
+	a.mu.Lock()
+	accepted := a.accepted
+	a.mu.Unlock()
+	switch {
+	case accepted == nil, isOf(conn, accepted) && !isTrusted(conn):
+		return true, a.look(ctx, conn, false)
+	default:
+		return isOf(conn, accepted), nil
+	}
+}
+
+// doubt needs a.mu. Until the nodes have been asked again, nobody knows which server this is. A doubt in doubt is the same
+// one: a connection that is opened meanwhile is not trusted either.
+func (a *Armer) doubt() {
+	if a.accepted == nil {
+		return
+	}
+	a.accepted = nil
+	a.doubts++
+}
