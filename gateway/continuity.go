@@ -121,7 +121,7 @@ func (s *servers) compare(ctx context.Context, conn *pgx.Conn) (same, elsewhere 
 		}
 		s.saw(seen.Identity)
 		conn.PgConn().CustomData()[serverKey] = seen.Identity
-		same = seen.Continues(accepted)
+		same = seen.Continues(accepted) && seen.Beats >= accepted.Beats // a copy may have written more
 		return same, accepted != nil && !same
 	}
 }

@@ -509,7 +509,7 @@ func TestTheHooksOfThePoolAreCalled(t *testing.T) {
 		return err
 	}
 	var before atomic.Int64
-	g.pool.BeforeAcquire = func(context.Context, *pgx.Conn) bool { return before.Add(1) > 1 }
+	g.pool.BeforeAcquire = func(context.Context, *pgx.Conn) bool { return before.Add(1) > 1 } //nolint:staticcheck // callers may still set it
 	g.program(t).acquire(t, "orders/1001")
 	if n := before.Load(); n < 2 {
 		t.Errorf("BeforeAcquire was called %d times; want it called again after it refused a connection", n)

@@ -33,7 +33,8 @@ func isOf(conn *pgx.Conn, server *Seen) bool {
 // AfterConnect runs first, since the rights to be asked may come from it.
 func (a *Armer) configure(config *pgxpool.Config) {
 	connected, prepare := config.AfterConnect, config.PrepareConn
-	if before := config.BeforeAcquire; prepare == nil && before != nil { // which the pool ignores beside a PrepareConn
+	//nolint:staticcheck // callers may still set it, and the pool ignores it beside a PrepareConn
+	if before := config.BeforeAcquire; prepare == nil && before != nil {
 		prepare = func(ctx context.Context, conn *pgx.Conn) (bool, error) { return before(ctx, conn), nil }
 	}
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
