@@ -24,7 +24,7 @@ func newFenceAllow() *cobra.Command {
 		Long: `Let the resources that fit a pattern take bare tokens, without a seal, which come from a lock of
 your own: a sequence, an etcd revision, a DynamoDB version. '*' stands for any characters.
 
-Whoever is fence_writer can then take over such a resource by a number that it made up. A token
+Any login in fence_writer can then take over such a resource with a number of its choice. A token
 with a seal needs no pattern: CALL fence.take(...), see docs/own-lock.md.`,
 		Example: `  fencegate fence allow 'jobs/*' --unsealed --postgres-url postgres://admin@db/app`,
 		Args:    cobra.ExactArgs(1),

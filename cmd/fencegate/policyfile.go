@@ -29,7 +29,7 @@ func readPolicyFile(path string) (p pgwire.Permits, err error) {
 	}
 	file, err := os.Open(path)
 	if err != nil {
-		return invalid(errors.Unwrap(err)) // the path is said already
+		return invalid(errors.Unwrap(err)) // without its path: the message has it
 	}
 	defer func() { _ = file.Close() }()
 	text, err := io.ReadAll(io.LimitReader(file, maxPolicyFile+1))

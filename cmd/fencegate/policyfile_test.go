@@ -76,7 +76,7 @@ func TestAHangUpHasThePolicyFileReadAgain(t *testing.T) {
 	}
 	for _, conn := range []*pgx.Conn{plain, leased} {
 		if got := code(conn.PgConn().WaitForNotification(t.Context())); got != "57P01" {
-			t.Errorf("an open session is told %s; want 57P01", got)
+			t.Errorf("an open session ended with %s; want 57P01", got)
 		}
 	}
 	if _, err := connect(""); code(err) != "ZF002" {

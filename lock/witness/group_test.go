@@ -1,0 +1,219 @@
+//go:build unix
+
+package witness
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/migrate"
+)
+
+// patience bounds what a busy machine may take.
+const patience = 2 * time.Minute
+
+var serverSettings = map[string]string{"wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on", "shared_buffers": "16MB", "max_wal_size": "64MB"}
+
+// folder is a new one that PostgreSQL's user may enter.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "fencegate-test-witness-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "cluster")
+}
+
+func serve(t *testing.T, cfg pgserver.Config) *pgserver.Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cfg.Fast, cfg.Ephemeral, cfg.Settings = true, true, serverSettings
+	s, err := pgserver.Start(ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Stop() })
+	return s
+}
+
+func copyOf(t *testing.T, s *pgserver.Server, standby bool) (dir string) {
+	t.Helper()
+	dir = folder(t)
+	if err := s.CopyTo(t.Context(), dir, standby); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// ask runs a statement as the superuser, and returns its one value.
+func ask(t *testing.T, s *pgserver.Server, sql string, args ...any) string {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), s.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	var said string
+	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&said); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return said
+}
+
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+// home is an address that moves, as a virtual IP does: where new connections go.
+type home struct {
+	mu sync.Mutex
+	to *pgserver.Server
+}
+
+func (h *home) moveTo(s *pgserver.Server) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.to = s
+}
+
+func (h *home) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	h.mu.Lock()
+	to := h.to
+	h.mu.Unlock()
+	return (&net.Dialer{}).DialContext(ctx, "tcp", to.Addr())
+}
+
+// group is a migrated PostgreSQL at an address that moves, and the Redis nodes of a locker.
+type group struct {
+	*pgserver.Server
+	home  home
+	nodes []lock.Node
+	pool  *pgxpool.Config
+}
+
+func startGroup(t *testing.T) *group {
+	t.Helper()
+	g := &group{Server: serve(t, pgserver.Config{Dir: folder(t)})}
+	g.home.to = g.Server
+	if err := migrate.Up(t.Context(), g.URL("postgres"), migrate.Fence); err != nil {
+		t.Fatal(err)
+	}
+	ask(t, g.Server, `CREATE ROLE program LOGIN PASSWORD 'program' IN ROLE fence_gateway`)
+	config, err := pgxpool.ParseConfig(g.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.User, config.ConnConfig.Password = "program", "program"
+	config.ConnConfig.DialFunc = g.home.dial
+	g.pool = config
+	for _, n := range testenv.OwnRedis(t, 3) {
+		g.nodes = append(g.nodes, lock.Node{Addr: n.Addr})
+	}
+	return g
+}
+
+// program is a Go program of the group without any gateway.
+type program struct {
+	*Armer
+	locker *lock.Locker
+}
+
+func (g *group) program(t *testing.T) program {
+	t.Helper()
+	a, err := Open(t.Context(), Config{Pool: g.pool, Nodes: g.nodes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := lock.New(lock.Config{Nodes: g.nodes, Armer: a, Epochs: a, NodeTimeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close(); _ = a.Close() })
+	if err := l.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return program{a, l}
+}
+
+func (p program) try(t *testing.T, resource string) (*lock.Lease, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	return p.locker.TryAcquire(ctx, resource, lock.WithTTL(lock.DefaultMaxTTL))
+}
+
+func (p program) acquire(t *testing.T, resource string) (*lock.Lease, fence.Grant) {
+	t.Helper()
+	lease, err := p.try(t, resource)
+	if err != nil {
+		t.Fatal(err)
+	}
+	grant, err := lease.Grant()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease, grant
+}
+
+func release(t *testing.T, lease *lock.Lease) {
+	t.Helper()
+	if err := lease.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantForgotten: no lease, whatever the resource, for a reason that says what to do.
+func (p program) wantForgotten(t *testing.T, command string) {
+	t.Helper()
+	var err error
+	until(t, "the program hears that PostgreSQL may have forgotten", func() bool { // connections to the server that is gone fail first
+		_, err = p.try(t, "orders/1001")
+		return errors.As(err, new(*ForgottenError))
+	})
+	if !strings.HasSuffix(err.Error(), command) {
+		t.Errorf("the refusal is %q; want one that ends in %q", err, command)
+	}
+	if _, err := p.try(t, "orders/2"); !errors.As(err, new(*ForgottenError)) {
+		t.Errorf("another resource: %v; want a ForgottenError", err)
+	}
+	if err := p.Check(t.Context()); !errors.As(err, new(*ForgottenError)) {
+		t.Errorf("Check: %v; want a ForgottenError", err)
+	}
+}
+
+func (p program) untilTrusted(t *testing.T) {
+	t.Helper()
+	until(t, "PostgreSQL is trusted again", func() bool { return p.Check(t.Context()) == nil })
+}
+
+const sqlToken = `SELECT token::text FROM fence.resources WHERE resource = $1`
