@@ -90,7 +90,7 @@ func (f *Fence) armGroup(ctx context.Context, all []fence.Arming) []groups.Settl
 		return groups.Unsettled(len(all), false)
 	}
 	defer conn.Release()
-	heard, err := listen(ctx, conn.Conn())
+	warnings, err := watchCommit(ctx, conn.Conn())
 	if err != nil {
 		return groups.Unsettled(len(all), false)
 	}
@@ -101,7 +101,7 @@ func (f *Fence) armGroup(ctx context.Context, all []fence.Arming) []groups.Settl
 	answers := make([]groups.Settled, len(all))
 	for i, a := range all {
 		if armed[i] {
-			answers[i] = groups.Settled{Done: true, Err: heard.orUnknown(fmt.Sprintf("arm %q to %d", a.Resource, a.Token))}
+			answers[i] = groups.Settled{Done: true, Err: warnings.orUnknown(fmt.Sprintf("arm %q to %d", a.Resource, a.Token))}
 		}
 	}
 	return answers
@@ -167,14 +167,14 @@ func (f *Fence) acquireAnswering(ctx context.Context) (*pgxpool.Conn, error) {
 // armHearing is raiseAndDrainOn where a standby may be synchronous. Arming again waits
 // for it again, because every raise writes, also one that changes nothing.
 func (f *Fence) armHearing(ctx context.Context, conn *pgxpool.Conn, a fence.Arming) (answered bool, err error) {
-	heard, err := listen(ctx, conn.Conn())
+	warnings, err := watchCommit(ctx, conn.Conn())
 	if err != nil {
-		return ended(err) || errors.Is(err, ErrDeaf), fmt.Errorf("arm %q: %w", a.Resource, err)
+		return ended(err) || errors.Is(err, ErrNoticesUnavailable), fmt.Errorf("arm %q: %w", a.Resource, err)
 	}
 	if answered, err = f.raiseAndDrainOn(ctx, conn, a); err != nil {
 		return answered, err
 	}
-	return answered, heard.orUnknown(fmt.Sprintf("arm %q to %d", a.Resource, a.Token))
+	return answered, warnings.orUnknown(fmt.Sprintf("arm %q to %d", a.Resource, a.Token))
 }
 
 // raiseAndDrainOn raises and drains on one connection, in one round trip of two

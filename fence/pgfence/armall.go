@@ -52,9 +52,9 @@ func (f *Fence) ArmAll(ctx context.Context, all []fence.Arming) error {
 // armAllOn raises and drains on one connection. answered = false: the connection
 // was lost, so err says why and not what became of it.
 func (f *Fence) armAllOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Arming) (answered bool, err error) {
-	heard, err := listen(ctx, conn.Conn())
+	warnings, err := watchCommit(ctx, conn.Conn())
 	if err != nil {
-		return ended(err) || errors.Is(err, ErrDeaf), fmt.Errorf("arm %s: %w", core.NamedArmings(all), err)
+		return ended(err) || errors.Is(err, ErrNoticesUnavailable), fmt.Errorf("arm %s: %w", core.NamedArmings(all), err)
 	}
 	resources, tokens, hashes, holders := columns(all)
 	none := func(err error) error {
@@ -93,7 +93,7 @@ func (f *Fence) armAllOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Ar
 	case !ours: // somebody raised it further in between
 		return true, overtaken(resource, recorded)
 	}
-	return true, heard.orUnknown(fmt.Sprintf("arm %s", core.NamedArmings(all)))
+	return true, warnings.orUnknown(fmt.Sprintf("arm %s", core.NamedArmings(all)))
 }
 
 // undrainedAll says that all fences are raised, whatever stopped the drain.

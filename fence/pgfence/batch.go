@@ -55,7 +55,7 @@ func ExecBatch(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fe
 	default:
 		return nil, errors.New("pgfence: this Beginner can't begin a transaction in a batch")
 	}
-	heard, err := listen(ctx, conn)
+	warnings, err := watchCommit(ctx, conn)
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -73,7 +73,7 @@ func ExecBatch(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fe
 		}
 		r.rolledBack = true
 	}
-	if err = r.outcome(err, heard); err != nil {
+	if err = r.outcome(err, warnings); err != nil {
 		return nil, err
 	}
 	return r.tags, nil
@@ -121,9 +121,9 @@ func (p *pipelined) whole(opts pgx.TxOptions, batch *pgx.Batch) *pgx.Batch {
 }
 
 // outcome says what became of it. err is the batch's.
-func (p *pipelined) outcome(err error, heard hearing) error {
+func (p *pipelined) outcome(err error, warnings warningWatch) error {
 	switch names := core.Named(p.grants); {
-	case p.committed && heard.warned():
+	case p.committed && warnings.warned():
 		return fmt.Errorf("commit under %s: %w", names, p.mark.unknown(ErrUnreplicated))
 	case p.committed:
 		return nil

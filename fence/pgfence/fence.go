@@ -90,12 +90,12 @@ func (f *Fence) RaiseEpoch(ctx context.Context, above int64) (int64, error) {
 	}
 	defer conn.Release()
 	var epoch int64
-	heard, err := listen(ctx, conn.Conn())
+	warnings, err := watchCommit(ctx, conn.Conn())
 	if err == nil {
 		err = conn.QueryRow(ctx, core.SQLRaiseEpoch, above).Scan(&epoch)
 	}
 	if err == nil {
-		err = heard.orUnknown("wait for the standby")
+		err = warnings.orUnknown("wait for the standby")
 	}
 	if err != nil {
 		return 0, fmt.Errorf("raise epoch above %d: %w", above, err)

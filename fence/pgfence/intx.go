@@ -167,8 +167,8 @@ func begin(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fence.
 	case alone:
 		err = m.scan(tx.QueryRow(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...))
 	}
-	if err == nil && m.waits && hear(tx.Conn().PgConn()).ear == nil {
-		err = ErrDeaf
+	if err == nil && m.waits && !watchWarnings(tx.Conn().PgConn()).watching() {
+		err = ErrNoticesUnavailable
 	}
 	if err != nil {
 		if tx != nil {
@@ -196,12 +196,12 @@ func sendsLiterals(db Beginner) bool {
 // is of no use here: the driver may report a connection that it lost while it
 // read the answer as "conn closed", which it calls safe to retry.
 func commit(ctx context.Context, tx pgx.Tx, m mark, grants []fence.Grant) error {
-	heard := hear(tx.Conn().PgConn())
+	warnings := watchWarnings(tx.Conn().PgConn())
 	err := tx.Commit(ctx)
 	var pg *pgconn.PgError
 	switch {
 	case err == nil:
-		if !heard.warned() {
+		if !warnings.warned() {
 			return nil
 		}
 		err = ErrUnreplicated

@@ -19,15 +19,15 @@ var (
 	// standby had been cancelled. It is done here, and a failover may undo it. It
 	// comes together with [fence.ErrUnknown].
 	ErrUnreplicated = errors.New("the wait for the synchronous standby was cancelled: a failover may undo what is committed")
-	// ErrDeaf: commits wait for a synchronous standby here, and the connection
-	// would miss PostgreSQL's warning that one did not. Nothing was done.
-	ErrDeaf = errors.New("a standby is synchronous, and this connection would miss the warning that a commit did not reach it; prepare its configuration with pgfence.Configure")
+	// ErrNoticesUnavailable: commits wait for a synchronous standby here, and the connection
+	// does not see PostgreSQL's warning that one did not. Nothing was done.
+	ErrNoticesUnavailable = errors.New("a standby is synchronous, and this connection does not see the warning that a commit did not reach it; prepare its configuration with pgfence.Configure")
 )
 
-// Configure makes the pool's connections hear PostgreSQL's warning that the wait
+// Configure makes the pool's connections watch for PostgreSQL's warning that the wait
 // of a COMMIT for a synchronous standby was cancelled: it is then unknown
 // whether the commit lasts, and [InTx] and [Fence.Arm] say so. Without it they
-// refuse to work where a standby is synchronous ([ErrDeaf]). An OnNotice
+// refuse to work where a standby is synchronous ([ErrNoticesUnavailable]). An OnNotice
 // that is set already is still called. Call it before the pool is made:
 //
 //	config, err := pgxpool.ParseConfig(url)
@@ -40,15 +40,15 @@ func Configure(config *pgxpool.Config) { ConfigureConn(config.ConnConfig) }
 func ConfigureConn(config *pgx.ConnConfig) {
 	notice, connected := config.OnNotice, config.AfterConnect
 	config.OnNotice = func(conn *pgconn.PgConn, n *pgconn.Notice) {
-		if e, ok := conn.CustomData()[earKey].(*ear); ok && unreplicated(n) {
-			e.warnings.Add(1)
+		if w, ok := conn.CustomData()[warningsKey].(*standbyWarnings); ok && unreplicated(n) {
+			w.count.Add(1)
 		}
 		if notice != nil {
 			notice(conn, n)
 		}
 	}
 	config.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		conn.CustomData()[earKey] = &ear{}
+		conn.CustomData()[warningsKey] = &standbyWarnings{}
 		if connected != nil {
 			return connected(ctx, conn)
 		}
@@ -56,10 +56,11 @@ func ConfigureConn(config *pgx.ConnConfig) {
 	}
 }
 
-const earKey = "fencegate.ear"
+const warningsKey = "fencegate.standby-warnings"
 
-// ear counts what one connection heard. A connection without one is deaf.
-type ear struct{ warnings atomic.Int64 }
+// standbyWarnings counts the warnings that one connection received. A connection that
+// [ConfigureConn] has not prepared has none.
+type standbyWarnings struct{ count atomic.Int64 }
 
 // unreplicated knows the warning by where PostgreSQL raises it: its text is
 // translated, and its code is that of any warning. A pooler in between may
@@ -72,55 +73,60 @@ func unreplicated(n *pgconn.Notice) bool {
 	return n.Code == "01000" && (severity == "WARNING" || severity == "" && n.Severity == "WARNING") || n.Code == "57P01"
 }
 
-// hearing is what is heard from a moment on. The zero value hears nothing.
-type hearing struct {
-	ear    *ear
+// warningWatch counts the warnings from a moment on. The zero value sees none.
+type warningWatch struct {
+	seen   *standbyWarnings
 	before int64
 }
 
-func hear(conn *pgconn.PgConn) hearing {
-	e, ok := conn.CustomData()[earKey].(*ear)
+func watchWarnings(conn *pgconn.PgConn) warningWatch {
+	seen, ok := conn.CustomData()[warningsKey].(*standbyWarnings)
 	if !ok {
-		return hearing{}
+		return warningWatch{}
 	}
-	return hearing{ear: e, before: e.warnings.Load()}
+	return warningWatch{seen: seen, before: seen.count.Load()}
 }
+
+// watching reports whether the connection receives warnings.
+func (w warningWatch) watching() bool { return w.seen != nil }
 
 // warned reports whether the warning came. It may be called when the connection
 // serves others again: their warnings make an outcome unknown needlessly, which
 // does no harm.
-func (h hearing) warned() bool { return h.ear != nil && h.ear.warnings.Load() != h.before }
+func (w warningWatch) warned() bool { return w.watching() && w.seen.count.Load() != w.before }
 
 // orUnknown is nil unless the warning came.
-func (h hearing) orUnknown(doing string) error {
-	if h.warned() {
+func (w warningWatch) orUnknown(doing string) error {
+	if w.warned() {
 		return fmt.Errorf("%s: %w: %w", doing, fence.ErrUnknown, ErrUnreplicated)
 	}
 	return nil
 }
 
-// HearCommit begins to hear whether the wait of a COMMIT on this connection for a synchronous standby is cancelled. Ask heard
-// after the COMMIT: nil, or an error joined with [fence.ErrUnknown]. [ErrDeaf]: the connection would not hear it.
-func HearCommit(ctx context.Context, conn *pgx.Conn) (heard func(doing string) error, err error) {
-	h, err := listen(ctx, conn)
-	return h.orUnknown, err
+// WatchCommit begins to watch whether the wait of a COMMIT on this connection for a synchronous
+// standby is cancelled. Ask warned after the COMMIT: nil, or an error joined with
+// [fence.ErrUnknown]. [ErrNoticesUnavailable]: the connection does not see it.
+func WatchCommit(ctx context.Context, conn *pgx.Conn) (warned func(doing string) error, err error) {
+	w, err := watchCommit(ctx, conn)
+	return w.orUnknown, err
 }
 
 const asyncKey = "fencegate.async"
 
-// listen begins to hear. A deaf connection is asked once whether that matters.
-func listen(ctx context.Context, conn *pgx.Conn) (hearing, error) {
-	h := hear(conn.PgConn())
-	if h.ear != nil || conn.PgConn().CustomData()[asyncKey] != nil {
-		return h, nil
+// watchCommit begins to watch. A connection that sees no warnings is asked once whether
+// that matters.
+func watchCommit(ctx context.Context, conn *pgx.Conn) (warningWatch, error) {
+	w := watchWarnings(conn.PgConn())
+	if w.watching() || conn.PgConn().CustomData()[asyncKey] != nil {
+		return w, nil
 	}
 	var waits bool
 	if err := conn.QueryRow(ctx, core.SQLWaits).Scan(&waits); err != nil {
-		return h, fmt.Errorf("look whether a standby is synchronous: %w", err)
+		return w, fmt.Errorf("look whether a standby is synchronous: %w", err)
 	}
 	if waits {
-		return h, ErrDeaf
+		return w, ErrNoticesUnavailable
 	}
 	conn.PgConn().CustomData()[asyncKey] = true
-	return h, nil
+	return w, nil
 }

@@ -28,7 +28,7 @@ type UnknownError = fence.UnknownError
 // An error that is no [*UnknownError], nil included, comes back as it is.
 func Outcome(ctx context.Context, db Beginner, err error) error {
 	return core.Outcome(ctx, err, func(ctx context.Context, unknown *UnknownError) (string, error) { return ask(ctx, db, unknown) },
-		func(err error) bool { return ended(err) || errors.Is(err, ErrDeaf) })
+		func(err error) bool { return ended(err) || errors.Is(err, ErrNoticesUnavailable) })
 }
 
 // ask asks once, in a transaction whose COMMIT waits for the standbys too.
@@ -46,15 +46,15 @@ func ask(ctx context.Context, db Beginner, unknown *UnknownError) (status string
 		}
 		return "", err
 	}
-	heard := hear(tx.Conn().PgConn())
-	if waits && heard.ear == nil {
+	warnings := watchWarnings(tx.Conn().PgConn())
+	if waits && !warnings.watching() {
 		rollback(ctx, tx)
-		return "", ErrDeaf
+		return "", ErrNoticesUnavailable
 	}
 	if err := tx.Commit(ctx); err != nil {
 		return "", err
 	}
-	if heard.warned() {
+	if warnings.warned() {
 		return "in progress", nil // cancelled again: wait once more
 	}
 	return status, nil

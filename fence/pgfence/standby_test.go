@@ -69,14 +69,14 @@ func TestACommitThatDidNotReachTheStandbyIsUnknown(t *testing.T) {
 	w.exec(t, `CREATE TABLE warns (); CREATE FUNCTION warn() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE WARNING 'w'; RETURN NULL; END $$;
 		CREATE CONSTRAINT TRIGGER warn AFTER INSERT ON warns DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION warn()`)
 	g := w.acquire(t, orders, 34)
-	deaf := poolWith(t, s.URL("postgres"), func(*pgxpool.Config) {})
+	unwatched := poolWith(t, s.URL("postgres"), func(*pgxpool.Config) {})
 	inTx := func(db pgfence.Beginner) error {
 		return pgfence.InTx(t.Context(), db, g, func(tx pgx.Tx) error { return write(t.Context(), tx, 34) })
 	}
-	if err := inTx(deaf); err != nil {
+	if err := inTx(unwatched); err != nil {
 		t.Fatalf("no standby is synchronous: %v", err)
 	}
-	if err := pgfence.New(deaf).Arm(t.Context(), arming(g)); err != nil {
+	if err := pgfence.New(unwatched).Arm(t.Context(), arming(g)); err != nil {
 		t.Fatalf("no standby is synchronous: %v", err)
 	}
 	warned := pgfence.InTx(t.Context(), w.writer, g, func(tx pgx.Tx) error {
@@ -87,18 +87,18 @@ func TestACommitThatDidNotReachTheStandbyIsUnknown(t *testing.T) {
 		t.Errorf("another warning: %v", warned)
 	}
 
-	deaf = poolWith(t, s.URL("postgres"), func(c *pgxpool.Config) { c.ConnConfig.OnNotice = func(*pgconn.PgConn, *pgconn.Notice) {} })
+	unwatched = poolWith(t, s.URL("postgres"), func(c *pgxpool.Config) { c.ConnConfig.OnNotice = func(*pgconn.PgConn, *pgconn.Notice) {} })
 	s.standby(t, w, "missing")
-	if err := inTx(deaf); !errors.Is(err, pgfence.ErrDeaf) || errors.Is(err, fence.ErrUnknown) {
-		t.Errorf("deaf: %v", err)
+	if err := inTx(unwatched); !errors.Is(err, pgfence.ErrNoticesUnavailable) || errors.Is(err, fence.ErrUnknown) {
+		t.Errorf("unwatched: %v", err)
 	}
 	batch := &pgx.Batch{}
 	batch.Queue(`INSERT INTO work (token) VALUES (34)`)
-	if _, err := pgfence.ExecBatch(t.Context(), deaf, pgx.TxOptions{}, []fence.Grant{g}, batch); !errors.Is(err, pgfence.ErrDeaf) {
-		t.Errorf("deaf batch: %v", err)
+	if _, err := pgfence.ExecBatch(t.Context(), unwatched, pgx.TxOptions{}, []fence.Grant{g}, batch); !errors.Is(err, pgfence.ErrNoticesUnavailable) {
+		t.Errorf("unwatched batch: %v", err)
 	}
-	if err := pgfence.New(deaf).Arm(t.Context(), arming(g)); !errors.Is(err, pgfence.ErrDeaf) {
-		t.Errorf("deaf arm: %v", err)
+	if err := pgfence.New(unwatched).Arm(t.Context(), arming(g)); !errors.Is(err, pgfence.ErrNoticesUnavailable) {
+		t.Errorf("unwatched arm: %v", err)
 	}
 	next := fence.Arming{Resource: "other", Token: 1, SealHash: fence.NewSeal().Hash()}
 	steps := map[string]func() error{

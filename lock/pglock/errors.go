@@ -108,7 +108,7 @@ func lost(err error) bool {
 // mayPass reports whether waiting helps: the server restarts, or another one takes over.
 func mayPass(err error) bool {
 	unavailable, ok := errors.AsType[*UnavailableError](err)
-	if !ok || errors.As(err, new(*SourceError)) || errors.Is(err, pgfence.ErrDeaf) {
+	if !ok || errors.As(err, new(*SourceError)) || errors.Is(err, pgfence.ErrNoticesUnavailable) {
 		return false
 	}
 	refused, ok := errors.AsType[*pgconn.PgError](unavailable.Err)

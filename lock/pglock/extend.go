@@ -92,7 +92,7 @@ func (s *Source) extendGroup(ctx context.Context, all []*extension) []groups.Set
 
 // extendOn asks on one connection, and reports which have to be asked for alone.
 func extendOn(ctx context.Context, conn *pgx.Conn, all []*extension, wait bool) (busy []bool, err error) {
-	heard, err := pgfence.HearCommit(ctx, conn)
+	warned, err := pgfence.WatchCommit(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func extendOn(ctx context.Context, conn *pgx.Conn, all []*extension, wait bool) 
 		return nil
 	})
 	if err == nil {
-		err = heard("extend")
+		err = warned("extend")
 	}
 	if err != nil {
 		return nil, err

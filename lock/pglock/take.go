@@ -135,12 +135,12 @@ func (s *Source) take(ctx context.Context, a *attempt) error {
 func (s *Source) takeGroup(ctx context.Context, all []*attempt) []groups.Settled {
 	answers, asked := groups.Unsettled(len(all), false), false
 	err := s.on(ctx, func(conn *pgx.Conn) error {
-		heard, err := pgfence.HearCommit(ctx, conn)
+		warned, err := pgfence.WatchCommit(ctx, conn)
 		if err != nil {
 			return err
 		}
 		asked = true
-		return s.takeOn(ctx, conn, all, heard, answers)
+		return s.takeOn(ctx, conn, all, warned, answers)
 	})
 	refused := failure(ctx, "acquire", err)
 	switch {
@@ -154,7 +154,7 @@ func (s *Source) takeGroup(ctx context.Context, all []*attempt) []groups.Settled
 	return answers
 }
 
-func (s *Source) takeOn(ctx context.Context, conn *pgx.Conn, all []*attempt, heard func(string) error, answers []groups.Settled) error {
+func (s *Source) takeOn(ctx context.Context, conn *pgx.Conn, all []*attempt, warned func(string) error, answers []groups.Settled) error {
 	resources, owners, holders := make([]string, len(all)), make([]string, len(all)), make([]string, len(all))
 	ttls, above, hashes, behind := make([]int64, len(all)), make([]int64, len(all)), make([][]byte, len(all)), make([]bool, len(all))
 	for i, a := range all {
@@ -185,7 +185,7 @@ func (s *Source) takeOn(ctx context.Context, conn *pgx.Conn, all []*attempt, hea
 		if a := all[i]; token > 0 {
 			a.token.Store(int64(token))
 			s.cfg.Armed(a.resource, token)
-			answers[i] = groups.Settled{Done: true, Err: heard(a.doing())}
+			answers[i] = groups.Settled{Done: true, Err: warned(a.doing())}
 		}
 	}
 	return nil
@@ -209,7 +209,7 @@ func heldError(resource string, holder *string, left *int64) *leasing.HeldError 
 func (s *Source) takeAlone(ctx context.Context, a *attempt) error {
 	asked := false
 	err := s.twice(ctx, func(conn *pgx.Conn) error {
-		heard, err := pgfence.HearCommit(ctx, conn)
+		warned, err := pgfence.WatchCommit(ctx, conn)
 		if err != nil {
 			return err
 		}
@@ -217,7 +217,7 @@ func (s *Source) takeAlone(ctx context.Context, a *attempt) error {
 		if err = s.takeAloneOn(ctx, conn, a); err != nil {
 			return err
 		}
-		return heard(a.doing())
+		return warned(a.doing())
 	})
 	switch _, held := isHeld(err); {
 	case err == nil, held, errors.Is(err, leasing.ErrLost):
