@@ -30,8 +30,8 @@ func newDev(e env) *cobra.Command {
 for blobs, and the gateway, all on loopback. With --lock postgres there is no Redis. State
 survives restarts; Ctrl-C stops everything.
 
-PostgreSQL comes from --postgres-url, else from the binaries on this machine, else it is
-downloaded once. Not for production: see "fencegate serve".
+PostgreSQL comes from --postgres-url, else from the binaries on this machine. Not for
+production: see "fencegate serve".
 
 With a COMMAND it runs that while everything is up, then stops, and passes its exit code on.
 The command finds FENCEGATE_GATEWAY, FENCEGATE_REDIS, FENCEGATE_REDIS_PASSWORD, DATABASE_URL
@@ -57,7 +57,6 @@ PGDATABASE in its environment.`,
 	f.StringVar(&cfg.Dir, "data", "", "folder for all state (default: the user's data directory)")
 	f.BoolVar(&cfg.Ephemeral, "ephemeral", false, "keep nothing: use a temporary folder and remove it at the end")
 	f.StringVar(&cfg.PostgresURL, "postgres-url", "", "a PostgreSQL to use instead of a private one, as superuser (better in FENCEGATE_POSTGRES_URL)")
-	f.StringVar(&cfg.Repository, "postgres-repository", "", "where to download PostgreSQL from when the machine has none (default: Maven Central)")
 	f.StringVar(&lock, "lock", lockRedis, lockUsage)
 	f.StringVar(&cfg.APIListen, "api-listen", "127.0.0.1:7070", "address of the HTTP API")
 	f.StringVar(&cfg.PGListen, "pg-listen", "127.0.0.1:7432", "address of the PostgreSQL port")

@@ -20,7 +20,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -38,7 +37,6 @@ type Config struct {
 	Dir         string // folder for all state; default: the user's data directory
 	Ephemeral   bool   // use a temporary folder and remove it at Stop
 	PostgresURL string // a PostgreSQL to use instead of a private one: a superuser's address
-	Repository  string // where to download PostgreSQL from when the machine has none; default: Maven Central
 
 	PostgresLeases bool // leases come from PostgreSQL, and there is no Redis
 
@@ -157,13 +155,9 @@ func (s *Stack) postgres(ctx context.Context, cfg Config) (string, error) {
 		return cfg.PostgresURL, nil
 	}
 	s.names = privateNames()
-	binDir, err := pgserver.Locate(ctx, pgserver.Sources{Cache: filepath.Join(cacheDir(), "postgresql"), Dir: filepath.Join(s.dir, "postgresql"), Repository: cfg.Repository, Progress: cfg.Progress})
-	if err != nil {
-		return "", err
-	}
 	cfg.Progress("starting PostgreSQL")
 	server, err := pgserver.Start(ctx, pgserver.Config{
-		Dir: filepath.Join(s.dir, "postgresql"), BinDir: binDir, Fast: cfg.Ephemeral, Ephemeral: cfg.Ephemeral, Logger: cfg.Logger,
+		Dir: filepath.Join(s.dir, "postgresql"), Fast: cfg.Ephemeral, Ephemeral: cfg.Ephemeral, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return "", err
@@ -229,13 +223,3 @@ func (s *Stack) PostgreSQL() string { return s.source }
 
 // Dir is the folder of all state.
 func (s *Stack) Dir() string { return s.dir }
-
-func cacheDir() string {
-	if os.Geteuid() == 0 { // see dataDir
-		return "/var/cache/fencegate"
-	}
-	if dir, err := os.UserCacheDir(); err == nil {
-		return filepath.Join(dir, "fencegate")
-	}
-	return filepath.Join(os.TempDir(), "fencegate-cache")
-}

@@ -82,13 +82,13 @@ func passable(dir string) string {
 }
 
 // dataDir is where the user's programs keep their state. Root's home is closed to
-// the user whom PostgreSQL then runs as, so root's is the system's.
+// the user whom PostgreSQL then runs as, so root's is the system's, beside that of serve.
 func dataDir() (string, error) {
 	if dir := os.Getenv("XDG_DATA_HOME"); dir != "" {
 		return filepath.Join(dir, "fencegate"), nil
 	}
 	if os.Geteuid() == 0 {
-		return "/var/lib/fencegate", nil
+		return "/var/lib/fencegate-dev", nil
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {

@@ -23,7 +23,8 @@ type Installation struct {
 func (i Installation) String() string { return fmt.Sprintf("%d in %s", i.Major, i.BinDir) }
 
 // ErrNotFound means that the machine has no PostgreSQL server of a version that is run.
-var ErrNotFound = errors.New("no PostgreSQL server (postgres, initdb) of version 14 or later on this machine")
+var ErrNotFound = errors.New("no PostgreSQL server (postgres, initdb) of version 14 or later on this machine; " +
+	"install one (Debian, Ubuntu: apt install postgresql; macOS: brew install postgresql@17)")
 
 // globs are where packages put the binaries, beside PATH: Debian and Ubuntu,
 // Red Hat's repository, Homebrew on both architectures, Postgres.app.
