@@ -238,7 +238,26 @@ func (c *Client) Revoke(ctx context.Context, resource, by string) (json.RawMessa
 	return raw, err
 }
 
+// Check asks whether the fence accepts a grant now: before a side effect that no transaction
+// can hold. A newer holder may come between the answer and the effect. The error is the
+// fence's, as of a refused write.
+func (c *Client) Check(ctx context.Context, g fence.Grant) (wire.Checked, error) {
+	if err := g.Validate(); err != nil {
+		return wire.Checked{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var checked wire.Checked
+	err := c.callAs(ctx, g, http.MethodPost, "/v1/check", nil, &checked)
+	return checked, err
+}
+
 func (c *Client) call(ctx context.Context, method, path string, body, reply any) error {
+	return c.callAs(ctx, fence.Grant{}, method, path, body, reply)
+}
+
+// callAs presents a grant, unless it is the zero one.
+func (c *Client) callAs(ctx context.Context, g fence.Grant, method, path string, body, reply any) error {
 	var payload io.Reader
 	if body != nil {
 		b, err := json.Marshal(body)
@@ -257,6 +276,9 @@ func (c *Client) call(ctx context.Context, method, path string, body, reply any)
 	}
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	if g.Resource != "" {
+		fence.SetHeader(req.Header, g)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {

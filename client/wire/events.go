@@ -19,10 +19,11 @@ const (
 
 // The surfaces of a gateway.
 const (
-	SurfacePG  = "pg"  // the PostgreSQL port
-	SurfaceSQL = "sql" // /v1/sql
-	SurfaceS3  = "s3"
-	SurfaceAPI = "api" // the rest of the HTTP API
+	SurfacePG    = "pg"    // the PostgreSQL port
+	SurfaceSQL   = "sql"   // /v1/sql
+	SurfaceCheck = "check" // /v1/check
+	SurfaceS3    = "s3"
+	SurfaceAPI   = "api" // the rest of the HTTP API
 )
 
 // Event is something that happened at one gateway. It holds no secret and nothing of a

@@ -1,6 +1,10 @@
 package wire
 
-import "encoding/json"
+import (
+	"encoding/json"
+
+	"github.com/fencegate/fencegate/fence"
+)
 
 // SQLRequest runs statements under a grant, in one transaction: POST /v1/sql.
 type SQLRequest struct {
@@ -30,4 +34,14 @@ type Result struct {
 type Column struct {
 	Name string `json:"name"`
 	Type string `json:"type"`
+}
+
+// Checked is a grant that the fence accepted: the answer of POST /v1/check. A newer grant may
+// supersede it before the answer is read.
+type Checked struct {
+	Resource string      `json:"resource"`
+	Token    fence.Token `json:"token"`
+	// Locked says whether anybody holds the resource's lease. The fence accepts the grant of a
+	// lease that ran out until somebody acquires the resource. nil: not known.
+	Locked *bool `json:"locked,omitempty"`
 }

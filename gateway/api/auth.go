@@ -11,6 +11,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/access"
 )
 
 var errUnauthorized = errors.New("the bearer token is missing or wrong")
@@ -25,7 +26,7 @@ func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 			if !loopbackHost(c.Request().Host) {
 				return &fence.InvalidError{Field: "Host", Reason: "is not a loopback address; without a bearer token no other is served"}
 			}
-			return next(c)
+			return s.as(access.Everybody(), c, next)
 		}
 	}
 	want := sha256.Sum256([]byte(s.cfg.BearerToken))
@@ -35,8 +36,14 @@ func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
 			return errUnauthorized
 		}
-		return next(c)
+		return s.as(access.Everybody(), c, next)
 	}
+}
+
+// as goes on as a principal: handlers ask [access.Of] what it may do.
+func (s *Server) as(p *access.Principal, c echo.Context, next echo.HandlerFunc) error {
+	c.SetRequest(c.Request().WithContext(access.With(c.Request().Context(), p)))
+	return next(c)
 }
 
 func loopbackHost(host string) bool {

@@ -70,6 +70,7 @@ func (s *Server) routes() {
 	e.PUT("/v1/buckets/:bucket/rules", s.setPrefixRule, auth)
 	e.DELETE("/v1/buckets/:bucket/rules", s.dropPrefixRule, auth)
 	e.POST("/v1/sql", s.sql, auth)
+	e.POST("/v1/check", s.check, auth)
 	e.GET("/v1/events", s.events, auth)
 	e.GET("/v1/sessions", s.sessions, auth)
 	e.POST("/v1/sessions/:session/end", s.endSession, auth)
@@ -96,7 +97,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(problemListener{tlsfiles.Listener(ln, s.cfg.TLS)}) }()
+	go func() { served <- srv.Serve(tlsfiles.Listener(ln, s.cfg.TLS)) }()
 	select {
 	case err := <-served:
 		return err

@@ -1,0 +1,52 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"sync"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/activity"
+)
+
+// check reports whether the fence accepts a grant now: for side effects that no transaction
+// can hold. The fence is asked as by a writer, in a transaction that writes nothing. The
+// answer also says whether the resource is locked, since the fence accepts the grant of a
+// lease that ran out until the next holder is armed.
+func (s *Server) check(c echo.Context) error {
+	if s.cfg.SQL == nil {
+		return fmt.Errorf("%w: this gateway has no login for SQL", ErrNotImplemented)
+	}
+	grant, err := fence.FromHeader(c.Request().Header)
+	if err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	var (
+		asked sync.WaitGroup
+		state held
+	)
+	if !grant.Seal.IsZero() {
+		asked.Go(func() { state.Inspection, state.err = s.cfg.Leases.Inspect(ctx, grant.Resource) })
+	}
+	_, err = s.cfg.SQL.Run(ctx, grant, nil)
+	asked.Wait()
+	if err != nil {
+		if e, ok := activity.Refused(err, activity.Event{Surface: wire.SurfaceCheck}); ok {
+			s.tell(c, e)
+		}
+		return err
+	}
+	answer := wire.Checked{Resource: grant.Resource, Token: grant.Token}
+	switch {
+	case grant.Seal.IsZero(): // of a lock that this gateway does not know
+	case state.err != nil:
+		s.log.WarnContext(ctx, "whether a resource is locked is not known", "resource", grant.Resource, "error", leaseError(ctx, grant.Resource, state.err))
+	default:
+		answer.Locked = &state.Locked
+	}
+	return respond(c, http.StatusOK, answer)
+}
