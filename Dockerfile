@@ -13,14 +13,18 @@ COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 # It only serves: without the servers that "fencegate dev" embeds.
-RUN CGO_ENABLED=0 go build -trimpath -tags noembedded -ldflags="-s -w" -o /out/fencegate ./cmd/fencegate && mkdir -p /out/data
+RUN CGO_ENABLED=0 go build -trimpath -tags noembedded -ldflags="-s -w" -o /out/fencegate ./cmd/fencegate && \
+    sh scripts/notices -tags noembedded >/out/THIRD_PARTY_NOTICES && cp LICENSE /out && mkdir -p /out/data
 
 FROM ${BASE}
 COPY --from=build /out/fencegate /usr/local/bin/fencegate
+COPY --from=build /out/THIRD_PARTY_NOTICES /out/LICENSE /usr/share/doc/fencegate/
 # Blobs are written by this user; the volume takes over the folder's owner.
 COPY --from=build --chown=65532:65532 /out/data /var/lib/fencegate
 USER 65532:65532
 VOLUME /var/lib/fencegate
 EXPOSE 7070 7432 7480
+# Of the process, not of PostgreSQL and Redis: a restart helps those not. FENCEGATE_GATEWAY names another address.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["/usr/local/bin/fencegate", "health"]
 ENTRYPOINT ["/usr/local/bin/fencegate"]
 CMD ["serve"]

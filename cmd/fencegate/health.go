@@ -1,0 +1,37 @@
+package main
+
+import "github.com/spf13/cobra"
+
+func newHealth(e env) *cobra.Command {
+	var g gatewayFlags
+	var ready bool
+	cmd := &cobra.Command{
+		Use:   "health",
+		Short: "Ask whether a gateway answers, or is ready; for containers' health checks",
+		Long: `Ask whether a gateway's process answers. With --ready ask whether it can serve: PostgreSQL
+and a quorum of the Redis nodes answer, and PostgreSQL is the one that it was. Exit code 69
+where it is not so. Restart on the first, take out of a balancer on the second: a gateway that
+is not ready becomes so by itself.`,
+		Example: `  fencegate health
+  fencegate health --ready --gateway https://fencegate.example.com`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := g.client(e)
+			if err != nil {
+				return err
+			}
+			ask := c.Health
+			if ready {
+				ask = c.Ready
+			}
+			answer, err := ask(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return printJSON(cmd.OutOrStdout(), answer)
+		},
+	}
+	g.register(cmd)
+	cmd.Flags().BoolVar(&ready, "ready", false, "ask whether it can serve")
+	return cmd
+}
