@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ops lint code-hash schema fmt build examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture test-busy
+.PHONY: help demo test test-ops lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture test-busy
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -43,11 +43,17 @@ schema: ## Write migrations/schema.sql anew, from what the migrations make (Post
 	@scripts/need postgres
 	$(GO) test -count 1 -run TestTheCommittedSchema ./migrate -update
 
+reference: ## Write docs/reference anew, from commands, refusals and SQL functions
+	$(GO) test -count 1 -run TestTheReferenceIsCurrent ./cmd/fencegate -args -update
+
 fmt: ## Format the code
 	$(LINT) fmt
 
 build: ## Build bin/fencegate
 	$(GO) build -o $(GATEWAY) ./cmd/fencegate
+
+notices: ## Write the licences of what is linked into the program to dist/THIRD_PARTY_NOTICES
+	@mkdir -p dist && scripts/notices >dist/THIRD_PARTY_NOTICES
 
 examples: ## Run every example, each on a stack of its own
 	@scripts/examples
