@@ -281,32 +281,32 @@ func (s *servers) watch(ctx context.Context, told func(error)) error {
 	}
 }
 
-// trusting arms only on a PostgreSQL that is the one that it was.
-type trusting struct {
+// continuityArmer arms only on a PostgreSQL that is the one that it was.
+type continuityArmer struct {
 	armer   armer
 	servers *servers
 }
 
-var _ armer = trusting{}
+var _ armer = continuityArmer{}
 
-func (t trusting) Arm(ctx context.Context, arming fence.Arming) error {
+func (t continuityArmer) Arm(ctx context.Context, arming fence.Arming) error {
 	return t.when(ctx, func() error { return t.armer.Arm(ctx, arming) })
 }
 
 // ArmAll arms several resources in one transaction.
-func (t trusting) ArmAll(ctx context.Context, all []fence.Arming) error {
+func (t continuityArmer) ArmAll(ctx context.Context, all []fence.Arming) error {
 	return t.when(ctx, func() error { return t.armer.ArmAll(ctx, all) })
 }
 
 // End needs no trust: ending changes the very grant that is meant, or nothing.
-func (t trusting) End(ctx context.Context, e fence.Ending) error { return t.armer.End(ctx, e) }
+func (t continuityArmer) End(ctx context.Context, e fence.Ending) error { return t.armer.End(ctx, e) }
 
 // Floor needs none either: it asks nobody.
-func (t trusting) Floor(resource string) fence.Token { return t.armer.Floor(resource) }
+func (t continuityArmer) Floor(resource string) fence.Token { return t.armer.Floor(resource) }
 
 // Raised needs none: a PostgreSQL that has forgotten fences only says less. Where leases come from elsewhere nothing was
 // raised for the nodes, and nothing will be: each acquisition says so.
-func (t trusting) Raised(ctx context.Context) (bool, error) {
+func (t continuityArmer) Raised(ctx context.Context) (bool, error) {
 	raised, err := t.armer.Raised(ctx)
 	if raised && errors.As(t.servers.claim(ctx), new(*witness.OtherSourceError)) {
 		return false, nil
@@ -314,7 +314,7 @@ func (t trusting) Raised(ctx context.Context) (bool, error) {
 	return raised, err
 }
 
-func (t trusting) when(ctx context.Context, arm func() error) error {
+func (t continuityArmer) when(ctx context.Context, arm func() error) error {
 	before, err := t.servers.begin(ctx)
 	if err != nil {
 		return t.servers.untrusted(err)

@@ -30,24 +30,24 @@ type Gateway struct {
 	parsed    parsed
 	generated string
 
-	pool    *pgxpool.Pool
-	fence   *pgfence.Fence
-	servers *servers // which server is PostgreSQL
-	source  leasing.Source
-	admit   func(context.Context) error // of the Redis nodes; nil where the source is another
-	tried   chan struct{}               // closed once it has succeeded, or failed by more than a busy machine
-	leasing *lockmetrics.Metrics
-	seen    *seen // what people can see of what happens here
-	herald  *herald
-	ofPG    *pgMetrics
-	ofS3    *s3Metrics
-	sql     *fencedsql.Runner // nil without SQLURL
-	pg      *pgwire.Server    // nil without PGListen
-	socket  net.Listener      // nil without PGSocket
-	s3      *s3.Server        // nil without S3Listen
-	store   blob.Store        // likewise
-	api     *api.Server
-	metrics *metrics
+	pool     *pgxpool.Pool
+	fence    *pgfence.Fence
+	servers  *servers // which server is PostgreSQL
+	source   leasing.Source
+	admit    func(context.Context) error // of the Redis nodes; nil where the source is another
+	tried    chan struct{}               // closed once it has succeeded, or failed by more than a busy machine
+	leasing  *lockmetrics.Metrics
+	seen     *seen // what people can see of what happens here
+	notifier *notifier
+	ofPG     *pgMetrics
+	ofS3     *s3Metrics
+	sql      *fencedsql.Runner // nil without SQLURL
+	pg       *pgwire.Server    // nil without PGListen
+	socket   net.Listener      // nil without PGSocket
+	s3       *s3.Server        // nil without S3Listen
+	store    blob.Store        // likewise
+	api      *api.Server
+	metrics  *metrics
 
 	mu       sync.Mutex
 	state    state
@@ -104,7 +104,7 @@ func (g *Gateway) build() (err error) {
 	}
 	g.servers.pool = g.pool
 	g.fence = pgfence.New(g.pool)
-	g.leasing, g.herald, g.seen = lockmetrics.New(), newHerald(g.pool, g.log), newSeen(g.log)
+	g.leasing, g.notifier, g.seen = lockmetrics.New(), newNotifier(g.pool, g.log), newSeen(g.log)
 	if err = g.openSource(); err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func (g *Gateway) serve(ctx context.Context) error {
 		_ = g.free()
 		return err
 	}
-	servers := []func(context.Context) error{api, g.watchContinuity, g.herald.run}
+	servers := []func(context.Context) error{api, g.watchContinuity, g.notifier.run}
 	if g.pg != nil {
 		servers = append(servers, g.listen)
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// announcer arms, and then ends the sessions that carry an older grant: those on
+// announcingArmer arms, and then ends the sessions that carry an older grant: those on
 // this gateway's PostgreSQL port at once, and those on others by telling them.
-type announcer struct {
+type announcingArmer struct {
 	fence *pgfence.Fence
 	tell  func(resource string, token fence.Token)
 }
@@ -26,9 +26,9 @@ type armer interface {
 	leasing.Recorder
 }
 
-var _ armer = announcer{}
+var _ armer = announcingArmer{}
 
-func (a announcer) Arm(ctx context.Context, arming fence.Arming) error {
+func (a announcingArmer) Arm(ctx context.Context, arming fence.Arming) error {
 	err := a.fence.Arm(ctx, arming)
 	if err == nil || errors.Is(err, fence.ErrUndrained) { // raised, in both cases
 		a.tell(arming.Resource, arming.Token)
@@ -37,7 +37,7 @@ func (a announcer) Arm(ctx context.Context, arming fence.Arming) error {
 }
 
 // ArmAll arms several resources in one transaction.
-func (a announcer) ArmAll(ctx context.Context, all []fence.Arming) error {
+func (a announcingArmer) ArmAll(ctx context.Context, all []fence.Arming) error {
 	err := a.fence.ArmAll(ctx, all)
 	if err == nil || errors.Is(err, fence.ErrUndrained) {
 		for _, arming := range all {
@@ -49,17 +49,17 @@ func (a announcer) ArmAll(ctx context.Context, all []fence.Arming) error {
 
 // End ends the grant of a lease that is released. Sessions that carry it stay: their
 // next write is refused.
-func (a announcer) End(ctx context.Context, e fence.Ending) error { return a.fence.End(ctx, e) }
+func (a announcingArmer) End(ctx context.Context, e fence.Ending) error { return a.fence.End(ctx, e) }
 
 // Floor is the token up to which a resource without a fence refuses.
-func (a announcer) Floor(resource string) fence.Token { return a.fence.Floor(resource) }
+func (a announcingArmer) Floor(resource string) fence.Token { return a.fence.Floor(resource) }
 
 // Raised reports whether a fence was ever raised here.
-func (a announcer) Raised(ctx context.Context) (bool, error) { return a.fence.Raised(ctx) }
+func (a announcingArmer) Raised(ctx context.Context) (bool, error) { return a.fence.Raised(ctx) }
 
 // superseded ends sessions with grants older than token, here and elsewhere.
 func (g *Gateway) superseded(resource string, token fence.Token) {
-	g.herald.say(resource)
+	g.notifier.say(resource)
 	if g.pg != nil {
 		g.pg.Superseded(resource, token)
 	}

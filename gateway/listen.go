@@ -117,3 +117,21 @@ func (g *Gateway) hear(ctx context.Context) (heard bool, err error) {
 		said.add(n.Payload)
 	}
 }
+
+// listen receives what other gateways notify, and ends superseded sessions, until ctx ends.
+func (g *Gateway) listen(ctx context.Context) error {
+	for {
+		heard, err := g.hear(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case heard: // where it never could, PostgreSQL is away, and readiness says so
+			g.log.Warn("failed to listen for notifications; the next look finds superseded sessions", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(listenAgain):
+		}
+	}
+}

@@ -9,10 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Gateways tell each other by NOTIFY which resources were armed, so that each
-// ends its sessions that carry an older grant. A notification is a hint: whoever
-// hears it asks the fence, since anybody in the database can send one. What is
-// missed is found by looking, once in a while.
+// Gateways tell each other by NOTIFY which resources were armed, so that each ends its
+// sessions with an older grant. A notification is a hint: any login can send one, so the
+// receiver asks the fence. A periodic look finds what a lost notification missed.
 
 const (
 	channel   = "fencegate_superseded"
@@ -33,9 +32,9 @@ const (
 	listenAgain = time.Second
 )
 
-// herald collects what was armed and says it in transactions of its own: a NOTIFY
+// notifier collects what was armed and sends it in transactions of its own: a NOTIFY
 // in the arming one would make arms wait for each other.
-type herald struct {
+type notifier struct {
 	pool *pgxpool.Pool
 	log  *slog.Logger
 
@@ -44,38 +43,38 @@ type herald struct {
 	wake  chan struct{}
 }
 
-func newHerald(pool *pgxpool.Pool, log *slog.Logger) *herald {
-	return &herald{pool: pool, log: log, armed: make(map[string]struct{}), wake: make(chan struct{}, 1)}
+func newNotifier(pool *pgxpool.Pool, log *slog.Logger) *notifier {
+	return &notifier{pool: pool, log: log, armed: make(map[string]struct{}), wake: make(chan struct{}, 1)}
 }
 
 // say never waits.
-func (h *herald) say(resource string) {
-	h.mu.Lock()
-	h.armed[resource] = struct{}{}
-	h.mu.Unlock()
+func (n *notifier) say(resource string) {
+	n.mu.Lock()
+	n.armed[resource] = struct{}{}
+	n.mu.Unlock()
 	select {
-	case h.wake <- struct{}{}:
+	case n.wake <- struct{}{}:
 	default:
 	}
 }
 
 // run notifies until ctx ends.
-func (h *herald) run(ctx context.Context) error {
+func (n *notifier) run(ctx context.Context) error {
 	for failing := false; ; {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-h.wake:
+		case <-n.wake:
 		}
-		notes := h.notes()
+		notes := n.notes()
 		if len(notes) == 0 {
 			continue // said with the last ones
 		}
 		within, cancel := context.WithTimeout(ctx, notifyTimeout)
-		_, err := h.pool.Exec(within, sqlNotify, notes)
+		_, err := n.pool.Exec(within, sqlNotify, notes)
 		cancel()
 		if err != nil && !failing && ctx.Err() == nil { // once, until it works again
-			h.log.Warn("other gateways can't be told what was armed; they find it by looking", "error", err)
+			n.log.Warn("failed to notify other gateways of armed resources; they find superseded sessions at their next look", "error", err)
 		}
 		failing = err != nil
 		select {
@@ -87,11 +86,11 @@ func (h *herald) run(ctx context.Context) error {
 }
 
 // notes are the resources that were armed since the last time, a line each.
-func (h *herald) notes() (notes []string) {
-	h.mu.Lock()
-	armed := h.armed
-	h.armed = make(map[string]struct{})
-	h.mu.Unlock()
+func (n *notifier) notes() (notes []string) {
+	n.mu.Lock()
+	armed := n.armed
+	n.armed = make(map[string]struct{})
+	n.mu.Unlock()
 	for resource := range armed {
 		switch last := len(notes) - 1; {
 		case last >= 0 && len(notes[last])+1+len(resource) <= maxSaid:
@@ -103,22 +102,4 @@ func (h *herald) notes() (notes []string) {
 		}
 	}
 	return notes
-}
-
-// listen hears what gateways say, and ends sessions, until ctx ends.
-func (g *Gateway) listen(ctx context.Context) error {
-	for {
-		heard, err := g.hear(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case heard: // where it never could, PostgreSQL is away, and readiness says so
-			g.log.Warn("other gateways can't be heard; superseded sessions are found by looking", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(listenAgain):
-		}
-	}
 }

@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-func TestTheHeraldSaysEachResourceOnceAndWithinPostgreSQLsLimit(t *testing.T) {
+func TestEachResourceIsNotifiedOnceWithinPostgreSQLsLimit(t *testing.T) {
 	t.Parallel()
-	h := newHerald(nil, slog.Default())
-	if notes := h.notes(); notes != nil {
+	n := newNotifier(nil, slog.Default())
+	if notes := n.notes(); notes != nil {
 		t.Errorf("nothing was armed: %q", notes)
 	}
 	var want []string
@@ -19,11 +19,11 @@ func TestTheHeraldSaysEachResourceOnceAndWithinPostgreSQLsLimit(t *testing.T) {
 		name := fmt.Sprintf("%03d", i) + strings.Repeat("x", 500)
 		want = append(want, name)
 		for range 3 {
-			h.say(name)
+			n.say(name)
 		}
 	}
 	var got []string
-	for _, note := range h.notes() {
+	for _, note := range n.notes() {
 		if len(note) > maxSaid {
 			t.Errorf("a notification of %d bytes", len(note))
 		}
@@ -33,12 +33,12 @@ func TestTheHeraldSaysEachResourceOnceAndWithinPostgreSQLsLimit(t *testing.T) {
 		t.Errorf("said %d names, want %d", len(got), len(want))
 	}
 	for i := range 1000 {
-		h.say(fmt.Sprintf("%03d", i) + strings.Repeat("x", 500))
+		n.say(fmt.Sprintf("%03d", i) + strings.Repeat("x", 500))
 	}
-	if notes := h.notes(); !slices.Equal(notes, []string{""}) {
+	if notes := n.notes(); !slices.Equal(notes, []string{""}) {
 		t.Errorf("of too many: %d notifications", len(notes))
 	}
-	if notes := h.notes(); notes != nil {
+	if notes := n.notes(); notes != nil {
 		t.Errorf("said twice: %q", notes)
 	}
 }
