@@ -17,6 +17,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/pgwire"
@@ -99,6 +100,10 @@ type Config struct {
 	API api.Options
 	PG  pgwire.Options
 	S3  s3.Options
+
+	// Principals say who may do what. Defaults to nil: whoever has the API's bearer token may do
+	// everything. With them that token counts for nothing.
+	Principals *access.Principals
 
 	// AdvertiseHost is the host that clients reach the ports by. Defaults to "": the
 	// listener's own, or where that is a wildcard the one that the client used for

@@ -48,6 +48,7 @@ type Gateway struct {
 	store    blob.Store        // likewise
 	api      *api.Server
 	metrics  *metrics
+	reloads  reloads // of principals
 
 	mu       sync.Mutex
 	state    state
@@ -83,7 +84,7 @@ func New(cfg Config) (*Gateway, error) {
 	cfg = cfg.withDefaults()
 	g := &Gateway{cfg: cfg, log: cfg.Logger, parsed: p, tried: make(chan struct{}), finished: make(chan struct{}), aborted: make(chan struct{})}
 	g.abort = sync.OnceFunc(func() { close(g.aborted) })
-	if cfg.API.BearerToken == "" && !loopback(cfg.APIListen) {
+	if cfg.API.BearerToken == "" && cfg.Principals == nil && !loopback(cfg.APIListen) {
 		g.generated = rand.Text()
 		g.cfg.API.BearerToken = g.generated
 	}
@@ -153,7 +154,7 @@ func (g *Gateway) buildS3() (err error) {
 func (g *Gateway) buildAPI() (err error) {
 	cfg := api.Config{
 		Leases: g.source,
-		Events: g.seen,
+		Events: g.seen, Principals: g.cfg.Principals,
 		Fences: fences{fence: g.fence, source: g.source, tell: g.superseded, log: g.log}, Checks: g.checks(), Endpoints: g.endpoints,
 		Handles: api.HandleKeys{Current: g.parsed.current, Master: g.parsed.masters},
 		Options: g.cfg.API, DefaultTTL: g.cfg.DefaultTTL, MaxTTL: g.cfg.MaxTTL, DrainTimeout: g.cfg.DrainTimeout,

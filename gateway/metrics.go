@@ -30,6 +30,9 @@ func newMetrics(g *Gateway) *metrics {
 	if g.seen != nil {
 		m.registry.MustRegister(g.seen.refusals)
 	}
+	if g.cfg.Principals != nil {
+		m.gauge("fencegate_principals_last_reload_successful", "1 unless the last attempt to replace the principals was refused; those before stay then.", g.reloads.last)
+	}
 	if g.leasing != nil {
 		m.registry.MustRegister(g.leasing)
 	}

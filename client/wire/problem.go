@@ -6,6 +6,7 @@ import "github.com/fencegate/fencegate/fence"
 // package fence's table.
 const (
 	CodeConflict         = "conflict"
+	CodeDenied           = "denied"
 	CodeHeld             = "held"
 	CodeInternal         = "internal"
 	CodeInvalid          = "invalid_input"

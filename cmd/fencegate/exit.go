@@ -179,7 +179,7 @@ func problemExit(p *client.Problem) int {
 		return exitUnavailable
 	case wire.CodeLeaseLost:
 		return exitLost
-	case wire.CodeUnauthorized:
+	case wire.CodeUnauthorized, wire.CodeDenied:
 		return exitForbidden
 	}
 	return exitFailed

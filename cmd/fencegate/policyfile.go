@@ -108,8 +108,8 @@ func withoutHangup(endings []os.Signal) []os.Signal {
 	return slices.DeleteFunc(slices.Clone(endings), func(s os.Signal) bool { return s == syscall.SIGHUP })
 }
 
-// reloading reads the policies again at each SIGHUP, until the returned function is called, which waits for it.
-func (o *serveFlags) reloading(ctx context.Context, g *gateway.Gateway, log *slog.Logger) (stop func()) {
+// reloading reads the policies and the principals again at each SIGHUP, until the returned function is called, which waits for it.
+func (o *serveFlags) reloading(ctx context.Context, g *gateway.Gateway, cfg gateway.Config) (stop func()) {
 	hangups, ended := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(hangups, syscall.SIGHUP)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // also while it drains
@@ -120,7 +120,7 @@ func (o *serveFlags) reloading(ctx context.Context, g *gateway.Gateway, log *slo
 			case <-ctx.Done():
 				return
 			case <-hangups:
-				o.reload(g, log)
+				o.reload(g, cfg)
 			}
 		}
 	}()
@@ -131,12 +131,20 @@ func (o *serveFlags) reloading(ctx context.Context, g *gateway.Gateway, log *slo
 	}
 }
 
-// reload has the file's rules count, or none of them.
-func (o *serveFlags) reload(g *gateway.Gateway, log *slog.Logger) {
-	if o.policyFile == "" {
-		log.Info("SIGHUP: there is nothing to read again without --pg-policy-file; replaced certificates are noticed without it")
-		return
+// reload has the rules of each file count, or none of them.
+func (o *serveFlags) reload(g *gateway.Gateway, cfg gateway.Config) {
+	if o.policyFile == "" && o.principalsFile == "" {
+		cfg.Logger.Info("SIGHUP: there is nothing to read again without --pg-policy-file and --principals; replaced certificates are noticed without it")
 	}
+	if o.policyFile != "" {
+		o.reloadPolicies(g, cfg.Logger)
+	}
+	if o.principalsFile != "" {
+		o.reloadPrincipals(g, cfg)
+	}
+}
+
+func (o *serveFlags) reloadPolicies(g *gateway.Gateway, log *slog.Logger) {
 	p, err := readPolicyFile(o.policyFile)
 	if err == nil {
 		err = g.Permit(p) // it logs what changed

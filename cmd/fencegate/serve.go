@@ -45,6 +45,7 @@ type serveFlags struct {
 	redis                    redisFlags
 	pgPolicies, pgLeases     []string
 	policyFile               string
+	principalsFile           string
 	pgProxies                []string
 	s3Listen                 string
 	masterKeyFile, tokenFile string
@@ -90,7 +91,7 @@ a variable (--postgres-url is FENCEGATE_POSTGRES_URL), and secrets are read from
 			if err != nil {
 				return inFlags(err)
 			}
-			defer o.reloading(cmd.Context(), g, cfg.Logger)()
+			defer o.reloading(cmd.Context(), g, cfg)()
 			if err := tellToken(cmd.ErrOrStderr(), g.GeneratedToken()); err != nil {
 				return err
 			}
@@ -186,6 +187,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringVar(&c.S3.Region, "region", "us-east-1", "S3 region")
 	f.StringVar(&o.masterKeyFile, "master-key-file", "", "file with the master keys, the same for all replicas: KEY-ID:64 hexadecimal digits, current first (required)")
 	f.StringVar(&o.tokenFile, "token-file", "", "file with the bearer token of the HTTP API (default off loopback: one is made and shown, on a terminal)")
+	f.StringVar(&o.principalsFile, "principals", "", "file with the principals and what each may do, read again at SIGHUP; what no rule allows is refused (default: whoever has the bearer token may do everything)")
 	f.StringVar(&c.S3.RootAccessKey, "s3-access-key", "", "access key that may read all objects and manage buckets")
 	f.StringVar(&o.s3SecretKeyFile, "s3-secret-key-file", "", "file with its secret key")
 	f.StringArrayVar(&o.buckets, "bucket", nil, "bucket and rule, made where missing: NAME=bucket, NAME=prefix:N or NAME=key, a lease each; also NAME=monotone… and NAME=none, see docs/s3.md (may be repeated)")
@@ -245,6 +247,9 @@ func (o *serveFlags) config(e env) (gateway.Config, error) {
 		if *s.into, err = readSecret(s.flag, s.path); err != nil {
 			return gateway.Config{}, err
 		}
+	}
+	if cfg.Principals, err = o.principals(cfg.API.BearerToken); err != nil {
+		return gateway.Config{}, err
 	}
 	cfg.RedisNodes, err = o.redis.nodes(e)
 	return cfg, err

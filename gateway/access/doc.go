@@ -4,8 +4,12 @@
 // The guarantee: what no rule allows is refused. A principal's rights are looked at each
 // time they are used, so that one whose rights were taken away loses them at once.
 //
-//	p := access.Of(request.Context())
+//	all, err := access.New([]access.Definition{{
+//		Name: "worker", Tokens: []access.Digest{access.DigestOf(token)},
+//		Rules: []access.Rule{{Resources: "orders/*", Verbs: []access.Verb{access.Acquire}}},
+//	}})
+//	p, known := all.Authenticate(presented)
 //	if !p.May(access.Revoke, "orders/1001") {
-//		return &access.DeniedError{Principal: p.Name(), Verb: access.Revoke, Resource: "orders/1001"}
+//		return p.Denied(access.Revoke, "orders/1001")
 //	}
 package access

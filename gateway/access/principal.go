@@ -5,52 +5,45 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/fencegate/fencegate/fence"
 )
-
-// Verb is something that a principal may do.
-type Verb string
-
-// The verbs. Those of resources are allowed for patterns of names; the others for the
-// whole gateway.
-const (
-	Acquire  Verb = "acquire"  // acquire leases, and renew and release one's own
-	Manage   Verb = "manage"   // renew and release the leases of others
-	Revoke   Verb = "revoke"   // take a resource from its holder
-	Inspect  Verb = "inspect"  // see a resource: its holder, its events, its refusals
-	SQL      Verb = "sql"      // run statements at /v1/sql under a grant of the resource
-	S3Read   Verb = "s3-read"  // read objects without a lease
-	Buckets  Verb = "buckets"  // make buckets, and change their rules
-	Sessions Verb = "sessions" // see and end sessions of the PostgreSQL port
-	Metrics  Verb = "metrics"  // read metrics
-)
-
-// Rule allows verbs for the resources of a pattern.
-type Rule struct {
-	// Resources is a resource's name, or the beginning of names followed by "*".
-	Resources string
-	Verbs     []Verb
-}
-
-func (r Rule) matches(resource string) bool {
-	if prefix, ok := strings.CutSuffix(r.Resources, "*"); ok {
-		return strings.HasPrefix(resource, prefix)
-	}
-	return r.Resources == resource
-}
 
 // Principal is who asks. It is safe for concurrent use.
 type Principal struct {
 	name  string
 	all   bool
-	rules []Rule
-	ended chan struct{}
+	now   func() *rights // of now; nil: they are over
+	ended <-chan struct{}
+}
+
+// rights are what the rules of a principal allow. They never change; others take their place.
+type rights struct {
+	definition Definition
+	ended      chan struct{} // closed when others have taken their place
 }
 
 // Everybody may do everything. It is who asks where no principals are configured.
 func Everybody() *Principal { return &Principal{all: true} }
 
+// NewPrincipal makes one whose rights never end, which belongs to no [Principals].
+func NewPrincipal(name string, rules ...Rule) *Principal {
+	fixed := &rights{definition: Definition{Name: name, Rules: rules}}
+	return &Principal{name: name, now: func() *rights { return fixed }}
+}
+
 // Name names the principal in logs and events; "" for [Everybody].
 func (p *Principal) Name() string { return p.name }
+
+func (p *Principal) rules() []Rule {
+	if p.now == nil {
+		return nil
+	}
+	if r := p.now(); r != nil {
+		return r.definition.Rules
+	}
+	return nil
+}
 
 // May reports whether the principal may do this with the resource; "" where the verb is not
 // about one.
@@ -58,7 +51,7 @@ func (p *Principal) May(v Verb, resource string) bool {
 	if p.all {
 		return true
 	}
-	for _, r := range p.rules {
+	for _, r := range p.rules() {
 		if r.matches(resource) && slices.Contains(r.Verbs, v) {
 			return true
 		}
@@ -66,9 +59,48 @@ func (p *Principal) May(v Verb, resource string) bool {
 	return false
 }
 
+// MaySome reports whether there is any resource with which the principal may do this.
+func (p *Principal) MaySome(v Verb) bool { return p.all || len(p.Patterns(v)) > 0 }
+
+// Patterns are those of the resources with which the principal may do this, without those
+// that others include, in the order of their bytes.
+func (p *Principal) Patterns(v Verb) []string {
+	if p.all {
+		return []string{Everything}
+	}
+	var all []string
+	for _, r := range p.rules() {
+		if slices.Contains(r.Verbs, v) {
+			all = append(all, r.Resources)
+		}
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	return slices.DeleteFunc(slices.Clone(all), func(one string) bool {
+		name := strings.TrimSuffix(one, "*")
+		return slices.ContainsFunc(all, func(other string) bool {
+			prefix, isPrefix := strings.CutSuffix(other, "*")
+			return isPrefix && other != one && strings.HasPrefix(name, prefix)
+		})
+	})
+}
+
 // Ended is closed when the principal's rights have ended or changed: what it reads, such as
 // a stream of events, ends then, and is asked for again. nil where that never happens.
 func (p *Principal) Ended() <-chan struct{} { return p.ended }
+
+// Check returns a [*DeniedError] where the principal may not do this.
+func (p *Principal) Check(v Verb, resource string) error {
+	if p.May(v, resource) {
+		return nil
+	}
+	return p.Denied(v, resource)
+}
+
+// Denied is the error of what the principal may not do.
+func (p *Principal) Denied(v Verb, resource string) *DeniedError {
+	return &DeniedError{Principal: p.name, Verb: v, Resource: resource}
+}
 
 type key struct{}
 
@@ -93,8 +125,27 @@ type DeniedError struct {
 }
 
 func (e *DeniedError) Error() string {
-	if e.Resource == "" {
-		return fmt.Sprintf("%s has no right to %s", e.Principal, e.Verb)
+	who := e.Principal
+	if who == "" {
+		who = "nobody"
 	}
-	return fmt.Sprintf("%s has no right to %s %q", e.Principal, e.Verb, e.Resource)
+	if e.Resource == "" {
+		return fmt.Sprintf("%s has no right to %s", who, e.Verb)
+	}
+	return fmt.Sprintf("%s has no right to %s %q", who, e.Verb, e.Resource)
+}
+
+// maxName keeps names in one byte's length, and in a line of a log.
+const maxName = 200
+
+func validateName(name string) error {
+	switch {
+	case name == "":
+		return &fence.InvalidError{Field: "name", Reason: "is missing"}
+	case len(name) > maxName:
+		return &fence.InvalidError{Field: "name", Reason: fmt.Sprintf("is %d bytes long; at most %d are allowed", len(name), maxName)}
+	case fence.ValidateResource(name) != nil || strings.TrimSpace(name) != name: // the same characters
+		return &fence.InvalidError{Field: "name", Reason: "has control characters, a \"*\" or spaces around it, or is not valid UTF-8"}
+	}
+	return nil
 }

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
 	"net"
@@ -16,12 +15,13 @@ import (
 
 var errUnauthorized = errors.New("the bearer token is missing or wrong")
 
-// authenticate lets requests pass that carry the bearer token. Where none is
+// authenticate lets requests pass that carry a bearer token of a principal, or, without
+// principals, the one of the gateway. No other header says who asks. Where neither is
 // configured, the gateway listens on loopback only; then the Host must be a
 // loopback name too, or a web page could reach it by a name of its own that
 // resolves to 127.0.0.1.
 func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
-	if s.cfg.BearerToken == "" {
+	if s.open() {
 		return func(c echo.Context) error {
 			if !loopbackHost(c.Request().Host) {
 				return &fence.InvalidError{Field: "Host", Reason: "is not a loopback address; without a bearer token no other is served"}
@@ -29,15 +29,65 @@ func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 			return s.as(access.Everybody(), c, next)
 		}
 	}
-	want := sha256.Sum256([]byte(s.cfg.BearerToken))
 	return func(c echo.Context) error {
 		scheme, presented, _ := strings.Cut(c.Request().Header.Get(echo.HeaderAuthorization), " ")
-		got := sha256.Sum256([]byte(presented)) // equal lengths for the comparison
-		if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+		p, ok := s.known(presented)
+		if !strings.EqualFold(scheme, "Bearer") || !ok {
 			return errUnauthorized
 		}
-		return s.as(access.Everybody(), c, next)
+		return s.as(p, c, next)
 	}
+}
+
+// open reports whether the API asks nobody for a token.
+func (s *Server) open() bool { return s.cfg.Principals == nil && s.cfg.BearerToken == "" }
+
+// known is who presents a bearer token.
+func (s *Server) known(token string) (*access.Principal, bool) {
+	if s.cfg.Principals != nil {
+		return s.cfg.Principals.Authenticate(token)
+	}
+	got, want := access.DigestOf(token), access.DigestOf(s.cfg.BearerToken) // equal lengths for the comparison
+	return access.Everybody(), subtle.ConstantTimeCompare(got[:], want[:]) == 1
+}
+
+// need lets principals pass that have a right about the whole gateway.
+func need(v access.Verb) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			if err := check(c, v, ""); err != nil {
+				return err
+			}
+			return next(c)
+		}
+	}
+}
+
+// check returns an [*access.DeniedError] where who asks has no such right.
+func check(c echo.Context, v access.Verb, resource string) error {
+	return access.Of(c.Request().Context()).Check(v, resource)
+}
+
+// mayUse is check for a lease: one's own needs the right to acquire it, another's that to
+// manage it.
+func mayUse(c echo.Context, h handle) error {
+	p := access.Of(c.Request().Context())
+	if h.Principal == p.Name() && p.May(access.Acquire, h.Resource) {
+		return nil
+	}
+	if h.Principal == p.Name() {
+		return p.Denied(access.Acquire, h.Resource)
+	}
+	return p.Check(access.Manage, h.Resource)
+}
+
+// mayWrite is check for what writes under a lease: nobody does so under another's.
+func mayWrite(c echo.Context, h handle) error {
+	p := access.Of(c.Request().Context())
+	if h.Principal != p.Name() {
+		return p.Denied(access.Acquire, h.Resource)
+	}
+	return p.Check(access.Acquire, h.Resource)
 }
 
 // as goes on as a principal: handlers ask [access.Of] what it may do.

@@ -9,19 +9,32 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/activity"
 )
 
-// check reports whether the fence accepts a grant now: for side effects that no transaction
+// checking is the right that a check of a grant needs. One with its seal changes nothing; a
+// bare token raises the fence where it is the highest, as a statement under it does.
+func checking(grant fence.Grant) access.Verb {
+	if grant.Seal.IsZero() {
+		return access.SQL
+	}
+	return access.Acquire
+}
+
+// checkGrant reports whether the fence accepts a grant now: for side effects that no transaction
 // can hold. The fence is asked as by a writer, in a transaction that writes nothing. The
 // answer also says whether the resource is locked, since the fence accepts the grant of a
 // lease that ran out until the next holder is armed.
-func (s *Server) check(c echo.Context) error {
+func (s *Server) checkGrant(c echo.Context) error {
 	if s.cfg.SQL == nil {
 		return fmt.Errorf("%w: this gateway has no login for SQL", ErrNotImplemented)
 	}
 	grant, err := fence.FromHeader(c.Request().Header)
 	if err != nil {
+		return err
+	}
+	if err := check(c, checking(grant), grant.Resource); err != nil {
 		return err
 	}
 	ctx := c.Request().Context()

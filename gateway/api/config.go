@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/access"
 )
 
 // Options are what a user of the API may choose.
@@ -62,6 +63,10 @@ type Config struct {
 	// Endpoints says where the other ports are, for a client that reaches this one by
 	// host. Defaults to nil: there are none.
 	Endpoints func(host string) wire.Endpoints
+
+	// Principals say who may do what; then BearerToken counts for nothing. Defaults to nil:
+	// whoever is let in may do everything.
+	Principals *access.Principals
 
 	// Checks are what /readyz looks at. Defaults to none: always ready.
 	Checks []Check

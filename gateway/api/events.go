@@ -16,6 +16,7 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/activity"
 )
 
@@ -38,6 +39,10 @@ func (s *Server) events(c echo.Context) error {
 	case query.Has("follow") && query.Get("follow") != "true" && query.Get("follow") != "false":
 		return &fence.InvalidError{Field: "follow", Reason: "is neither true nor false"}
 	}
+	p := access.Of(c.Request().Context())
+	if !p.MaySome(access.Inspect) {
+		return p.Denied(access.Inspect, "")
+	}
 	if s.streams.Add(1) > maxStreams {
 		s.streams.Add(-1)
 		return &UnavailableError{Part: wire.PartGateway, Cause: errors.New("too many read its events")}
@@ -46,6 +51,7 @@ func (s *Server) events(c echo.Context) error {
 	ctx, cancel := context.WithCancel(c.Request().Context())
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
+	defer endWith(p, cancel)()
 	header := c.Response().Header()
 	header.Set(echo.HeaderContentType, "text/event-stream")
 	header.Set(echo.HeaderCacheControl, "no-store")
@@ -57,7 +63,7 @@ func (s *Server) events(c echo.Context) error {
 	after := c.Request().Header.Get("Last-Event-ID")
 	if query.Get("follow") == "false" {
 		for kept := s.cfg.Events.Kept(after); len(kept) > 0; kept = s.cfg.Events.Kept(after) {
-			if sendEvents(c, kept) != nil {
+			if sendEvents(c, toldTo(p, kept)) != nil {
 				return nil
 			}
 			after = kept[len(kept)-1].ID
@@ -75,17 +81,41 @@ func (s *Server) events(c echo.Context) error {
 func (s *Server) stream(ctx context.Context, c echo.Context, after string) (string, error) {
 	within, cancel := context.WithTimeout(ctx, heartbeat)
 	defer cancel()
-	next, err := s.cfg.Events.Since(within, after)
-	switch {
-	case ctx.Err() != nil:
-		return after, ctx.Err()
-	case err != nil: // the time for a sign of life
-		return after, send(c, []byte(":\n\n"))
+	for { // what the reader may not see is no sign of life: it would tell when it happened
+		next, err := s.cfg.Events.Since(within, after)
+		switch {
+		case ctx.Err() != nil:
+			return after, ctx.Err()
+		case err != nil: // the time for a sign of life
+			return after, send(c, []byte(":\n\n"))
+		}
+		after = next[len(next)-1].ID
+		if told := toldTo(access.Of(ctx), next); len(told) > 0 {
+			return after, sendEvents(c, told)
+		}
 	}
-	return next[len(next)-1].ID, sendEvents(c, next)
+}
+
+// endWith cancels once the principal's rights end or change, until it is stopped.
+func endWith(p *access.Principal, cancel func()) (stop func()) {
+	if p.Ended() == nil {
+		return func() {}
+	}
+	over := make(chan struct{})
+	go func() {
+		select {
+		case <-p.Ended():
+			cancel()
+		case <-over:
+		}
+	}()
+	return func() { close(over) }
 }
 
 func sendEvents(c echo.Context, events []activity.Event) error {
+	if len(events) == 0 {
+		return nil
+	}
 	var text bytes.Buffer
 	for _, e := range events {
 		data, err := json.Marshal(e)

@@ -25,14 +25,15 @@ type HandleKeys struct {
 type handle struct {
 	leasing.Ref
 
-	Until time.Time // renewals end here; wall clock, to the millisecond
+	Principal string    // whose lease it is; "": everybody's
+	Until     time.Time // renewals end here; wall clock, to the millisecond
 }
 
 const (
-	handleVersion = 1
+	handleVersion = 2
 	macBytes      = sha256.Size
 	// handleLabel separates this use of the master keys from every other.
-	handleLabel = "fencegate lease handle v1"
+	handleLabel = "fencegate lease handle v2"
 )
 
 // sealer makes and opens handles.
@@ -62,13 +63,15 @@ func newSealer(keys HandleKeys) (*sealer, error) {
 	return s, nil
 }
 
-// make writes version, key id, owner, token, end of renewals and resource,
-// and the MAC over them, in base64url.
+// make writes version, key id, principal, owner, token, end of renewals and
+// resource, and the MAC over them, in base64url.
 func (s *sealer) make(h handle) string {
 	b := []byte{handleVersion, byte(len(s.current))}
 	b = append(b, s.current...)
-	b = append(b, byte(len(h.Owner)))
-	b = append(b, h.Owner...)
+	for _, text := range []string{h.Principal, h.Owner} {
+		b = append(b, byte(len(text)))
+		b = append(b, text...)
+	}
 	b = binary.BigEndian.AppendUint64(b, uint64(h.Token))
 	b = binary.BigEndian.AppendUint64(b, uint64(h.Until.UnixMilli()))
 	b = append(b, h.Resource...)
@@ -97,11 +100,16 @@ func (s *sealer) open(text string) (handle, error) {
 	if key == nil || !hmac.Equal(sum, mac(key, b)) {
 		return handle{}, forged
 	}
+	principal, rest, ok := cutBytes(rest)
+	if !ok {
+		return handle{}, forged
+	}
 	owner, rest, ok := cutBytes(rest)
 	if !ok || len(rest) < 16 {
 		return handle{}, forged
 	}
 	h := handle{
+		Principal: string(principal),
 		Ref: leasing.Ref{
 			Owner:    string(owner),
 			Token:    fence.Token(binary.BigEndian.Uint64(rest)),

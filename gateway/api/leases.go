@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/gateway/access"
 )
 
 const (
@@ -41,6 +43,9 @@ func (s *Server) acquire(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := check(c, access.Acquire, req.Resource); err != nil {
+		return err
+	}
 	all, err := s.await(c.Request().Context(), func(ctx context.Context) ([]leasing.Lease, error) {
 		lease, err := s.take(ctx, req, wait)
 		return []leasing.Lease{lease}, leaseError(ctx, req.Resource, err)
@@ -48,17 +53,20 @@ func (s *Server) acquire(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.grant(c, all, func() any { return s.told(all[0], req.TTL, began) })
+	return s.grant(c, all, func() any { return s.told(c, all[0], req.TTL, began) })
 }
 
 // grant answers with leases that were acquired.
 func (s *Server) grant(c echo.Context, all []leasing.Lease, answer func() any) error {
 	err := c.Request().Context().Err()
+	for _, lease := range all {
+		err = cmp.Or(err, check(c, access.Acquire, lease.Grant.Resource)) // a right may end during the wait
+	}
 	if err == nil {
 		err = respond(c, http.StatusCreated, answer())
 	}
 	if err != nil {
-		// The client went while it waited: nobody would release these leases.
+		// The client went while it waited, or is told of no lease: nobody would release these.
 		for _, lease := range all {
 			s.giveBack(c.Request().Context(), lease.Ref())
 		}
@@ -71,8 +79,8 @@ func (s *Server) grant(c echo.Context, all []leasing.Lease, answer func() any) e
 }
 
 // told is a lease as its holder is told of it.
-func (s *Server) told(lease leasing.Lease, ttl time.Duration, began time.Time) wire.Lease {
-	handle := s.handles.make(handle{Ref: lease.Ref(), Until: time.Now().Add(s.cfg.MaxLease)})
+func (s *Server) told(c echo.Context, lease leasing.Lease, ttl time.Duration, began time.Time) wire.Lease {
+	handle := s.handles.make(handle{Ref: lease.Ref(), Principal: access.Of(c.Request().Context()).Name(), Until: time.Now().Add(s.cfg.MaxLease)})
 	return wire.Lease{
 		Resource: lease.Grant.Resource, Token: lease.Grant.Token, Grant: lease.Grant.Presented(), Handle: handle,
 		TTLMS: ttl.Milliseconds(), Timing: timingOf(began, lease.Deadline),
@@ -144,12 +152,22 @@ func (s *Server) giveBack(ctx context.Context, ref leasing.Ref) {
 	}
 }
 
-// open reads the handle; the error is a [*fence.InvalidError].
-func (s *Server) open(text string) (handle, error) {
+// leased reads the handle; the error is a [*fence.InvalidError].
+func (s *Server) leased(text string) (handle, error) {
 	if text == "" {
 		return handle{}, &fence.InvalidError{Field: "handle", Reason: "is missing"}
 	}
 	return s.handles.open(text)
+}
+
+// usable is leased, and an [*access.DeniedError] where who asks may not renew and release
+// the lease.
+func (s *Server) usable(c echo.Context, text string) (handle, error) {
+	h, err := s.leased(text)
+	if err == nil {
+		err = mayUse(c, h)
+	}
+	return h, err
 }
 
 // ended tells how long a lease was held, from its handle: another replica may have
@@ -171,7 +189,7 @@ func (s *Server) renew(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	h, err := s.open(body.Handle)
+	h, err := s.usable(c, body.Handle)
 	if err != nil {
 		return err
 	}
@@ -196,7 +214,7 @@ func (s *Server) release(c echo.Context) error {
 	if err := decode(c, &body); err != nil {
 		return err
 	}
-	h, err := s.open(body.Handle)
+	h, err := s.usable(c, body.Handle)
 	if err != nil {
 		return err
 	}
@@ -218,7 +236,10 @@ func (s *Server) credentials(c echo.Context) error {
 	if err := decode(c, &body); err != nil {
 		return err
 	}
-	h, err := s.open(body.Handle)
+	h, err := s.leased(body.Handle)
+	if err == nil {
+		err = mayWrite(c, h)
+	}
 	switch {
 	case err != nil:
 		return err

@@ -16,6 +16,7 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/gateway/access"
 )
 
 // word makes a problem whose code is a word.
@@ -33,6 +34,7 @@ func problemOf(err error) (p wire.Problem, known bool) {
 		tooLarge    *TooLargeError
 		statement   *StatementError
 		routing     *echo.HTTPError
+		denied      *access.DeniedError
 	)
 	switch {
 	case errors.As(err, &unavailable):
@@ -61,7 +63,11 @@ func problemOf(err error) (p wire.Problem, known bool) {
 		return word(wire.CodeLeaseLost, http.StatusGone, "The lease is lost", leasing.ErrLost.Error(),
 			"Stop; acquire the resource again and start from what its last holder wrote."), true
 	case errors.Is(err, errUnauthorized):
-		return word(wire.CodeUnauthorized, http.StatusUnauthorized, "Unauthorized", errUnauthorized.Error(), "Send the header Authorization: Bearer with the gateway's token."), true
+		return word(wire.CodeUnauthorized, http.StatusUnauthorized, "Unauthorized", errUnauthorized.Error(), "Send the header Authorization: Bearer with your token."), true
+	case errors.As(err, &denied):
+		p = word(wire.CodeDenied, http.StatusForbidden, "Denied", denied.Error(), "Nothing was done. Who runs the gateway says who may do what, in the file of --principals.")
+		p.Resource = denied.Resource
+		return p, true
 	case errors.Is(err, ErrNotFound):
 		return word(wire.CodeNotFound, http.StatusNotFound, "Not found", err.Error(), ""), true
 	case errors.Is(err, ErrConflict):

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/activity"
 )
 
@@ -22,6 +23,9 @@ const resourcesPath = "/v1/resources/"
 func (s *Server) inspect(c echo.Context) error {
 	resource, err := resourceIn(c, "")
 	if err != nil {
+		return err
+	}
+	if err := check(c, access.Inspect, resource); err != nil {
 		return err
 	}
 	ctx := c.Request().Context()
@@ -63,6 +67,9 @@ func (s *Server) revoke(c echo.Context) error {
 		return err
 	}
 	if err := validateHolder(body.Holder); err != nil {
+		return err
+	}
+	if err := check(c, access.Revoke, resource); err != nil {
 		return err
 	}
 	// Once asked for, it is carried out, whether the client waits or not.
@@ -111,7 +118,7 @@ func (s *Server) list(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	found, err := s.cfg.Fences.List(c.Request().Context(), prefix, after, limit)
+	found, err := s.visible(c, prefix, after, limit)
 	if err != nil {
 		return err
 	}

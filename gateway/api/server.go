@@ -11,6 +11,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
 
@@ -54,7 +55,7 @@ func (s *Server) routes() {
 	e.GET("/openapi.json", openAPI)
 	// Not a group: one with middleware answers 404 where 405 is due.
 	auth := s.authenticate
-	e.GET("/metrics", s.metrics, auth)
+	e.GET("/metrics", s.metrics, auth, need(access.Metrics))
 	e.POST("/v1/leases", s.acquire, auth)
 	e.POST("/v1/leases/all", s.acquireAll, auth)
 	e.POST("/v1/leases/renew", s.renew, auth)
@@ -64,16 +65,16 @@ func (s *Server) routes() {
 	e.GET(resourcesPath+"*", s.inspect, auth)
 	e.POST(resourcesPath+"*", s.revoke, auth)
 	e.GET("/v1/endpoints", s.endpoints, auth)
-	e.GET("/v1/buckets", s.listBuckets, auth)
-	e.GET("/v1/buckets/:bucket", s.inspectBucket, auth)
-	e.PUT("/v1/buckets/:bucket", s.ensureBucket, auth)
-	e.PUT("/v1/buckets/:bucket/rules", s.setPrefixRule, auth)
-	e.DELETE("/v1/buckets/:bucket/rules", s.dropPrefixRule, auth)
+	e.GET("/v1/buckets", s.listBuckets, auth, need(access.Buckets))
+	e.GET("/v1/buckets/:bucket", s.inspectBucket, auth, need(access.Buckets))
+	e.PUT("/v1/buckets/:bucket", s.ensureBucket, auth, need(access.Buckets))
+	e.PUT("/v1/buckets/:bucket/rules", s.setPrefixRule, auth, need(access.Buckets))
+	e.DELETE("/v1/buckets/:bucket/rules", s.dropPrefixRule, auth, need(access.Buckets))
 	e.POST("/v1/sql", s.sql, auth)
-	e.POST("/v1/check", s.check, auth)
+	e.POST("/v1/check", s.checkGrant, auth)
 	e.GET("/v1/events", s.events, auth)
-	e.GET("/v1/sessions", s.sessions, auth)
-	e.POST("/v1/sessions/:session/end", s.endSession, auth)
+	e.GET("/v1/sessions", s.sessions, auth, need(access.Sessions))
+	e.POST("/v1/sessions/:session/end", s.endSession, auth, need(access.Sessions))
 }
 
 // Leave has /readyz fail from now on. All else goes on.

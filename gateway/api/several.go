@@ -12,6 +12,7 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/gateway/access"
 )
 
 // maxResources is how many leases one request may ask for.
@@ -32,6 +33,11 @@ func (s *Server) acquireAll(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	for _, r := range requests {
+		if err := check(c, access.Acquire, r.Resource); err != nil {
+			return err
+		}
+	}
 	all, err := s.await(c.Request().Context(), func(ctx context.Context) ([]leasing.Lease, error) {
 		all, err := takeAll(ctx, source, requests, wait)
 		if errors.Is(err, errors.ErrUnsupported) {
@@ -45,7 +51,7 @@ func (s *Server) acquireAll(c echo.Context) error {
 	return s.grant(c, all, func() any {
 		answer := wire.Leases{Leases: make([]wire.Lease, len(all))}
 		for i, lease := range all {
-			answer.Leases[i] = s.told(lease, requests[i].TTL, began)
+			answer.Leases[i] = s.told(c, lease, requests[i].TTL, began)
 		}
 		return answer
 	})

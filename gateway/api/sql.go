@@ -8,6 +8,7 @@ import (
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/access"
 )
 
 const maxStatements = 100
@@ -27,6 +28,9 @@ func (s *Server) sql(c echo.Context) error {
 	}
 	grant, err := fence.FromHeader(c.Request().Header)
 	if err != nil {
+		return err
+	}
+	if err := check(c, access.SQL, grant.Resource); err != nil {
 		return err
 	}
 	results, err := s.cfg.SQL.Run(c.Request().Context(), grant, body.Statements)

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/gateway/access/accessfile"
+)
+
+// principals are those of the file; nil without one.
+func (o *serveFlags) principals(gatewayToken string) (*access.Principals, error) {
+	if o.principalsFile == "" {
+		return nil, nil //nolint:nilnil // there are none
+	}
+	all, err := accessfile.Read(o.principalsFile, gatewayToken)
+	if err != nil {
+		return nil, usage(fmt.Errorf("--principals %w", err))
+	}
+	return access.New(all)
+}
+
+// reloadPrincipals has those of the file count, or none of them.
+func (o *serveFlags) reloadPrincipals(g *gateway.Gateway, cfg gateway.Config) {
+	err := g.SetPrincipals(func() ([]access.Definition, error) { return accessfile.Read(o.principalsFile, cfg.API.BearerToken) })
+	if err != nil {
+		cfg.Logger.Error("SIGHUP: the principals are refused; those before stay", "file", o.principalsFile, "error", oneLine(err.Error()))
+	}
+}
+
+func newPrincipals(e env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "principals",
+		Short: "Prepare the file of serve --principals",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newPrincipalsHash(e), newPrincipalsCheck())
+	return cmd
+}
+
+func newPrincipalsHash(e env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "hash",
+		Short: "Print the SHA-256 of a bearer token, as the file has it",
+		Long: `Print the SHA-256 of the bearer token on standard input, as the file of principals has it.
+Make tokens of a random generator: a token that can be guessed can be found from its hash.`,
+		Example: `  openssl rand -hex 32 > worker.token
+  fencegate principals hash < worker.token`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			text, err := io.ReadAll(io.LimitReader(e.stdin, maxToken+2))
+			if err != nil {
+				return err
+			}
+			token := strings.TrimSpace(string(text))
+			switch {
+			case len(token) < minToken || len(token) > maxToken:
+				return usage(fmt.Errorf("standard input holds no token of %d to %d characters", minToken, maxToken))
+			case strings.ContainsFunc(token, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r > unicode.MaxASCII }):
+				return usage(errors.New("the token has spaces, or more than one line, or characters that no header holds"))
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), access.DigestOf(token))
+			return err
+		},
+	}
+}
+
+// Lengths of a token. One of fewer characters may be guessed.
+const minToken, maxToken = 20, 4096
+
+func newPrincipalsCheck() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check FILE",
+		Short: "Read a file of principals as serve does, and say what each may do",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			const someToken = "-" // whatever --token-file has
+			all, err := accessfile.Read(args[0], someToken)
+			if errors.Is(err, accessfile.ErrUnnamedToken) {
+				all, err = accessfile.Read(args[0], "")
+			}
+			if err != nil {
+				return usage(err)
+			}
+			for _, d := range all {
+				_, _ = fmt.Fprintln(cmd.OutOrStdout(), d.Name)
+				for _, r := range d.Rules {
+					verbs := make([]string, len(r.Verbs))
+					for i, v := range r.Verbs {
+						verbs[i] = string(v)
+					}
+					_, _ = fmt.Fprintln(cmd.OutOrStdout(), strings.TrimRight("  "+strings.Join(verbs, ",")+" "+r.Resources, " "))
+				}
+			}
+			return nil
+		},
+	}
+}

@@ -1,0 +1,129 @@
+// Package accessfile reads principals from a file.
+//
+// The guarantee: what is read is exactly what the file says. What it does not know, or could
+// mean two things, is an error that names the line, and never shows a value that may be a secret.
+//
+//	principals:
+//	  - name: worker
+//	    tokens: [6ca13d52ca70c883e0f0bb101e425a89e8624de51db2d2392593af6a84118090]
+//	    allow:
+//	      - resources: "orders/*"
+//	        verbs: [acquire, sql]
+package accessfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/fencegate/fencegate/gateway/access"
+)
+
+// maxBytes bounds a file.
+const maxBytes = 1 << 20
+
+// ErrUnnamedToken: the gateway has a token that the file gives to nobody.
+var ErrUnnamedToken = errors.New("no principal has gateway_token: true, so the token of --token-file would be nobody's")
+
+// Read reads the principals of a file. gatewayToken is the token of the principal that the
+// file gives it to; "": there is none.
+func Read(path, gatewayToken string) ([]access.Definition, error) {
+	text, err := contents(path)
+	if err == nil {
+		var all []access.Definition
+		if all, err = Parse(text, gatewayToken); err == nil {
+			return all, nil
+		}
+	}
+	return nil, fmt.Errorf("%s: %w", path, err)
+}
+
+// contents reads a regular file: whoever opens another, such as a pipe, may wait for ever.
+func contents(path string) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, errors.Unwrap(err) // without its path: the message has it
+	}
+	defer func() { _ = file.Close() }()
+	switch info, err := file.Stat(); {
+	case err != nil:
+		return nil, errors.Unwrap(err)
+	case !info.Mode().IsRegular():
+		return nil, errors.New("is no regular file")
+	}
+	text, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
+	switch {
+	case err != nil:
+		return nil, errors.Unwrap(err)
+	case len(text) > maxBytes:
+		return nil, fmt.Errorf("has more than %d bytes", maxBytes)
+	case len(bytes.TrimSpace(text)) == 0:
+		return nil, errors.New("is empty: it names no principals; serve without --principals lets everybody do everything")
+	case !bytes.HasSuffix(text, []byte("\n")):
+		return nil, errors.New("its last line does not end: is the file whole?")
+	}
+	return text, nil
+}
+
+// Parse reads the text of a file.
+func Parse(text []byte, gatewayToken string) ([]access.Definition, error) {
+	dec := yaml.NewDecoder(bytes.NewReader(text))
+	var doc, more yaml.Node
+	if err := dec.Decode(&doc); err != nil {
+		return nil, explain(err)
+	}
+	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
+		return nil, errors.New("has a second document, behind ---: all principals stand in one")
+	}
+	r := &reader{gatewayToken: gatewayToken}
+	if err := r.file(doc.Content[0]); err != nil {
+		return nil, err
+	}
+	if _, err := access.New(r.all); err != nil {
+		if d, ok := errors.AsType[*access.DefinitionError](err); ok {
+			return nil, &lineError{r.lines[d.Index], err}
+		}
+		return nil, err
+	}
+	if gatewayToken != "" && r.gateway == "" {
+		return nil, ErrUnnamedToken
+	}
+	return r.all, nil
+}
+
+// explain says what is no YAML. The library names the line.
+func explain(err error) error {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	switch {
+	case errors.Is(err, io.EOF):
+		return errors.New("names no principals")
+	case strings.Contains(text, "expected alphabetic or numeric character") || strings.Contains(text, "unknown anchor"):
+		line := ""
+		if where, _, ok := strings.Cut(text, ": "); ok && strings.HasPrefix(where, "line ") {
+			line = where + ": "
+		}
+		return errors.New(line + `a "*" without quotes begins an alias in YAML: write "*" or "orders/*" in quotes`)
+	case strings.HasPrefix(text, "unmarshal errors"):
+		return errors.New("is no YAML")
+	}
+	return errors.New("is no YAML: " + text)
+}
+
+// lineError says where.
+type lineError struct {
+	line int
+	err  error
+}
+
+func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.line, e.err) }
+func (e *lineError) Unwrap() error { return e.err }
+
+func at(n *yaml.Node, format string, args ...any) error {
+	return &lineError{n.Line, fmt.Errorf(format, args...)}
+}

@@ -1,0 +1,161 @@
+package accessfile_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/gateway/access/accessfile"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var hash = access.DigestOf("the token").String()
+
+const good = `# who may do what
+principals:
+  - name: worker
+    tokens:
+      - HASH
+    allow:
+      - resources: ["orders/*", 'stock/7']
+        verbs: [acquire, sql]
+      - verbs: metrics
+  - name: ops
+    gateway_token: true
+    allow:
+      - {resources: "*", verbs: [inspect, revoke, sessions]}
+  - name: pg:app
+    allow:
+      - resources: jobs
+        verbs: acquire
+`
+
+func parse(text, token string) ([]access.Definition, error) {
+	return accessfile.Parse([]byte(strings.ReplaceAll(text, "HASH", hash)), token)
+}
+
+func TestAFileIsReadAsItSays(t *testing.T) {
+	t.Parallel()
+	got, err := parse(good, "gateway token")
+	if err != nil {
+		t.Fatal(err)
+	}
+	verbs := func(all ...access.Verb) []access.Verb { return all }
+	want := []access.Definition{
+		{Name: "worker", Tokens: []access.Digest{access.DigestOf("the token")}, Rules: []access.Rule{
+			{Resources: "orders/*", Verbs: verbs(access.Acquire, access.SQL)},
+			{Resources: "stock/7", Verbs: verbs(access.Acquire, access.SQL)},
+			{Verbs: verbs(access.Metrics)},
+		}},
+		{Name: "ops", Tokens: []access.Digest{access.DigestOf("gateway token")}, Rules: []access.Rule{{Resources: "*", Verbs: verbs(access.Inspect, access.Revoke, access.Sessions)}}},
+		{Name: "pg:app", Rules: []access.Rule{{Resources: "jobs", Verbs: verbs(access.Acquire)}}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// Each case changes one line of the good file; the error names it and says what is wrong.
+func TestWhatIsNotUnderstoodIsNamedWithItsLine(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ from, to, says string }{
+		{"    tokens:\n", "    token:\n", `line 4: unknown field "token" in a principal; it has allow, gateway_token, name, tokens`},
+		{"principals:", "principal:", `line 2: unknown field "principal"`},
+		{"verbs: metrics", "verb: metrics", `line 9: unknown field "verb" in an entry of allow`},
+		{"verbs: metrics", "verbs: metric", `line 9: verbs have "metric", which is none; they are acquire, manage`},
+		{"- HASH", "- 6ca13d", "line 5: token is not a SHA-256"},
+		{"- HASH", "-", "line 5: tokens: a text is needed"},
+		{"name: worker", "name: [worker]", "line 3: name: a text is needed"},
+		{"name: worker", "name: worker\n    name: again", `line 4: field "name" is there twice`},
+		{"name: ops", "name: worker", `line 10: name "worker" is that of another principal`},
+		{"gateway_token: true", "tokens: [HASH]", `line 10: tokens have one of "worker"`},
+		{"gateway_token: true", "gateway_token: yes please", "line 11: gateway_token: true or false is needed"},
+		{`{resources: "*",`, "{resources: *,", `line 13: a "*" without quotes begins an alias in YAML: write "*"`},
+		{`"*"`, "*all", `a "*" without quotes`},
+		{`["orders/*", 'stock/7']`, `"orders/*/1"`, `line 7: resources are "orders/*/1": a "*" stands at the end only`},
+		{"resources: jobs", "resources: &x jobs", "line 16: anchors, aliases and tags"},
+		{"resources: jobs", "resources: !!str jobs", "line 16: anchors, aliases and tags"},
+		{"resources: jobs", "resources: ''", "line 16: resources have an empty name"},
+		{"resources: jobs", "resources: []", "line 16: resources: the list is empty"},
+		{"resources: jobs\n", "verbs: acquire\n        x: 1\n", `line 17: unknown field "x"`},
+		{"  - name: pg:app", "---\nprincipals:\n  - name: pg:app", "has a second document"},
+		{"principals:", "principals: [", "is no YAML: line"},
+	} {
+		text := strings.Replace(good, c.from, c.to, 1)
+		if text == good {
+			t.Fatalf("%q changes nothing", c.from)
+		}
+		if _, err := parse(text, "gateway token"); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%q: got %v, want %q", c.to, err, c.says)
+		}
+	}
+	for name, text := range map[string]string{"a comment only": "# none\n", "a list": "- a\n", "a text": "principals\n", "null": "principals:\n"} {
+		if _, err := parse(text, ""); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestTheGatewaysTokenIsSomebodys(t *testing.T) {
+	t.Parallel()
+	if _, err := parse(good, ""); err == nil || !strings.Contains(err.Error(), "line 11: gateway_token needs --token-file") {
+		t.Errorf("no token: %v", err)
+	}
+	unnamed := strings.Replace(good, "gateway_token: true", "gateway_token: false\n    tokens: ["+strings.Repeat("ab", 32)+"]", 1)
+	if _, err := parse(unnamed, "gateway token"); !errors.Is(err, accessfile.ErrUnnamedToken) {
+		t.Errorf("a token that is nobody's: %v", err)
+	}
+	if _, err := parse(unnamed, ""); err != nil {
+		t.Errorf("no token, and nobody has it: %v", err)
+	}
+	twice := strings.Replace(good, "      - HASH", "      - HASH\n    gateway_token: true", 1)
+	if _, err := parse(twice, "gateway token"); err == nil || !strings.Contains(err.Error(), `gateway_token is that of "worker" already`) {
+		t.Errorf("two have it: %v", err)
+	}
+}
+
+func TestAnErrorShowsNoToken(t *testing.T) {
+	t.Parallel()
+	const token = "3f7c9d1e5b2a4860c1d2e3f405162738" //nolint:gosec // no secret
+	for _, text := range []string{
+		"principals:\n  - name: a\n    tokens: [" + token + "]\n", "principals:\n  - name: a\n    " + token + ": x\n", token + "\n", "principals: {" + token + "}\n",
+	} {
+		if _, err := parse(text, ""); err == nil || strings.Contains(err.Error(), token[:8]) {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+func TestOnlyAWholeRegularFileIsRead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	whole := strings.ReplaceAll(good, "HASH", hash)
+	if _, err := accessfile.Read(write("good", whole), "t"); err != nil {
+		t.Error(err)
+	}
+	for path, says := range map[string]string{
+		filepath.Join(dir, "absent"):                             "no such file",
+		dir:                                                      "is no regular file",
+		write("empty", " \n"):                                    "is empty",
+		write("cut", strings.TrimSuffix(whole, "\n")):            "its last line does not end",
+		write("long", "#"+strings.Repeat("x", 1<<20)+"\n"+whole): "more than 1048576 bytes",
+	} {
+		if _, err := accessfile.Read(path, "t"); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), path) {
+			t.Errorf("got %v, want %q", err, says)
+		}
+	}
+}

@@ -1,0 +1,24 @@
+//go:build unix
+
+package accessfile_test
+
+import (
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/fencegate/fencegate/gateway/access/accessfile"
+)
+
+// Without a writer, opening a pipe would wait for one: a reload would never end.
+func TestAPipeIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := accessfile.Read(path, ""); err == nil || !strings.Contains(err.Error(), "is no regular file") {
+		t.Errorf("got %v", err)
+	}
+}

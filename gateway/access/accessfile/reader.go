@@ -1,0 +1,209 @@
+package accessfile
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/fencegate/fencegate/gateway/access"
+)
+
+// reader walks the nodes itself: a decoder names no line for a value of the wrong kind, and
+// takes "yes" for a text.
+type reader struct {
+	gatewayToken string
+	gateway      string // who has it
+	all          []access.Definition
+	lines        []int // of each
+}
+
+func (r *reader) file(n *yaml.Node) error {
+	return fields(n, "the file", map[string]func(*yaml.Node) error{
+		"principals": func(n *yaml.Node) error { return each(n, "principals", r.principal) },
+	})
+}
+
+func (r *reader) principal(n *yaml.Node) error {
+	var d access.Definition
+	err := fields(n, "a principal", map[string]func(*yaml.Node) error{
+		"name":   func(n *yaml.Node) error { return text(n, "name", &d.Name) },
+		"tokens": func(n *yaml.Node) error { return each(n, "tokens", func(n *yaml.Node) error { return digest(n, &d) }) },
+		"gateway_token": func(n *yaml.Node) error {
+			has, err := boolean(n, "gateway_token")
+			if err != nil || !has {
+				return err
+			}
+			return r.takeGatewayToken(n, &d)
+		},
+		"allow": func(n *yaml.Node) error { return each(n, "allow", func(n *yaml.Node) error { return rules(n, &d) }) },
+	})
+	if r.gateway == "?" {
+		r.gateway = d.Name
+	}
+	r.all, r.lines = append(r.all, d), append(r.lines, n.Line)
+	return err
+}
+
+func (r *reader) takeGatewayToken(n *yaml.Node, d *access.Definition) error {
+	switch {
+	case r.gateway != "":
+		return at(n, "gateway_token is that of %q already", r.gateway)
+	case r.gatewayToken == "":
+		return at(n, "gateway_token needs --token-file, which has the token")
+	}
+	r.gateway = "?" // the name may come behind
+	d.Tokens = append(d.Tokens, access.DigestOf(r.gatewayToken))
+	return nil
+}
+
+func digest(n *yaml.Node, d *access.Definition) error {
+	var digits string
+	if err := text(n, "tokens", &digits); err != nil {
+		return err
+	}
+	one, err := access.ParseDigest(digits)
+	if err != nil {
+		return &lineError{n.Line, err}
+	}
+	d.Tokens = append(d.Tokens, one)
+	return nil
+}
+
+// rules reads one entry of allow: each of its resources is a rule.
+func rules(n *yaml.Node, d *access.Definition) error {
+	var patterns []string
+	var verbs []access.Verb
+	err := fields(n, "an entry of allow", map[string]func(*yaml.Node) error{
+		"resources": func(n *yaml.Node) error {
+			return oneOrEach(n, "resources", func(n *yaml.Node) error {
+				var pattern string
+				err := text(n, "resources", &pattern)
+				if err == nil && pattern == "" {
+					err = at(n, "resources have an empty name")
+				}
+				patterns = append(patterns, pattern)
+				return err
+			})
+		},
+		"verbs": func(n *yaml.Node) error {
+			return oneOrEach(n, "verbs", func(n *yaml.Node) error {
+				var verb string
+				err := text(n, "verbs", &verb)
+				verbs = append(verbs, access.Verb(verb))
+				return err
+			})
+		},
+	})
+	if err != nil {
+		return err
+	}
+	if len(patterns) == 0 {
+		patterns = []string{""}
+	}
+	for _, pattern := range patterns {
+		rule := access.Rule{Resources: pattern, Verbs: verbs}
+		if err := rule.Validate(); err != nil {
+			return &lineError{n.Line, err}
+		}
+		d.Rules = append(d.Rules, rule)
+	}
+	return nil
+}
+
+// fields reads a mapping, each key once and among those that are known.
+func fields(n *yaml.Node, what string, known map[string]func(*yaml.Node) error) error {
+	if err := plain(n); err != nil {
+		return err
+	}
+	if n.Kind != yaml.MappingNode {
+		return at(n, "%s is not made of fields: %s", what, list(known))
+	}
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		read, ok := known[key.Value]
+		switch {
+		case !ok || key.Kind != yaml.ScalarNode:
+			return at(key, "unknown field %q in %s; it has %s", short(key.Value), what, list(known))
+		case seen[key.Value]:
+			return at(key, "field %q is there twice", key.Value)
+		}
+		seen[key.Value] = true
+		if err := read(value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func list(known map[string]func(*yaml.Node) error) string {
+	return strings.Join(slices.Sorted(maps.Keys(known)), ", ")
+}
+
+// short keeps what somebody wrote where it does not belong out of a log: it may be a token.
+func short(key string) string {
+	const most = 20
+	if len(key) > most {
+		return "…"
+	}
+	return key
+}
+
+func each(n *yaml.Node, field string, read func(*yaml.Node) error) error {
+	if err := plain(n); err != nil {
+		return err
+	}
+	if n.Kind != yaml.SequenceNode {
+		return at(n, "%s: a list is needed", field)
+	}
+	if len(n.Content) == 0 {
+		return at(n, "%s: the list is empty", field)
+	}
+	for _, one := range n.Content {
+		if err := read(one); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func oneOrEach(n *yaml.Node, field string, read func(*yaml.Node) error) error {
+	if n.Kind == yaml.ScalarNode {
+		return read(n)
+	}
+	return each(n, field, read)
+}
+
+func text(n *yaml.Node, field string, into *string) error {
+	if err := plain(n); err != nil {
+		return err
+	}
+	if n.Kind != yaml.ScalarNode || n.ShortTag() == "!!null" {
+		return at(n, "%s: a text is needed", field)
+	}
+	*into = n.Value
+	return nil
+}
+
+func boolean(n *yaml.Node, field string) (value bool, err error) {
+	if err := plain(n); err != nil {
+		return false, err
+	}
+	if n.ShortTag() != "!!bool" || n.Decode(&value) != nil {
+		return false, at(n, "%s: true or false is needed", field)
+	}
+	return value, nil
+}
+
+var errAlias = errors.New(`anchors, aliases and tags are not read here; write "*" in quotes`)
+
+// plain refuses what makes a text mean more than it says.
+func plain(n *yaml.Node) error {
+	if n.Kind == yaml.AliasNode || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0 {
+		return &lineError{n.Line, errAlias}
+	}
+	return nil
+}

@@ -1,0 +1,233 @@
+package access
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Digest is the SHA-256 of a bearer token: what a gateway knows of it.
+type Digest [sha256.Size]byte
+
+// DigestOf is that of a token.
+func DigestOf(token string) Digest { return sha256.Sum256([]byte(token)) }
+
+// ParseDigest reads 64 hexadecimal digits. The error shows none of them: somebody may have
+// written the token itself.
+func ParseDigest(text string) (d Digest, err error) {
+	b, err := hex.DecodeString(text)
+	if err != nil || len(b) != len(d) {
+		return d, &fence.InvalidError{Field: "token", Reason: "is not a SHA-256 in 64 hexadecimal digits; `fencegate principals hash` makes one of a token"}
+	}
+	return Digest(b), nil
+}
+
+// String is the digest in hexadecimal digits.
+func (d Digest) String() string { return hex.EncodeToString(d[:]) }
+
+// PostgresPrefix begins the names of principals that are roles of PostgreSQL: who has logged
+// in through the PostgreSQL port as app is pg:app.
+const PostgresPrefix = "pg:"
+
+// Definition says what a principal is.
+type Definition struct {
+	Name string
+	// Tokens are those by which it is known, several while one takes another's place.
+	Tokens []Digest
+	Rules  []Rule
+}
+
+// Bounds of what is configured: each request compares its token with all of them.
+const (
+	maxPrincipals = 1000
+	maxTokens     = 10  // of one principal
+	maxRules      = 100 // likewise
+)
+
+// DefinitionError says which definition is refused.
+type DefinitionError struct {
+	Index int // in the list
+	Err   error
+}
+
+func (e *DefinitionError) Error() string { return e.Err.Error() }
+func (e *DefinitionError) Unwrap() error { return e.Err }
+
+// Principals are those of a gateway. They may be replaced while it serves. Safe for
+// concurrent use.
+type Principals struct {
+	replacing sync.Mutex
+	current   atomic.Pointer[set]
+}
+
+// set never changes.
+type set struct {
+	tokens []known
+	byName map[string]*rights
+}
+
+type known struct {
+	digest Digest
+	rights *rights
+}
+
+// New makes them. The error is a [*DefinitionError], or a [*fence.InvalidError] where there
+// are none, or too many.
+func New(all []Definition) (*Principals, error) {
+	ps := &Principals{}
+	if _, err := ps.Replace(all); err != nil {
+		return nil, err
+	}
+	return ps, nil
+}
+
+// Change says which principals a [Principals.Replace] has changed, by name.
+type Change struct{ Added, Changed, Removed []string }
+
+// Replace has these count instead of those before, at once: also for who is known already.
+// Who has changed in any way finds its [Principal.Ended] closed. The error is as New's, and
+// nothing has changed.
+func (ps *Principals) Replace(all []Definition) (Change, error) {
+	if err := validate(all); err != nil {
+		return Change{}, err
+	}
+	ps.replacing.Lock()
+	defer ps.replacing.Unlock()
+	before := ps.current.Load()
+	if before == nil {
+		before = &set{}
+	}
+	var change Change
+	next := &set{byName: make(map[string]*rights, len(all))}
+	for _, d := range all {
+		old := before.byName[d.Name]
+		r := old
+		switch {
+		case old == nil:
+			change.Added = append(change.Added, d.Name)
+		case !reflect.DeepEqual(old.definition, d):
+			change.Changed = append(change.Changed, d.Name)
+			r = nil
+		}
+		if r == nil {
+			r = &rights{definition: d, ended: make(chan struct{})}
+		}
+		next.byName[d.Name] = r
+		for _, t := range d.Tokens {
+			next.tokens = append(next.tokens, known{t, r})
+		}
+	}
+	ps.current.Store(next)
+	for name, old := range before.byName {
+		if next.byName[name] != old {
+			close(old.ended)
+		}
+		if next.byName[name] == nil {
+			change.Removed = append(change.Removed, name)
+		}
+	}
+	slices.Sort(change.Removed)
+	return change, nil
+}
+
+// Authenticate is who presents a token; not known: nobody does, and the principal may do
+// nothing. It takes as long whichever token it is, and whether it is one.
+func (ps *Principals) Authenticate(token string) (p *Principal, ok bool) {
+	digest := DigestOf(token)
+	r := ps.holding(digest)
+	if r == nil {
+		return &Principal{}, false
+	}
+	name := r.definition.Name
+	return &Principal{name: name, ended: r.ended, now: func() *rights {
+		if r := ps.holding(digest); r != nil && r.definition.Name == name { // a token may be given to another
+			return r
+		}
+		return nil
+	}}, true
+}
+
+func (ps *Principals) holding(digest Digest) (found *rights) {
+	for _, k := range ps.current.Load().tokens {
+		if subtle.ConstantTimeCompare(k.digest[:], digest[:]) == 1 {
+			found = k.rights
+		}
+	}
+	return found
+}
+
+// Named is the principal with a name, as somebody else has authenticated it; false where
+// there is none, and it may do nothing as long as there is none.
+func (ps *Principals) Named(name string) (p *Principal, ok bool) {
+	r := ps.current.Load().byName[name]
+	p = &Principal{name: name, now: func() *rights { return ps.current.Load().byName[name] }}
+	if r != nil {
+		p.ended = r.ended
+	}
+	return p, r != nil
+}
+
+func validate(all []Definition) error {
+	switch n := len(all); {
+	case n == 0:
+		return &fence.InvalidError{Field: "principals", Reason: "are none: nobody could do anything; leave them away to let everybody do everything"}
+	case n > maxPrincipals:
+		return &fence.InvalidError{Field: "principals", Reason: fmt.Sprintf("are %d; at most %d are allowed", n, maxPrincipals)}
+	}
+	names, tokens := map[string]bool{}, map[Digest]string{}
+	for i, d := range all {
+		err := d.validate()
+		if err == nil && names[d.Name] {
+			err = &fence.InvalidError{Field: "name", Reason: fmt.Sprintf("%q is that of another principal", d.Name)}
+		}
+		names[d.Name] = true
+		for _, t := range d.Tokens {
+			if other, twice := tokens[t]; twice && err == nil {
+				err = &fence.InvalidError{Field: "tokens", Reason: fmt.Sprintf("have one of %q", other)}
+			}
+			tokens[t] = d.Name
+		}
+		if err != nil {
+			return &DefinitionError{Index: i, Err: err}
+		}
+	}
+	return nil
+}
+
+func (d Definition) validate() error {
+	if err := validateName(d.Name); err != nil {
+		return err
+	}
+	ofPostgres := strings.HasPrefix(d.Name, PostgresPrefix)
+	switch {
+	case ofPostgres && len(d.Name) == len(PostgresPrefix):
+		return &fence.InvalidError{Field: "name", Reason: "is without the role; pg:ROLE is needed"}
+	case ofPostgres && len(d.Tokens) > 0:
+		return &fence.InvalidError{Field: "tokens", Reason: "are not for a role of PostgreSQL: it logs in there"}
+	case !ofPostgres && len(d.Tokens) == 0:
+		return &fence.InvalidError{Field: "tokens", Reason: "are missing: nobody could be this principal"}
+	case len(d.Tokens) > maxTokens:
+		return &fence.InvalidError{Field: "tokens", Reason: fmt.Sprintf("are %d; at most %d are allowed", len(d.Tokens), maxTokens)}
+	case len(d.Rules) > maxRules:
+		return &fence.InvalidError{Field: "allow", Reason: fmt.Sprintf("has %d rules; at most %d are allowed", len(d.Rules), maxRules)}
+	}
+	for _, t := range d.Tokens {
+		if t == DigestOf("") {
+			return &fence.InvalidError{Field: "tokens", Reason: "have that of an empty token"}
+		}
+	}
+	for _, r := range d.Rules {
+		if err := r.Validate(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,223 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/gateway/activity"
+	"github.com/fencegate/fencegate/gateway/api"
+)
+
+// ordered lists what it has as PostgreSQL does.
+type ordered struct {
+	*fakes
+
+	names []string
+}
+
+func (o ordered) List(_ context.Context, prefix, after string, limit int) (page []fence.Record, err error) {
+	for _, name := range o.names {
+		if strings.HasPrefix(name, prefix) && name > after && len(page) < limit {
+			page = append(page, fence.Record{Resource: name, Token: 1})
+		}
+	}
+	return page, nil
+}
+
+func inspector(t *testing.T, resources ...string) *access.Principals {
+	t.Helper()
+	d := access.Definition{Name: "me", Tokens: []access.Digest{access.DigestOf("me")}}
+	for _, r := range resources {
+		d.Rules = append(d.Rules, access.Rule{Resources: r, Verbs: []access.Verb{access.Inspect}})
+	}
+	all, err := access.New([]access.Definition{d})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestAListHasWhatMayBeSeenAndTellsNothingElse(t *testing.T) {
+	t.Parallel()
+	names := []string{"a", "orders", "orders/1", "orders/10", "orders/2", "secret/1", "secret/2", "stock/1", "stock/2", "z"}
+	for _, c := range []struct {
+		rules         []string
+		query, listed string
+	}{
+		{[]string{"*"}, "", "a orders orders/1 orders/10 orders/2 secret/1 secret/2 stock/1 stock/2 z"},
+		{[]string{"orders/*", "stock/*"}, "", "orders/1 orders/10 orders/2 stock/1 stock/2"},
+		{[]string{"stock/*", "orders/1", "z", "b"}, "", "orders/1 stock/1 stock/2 z"},
+		{[]string{"orders/*", "stock/*"}, "?prefix=orders/1", "orders/1 orders/10"},
+		{[]string{"orders/*", "stock/*"}, "?prefix=s", "stock/1 stock/2"},
+		{[]string{"orders/*", "stock/*"}, "?prefix=secret/", ""},
+		{[]string{"orders/1", "stock/*"}, "?prefix=orders/", "orders/1"},
+		{[]string{"orders/1", "stock/*"}, "?prefix=orders/10", ""},
+		{[]string{"orders/1", "stock/*"}, "?after=orders/1", "stock/1 stock/2"},
+		{[]string{"orders/1", "stock/*"}, "?after=orders/0", "orders/1 stock/1 stock/2"},
+	} {
+		for _, limit := range []string{"", "1", "2"} {
+			s := newServer(t, newFakes(), func(cfg *api.Config) {
+				cfg.Principals, cfg.Fences = inspector(t, c.rules...), ordered{newFakes(), names}
+			})
+			path := "/v1/resources" + c.query
+			if limit != "" {
+				path += map[bool]string{true: "?", false: "&"}[c.query == ""] + "limit=" + limit
+			}
+			var got []string
+			for next := path; next != ""; {
+				a := request(t, s, "GET", next, "", "Authorization", "Bearer me")
+				var page wire.Resources
+				if err := json.Unmarshal([]byte(a.text), &page); err != nil || a.status != http.StatusOK {
+					t.Fatalf("%s: %d %s", next, a.status, a.text)
+				}
+				for _, r := range page.Resources {
+					got = append(got, r.Resource)
+				}
+				if next = ""; page.Next != nil {
+					if !slices.Contains(strings.Fields(c.listed), *page.Next) {
+						t.Errorf("%v %s: the page's end names %q", c.rules, path, *page.Next)
+					}
+					base, _, _ := strings.Cut(path, "after=")
+					next = strings.TrimRight(base, "?&") + map[bool]string{true: "&", false: "?"}[strings.Contains(strings.TrimRight(base, "?&"), "?")] + "after=" + *page.Next
+					if limit != "" && !strings.Contains(next, "limit=") {
+						next += "&limit=" + limit
+					}
+				}
+			}
+			if strings.Join(got, " ") != c.listed {
+				t.Errorf("%v %s: got %q, want %q", c.rules, path, got, c.listed)
+			}
+		}
+	}
+}
+
+func TestEventsAreThoseThatMayBeSeen(t *testing.T) {
+	t.Parallel()
+	feed := activity.New(activity.Config{})
+	defer feed.Close()
+	tell := func(resource string) { feed.Tell(activity.Event{Kind: wire.EventAcquired, Resource: resource}) }
+	for _, r := range []string{"secret/1", "orders/1", "", "secret/2", "orders/2"} {
+		tell(r)
+	}
+	all := inspector(t, "orders/*")
+	s := newServer(t, newFakes(), func(c *api.Config) { c.Principals, c.Events = all, feed })
+	kept := request(t, s, "GET", "/v1/events?follow=false", "", "Authorization", "Bearer me")
+	if strings.Count(kept.text, "event:") != 2 || strings.Contains(kept.text, "secret") {
+		t.Errorf("kept: %s", kept.text)
+	}
+
+	served := httptest.NewServer(s.Handler())
+	defer served.Close()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, served.URL+"/v1/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer me")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	read := func(until string) (text string) {
+		t.Helper()
+		b := make([]byte, 4096)
+		for !strings.Contains(text, until) {
+			n, err := resp.Body.Read(b)
+			if text += string(b[:n]); err != nil {
+				t.Fatalf("%v after %s", err, text)
+			}
+		}
+		return text
+	}
+	read("orders/2")
+	tell("secret/3")
+	tell("orders/3")
+	if text := read("orders/3"); strings.Contains(text, "secret") {
+		t.Errorf("streamed: %s", text)
+	}
+
+	// Its rights change: the stream ends, and the next one has what they are now.
+	if _, err := all.Replace([]access.Definition{{Name: "me", Tokens: []access.Digest{access.DigestOf("me")}}}); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := resp.Body.Read(make([]byte, 1))
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("the stream goes on")
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the stream of a principal that lost its rights goes on")
+	}
+	if a := request(t, s, "GET", "/v1/events?follow=false", "", "Authorization", "Bearer me"); a.status != http.StatusForbidden {
+		t.Errorf("asked again: %d %s", a.status, a.text)
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// A right that ends while its owner waits for a lease gives none.
+func TestALeaseIsNotGivenToWhoLostTheRightMeanwhile(t *testing.T) {
+	t.Parallel()
+	f := newFakes()
+	acquires := access.Definition{Name: "me", Tokens: []access.Digest{access.DigestOf("me")}, Rules: []access.Rule{{Resources: "*", Verbs: []access.Verb{access.Acquire}}}}
+	all, err := access.New([]access.Definition{acquires})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, f, func(c *api.Config) { c.Principals = all })
+	inner := f.acquire
+	f.acquire = func(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+		without := acquires
+		without.Rules = nil
+		if _, err := all.Replace([]access.Definition{without}); err != nil {
+			t.Error(err)
+		}
+		return inner(ctx, r)
+	}
+	a := request(t, s, "POST", "/v1/leases", `{"resource":"orders/1001","wait":"1s"}`, "Authorization", "Bearer me")
+	if a.status != http.StatusForbidden || strings.Contains(a.text, seal.Reveal()) {
+		t.Errorf("got %d %s", a.status, a.text)
+	}
+	select {
+	case ref := <-f.released:
+		if ref.Resource != "orders/1001" {
+			t.Errorf("released %v", ref)
+		}
+	default:
+		t.Error("the lease was not given back")
+	}
+}
+
+func TestAHandleIsWorthWhatItsBearerMayNow(t *testing.T) {
+	t.Parallel()
+	s, all, handles := holding(t, access.Rule{Resources: "orders/*", Verbs: []access.Verb{access.Acquire}})
+	body := handles.Replace(`{"handle":"%H"}`)
+	if a := request(t, s, "POST", "/v1/leases/renew", body, "Authorization", "Bearer me"); a.status != http.StatusOK {
+		t.Errorf("one's own: %d %s", a.status, a.text)
+	}
+	if a := request(t, s, "POST", "/v1/leases/renew", body, "Authorization", "Bearer another"); a.status != http.StatusForbidden || a.str("resource") != mine {
+		t.Errorf("another's: %d %s", a.status, a.text)
+	}
+	if _, err := all.Replace([]access.Definition{{Name: "me", Tokens: []access.Digest{access.DigestOf("me")}}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"renew", "release", "credentials"} {
+		if a := request(t, s, "POST", "/v1/leases/"+path, body, "Authorization", "Bearer me"); a.status != http.StatusForbidden {
+			t.Errorf("%s without the right: %d %s", path, a.status, a.text)
+		}
+	}
+}
