@@ -49,7 +49,7 @@ func TestARuleSaysWhatItIsAbout(t *testing.T) {
 		{"*", "", []access.Verb{access.Acquire, access.Metrics}},
 		{"", "", []access.Verb{access.Metrics, access.Buckets, access.Sessions}},
 		{"orders/*", "verbs", nil},
-		{"orders/*", "verbs", []access.Verb{"aquire"}},
+		{"orders/*", "verbs", []access.Verb{"acquires"}},
 		{"orders/*", "verbs", []access.Verb{""}},
 		{"orders/*", "verbs", []access.Verb{access.SQL, access.SQL}},
 		{"orders/*", "verbs", []access.Verb{access.Metrics}},

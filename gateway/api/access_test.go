@@ -35,6 +35,7 @@ type endpoint struct {
 const (
 	public  = access.Verb("public")  // who has no token, too
 	whoever = access.Verb("whoever") // who has a token
+	nobody  = access.Verb("nobody")
 	gateway = "gateway"
 	some    = "some"
 )
@@ -54,6 +55,7 @@ func matrix() []endpoint {
 		{route: "POST /v1/leases/release", body: `{"handle":"%H"}`, verb: access.Acquire},
 		{route: "POST /v1/leases/release", body: `{"handle":"%O"}`, verb: access.Manage},
 		{route: "POST /v1/leases/credentials", body: `{"handle":"%H"}`, verb: access.Acquire},
+		{route: "POST /v1/leases/credentials", body: `{"handle":"%O"}`, verb: nobody},
 		{route: "GET /v1/resources", verb: access.Inspect, what: some},
 		{route: "GET /v1/resources/*", path: "/v1/resources/" + mine, verb: access.Inspect},
 		{route: "POST /v1/resources/*", path: "/v1/resources/" + mine + "/revoke", body: `{}`, verb: access.Revoke},

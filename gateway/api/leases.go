@@ -257,7 +257,8 @@ func (s *Server) credentials(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	creds, err := s.cfg.Credentials.Issue(h.Resource, h.Token, expires, CredentialTerms{WhileHeld: !body.Refreshing, OwnKeys: body.OwnKeys, ReadOnly: body.ReadOnly})
+	ownKeys := body.OwnKeys || !access.Of(c.Request().Context()).May(access.S3Read, "")
+	creds, err := s.cfg.Credentials.Issue(h.Resource, h.Token, expires, CredentialTerms{WhileHeld: !body.Refreshing, OwnKeys: ownKeys, ReadOnly: body.ReadOnly})
 	if err != nil {
 		return err
 	}

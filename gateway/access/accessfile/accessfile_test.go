@@ -123,7 +123,7 @@ func TestTheGatewaysTokenIsSomebodys(t *testing.T) {
 
 func TestAnErrorShowsNoToken(t *testing.T) {
 	t.Parallel()
-	const token = "3f7c9d1e5b2a4860c1d2e3f405162738" //nolint:gosec // no secret
+	const token = "3f7c9d1e5b2a4860c1d2e3f405162738"
 	for _, text := range []string{
 		"principals:\n  - name: a\n    tokens: [" + token + "]\n", "principals:\n  - name: a\n    " + token + ": x\n", token + "\n", "principals: {" + token + "}\n",
 	} {
@@ -148,9 +148,9 @@ func TestOnlyAWholeRegularFileIsRead(t *testing.T) {
 		t.Error(err)
 	}
 	for path, says := range map[string]string{
-		filepath.Join(dir, "absent"):                             "no such file",
-		dir:                                                      "is no regular file",
-		write("empty", " \n"):                                    "is empty",
+		filepath.Join(dir, "absent"): "no such file",
+		dir:                          "is no regular file",
+		write("empty", " \n"):        "is empty",
 		write("cut", strings.TrimSuffix(whole, "\n")):            "its last line does not end",
 		write("long", "#"+strings.Repeat("x", 1<<20)+"\n"+whole): "more than 1048576 bytes",
 	} {

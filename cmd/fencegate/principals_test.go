@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+const principalsHead = "principals:\n  - name: worker\n    tokens: [HASH]\n    allow:\n"
+
+func principalsText(rules string) string {
+	return strings.ReplaceAll(principalsHead, "HASH", access.DigestOf("the token of the worker").String()) + rules
+}
+
+func TestAHangUpHasThePrincipalsReadAgain(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "principals")
+	writeFile(t, file, principalsText("      - {resources: orders/*, verbs: [inspect]}\n      - verbs: metrics\n"))
+	addr, err := redisserver.FreeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := "http://" + addr
+	cmd, lines, _ := startServe(t, testenv.Postgres(t), "--api-listen", addr, "--principals", file)
+	ask := func(path, token string) int {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, api+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		return resp.StatusCode
+	}
+	expect := func(when string, want map[string]int) {
+		t.Helper()
+		for path, status := range want {
+			if got := ask(path, "the token of the worker"); got != status {
+				t.Errorf("%s: GET %s: %d, want %d", when, path, got, status)
+			}
+		}
+	}
+	hangUp := func(text, says string) {
+		t.Helper()
+		next := file + ".next"
+		writeFile(t, next, text)
+		if err := os.Rename(next, file); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		awaitLine(t, lines, says)
+	}
+	first := map[string]int{"/v1/resources/orders/1": 404, "/v1/resources/stock/1": 403, "/metrics": 200, "/v1/sessions": 403}
+	expect("at first", first)
+	if got := ask("/metrics", "another"); got != http.StatusUnauthorized {
+		t.Errorf("a token that nobody has: %d", got)
+	}
+	hangUp(principalsText("      - {resources: orders/*, verb: [inspect]}\n"), "the principals are refused; those before stay")
+	expect("after a file that is refused", first)
+	hangUp(principalsText("      - {resources: stock/*, verbs: [inspect]}\n"), "the principals were replaced")
+	expect("after a change", map[string]int{"/v1/resources/orders/1": 403, "/v1/resources/stock/1": 404, "/metrics": 403})
+}
+
+// withInput runs one command line in this process.
+func withInput(t *testing.T, input string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = execute(t.Context(), env{
+		args: args, stdin: strings.NewReader(input), stdout: &out, stderr: &errs,
+		lookup: func(string) (string, bool) { return "", false },
+	})
+	return code, out.String(), errs.String()
+}
+
+func TestPrincipalsAreHashedAndChecked(t *testing.T) {
+	t.Parallel()
+	token := strings.Repeat("0a", 16)
+	code, out, errs := withInput(t, token+"\n", "principals", "hash")
+	if code != exitOK || strings.TrimSpace(out) != access.DigestOf(token).String() {
+		t.Errorf("hash: %d %q %q", code, out, errs)
+	}
+	for _, bad := range []string{"", "short", token + "\n" + token, strings.Repeat("é", 20), strings.Repeat("x", 5000)} {
+		if code, out, _ := withInput(t, bad, "principals", "hash"); code != exitUsage || out != "" {
+			t.Errorf("hash of %.10q: %d %q", bad, code, out)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "principals")
+	writeFile(t, file, principalsText("      - {resources: \"orders/*\", verbs: [acquire, sql]}\n      - verbs: metrics\n"))
+	if code, out, errs := withInput(t, "", "principals", "check", file); code != exitOK || out != "worker\n  acquire,sql orders/*\n  metrics\n" {
+		t.Errorf("check: %d %q %q", code, out, errs)
+	}
+	writeFile(t, file, principalsText("      - {resources: *, verbs: acquire}\n"))
+	if code, _, errs := withInput(t, "", "principals", "check", file); code != exitUsage || !strings.Contains(errs, `line 5: a "*" without quotes`) {
+		t.Errorf("check of an alias: %d %q", code, errs)
+	}
+}
