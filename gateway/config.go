@@ -94,6 +94,10 @@ type Config struct {
 	// PostgreSQL port are to it; with a certificate it speaks TLS only. Default to "".
 	S3TLSCert, S3TLSKey, S3TLSClientCA string
 
+	// MetricsListen is the address of a listener that serves /metrics and nothing else, to whoever reaches it: no token,
+	// no TLS. Defaults to "": none; the HTTP API's own path asks for a token as its others do.
+	MetricsListen string
+
 	// API, PG and S3 are what the parts let users choose. Off loopback an API without a
 	// bearer token gets one, see [Gateway.GeneratedToken]. Root credentials of the S3
 	// port default to random ones that nobody knows.
@@ -294,7 +298,7 @@ func validateNodes(nodes []lock.Node) error {
 // validateListens refuses what is no address at all, before anything is concluded
 // from it.
 func (c Config) validateListens() error {
-	for _, l := range []struct{ field, addr string }{{"APIListen", c.APIListen}, {"PGListen", c.PGListen}, {"S3Listen", c.S3Listen}} {
+	for _, l := range []struct{ field, addr string }{{"APIListen", c.APIListen}, {"PGListen", c.PGListen}, {"S3Listen", c.S3Listen}, {"MetricsListen", c.MetricsListen}} {
 		if _, _, err := net.SplitHostPort(l.addr); l.addr != "" && err != nil {
 			return &fence.InvalidError{Field: l.field, Reason: fmt.Sprintf("is %q; HOST:PORT is needed, such as 127.0.0.1:7070", l.addr)}
 		}

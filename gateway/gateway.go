@@ -39,6 +39,7 @@ type Gateway struct {
 	leasing  *lockmetrics.Metrics
 	seen     *seen // what people can see of what happens here
 	notifier *notifier
+	arms     *armMetrics
 	ofPG     *pgMetrics
 	ofS3     *s3Metrics
 	sql      *fencedsql.Runner // nil without SQLURL
@@ -71,7 +72,7 @@ const (
 
 // Addrs are the addresses that a started gateway listens on, host:port; empty
 // for a port that it does not have.
-type Addrs struct{ API, PG, S3 string }
+type Addrs struct{ API, PG, S3, Metrics string }
 
 // New puts a gateway together. It connects to nothing and listens nowhere yet.
 // The error is a [*fence.InvalidError] that names a field of cfg, or says what
@@ -104,7 +105,8 @@ func (g *Gateway) build() (err error) {
 		return fmt.Errorf("pool of the gateway's login: %w", err)
 	}
 	g.servers.pool = g.pool
-	g.fence = pgfence.New(g.pool)
+	g.arms = newArmMetrics()
+	g.fence = pgfence.New(g.pool, pgfence.WithDrained(g.arms.drained))
 	g.leasing, g.notifier, g.seen = lockmetrics.New(), newNotifier(g.pool, g.log), newSeen(g.log)
 	if err = g.openSource(); err != nil {
 		return err
@@ -215,7 +217,7 @@ func (g *Gateway) Start(ctx context.Context) error {
 	}
 	g.probe(ctx)
 	a := g.Addrs()
-	g.log.Info("the gateway serves", "api", a.API, "postgresql", a.PG, "s3", a.S3)
+	g.log.Info("the gateway serves", "api", a.API, "postgresql", a.PG, "s3", a.S3, "metrics", a.Metrics)
 	return nil
 }
 
@@ -227,12 +229,12 @@ func (g *Gateway) serve(ctx context.Context) error {
 		return errors.New("a gateway starts once")
 	}
 	g.state = stopped // unless all listeners open
-	ports, api, err := g.openPorts(ctx)
+	ports, servers, err := g.openPorts(ctx)
 	if err != nil {
 		_ = g.free()
 		return err
 	}
-	servers := []func(context.Context) error{api, g.watchContinuity, g.notifier.run}
+	servers = append(servers, g.watchContinuity, g.notifier.run)
 	if g.pg != nil {
 		servers = append(servers, g.listen)
 	}
@@ -298,8 +300,9 @@ func (g *Gateway) Abort() {
 }
 
 // openPorts opens every port that is asked for, or none, and returns what serves
-// each. The addresses are known from then on.
-func (g *Gateway) openPorts(ctx context.Context) (ports []func(context.Context) error, api func(context.Context) error, err error) {
+// each: those that close first, and those that serve while they drain. The addresses
+// are known from then on.
+func (g *Gateway) openPorts(ctx context.Context) (ports, late []func(context.Context) error, err error) {
 	var open []net.Listener
 	defer func() {
 		if err != nil {
@@ -322,6 +325,7 @@ func (g *Gateway) openPorts(ctx context.Context) (ports []func(context.Context) 
 		{"HTTP API", g.cfg.APIListen, &g.addrs.API, g.api.Serve},
 		{"PostgreSQL port", g.cfg.PGListen, &g.addrs.PG, g.servePG},
 		{"S3 port", g.cfg.S3Listen, &g.addrs.S3, g.serveS3},
+		{"metrics", g.cfg.MetricsListen, &g.addrs.Metrics, g.metrics.serve},
 	} {
 		if port.listen == "" {
 			continue
@@ -338,13 +342,13 @@ func (g *Gateway) openPorts(ctx context.Context) (ports []func(context.Context) 
 			}
 			return nil
 		}
-		if api == nil {
-			api = serve // the first one, which each gateway has
+		if port.addr == &g.addrs.API || port.addr == &g.addrs.Metrics {
+			late = append(late, serve)
 			continue
 		}
 		ports = append(ports, serve)
 	}
-	return ports, api, nil
+	return ports, late, nil
 }
 
 func (g *Gateway) serveS3(ctx context.Context, ln net.Listener) error { return g.s3.Serve(ctx, ln) }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"net/http"
+	"runtime"
 	"slices"
 	"strconv"
 	"time"
@@ -9,6 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/fencegate/fencegate/migrations"
 )
 
 // metrics are what /metrics tells, in a registry of its own.
@@ -44,14 +47,26 @@ func newMetrics(g *Gateway) *metrics {
 		m.count("fencegate_pg_refused_total", "Connections that the PostgreSQL port itself refused.", func() int64 { return g.pg.Stats().Refused })
 		m.count("fencegate_pg_superseded_total", "Sessions on the PostgreSQL port that were ended because their grant was superseded.", func() int64 { return g.pg.Stats().Superseded })
 		m.count("fencegate_pg_cancels_total", "Cancel requests passed on by the PostgreSQL port.", func() int64 { return g.pg.Stats().Cancels })
-		m.gauge("fencegate_pg_sessions", "Sessions open on the PostgreSQL port.", func() int64 { return g.pg.Stats().Active })
 	}
 	if g.s3 != nil {
 		g.ofS3.register(m, g.s3.Stats)
 	}
-	m.gauge("fencegate_postgres_pool_connections", "Connections of the gateway's own pool.", func() int64 { return int64(g.pool.Stat().TotalConns()) })
-	m.gauge("fencegate_postgres_pool_acquired", "Connections of the gateway's own pool that are in use.", func() int64 { return int64(g.pool.Stat().AcquiredConns()) })
+	g.arms.register(m)
+	m.registry.MustRegister(
+		newBuildInfo(g.cfg.Version), newPoolMetrics(g.pool.Stat),
+		newLooked("fencegate_ready", "Whether a port can serve, as /readyz has it for api: 1 or 0. The others need no Redis.", []string{"surface"}, readyFor, g.readiness),
+		newLooked("fencegate_uncovered_tables", "Tables that fence.uncovered lists: they could be written unfenced. Asked once a minute at most.", nil, uncoveredFor, g.uncovered),
+	)
 	return m
+}
+
+// newBuildInfo is 1 for what this program was built from.
+func newBuildInfo(version string) prometheus.Collector {
+	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "fencegate_build_info", Help: "1, for the version of this gateway, the Go that built it, and its generation, which the schema knows.",
+	}, []string{"version", "go", "program"})
+	info.WithLabelValues(version, runtime.Version(), strconv.Itoa(migrations.Program)).Set(1)
+	return info
 }
 
 func (m *metrics) count(name, help string, value func() int64) {

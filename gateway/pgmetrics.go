@@ -46,30 +46,30 @@ func (m *pgMetrics) Ended(sqlstate string)       { m.ended.WithLabelValues(sqlst
 
 func (m *pgMetrics) LeaseEnded(held time.Duration, lost bool) { m.leases.Ended(held, lost) }
 
-// traffic tells what passed for each resource: asked, not counted.
+// traffic tells what passed: asked, not counted.
 type traffic struct {
-	of              func() []pgwire.Traffic
+	of              func() pgwire.Traffic
 	sessions, bytes *prometheus.Desc
 }
 
 var _ prometheus.Collector = traffic{}
 
-func newTraffic(of func() []pgwire.Traffic) traffic {
+func newTraffic(of func() pgwire.Traffic) traffic {
 	return traffic{
 		of: of,
-		sessions: prometheus.NewDesc("fencegate_pg_resource_sessions",
-			"Sessions open on the PostgreSQL port, by the resource of their grant; * stands for those beyond the first 100.", []string{"resource"}, nil),
+		sessions: prometheus.NewDesc("fencegate_pg_sessions",
+			"Sessions open on the PostgreSQL port, by whether they carry a grant: yes or no.", []string{"grant"}, nil),
 		bytes: prometheus.NewDesc("fencegate_pg_bytes_total",
-			"Bytes relayed in open sessions, by the resource of their grant; * stands for those beyond the first 100.", []string{"resource", "direction"}, nil),
+			"Bytes relayed in open sessions, by direction: from_client or to_client.", []string{"direction"}, nil),
 	}
 }
 
 func (t traffic) Describe(into chan<- *prometheus.Desc) { into <- t.sessions; into <- t.bytes }
 
 func (t traffic) Collect(into chan<- prometheus.Metric) {
-	for _, one := range t.of() {
-		into <- prometheus.MustNewConstMetric(t.sessions, prometheus.GaugeValue, float64(one.Sessions), one.Resource)
-		into <- prometheus.MustNewConstMetric(t.bytes, prometheus.CounterValue, float64(one.FromClient), one.Resource, "from_client")
-		into <- prometheus.MustNewConstMetric(t.bytes, prometheus.CounterValue, float64(one.ToClient), one.Resource, "to_client")
-	}
+	now := t.of()
+	into <- prometheus.MustNewConstMetric(t.sessions, prometheus.GaugeValue, float64(now.Granted), "yes")
+	into <- prometheus.MustNewConstMetric(t.sessions, prometheus.GaugeValue, float64(now.Others), "no")
+	into <- prometheus.MustNewConstMetric(t.bytes, prometheus.CounterValue, float64(now.FromClient), "from_client")
+	into <- prometheus.MustNewConstMetric(t.bytes, prometheus.CounterValue, float64(now.ToClient), "to_client")
 }

@@ -25,11 +25,38 @@ const sqlReady = `SELECT to_regclass('fence.resources') IS NOT NULL,
 // sqlMinProgram: the oldest generation of programs that the code serves, of the sets that this gateway uses.
 const sqlMinProgram = `SELECT COALESCE(max(min_program), 0) FROM fencegate.code WHERE name = 'fence' OR $1`
 
-// checks are what readiness means.
-func (g *Gateway) checks() []api.Check {
-	checks := []api.Check{{Part: wire.PartPostgres, Run: g.checkPostgres}, {Part: g.servers.part, Run: g.source.Ready, Degraded: g.degraded}, {Part: wire.PartPostgres, Run: g.checkContinuity}}
+// need is something that has to be there. The API gives leases, so it needs all of it; the
+// other ports serve whoever has a lease, also while no new one can be had.
+type need struct {
+	api.Check
+
+	only string // the other port that needs it; "": each of them
+}
+
+// leasesOnly is no port: nothing but the API needs it.
+const leasesOnly = "leases"
+
+func (n need) concerns(surface string) bool {
+	return surface == wire.SurfaceAPI || n.only == "" || n.only == surface
+}
+
+// needs are what readiness means.
+func (g *Gateway) needs() []need {
+	needs := []need{
+		{Check: api.Check{Part: wire.PartPostgres, Run: g.checkPostgres}},
+		{Check: api.Check{Part: g.servers.part, Run: g.source.Ready, Degraded: g.degraded}, only: leasesOnly},
+		{Check: api.Check{Part: wire.PartPostgres, Run: g.checkContinuity}, only: leasesOnly}, // asks the nodes anew
+	}
 	if g.sql != nil {
-		checks = append(checks, api.Check{Part: wire.PartPostgres, Run: g.sql.Check})
+		needs = append(needs, need{Check: api.Check{Part: wire.PartPostgres, Run: g.sql.Check}, only: wire.SurfaceSQL})
+	}
+	return needs
+}
+
+// checks are what /readyz looks at.
+func (g *Gateway) checks() (checks []api.Check) {
+	for _, n := range g.needs() {
+		checks = append(checks, n.Check)
 	}
 	return checks
 }

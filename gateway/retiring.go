@@ -26,6 +26,7 @@ func (g *Gateway) retireOften(ctx context.Context) error {
 		case <-tick.C:
 		}
 		retired, ended, err := g.retire(ctx)
+		g.arms.retired.Add(float64(retired))
 		switch {
 		case ctx.Err() != nil:
 			return nil

@@ -19,13 +19,14 @@ type s3Metrics struct {
 	commits  prometheus.Histogram
 	swept    *prometheus.CounterVec
 	sweeps   *prometheus.CounterVec
+	last     prometheus.Gauge
 }
 
 var _ s3.Metrics = (*s3Metrics)(nil)
 
 func newS3Metrics() *s3Metrics {
 	buckets := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
-	return &s3Metrics{
+	m := &s3Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fencegate_s3_requests_total", Help: "Requests on the S3 port, by operation and status; the operation none is of those that were not of any.",
 		}, []string{"operation", "status"}),
@@ -47,8 +48,22 @@ func newS3Metrics() *s3Metrics {
 		sweeps: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fencegate_s3_sweeps_total", Help: "Sweeps of the blobs that ended, by how.",
 		}, []string{"outcome"}),
+		last: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "fencegate_s3_last_sweep_timestamp_seconds", Help: "When this gateway's last sweep of the blobs succeeded, or where none has, when the gateway was made; in Unix time.",
+		}),
 	}
+	m.last.SetToCurrentTime()
+	m.sweeps.WithLabelValues(sweepDone)
+	m.sweeps.WithLabelValues(sweepFailed)
+	m.steps(maintenance.Swept{})
+	return m
 }
+
+// How sweeps ended, as labels.
+const (
+	sweepDone   = "done"
+	sweepFailed = "failed"
+)
 
 // Answered implements [s3.Metrics].
 func (m *s3Metrics) Answered(operation string, status int, code string, took time.Duration) {
@@ -64,21 +79,26 @@ func (m *s3Metrics) Committed(took time.Duration) { m.commits.Observe(took.Secon
 
 // sweep counts what a sweep did.
 func (m *s3Metrics) sweep(s maintenance.Swept, err error) {
+	m.steps(s)
+	if err != nil {
+		m.sweeps.WithLabelValues(sweepFailed).Inc()
+		return
+	}
+	m.sweeps.WithLabelValues(sweepDone).Inc()
+	m.last.SetToCurrentTime()
+}
+
+func (m *s3Metrics) steps(s maintenance.Swept) {
 	for step, n := range map[string]int{
 		"adopted": s.Adopted, "named": s.Named, "pruned": s.Pruned, "forgotten": s.Forgotten, "condemned": s.Condemned, "deleted": s.Deleted,
 	} {
 		m.swept.WithLabelValues(step).Add(float64(n))
 	}
-	outcome := "done"
-	if err != nil {
-		outcome = "failed"
-	}
-	m.sweeps.WithLabelValues(outcome).Inc()
 }
 
 // register adds them, and what the server tells when it is asked.
 func (m *s3Metrics) register(into *metrics, stats func() s3.Stats) {
-	into.registry.MustRegister(m.requests, m.refusals, m.answers, m.commits, m.swept, m.sweeps)
+	into.registry.MustRegister(m.requests, m.refusals, m.answers, m.commits, m.swept, m.sweeps, m.last)
 	into.gauge("fencegate_s3_connections", "Connections open on the S3 port.", func() int64 { return stats().Connections })
 	into.gauge("fencegate_s3_requests_in_progress", "Requests at work on the S3 port.", func() int64 { return stats().Requests })
 	into.gauge("fencegate_s3_uploads_in_progress", "Uploads of objects and parts under way on the S3 port.", func() int64 { return stats().Uploads })

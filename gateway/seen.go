@@ -5,6 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/activity"
 )
 
@@ -21,6 +23,11 @@ func newSeen(log *slog.Logger) *seen {
 		Name: "fencegate_refusals_total",
 		Help: "Writes, and logins with a grant or lease, that the fence refused, by surface and SQLSTATE. What reaches PostgreSQL by another way is in fence.protected.",
 	}, []string{"surface", "code"})}
+	for _, surface := range []string{wire.SurfacePG, wire.SurfaceSQL, wire.SurfaceCheck, wire.SurfaceS3} {
+		for _, code := range fence.Codes { // a rate sees the first refusal where its series was there before
+			s.refusals.WithLabelValues(surface, code.SQLState)
+		}
+	}
 	s.Feed = activity.New(activity.Config{
 		Logger: log, Refused: func(surface, code string) { s.refusals.WithLabelValues(surface, code).Inc() },
 	})

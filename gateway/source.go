@@ -16,9 +16,9 @@ import (
 // openSource makes the source of leases: the one that the configuration gives,
 // PostgreSQL, or the Redis nodes. From here on nobody knows which.
 func (g *Gateway) openSource() (err error) {
-	cfg, armer := g.cfg, continuityArmer{announcingArmer{g.fence, g.superseded}, g.servers}
+	cfg, armer := g.cfg, continuityArmer{measuredArmer{announcingArmer{g.fence, g.superseded}, g.arms}, g.servers}
 	if cfg.PostgresLeases {
-		leases, err := pglock.New(pglock.Config{Pool: g.pool, Armed: g.superseded, Trust: armer.when, MaxTTL: cfg.MaxTTL, Logger: g.log})
+		leases, err := pglock.New(pglock.Config{Pool: g.pool, Armed: g.armed, Trust: armer.when, MaxTTL: cfg.MaxTTL, Logger: g.log})
 		if err != nil {
 			return err
 		}

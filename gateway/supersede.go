@@ -65,6 +65,12 @@ func (g *Gateway) superseded(resource string, token fence.Token) {
 	}
 }
 
+// armed hears of the fences that PostgreSQL raised together with giving a lease.
+func (g *Gateway) armed(resource string, token fence.Token) {
+	g.arms.arms.WithLabelValues(armArmed).Inc()
+	g.superseded(resource, token)
+}
+
 const sqlTokens = `SELECT resource, token FROM fence.fences WHERE resource = ANY ($1)`
 
 // tokens reads what the fence records for these resources.

@@ -157,6 +157,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringVar(&o.lock, "lock", lockRedis, "where leases come from: redis, or postgres, which needs no Redis; the same for all gateways of a database")
 	o.redis.register(f, " (required with --lock redis)")
 	f.StringVar(&c.APIListen, "api-listen", "127.0.0.1:7070", "address of the HTTP API")
+	f.StringVar(&c.MetricsListen, "metrics-listen", "", "address that serves /metrics and nothing else, to whoever reaches it, such as 127.0.0.1:9464 (default: only the HTTP API has it)")
 	registerTLS(f, "api", "HTTP API", &c.APITLSCert, &c.APITLSKey, &c.APITLSClientCA)
 	f.StringVar(&c.PGListen, "pg-listen", "127.0.0.1:7432", "address of the PostgreSQL port")
 	f.StringVar(&c.PGSocket, "pg-socket", "", "path of a Unix socket for the PostgreSQL port, beside its address: DIRECTORY/.s.PGSQL.PORT (default: none)")

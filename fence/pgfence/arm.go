@@ -193,35 +193,40 @@ func (f *Fence) raiseAndDrainOn(ctx context.Context, conn *pgxpool.Conn, a fence
 			[]uint32{pgtype.TextOID, pgtype.Int8OID, pgtype.ByteaOID, pgtype.TextOID, pgtype.ByteaOID, pgtype.Int8OID}, []int16{0, 0, 1, 0, 1, 0}, resultFormats)
 	}
 	p.SendPipelineSync() // draining must begin after this commit
-	p.SendQueryParams(core.SQLDrain, append(grant[:3:3], micros(f.patience.Grace), micros(f.patience.LimitWithin(ctx))),
+	p.SendQueryParams(core.SQLDrainCount, append(grant[:3:3], micros(f.patience.Grace), micros(f.patience.LimitWithin(ctx))),
 		[]uint32{pgtype.TextOID, pgtype.Int8OID, pgtype.ByteaOID, pgtype.Int8OID, pgtype.Int8OID}, []int16{0, 0, 1, 0, 0}, resultFormats)
 	p.SendPipelineSync()
 	if err := p.Flush(); err != nil {
 		return false, err
 	}
 
-	raised, recorded, err := answer(p)
+	raised, recorded, _, err := answer(p)
 	if answered, err := reports.Raised(a, raised, recorded, err); err != nil {
 		return answered, err
 	}
-	ours, recorded, err := answer(p)
-	return reports.Drained(a, ours, recorded, err)
+	began := time.Now()
+	ours, recorded, sessions, err := answer(p)
+	if answered, err = reports.Drained(a, ours, recorded, err); err == nil && f.drained != nil {
+		f.drained(time.Since(began), sessions)
+	}
+	return answered, err
 }
 
 func micros(d time.Duration) []byte { return strconv.AppendInt(nil, d.Microseconds(), 10) }
 
-// resultFormats: both columns of an answer are binary.
-var resultFormats = []int16{1, 1}
+// resultFormats: all columns of an answer are binary.
+var resultFormats = []int16{1}
 
 // answer reads one segment of the pipeline up to its Sync, that is, past its
-// commit: one row of a boolean and a token, which may be NULL.
-func answer(p *pgconn.Pipeline) (yes bool, token fence.Token, err error) {
+// commit: one row of a boolean, a token, which may be NULL, and of a drain how many
+// sessions it ended.
+func answer(p *pgconn.Pipeline) (yes bool, token fence.Token, sessions int, err error) {
 	for {
 		result, resultErr := p.GetResults()
 		if resultErr != nil {
 			err = resultErr
 			if !ended(err) {
-				return false, 0, err // nothing more will come
+				return false, 0, 0, err // nothing more will come
 			}
 			continue
 		}
@@ -236,11 +241,14 @@ func answer(p *pgconn.Pipeline) (yes bool, token fence.Token, err error) {
 				if len(row[1]) == 8 {
 					token = fence.Token(binary.BigEndian.Uint64(row[1])) // a bigint, bit for bit
 				}
+				if len(row) > 2 && len(row[2]) == 4 {
+					sessions = int(binary.BigEndian.Uint32(row[2]))
+				}
 			}
 		case *pgconn.PipelineSync:
-			return yes && err == nil, token, err
+			return yes && err == nil, token, sessions, err
 		default:
-			return false, 0, fmt.Errorf("unexpected %T in the pipeline", result)
+			return false, 0, 0, fmt.Errorf("unexpected %T in the pipeline", result)
 		}
 	}
 }

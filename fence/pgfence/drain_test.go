@@ -293,3 +293,32 @@ func TestDrainEndsNobodyElse(t *testing.T) {
 		t.Errorf("a bystander was ended: %v", err)
 	}
 }
+
+// What a drain does is told: how long it took, and how many sessions it ended.
+func TestADrainIsTold(t *testing.T) {
+	t.Parallel()
+	type drain struct {
+		took     time.Duration
+		sessions int
+	}
+	drains := make(chan drain, 8)
+	w := setup(t, pgfence.WithDrained(func(took time.Duration, sessions int) { drains <- drain{took, sessions} }))
+	f := w.fence
+	paused(t, w, pgx.ReadCommitted, w.acquire(t, orders, 34))
+	seal := bytes.Repeat([]byte{1}, 32)
+	if err := f.Arm(t.Context(), fence.Arming{Resource: orders, Token: 35, SealHash: seal, Holder: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	if len(drains) != 1 {
+		t.Fatalf("%d drains were told; want 1", len(drains))
+	}
+	if told := <-drains; told.sessions != 1 || told.took < 150*time.Millisecond {
+		t.Errorf("%+v; want one session, ended after the grace", told)
+	}
+	if err := f.Arm(t.Context(), fence.Arming{Resource: orders, Token: 36, SealHash: bytes.Repeat([]byte{2}, 32), Holder: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	if len(drains) != 0 {
+		t.Errorf("nobody was in the way, and a drain was told: %+v", <-drains)
+	}
+}

@@ -22,6 +22,7 @@ type Fence struct {
 	armings  groups.Groups[fence.Arming]
 	endings  groups.Groups[fence.Ending]
 	floors   floors
+	drained  func(took time.Duration, sessions int) // nil: nobody counts
 }
 
 // Option is a choice for [New].
@@ -34,6 +35,12 @@ func WithGrace(d time.Duration) Option { return func(f *Fence) { f.patience.Grac
 // WithDrainLimit bounds draining, together with the context's deadline:
 // afterwards arming fails with a [*fence.UndrainedError]. Default 5 s.
 func WithDrainLimit(d time.Duration) Option { return func(f *Fence) { f.patience.Limit = d } }
+
+// WithDrained has f called after each drain of a single resource that succeeded: how long it took, and how many
+// sessions it ended. It must not block. Default: nobody is told.
+func WithDrained(f func(took time.Duration, sessions int)) Option {
+	return func(to *Fence) { to.drained = f }
+}
 
 // New makes a Fence over a pool whose login is a member of fence_gateway. The
 // pool stays the caller's: closing it is too. Its sessions must run at the

@@ -80,6 +80,9 @@ func (s *Server) routes() {
 // Leave has /readyz fail from now on. All else goes on.
 func (s *Server) Leave() { s.leaving.Store(true) }
 
+// Leaving reports whether Leave was called.
+func (s *Server) Leaving() bool { return s.leaving.Load() }
+
 // Handler is the API without a listener.
 func (s *Server) Handler() http.Handler { return s.echo }
 

@@ -199,46 +199,32 @@ func TestMetricsHearOfLoginsAnswersAndRefusals(t *testing.T) {
 	})
 }
 
-func TestTrafficIsToldByResource(t *testing.T) {
+func TestTrafficIsToldOfAllSessionsTogether(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	of := func(resource string) (found pgwire.Traffic) {
-		for _, one := range w.srv.Traffic() {
-			if one.Resource == resource {
-				found = one
-			}
-		}
-		return found
-	}
 	conn := w.carrying("-c fence.resource=r -c fence.token=1." + someSeal)
+	other := w.carrying("")
 	if got := w.exec(conn, "SELECT repeat('x', 100000)"); got != "" {
 		t.Fatal(got)
 	}
 	until(t, "the answer is counted to its end", func() bool { // the relay notes an answer when its client has it
 		all := w.srv.Sessions()
-		return len(all) == 1 && all[0].State == "idle" && of("r").ToClient > 100000
+		return len(all) == 2 && all[0].State == "idle" && all[1].State == "idle" && w.srv.Traffic().ToClient > 100000
 	})
-	before := of("r")
-	if before.Sessions != 1 || before.FromClient == 0 || before.FromClient > 10000 {
+	before := w.srv.Traffic()
+	if before.Granted != 1 || before.Others != 1 || before.FromClient == 0 || before.FromClient > 10000 {
 		t.Errorf("%+v", before)
 	}
-	if again := of("r"); again != before {
+	if again := w.srv.Traffic(); again != before {
 		t.Errorf("nothing passed, and %+v became %+v", before, again)
 	}
-	if err := conn.Close(t.Context()); err != nil {
-		t.Fatal(err)
+	for _, one := range []*pgx.Conn{conn, other} {
+		if err := one.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
-	until(t, "it is over", func() bool { return of("r").Sessions == 0 })
-	if after := of("r"); after.ToClient < before.ToClient || after.FromClient < before.FromClient {
+	until(t, "both are over", func() bool { now := w.srv.Traffic(); return now.Granted+now.Others == 0 })
+	if after := w.srv.Traffic(); after.ToClient < before.ToClient || after.FromClient < before.FromClient {
 		t.Errorf("counters fell from %+v to %+v", before, after)
-	}
-	for i := range 102 { // clients name resources: they must not make series without end
-		conn := w.carrying(fmt.Sprintf("-c fence.resource=r%d -c fence.token=1.%s", i, someSeal))
-		_ = conn.Close(t.Context())
-	}
-	until(t, "all are over", func() bool { return w.srv.Stats().Active == 0 })
-	until(t, "all are told", func() bool { return of("*").ToClient > 0 })
-	if n := len(w.srv.Traffic()); n > 101 {
-		t.Errorf("%d series", n)
 	}
 }

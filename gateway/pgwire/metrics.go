@@ -30,56 +30,42 @@ func (deaf) Ended(string)           {}
 
 func (deaf) LeaseEnded(time.Duration, bool) {}
 
-// Traffic is what passed in sessions that carry a grant of one resource.
+// Traffic is what is open and what passed, of all sessions. It names no resource: clients
+// name those, and [Server.Sessions] tells them.
 type Traffic struct {
-	Resource             string // "": no grant; "*": those beyond the first maxTallies resources
-	Sessions             int    // open now
-	FromClient, ToClient int64  // bytes since the server was made
+	Granted, Others      int   // sessions open now, with a grant and without one
+	FromClient, ToClient int64 // bytes since the server was made
 }
 
-// maxTallies bounds how many resources are told apart: clients name them.
-const maxTallies = 100
-
-// Traffic is reported by resource.
-func (s *Server) Traffic() []Traffic {
+// Traffic adds up what the sessions carried.
+func (s *Server) Traffic() Traffic {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, t := range s.tallies {
-		t.Sessions = 0
-	}
+	var granted, others int
 	for ss := range s.sessions {
-		if t := s.tally(ss); t != nil {
-			t.Sessions++
+		switch resource, open := s.tally(ss); {
+		case !open:
+		case resource == "":
+			others++
+		default:
+			granted++
 		}
 	}
-	all := make([]Traffic, 0, len(s.tallies))
-	for _, t := range s.tallies {
-		all = append(all, *t)
-	}
+	all := s.passed
+	all.Granted, all.Others = granted, others
 	return all
 }
 
-// tally adds what has passed in a session since the last time. It needs s.mu, and
-// is nil for a session that never opened.
-func (s *Server) tally(ss *session) *Traffic {
+// tally adds what has passed in a session since the last time. It needs s.mu, and reports
+// the resource of its grant, and whether the session has opened.
+func (s *Server) tally(ss *session) (resource string, opened bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	if ss.phase != open {
-		return nil
+		return "", false
 	}
-	resource := ss.carries().resource
-	t := s.tallies[resource]
-	if t == nil {
-		if len(s.tallies) >= maxTallies {
-			resource = "*"
-		}
-		if t = s.tallies[resource]; t == nil {
-			t = &Traffic{Resource: resource}
-			s.tallies[resource] = t
-		}
-	}
-	t.FromClient += ss.fromClient - ss.tallied.fromClient
-	t.ToClient += ss.toClient - ss.tallied.toClient
+	s.passed.FromClient += ss.fromClient - ss.tallied.fromClient
+	s.passed.ToClient += ss.toClient - ss.tallied.toClient
 	ss.tallied.fromClient, ss.tallied.toClient = ss.fromClient, ss.toClient
-	return t
+	return ss.carries().resource, true
 }

@@ -21,7 +21,7 @@ type Server struct {
 	places   int                // sessions among them that are not surplus
 	ofUser   map[string]int     // sessions that have logged in
 	ofAddr   map[netip.Addr]int // connections that have not
-	tallies  map[string]*Traffic
+	passed   Traffic            // in bytes
 	stopping bool
 
 	permits atomic.Pointer[Permits]
@@ -55,7 +55,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, sessions: make(map[*session]struct{}), tallies: make(map[string]*Traffic),
+		cfg: cfg, log: cfg.Logger, sessions: make(map[*session]struct{}),
 		ofUser: make(map[string]int), ofAddr: make(map[netip.Addr]int), aborted: make(chan struct{}),
 	}
 	s.permits.Store(&cfg.Permits)

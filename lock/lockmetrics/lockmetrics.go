@@ -13,6 +13,7 @@
 package lockmetrics
 
 import (
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -43,7 +44,7 @@ var (
 
 // New makes one.
 func New() *Metrics {
-	return &Metrics{
+	m := &Metrics{
 		wait: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "fencegate_lease_wait_seconds",
 			Help:    "Time from asking for a lease to having it, arming included.",
@@ -71,13 +72,30 @@ func New() *Metrics {
 			Help: "How often a Redis node did not answer within the node timeout.",
 		}, []string{"node"}),
 	}
+	// A rate sees the first event where its series was there before.
+	m.hold.WithLabelValues(endReleased)
+	m.hold.WithLabelValues(endLost)
+	for _, operation := range []string{"acquire", "extend", "release"} {
+		for _, cause := range []string{"held", "no_quorum", "lost", "invalid", "arm", "context", "other"} {
+			m.failures.WithLabelValues(operation, cause)
+		}
+	}
+	return m
 }
 
-// Watch adds the gauges of a Locker: its waiters and its nodes. Call it before the collector is
-// registered. A collection asks the nodes, for a second at most, unless they were asked
-// within the last five.
+// How leases ended, as a label.
+const (
+	endReleased = "released"
+	endLost     = "lost"
+)
+
+// Watch adds the gauges of a Locker: its waiters, its nodes, and the locks that never end. Call it
+// before the collector is registered. A collection asks the nodes, for a second at most,
+// unless they were asked within the last five, and once a minute scans their locks, for
+// three seconds at most.
 func (m *Metrics) Watch(l *lock.Locker) {
-	m.add(gauge("fencegate_lease_waiters", "Callers of this process that wait for a lease or try for one.", l.Waiters), newNodes(l))
+	named := func(node string) { m.slow.WithLabelValues(node) }
+	m.add(gauge("fencegate_lease_waiters", "Callers of this process that wait for a lease or try for one.", l.Waiters), newNodes(l, named), newLeaks(l))
 }
 
 // WatchHeld adds the gauge of the leases that this process holds: [lock.Locker.Held], or the
@@ -99,7 +117,8 @@ func gauge(name, help string, value func() int) prometheus.Collector {
 func (m *Metrics) collectors() []prometheus.Collector {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return append([]prometheus.Collector{m.wait, m.hold, m.quorum, m.failures, m.renewals, m.slow}, m.gauges...)
+	// The gauges first: they know the nodes' names.
+	return append(slices.Clone(m.gauges), m.wait, m.hold, m.quorum, m.failures, m.renewals, m.slow)
 }
 
 // Describe implements [prometheus.Collector].
@@ -129,9 +148,9 @@ func (m *Metrics) Failed(operation, cause string) {
 
 // Ended counts how long leases were held.
 func (m *Metrics) Ended(held time.Duration, lost bool) {
-	end := "released"
+	end := endReleased
 	if lost {
-		end = "lost"
+		end = endLost
 	}
 	m.hold.WithLabelValues(end).Observe(held.Seconds())
 }

@@ -27,6 +27,7 @@ const (
 // nodes collects how a group's nodes are.
 type nodes struct {
 	locker                          *lock.Locker
+	named                           func(node string) // hears of each node
 	states, quarantine, clock, look *prometheus.Desc
 
 	mu     sync.Mutex
@@ -34,9 +35,10 @@ type nodes struct {
 	status []lock.NodeStatus
 }
 
-func newNodes(l *lock.Locker) *nodes {
+func newNodes(l *lock.Locker, named func(string)) *nodes {
 	return &nodes{
 		locker:     l,
+		named:      named,
 		states:     prometheus.NewDesc("fencegate_lease_nodes", "Redis nodes by state: admitted, quarantined, not_admitted, or away.", []string{"state"}, nil),
 		quarantine: prometheus.NewDesc("fencegate_lease_node_quarantine_seconds", "For how long a Redis node's quarantine still runs; 0: none runs.", []string{"node"}, nil),
 		clock:      prometheus.NewDesc("fencegate_lease_node_clock_offset_seconds", "How far a Redis node's clock is ahead of this machine's, give or take a round trip.", []string{"node"}, nil),
@@ -56,6 +58,7 @@ func (n *nodes) Collect(into chan<- prometheus.Metric) {
 	count := map[string]int{stateAdmitted: 0, stateQuarantined: 0, stateOut: 0, stateAway: 0}
 	for _, st := range n.latest() {
 		count[state(st)]++
+		n.named(st.Name)
 		if st.Err != nil {
 			continue
 		}

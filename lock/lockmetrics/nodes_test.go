@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
@@ -77,12 +78,17 @@ func TestAGroupIsSeenAsItIs(t *testing.T) {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
+	leak := redis.NewClient(&redis.Options{Addr: servers[0].Addr})
+	t.Cleanup(func() { _ = leak.Close() })
+	if err := leak.Persist(ctx, lock.DefaultKeyPrefix+":lock:r").Err(); err != nil {
+		t.Fatal(err)
+	}
 	if err := servers[2].Kill(); err != nil {
 		t.Fatal(err)
 	}
 	series := gathered(t, m)
 	for name, want := range map[string]float64{
-		"fencegate_leases_held": 1, "fencegate_lease_waiters": 1, "fencegate_lease_node_quarantine_seconds/a": 0,
+		"fencegate_lease_endless_locks": 1, "fencegate_leases_held": 1, "fencegate_lease_waiters": 1, "fencegate_lease_node_quarantine_seconds/a": 0,
 		"fencegate_lease_nodes/admitted": 2, "fencegate_lease_nodes/away": 1, "fencegate_lease_nodes/quarantined": 0, "fencegate_lease_nodes/not_admitted": 0,
 	} {
 		if got, told := series[name]; got != want || !told {

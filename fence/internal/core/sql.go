@@ -8,6 +8,7 @@ const (
 	SQLRaiseOnce  = `SELECT raised, recorded FROM fence.raise_once($1::text, $2::bigint, $3::bytea, $4::text, $5::bytea, $6::bigint * interval '1 us')`
 	SQLNonce      = `SELECT coalesce(armed, 0), coalesce(recorded, 0), ended FROM fence.nonce($1::text, $2::bytea)`
 	SQLDrain      = `SELECT ours, recorded FROM fence.drain($1::text, $2::bigint, $3::bytea, $4::bigint * interval '1 us', $5::bigint * interval '1 us')`
+	SQLDrainCount = `SELECT ours, recorded, ended FROM fence.drain($1::text, $2::bigint, $3::bytea, $4::bigint * interval '1 us', $5::bigint * interval '1 us')`
 	SQLRaiseAll   = `SELECT raised, resource, recorded FROM fence.raise_all($1::text[], $2::bigint[], $3::bytea[], $4::text[], $5::bigint * interval '1 us')`
 	SQLDrainAll   = `SELECT ours, resource, recorded FROM fence.drain_all($1::text[], $2::bigint[], $3::bytea[], $4::bigint * interval '1 us', $5::bigint * interval '1 us')`
 	SQLEnd        = `SELECT n, ended, busy, recorded FROM fence.end_grants($1::text[], $2::bigint[], $3::bytea[], $4::bigint * interval '1 us')`

@@ -1,0 +1,106 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// How arming came out, as labels.
+const (
+	armArmed     = "armed"
+	armNotRaised = "not_raised"
+	armUndrained = "undrained"
+	armUnknown   = "unknown"
+	armFailed    = "failed"
+)
+
+// armMetrics counts what becomes of the fences that this gateway raises.
+type armMetrics struct {
+	arms         *prometheus.CounterVec
+	took, drains prometheus.Histogram
+	ended        prometheus.Counter
+	retired      prometheus.Counter
+}
+
+func newArmMetrics() *armMetrics {
+	buckets := []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+	m := &armMetrics{
+		arms: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fencegate_arms_total", Help: "Fences that this gateway was asked to raise for leases, by what came of it.",
+		}, []string{"outcome"}),
+		took: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "fencegate_arm_seconds", Buckets: buckets,
+			Help: "Time to raise fences for one acquisition and to drain what was in their way; with leases from PostgreSQL it is part of the wait.",
+		}),
+		drains: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "fencegate_drain_seconds", Buckets: buckets,
+			Help: "Time that a raised fence waited for writers of older grants, where there may have been some.",
+		}),
+		ended: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fencegate_drain_ended_sessions_total", Help: "Sessions in PostgreSQL that drains ended, as they held a transaction of an older grant beyond the grace.",
+		}),
+		retired: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fencegate_fences_retired_total", Help: "Fences that this gateway retired, as nobody had used them for the time of --retire-after.",
+		}),
+	}
+	for _, outcome := range []string{armArmed, armNotRaised, armUndrained, armUnknown, armFailed} {
+		m.arms.WithLabelValues(outcome)
+	}
+	return m
+}
+
+func (m *armMetrics) register(into *metrics) {
+	into.registry.MustRegister(m.arms, m.took, m.drains, m.ended, m.retired)
+}
+
+// drained hears of [pgfence.WithDrained].
+func (m *armMetrics) drained(took time.Duration, sessions int) {
+	m.drains.Observe(took.Seconds())
+	m.ended.Add(float64(sessions))
+}
+
+// measuredArmer counts what becomes of arming.
+type measuredArmer struct {
+	armer
+
+	metrics *armMetrics
+}
+
+func (m measuredArmer) Arm(ctx context.Context, arming fence.Arming) error {
+	began := time.Now()
+	err := m.armer.Arm(ctx, arming)
+	m.metrics.count(1, time.Since(began), err)
+	return err
+}
+
+// ArmAll arms several resources in one transaction.
+func (m measuredArmer) ArmAll(ctx context.Context, all []fence.Arming) error {
+	began := time.Now()
+	err := m.armer.ArmAll(ctx, all)
+	m.metrics.count(len(all), time.Since(began), err)
+	return err
+}
+
+func (m *armMetrics) count(fences int, took time.Duration, err error) {
+	m.took.Observe(took.Seconds())
+	m.arms.WithLabelValues(armOutcome(err)).Add(float64(fences))
+}
+
+func armOutcome(err error) string {
+	switch {
+	case err == nil:
+		return armArmed
+	case errors.Is(err, fence.ErrUnknown):
+		return armUnknown
+	case errors.Is(err, fence.ErrUndrained):
+		return armUndrained
+	case errors.Is(err, fence.ErrNotRaised):
+		return armNotRaised
+	}
+	return armFailed
+}

@@ -1,0 +1,102 @@
+package gateway
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/gateway/api"
+)
+
+const (
+	// readyFor is how long the answer of a readiness check counts for scrapes; many may come.
+	readyFor = 5 * time.Second
+	// uncoveredFor is how long the count of uncovered tables does: it reads the catalog.
+	uncoveredFor = time.Minute
+	// scrapeTimeout bounds what a scrape asks others; Prometheus gives up after 10 s.
+	scrapeTimeout = 2 * time.Second
+)
+
+// looked is a collector of what a scrape asks others for. Scrapes within the time that an
+// answer counts share it; so they may be as frequent as they like.
+type looked struct {
+	desc *prometheus.Desc
+	look func(ctx context.Context) map[string]float64 // by label; "" where there is none, nothing where it is not known
+	last time.Duration
+
+	mu    sync.Mutex
+	at    time.Time
+	found map[string]float64
+}
+
+func newLooked(name, help string, label []string, last time.Duration, look func(context.Context) map[string]float64) *looked {
+	return &looked{desc: prometheus.NewDesc(name, help, label, nil), last: last, look: look}
+}
+
+// Describe implements [prometheus.Collector].
+func (l *looked) Describe(into chan<- *prometheus.Desc) { into <- l.desc }
+
+// Collect implements it too.
+func (l *looked) Collect(into chan<- prometheus.Metric) {
+	for label, value := range l.latest() {
+		var labels []string
+		if label != "" {
+			labels = []string{label}
+		}
+		into <- prometheus.MustNewConstMetric(l.desc, prometheus.GaugeValue, value, labels...)
+	}
+}
+
+func (l *looked) latest() map[string]float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.at.IsZero() || time.Since(l.at) >= l.last {
+		ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+		defer cancel()
+		l.found, l.at = l.look(ctx), time.Now()
+	}
+	return l.found
+}
+
+// readiness says of each port whether it can serve: 1 or 0.
+func (g *Gateway) readiness(ctx context.Context) map[string]float64 {
+	trusted := func(ctx context.Context) error { // as writes ask it: no node has to answer while there is no doubt
+		_, err := g.servers.trust(ctx)
+		return err
+	}
+	needs := append(g.needs(), need{Check: api.Check{Part: wire.PartPostgres, Run: trusted}})
+	failed := make([]bool, len(needs))
+	var running sync.WaitGroup
+	for i, c := range needs {
+		running.Go(func() { failed[i] = c.Run(ctx) != nil })
+	}
+	running.Wait()
+	ready := map[string]float64{wire.SurfaceAPI: 1}
+	for surface, on := range map[string]bool{wire.SurfacePG: g.pg != nil, wire.SurfaceS3: g.s3 != nil, wire.SurfaceSQL: g.sql != nil} {
+		if on {
+			ready[surface] = 1
+		}
+	}
+	for surface := range ready {
+		for i, need := range needs {
+			if failed[i] && need.concerns(surface) || g.api.Leaving() {
+				ready[surface] = 0
+			}
+		}
+	}
+	return ready
+}
+
+const sqlCountUncovered = `SELECT count(DISTINCT relation) FROM fence.uncovered`
+
+// uncovered counts the tables that can be written unfenced though they should be guarded.
+func (g *Gateway) uncovered(ctx context.Context) map[string]float64 {
+	var tables float64
+	if err := g.pool.QueryRow(ctx, sqlCountUncovered).Scan(&tables); err != nil {
+		return nil // /readyz says why
+	}
+	return map[string]float64{"": tables}
+}

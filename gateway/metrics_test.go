@@ -1,0 +1,191 @@
+//go:build unix
+
+package gateway_test
+
+import (
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// metricsPage is what docs/metrics.md says of each metric: its type and its labels.
+func metricsPage(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "docs", "metrics.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := regexp.MustCompile("(?m)^\\| `(fencegate_[a-z0-9_]+)` \\| (counter|gauge|histogram) \\|([^|]*)\\| [^|]+ \\|[^|]*\\|$")
+	page := make(map[string]string)
+	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
+		labels := regexp.MustCompile("`([a-z]+)`").FindAllStringSubmatch(m[3], -1)
+		names := make([]string, len(labels))
+		for i, label := range labels {
+			names[i] = label[1]
+		}
+		slices.Sort(names)
+		page[m[1]] = m[2] + " " + strings.Join(names, ",")
+	}
+	return page
+}
+
+// exposed is what a scrape has of each metric, as metricsPage has it.
+func exposed(text string) map[string]string {
+	types, labels := make(map[string]string), make(map[string]map[string]bool)
+	sample := regexp.MustCompile(`^([a-z0-9_]+)(?:\{(.*)\})? `)
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, "# TYPE "); ok {
+			name, kind, _ := strings.Cut(strings.TrimSpace(rest), " ")
+			types[name], labels[name] = kind, make(map[string]bool)
+		}
+		m := sample.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		name := m[1]
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			if short := strings.TrimSuffix(name, suffix); types[name] == "" && types[short] != "" {
+				name = short
+			}
+		}
+		for _, label := range regexp.MustCompile(`([a-z_]+)="`).FindAllStringSubmatch(m[2], -1) {
+			if label[1] != "le" {
+				labels[name][label[1]] = true
+			}
+		}
+	}
+	all := make(map[string]string)
+	for name, kind := range types {
+		if strings.HasPrefix(name, "fencegate_") {
+			all[name] = kind + " " + strings.Join(slices.Sorted(maps.Keys(labels[name])), ",")
+		}
+	}
+	return all
+}
+
+// The page is complete, and says nothing of metrics that are not there. No label names a resource, a table, a login or a key.
+func TestEachMetricIsOnThePageAndNoLabelNamesAResource(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	guarded(t, pg)
+	cfg := config(t, pg)
+	cfg.MetricsListen, cfg.PG.Rules, cfg.Version = "127.0.0.1:0", grantRequired, "v1.2.3"
+	c := start(t, cfg)
+	l := c.acquire("orders/1001", "30s", "0s")
+	conn := c.connect(pg, l)
+	if _, err := conn.Exec(t.Context(), updateOrder, "by the test"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.upload(l, "1001/invoice.txt", "text"); err != nil {
+		t.Fatal(err)
+	}
+	creds := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle})
+	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
+	if err := c.put(creds, "1001/invoice.txt", "stale"); err == nil {
+		t.Error("a stale upload succeeded")
+	}
+	if _, err := c.login(t.Context(), pg, ""); fatal(err).Code != "ZF002" {
+		t.Errorf("without a grant: %v", err)
+	}
+	sessions, _ := c.want(http.StatusOK, "GET", "/v1/sessions", nil).Body["sessions"].([]any)
+	one, _ := sessions[0].(map[string]any)
+	id, _ := one["id"].(string)
+	c.want(http.StatusNoContent, "POST", "/v1/sessions/"+id+"/end", map[string]string{"by": "ops"})
+	until(t, "the end is counted", func() bool { return c.scraped()[`fencegate_pg_ended_total{sqlstate="57P01"}`] == "1" })
+
+	status, text := c.raw(http.MethodGet, "http://"+c.g.Addrs().Metrics+"/metrics", nil)
+	if status != http.StatusOK {
+		t.Fatalf("%d %s", status, text)
+	}
+	page, there := metricsPage(t), exposed(text)
+	for name, says := range there {
+		if page[name] != says {
+			t.Errorf("%s is a %q; docs/metrics.md has %q", name, says, page[name])
+		}
+	}
+	for name := range page {
+		if there[name] == "" {
+			t.Errorf("docs/metrics.md has %s, and the gateway does not", name)
+		}
+	}
+	for _, secret := range []string{"orders", "1001", "invoice", "fence_writer", "checkout", pg.GatewayURL} {
+		for line := range strings.Lines(text) {
+			if !strings.HasPrefix(line, "#") && strings.Contains(line, `"`) && strings.Contains(line, secret) {
+				t.Errorf("a label has %q: %s", secret, line)
+			}
+		}
+	}
+	series := c.scraped()
+	for name, want := range map[string]string{
+		`fencegate_ready{surface="api"}`: "1", `fencegate_ready{surface="pg"}`: "1", `fencegate_ready{surface="s3"}`: "1", `fencegate_ready{surface="sql"}`: "1",
+		`fencegate_arms_total{outcome="armed"}`: "1", `fencegate_uncovered_tables`: "0", `fencegate_lease_endless_locks`: "0",
+		`fencegate_refusals_total{code="ZF001",surface="s3"}`: "1", `fencegate_refusals_total{code="ZF001",surface="sql"}`: "0",
+	} {
+		if series[name] != want {
+			t.Errorf("%s is %q; want %q", name, series[name], want)
+		}
+	}
+}
+
+// Whoever reaches the listener reads the metrics, and nothing else; the API's own path asks for the token.
+func TestTheMetricsListenerServesMetricsAlone(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, testenv.Postgres(t))
+	cfg.MetricsListen, cfg.API.BearerToken = "127.0.0.1:0", "secret"
+	c := start(t, cfg)
+	at := "http://" + c.g.Addrs().Metrics
+	for _, call := range []struct {
+		method, url string
+		want        int
+	}{
+		{"GET", at + "/metrics", 200},
+		{"POST", at + "/metrics", 405},
+		{"GET", at + "/", 404},
+		{"GET", at + "/v1/resources", 404},
+		{"GET", at + "/healthz", 404},
+		{"GET", "http://" + c.g.Addrs().API + "/metrics", 401},
+		{"GET", "http://" + c.g.Addrs().API + "/readyz", 200},
+	} {
+		if status, text := c.raw(call.method, call.url, nil); status != call.want {
+			t.Errorf("%s %s: %d %s; want %d", call.method, call.url, status, text, call.want)
+		}
+	}
+	cfg.MetricsListen = "nowhere"
+	if _, err := gateway.New(cfg); err == nil || !strings.Contains(err.Error(), "MetricsListen") {
+		t.Errorf("%v", err)
+	}
+}
+
+// A port is ready as long as what it needs is there: only leases need Redis.
+func TestReadinessIsToldByPort(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, testenv.Postgres(t))
+	servers := testenv.OwnRedis(t, 3)
+	for i, s := range servers {
+		cfg.RedisNodes[i].Addr = s.Addr
+	}
+	c := start(t, cfg)
+	until(t, "PostgreSQL is trusted", func() bool { return c.do("GET", "/readyz", nil).Status == http.StatusOK })
+	for _, s := range servers[:2] {
+		if err := s.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	series := c.scraped()
+	for surface, want := range map[string]string{"api": "0", "pg": "1", "s3": "1", "sql": "1"} {
+		if got := series[`fencegate_ready{surface="`+surface+`"}`]; got != want {
+			t.Errorf("%s: %q; want %q", surface, got, want)
+		}
+	}
+	if away := series[`fencegate_lease_nodes{state="away"}`]; away != "2" {
+		t.Errorf("%q nodes are away", away)
+	}
+}

@@ -1,0 +1,36 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+)
+
+// serve answers /metrics and nothing else on a listener of its own, to whoever reaches it. It
+// ends with the API, so that a stop is seen to its end.
+func (m *metrics) serve(ctx context.Context, ln net.Listener) error {
+	const patience = 10 * time.Second
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", m.handler())
+	srv := &http.Server{
+		Handler: mux, ReadTimeout: patience, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := srv.Shutdown(stop); err != nil {
+		_ = srv.Close() // a scrape that takes longer is not waited for
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
