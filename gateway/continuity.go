@@ -201,12 +201,13 @@ func (s *servers) look(ctx context.Context) error {
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, forgotten := errors.AsType[*witness.ForgottenError](err)
+	refused := witness.Refused(err)
+	s.refused = refused
 	switch {
 	case err == nil && doubts == s.doubts:
 		s.take(s.home, last.Identity, &last)
 		s.saw(last.Identity)
-	case forgotten:
+	case refused:
 		s.saw("")
 		s.doubt()
 	}
@@ -331,9 +332,8 @@ func (t continuityArmer) when(ctx context.Context, arm func() error) error {
 
 // untrusted says which part keeps a lease from being granted.
 func (s *servers) untrusted(err error) error {
-	_, forgotten := errors.AsType[*witness.ForgottenError](err)
 	_, refused := errors.AsType[*pgconn.PgError](err)
-	if forgotten || refused || errors.Is(err, witness.ErrOlder) || errors.Is(err, errChanging) || errors.Is(err, witness.StandbyError{}) || isUnconnected(err) || errors.As(err, new(*witness.OtherSourceError)) {
+	if refused || witness.Refused(err) || errors.Is(err, witness.ErrOlder) || errors.Is(err, errChanging) || errors.Is(err, witness.StandbyError{}) || isUnconnected(err) || errors.As(err, new(*witness.OtherSourceError)) {
 		return &api.UnavailableError{Part: wire.PartPostgres, Cause: err}
 	}
 	return &api.UnavailableError{Part: s.part, Cause: err}

@@ -49,6 +49,7 @@ type servers struct {
 	raised   bool            // a fence, since the last beat
 	claimed  bool            // the database knows our source
 	doubts   int             // counts how often it was in doubt
+	refused  bool            // the last look said that no lease may be given
 }
 
 const (

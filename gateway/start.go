@@ -142,9 +142,8 @@ func (g *Gateway) probe(ctx context.Context) {
 func (g *Gateway) watchContinuity(ctx context.Context) error {
 	var why string
 	return g.servers.watch(ctx, func(err error) {
-		_, forgotten := errors.AsType[*witness.ForgottenError](err)
 		switch {
-		case forgotten && why != err.Error():
+		case witness.Refused(err) && why != err.Error():
 			why = err.Error()
 			g.log.Error("no leases are granted", "why", why)
 		case err == nil && why != "":

@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 6, code 8 9866618024d8'
+  COMMENT 'fencegate fence state 7, code 9 b61a3cbd0076'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -91,6 +91,14 @@ TABLE fence.leaving
   CONSTRAINT leaving_pkey PRIMARY KEY (relation)
   CREATE UNIQUE INDEX leaving_pkey ON fence.leaving USING btree (relation)
   CREATE CONSTRAINT TRIGGER has_left AFTER INSERT ON fence.leaving DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fence.has_left() ENABLED A
+  OWNER fence_owner
+
+TABLE fence.lock_group
+  only_row boolean NOT NULL DEFAULT true
+  id uuid NOT NULL DEFAULT gen_random_uuid()
+  CONSTRAINT lock_group_only_row_check CHECK (only_row)
+  CONSTRAINT lock_group_pkey PRIMARY KEY (only_row)
+  CREATE UNIQUE INDEX lock_group_pkey ON fence.lock_group USING btree (only_row)
   OWNER fence_owner
 
 TABLE fence.nonces
@@ -806,6 +814,14 @@ FUNCTION fence.leave_line(p_resource text, p_waiter text) RETURNS void
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_locker
 
+FUNCTION fence.lock_group(OUT id uuid, OUT database oid) RETURNS record
+  plpgsql STABLE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 8085a23a22785995d3a629f1831a9e8d
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+  GRANT EXECUTE TO fence_writer
+
 FUNCTION fence.lock_within(p_key bigint, p_exclusive boolean, p_patience numeric) RETURNS boolean
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
@@ -925,6 +941,12 @@ FUNCTION fence.need_source() RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
   body d29308c9759e0b4f1e5f06e5a8dc0298
+  OWNER fence_owner
+
+FUNCTION fence.new_group(p_limit interval DEFAULT '00:00:05'::interval, OUT id uuid, OUT before uuid, OUT database text, OUT raised bigint, OUT unsealed bigint) RETURNS record
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 62a9281ec3e2979edcce1645ff59759d
   OWNER fence_owner
 
 FUNCTION fence.nonce(p_resource text, p_nonce bytea, OUT armed bigint, OUT recorded bigint, OUT ended boolean) RETURNS record

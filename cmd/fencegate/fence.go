@@ -25,7 +25,7 @@ func newFence(_ env) *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newFenceList(), newFenceShow(), newFenceTables(), newFenceRevoke(), newFenceRetire(), newProtect(), newUnprotect(), newEnforce(), newRefresh(),
-		newFenceUncovered(), newEvents(), newInvalidateAll(),
+		newFenceUncovered(), newEvents(), newInvalidateAll(), newNewGroup(),
 		newFenceAllow(), newFenceDisallow(), newFenceAllowed(), newFenceSource())
 	return cmd
 }

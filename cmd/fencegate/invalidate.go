@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -44,7 +45,8 @@ func newInvalidateAll() *cobra.Command {
 		Long: `Raise every fence by a large step, to seals that nobody knows, so that every grant from before
 is refused: for a PostgreSQL that may have forgotten fences, because an asynchronous standby was
 promoted or a backup was restored. Gateways notice that by themselves, grant no leases, and say
-so in /readyz until this has run. Every holder has to acquire again.
+so in /readyz until this has run. Every holder has to acquire again. Not in a copy that stands
+beside the first database: there it would end the first one's leases; see new-group.
 
 It runs once for each identity of the server (system id, timeline, schema). Where the very same
 server was set back, which leaves its identity as it was, --again makes it run once more.`,
@@ -64,9 +66,8 @@ server was set back, which leaves its identity as it was, --again makes it run o
 				} else {
 					_, err = fmt.Fprint(cmd.OutOrStdout(), done.text())
 				}
-				if err == nil && len(done.Undrained) > 0 {
-					err = withHint(fmt.Errorf("%d resource(s) still have writers from before", len(done.Undrained)), exitUnavailable,
-						"end what holds them, then run it again: it goes on draining")
+				if err == nil {
+					err = left(done.Undrained)
 				}
 				return err
 			})
@@ -86,14 +87,40 @@ func invalidate(ctx context.Context, pool *pgxpool.Pool, again bool) (invalidati
 	if err != nil {
 		return done, pgfence.Translate(broken(err))
 	}
-	rows, _ := pool.Query(ctx, sqlDrainInvalidated) // the error comes again from rows
-	left, err := pgx.CollectRows(rows, pgx.RowToStructByPos[undrained])
-	done.Undrained = append(done.Undrained, left...)
-	if err != nil {
-		err = broken(err)
+	if done.Undrained, err = drainInvalidated(ctx, pool); err != nil {
 		err = withHint(fmt.Errorf("%s writers from before may not have ended: %w", done.text(), err), exitOf(err), "run it again: it goes on draining")
 	}
 	return done, err
+}
+
+// drainInvalidated waits for the writers that passed a check before all fences were raised, and returns those that are left.
+func drainInvalidated(ctx context.Context, pool *pgxpool.Pool) ([]undrained, error) {
+	rows, _ := pool.Query(ctx, sqlDrainInvalidated) // the error comes again from rows
+	left, err := pgx.CollectRows(rows, pgx.RowToStructByPos[undrained])
+	return append([]undrained{}, left...), broken(err)
+}
+
+// left is an error where writers from before are left.
+func left(all []undrained) error {
+	if len(all) == 0 {
+		return nil
+	}
+	return withHint(fmt.Errorf("%d resource(s) still have writers from before", len(all)), exitUnavailable, drainOn)
+}
+
+// drainOn goes on draining after invalidate-all and new-group alike, and raises nothing.
+const drainOn = "end what holds them, then run fencegate fence invalidate-all --yes: it goes on draining"
+
+func tellUnsealed(w io.Writer, n int64) {
+	if n > 0 {
+		_, _ = fmt.Fprintf(w, "%d of them take unsealed tokens and were raised by one only: make sure that whoever mints them goes above\n", n)
+	}
+}
+
+func tellUndrained(w io.Writer, all []undrained) {
+	for _, u := range all {
+		_, _ = fmt.Fprintf(w, "%s is still held by %s\n", u.Resource, u.HeldBy)
+	}
 }
 
 func (i invalidation) text() string {
@@ -103,11 +130,7 @@ func (i invalidation) text() string {
 	} else {
 		fmt.Fprintf(&b, "%d fence(s) raised for %s: every grant from before is refused\n", i.Raised, i.Identity)
 	}
-	if i.Unsealed > 0 {
-		fmt.Fprintf(&b, "%d of them take unsealed tokens and were raised by one only: make sure that whoever mints them goes above\n", i.Unsealed)
-	}
-	for _, u := range i.Undrained {
-		fmt.Fprintf(&b, "%s is still held by %s\n", u.Resource, u.HeldBy)
-	}
+	tellUnsealed(&b, i.Unsealed)
+	tellUndrained(&b, i.Undrained)
 	return b.String()
 }

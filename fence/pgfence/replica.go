@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 const (
@@ -41,9 +39,7 @@ func (f *Fence) Position(ctx context.Context) (Position, error) {
 // Replica is a connection to one read replica, outside of a transaction: a
 // *pgx.Conn or a *pgxpool.Conn. A pool would do only if all of its connections
 // led to the same server.
-type Replica interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
+type Replica = Querier
 
 // WaitReplica returns nil once the replica has replayed p. What begins to read
 // there afterwards sees every write before p. Give it a deadline: a replica whose

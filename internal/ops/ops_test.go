@@ -172,6 +172,12 @@ func identity(t *testing.T, address string) string {
 	return texts(t, connect(t, address), `SELECT identity FROM fence.identity()`)[0]
 }
 
+// group is what names the database's keys on Redis nodes.
+func group(t *testing.T, address string) string {
+	t.Helper()
+	return texts(t, connect(t, address), `SELECT id::text FROM fence.lock_group()`)[0]
+}
+
 // wantInvalidated: after invalidate_all, the grant from before is refused.
 func wantInvalidated(t *testing.T, address string, g fence.Grant) {
 	t.Helper()
@@ -206,6 +212,9 @@ func TestADumpBringsEverythingBackAndAsksForInvalidation(t *testing.T) {
 	if identity(t, server.URL("restored")) == identity(t, server.URL("postgres")) {
 		t.Error("a restored dump has the identity of the original")
 	}
+	if group(t, server.URL("restored")) != group(t, server.URL("postgres")) {
+		t.Error("a restored dump would see no lock of the original")
+	}
 	wantInvalidated(t, server.URL("restored"), g)
 	if got := texts(t, connect(t, server.URL("restored")), `SELECT note FROM rows WHERE id = 1`); got[0] != "x" {
 		t.Errorf("rows: %v", got)
@@ -226,7 +235,7 @@ func TestPgUpgradeKeepsTheGuards(t *testing.T) {
 	oldDir, newDir := folder(t), folder(t)
 	older := start(t, oldDir)
 	g := used(t, older.URL("postgres"))
-	before := identity(t, older.URL("postgres"))
+	before, locks := identity(t, older.URL("postgres")), group(t, older.URL("postgres"))
 	newer := start(t, newDir)
 	// pg_upgrade logs in to both with one password.
 	u, err := url.Parse(older.URL("postgres"))
@@ -254,6 +263,9 @@ func TestPgUpgradeKeepsTheGuards(t *testing.T) {
 	wantGuarded(t, upgraded.URL("postgres"), g)
 	if after := identity(t, upgraded.URL("postgres")); after == before {
 		t.Errorf("the upgraded server is still %s", after)
+	}
+	if is := group(t, upgraded.URL("postgres")); is != locks {
+		t.Errorf("the upgraded server's locks are those of group %s, and were of %s", is, locks)
 	}
 	wantInvalidated(t, upgraded.URL("postgres"), g)
 }

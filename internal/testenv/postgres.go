@@ -109,6 +109,9 @@ func fresh(t testing.TB, migrated bool) PG {
 	})
 	pg := PG{URL: c.url(name, "", ""), OtherURL: c.url(name, loginOther, c.logins), Database: name}
 	if migrated {
+		if err := c.exec(t.Context(), name, "UPDATE fence.lock_group SET id = gen_random_uuid()"); err != nil { // not the template's, which others have
+			fatal(t, fmt.Errorf("fresh database: %w", err))
+		}
 		pg.GatewayURL, pg.WriterURL = c.url(name, loginGateway, c.logins), c.url(name, loginWriter, c.logins)
 	}
 	return pg

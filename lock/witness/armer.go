@@ -43,7 +43,8 @@ type Config struct {
 	// Pool is the configuration of connections whose login is in fence_gateway, from pgxpool.ParseConfig. It is
 	// copied, and goes through [pgfence.Configure].
 	Pool *pgxpool.Config
-	// Nodes and KeyPrefix are those of the locker's [lock.Config]. KeyPrefix defaults to "fencegate".
+	// Nodes and KeyPrefix are those of the locker's [lock.Config]. [pgfence.KeyPrefix] has the database's own, for nodes
+	// that several databases share. KeyPrefix defaults to "fencegate".
 	Nodes     []lock.Node
 	KeyPrefix string
 	// Options are those of the [pgfence.Fence]. Default: none.
@@ -139,7 +140,7 @@ func (a *Armer) Close() error {
 func (a *Armer) Fence() *pgfence.Fence { return a.fence }
 
 // Arm is [pgfence.Fence.Arm]. It raises nothing where PostgreSQL may have forgotten fences: a [*ForgottenError],
-// whose text names the command that has to be run. The same goes for an [*OtherSourceError], and where that can't
+// whose text names the commands of which one has to be run. The same goes for an [*OtherDatabaseError] and an [*OtherSourceError], and where that can't
 // be found out: the nodes or PostgreSQL are away. [ErrChanging], which comes with [fence.ErrUnknown], says that the
 // fence may have been raised on another server.
 func (a *Armer) Arm(ctx context.Context, arming fence.Arming) error {
@@ -307,8 +308,8 @@ func (a *Armer) look(ctx context.Context, conn *pgx.Conn, forced bool) error {
 		last, err = Ask(ctx, conn)
 		return last, err
 	})
-	_, forgotten := errors.AsType[*ForgottenError](err)
-	if err == nil || forgotten {
+	refused := Refused(err)
+	if err == nil || refused {
 		mark(conn, last.Identity, err == nil)
 	}
 	a.mu.Lock()
@@ -316,7 +317,7 @@ func (a *Armer) look(ctx context.Context, conn *pgx.Conn, forced bool) error {
 	switch {
 	case err == nil && doubts == a.doubts:
 		a.accepted = &last
-	case forgotten:
+	case refused:
 		a.doubt()
 	}
 	return err
@@ -324,11 +325,11 @@ func (a *Armer) look(ctx context.Context, conn *pgx.Conn, forced bool) error {
 
 // tell has the log hear of each change, once.
 func (a *Armer) tell(err error) {
-	_, forgotten := errors.AsType[*ForgottenError](err)
+	refused := Refused(err)
 	state := "trusted"
 	switch {
-	case forgotten:
-		state = "forgotten"
+	case refused:
+		state = "refused"
 	case err != nil:
 		state = "unknown"
 	}
@@ -336,7 +337,7 @@ func (a *Armer) tell(err error) {
 	a.told = state
 	switch {
 	case state == was, state == "trusted" && was == "":
-	case forgotten:
+	case refused:
 		a.log.Error("no lease is granted", "error", err)
 	case err != nil:
 		a.log.Warn("can't find out whether PostgreSQL is the one that it was", "error", err)

@@ -2,7 +2,6 @@ package witness
 
 import (
 	"context"
-	"errors"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -47,7 +46,7 @@ func (a *Armer) configure(config *pgxpool.Config) {
 	}
 	config.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {
 		switch same, err := a.vet(ctx, conn); {
-		case errors.As(err, new(*ForgottenError)): // it must not be left for somebody who is no longer in doubt
+		case Refused(err): // it must not be left for somebody who is no longer in doubt
 			return false, err
 		case err != nil && conn.IsClosed() && ctx.Err() == nil: // the connection's end, not PostgreSQL's: another one may tell
 			return false, nil

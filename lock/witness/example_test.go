@@ -35,7 +35,7 @@ func ExampleOpen() {
 
 	lease, err := locker.Acquire(ctx, "orders/1001")
 	if forgotten, ok := errors.AsType[*witness.ForgottenError](err); ok {
-		fmt.Println(forgotten) // … to go on, run: fencegate fence invalidate-all --yes
+		fmt.Println(forgotten) // … run: fencegate fence invalidate-all --yes
 		return
 	}
 	if err != nil {

@@ -150,18 +150,26 @@ type program struct {
 
 func (g *group) program(t *testing.T) program {
 	t.Helper()
-	a, err := Open(t.Context(), Config{Pool: g.pool, Nodes: g.nodes})
+	p := g.open(t, g.pool, lock.Config{})
+	if err := p.locker.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// open makes one that has not asked the nodes to admit it.
+func (g *group) open(t *testing.T, pool *pgxpool.Config, cfg lock.Config) program {
+	t.Helper()
+	a, err := Open(t.Context(), Config{Pool: pool, Nodes: g.nodes, KeyPrefix: cfg.KeyPrefix})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := lock.New(lock.Config{Nodes: g.nodes, Armer: a, Epochs: a, NodeTimeout: 5 * time.Second})
+	cfg.Nodes, cfg.Armer, cfg.Epochs, cfg.NodeTimeout = g.nodes, a, a, 5*time.Second
+	l, err := lock.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close(); _ = a.Close() })
-	if err := l.Init(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	return program{a, l}
 }
 

@@ -24,7 +24,7 @@ func (m *Memory) Look(ctx context.Context, ask func(context.Context) (Seen, erro
 		}
 		if was != nil {
 			if forgotten(*was, seen) {
-				return &ForgottenError{Was: *was, Is: seen}
+				return &ForgottenError{Was: *was, Is: seen, alone: true}
 			}
 			seen.Invalidations = slices.Clone(seen.Invalidations)
 			for _, id := range was.Invalidations {

@@ -7,15 +7,18 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
 const (
-	sqlIdentity = `SELECT pg_catalog.pg_is_in_recovery(), identity, (written - '0/0')::bigint, beats, invalidations FROM fence.identity()`
-	sqlClaim    = `SELECT fence.claim_source($1)`
+	sqlIdentity = `SELECT pg_catalog.pg_is_in_recovery(), identity, (written - '0/0')::bigint, beats, invalidations, g.id::text, g.database
+		FROM fence.identity(), fence.lock_group() g`
+	sqlClaim = `SELECT fence.claim_source($1)`
 )
 
-// ErrOlder is for schemas from before fence.identity.
-var ErrOlder = errors.New("the database's schema has no fence.identity; run: fencegate migrate up")
+// ErrOlder is for schemas from before fence.lock_group.
+var ErrOlder = errors.New("the database's schema has no fence.lock_group; run: fencegate migrate up")
 
 // StandbyError is for an address that has led to a standby. What it has replayed
 // is behind, which is no loss: so it is never compared.
@@ -44,12 +47,15 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
+// KeyPrefix is the database's own, see [pgfence.KeyPrefix].
+func (s Seen) KeyPrefix() string { return pgfence.KeyPrefixOf(s.Group) }
+
 // Ask asks PostgreSQL which one it is. The errors are [ErrOlder], a [StandbyError], or why it did not answer.
 func Ask(ctx context.Context, q Querier) (Seen, error) {
 	var seen Seen
 	var standby bool
 	var written int64
-	err := q.QueryRow(ctx, sqlIdentity).Scan(&standby, &seen.Identity, &written, &seen.Beats, &seen.Invalidations)
+	err := q.QueryRow(ctx, sqlIdentity).Scan(&standby, &seen.Identity, &written, &seen.Beats, &seen.Invalidations, &seen.Group, &seen.Database)
 	if undefined(err) {
 		return seen, ErrOlder
 	}
@@ -87,5 +93,5 @@ func undefined(err error) bool {
 
 // Continues reports whether s is the server that was accepted, or a later state of it. nil: none was accepted.
 func (s Seen) Continues(accepted *Seen) bool {
-	return accepted != nil && accepted.Identity == s.Identity && accepted.Written <= s.Written
+	return accepted != nil && s.sameServer(*accepted) && accepted.Written <= s.Written
 }

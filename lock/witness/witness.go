@@ -5,7 +5,8 @@
 // The guarantee: once a quorum of nodes has witnessed a history of PostgreSQL,
 // [Witness.Look] fails with a [*ForgottenError] for any other one (another
 // server, timeline or schema, or the same set back to an earlier point), until
-// all fences have been invalidated there. What it can't notice is a loss of
+// all fences have been invalidated there; and with an [*OtherDatabaseError] where
+// the keys are those of another database. What it can't notice is a loss of
 // only what came after the last look, where system, timeline and schema stay and
 // the server has by then written as much again; and the loss of the nodes' data
 // at the same time.
@@ -14,8 +15,10 @@
 // else. Gateways and programs that name the same nodes and key prefix share what is
 // remembered:
 //
-//	armer, err := witness.Open(ctx, witness.Config{Pool: poolConfig, Nodes: nodes})
-//	locker, err := lock.New(lock.Config{Nodes: nodes, Armer: armer, Epochs: armer})
+//	armer, err := witness.Open(ctx, witness.Config{Pool: poolConfig, Nodes: nodes, KeyPrefix: prefix})
+//	locker, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: prefix, Armer: armer, Epochs: armer})
+//
+// prefix is the database's own, from [pgfence.KeyPrefix], as gateways have it.
 //
 // On each node it is one plain key, PREFIX:postgresql, that holds JSON.
 package witness
@@ -44,31 +47,16 @@ type Seen struct {
 	Written       uint64   `json:"written"`       // how far the server has come, as an LSN
 	Beats         int64    `json:"beats"`         // how often those that raised fences have looked
 	Invalidations []string `json:"invalidations"` // ids: in a record all that are known, from PostgreSQL those of this identity
-}
 
-// ForgottenError says that PostgreSQL may have forgotten fences.
-type ForgottenError struct {
-	Was, Is Seen
+	// Group is the database's own, which its copies keep; Database is its oid, which a copy in the same cluster has not.
+	// "" and 0 in records of programs that did not know them.
+	Group    string `json:"group,omitempty"`
+	Database uint32 `json:"database,omitempty"`
 }
-
-func (e *ForgottenError) Error() string {
-	command := "fencegate fence invalidate-all --yes"
-	if len(e.Is.Invalidations) > 0 {
-		command += " --again"
-	}
-	what := fmt.Sprintf("it is %s now and was %s", e.Is.Identity, e.Was.Identity)
-	if e.Is.Identity == e.Was.Identity {
-		what = fmt.Sprintf("it was set back: it stands at %X/%X (beat %d) and was at %X/%X (beat %d)",
-			e.Is.Written>>32, uint32(e.Is.Written), e.Is.Beats, e.Was.Written>>32, uint32(e.Was.Written), e.Was.Beats)
-	}
-	return "PostgreSQL may have forgotten fences: " + what + "; to go on, run: " + command
-}
-
-// Tell is what clients may read.
-func (e *ForgottenError) Tell() string { return e.Error() }
 
 // Witness asks and tells the nodes. It is safe for concurrent use.
 type Witness struct {
+	prefix  string
 	key     string
 	names   []string
 	clients []*redis.Client
@@ -85,7 +73,7 @@ func New(nodes []lock.Node, prefix string) (*Witness, error) {
 	if prefix == "" {
 		prefix = lock.DefaultKeyPrefix
 	}
-	w := &Witness{key: prefix + ":postgresql"}
+	w := &Witness{prefix: prefix, key: prefix + ":postgresql"}
 	for _, n := range nodes {
 		w.names = append(w.names, cmp.Or(n.Addr, n.MasterName))
 		w.clients = append(w.clients, redis.NewClient(&redis.Options{
@@ -117,7 +105,8 @@ const attempts = 5
 // Look compares what PostgreSQL says with what the nodes remember, and lets them
 // remember it. The nodes are asked before PostgreSQL, so that what another
 // gateway saw later is never taken for the past. It returns nil, a
-// [*ForgottenError], seen's error, or what kept a quorum from answering.
+// [*ForgottenError] or [*OtherDatabaseError], after which the nodes remember what
+// they did, seen's error, or what kept a quorum from answering.
 func (w *Witness) Look(ctx context.Context, seen func(context.Context) (Seen, error)) error {
 	var err error
 	for range attempts {
@@ -138,6 +127,11 @@ func (w *Witness) look(ctx context.Context, ask func(context.Context) (Seen, err
 	if err != nil {
 		return false, err
 	}
+	for _, t := range told {
+		if elsewhere(t.seen, seen) {
+			return false, &OtherDatabaseError{Was: t.seen, Is: seen, KeyPrefix: w.prefix}
+		}
+	}
 	next := seen
 	next.Invalidations = slices.Clone(seen.Invalidations)
 	var news bool // more than that PostgreSQL has gone on
@@ -152,7 +146,8 @@ func (w *Witness) look(ctx context.Context, ask func(context.Context) (Seen, err
 		if forgotten(t.seen, seen) {
 			return false, &ForgottenError{Was: t.seen, Is: seen}
 		}
-		news = news || t.seen.Identity != seen.Identity || t.seen.Beats != seen.Beats || missing(t.seen.Invalidations, seen.Invalidations)
+		news = news || t.seen.Identity != seen.Identity || t.seen.Group != seen.Group || t.seen.Database != seen.Database ||
+			t.seen.Beats != seen.Beats || missing(t.seen.Invalidations, seen.Invalidations)
 		for _, id := range t.seen.Invalidations {
 			if !slices.Contains(next.Invalidations, id) {
 				next.Invalidations = append(next.Invalidations, id)
@@ -171,10 +166,18 @@ func (w *Witness) look(ctx context.Context, ask func(context.Context) (Seen, err
 // fences were raised since: under this very identity, by an invalidation that
 // nobody had seen when the record was made.
 func forgotten(was, is Seen) bool {
-	if was.Identity == is.Identity && was.Written <= is.Written && was.Beats <= is.Beats {
+	if is.sameServer(was) && was.Written <= is.Written && was.Beats <= is.Beats {
 		return false
 	}
 	return !missing(was.Invalidations, is.Invalidations)
+}
+
+// elsewhere reports whether the record is of a database that this one is neither, nor a copy of.
+func elsewhere(was, is Seen) bool { return was.Group != "" && is.Group != "" && was.Group != is.Group }
+
+// sameServer reports whether both are of one history of one database, as far as they say.
+func (s Seen) sameServer(other Seen) bool {
+	return s.Identity == other.Identity && (s.Database == other.Database || s.Database == 0 || other.Database == 0)
 }
 
 // missing reports whether `all` has an id that `known` has not.

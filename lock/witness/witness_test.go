@@ -38,24 +38,30 @@ func says(s Seen) func(context.Context) (Seen, error) {
 
 func TestWhatIsTakenForTheSameHistory(t *testing.T) {
 	t.Parallel()
-	was := Seen{Identity: "s/1/o", Written: 100, Beats: 7, Invalidations: []string{"a"}}
+	was := Seen{Identity: "s/1/o", Written: 100, Beats: 7, Invalidations: []string{"a"}, Database: 5}
 	for name, c := range map[string]struct {
 		is        Seen
 		forgotten bool
 	}{
-		"nothing happened":                     {Seen{"s/1/o", 100, 7, []string{"a"}}, false},
-		"it went on":                           {Seen{"s/1/o", 200, 9, []string{"a"}}, false},
-		"set back, as its position says":       {Seen{"s/1/o", 99, 7, []string{"a"}}, true},
-		"set back, as its beats say":           {Seen{"s/1/o", 900, 6, []string{"a"}}, true},
-		"promoted":                             {Seen{"s/2/o", 200, 7, nil}, true},
-		"another server":                       {Seen{"x/1/o", 200, 7, nil}, true},
-		"restored from a dump":                 {Seen{"s/1/p", 200, 7, nil}, true},
-		"promoted, and invalidated":            {Seen{"s/2/o", 90, 3, []string{"b"}}, false},
-		"set back, and invalidated":            {Seen{"s/1/o", 90, 3, []string{"a", "b"}}, false},
-		"set back, with an old invalidation":   {Seen{"s/1/o", 90, 3, []string{"a"}}, true},
-		"promoted, with an old invalidation":   {Seen{"s/2/o", 90, 3, []string{"a"}}, true},
-		"invalidated without having forgotten": {Seen{"s/1/o", 200, 9, []string{"a", "b"}}, false},
+		"nothing happened":                     {Seen{Identity: "s/1/o", Written: 100, Beats: 7, Invalidations: []string{"a"}}, false},
+		"it went on":                           {Seen{Identity: "s/1/o", Written: 200, Beats: 9, Invalidations: []string{"a"}}, false},
+		"set back, as its position says":       {Seen{Identity: "s/1/o", Written: 99, Beats: 7, Invalidations: []string{"a"}}, true},
+		"set back, as its beats say":           {Seen{Identity: "s/1/o", Written: 900, Beats: 6, Invalidations: []string{"a"}}, true},
+		"promoted":                             {Seen{Identity: "s/2/o", Written: 200, Beats: 7, Invalidations: nil}, true},
+		"another server":                       {Seen{Identity: "x/1/o", Written: 200, Beats: 7, Invalidations: nil}, true},
+		"restored from a dump":                 {Seen{Identity: "s/1/p", Written: 200, Beats: 7, Invalidations: nil}, true},
+		"promoted, and invalidated":            {Seen{Identity: "s/2/o", Written: 90, Beats: 3, Invalidations: []string{"b"}}, false},
+		"set back, and invalidated":            {Seen{Identity: "s/1/o", Written: 90, Beats: 3, Invalidations: []string{"a", "b"}}, false},
+		"set back, with an old invalidation":   {Seen{Identity: "s/1/o", Written: 90, Beats: 3, Invalidations: []string{"a"}}, true},
+		"promoted, with an old invalidation":   {Seen{Identity: "s/2/o", Written: 90, Beats: 3, Invalidations: []string{"a"}}, true},
+		"a copy in the same cluster":           {Seen{Identity: "s/1/o", Written: 200, Beats: 9, Invalidations: []string{"a"}, Database: 6}, true},
+		"a copy that was invalidated":          {Seen{Identity: "s/1/o", Written: 200, Beats: 9, Invalidations: []string{"a", "b"}, Database: 6}, false},
+		"a schema that did not say which":      {Seen{Identity: "s/1/o", Written: 200, Beats: 9, Invalidations: []string{"a"}, Database: 0}, false},
+		"invalidated without having forgotten": {Seen{Identity: "s/1/o", Written: 200, Beats: 9, Invalidations: []string{"a", "b"}}, false},
 	} {
+		if c.is.Database == 0 && name != "a schema that did not say which" {
+			c.is.Database = was.Database
+		}
 		if got := forgotten(was, c.is); got != c.forgotten {
 			t.Errorf("%s: forgotten = %t", name, got)
 		}
@@ -129,4 +135,42 @@ func TestGatewaysThatLookAtTheSameTimeDoNotDoubtEachOther(t *testing.T) {
 		})
 	}
 	looks.Wait()
+}
+
+// Its gateways would end the first one's leases if they followed advice for a server that has forgotten.
+func TestTheKeysOfAnotherDatabaseAreLeftAsTheyAre(t *testing.T) {
+	t.Parallel()
+	redis := testenv.OwnRedis(t, 3)
+	w := open(t, redis[0].Addr, redis[1].Addr, redis[2].Addr)
+	older := Seen{Identity: "s/1/o", Written: 90, Invalidations: []string{}} // as a program that knows no groups says it
+	first := Seen{Identity: "s/1/o", Written: 100, Invalidations: []string{}, Group: "g1", Database: 5}
+	for _, seen := range []Seen{older, first} {
+		if err := w.Look(t.Context(), says(seen)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, neighbour := range map[string]Seen{
+		"another server":           {Identity: "x/1/o", Written: 100, Group: "g2", Database: 5},
+		"the same one":             {Identity: "s/1/p", Written: 200, Group: "g2", Database: 6},
+		"one that was invalidated": {Identity: "s/1/p", Written: 200, Invalidations: []string{"b"}, Group: "g2", Database: 6},
+	} {
+		err := w.Look(t.Context(), says(neighbour))
+		if !errors.As(err, new(*OtherDatabaseError)) || !Refused(err) {
+			t.Errorf("%s: %v; want an OtherDatabaseError", name, err)
+		} else if text := err.Error(); strings.Contains(text, "invalidate") || !strings.Contains(text, "--redis-prefix") || !strings.Contains(text, "witness-test:") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	records, err := w.recall(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range records {
+		if r.seen.Group != "g1" || r.seen.Identity != first.Identity {
+			t.Errorf("node %d remembers %s", i, r.text)
+		}
+	}
+	if err := w.Look(t.Context(), says(first)); err != nil {
+		t.Errorf("the first database after that: %v", err)
+	}
 }

@@ -1,0 +1,30 @@
+package pgfence
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const sqlLockGroup = `SELECT id::text FROM fence.lock_group()`
+
+// Querier is a pool, a connection or a transaction.
+type Querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// KeyPrefix is the start of the names of the database's keys on Redis nodes, for lock.Config.KeyPrefix and
+// witness.Config.KeyPrefix: "fencegate:" and a UUID that the migrations made. Gateways have the same by default. It is
+// another one for each database, so that several may share the nodes; promotions, restores and dumps keep it, and so
+// does a copy, until `fencegate fence new-group` gives it its own. The login is in fence_gateway or fence_writer.
+func KeyPrefix(ctx context.Context, q Querier) (string, error) {
+	var group string
+	if err := q.QueryRow(ctx, sqlLockGroup).Scan(&group); err != nil {
+		return "", fmt.Errorf("ask PostgreSQL for the prefix of its Redis keys: %w", Translate(err))
+	}
+	return KeyPrefixOf(group), nil
+}
+
+// KeyPrefixOf is [KeyPrefix] of a group that is known: fence.lock_group's id.
+func KeyPrefixOf(group string) string { return "fencegate:" + group }

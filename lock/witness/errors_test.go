@@ -1,0 +1,136 @@
+//go:build unix
+
+package witness
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// Nobody but people can tell a copy from what has taken the first one's place, and the wrong command ends leases.
+func TestADoubtNamesBothCasesAndBothCommands(t *testing.T) {
+	t.Parallel()
+	was := Seen{Identity: "s/1/o", Written: 0x100000007, Beats: 7, Database: 5}
+	for name, c := range map[string]struct {
+		is   Seen
+		what string
+	}{
+		"another server": {Seen{Identity: "s/2/o", Written: 7, Beats: 7, Database: 5}, "it is s/2/o now and was s/1/o"},
+		"the same one":   {Seen{Identity: "s/1/o", Written: 7, Beats: 7, Database: 6}, "it is the database 6 now and was 5"},
+		"set back":       {Seen{Identity: "s/1/o", Written: 6, Beats: 7, Database: 5}, "it stands at 0/6 (beat 7) and was at 1/7 (beat 7)"},
+	} {
+		text := (&ForgottenError{Was: was, Is: c.is}).Error()
+		for _, part := range []string{c.what, "in a copy beside the first database", "fencegate fence new-group --yes;", "(a promotion, a restore), run: fencegate fence invalidate-all --yes"} {
+			if !strings.Contains(text, part) {
+				t.Errorf("%s: %q lacks %q", name, text, part)
+			}
+		}
+		if alone := (&ForgottenError{Was: was, Is: c.is, alone: true}).Error(); strings.Contains(alone, "new-group") {
+			t.Errorf("%s, without nodes: %s", name, alone)
+		}
+	}
+}
+
+// copied is a copy of the group's database in the same cluster, which has the same oids of tables.
+func (g *group) copied(t *testing.T) *pgxpool.Config {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), g.URL("template1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	if _, err := conn.Exec(t.Context(), `CREATE DATABASE copied TEMPLATE postgres`); err != nil {
+		t.Fatal(err)
+	}
+	config := g.pool.Copy()
+	config.ConnConfig.Database = "copied"
+	return config
+}
+
+// prefix is what programs of a database ask for.
+func prefix(t *testing.T, config *pgxpool.Config) string {
+	t.Helper()
+	conn, err := pgx.ConnectConfig(t.Context(), config.ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	own, err := pgfence.KeyPrefix(t.Context(), conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return own
+}
+
+func TestACopyBesideTheFirstDatabaseTakesNothingFromIt(t *testing.T) {
+	t.Parallel()
+	g := startGroup(t)
+	copied := g.copied(t)
+	own := prefix(t, g.pool)
+	if prefix(t, copied) != own || !strings.HasPrefix(own, "fencegate:") {
+		t.Fatalf("the copy has the prefix %s, the first one %s", prefix(t, copied), own)
+	}
+	first := g.open(t, g.pool, lock.Config{KeyPrefix: own})
+	if err := first.locker.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	lease, held := first.acquire(t, "orders/7")
+	if err := first.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	goesOn := func(when string) {
+		t.Helper()
+		if err := errors.Join(first.Check(t.Context()), lease.Extend(t.Context(), lock.DefaultMaxTTL)); err != nil {
+			t.Errorf("%s the first one's: %v", when, err)
+		}
+		mine, _ := first.acquire(t, "orders/2")
+		release(t, mine)
+	}
+
+	second := g.open(t, copied, lock.Config{KeyPrefix: own})
+	second.wantForgotten(t, "run: fencegate fence invalidate-all --yes")
+	_, err := second.try(t, "orders/3")
+	if err == nil || !strings.Contains(err.Error(), "it is the database ") || !strings.Contains(err.Error(), "fencegate fence new-group --yes") {
+		t.Errorf("in the copy: %v", err)
+	}
+	goesOn("beside a copy,")
+
+	conn, err := pgx.Connect(t.Context(), g.URL("copied"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	if _, err := conn.Exec(t.Context(), `SELECT fence.new_group()`); err != nil {
+		t.Fatal(err)
+	}
+	apart := prefix(t, copied)
+	if apart == own || prefix(t, g.pool) != own {
+		t.Errorf("the copy has the prefix %s now, the first one %s, and was %s", apart, prefix(t, g.pool), own)
+	}
+	if _, err := second.try(t, "orders/3"); !errors.As(err, new(*OtherDatabaseError)) {
+		t.Errorf("under the first one's keys: %v; want an OtherDatabaseError", err)
+	}
+	third := g.open(t, copied, lock.Config{KeyPrefix: apart, MaxTTL: time.Second})
+	until(t, "the new group's quarantine is over", func() bool {
+		lease, err := third.locker.TryAcquire(t.Context(), "orders/7", lock.WithTTL(time.Second))
+		if err != nil {
+			return false
+		}
+		if grant, err := lease.Grant(); err != nil || grant.Token <= held.Token {
+			t.Errorf("%v: the copy's token is %d after the first one's %d", err, grant.Token, held.Token)
+		}
+		release(t, lease)
+		return true
+	})
+	goesOn("beside a group of its own,")
+	release(t, lease)
+}
