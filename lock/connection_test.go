@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"context"
 	"io"
 	"testing"
 	"time"
@@ -41,3 +42,45 @@ func TestAConnectionIsLookedAtOnceMoreAfterItsDeadline(t *testing.T) {
 	}
 	t.Error("no answer that came after the deadline was read")
 }
+
+// A node that refuses the login, or answers what nobody asked for, is an error of every
+// call. Inspect had panicked.
+func TestANodeThatRefusesIsAnErrorOfEveryCall(t *testing.T) {
+	t.Parallel()
+	for _, answer := range []string{
+		"-DENIED no\r\n", "-NOAUTH no\r\n", "-WRONGPASS no\r\n", "-NOPERM no\r\n", "-WRONGTYPE no\r\n", "-ERR max number of clients reached\r\n",
+		"-\r\n", "+OK\r\n", ":1\r\n", "$-1\r\n", "*0\r\n", "*-1\r\n",
+	} {
+		t.Run(answer, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t, func(_ []string, out io.Writer) { _, _ = io.WriteString(out, answer) })
+			l, err := New(Config{Nodes: []Node{{Addr: s.addr, Password: "secret"}}, NodeTimeout: 20 * time.Millisecond, Epochs: noEpochs{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = l.Close() }()
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			name := l.nodes[0].name
+			for call, do := range map[string]func() error{
+				"init":     func() error { return l.Init(ctx) },
+				"ping":     func() error { return l.Ping(ctx) },
+				"readmit":  func() error { return l.Readmit(ctx, name) },
+				"acquire":  func() error { _, err := l.Acquire(ctx, "r"); return err },
+				"try":      func() error { _, err := l.TryAcquire(ctx, "r"); return err },
+				"inspect":  func() error { _, err := l.Inspect(ctx, "r"); return err },
+				"leaks":    func() error { _, err := l.Leaks(ctx); return err },
+				"sweep":    func() error { _, err := l.Sweep(ctx); return err },
+				"overrule": func() error { _, err := l.ForceRelease(ctx, "r"); return err },
+			} {
+				if do() == nil {
+					t.Errorf("%s: no error", call)
+				}
+			}
+		})
+	}
+}
+
+type noEpochs struct{}
+
+func (noEpochs) RaiseEpoch(context.Context, int64) (int64, error) { return 1, nil }

@@ -194,6 +194,9 @@ func (l *Locker) states(ctx context.Context) []nodeState {
 	return states
 }
 
+// markerFields is how many fields of H say how the node is; the others are counters.
+const markerFields = 6
+
 // state reads the node's marker and looks for its scripts.
 func (n *node) state(ctx context.Context) nodeState {
 	ctx, cancel := context.WithTimeout(ctx, stallTimeout)
@@ -221,6 +224,9 @@ func (n *node) state(ctx context.Context) nodeState {
 	}
 	if err == nil && clock.Err() == nil {
 		err = failed
+	}
+	if err == nil && len(marker.Val()) != markerFields {
+		err = errMalformed
 	}
 	if err != nil {
 		return nodeState{err: serverError(err)}

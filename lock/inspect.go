@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"strings"
@@ -178,7 +179,13 @@ func (n *node) inspect(ctx context.Context, resource string) nodeLock {
 		waiters = tx.ZCard(ctx, n.keys.waitPrefix+resource)
 		return nil
 	})
-	if err != nil && err != redis.Nil { //nolint:errorlint // redis.Nil is returned bare
+	if err == redis.Nil { //nolint:errorlint // redis.Nil is returned bare
+		err = cmp.Or(ttl.Err(), counter.Err(), waiters.Err()) // no lock; that is the first error, and hides another
+	}
+	if err == nil && len(counter.Val()) != 2 {
+		err = errMalformed
+	}
+	if err != nil {
 		nl.Err = serverError(err)
 		return nl
 	}
