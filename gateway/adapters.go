@@ -25,7 +25,7 @@ func (c issuer) Issue(resource string, token fence.Token, expires time.Time, ter
 			all |= t.term
 		}
 	}
-	issued, err := c.keyring.Issue(resource, token, expires, all)
+	issued, err := c.keyring.IssueTo(terms.Principal, resource, token, expires, all)
 	if err != nil {
 		return wire.Credentials{}, err
 	}

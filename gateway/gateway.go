@@ -124,6 +124,7 @@ func (g *Gateway) build() (err error) {
 		relay.Fences, relay.Nonce, relay.Metrics = g.tokens, g.fence.Nonce, g.ofPG
 		relay.EndBackend, relay.Judge, relay.Tell = g.endBackend, g.servers.judge, g.seen.Tell
 		relay.Leases, relay.DefaultTTL, relay.MaxTTL = g.source, cfg.DefaultTTL, cfg.MaxTTL
+		relay.MayLease = g.mayLease()
 		if g.pg, err = pgwire.New(relay); err != nil {
 			return err
 		}
@@ -145,7 +146,7 @@ func (g *Gateway) buildS3() (err error) {
 	g.ofS3 = newS3Metrics()
 	g.s3, err = s3.New(s3.Deps{
 		Pool: g.pool, Store: g.store, Keys: g.parsed.keyring, Leases: held{g.source, g.fence}, TLS: g.parsed.s3TLS, Logger: g.log, Metrics: g.ofS3,
-		Tell: g.seen.Tell, Changes: g.servers.changes,
+		Tell: g.seen.Tell, Changes: g.servers.changes, Rights: g.rights(),
 	}, g.cfg.S3)
 	if err == nil {
 		g.servers.reads.Store(g.s3)
@@ -163,7 +164,7 @@ func (g *Gateway) buildAPI() (err error) {
 		Metrics: g.metrics.handler(), Observe: g.metrics.observe, Ended: g.leasing.Ended, Logger: g.log, TLS: g.parsed.apiTLS,
 	}
 	if g.sql != nil {
-		cfg.SQL = fencedSQL{g.sql, g.servers}
+		cfg.SQL, cfg.SQLPerPrincipal = fencedSQL{g.sql, g.servers}, g.perPrincipal()
 	}
 	if g.pg != nil {
 		cfg.Sessions = sessions{g.pg}

@@ -1,10 +1,12 @@
 package gateway
 
 import (
+	"cmp"
 	"sync/atomic"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/gateway/s3"
 )
 
 // reloads remember whether the last change of the principals was refused.
@@ -35,3 +37,32 @@ func (g *Gateway) SetPrincipals(read func() ([]access.Definition, error)) error 
 	}
 	return err
 }
+
+// rights are what the S3 port asks; nil without principals.
+func (g *Gateway) rights() s3.Rights {
+	if g.cfg.Principals == nil {
+		return nil
+	}
+	return g.cfg.Principals
+}
+
+// mayLease is what the PostgreSQL port asks beside its lease rules; nil without principals.
+func (g *Gateway) mayLease() func(role, resource string) bool {
+	if g.cfg.Principals == nil {
+		return nil
+	}
+	return func(role, resource string) bool {
+		return g.cfg.Principals.May(access.PostgresPrefix+role, access.Acquire, resource)
+	}
+}
+
+// perPrincipal is how many of the connections for SQL one principal may use; 0: all.
+func (g *Gateway) perPrincipal() int {
+	if g.cfg.Principals == nil {
+		return 0
+	}
+	return (cmp.Or(g.cfg.SQLConnections, defaultSQLConnections) + 1) / 2
+}
+
+// defaultSQLConnections is that of [fencedsql.Config].
+const defaultSQLConnections = 8

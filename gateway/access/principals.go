@@ -37,6 +37,9 @@ func (d Digest) String() string { return hex.EncodeToString(d[:]) }
 // in through the PostgreSQL port as app is pg:app.
 const PostgresPrefix = "pg:"
 
+// S3Prefix begins the name of the principal that is known by the S3 port's own key: s3:KEY.
+const S3Prefix = "s3:"
+
 // Definition says what a principal is.
 type Definition struct {
 	Name string
@@ -164,6 +167,12 @@ func (ps *Principals) holding(digest Digest) (found *rights) {
 	return found
 }
 
+// May reports what the principal with a name may do now.
+func (ps *Principals) May(name string, v Verb, resource string) bool {
+	p, _ := ps.Named(name)
+	return p.May(v, resource)
+}
+
 // Named is the principal with a name, as somebody else has authenticated it; false where
 // there is none, and it may do nothing as long as there is none.
 func (ps *Principals) Named(name string) (p *Principal, ok bool) {
@@ -206,13 +215,13 @@ func (d Definition) validate() error {
 	if err := validateName(d.Name); err != nil {
 		return err
 	}
-	ofPostgres := strings.HasPrefix(d.Name, PostgresPrefix)
+	elsewhere := strings.HasPrefix(d.Name, PostgresPrefix) || strings.HasPrefix(d.Name, S3Prefix)
 	switch {
-	case ofPostgres && len(d.Name) == len(PostgresPrefix):
-		return &fence.InvalidError{Field: "name", Reason: "is without the role; pg:ROLE is needed"}
-	case ofPostgres && len(d.Tokens) > 0:
-		return &fence.InvalidError{Field: "tokens", Reason: "are not for a role of PostgreSQL: it logs in there"}
-	case !ofPostgres && len(d.Tokens) == 0:
+	case d.Name == PostgresPrefix, d.Name == S3Prefix:
+		return &fence.InvalidError{Field: "name", Reason: "is without the role or key; pg:ROLE or s3:KEY is needed"}
+	case elsewhere && len(d.Tokens) > 0:
+		return &fence.InvalidError{Field: "tokens", Reason: "are not for who is known by its name: a role logs in to PostgreSQL, a key signs requests to the S3 port"}
+	case !elsewhere && len(d.Tokens) == 0:
 		return &fence.InvalidError{Field: "tokens", Reason: "are missing: nobody could be this principal"}
 	case len(d.Tokens) > maxTokens:
 		return &fence.InvalidError{Field: "tokens", Reason: fmt.Sprintf("are %d; at most %d are allowed", len(d.Tokens), maxTokens)}

@@ -45,7 +45,7 @@ func (s *Server) checkGrant(c echo.Context) error {
 	if !grant.Seal.IsZero() {
 		asked.Go(func() { state.Inspection, state.err = s.cfg.Leases.Inspect(ctx, grant.Resource) })
 	}
-	_, err = s.cfg.SQL.Run(ctx, grant, nil)
+	_, err = s.run(ctx, grant, nil)
 	asked.Wait()
 	if err != nil {
 		if e, ok := activity.Refused(err, activity.Event{Surface: wire.SurfaceCheck}); ok {

@@ -68,6 +68,10 @@ type Config struct {
 	// whoever is let in may do everything.
 	Principals *access.Principals
 
+	// SQLPerPrincipal is how many requests of one principal may run SQL at once; more wait.
+	// Defaults to 0: no bound.
+	SQLPerPrincipal int
+
 	// Checks are what /readyz looks at. Defaults to none: always ready.
 	Checks []Check
 

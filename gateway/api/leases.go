@@ -258,7 +258,7 @@ func (s *Server) credentials(c echo.Context) error {
 		return err
 	}
 	ownKeys := body.OwnKeys || !access.Of(c.Request().Context()).May(access.S3Read, "")
-	creds, err := s.cfg.Credentials.Issue(h.Resource, h.Token, expires, CredentialTerms{WhileHeld: !body.Refreshing, OwnKeys: ownKeys, ReadOnly: body.ReadOnly})
+	creds, err := s.cfg.Credentials.Issue(h.Resource, h.Token, expires, CredentialTerms{WhileHeld: !body.Refreshing, OwnKeys: ownKeys, ReadOnly: body.ReadOnly, Principal: h.Principal})
 	if err != nil {
 		return err
 	}

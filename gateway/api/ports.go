@@ -56,6 +56,8 @@ type CredentialTerms struct {
 	WhileHeld bool // they write only while the lease is held, for they may expire later
 	OwnKeys   bool // they read only keys of their resource
 	ReadOnly  bool // they write nothing
+
+	Principal string // whose rights of each moment bound them; "": everybody's
 }
 
 // Buckets makes buckets and says which resource their writes need. Errors are

@@ -22,6 +22,7 @@ type Server struct {
 	handles *sealer
 	looks   looks
 	echo    *echo.Echo
+	places  places
 	streams atomic.Int64 // of events that are read
 
 	leaving  atomic.Bool
@@ -39,7 +40,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	s := &Server{cfg: cfg, log: cfg.Logger, handles: handles, echo: echo.New()}
+	s := &Server{cfg: cfg, log: cfg.Logger, handles: handles, places: places{each: cfg.SQLPerPrincipal}, echo: echo.New()}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.routes()
 	return s, nil

@@ -33,7 +33,7 @@ func (s *Server) sql(c echo.Context) error {
 	if err := check(c, access.SQL, grant.Resource); err != nil {
 		return err
 	}
-	results, err := s.cfg.SQL.Run(c.Request().Context(), grant, body.Statements)
+	results, err := s.run(c.Request().Context(), grant, body.Statements)
 	if err != nil {
 		s.tellRefused(c, body.Statements, err)
 		return err

@@ -131,6 +131,9 @@ type Config struct {
 	// Leases gives sessions that ask for it (fence.lease in the startup options) a
 	// lease for the life of the connection. Defaults to nil: they are refused.
 	Leases Leases
+	// MayLease reports whether a role may lease a resource beside what the lease rules allow;
+	// it is asked again at each renewal, and so are the rules then. Defaults to nil: the rules alone decide, at the login.
+	MayLease func(role, resource string) bool
 	// Nonce reports what the fence knows of a nonce and a resource, so that a session whose
 	// nonce is spent, or holds the resource already, is told at once. Defaults to nil:
 	// arming decides, after the wait.

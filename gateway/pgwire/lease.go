@@ -38,10 +38,10 @@ const armTimeout = 30 * time.Second
 func (s *session) takeLease() error {
 	asked, cfg := s.who.lease, &s.srv.cfg
 	switch {
-	case !s.srv.permits.Load().mayLease(s.who.user, asked.resource):
+	case !s.srv.mayLease(s.srv.permits.Load(), s.who.user, asked.resource):
 		return &fatalError{
 			code: codeInsufficientPrivilege, message: fmt.Sprintf("the role %s may not lease %q here", quote(s.who.user), asked.resource),
-			hint: "A lease rule of the gateway must give the role this resource.",
+			hint: "A principal or a lease rule of the gateway must give the role this resource.",
 		}
 	case asked.wait > cfg.MaxLeaseWait:
 		return &fatalError{code: codeInvalidParameter, message: fmt.Sprintf("the option fence.lease waits %v; at most %v are allowed", asked.wait, cfg.MaxLeaseWait)}
@@ -274,6 +274,12 @@ func (s *session) renew(ctx context.Context, lease leased) *fatalError {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(min(pause, time.Until(deadline))):
+		}
+		if s.srv.cfg.MayLease != nil && !s.srv.mayLease(s.srv.permits.Load(), s.who.user, lease.Grant.Resource) {
+			return &fatalError{
+				code: codeInsufficientPrivilege, message: fmt.Sprintf("the role %s may no longer lease %q here", quote(s.who.user), lease.Grant.Resource),
+				hint: "A principal or a lease rule of the gateway must give the role this resource.",
+			}
 		}
 		allowed := s.allowed(lease.ttl)
 		if allowed < lease.ttl/looksPerTimeout {

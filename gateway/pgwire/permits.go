@@ -53,6 +53,11 @@ func (c *Config) validatePermits(p Permits) error {
 	return CheckRules(p.Rules, c.Database)
 }
 
+// mayLease reports whether a role may lease a resource.
+func (s *Server) mayLease(p *Permits, user, resource string) bool {
+	return p.mayLease(user, resource) || s.cfg.MayLease != nil && s.cfg.MayLease(truncated(user), resource)
+}
+
 // permitted gives the session the policy of its login. Under the session's lock, so that a change of the rules
 // is either seen here, or sees the policy.
 func (s *session) permitted() {
@@ -69,7 +74,7 @@ func (s *session) outdated(p *Permits) bool {
 		return false
 	}
 	switch lease := s.who.lease; {
-	case lease != nil && p.mayLease(s.who.user, lease.resource), lease == nil && p.policyFor(s.who) <= s.policy:
+	case lease != nil && s.srv.mayLease(p, s.who.user, lease.resource), lease == nil && p.policyFor(s.who) <= s.policy:
 		return false
 	case s.who.physical:
 		s.cutLocked(errPermits)

@@ -83,6 +83,7 @@ type Deps struct {
 	Store   blob.Store                                     // where the bytes go
 	Keys    *credentials.Keyring                           // of the leases' credentials
 	Leases  Leases                                         // for credentials that outlive a lease's deadline; default: every lease is held
+	Rights  Rights                                         // of principals, asked with each request; default: nil, everybody may do everything
 	TLS     *tls.Config                                    // default: plain HTTP
 	Logger  *slog.Logger                                   // default: discards
 	Metrics Metrics                                        // hears what happens; default: nobody does

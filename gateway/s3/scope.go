@@ -15,10 +15,14 @@ import (
 // judged here.
 func (p *port) within(r route) fiber.Handler {
 	return func(c fiber.Ctx) error {
-		if s, leased := p.backend.sessionOf(c.RequestCtx()); !leased || !s.Terms.Has(credentials.OwnKeys) {
+		s, leased := p.backend.sessionOf(c.RequestCtx())
+		asked := p.backend.addressedBy(c)
+		if !p.backend.cfg.permitted(asked.request, s, leased) {
+			return p.backend.fail(asked.request, asked.bucket, r.action, errNoRight)
+		}
+		if !leased || !s.Terms.Has(credentials.OwnKeys) && p.backend.cfg.readsAll(s) {
 			return nil
 		}
-		asked := p.backend.addressedBy(c)
 		allowed, err := true, error(nil)
 		switch write := c.Method() != http.MethodGet && c.Method() != http.MethodHead; {
 		case r.header == headerCopySource:

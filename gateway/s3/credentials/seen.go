@@ -69,10 +69,11 @@ func (t *Verified) SigningKey(date, region, service string) []byte {
 
 // Session is what a session token says.
 type Session struct {
-	Resource string
-	Token    fence.Token
-	Expires  time.Time
-	Terms    Terms
+	Principal string // who was given it; "": nobody by name
+	Resource  string
+	Token     fence.Token
+	Expires   time.Time
+	Terms     Terms
 }
 
 func keyed(key, message []byte) []byte {

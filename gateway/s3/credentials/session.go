@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -37,9 +38,11 @@ var (
 
 // A session token is base64url of: format 2, length of the key id, key id, terms,
 // expiry in Unix milliseconds, fencing token, resource; then HMAC-SHA256 of all that.
+// One of format 3 has the length of its principal's name, and the name, behind the terms.
 // One of format 1, which an earlier release issued, has no terms, and its expiry in
 // seconds: it writes while the lease is held.
 const (
+	namedFormat    = 3
 	sessionFormat  = 2
 	earlierFormat  = 1
 	sessionNumbers = 16
@@ -68,6 +71,14 @@ const AccessPrefix = "ASIA"
 // long they can be used at all; it is cut to milliseconds. The error is a
 // [*fence.InvalidError].
 func (k *Keyring) Issue(resource string, token fence.Token, expires time.Time, terms Terms) (Credentials, error) {
+	return k.IssueTo("", resource, token, expires, terms)
+}
+
+// IssueTo is Issue for a principal, whose name the session then has; "": nobody's.
+func (k *Keyring) IssueTo(principal, resource string, token fence.Token, expires time.Time, terms Terms) (Credentials, error) {
+	if len(principal) > math.MaxUint8 {
+		return Credentials{}, &fence.InvalidError{Field: "principal", Reason: "has a name of more than 255 bytes"}
+	}
 	if err := fence.ValidateResource(resource); err != nil {
 		return Credentials{}, err
 	}
@@ -77,6 +88,10 @@ func (k *Keyring) Issue(resource string, token fence.Token, expires time.Time, t
 	expires = expires.Truncate(time.Millisecond)
 	payload := append([]byte{sessionFormat, byte(len(k.current))}, k.current...)
 	payload = append(payload, byte(terms))
+	if principal != "" {
+		payload[0] = namedFormat
+		payload = append(append(payload, byte(len(principal))), principal...)
+	}
 	payload = binary.BigEndian.AppendUint64(payload, uint64(expires.UnixMilli()))
 	payload = binary.BigEndian.AppendUint64(payload, uint64(token))
 	payload = append(payload, resource...)
@@ -98,7 +113,7 @@ func (k *Keyring) Open(text string) (Session, error) {
 // open is Open, with the keys that the token was made with.
 func (k *Keyring) open(text string) (Session, sessionKeys, error) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if err != nil || len(raw) < 2+sessionNumbers+sha256.Size || raw[0] != sessionFormat && raw[0] != earlierFormat {
+	if err != nil || len(raw) < 2+sessionNumbers+sha256.Size || raw[0] < earlierFormat || raw[0] > namedFormat {
 		return Session{}, sessionKeys{}, ErrForged
 	}
 	payload, mac := raw[:len(raw)-sha256.Size], raw[len(raw)-sha256.Size:]
@@ -120,11 +135,18 @@ func (k *Keyring) open(text string) (Session, sessionKeys, error) {
 // readSession reads what is behind the key id; not whole: it is too short.
 func readSession(format byte, body []byte) (s Session, whole bool) {
 	s.Terms = WhileHeld
-	if format == sessionFormat {
+	if format != earlierFormat {
 		if len(body) == 0 {
 			return s, false
 		}
 		s.Terms, body = Terms(body[0]), body[1:]
+	}
+	if format == namedFormat {
+		if len(body) == 0 || len(body)-1 < int(body[0]) {
+			return s, false
+		}
+		end := 1 + int(body[0])
+		s.Principal, body = string(body[1:end]), body[end:]
 	}
 	if len(body) < sessionNumbers {
 		return s, false

@@ -1,0 +1,62 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/access"
+)
+
+// places bound how many requests of one principal run SQL at once, so that none takes all
+// connections. It is safe for concurrent use.
+type places struct {
+	each int // 0: no bound
+
+	mu sync.Mutex
+	of map[string]chan struct{} // as many as principals have asked
+}
+
+// placeTimeout bounds the wait for a place.
+const placeTimeout = time.Minute
+
+// take waits for a place of who asks. The error is ctx's or an [*UnavailableError].
+func (p *places) take(ctx context.Context) (leave func(), err error) {
+	if p.each == 0 {
+		return func() {}, nil
+	}
+	name := access.Of(ctx).Name()
+	p.mu.Lock()
+	if p.of == nil {
+		p.of = map[string]chan struct{}{}
+	}
+	own := p.of[name]
+	if own == nil {
+		own = make(chan struct{}, p.each)
+		p.of[name] = own
+	}
+	p.mu.Unlock()
+	over := time.NewTimer(placeTimeout)
+	defer over.Stop()
+	select {
+	case own <- struct{}{}:
+		return func() { <-own }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-over.C:
+		return nil, &UnavailableError{Part: wire.PartGateway, Cause: fmt.Errorf("%d requests of %s run SQL already, and none ended within %v", p.each, name, placeTimeout)}
+	}
+}
+
+// run runs SQL in a place of who asks.
+func (s *Server) run(ctx context.Context, grant fence.Grant, statements []wire.Statement) ([]wire.Result, error) {
+	leave, err := s.places.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return s.cfg.SQL.Run(ctx, grant, statements)
+}

@@ -1,0 +1,119 @@
+//go:build unix
+
+package gateway_test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+func principal(name string, rules ...access.Rule) access.Definition {
+	d := access.Definition{Name: name, Rules: rules}
+	if !strings.HasPrefix(name, access.PostgresPrefix) {
+		d.Tokens = []access.Digest{access.DigestOf(name)}
+	}
+	return d
+}
+
+func may(resources string, verbs ...access.Verb) access.Rule {
+	return access.Rule{Resources: resources, Verbs: verbs}
+}
+
+// A role of PostgreSQL is a principal once it has logged in. What it may lease is looked at with each renewal.
+func TestARoleLeasesWhatItsPrincipalMayNow(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	role, err := pgx.ParseConfig(pg.WriterURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := access.PostgresPrefix + role.User
+	all, err := access.New([]access.Definition{principal(name, may("orders/*", access.Acquire))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := config(t, pg)
+	cfg.Principals = all
+	c := start(t, cfg)
+	if _, err := c.login(t.Context(), pg, "-c fence.lease=users/1;fresh"); fatal(err).Code != "42501" {
+		t.Errorf("a lease that no rule allows: %v", err)
+	}
+	conn, err := c.login(t.Context(), pg, "-c fence.lease=orders/1;fresh;ttl=1s;wait=10s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func() ([]access.Definition, error) { return []access.Definition{principal(name, may("stock/*", access.Acquire))}, nil }
+	if err := c.g.SetPrincipals(read); err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); err == nil && time.Since(began) < 30*time.Second; {
+		_, err = conn.Exec(t.Context(), "SELECT pg_sleep(0.05)")
+	}
+	if refused := fatal(err); refused.Code != "42501" || !strings.Contains(refused.Message, `may no longer lease "orders/1"`) {
+		t.Errorf("after the right ended: %v", err)
+	}
+}
+
+func TestARefusedReloadKeepsTheRightsAndIsMeasured(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t)
+	cfg := config(t, pg)
+	var err error
+	if cfg.Principals, err = access.New([]access.Definition{principal("ops", access.Rule{Verbs: []access.Verb{access.Metrics}})}); err != nil {
+		t.Fatal(err)
+	}
+	c := start(t, cfg)
+	c.token = "ops"
+	metric := func(want string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+c.g.Addrs().API+"/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+c.token)
+		res, err := c.http.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = res.Body.Close() }()
+		b, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, text := res.StatusCode, string(b); status != http.StatusOK || !strings.Contains(text, "\nfencegate_principals_last_reload_successful "+want+"\n") {
+			t.Errorf("status %d; want the metric at %s", status, want)
+		}
+	}
+	metric("1")
+	unreadable := errors.New("line 3: nonsense")
+	if err := c.g.SetPrincipals(func() ([]access.Definition, error) { return nil, unreadable }); !errors.Is(err, unreadable) {
+		t.Errorf("got %v", err)
+	}
+	metric("0")
+	c.want(403, "GET", "/v1/sessions", nil)
+	if err := c.g.SetPrincipals(func() ([]access.Definition, error) {
+		return []access.Definition{principal("ops", access.Rule{Verbs: []access.Verb{access.Metrics, access.Sessions}})}, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	metric("1")
+	c.want(200, "GET", "/v1/sessions", nil)
+	none, err := gateway.New(config(t, pg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = none.Stop() }()
+	if err := none.SetPrincipals(func() ([]access.Definition, error) { return nil, nil }); err == nil {
+		t.Error("a gateway without principals takes some: nobody could ask with what token they are known")
+	}
+}

@@ -1,0 +1,78 @@
+//go:build unix
+
+package s3_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
+)
+
+func named(name string, verbs ...access.Verb) access.Definition {
+	d := access.Definition{Name: name}
+	if !strings.HasPrefix(name, "s3:") {
+		d.Tokens = []access.Digest{access.DigestOf(name)}
+	}
+	for _, v := range verbs {
+		d.Rules = append(d.Rules, access.Rule{Resources: "*", Verbs: []access.Verb{v}})
+	}
+	return d
+}
+
+// Credentials are worth what their principal may do when they are used, not when they were issued.
+func TestCredentialsAreWorthWhatTheirPrincipalMayNow(t *testing.T) {
+	t.Parallel()
+	all, err := access.New([]access.Definition{named("worker", access.Acquire, access.S3Read), named("s3:"+rootAccess, access.S3Read, access.Buckets)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := setup(t, func(c *config) { c.Rights = all })
+	w.bucket()
+	w.arm("orders/1001", 5)
+	of := func(principal string) credentials.Credentials {
+		c, err := w.keys.IssueTo(principal, "orders/1001", 5, time.Now().Add(time.Hour), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	root := credentials.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}
+	expect := func(when string, c credentials.Credentials, method, path string, want int) {
+		t.Helper()
+		res, text := w.send(raw{creds: c, method: method, path: path})
+		if res.StatusCode != want || want == 403 && !strings.Contains(text, "AccessDenied") {
+			t.Errorf("%s: %s %s: %d %s; want %d", when, method, path, res.StatusCode, text, want)
+		}
+	}
+	replace := func(d ...access.Definition) {
+		t.Helper()
+		if _, err := all.Replace(d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect("a worker", of("worker"), "PUT", "/orders/1001/a", 200)
+	expect("a worker", of("worker"), "GET", "/orders/1002/none", 404)
+	expect("nobody by name", of(""), "PUT", "/orders/1001/b", 403)
+	expect("a stranger", of("stranger"), "PUT", "/orders/1001/b", 403)
+	expect("the port's key", root, "GET", "/orders/1001/a", 200)
+	expect("the port's key", root, "PUT", "/more", 200)
+
+	replace(named("worker", access.Acquire), named("s3:"+rootAccess, access.S3Read))
+	expect("without s3-read", of("worker"), "PUT", "/orders/1001/b", 200)
+	expect("without s3-read", of("worker"), "GET", "/orders/1001/a", 200)
+	expect("without s3-read", of("worker"), "GET", "/orders/1002/none", 403)
+	expect("without buckets", root, "PUT", "/evenmore", 403)
+	expect("without buckets", root, "GET", "/orders/1001/a", 200)
+
+	replace(named("worker"))
+	for _, method := range []string{"PUT", "GET", "DELETE"} {
+		expect("without acquire", of("worker"), method, "/orders/1001/a", 403)
+	}
+	expect("the port's key, which is nobody's", root, "GET", "/orders/1001/a", 403)
+	if n := w.count("SELECT count(*) FROM objects.pointers"); n != 2 {
+		t.Errorf("%d objects; want the two that were allowed", n)
+	}
+}
