@@ -52,7 +52,9 @@ func TestARoleLeasesWhatItsPrincipalMayNow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	read := func() ([]access.Definition, error) { return []access.Definition{principal(name, may("stock/*", access.Acquire))}, nil }
+	read := func() ([]access.Definition, error) {
+		return []access.Definition{principal(name, may("stock/*", access.Acquire))}, nil
+	}
 	if err := c.g.SetPrincipals(read); err != nil {
 		t.Fatal(err)
 	}

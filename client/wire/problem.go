@@ -14,6 +14,7 @@ const (
 	CodeMethodNotAllowed = "method_not_allowed"
 	CodeNotFound         = "not_found"
 	CodeNotImplemented   = "not_implemented"
+	CodeRateLimited      = "rate_limited"
 	CodeSQLError         = "sql_error"
 	CodeTooLarge         = "too_large"
 	CodeUnauthorized     = "unauthorized"

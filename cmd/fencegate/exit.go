@@ -175,7 +175,7 @@ func problemExit(p *client.Problem) int {
 		return exitUsage
 	case wire.CodeHeld:
 		return exitHeld
-	case wire.CodeUnavailable:
+	case wire.CodeUnavailable, wire.CodeRateLimited:
 		return exitUnavailable
 	case wire.CodeLeaseLost:
 		return exitLost

@@ -35,6 +35,9 @@ func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		if !strings.EqualFold(scheme, "Bearer") || !ok {
 			return errUnauthorized
 		}
+		if err := s.limited(c, p); err != nil {
+			return err
+		}
 		return s.as(p, c, next)
 	}
 }

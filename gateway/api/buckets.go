@@ -41,7 +41,7 @@ func (s *Server) ensureBucket(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	s.log.InfoContext(c.Request().Context(), "a bucket was set by an operator", "bucket", name, "created", created, "rule", body.Rule, "keep", body.Keep, "write_once", body.WriteOnce)
+	s.audit(c, "a bucket was set by an operator", "bucket", name, "created", created, "rule", body.Rule, "keep", body.Keep, "write_once", body.WriteOnce)
 	status := http.StatusOK
 	if created {
 		status = http.StatusCreated
@@ -115,7 +115,7 @@ func (s *Server) setPrefixRule(c echo.Context) error {
 	if err := s.cfg.Buckets.SetPrefixRule(c.Request().Context(), name, body.Prefix, body.Rule); err != nil {
 		return err
 	}
-	s.log.InfoContext(c.Request().Context(), "a prefix's rule was set by an operator", "bucket", name, "prefix", body.Prefix, "rule", body.Rule)
+	s.audit(c, "a prefix's rule was set by an operator", "bucket", name, "prefix", body.Prefix, "rule", body.Rule)
 	return s.tellBucket(c, http.StatusOK, name)
 }
 
@@ -142,6 +142,6 @@ func (s *Server) dropPrefixRule(c echo.Context) error {
 	if err := s.cfg.Buckets.DropPrefixRule(c.Request().Context(), name, prefix); err != nil {
 		return err
 	}
-	s.log.InfoContext(c.Request().Context(), "a prefix's rule was dropped by an operator", "bucket", name, "prefix", prefix)
+	s.audit(c, "a prefix's rule was dropped by an operator", "bucket", name, "prefix", prefix)
 	return s.tellBucket(c, http.StatusOK, name)
 }

@@ -21,6 +21,10 @@ type Options struct {
 	MaxWait time.Duration
 	// MaxLease is how long a lease may be renewed from its acquisition. Defaults to 24 h.
 	MaxLease time.Duration
+	// PrincipalRate is how many requests in a second each principal may make, renewals and
+	// releases of leases aside; without principals, all clients that have the bearer token
+	// together. Defaults to 0: no bound.
+	PrincipalRate int
 	// BodyTimeout bounds the reading of a request's body, also of one that nobody asked
 	// for. Defaults to 30 s.
 	BodyTimeout time.Duration
@@ -28,6 +32,9 @@ type Options struct {
 
 // Validate reports a [*fence.InvalidError] that names the field.
 func (o Options) Validate() error {
+	if o.PrincipalRate < 0 {
+		return &fence.InvalidError{Field: "PrincipalRate", Reason: "is negative"}
+	}
 	if min(o.MaxWait, o.MaxLease, o.BodyTimeout) < 0 {
 		return &fence.InvalidError{Field: "times", Reason: "include a negative one"}
 	}

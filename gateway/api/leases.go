@@ -72,6 +72,7 @@ func (s *Server) grant(c echo.Context, all []leasing.Lease, answer func() any) e
 		}
 		return err
 	}
+	s.auditAcquired(c, all)
 	for _, lease := range all {
 		s.tellLease(c, wire.EventAcquired, lease.Ref())
 	}

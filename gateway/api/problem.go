@@ -35,6 +35,7 @@ func problemOf(err error) (p wire.Problem, known bool) {
 		statement   *StatementError
 		routing     *echo.HTTPError
 		denied      *access.DeniedError
+		fast        *RateError
 	)
 	switch {
 	case errors.As(err, &unavailable):
@@ -64,6 +65,10 @@ func problemOf(err error) (p wire.Problem, known bool) {
 			"Stop; acquire the resource again and start from what its last holder wrote."), true
 	case errors.Is(err, errUnauthorized):
 		return word(wire.CodeUnauthorized, http.StatusUnauthorized, "Unauthorized", errUnauthorized.Error(), "Send the header Authorization: Bearer with your token."), true
+	case errors.As(err, &fast):
+		p = word(wire.CodeRateLimited, http.StatusTooManyRequests, "Too many requests", fast.Error(), "Nothing was done. Ask less often, or have the limit raised (--api-rate).")
+		p.RetryAfterMS = fast.RetryAfter.Milliseconds() + 1
+		return p, true
 	case errors.As(err, &denied):
 		p = word(wire.CodeDenied, http.StatusForbidden, "Denied", denied.Error(), "Nothing was done. Who runs the gateway says who may do what, in the file of --principals.")
 		p.Resource = denied.Resource
@@ -154,6 +159,9 @@ func (s *Server) fail(err error, c echo.Context) {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		c.Response().Status = statusClientGone // nobody reads an answer
 		return
+	}
+	if denied, ok := errors.AsType[*access.DeniedError](err); ok {
+		s.auditDenied(c, denied)
 	}
 	p, known := problemOf(err)
 	switch {

@@ -79,7 +79,7 @@ func (s *Server) revoke(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	s.log.InfoContext(ctx, "a resource was taken from its holder", "resource", resource, "token", token, "by", body.Holder)
+	s.audit(c, "a resource was taken from its holder", "resource", resource, "token", token, "by", body.Holder)
 	s.tell(c, activity.Event{Kind: wire.EventRevoked, Surface: wire.SurfaceAPI, Resource: resource, Recorded: token, Holder: body.Holder})
 	return respond(c, http.StatusOK, wire.Revoked{Resource: resource, Token: token})
 }

@@ -23,6 +23,7 @@ type Server struct {
 	looks   looks
 	echo    *echo.Echo
 	places  places
+	rates   rates
 	streams atomic.Int64 // of events that are read
 
 	leaving  atomic.Bool
@@ -40,7 +41,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	s := &Server{cfg: cfg, log: cfg.Logger, handles: handles, places: places{each: cfg.SQLPerPrincipal}, echo: echo.New()}
+	s := &Server{cfg: cfg, log: cfg.Logger, handles: handles, places: places{each: cfg.SQLPerPrincipal}, rates: rates{each: cfg.PrincipalRate}, echo: echo.New()}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.routes()
 	return s, nil

@@ -40,6 +40,6 @@ func (s *Server) endSession(c echo.Context) error {
 	if !s.cfg.Sessions.End(id) {
 		return fmt.Errorf("%w: this gateway has no open session with this id; another replica may have it", ErrNotFound)
 	}
-	s.log.InfoContext(c.Request().Context(), "a PostgreSQL session was ended by an operator", "session", id, "by", body.By)
+	s.audit(c, "a PostgreSQL session was ended by an operator", "session", id, "by", body.By)
 	return c.NoContent(http.StatusNoContent)
 }

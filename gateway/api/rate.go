@@ -1,0 +1,61 @@
+package api
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"golang.org/x/time/rate"
+
+	"github.com/fencegate/fencegate/gateway/access"
+)
+
+// RateError says that a principal asks too often. Nothing was done.
+type RateError struct {
+	Principal  string
+	RetryAfter time.Duration
+}
+
+func (e *RateError) Error() string { return fmt.Sprintf("%s asks too often", e.Principal) }
+
+// rates bound how often each principal asks. It is safe for concurrent use.
+type rates struct {
+	each int // requests in a second; 0: no bound
+
+	mu sync.Mutex
+	of map[string]*rate.Limiter // as many as principals have asked
+}
+
+// check returns a [*RateError] where the principal has asked too often. A second's requests may
+// come at once.
+func (r *rates) check(name string) error {
+	if r.each == 0 {
+		return nil
+	}
+	r.mu.Lock()
+	if r.of == nil {
+		r.of = map[string]*rate.Limiter{}
+	}
+	own := r.of[name]
+	if own == nil {
+		own = rate.NewLimiter(rate.Limit(r.each), r.each)
+		r.of[name] = own
+	}
+	r.mu.Unlock()
+	asked := own.Reserve()
+	if wait := asked.Delay(); wait > 0 {
+		asked.Cancel()
+		return &RateError{Principal: name, RetryAfter: wait}
+	}
+	return nil
+}
+
+// limited is check for requests but those that keep what is held, or give it back: refusing them
+// would lose leases, or hold them longer.
+func (s *Server) limited(c echo.Context, p *access.Principal) error {
+	if c.Path() == "/v1/leases/renew" || c.Path() == "/v1/leases/release" {
+		return nil
+	}
+	return s.rates.check(p.Name())
+}
