@@ -13,10 +13,29 @@ import (
 // remindEvery is how often the log repeats why no leases can be granted yet.
 const remindEvery = time.Minute
 
-// admitNodes admits the Redis nodes, until it is done or ctx ends. Nodes that are away end
-// no gateway: it serves what needs no lease, and leases once they are there.
+// admitNodes learns the prefix of the keys and admits the Redis nodes, as far as that is asked, until it is done or ctx ends.
+// A PostgreSQL and nodes that are away end no gateway: it serves what needs no lease, and leases once they are there.
 func (g *Gateway) admitNodes(ctx context.Context) error {
 	tried := sync.OnceFunc(func() { close(g.tried) })
+	defer tried()
+	if g.keyed == nil {
+		return g.admitUntil(ctx, tried)
+	}
+	locker, err := g.learnKeys(ctx, tried)
+	if locker == nil {
+		return err
+	}
+	asked := sync.OnceFunc(func() { g.keyed.give(locker.Source()); tried() })
+	defer asked()
+	if !g.cfg.InitNodes {
+		return nil
+	}
+	g.keyed.asks()
+	return g.admitUntil(ctx, asked)
+}
+
+// admitUntil admits the nodes. tried hears when it is done, or has failed by more than a busy machine.
+func (g *Gateway) admitUntil(ctx context.Context, tried func()) error {
 	defer tried()
 	failed, said := false, time.Now() // the first failure is one of those that the start tells
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
@@ -45,10 +64,10 @@ func (g *Gateway) admitNodes(ctx context.Context) error {
 	}
 }
 
-// admits reports whether it is asked to admit nodes.
-func (g *Gateway) admits() bool { return g.cfg.InitNodes && g.admit != nil }
+// admits reports whether there is a prefix to learn, or it is asked to admit nodes.
+func (g *Gateway) admits() bool { return g.keyed != nil || g.cfg.InitNodes && g.admit != nil }
 
-// awaitNodes waits until the nodes are admitted or are seen not to be, for the start timeout
+// awaitNodes waits until the prefix is known and the nodes are admitted, or either is seen not to be, for the start timeout
 // at most. The error is ctx's, or of a part that ended.
 func (g *Gateway) awaitNodes(ctx context.Context) error {
 	if !g.admits() {

@@ -57,6 +57,10 @@ type Config struct {
 	NodeTimeout time.Duration
 	// KeyPrefix starts the name of each Redis key. Defaults to [lock.DefaultKeyPrefix].
 	KeyPrefix string
+	// DatabaseKeys has the keys begin with the database's own prefix, see [pgfence.KeyPrefix], so that the gateways of several
+	// databases may share RedisNodes. A gateway that starts while PostgreSQL is away grants no leases, and renews none, before it
+	// has learned it. Instead of KeyPrefix. Defaults to false.
+	DatabaseKeys bool
 	// MaxTTL is the longest lease; the same for all gateways of a group. Defaults to
 	// [lock.DefaultMaxTTL].
 	MaxTTL time.Duration
@@ -271,6 +275,9 @@ func (c Config) validateSource() error {
 		return &fence.InvalidError{Field: "PostgresLeases", Reason: "is one source of leases, and RedisNodes or Leases another: give one"}
 	case len(c.RedisNodes) == 0 && c.Leases == nil && !c.PostgresLeases:
 		return &fence.InvalidError{Field: "RedisNodes", Reason: "are missing"}
+	}
+	if c.DatabaseKeys && (c.KeyPrefix != "" || len(c.RedisNodes) == 0) {
+		return &fence.InvalidError{Field: "DatabaseKeys", Reason: "is about RedisNodes, and stands in place of a KeyPrefix"}
 	}
 	return validateNodes(c.RedisNodes)
 }

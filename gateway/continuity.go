@@ -250,6 +250,21 @@ func (s *servers) together(ctx context.Context, what string, ask func(context.Co
 	}
 }
 
+// may refuses a lease before anybody is asked for it, where the last look said that none may be given: the locks on the nodes may
+// be another database's, whose holders would wait for them.
+func (s *servers) may(ctx context.Context) error {
+	s.mu.Lock()
+	refused := s.refused
+	s.mu.Unlock()
+	if !refused {
+		return nil
+	}
+	if _, err := s.trust(ctx); err != nil {
+		return s.untrusted(err)
+	}
+	return nil
+}
+
 // begin is trust before a fence is raised.
 func (s *servers) begin(ctx context.Context) (doubts int, err error) {
 	if err = s.claim(ctx); err != nil {
@@ -333,7 +348,7 @@ func (t continuityArmer) when(ctx context.Context, arm func() error) error {
 // untrusted says which part keeps a lease from being granted.
 func (s *servers) untrusted(err error) error {
 	_, refused := errors.AsType[*pgconn.PgError](err)
-	if refused || witness.Refused(err) || errors.Is(err, witness.ErrOlder) || errors.Is(err, errChanging) || errors.Is(err, witness.StandbyError{}) || isUnconnected(err) || errors.As(err, new(*witness.OtherSourceError)) {
+	if refused || witness.Refused(err) || errors.Is(err, witness.ErrOlder) || errors.Is(err, errChanging) || errors.Is(err, errKeysUnknown) || errors.Is(err, witness.StandbyError{}) || isUnconnected(err) || errors.As(err, new(*witness.OtherSourceError)) {
 		return &api.UnavailableError{Part: wire.PartPostgres, Cause: err}
 	}
 	return &api.UnavailableError{Part: s.part, Cause: err}
@@ -350,7 +365,12 @@ func (g *Gateway) openServers() error {
 	case len(g.cfg.RedisNodes) > 0:
 		s.source = "redis"
 	}
-	if len(g.cfg.RedisNodes) > 0 && !g.cfg.EmbeddedNodes {
+	switch {
+	case len(g.cfg.RedisNodes) == 0 || g.cfg.EmbeddedNodes:
+	case g.cfg.DatabaseKeys:
+		g.own = &ownWitness{}
+		s.witness = g.own
+	default:
 		nodes, err := witness.New(g.cfg.RedisNodes, g.cfg.KeyPrefix)
 		if err != nil {
 			return err

@@ -34,10 +34,13 @@ type Gateway struct {
 	fence    *pgfence.Fence
 	servers  *servers // which server is PostgreSQL
 	source   leasing.Source
+	keyed    *keyed                      // the same, where the database's keys have to be learned; else nil
+	own      *ownWitness                 // likewise, where nodes remember
 	admit    func(context.Context) error // of the Redis nodes; nil where the source is another
 	tried    chan struct{}               // closed once it has succeeded, or failed by more than a busy machine
 	leasing  *lockmetrics.Metrics
-	seen     *seen // what people can see of what happens here
+	watched  watched // by leasing
+	seen     *seen   // what people can see of what happens here
 	notifier *notifier
 	arms     *armMetrics
 	ofPG     *pgMetrics

@@ -16,7 +16,7 @@ import (
 // openSource makes the source of leases: the one that the configuration gives,
 // PostgreSQL, or the Redis nodes. From here on nobody knows which.
 func (g *Gateway) openSource() (err error) {
-	cfg, armer := g.cfg, continuityArmer{measuredArmer{announcingArmer{g.fence, g.superseded}, g.arms}, g.servers}
+	cfg, armer := g.cfg, g.armer()
 	if cfg.PostgresLeases {
 		leases, err := pglock.New(pglock.Config{Pool: g.pool, Armed: g.armed, Trust: armer.when, MaxTTL: cfg.MaxTTL, Logger: g.log})
 		if err != nil {
@@ -32,16 +32,39 @@ func (g *Gateway) openSource() (err error) {
 		}
 		return err
 	}
-	locker, err := lock.New(lock.Config{
-		Nodes: cfg.RedisNodes, Armer: armer, Epochs: g.fence, MaxTTL: cfg.MaxTTL, DefaultTTL: cfg.DefaultTTL,
-		NodeTimeout: cfg.NodeTimeout, KeyPrefix: cfg.KeyPrefix, Embedded: cfg.EmbeddedNodes, Logger: g.log, Metrics: g.leasing,
-	})
-	if err != nil {
-		return err
+	g.leasing.Watch(&g.watched)
+	if cfg.DatabaseKeys {
+		g.keyed = &keyed{}
+		g.source = g.guarded(g.keyed)
+		return g.lockerOf("").Validate()
 	}
-	g.source, g.admit = g.guarded(locker.Source()), locker.Init
-	g.leasing.Watch(locker)
-	return nil
+	locker, err := g.newLocker(cfg.KeyPrefix)
+	if err == nil {
+		g.source = g.guarded(locker.Source())
+	}
+	return err
+}
+
+// newLocker makes the locker of the Redis nodes.
+func (g *Gateway) newLocker(prefix string) (*lock.Locker, error) {
+	locker, err := lock.New(g.lockerOf(prefix))
+	if err != nil {
+		return nil, err
+	}
+	g.admit = locker.Init
+	g.watched.locker.Store(locker)
+	return locker, nil
+}
+
+func (g *Gateway) lockerOf(prefix string) lock.Config {
+	return lock.Config{
+		Nodes: g.cfg.RedisNodes, Armer: g.armer(), Epochs: g.fence, MaxTTL: g.cfg.MaxTTL, DefaultTTL: g.cfg.DefaultTTL,
+		NodeTimeout: g.cfg.NodeTimeout, KeyPrefix: prefix, Embedded: g.cfg.EmbeddedNodes, Logger: g.log, Metrics: g.leasing,
+	}
+}
+
+func (g *Gateway) armer() continuityArmer {
+	return continuityArmer{measuredArmer{announcingArmer{g.fence, g.superseded}, g.arms}, g.servers}
 }
 
 // guarded is a source of leases that asks the fence, too, before it extends one, and that counts
@@ -49,19 +72,23 @@ func (g *Gateway) openSource() (err error) {
 type guarded struct {
 	leasing.Source
 
-	fence *pgfence.Fence
-	log   *slog.Logger
-	held  *holdings
+	fence   *pgfence.Fence
+	servers *servers
+	log     *slog.Logger
+	held    *holdings
 }
 
 func (g *Gateway) guarded(source leasing.Source) guarded {
 	held := newHoldings()
 	g.leasing.WatchHeld(held.count)
-	return guarded{Source: source, fence: g.fence, log: g.log, held: held}
+	return guarded{Source: source, fence: g.fence, servers: g.servers, log: g.log, held: held}
 }
 
 // TryAcquire notes what is held, as the others do.
 func (g guarded) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+	if err := g.servers.may(ctx); err != nil {
+		return leasing.Lease{}, err
+	}
 	lease, err := g.Source.TryAcquire(ctx, r)
 	g.note(err, lease)
 	return lease, err
@@ -69,6 +96,9 @@ func (g guarded) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lea
 
 // Acquire waits for the lease.
 func (g guarded) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+	if err := g.servers.may(ctx); err != nil {
+		return leasing.Lease{}, err
+	}
 	lease, err := g.Source.Acquire(ctx, r)
 	g.note(err, lease)
 	return lease, err
@@ -101,6 +131,9 @@ var _ leasing.AllSource = guarded{}
 // TryAcquireAll fails with errors.ErrUnsupported where the source is no
 // [leasing.AllSource]; so does AcquireAll.
 func (g guarded) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
+	if err := g.servers.may(ctx); err != nil {
+		return nil, err
+	}
 	if several, ok := g.Source.(leasing.AllSource); ok {
 		leases, err := several.TryAcquireAll(ctx, all)
 		g.note(err, leases...)
@@ -111,6 +144,9 @@ func (g guarded) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]le
 
 // AcquireAll waits for those that others hold.
 func (g guarded) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
+	if err := g.servers.may(ctx); err != nil {
+		return nil, err
+	}
 	if several, ok := g.Source.(leasing.AllSource); ok {
 		leases, err := several.AcquireAll(ctx, all)
 		g.note(err, leases...)

@@ -132,6 +132,12 @@ type Config struct {
 	Tracer Tracer
 }
 
+// Validate says what [New] would refuse, without making anything. The error is a [*fence.InvalidError].
+func (c Config) Validate() error {
+	_, err := c.withDefaults()
+	return err
+}
+
 // withDefaults fills in defaults and validates.
 func (c Config) withDefaults() (Config, error) {
 	c.MaxTTL = cmp.Or(c.MaxTTL, DefaultMaxTTL)

@@ -34,9 +34,9 @@ PostgreSQL comes from --postgres-url, else from the binaries on this machine. No
 production: see "fencegate serve".
 
 With a COMMAND it runs that while everything is up, then stops, and passes its exit code on.
-The command finds FENCEGATE_GATEWAY, FENCEGATE_REDIS, FENCEGATE_REDIS_PASSWORD, DATABASE_URL
-(the database's owner), ARMING_DATABASE_URL (may arm fences), and PGUSER, PGPASSWORD and
-PGDATABASE in its environment.`,
+The command finds FENCEGATE_GATEWAY, FENCEGATE_REDIS, FENCEGATE_REDIS_PREFIX,
+FENCEGATE_REDIS_PASSWORD, DATABASE_URL (the database's owner), ARMING_DATABASE_URL (may arm
+fences), and PGUSER, PGPASSWORD and PGDATABASE in its environment.`,
 		Example: `  fencegate dev
   fencegate dev --ephemeral -- go test ./...`,
 		RunE: func(cmd *cobra.Command, args []string) error {

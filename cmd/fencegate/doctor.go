@@ -40,6 +40,7 @@ The exit code is 1 where something is FAIL.`,
 			if cfg.PostgresURL == "" && len(cfg.RedisNodes) == 0 && cfg.GatewayURL == "" && cfg.BlobDir == "" {
 				return usage(errors.New("nothing to examine: name at least one of --postgres-url, --redis, --gateway and --blobs"))
 			}
+			cfg.KeyPrefix = nodes.prefix
 			if cfg.Patience <= 0 {
 				return usage(errors.New("--patience must be more than 0"))
 			}

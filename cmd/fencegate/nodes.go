@@ -18,7 +18,10 @@ func newNodes(e env) *cobra.Command {
 		Use:   "nodes",
 		Short: "Look after the Redis nodes of the lock",
 		Long: `Look after the Redis nodes of the lock. They are asked directly: run this where the nodes can
-be reached, with the same --redis (or FENCEGATE_REDIS) as the gateways.`,
+be reached, with the same --redis (or FENCEGATE_REDIS) as the gateways.
+
+Nodes may serve several databases, each with keys of its own. --postgres-url (or
+FENCEGATE_POSTGRES_URL) names the one that is meant; with --redis-prefix PostgreSQL is not asked.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -26,19 +29,19 @@ be reached, with the same --redis (or FENCEGATE_REDIS) as the gateways.`,
 	return cmd
 }
 
-// group are the flags that say which nodes.
+// group are the flags that say which nodes, and which keys on them.
 type group struct {
-	redis  redisFlags
-	prefix string
+	redis redisFlags
+	url   string
 }
 
 func (g *group) register(cmd *cobra.Command) {
 	g.redis.register(cmd.Flags(), "")
-	cmd.Flags().StringVar(&g.prefix, "key-prefix", lock.DefaultKeyPrefix, "start of the names of all keys")
+	cmd.Flags().StringVar(&g.url, "postgres-url", "", "the database whose keys are meant, as "+asGateway+" (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
 }
 
 // with runs f with a Locker on the nodes.
-func (g *group) with(e env, cfg lock.Config, f func(*lock.Locker) error) error {
+func (g *group) with(ctx context.Context, e env, cfg lock.Config, f func(*lock.Locker) error) error {
 	var err error
 	if cfg.Nodes, err = g.redis.nodes(e); err != nil {
 		return err
@@ -46,7 +49,13 @@ func (g *group) with(e env, cfg lock.Config, f func(*lock.Locker) error) error {
 	if len(cfg.Nodes) == 0 {
 		return usage(errors.New("--redis is missing (or FENCEGATE_REDIS)"))
 	}
-	cfg.KeyPrefix, cfg.NodeTimeout = g.prefix, time.Second
+	cfg.NodeTimeout = time.Second
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	if cfg.KeyPrefix, err = g.redis.keyPrefix(ctx, g.url); err != nil {
+		return err
+	}
 	l, err := lock.New(cfg)
 	if err != nil {
 		return err
@@ -74,7 +83,7 @@ func newNodesStatus(e env) *cobra.Command {
 		Example: `  fencegate nodes status --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return g.with(e, lock.Config{}, func(l *lock.Locker) error {
+			return g.with(cmd.Context(), e, lock.Config{}, func(l *lock.Locker) error {
 				shown, admitted := []shownNode{}, 0
 				for _, st := range l.Status(cmd.Context()) {
 					one := shownNode{
@@ -107,7 +116,6 @@ func newNodesStatus(e env) *cobra.Command {
 
 func newNodesAdmit(e env) *cobra.Command {
 	var g group
-	var d database
 	var maxTTL time.Duration
 	cmd := &cobra.Command{
 		Use:   "admit NODE",
@@ -121,14 +129,13 @@ PostgreSQL keeps.`,
 		Example: `  fencegate nodes admit r2:6379 --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
+			return (&database{url: g.url}).with(cmd.Context(), func(pool *pgxpool.Pool) error {
 				cfg := lock.Config{Epochs: pgfence.New(pool), MaxTTL: maxTTL}
-				return g.with(e, cfg, func(l *lock.Locker) error { return admitNode(cmd, l, args[0]) })
+				return g.with(cmd.Context(), e, cfg, func(l *lock.Locker) error { return admitNode(cmd, l, args[0]) })
 			})
 		},
 	}
 	g.register(cmd)
-	d.register(cmd, asGateway)
 	cmd.Flags().DurationVar(&maxTTL, "max-ttl", lock.DefaultMaxTTL, "longest lease that the gateways grant: the same as theirs")
 	return cmd
 }
@@ -162,7 +169,7 @@ of somebody else can. Take such a resource from its holder with
 		Example: `  fencegate nodes leaks --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return g.with(e, lock.Config{}, func(l *lock.Locker) error {
+			return g.with(cmd.Context(), e, lock.Config{}, func(l *lock.Locker) error {
 				leaks, failed := l.Leaks(cmd.Context())
 				shown := make([]map[string]string, 0, len(leaks))
 				for _, leak := range leaks {
@@ -195,7 +202,7 @@ was ever used. Gateways do it by themselves when there are over 100,000; tokens 
 		Example: `  fencegate nodes sweep --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return g.with(e, lock.Config{}, func(l *lock.Locker) error {
+			return g.with(cmd.Context(), e, lock.Config{}, func(l *lock.Locker) error {
 				n, failed := l.Sweep(cmd.Context())
 				if err := printJSON(cmd.OutOrStdout(), map[string]int{"deleted": n}); err != nil {
 					return err

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -18,7 +19,11 @@ func TestALostNodeIsSeenAndAdmittedFromTheCommandLine(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
 	server := testenv.OwnRedis(t, 1)[0]
-	l, err := lock.New(lock.Config{Nodes: []lock.Node{{Addr: server.Addr}}, NodeTimeout: 20 * time.Second, MaxTTL: time.Second})
+	prefix, err := pgfence.KeyPrefix(t.Context(), testenv.PoolOf(t, pg.GatewayURL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := lock.New(lock.Config{Nodes: []lock.Node{{Addr: server.Addr}}, KeyPrefix: prefix, NodeTimeout: 20 * time.Second, MaxTTL: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +98,7 @@ func TestLocksThatNeverEndAreListed(t *testing.T) {
 	if _, err := l.TryAcquire(t.Context(), "leaky", lock.WithHolder("worker-a")); err != nil {
 		t.Fatal(err)
 	}
-	flags := []string{"--redis", nodes.Addrs[0], "--key-prefix", nodes.Prefix}
+	flags := []string{"--redis", nodes.Addrs[0], "--redis-prefix", nodes.Prefix}
 	if code, out, _ := cli(t, nil, append([]string{"nodes", "leaks"}, flags...)...); code != exitOK || strings.TrimSpace(out) != "[]" {
 		t.Errorf("none: %d %q", code, out)
 	}
@@ -117,7 +122,7 @@ func TestANodeThatIsAwayIsToldOnce(t *testing.T) {
 	t.Parallel()
 	away := testenv.DeadAddr(t)
 	var out, errs strings.Builder
-	cmd := command(t, openTempDir(t), "nodes", "status", "--redis", away)
+	cmd := command(t, openTempDir(t), "nodes", "status", "--redis", away, "--redis-prefix", "fencegate")
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	_ = cmd.Run()
 	if code := cmd.ProcessState.ExitCode(); code != exitUnavailable || !strings.Contains(out.String(), "connection refused") {

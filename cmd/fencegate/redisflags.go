@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -10,8 +11,10 @@ import (
 	"os"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/pflag"
 
+	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -20,6 +23,7 @@ type redisFlags struct {
 	addrs                  []string
 	user                   string
 	passwordFile           string
+	prefix                 string
 	tls                    bool
 	ca, cert, key, tlsName string
 }
@@ -28,6 +32,7 @@ const nodeForms = "host:port each, or rediss://USER@host:port for TLS; NAME@host
 
 func (r *redisFlags) register(f *pflag.FlagSet, more string) {
 	f.StringSliceVar(&r.addrs, "redis", nil, "addresses of the independent Redis nodes, 1, 3 or 5 of them, "+nodeForms+more)
+	f.StringVar(&r.prefix, "redis-prefix", "", "start of the names of all keys on the Redis nodes, the same for all gateways and commands of a database (default: the database's own, fencegate: and a UUID, as PostgreSQL says it)")
 	f.StringVar(&r.user, "redis-user", "", "user name on the Redis nodes")
 	f.StringVar(&r.passwordFile, "redis-password-file", "", "file with the Redis nodes' password, read again for each login (or the password itself in FENCEGATE_REDIS_PASSWORD)")
 	f.BoolVar(&r.tls, "redis-tls", false, "speak TLS to all Redis nodes, and their Sentinels; so with each of the flags below")
@@ -37,8 +42,44 @@ func (r *redisFlags) register(f *pflag.FlagSet, more string) {
 	f.StringVar(&r.tlsName, "redis-tls-server-name", "", "name that the Redis nodes' certificates must have (default: the host in the address)")
 }
 
+// maxPrefix is of a prefix, in bytes: it is sent with every command.
+const maxPrefix = 200
+
+// checkPrefix refuses a prefix that a person, a shell or a node's access list could read in another way.
+func (r *redisFlags) checkPrefix() error {
+	odd := func(c rune) bool {
+		return (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && !strings.ContainsRune(".:_-/{}", c)
+	}
+	if len(r.prefix) > maxPrefix || strings.ContainsFunc(r.prefix, odd) || strings.HasSuffix(r.prefix, ":") {
+		return usage(fmt.Errorf("--redis-prefix %q: at most %d letters, digits and any of . : _ - / { } are allowed, without a colon at the end, which is added", r.prefix, maxPrefix))
+	}
+	return nil
+}
+
+// keyPrefix is what --redis-prefix says, or else the database at url. "" for url: none is known.
+func (r *redisFlags) keyPrefix(ctx context.Context, url string) (string, error) {
+	switch {
+	case r.prefix != "":
+		return r.prefix, r.checkPrefix()
+	case url == "":
+		return "", usage(errors.New("the nodes may serve several databases: name this one's by --postgres-url (or FENCEGATE_POSTGRES_URL), or the start of its keys by --redis-prefix"))
+	}
+	var prefix string
+	err := (&database{url: url}).with(ctx, func(pool *pgxpool.Pool) (err error) {
+		prefix, err = pgfence.KeyPrefix(ctx, pool)
+		return err
+	})
+	if err != nil {
+		err = withHint(err, exitOf(err), "with --redis-prefix PostgreSQL is not asked; the log of a gateway names it")
+	}
+	return prefix, err
+}
+
 // nodes are the nodes that the flags name; none where --redis is missing.
 func (r *redisFlags) nodes(e env) ([]lock.Node, error) {
+	if err := r.checkPrefix(); err != nil {
+		return nil, err
+	}
 	password, _ := e.lookup(envPrefix + "REDIS_PASSWORD")
 	if r.passwordFile != "" {
 		var err error

@@ -107,7 +107,7 @@ func certificates(t *testing.T, s secured) {
 
 func (s secured) vars(without ...string) map[string]string {
 	vars := map[string]string{
-		"FENCEGATE_REDIS": "rediss://lockers@" + s.addr, "FENCEGATE_REDIS_PASSWORD_FILE": s.secret, "FENCEGATE_REDIS_TLS_CA": s.ca,
+		"FENCEGATE_REDIS": "rediss://lockers@" + s.addr, "FENCEGATE_REDIS_PASSWORD_FILE": s.secret, "FENCEGATE_REDIS_TLS_CA": s.ca, "FENCEGATE_REDIS_PREFIX": lock.DefaultKeyPrefix,
 		"FENCEGATE_REDIS_TLS_CERT": s.cert, "FENCEGATE_REDIS_TLS_KEY": s.key, "FENCEGATE_REDIS_TLS_SERVER_NAME": "redis.example",
 	}
 	for _, name := range without {

@@ -206,8 +206,8 @@ func (o *serveFlags) config(e env) (gateway.Config, error) {
 		return gateway.Config{}, err
 	case o.cfg.PostgresURL == "":
 		return gateway.Config{}, usage(errors.New("--postgres-url is missing (or FENCEGATE_POSTGRES_URL)"))
-	case postgres && (len(o.redis.addrs) > 0 || o.cfg.InitNodes):
-		return gateway.Config{}, usage(errors.New("--redis and --init are for --lock redis: with --lock postgres there are no Redis nodes"))
+	case postgres && (len(o.redis.addrs) > 0 || o.redis.prefix != "" || o.cfg.InitNodes):
+		return gateway.Config{}, usage(errors.New("--redis, --redis-prefix and --init are for --lock redis: with --lock postgres there are no Redis nodes"))
 	case !postgres && len(o.redis.addrs) == 0:
 		return gateway.Config{}, usage(errors.New("--redis is missing (or FENCEGATE_REDIS); with PostgreSQL alone: --lock postgres"))
 	case o.masterKeyFile == "":
@@ -254,6 +254,7 @@ func (o *serveFlags) config(e env) (gateway.Config, error) {
 		return gateway.Config{}, err
 	}
 	cfg.RedisNodes, err = o.redis.nodes(e)
+	cfg.KeyPrefix, cfg.DatabaseKeys = o.redis.prefix, o.redis.prefix == "" && !postgres
 	return cfg, err
 }
 

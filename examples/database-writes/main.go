@@ -49,8 +49,12 @@ func run() error {
 		return err
 	}
 
+	prefix, err := pgfence.KeyPrefix(ctx, arming) // of this database's keys: the nodes may serve others
+	if err != nil {
+		return err
+	}
 	locker, err := lock.New(lock.Config{
-		Nodes: nodes(), Armer: pgfence.New(arming),
+		Nodes: nodes(), KeyPrefix: prefix, Armer: pgfence.New(arming),
 		NodeTimeout: time.Second, // generous: these nodes share a busy machine with everything else
 	})
 	if err != nil {

@@ -62,8 +62,12 @@ func run() error {
 		return err
 	}
 
+	prefix, err := sqlfence.KeyPrefix(ctx, arming) // of this database's keys: the nodes may serve others
+	if err != nil {
+		return err
+	}
 	locker, err := lock.New(lock.Config{
-		Nodes: nodes(), Armer: sqlfence.New(arming),
+		Nodes: nodes(), KeyPrefix: prefix, Armer: sqlfence.New(arming),
 		NodeTimeout: time.Second, // generous: these nodes share a busy machine with everything else
 	})
 	if err != nil {

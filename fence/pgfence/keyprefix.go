@@ -5,9 +5,9 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-)
 
-const sqlLockGroup = `SELECT id::text FROM fence.lock_group()`
+	"github.com/fencegate/fencegate/fence/internal/core"
+)
 
 // Querier is a pool, a connection or a transaction.
 type Querier interface {
@@ -19,12 +19,12 @@ type Querier interface {
 // another one for each database, so that several may share the nodes; promotions, restores and dumps keep it, and so
 // does a copy, until `fencegate fence new-group` gives it its own. The login is in fence_gateway or fence_writer.
 func KeyPrefix(ctx context.Context, q Querier) (string, error) {
-	var group string
-	if err := q.QueryRow(ctx, sqlLockGroup).Scan(&group); err != nil {
-		return "", fmt.Errorf("ask PostgreSQL for the prefix of its Redis keys: %w", Translate(err))
+	var prefix string
+	if err := q.QueryRow(ctx, core.SQLKeyPrefix).Scan(&prefix); err != nil {
+		return "", fmt.Errorf("ask PostgreSQL for the prefix of its Redis keys: %w", err)
 	}
-	return KeyPrefixOf(group), nil
+	return prefix, nil
 }
 
 // KeyPrefixOf is [KeyPrefix] of a group that is known: fence.lock_group's id.
-func KeyPrefixOf(group string) string { return "fencegate:" + group }
+func KeyPrefixOf(group string) string { return core.KeyPrefix + group }

@@ -27,6 +27,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/lock"
@@ -57,6 +58,7 @@ type Stack struct {
 	names   names
 	urls    urls
 	nodes   []lock.Node
+	prefix  string // of the keys on them
 	source  string
 	dir     string
 	undo    []func() error // in the order of construction
@@ -113,6 +115,9 @@ func (s *Stack) start(ctx context.Context, cfg Config) error {
 			return err
 		}
 		s.undo = append(s.undo, func() error { stopRedis(); return nil })
+		if s.prefix, err = keyPrefix(ctx, s.urls.gateway); err != nil {
+			return err
+		}
 	}
 	key, err := masterKey(s.dir)
 	if err != nil {
@@ -120,7 +125,7 @@ func (s *Stack) start(ctx context.Context, cfg Config) error {
 	}
 	s.gateway, err = gateway.New(gateway.Config{
 		PostgresURL: s.urls.gateway, SQLURL: s.urls.sql,
-		RedisNodes: s.nodes, EmbeddedNodes: true, InitNodes: true, NodeTimeout: nodeTimeout, PostgresLeases: cfg.PostgresLeases,
+		RedisNodes: s.nodes, KeyPrefix: s.prefix, EmbeddedNodes: true, InitNodes: true, NodeTimeout: nodeTimeout, PostgresLeases: cfg.PostgresLeases,
 		BlobDir: filepath.Join(s.dir, "blobs"), MasterKey: key, Buckets: cfg.Buckets,
 		APIListen: cfg.APIListen, PGListen: cfg.PGListen, S3Listen: cfg.S3Listen,
 		Version: cfg.Version, Logger: cfg.Logger,
@@ -134,6 +139,16 @@ func (s *Stack) start(ctx context.Context, cfg Config) error {
 	}
 	s.undo = append(s.undo, s.gateway.Stop)
 	return nil
+}
+
+// keyPrefix is the database's own.
+func keyPrefix(ctx context.Context, url string) (string, error) {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	return pgfence.KeyPrefix(ctx, conn)
 }
 
 // postgres returns a superuser's address: of the given server, or of a private one.
@@ -215,7 +230,7 @@ func (s *Stack) Environ() []string {
 	for _, n := range s.nodes {
 		addrs = append(addrs, n.Addr)
 	}
-	return append(environ, "FENCEGATE_REDIS="+strings.Join(addrs, ","), "FENCEGATE_REDIS_PASSWORD="+s.nodes[0].Password)
+	return append(environ, "FENCEGATE_REDIS_PREFIX="+s.prefix, "FENCEGATE_REDIS="+strings.Join(addrs, ","), "FENCEGATE_REDIS_PASSWORD="+s.nodes[0].Password)
 }
 
 // PostgreSQL says where the database comes from, for people.

@@ -57,7 +57,7 @@ type Finding struct {
 type Config struct {
 	PostgresURL string        // any login; the gateway's sees what the gateway sees
 	RedisNodes  []lock.Node   // all nodes of the group
-	KeyPrefix   string        // defaults to [lock.DefaultKeyPrefix]
+	KeyPrefix   string        // of the group's keys; defaults to that of PostgresURL
 	GatewayURL  string        // base URL of a gateway's HTTP API
 	BlobDir     string        // the gateway's folder for blobs, or its s3:// address
 	Patience    time.Duration // for each part; defaults to 10 s

@@ -9,8 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/pgtext"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -23,7 +26,20 @@ func examineRedis(ctx context.Context, cfg Config) []Finding {
 	if n := len(cfg.RedisNodes); n%2 == 0 && n > 2 { // two are refused below
 		found = append(found, warn("redis.nodes", fmt.Sprintf("%d nodes: an even number tolerates no more failures than one node less", len(cfg.RedisNodes)), "Use 1, 3 or 5 independent nodes."))
 	}
-	locker, err := lock.New(lock.Config{Nodes: cfg.RedisNodes, KeyPrefix: cfg.KeyPrefix, NodeTimeout: time.Second}) // without an Armer it admits nothing
+	group := lock.Config{Nodes: cfg.RedisNodes, NodeTimeout: time.Second} // without an Armer it admits nothing
+	if err := group.Validate(); err != nil {
+		return append(found, fail("redis.nodes", err.Error(), "Correct the list of nodes: 1, 3 or 5 independent ones."))
+	}
+	var unknown *Finding
+	if group.KeyPrefix, unknown = keyPrefix(ctx, cfg); unknown != nil {
+		found = append(found, *unknown)
+		for _, node := range cfg.RedisNodes {
+			_, nodeFindings := examineNode(ctx, node, nameOf(node))
+			found = append(found, nodeFindings...)
+		}
+		return found
+	}
+	locker, err := lock.New(group)
 	if err != nil {
 		return append(found, fail("redis.nodes", err.Error(), "Correct the list of nodes: 1, 3 or 5 independent ones."))
 	}
@@ -55,6 +71,28 @@ func examineRedis(ctx context.Context, cfg Config) []Finding {
 			"Start the missing nodes. A gateway readmits nodes by itself after their quarantine; for a group's first start: fencegate serve --init"))
 	}
 	return append(found, ok("redis.quorum", "%d of %d nodes grant leases; %d are needed", admitted, len(cfg.RedisNodes), quorum))
+}
+
+// keyPrefix is the prefix of the group's keys, or why it is not known: whether nodes are admitted can't be seen then.
+func keyPrefix(ctx context.Context, cfg Config) (string, *Finding) {
+	const check = "redis.prefix"
+	if cfg.KeyPrefix != "" {
+		return cfg.KeyPrefix, nil
+	}
+	if cfg.PostgresURL == "" {
+		unknown := warn(check, "which keys are meant is not known, so whether the nodes are admitted was not looked at", "Name the database as well, by --postgres-url, or the start of its keys by --redis-prefix.")
+		return "", &unknown
+	}
+	conn, err := pgx.Connect(ctx, cfg.PostgresURL)
+	if err == nil {
+		defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+		var prefix string
+		if prefix, err = pgfence.KeyPrefix(ctx, conn); err == nil {
+			return prefix, nil
+		}
+	}
+	unknown := fail(check, "PostgreSQL does not say which keys are this database's: "+pgtext.Of(err), "See what is said of PostgreSQL; --redis-prefix names the keys without it.")
+	return "", &unknown
 }
 
 func admission(addr string, st lock.NodeStatus) Finding {

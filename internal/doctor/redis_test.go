@@ -26,7 +26,9 @@ func TestRedisNodesAreExamined(t *testing.T) {
 	t.Parallel()
 	sound := testenv.OwnRedisWith(t, 3, redisserver.Config{AppendOnly: redisserver.Always})
 	addrs := []string{sound[0].Addr, sound[1].Addr, sound[2].Addr}
-	examine := func(list ...string) []Finding { return Examine(t.Context(), Config{RedisNodes: nodes(list...)}) }
+	examine := func(list ...string) []Finding {
+		return Examine(t.Context(), Config{RedisNodes: nodes(list...), KeyPrefix: lock.DefaultKeyPrefix})
+	}
 	findings := examine(addrs...)
 	want(t, findings, "redis.admitted", Warn, "--init")
 	want(t, findings, "redis.quorum", Fail)

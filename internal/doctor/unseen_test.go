@@ -141,7 +141,7 @@ func TestANodeThatIsWarnedOfCountsForTheQuorum(t *testing.T) {
 	if err := locker.Init(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	findings := Examine(t.Context(), Config{RedisNodes: watched})
+	findings := Examine(t.Context(), Config{RedisNodes: watched, KeyPrefix: lock.DefaultKeyPrefix})
 	want(t, findings, "redis.admitted", Warn, "min-replicas-to-write")
 	want(t, findings, "redis.quorum", OK, "1 of 1")
 }

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/fencegate/fencegate/lock"
 )
 
 // A scan of the nodes' locks counts for scanned, and lasts scanTimeout at most.
@@ -18,7 +16,7 @@ const (
 
 // leaks collects how many resources have a lock that never ends.
 type leaks struct {
-	locker *lock.Locker
+	locker Watched
 	locks  *prometheus.Desc
 
 	mu    sync.Mutex
@@ -27,7 +25,7 @@ type leaks struct {
 	known bool
 }
 
-func newLeaks(l *lock.Locker) *leaks {
+func newLeaks(l Watched) *leaks {
 	return &leaks{
 		locker: l,
 		locks: prometheus.NewDesc("fencegate_lease_endless_locks",

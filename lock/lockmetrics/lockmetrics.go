@@ -93,7 +93,7 @@ const (
 // before the collector is registered. A collection asks the nodes, for a second at most,
 // unless they were asked within the last five, and once a minute scans their locks, for
 // three seconds at most.
-func (m *Metrics) Watch(l *lock.Locker) {
+func (m *Metrics) Watch(l Watched) {
 	named := func(node string) { m.slow.WithLabelValues(node) }
 	m.add(gauge("fencegate_lease_waiters", "Callers of this process that wait for a lease or try for one.", l.Waiters), newNodes(l, named), newLeaks(l))
 }

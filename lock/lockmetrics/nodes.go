@@ -24,9 +24,18 @@ const (
 	stateAway        = "away"
 )
 
+// Watched is what the gauges are of: a [lock.Locker].
+type Watched interface {
+	Waiters() int
+	Status(ctx context.Context) []lock.NodeStatus
+	Leaks(ctx context.Context) ([]lock.Leak, error)
+}
+
+var _ Watched = (*lock.Locker)(nil)
+
 // nodes collects how a group's nodes are.
 type nodes struct {
-	locker                          *lock.Locker
+	locker                          Watched
 	named                           func(node string) // hears of each node
 	states, quarantine, clock, look *prometheus.Desc
 
@@ -35,7 +44,7 @@ type nodes struct {
 	status []lock.NodeStatus
 }
 
-func newNodes(l *lock.Locker, named func(string)) *nodes {
+func newNodes(l Watched, named func(string)) *nodes {
 	return &nodes{
 		locker:     l,
 		named:      named,

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"log"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/lock/witness"
 )
@@ -21,12 +23,20 @@ func ExampleOpen() {
 		log.Fatal(err)
 	}
 	nodes := []lock.Node{{Addr: "r1:6379"}, {Addr: "r2:6379"}, {Addr: "r3:6379"}}
-	armer, err := witness.Open(ctx, witness.Config{Pool: pool, Nodes: nodes})
+	conn, err := pgx.ConnectConfig(ctx, pool.ConnConfig)
+	if err != nil {
+		log.Fatal(err)
+	}
+	prefix, err := pgfence.KeyPrefix(ctx, conn) // as the gateways of this database have it
+	if err := errors.Join(err, conn.Close(ctx)); err != nil {
+		log.Fatal(err)
+	}
+	armer, err := witness.Open(ctx, witness.Config{Pool: pool, Nodes: nodes, KeyPrefix: prefix})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer armer.Close()
-	locker, err := lock.New(lock.Config{Nodes: nodes, Armer: armer, Epochs: armer})
+	locker, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: prefix, Armer: armer, Epochs: armer})
 	if err != nil {
 		log.Print(err)
 		return

@@ -38,7 +38,7 @@ func newStack(t *testing.T) *s3World {
 	w.start(child.Spec{
 		Path: w.cfg.Program,
 		Args: []string{
-			"serve", "--redis", strings.Join(w.cfg.Redis, ","), "--init", "--master-key-file",
+			"serve", "--redis", strings.Join(w.cfg.Redis, ","), "--redis-prefix", lock.DefaultKeyPrefix, "--init", "--master-key-file",
 			w.dir + "/master", "--api-listen", api,
 			"--pg-listen", pg, "--pg-lease", "*=robust/*", "--max-ttl", stackTTL.String(),
 			"--drain-timeout", "1s", "--node-timeout", "2s",

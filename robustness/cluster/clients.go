@@ -53,7 +53,7 @@ func (c *Cluster) ClientConfig(n int, seed uint64) (client.Config, error) {
 	}
 	cfg := client.Config{
 		Number: n, Seed: seed, Dir: filepath.Join(c.dir, name), MaxTTL: MaxTTL,
-		Redis: nodes, Prefix: KeyPrefix,
+		Redis: nodes, Prefix: c.prefix,
 		WriterURL: primaryOf(WriterLogin, servers), FenceURL: primaryOf(GatewayLogin, servers),
 		Token: Token, Bucket: Bucket, Program: c.opts.Program, Python: c.opts.Python, PSQL: c.opts.PSQL,
 	}

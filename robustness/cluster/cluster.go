@@ -33,6 +33,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/internal/child"
 	"github.com/fencegate/fencegate/internal/testenv/clockshim"
 	"github.com/fencegate/fencegate/robustness/relay"
@@ -61,7 +62,6 @@ const (
 	SQLLogin     = "robust_sql"     // in fence_writer, the gateways' own
 	Bucket       = "robust"
 	Rule         = "prefix:1"
-	KeyPrefix    = "fencegate" // of the keys in Redis
 	Token        = "robust-bearer-token"
 	MaxTTL       = 3 * time.Second
 
@@ -88,6 +88,7 @@ type Cluster struct {
 	shim    *clockshim.Clock
 	pg      [2]*Postgres
 
+	prefix   string     // of the keys in Redis: the database's own
 	failing  sync.Mutex // one failover at a time
 	attached bool       // there is a standby that may be promoted
 
@@ -201,6 +202,9 @@ func (c *Cluster) startPostgres(ctx context.Context) (err error) {
 	if _, err := c.Tool(ctx, "migrate", "up"); err != nil {
 		return err
 	}
+	if err := c.learnPrefix(ctx, primary); err != nil {
+		return err
+	}
 	if err := primary.exec(ctx, append([]string{logins}, c.opts.SQL...)...); err != nil {
 		return err
 	}
@@ -208,6 +212,22 @@ func (c *Cluster) startPostgres(ctx context.Context) (err error) {
 		return err
 	}
 	c.attached = true
+	return nil
+}
+
+// learnPrefix asks which keys on the nodes are the database's, as gateways do.
+func (c *Cluster) learnPrefix(ctx context.Context, primary *Postgres) error {
+	conn, err := primary.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if c.prefix, err = pgfence.KeyPrefix(ctx, conn); err != nil {
+		return err
+	}
+	for _, n := range c.Nodes {
+		n.hash = c.prefix + ":h"
+	}
 	return nil
 }
 

@@ -21,6 +21,7 @@ type Node struct {
 	Name        string // "redis-1" …
 	Addr        string // of the node itself, past every relay
 	Persistence redisserver.Persistence
+	hash        string // the key of the lock's counters
 
 	mu     sync.Mutex
 	dir    string // data, of which kept is a copy
@@ -179,7 +180,7 @@ func (n *Node) Flush(ctx context.Context, part Part) error {
 	defer func() { _ = client.Close() }()
 	switch part {
 	case Hash:
-		return client.Del(ctx, KeyPrefix+":h").Err()
+		return client.Del(ctx, n.hash).Err()
 	case Scripts:
 		return client.ScriptFlush(ctx).Err()
 	default:

@@ -1,5 +1,8 @@
 package core
 
+// KeyPrefix begins the names of every database's keys on Redis nodes.
+const KeyPrefix = "fencegate:"
+
 // The statements of the fence. Seals and their hashes are always parameters.
 const (
 	SQLArm        = `SELECT fence.arm($1, $2, $3, $4, $5::bigint * interval '1 us')`
@@ -16,6 +19,7 @@ const (
 	SQLRevoke     = `SELECT token, seal_hash FROM fence.revoke($1::text, nullif($2::text, ''))`
 	SQLRetire     = `SELECT last, retired, unended FROM fence.retire($1::bigint * interval '1 us', $2::text)`
 	SQLFloors     = `SELECT bucket, floor FROM fence.retired`
+	SQLKeyPrefix  = `SELECT '` + KeyPrefix + `' || id::text FROM fence.lock_group()`
 	SQLRaiseEpoch = `SELECT fence.raise_epoch($1)`
 
 	SQLInspect = `SELECT resource, token, sealed, holder, armed_at, undrained, ended_at FROM fence.fences WHERE resource = $1::text`

@@ -1,0 +1,24 @@
+package sqlfence
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/fencegate/fencegate/fence/internal/core"
+)
+
+// Querier is a pool, a connection or a transaction.
+type Querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// KeyPrefix is the start of the names of the database's keys on Redis nodes, for lock.Config.KeyPrefix: that of pgfence's
+// function of this name. The login is in fence_gateway or fence_writer.
+func KeyPrefix(ctx context.Context, db Querier) (string, error) {
+	var prefix string
+	if err := db.QueryRowContext(ctx, core.SQLKeyPrefix).Scan(&prefix); err != nil {
+		return "", fmt.Errorf("ask PostgreSQL for the prefix of its Redis keys: %w", err)
+	}
+	return prefix, nil
+}

@@ -1,0 +1,284 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/internal/pgtext"
+	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/lockmetrics"
+	"github.com/fencegate/fencegate/lock/witness"
+)
+
+var (
+	errKeysUnknown = fmt.Errorf("%w: PostgreSQL has not said yet which keys on the Redis nodes are this database's", leasing.ErrUnavailable)
+	errNotAdmitted = fmt.Errorf("%w: the Redis nodes are being admitted", leasing.ErrUnavailable)
+)
+
+// keyed is a source of leases whose nodes nobody asks for any before the prefix of their keys is known, and before they
+// were to be admitted: a node that is asked too early is taken for one that has lost its data. Until then it fails.
+type keyed struct {
+	mu     sync.Mutex
+	source leasing.Source // nil: not yet
+	asked  bool           // the nodes are being admitted
+	closed bool
+}
+
+var (
+	_ leasing.AllSource = (*keyed)(nil)
+	_ leasing.Redundant = (*keyed)(nil)
+)
+
+func (k *keyed) open() (leasing.Source, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.closed:
+		return nil, leasing.ErrClosed
+	case k.source == nil && k.asked:
+		return nil, &api.UnavailableError{Part: wire.PartRedis, Cause: errNotAdmitted}
+	case k.source == nil:
+		return nil, &api.UnavailableError{Part: wire.PartPostgres, Cause: errKeysUnknown}
+	}
+	return k.source, nil
+}
+
+// asks says that the nodes are asked now.
+func (k *keyed) asks() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.asked = true
+}
+
+// give hands over the source. A closed one closes it.
+func (k *keyed) give(source leasing.Source) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.source = source; k.closed {
+		_ = source.Close() // its error is one of nobody's
+	}
+}
+
+// Close closes the source, also one that comes later.
+func (k *keyed) Close() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed = true; k.source == nil {
+		return nil
+	}
+	return k.source.Close()
+}
+
+func (k *keyed) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+	source, err := k.open()
+	if err != nil {
+		return leasing.Lease{}, err
+	}
+	return source.TryAcquire(ctx, r)
+}
+
+// Acquire does not wait for the prefix.
+func (k *keyed) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+	source, err := k.open()
+	if err != nil {
+		return leasing.Lease{}, err
+	}
+	return source.Acquire(ctx, r)
+}
+
+func (k *keyed) all() (leasing.AllSource, error) {
+	source, err := k.open()
+	if err != nil {
+		return nil, err
+	}
+	several, ok := source.(leasing.AllSource)
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	return several, nil
+}
+
+// TryAcquireAll is one of [leasing.AllSource].
+func (k *keyed) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
+	source, err := k.all()
+	if err != nil {
+		return nil, err
+	}
+	return source.TryAcquireAll(ctx, all)
+}
+
+// AcquireAll is the other one.
+func (k *keyed) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
+	source, err := k.all()
+	if err != nil {
+		return nil, err
+	}
+	return source.AcquireAll(ctx, all)
+}
+
+func (k *keyed) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
+	source, err := k.open()
+	if err != nil {
+		return 0, err
+	}
+	return source.Extend(ctx, ref, ttl)
+}
+
+func (k *keyed) Release(ctx context.Context, ref leasing.Ref) error {
+	source, err := k.open()
+	if err != nil {
+		return err
+	}
+	return source.Release(ctx, ref)
+}
+
+func (k *keyed) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
+	source, err := k.open()
+	if err != nil {
+		return leasing.Inspection{}, err
+	}
+	return source.Inspect(ctx, resource)
+}
+
+func (k *keyed) Ready(ctx context.Context) error {
+	source, err := k.open()
+	if err != nil {
+		return err
+	}
+	return source.Ready(ctx)
+}
+
+// Degraded says nothing of a source that is not there: it is not ready.
+func (k *keyed) Degraded(ctx context.Context) string {
+	source, err := k.open()
+	if err != nil {
+		return ""
+	}
+	if several, ok := source.(leasing.Redundant); ok {
+		return several.Degraded(ctx)
+	}
+	return ""
+}
+
+// watched is the locker for who collects metrics, once there is one.
+type watched struct{ locker atomic.Pointer[lock.Locker] }
+
+var _ lockmetrics.Watched = (*watched)(nil)
+
+func (w *watched) Waiters() int {
+	if l := w.locker.Load(); l != nil {
+		return l.Waiters()
+	}
+	return 0
+}
+
+func (w *watched) Status(ctx context.Context) []lock.NodeStatus {
+	if l := w.locker.Load(); l != nil {
+		return l.Status(ctx)
+	}
+	return nil
+}
+
+func (w *watched) Leaks(ctx context.Context) ([]lock.Leak, error) {
+	if l := w.locker.Load(); l != nil {
+		return l.Leaks(ctx)
+	}
+	return nil, errKeysUnknown
+}
+
+// ownWitness has the nodes remember below the prefix that is the database's own, once that is known.
+type ownWitness struct {
+	mu     sync.Mutex
+	nodes  *witness.Witness // nil: not known yet
+	prefix string
+	closed bool
+}
+
+var _ witnessing = (*ownWitness)(nil)
+
+// Look is [witness.Witness.Look]. A database that was given a new group meanwhile needs another witness, and other keys.
+func (o *ownWitness) Look(ctx context.Context, ask func(context.Context) (witness.Seen, error)) error {
+	o.mu.Lock()
+	nodes, prefix := o.nodes, o.prefix
+	o.mu.Unlock()
+	if nodes == nil {
+		return errKeysUnknown
+	}
+	return nodes.Look(ctx, func(ctx context.Context) (witness.Seen, error) {
+		seen, err := ask(ctx)
+		if err == nil && seen.KeyPrefix() != prefix {
+			err = &witness.OtherDatabaseError{Is: seen, KeyPrefix: prefix}
+		}
+		return seen, err
+	})
+}
+
+// learn makes the prefix known.
+func (o *ownWitness) learn(nodes []lock.Node, prefix string) error {
+	w, err := witness.New(nodes, prefix)
+	if err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return w.Close()
+	}
+	o.nodes, o.prefix = w, prefix
+	return nil
+}
+
+// Close ends the connections.
+func (o *ownWitness) Close() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed = true; o.nodes == nil {
+		return nil
+	}
+	return o.nodes.Close()
+}
+
+// learnKeys asks PostgreSQL for the prefix of the database's keys until it says it, and makes the locker of them. failed hears
+// that it takes longer. nil: ctx ended before.
+func (g *Gateway) learnKeys(ctx context.Context, failed func()) (*lock.Locker, error) {
+	var said time.Time
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		prefix, err := g.askPrefix(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil, nil
+		case err == nil:
+			g.log.Info("the keys on the Redis nodes are the database's own", "prefix", prefix)
+			if g.own != nil {
+				err = g.own.learn(g.cfg.RedisNodes, prefix)
+			}
+			if err != nil {
+				return nil, err
+			}
+			return g.newLocker(prefix)
+		case time.Since(said) >= remindEvery:
+			said = time.Now()
+			g.log.Warn("no leases are granted yet; the gateway serves what needs none", "step", "ask PostgreSQL for the prefix of its Redis keys", "error", pgtext.Of(err))
+		}
+		failed()
+		select {
+		case <-ctx.Done():
+			return nil, nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (g *Gateway) askPrefix(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	return pgfence.KeyPrefix(ctx, g.pool)
+}
