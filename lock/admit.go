@@ -26,8 +26,13 @@ type Admission struct {
 	Node       string
 	Nonce      string        // the incarnation that it will be
 	Base       int64         // every later token that needs this node is higher
-	Quarantine time.Duration // how long the node still grants nothing
+	Quarantine time.Duration // how long the node still grants nothing, unless others know when that may end
+
+	begun instant // after the nonce was written; zero in one that another process began
 }
+
+// askEvery is when the others are asked again, or another's admission is looked at.
+const askEvery = 2 * time.Second
 
 var (
 	errAdmitted  = errors.New("node is admitted already")
@@ -53,22 +58,28 @@ func (e *quarantineError) Is(target error) bool { return target == ErrQuarantine
 // raises the epoch. (With an epoch raised before the nonce is written, a slow
 // second admission made tokens fall.) [Locker.Admit] ends it.
 //
-// It needs an EpochStore, or an Armer, which makes tokens rise by itself.
+// It needs an EpochStore, or an Armer, which makes tokens rise by itself, or as many other
+// admitted nodes as a quorum: they keep the epoch then.
 func (l *Locker) AdmitBegin(ctx context.Context, node string) (Admission, error) {
 	n, err := l.nodeNamed(node)
 	if err != nil {
 		return Admission{}, err
 	}
-	if l.cfg.Epochs == nil && l.cfg.Armer == nil && !l.cfg.Embedded {
+	if l.keepsEpoch() && len(l.nodes) == 1 {
 		return Admission{}, fmt.Errorf("admit %s: an epoch store is needed, or tokens could fall: set Config.Epochs", node)
 	}
 	states := l.states(ctx)
 	st := states[n.index]
 	switch {
+	case l.keepsEpoch() && !st.admitted && admitted(states) < l.quorum:
+		return Admission{}, fmt.Errorf("admit %s: without Config.Epochs the epoch is kept by the nodes, and %d other admitted ones are needed; there are %d",
+			node, l.quorum, admitted(states))
 	case st.err != nil:
 		return Admission{}, fmt.Errorf("admit %s: %w", node, st.err)
 	case st.admitted:
 		return Admission{}, errAdmitted
+	case st.pending && st.quarantine > 0 && st.quarantine <= l.cfg.MaxTTL: // another's; each beginning leaves its scripts
+		return Admission{}, fmt.Errorf("admit %s: %w", node, &quarantineError{node: n.name, left: st.quarantine})
 	}
 	// The longest TTL that anybody may have used, as far as it is still known.
 	longest := l.cfg.MaxTTL
@@ -82,25 +93,35 @@ func (l *Locker) AdmitBegin(ctx context.Context, node string) (Admission, error)
 	if err := n.admitBegin(ctx, a.Nonce, longest, st.incarnation); err != nil {
 		return Admission{}, fmt.Errorf("admit %s: %w", node, err)
 	}
-	a.Base, err = l.newBase(ctx, states)
+	a.begun = now()
+	a.Base, err = l.newBase(ctx, states, n)
 	if err != nil {
 		return Admission{}, fmt.Errorf("admit %s: %w", node, err)
 	}
 	return a, nil
 }
 
-// newBase raises the epoch above that of every reachable node.
-func (l *Locker) newBase(ctx context.Context, states []nodeState) (int64, error) {
+// keepsEpoch reports whether the nodes have to keep the epoch.
+func (l *Locker) keepsEpoch() bool {
+	return l.cfg.Epochs == nil && l.cfg.Armer == nil && !l.cfg.Embedded
+}
+
+// newBase raises the epoch above that of every reachable node. It is for the admission of
+// one of them, if that is given.
+func (l *Locker) newBase(ctx context.Context, states []nodeState, n *node) (int64, error) {
 	var above int64
 	for _, st := range states {
 		above = max(above, st.base>>epochShift)
 	}
-	epoch := above + 1
-	if l.cfg.Epochs != nil && !l.cfg.Embedded {
-		var err error
-		if epoch, err = l.cfg.Epochs.RaiseEpoch(ctx, above); err != nil {
-			return 0, fmt.Errorf("raise the epoch above %d: %w", above, err)
-		}
+	epoch, err := above+1, error(nil)
+	switch {
+	case l.keepsEpoch():
+		epoch, err = l.agreeEpoch(ctx, n, above)
+	case l.cfg.Epochs != nil && !l.cfg.Embedded:
+		epoch, err = l.cfg.Epochs.RaiseEpoch(ctx, above)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("raise the epoch above %d: %w", above, err)
 	}
 	if epoch <= above || epoch > maxEpoch {
 		return 0, fmt.Errorf("epoch %d is unusable: it must be over %d and at most %d", epoch, above, maxEpoch)
@@ -108,17 +129,53 @@ func (l *Locker) newBase(ctx context.Context, states []nodeState) (int64, error)
 	return epoch << epochShift, nil
 }
 
-// Admit ends an admission after its quarantine. While that runs the error is
-// [ErrQuarantined]. Any other error means that the admission is void: begin again.
+// Admit ends an admission after its quarantine, which it shortens where it may: a little
+// more than a second after the admission began, N/2+1 other nodes are asked how long the
+// locks last that they hold. While the quarantine runs the error is [ErrQuarantined].
+// Before the node is admitted it gets the locks of the others, so that leases outlast the
+// restart of the next one. Any other error means that the admission is void: begin again.
 func (l *Locker) Admit(ctx context.Context, a Admission) error {
 	n, err := l.nodeNamed(a.Node)
 	if err != nil {
 		return err
 	}
-	if err := n.admit(ctx, a.Nonce, a.Base, l.cfg.MaxTTL); err != nil {
+	err = l.prepare(ctx, n, a)
+	if err == nil {
+		err = n.admit(ctx, a.Nonce, a.Base, l.cfg.MaxTTL)
+	}
+	if err != nil {
 		return fmt.Errorf("admit %s: %w", a.Node, err)
 	}
 	return nil
+}
+
+// prepare shortens the quarantine, where it may, and gives the node its locks when it is over.
+func (l *Locker) prepare(ctx context.Context, n *node, a Admission) error {
+	if l.cfg.Embedded {
+		return nil
+	}
+	left, err := n.inQuarantine(ctx)
+	if err == nil && left > 0 && a.begun != (instant{}) && a.begun.add(l.askAfter()).passed() {
+		if err = l.shorten(ctx, n, a); err == nil {
+			left, err = n.inQuarantine(ctx)
+		}
+	}
+	switch {
+	case err != nil:
+		return err
+	case left > 0:
+		return &quarantineError{node: n.name, left: left}
+	}
+	return l.give(ctx, n, a)
+}
+
+// inQuarantine is how long the node's quarantine still runs; 0: none does.
+func (n *node) inQuarantine(ctx context.Context) (time.Duration, error) {
+	left, err := n.client.PTTL(ctx, n.keys.q).Result()
+	if err != nil {
+		return 0, serverError(err)
+	}
+	return max(0, left), nil
 }
 
 // Readmit is [Locker.AdmitBegin], the wait, and [Locker.Admit], again where
@@ -126,7 +183,7 @@ func (l *Locker) Admit(ctx context.Context, a Admission) error {
 func (l *Locker) Readmit(ctx context.Context, node string) error {
 	for {
 		a, err := l.AdmitBegin(ctx, node)
-		wait := a.Quarantine // on this machine's clock as well as on the node's
+		wait := min(a.Quarantine, l.askAfter())
 		for err == nil {
 			if err = pause(ctx, wait); err != nil {
 				break
@@ -138,7 +195,7 @@ func (l *Locker) Readmit(ctx context.Context, node string) error {
 			quarantine, ok := errors.AsType[*quarantineError](err)
 			switch {
 			case ok && quarantine.left <= a.Quarantine:
-				wait, err = quarantine.left+time.Millisecond, nil
+				wait, err = min(quarantine.left+time.Millisecond, askEvery+jitter()), nil
 			case ok: // the node's clock was set back: begin again
 				err = errRace
 			}
@@ -148,7 +205,7 @@ func (l *Locker) Readmit(ctx context.Context, node string) error {
 		case errors.Is(err, errAdmitted):
 			return nil
 		case errors.As(err, &quarantine): // somebody else's: see what becomes of it
-			err = pause(ctx, min(quarantine.left, l.cfg.MaxTTL)+jitter())
+			err = pause(ctx, min(quarantine.left, askEvery)+jitter())
 		case voids(err):
 			err = pause(ctx, jitter())
 		}

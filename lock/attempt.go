@@ -96,10 +96,15 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 	r.traced(ctx)
 	r.send(l.all(), ask{
 		owner: a.owner, holder: a.o.holder, ttl: a.o.ttl.Milliseconds(), n: int64(floor),
-		expires: minTime(a.start.mono.Add(l.roundLimit()), a.deadline.mono), // sent later it could lock what is released or over
+		expires: minTime(a.start.mono.Add(roundTime), a.deadline.mono), // sent later it could lock what is released or over
 	})
-	err := r.wait(ctx)
+	end := a.start.add(roundTime)
+	err := r.within(ctx, end)
 	granted := r.yes >= l.quorum
+	if granted && end.passed() {
+		granted = false
+		r.late()
+	}
 	a.granted, a.counters = r.granted, r.counters
 	a.may |= r.may
 	for i := range l.nodes {
@@ -118,7 +123,7 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 		return fence.Token(r.top), nil
 	case r.maxTTL > 0:
 		return 0, overNodeMax(a.o.ttl, r.maxTTL)
-	case r.no > 0 && r.no+r.yes >= l.quorum, r.no > len(l.nodes)-l.quorum:
+	case r.no > 0 && r.yes < l.quorum && r.no+r.yes >= l.quorum, r.no > len(l.nodes)-l.quorum:
 		return 0, r.heldError()
 	}
 	return 0, r.noQuorum()

@@ -65,7 +65,7 @@ func (l *Locker) AdmitAtOnce(ctx context.Context, node string) error {
 	if err := n.admitBegin(ctx, nonce, 0, states[n.index].incarnation); err != nil {
 		return err
 	}
-	base, err := l.newBase(ctx, states)
+	base, err := l.newBase(ctx, states, n)
 	if err != nil {
 		return err
 	}
@@ -121,3 +121,6 @@ func (l *Locker) Waits(resource string) (holder string) {
 	}
 	return ""
 }
+
+// Aged makes an admission as old as it has to be for others to be asked.
+func (l *Locker) Aged(a *Admission) { a.begun = a.begun.add(-2 * l.askAfter()) }

@@ -73,6 +73,8 @@ func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Dura
 	r := l.newRound(opExtend, "extend", ref.Resource)
 	defer r.drop()
 	r.traced(ctx)
+	end := start.add(roundTime)
+	until = until.earlier(end)
 	r.send(l.all(), ask{owner: ref.Owner, ttl: ttl.Milliseconds(), expires: until.mono})
 	err = r.waitUntil(ctx, until)
 	if r.yes < l.quorum {
@@ -83,6 +85,9 @@ func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Dura
 	switch {
 	case err != nil:
 		return instant{}, false, fmt.Errorf("extend %q: %w", ref.Resource, errors.Join(fence.ErrUnknown, err))
+	case r.yes >= l.quorum && end.passed() && !deadline.passed():
+		r.late()
+		return instant{}, l.ctx.Err() == nil, r.noQuorum()
 	case r.yes >= l.quorum && !deadline.passed():
 		return deadline, false, nil
 	case r.maxTTL > 0:

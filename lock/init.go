@@ -103,7 +103,7 @@ func (l *Locker) admitFresh(ctx context.Context, states []nodeState) error {
 	var base int64
 	if l.cfg.Epochs != nil && l.cfg.Armer == nil || l.cfg.Embedded && anyBase(states) {
 		var err error
-		if base, err = l.newBase(ctx, states); err != nil {
+		if base, err = l.newBase(ctx, states, nil); err != nil {
 			return err
 		}
 	}
@@ -137,6 +137,7 @@ type nodeState struct {
 	err         error
 	admitted    bool   // marker and scripts of the same incarnation are there
 	incarnation string // may be there without being admitted: the run is lost
+	pending     bool   // an admission has begun
 	hasBase     bool
 	base        int64
 	maxTTL      time.Duration
@@ -150,10 +151,14 @@ type nodeState struct {
 	hasClock    bool
 }
 
-// fresh reports whether the group has never been used.
+// fresh reports whether the group has never been used. Where a node is admitted its first
+// start has begun on all of them: one that is empty beside it has lost its data since.
 func fresh(states []nodeState) bool {
+	begun := admitted(states) > 0
 	for _, st := range states {
 		switch {
+		case begun && !st.admitted && !st.pending:
+			return false
 		case st.err != nil, st.counters > 0, st.locks, st.emptied, st.quarantine > 0:
 			return false
 		case st.base%(1<<epochShift) > 0: // a sweep left no counters, only how far they were
@@ -195,7 +200,7 @@ func (l *Locker) states(ctx context.Context) []nodeState {
 }
 
 // markerFields is how many fields of H say how the node is; the others are counters.
-const markerFields = 6
+const markerFields = 7
 
 // state reads the node's marker and looks for its scripts.
 func (n *node) state(ctx context.Context) nodeState {
@@ -209,7 +214,7 @@ func (n *node) state(ctx context.Context) nodeState {
 	var replication *redis.StringCmd
 	var clock *redis.TimeCmd
 	_, failed := n.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		marker = p.HMGet(ctx, n.keys.h, "@incarnation", "@base", "@maxttl", "@pending", "@note", "@reign")
+		marker = p.HMGet(ctx, n.keys.h, "@incarnation", "@base", "@maxttl", "@pending", "@note", "@reign", "@epoch")
 		fields = p.HLen(ctx, n.keys.h)
 		quarantine = p.PTTL(ctx, n.keys.q)
 		clock = p.Time(ctx)
@@ -264,6 +269,7 @@ func (st *nodeState) mark(marker []any, fields int64) {
 		}
 	}
 	st.incarnation, _ = marker[0].(string)
+	st.pending = marker[3] != nil
 	if text, ok := marker[1].(string); ok {
 		st.hasBase = true
 		st.base = number(text)

@@ -104,3 +104,23 @@ func TestInitNeedsNoFenceWhereAQuorumIsAdmitted(t *testing.T) {
 		}
 	}
 }
+
+// A node that is admitted and was never used, beside nodes that lost all they had: the
+// first start is long over.
+func TestInitTakesNoUsedGroupForNew(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	must(t, locker(t, cfg).Init(t.Context()))
+	must(t, servers[2].Freeze())
+	l := locker(t, func() lock.Config { c := cfg; c.NodeTimeout = silence; return c }())
+	lease := acquire(t, l, "r", lock.WithTTL(5*time.Minute))
+	must(t, l.Close()) // nothing that was sent comes late
+	for _, s := range servers[:2] {
+		must(t, errors.Join(s.Kill(), s.Restart(t.Context())))
+	}
+	must(t, servers[2].Thaw())
+	second := locker(t, cfg)
+	if err := second.Init(t.Context()); !errors.Is(err, lock.ErrQuarantined) {
+		t.Errorf("init: %v, while a lease lasts until %v", err, lease.Deadline())
+	}
+}

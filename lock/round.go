@@ -187,6 +187,20 @@ func (r *round) decided() bool {
 // an error only when ctx ended first.
 func (r *round) wait(ctx context.Context) error { return r.look(ctx, r.l.cfg.NodeTimeout, nil) }
 
+// within is wait for answers that count until a moment only.
+func (r *round) within(ctx context.Context, until instant) error {
+	return r.look(ctx, r.l.cfg.NodeTimeout, &until)
+}
+
+// late notes that the answers came when the round was over.
+func (r *round) late() {
+	for i := range r.l.nodes {
+		if r.granted&(1<<i) != 0 {
+			r.cause(i, ErrNodeTimeout)
+		}
+	}
+}
+
 // waitUntil is wait for nodes that may be silent for longer, until a moment at most.
 func (r *round) waitUntil(ctx context.Context, until instant) error {
 	return r.look(ctx, r.l.roundLimit(), &until)

@@ -24,6 +24,14 @@ var (
 	batchText string
 	//go:embed scripts/admit.lua
 	admitText string
+	//go:embed scripts/locks.lua
+	locksText string
+	//go:embed scripts/shorten.lua
+	shortenText string
+	//go:embed scripts/give.lua
+	giveText string
+	//go:embed scripts/epoch.lua
+	epochText string
 
 	//go:embed scripts/raise.lua
 	raiseText string
@@ -46,10 +54,14 @@ type bound struct {
 	call  [scriptKinds][]byte // "EVALSHA" and the script's name, as they are sent
 }
 
-// The bound scripts: one for each kind of op, the batch, and the admission's end.
+// The bound scripts: one for each kind of op, the batch, and those of admissions.
 const (
 	batchKind = opKinds + iota
 	admitKind
+	locksKind
+	shortenKind
+	giveKind
+	epochKind
 	scriptKinds // how many there are
 )
 
@@ -61,6 +73,11 @@ var boundTexts = [scriptKinds]*string{
 	opRelease: &releaseText,
 	batchKind: &batchText,
 	admitKind: &admitText,
+
+	locksKind:   &locksText,
+	shortenKind: &shortenText,
+	giveKind:    &giveText,
+	epochKind:   &epochText,
 }
 
 // bindScripts names the scripts of an incarnation.

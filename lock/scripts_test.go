@@ -49,6 +49,11 @@ func conversation(k keys) []scriptCall {
 		call("confirm", "[0]", hl, "c:r", b, int64(1)<<32+8),
 		call("extend", "[1]", hl, a, 40_000),
 		call("extend", "[1]", hl, a, 5_000), // never shorter
+		call("locks", "[0 "+l+" "+a+name+" ~]", []string{h}, "0", k.lockPrefix+"*"),
+		call("epoch", "[1]", []string{h}, 0),
+		call("epoch", "[1]", []string{h}, 1),
+		call("epoch", "[7]", []string{h}, 7),
+		call("epoch", "[7]", []string{h}, 6),
 		call("acquire", "[0 ~ 4294967303 ann]", hl, "c:r", b+name, 30_000, 0),
 		call("extend", "[0]", hl, b, 40_000),
 		call("extend", "[-3 1 60000 0 ]", hl, a, 60_001),
@@ -78,6 +83,17 @@ func conversation(k keys) []scriptCall {
 		call("admit_begin", "[1]", []string{h, q}, "next", 50_000, nonce),
 		call("admit_begin", "[2 ~]", []string{h, q}, "third", 50_000, nonce),
 		admit("next", "[2 ~]", 3<<32),
+		{"locks", "next", []string{h}, []any{"0", k.lockPrefix + "*"}, "[-1]"},
+		{"epoch", "next", []string{h}, []any{9}, "[-1]"},
+		{"give", "another", []string{h, k.lock("u")}, []any{a + name, 40_000}, "[-1]"},
+		{"give", "next", []string{h, k.lock("u"), k.lock("v")}, []any{a + name, 40_000, b + name, 40_000}, "[2]"},
+		{"give", "next", []string{h, k.lock("u"), k.lock("v")}, []any{b + name, 50_000, b + name, 50_000}, "[1]"},
+		{"give", "next", []string{h, k.lock("u"), k.lock("v")}, []any{a + name, 30_000, b + name, 30_000}, "[0]"},
+		{"shorten", "next", []string{h, q}, []any{"next:1", 30_000}, "[0]"},
+		{"shorten", "another", []string{h, q}, []any{"next:50000", 30_000}, "[0]"},
+		{"shorten", "next", []string{h, q}, []any{"next:50000", 59_000}, "[1]"},
+		{"shorten", "next", []string{h, q}, []any{"next:50000", 30_000}, "[1]"},
+		{"shorten", "next", []string{h, q}, []any{"next:50000", 0}, "[0]"}, // once
 		admit("third", "[0]", 3<<32),
 	}
 }

@@ -58,7 +58,7 @@ func (l *Locker) Sweep(ctx context.Context) (int, error) {
 		// All resources are lifted to the one that was used most: before that
 		// uses them up, a new epoch.
 		var err error
-		if base, err = l.newBase(ctx, states); err != nil {
+		if base, err = l.newBase(ctx, states, nil); err != nil {
 			return 0, err
 		}
 		base++ // a base at the very beginning of an epoch would look unused; see fresh
@@ -142,7 +142,7 @@ func (l *Locker) nextEpoch(ctx context.Context, since time.Time) error {
 		return nil
 	}
 	states := l.states(ctx)
-	base, err := l.newBase(ctx, states)
+	base, err := l.newBase(ctx, states, nil)
 	if err != nil {
 		return err
 	}

@@ -40,6 +40,18 @@ if c % 4294967296 == 0 or c >= 9007199254740992 then
   redis.call('HINCRBY', KEYS[1], ARGV[1], '-1')
   return {-2}
 end
+-- A counter of a later epoch than the base came by a floor: the node knows of that
+-- epoch from now on.
+if c - c % 4294967296 > tonumber(m[2]) then
+  local epoch = math.floor(c / 4294967296)
+  if epoch > tonumber(redis.call('HGET', KEYS[1], '@epoch') or '0') then
+    redis.call('HSET', KEYS[1], '@epoch', string.format('%.0f', epoch))
+  end
+end
+-- A first message that comes again, late, takes nothing from an extended lock.
+if held and redis.call('PTTL', KEYS[2]) > tonumber(ARGV[3]) then
+  return {c}
+end
 -- With GET the answer is the old value, mostly nothing; without, a table.
 redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3], 'GET')
 return {c}

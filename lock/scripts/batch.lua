@@ -33,6 +33,13 @@ local admitted = m[1] == '@NONCE@'
 local base, maxttl = tonumber(m[2] or '0'), tonumber(m[3] or '0')
 local ttls, floors = ttl == 0 and first + all, ARGV[4] == '1' and #ARGV - acquires
 local answer, tail = {}, {}
+local keep = {} -- own locks that last longer than asked for
+local function know(c) -- as acquire.lua does
+  local epoch = math.floor(c / 4294967296)
+  if epoch > tonumber(call('HGET', H, '@epoch') or '0') then
+    call('HSET', H, '@epoch', string.format('%.0f', epoch))
+  end
+end
 local function refuse(i, code, left, holder)
   local c = tonumber(call('HGET', H, 'c:' .. sub(KEYS[i + 2], name)) or '0')
   answer[i] = code
@@ -60,12 +67,17 @@ for i = 1, acquires do
     if c % 4294967296 == 0 or c >= 9007199254740992 then
       call('HINCRBY', H, field, '-1')
       c = -2
+    elseif c - c % 4294967296 > base then
+      know(c)
+    end
+    if held and call('PTTL', KEYS[i + 2]) > (ttls and tonumber(ARGV[ttls + i]) or ttl) then
+      keep[i] = true
     end
     answer[i] = c
   end
 end
 for i = 1, acquires do
-  if answer[i] > 0 then
+  if answer[i] > 0 and not keep[i] then
     -- With GET the answer is the old value, mostly nothing; without, a table.
     call('SET', KEYS[i + 2], ARGV[first + i], 'PX', ttls and ARGV[ttls + i] or ARGV[3], 'GET')
   end

@@ -26,4 +26,9 @@ if math.max(tonumber(m[3] or '0'), tonumber(m[2])) > t then
   return {0}
 end
 redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', t))
+-- A token of a later epoch than the base: the node knows of that epoch from now on.
+local epoch = math.floor(t / 4294967296)
+if epoch * 4294967296 > tonumber(m[2]) and epoch > tonumber(redis.call('HGET', KEYS[1], '@epoch') or '0') then
+  redis.call('HSET', KEYS[1], '@epoch', string.format('%.0f', epoch))
+end
 return {1}

@@ -1,0 +1,186 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// A quarantine lasts as long as a lease may still be held, as the other nodes say, and not
+// the longest TTL of five minutes.
+func TestAQuarantineEndsWithTheLastLeaseThatTheOthersKnow(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	cfg.Epochs = &epochs{}
+	l := started(t, cfg)
+	lease := acquire(t, l, "r", lock.WithTTL(6*time.Second))
+	dropLock(t, servers[0].Addr, cfg.KeyPrefix, "r") // as if it had never come: a minority of the others has it
+	restart(t, servers[1], nil)
+	readmit(t, l, "node-2")
+	if left := time.Until(lease.Deadline()); left > 0 {
+		t.Errorf("admitted %v before the lease was over", left)
+	}
+}
+
+// What is asked too early, of too few, or of nodes that cannot tell, shortens nothing.
+func TestAQuarantineIsWholeWhereTheOthersCannotTell(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(t *testing.T, cfg lock.Config, servers []*redisserver.Server){
+		"one of them is lost, too": func(t *testing.T, _ lock.Config, servers []*redisserver.Server) {
+			restart(t, servers[0], nil)
+		},
+		"one of them has a lock that never ends": func(t *testing.T, cfg lock.Config, servers []*redisserver.Server) {
+			must(t, client(t, servers[0].Addr).Persist(t.Context(), cfg.KeyPrefix+":lock:r").Err())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, servers := own(t, 3, redisserver.Config{AppendOnly: redisserver.Always})
+			cfg.Epochs = &epochs{}
+			l := started(t, cfg)
+			acquire(t, l, "r")
+			restart(t, servers[1], nil)
+			begun, err := l.AdmitBegin(t.Context(), "node-2")
+			must(t, err)
+			if err := l.Admit(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) || status(t, l)[1].Quarantine < 4*time.Minute {
+				t.Errorf("asked at once: %v, %v left", err, status(t, l)[1].Quarantine)
+			}
+			spoil(t, cfg, servers)
+			l.Aged(&begun)
+			if err := l.Admit(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
+				t.Errorf("admit: %v", err)
+			}
+			if left := status(t, l)[1].Quarantine; left < 4*time.Minute {
+				t.Errorf("only %v are left of the quarantine", left)
+			}
+		})
+	}
+}
+
+// Answers that come later than a round lasts count for nothing: the others may have been
+// asked for a lost node meanwhile.
+func TestARoundCountsNoLateAnswer(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{})
+	l := started(t, cfg)
+	lease := acquire(t, l, "held", lock.WithTTL(time.Minute))
+	freeze(t, servers[0])
+	begun := time.Now()
+	failed := make(chan error, 2)
+	go func() {
+		_, err := l.TryAcquire(t.Context(), "r", lock.WithTTL(time.Minute))
+		failed <- err
+	}()
+	if err := <-failed; !errors.Is(err, lock.ErrNoQuorum) {
+		t.Errorf("acquired with an answer of %v later: %v", time.Since(begun), err)
+	}
+	must(t, servers[0].Thaw())
+	must(t, lease.Extend(t.Context(), time.Minute))
+	release(t, lease)
+}
+
+// Nodes without a database keep the epoch themselves: one may be restarted after the other,
+// and tokens rise.
+func TestNodesKeepTheEpochWhereNoStoreDoes(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	l := started(t, cfg)
+	last := acquire(t, l, "r")
+	release(t, last)
+	for i, s := range servers {
+		restart(t, s, nil)
+		readmit(t, l, cfg.Nodes[i].Name)
+		for range 2 {
+			next := acquire(t, l, "r")
+			if token(t, next) <= last.Ref().Token {
+				t.Errorf("token %d after %d", next.Ref().Token, last.Ref().Token)
+			}
+			release(t, next)
+			last = next
+		}
+		if st := status(t, l)[i]; !st.Admitted || st.Epoch != int64(i+1) {
+			t.Errorf("%+v", st)
+		}
+	}
+	restart(t, servers[0], nil)
+	restart(t, servers[1], nil)
+	if err := l.Readmit(t.Context(), "node-1"); err == nil {
+		t.Error("admitted with the epoch that one node knows")
+	}
+}
+
+// One node after the other is restarted, and nobody who holds a lease notices.
+func TestARollingRestartLosesNoLease(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{3, 5} {
+		for _, fsync := range []redisserver.Persistence{redisserver.Always, ""} {
+			t.Run(fmt.Sprintf("%d nodes, append only %q", n, fsync), func(t *testing.T) {
+				t.Parallel()
+				cfg, servers := own(t, n, redisserver.Config{AppendOnly: fsync})
+				cfg.Armer, cfg.Epochs = &register{}, &epochs{}
+				roll(t, started(t, cfg), servers)
+			})
+		}
+	}
+}
+
+func roll(t *testing.T, l *lock.Locker, servers []*redisserver.Server) {
+	t.Helper()
+	const held, ttl = 100, 4 * time.Second
+	leases := make([]*lock.Lease, held)
+	for i := range leases {
+		leases[i] = acquire(t, l, fmt.Sprintf("held/%d", i), lock.WithTTL(ttl), lock.WithKeepAlive(lock.KeepAlive{For: time.Hour}))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var others sync.WaitGroup
+	var longest atomic.Int64
+	others.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			begun := time.Now()
+			lease, err := l.Acquire(ctx, fmt.Sprintf("free/%d", i%10), lock.WithTTL(ttl))
+			if err != nil {
+				if ctx.Err() == nil {
+					t.Errorf("acquire: %v", err)
+				}
+				return
+			}
+			longest.Store(max(longest.Load(), int64(time.Since(begun))))
+			_ = lease.Release(ctx)
+		}
+	})
+	for i, s := range servers {
+		restart(t, s, nil)
+		begun := time.Now()
+		eventually(t, time.Minute, "the node is admitted again", func() bool {
+			all := status(t, l)
+			for _, st := range all {
+				if !st.Admitted {
+					return false
+				}
+			}
+			return true
+		})
+		t.Logf("node %d: %v", i+1, time.Since(begun).Round(time.Millisecond))
+	}
+	cancel()
+	others.Wait()
+	lost := 0
+	for _, lease := range leases {
+		if _, err := lease.Grant(); err != nil {
+			lost++
+		}
+		lease.ReleaseAsync()
+	}
+	refused := time.Duration(longest.Load())
+	t.Logf("lost %d of %d leases; no acquisition took longer than %v", lost, held, refused)
+	if lost > 0 || refused > ttl+time.Second {
+		t.Error("a restart was noticed")
+	}
+}
