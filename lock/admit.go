@@ -139,20 +139,21 @@ func (l *Locker) Admit(ctx context.Context, a Admission) error {
 	if err != nil {
 		return err
 	}
-	err = l.prepare(ctx, n, a)
+	given, err := l.prepare(ctx, n, a)
 	if err == nil {
 		err = n.admit(ctx, a.Nonce, a.Base, l.cfg.MaxTTL)
 	}
 	if err != nil {
 		return fmt.Errorf("admit %s: %w", a.Node, err)
 	}
+	l.takeBack(ctx, n, a, given)
 	return nil
 }
 
 // prepare shortens the quarantine, where it may, and gives the node its locks when it is over.
-func (l *Locker) prepare(ctx context.Context, n *node, a Admission) error {
+func (l *Locker) prepare(ctx context.Context, n *node, a Admission) (given []heldLock, err error) {
 	if l.cfg.Embedded {
-		return nil
+		return nil, nil
 	}
 	left, err := n.inQuarantine(ctx)
 	if err == nil && left > 0 && a.begun != (instant{}) && a.begun.add(l.askAfter()).passed() {
@@ -162,9 +163,9 @@ func (l *Locker) prepare(ctx context.Context, n *node, a Admission) error {
 	}
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case left > 0:
-		return &quarantineError{node: n.name, left: left}
+		return nil, &quarantineError{node: n.name, left: left}
 	}
 	return l.give(ctx, n, a)
 }

@@ -113,9 +113,9 @@ const maxGiven = 256
 
 // give plants the locks of admitted nodes on one that is about to be admitted. It is best
 // effort: a lease whose lock is not given goes on with the nodes that have it.
-func (l *Locker) give(ctx context.Context, n *node, a Admission) error {
-	locks := elect(l.askOthers(ctx, n))
-	for len(locks) > 0 {
+func (l *Locker) give(ctx context.Context, n *node, a Admission) ([]heldLock, error) {
+	given := elect(l.askOthers(ctx, n))
+	for locks := given; len(locks) > 0; {
 		part := locks[:min(maxGiven, len(locks))]
 		locks = locks[len(part):]
 		names := []string{n.keys.h}
@@ -125,10 +125,36 @@ func (l *Locker) give(ctx context.Context, n *node, a Admission) error {
 			args = append(args, held.value, held.left.Milliseconds())
 		}
 		if code, err := n.boundCall(ctx, a.Nonce, giveKind, names, args...); err != nil || code < 0 {
-			return errors.Join(err, errRace)
+			return nil, errors.Join(err, errRace)
 		}
 	}
-	return nil
+	return given, nil
+}
+
+// takeBack deletes what was given of leases that ended meanwhile: their release did not
+// reach a node that was not admitted. Where it fails such a lock lasts for its TTL.
+func (l *Locker) takeBack(ctx context.Context, n *node, a Admission, given []heldLock) {
+	if len(given) == 0 {
+		return
+	}
+	all := l.askOthers(ctx, n)
+	if _, ok := l.longest(all); !ok {
+		return
+	}
+	held := make(map[string]bool)
+	for _, t := range all {
+		for _, one := range t.locks {
+			held[one.key+one.value] = true
+		}
+	}
+	for _, one := range given {
+		if held[one.key+one.value] {
+			continue
+		}
+		resource := strings.TrimPrefix(one.key, n.keys.lockPrefix)
+		names := []string{n.keys.h, one.key, n.keys.waitPrefix + resource, n.keys.waiting}
+		_, _ = n.boundCall(ctx, a.Nonce, opRelease, names, one.value[:ownerLength], resource, n.keys.wakePrefix)
+	}
 }
 
 // elect chooses for each resource the owner that most nodes name, and then the one whose

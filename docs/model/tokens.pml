@@ -28,7 +28,8 @@
  * RESTARTS from an older snapshot (from the first state, or one of SNAPS later
  * ones), SWEEPS of counters (with NEXTEPOCH, also to a new epoch), ARMED (the fence decides; then also RETAKES above
  * the recorded token, and REVOKES), ADMINS (admissions in three steps; without it
- * an admission is one step). KEEPLOCKS: locks survive the loss of the counters.
+ * an admission is one step), NODEEPOCH (the nodes keep the epoch: an admission reads
+ * it on a quorum of others, and has one more promised by a quorum). KEEPLOCKS: locks survive the loss of the counters.
  *
  * A macro removes or changes one safeguard each; every such run must fail:
  *   NOCONFIRM   the highest counter is the token, without phase 2
@@ -46,6 +47,8 @@
  *   NONONCE     (ADMINS) an admission looks at the node's base only
  *   EPOCHFIRST  (ADMINS) the epoch is raised before the nonce is written
  *   LOOSEADMIT  (ADMINS) an admission may end in another run than it began in
+ *   NOPROMISE   (NODEEPOCH) an epoch that is read is used without having been promised
+ *   READS=1     (NODEEPOCH) fewer other nodes are asked for their epoch than a quorum
  *   SWEEPALL    a sweep deletes counters above the base
  *   GREATEST    (ARMED) arming succeeds without looking
  *   NOSEAL      (ARMED) arming succeeds where the fence stands at the token already
@@ -110,6 +113,9 @@ byte L[N];              /* owner of the lock; 0: none yet */
 byte arr[N];            /* attempts whose phase-1 message has arrived, one bit each */
 bool marker[N] = true;  /* the data says that the node is admitted */
 bool bound[N] = true;   /* the run has the scripts of that admission */
+#ifdef NODEEPOCH
+byte P[N];              /* epoch that it was promised */
+#endif
 #if ADMINS
 byte pend[N];           /* nonce of the admission that has begun */
 bool pendrun[N];        /* it began in this run */
@@ -184,9 +190,27 @@ byte m, n, c, i;
 #define CANALLOT(k) (stage[k] == 0 && epoch < EPOCH - 1)
 #else
 #define FIRST 0
+#ifdef NODEEPOCH
+#define OTHER(k, x, o) (ADMITTED(x) && x != at[k] - 1 && x != o -> 1 : 0)
+#if N == 3
+#define ENOUGH(k, o) (OTHER(k, 0, o) + OTHER(k, 1, o) + OTHER(k, 2, o) >= READS)
+#else
+#define ENOUGH(k, o) (OTHER(k, 0, o) + OTHER(k, 1, o) + OTHER(k, 2, o) + OTHER(k, 3, o) + OTHER(k, 4, o) >= READS)
+#endif
+#ifndef READS
+#define READS QUORUM
+#endif
+#define CANALLOT(k) (stage[k] == 1 && ENOUGH(k, N))
+#define CANPROMISE(k) (stage[k] == 2 && ENOUGH(k, N))
+#else
 #define CANALLOT(k) (stage[k] == 1)
 #endif
+#endif
+#if defined(NODEEPOCH) && !defined(NOPROMISE)
+#define BEGUN(k, x) (at[k] == x + 1 && stage[k] == 3)
+#else
 #define BEGUN(k, x) (at[k] == x + 1 && raised[k] > 0 && stage[k] != 4 && stage[k] != 0)
+#endif
 #if defined(NONONCE)
 #define CANADMIT(k, x) (BEGUN(k, x) && raised[k] * EPOCH > B[x])
 #elif defined(LOOSEADMIT)
@@ -292,6 +316,11 @@ inline decide() {
 
 #define SWAP(v) c = v[x]; v[x] = v[y]; v[y] = c
 #define SWAPGOT(a) c = G(a, x); G(a, x) = G(a, y); G(a, y) = c
+#ifdef NODEEPOCH
+#define K3(z) (P[z] << 26)
+#else
+#define K3(z) 0
+#endif
 #define K1(z) (C[z] + (B[z] << 8) + (arr[z] << 16) + (L[z] << 24))
 #if ATTEMPTS > 2
 #define K2(z) (G(1, z) + (G(2, z) << 8) + (G(3, z) << 16) + (marker[z] << 24) + (bound[z] << 25))
@@ -300,7 +329,7 @@ inline decide() {
 #endif
 inline order(x, y) {
 	if
-	:: K1(x) > K1(y) || K1(x) == K1(y) && K2(x) > K2(y) ->
+	:: K1(x) > K1(y) || K1(x) == K1(y) && K2(x) + K3(x) > K2(y) + K3(y) ->
 		SWAP(C); SWAP(B); SWAP(L); SWAP(arr); SWAP(marker); SWAP(bound);
 		SWAPGOT(1); SWAPGOT(2);
 #if ATTEMPTS > 2
@@ -308,6 +337,9 @@ inline order(x, y) {
 #endif
 #if ATTEMPTS > 3
 		SWAPGOT(4);
+#endif
+#ifdef NODEEPOCH
+		SWAP(P);
 #endif
 #if ADMINS
 		SWAP(pend); SWAP(pendrun);
@@ -399,6 +431,12 @@ end:
 #endif
 #if ADMINS
 		NODES(TRYBEGIN, 1) NODES(TRYADMIT, 1) :: CANALLOT(1) -> m = 1; goto allot
+#ifdef NODEEPOCH
+		:: CANPROMISE(1) -> m = 1; goto promise
+#if ADMINS > 1
+		:: CANPROMISE(2) -> m = 2; goto promise
+#endif
+#endif
 #if ADMINS > 1
 		NODES(TRYBEGIN, 2) NODES(TRYADMIT, 2) :: CANALLOT(2) -> m = 2; goto allot
 #endif
@@ -541,6 +579,9 @@ lose:
 		skip;
 		d_step {
 			losses++; C[n] = 0; B[n] = 0; marker[n] = false; bound[n] = false;
+#ifdef NODEEPOCH
+			P[n] = 0;
+#endif
 #ifndef KEEPLOCKS
 			L[n] = 0;
 #endif
@@ -583,6 +624,40 @@ begin:          /* admit_begin.lua */
 			printf("admission %d begins on node %d\n", m, n)
 		}
 		goto done;
+#ifdef NODEEPOCH
+allot:          /* epoch.lua on as many other nodes as a quorum; the highest epoch of a counter counts too */
+		do
+		:: i < N -> i++
+		:: ENOUGH(m, i) -> break
+		od;
+		skip;
+		d_step {
+			c = 0; n = 0;
+			do
+			:: n < N -> c = (OTHER(m, n, i) == 1 -> MAX(MAX(P[n], B[n] / EPOCH), MAX(C[n] / EPOCH, c)) : c); n++
+			:: else -> break
+			od;
+			raised[m] = c + 1; stage[m] = 2; n = 0; i = 0; c = 0;
+			printf("admission %d goes for epoch %d\n", m, raised[m])
+		}
+		goto done;
+promise:        /* the same; a second look shows that at one moment all of them had it */
+		do
+		:: i < N -> i++
+		:: ENOUGH(m, i) -> break
+		od;
+		skip;
+		d_step {
+			n = 0;
+			do
+			:: n < N -> P[n] = (OTHER(m, n, i) == 1 -> MAX(P[n], raised[m]) : P[n]); n++
+			:: else -> break
+			od;
+			stage[m] = 3; n = 0; i = 0;
+			printf("epoch %d is promised to admission %d\n", raised[m], m)
+		}
+		goto done;
+#else
 allot:          /* raise_epoch */
 		skip;
 		d_step {
@@ -590,6 +665,7 @@ allot:          /* raise_epoch */
 			printf("admission %d has epoch %d\n", m, epoch)
 		}
 		goto done;
+#endif
 admit:          /* admit.lua */
 		skip;
 		d_step {
