@@ -167,7 +167,10 @@ func (l *Locker) prepare(ctx context.Context, n *node, a Admission) (given []hel
 	case left > 0:
 		return nil, &quarantineError{node: n.name, left: left}
 	}
-	return l.give(ctx, n, a)
+	if given, err = l.give(ctx, n, a); err != nil {
+		return nil, err
+	}
+	return l.takeBack(ctx, n, a, given), nil
 }
 
 // inQuarantine is how long the node's quarantine still runs; 0: none does.

@@ -131,15 +131,16 @@ func (l *Locker) give(ctx context.Context, n *node, a Admission) ([]heldLock, er
 	return given, nil
 }
 
-// takeBack deletes what was given of leases that ended meanwhile: their release did not
-// reach a node that was not admitted. Where it fails such a lock lasts for its TTL.
-func (l *Locker) takeBack(ctx context.Context, n *node, a Admission, given []heldLock) {
+// takeBack deletes what was given of leases that ended meanwhile, and returns the rest:
+// their release did not reach a node that was not admitted. Where it fails such a lock
+// lasts for its TTL.
+func (l *Locker) takeBack(ctx context.Context, n *node, a Admission, given []heldLock) (rest []heldLock) {
 	if len(given) == 0 {
-		return
+		return nil
 	}
 	all := l.askOthers(ctx, n)
 	if _, ok := l.longest(all); !ok {
-		return
+		return given
 	}
 	held := make(map[string]bool)
 	for _, t := range all {
@@ -149,12 +150,14 @@ func (l *Locker) takeBack(ctx context.Context, n *node, a Admission, given []hel
 	}
 	for _, one := range given {
 		if held[one.key+one.value] {
+			rest = append(rest, one)
 			continue
 		}
 		resource := strings.TrimPrefix(one.key, n.keys.lockPrefix)
 		names := []string{n.keys.h, one.key, n.keys.waitPrefix + resource, n.keys.waiting}
 		_, _ = n.boundCall(ctx, a.Nonce, opRelease, names, one.value[:ownerLength], resource, n.keys.wakePrefix)
 	}
+	return rest
 }
 
 // elect chooses for each resource the owner that most nodes name, and then the one whose
