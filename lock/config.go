@@ -101,18 +101,20 @@ type Config struct {
 	// [leasing.Ender] too, it ends the grant of each lease that is released. A
 	// pgfence.Fence is both.
 	Armer leasing.Armer
-	// Epochs, if set, lets lost nodes be admitted again. With an Armer as well
-	// that happens by itself after the quarantine; without, by [Locker.Admit].
+	// Epochs, if set, keeps the epoch of lost nodes that are admitted again. With an
+	// Armer as well that happens by itself after the quarantine; without, by
+	// [Locker.Admit]. With neither, three nodes or more keep it themselves.
 	Epochs EpochStore
-	// MaxTTL is the longest TTL that the nodes accept, and the length of the
-	// quarantine of a node that lost data. Set the same in all lockers of a
+	// MaxTTL is the longest TTL that the nodes accept, and the longest quarantine
+	// of a node that lost data. Set the same in all lockers of a
 	// group. Default 5 min.
 	MaxTTL time.Duration
 	// DefaultTTL is used where [WithTTL] is not given. Default 30 s, or MaxTTL where that is shorter.
 	DefaultTTL time.Duration
 	// NodeTimeout is for how long a node may be silent before a step gives it up,
 	// whatever the TTL. Time in which this process did not run does not count. An
-	// extension gives it a second at least. Default 50 ms.
+	// extension gives it a second at least. No round of messages counts an answer later
+	// than a second after its first one. Default 50 ms.
 	NodeTimeout time.Duration
 	// DriftFactor is the share of the TTL that clocks may drift apart, 0 to 0.5. The
 	// margin is TTL × DriftFactor + 2 ms. Default 0.01.
