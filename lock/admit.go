@@ -78,7 +78,7 @@ func (l *Locker) AdmitBegin(ctx context.Context, node string) (Admission, error)
 		return Admission{}, fmt.Errorf("admit %s: %w", node, st.err)
 	case st.admitted:
 		return Admission{}, errAdmitted
-	case st.pending && st.quarantine > 0 && st.quarantine <= l.cfg.MaxTTL: // another's; each beginning leaves its scripts
+	case st.pending != "" && !st.void && st.quarantine > 0 && st.quarantine <= l.cfg.MaxTTL: // another's; each beginning leaves its scripts
 		return Admission{}, fmt.Errorf("admit %s: %w", node, &quarantineError{node: n.name, left: st.quarantine})
 	}
 	// The longest TTL that anybody may have used, as far as it is still known.
@@ -90,7 +90,7 @@ func (l *Locker) AdmitBegin(ctx context.Context, node string) (Admission, error)
 		longest = 0
 	}
 	a := Admission{Node: node, Nonce: newID(), Quarantine: longest}
-	if err := n.admitBegin(ctx, a.Nonce, longest, st.incarnation); err != nil {
+	if err := n.admitBegin(ctx, a.Nonce, longest, st); err != nil {
 		return Admission{}, fmt.Errorf("admit %s: %w", node, err)
 	}
 	a.begun = now()
@@ -303,10 +303,14 @@ func (l *Locker) nodeNamed(name string) (*node, error) {
 // end is one of them: a node that restarts in between has lost it, whatever it
 // has of its data. The others do nothing before that end, and it loads nothing,
 // so that it may be repeated.
-func (n *node) admitBegin(ctx context.Context, nonce string, quarantine time.Duration, dead string) error {
+func (n *node) admitBegin(ctx context.Context, nonce string, quarantine time.Duration, st nodeState) error {
+	void := ""
+	if st.void {
+		void = st.pending
+	}
 	var result *redis.Cmd
 	_, err := n.client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
-		result = tx.Eval(ctx, admitBeginText, []string{n.keys.h, n.keys.q}, nonce, quarantine.Milliseconds(), dead)
+		result = tx.Eval(ctx, admitBeginText, []string{n.keys.h, n.keys.q}, nonce, quarantine.Milliseconds(), st.incarnation, void)
 		for _, text := range boundTexts {
 			tx.ScriptLoad(ctx, bindText(*text, nonce))
 		}

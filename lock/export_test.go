@@ -62,7 +62,7 @@ func (l *Locker) AdmitAtOnce(ctx context.Context, node string) error {
 	}
 	states := l.states(ctx)
 	nonce := newID()
-	if err := n.admitBegin(ctx, nonce, 0, states[n.index].incarnation); err != nil {
+	if err := n.admitBegin(ctx, nonce, 0, states[n.index]); err != nil {
 		return err
 	}
 	base, err := l.newBase(ctx, states, n)

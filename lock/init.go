@@ -92,7 +92,7 @@ func (l *Locker) admitFresh(ctx context.Context, states []nodeState) error {
 			continue
 		}
 		nonces[i] = newID()
-		if err := l.nodes[i].admitBegin(ctx, nonces[i], 0, st.incarnation); err != nil {
+		if err := l.nodes[i].admitBegin(ctx, nonces[i], 0, st); err != nil {
 			return err
 		}
 	}
@@ -137,7 +137,8 @@ type nodeState struct {
 	err         error
 	admitted    bool   // marker and scripts of the same incarnation are there
 	incarnation string // may be there without being admitted: the run is lost
-	pending     bool   // an admission has begun
+	pending     string // the admission that has begun
+	void        bool   // the run in which it began is lost
 	hasBase     bool
 	base        int64
 	maxTTL      time.Duration
@@ -157,7 +158,7 @@ func fresh(states []nodeState) bool {
 	begun := admitted(states) > 0
 	for _, st := range states {
 		switch {
-		case begun && !st.admitted && !st.pending:
+		case begun && !st.admitted && (st.pending == "" || st.void):
 			return false
 		case st.err != nil, st.counters > 0, st.locks, st.emptied, st.quarantine > 0:
 			return false
@@ -249,6 +250,11 @@ func (n *node) state(ctx context.Context) nodeState {
 	} else {
 		st.admitted, err = n.hasScripts(ctx, st.incarnation)
 	}
+	if err == nil && !st.admitted && st.pending != "" {
+		var alive bool
+		alive, err = n.hasScripts(ctx, st.pending)
+		st.void = !alive
+	}
 	if replication != nil {
 		id, guarded := reign(replication.Val())
 		admitted, _ := marker.Val()[5].(string)
@@ -269,7 +275,7 @@ func (st *nodeState) mark(marker []any, fields int64) {
 		}
 	}
 	st.incarnation, _ = marker[0].(string)
-	st.pending = marker[3] != nil
+	st.pending, _ = marker[3].(string)
 	if text, ok := marker[1].(string); ok {
 		st.hasBase = true
 		st.base = number(text)

@@ -105,6 +105,23 @@ func TestInitNeedsNoFenceWhereAQuorumIsAdmitted(t *testing.T) {
 	}
 }
 
+// A snapshot of a first start, from before its node was admitted, proves nothing.
+func TestInitTakesNoOldSnapshotForItsOwnBeginning(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{AppendOnly: redisserver.Always})
+	l := started(t, cfg)
+	must(t, l.Close())
+	admin := client(t, servers[0].Addr)
+	must(t, admin.Del(t.Context(), cfg.KeyPrefix+":h").Err())
+	must(t, admin.HSet(t.Context(), cfg.KeyPrefix+":h", "@pending", "0123456789abcdef0123456789abcdef").Err())
+	restart(t, servers[0], nil)
+	second := locker(t, cfg)
+	must(t, second.Init(t.Context())) // a quorum is there
+	if status(t, second)[0].Admitted {
+		t.Error("admitted without quarantine")
+	}
+}
+
 // A node that is admitted and was never used, beside nodes that lost all they had: the
 // first start is long over.
 func TestInitTakesNoUsedGroupForNew(t *testing.T) {

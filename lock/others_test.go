@@ -64,6 +64,24 @@ func TestAQuarantineIsWholeWhereTheOthersCannotTell(t *testing.T) {
 	}
 }
 
+// An admission ends with the node's run. Its quarantine is in the append-only file, and
+// keeps nobody from beginning anew.
+func TestANodeThatRestartsInItsQuarantineIsAdmittedAnew(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{AppendOnly: redisserver.Always})
+	cfg.Epochs = &epochs{}
+	l := started(t, cfg)
+	restart(t, servers[1], nil)
+	if _, err := l.AdmitBegin(t.Context(), "node-2"); err != nil {
+		t.Fatal(err)
+	}
+	restart(t, servers[1], nil)
+	if left := status(t, l)[1].Quarantine; left < 4*time.Minute {
+		t.Errorf("%v are left of a quarantine of five minutes", left)
+	}
+	readmit(t, l, "node-2")
+}
+
 // Answers that come later than a round lasts count for nothing: the others may have been
 // asked for a lost node meanwhile.
 func TestARoundCountsNoLateAnswer(t *testing.T) {

@@ -85,6 +85,8 @@ func conversation(k keys) []scriptCall {
 		call("admit_begin", "[0]", []string{h, q}, "next", 50_000, "another"),
 		call("admit_begin", "[1]", []string{h, q}, "next", 50_000, nonce),
 		call("admit_begin", "[2 ~]", []string{h, q}, "third", 50_000, nonce),
+		call("admit_begin", "[2 ~]", []string{h, q}, "third", 50_000, nonce, "fourth"),
+		call("admit_begin", "[1]", []string{h, q}, "next", 50_000, nonce, "next"),
 		admit("next", "[2 ~]", 3<<32),
 		{"locks", "next", []string{h}, []any{"0", k.lockPrefix + "*"}, "[-1]"},
 		{"epoch", "next", []string{h}, []any{9}, "[-1]"},

@@ -8,6 +8,8 @@
 -- ARGV[1]  nonce of this admission
 -- ARGV[2]  quarantine, ms; 0 for none (first start, embedded nodes)
 -- ARGV[3]  the incarnation that the caller found dead; '' for none
+-- ARGV[4]  the admission that the caller found void, because the node has lost its
+--          run since: it can neither end nor shorten its quarantine; '' for none
 --
 -- {1}        begun: @pending is the nonce, Q runs
 -- {0}        race: the node has another incarnation than the caller found
@@ -17,7 +19,7 @@ if (m[1] or '') ~= ARGV[3] then
   return {0}
 end
 local q = redis.call('GET', KEYS[2])
-if m[2] and m[2] ~= ARGV[1] and q then
+if m[2] and m[2] ~= ARGV[1] and m[2] ~= ARGV[4] and q then
   local left = redis.call('PTTL', KEYS[2])
   -- More left than there was at first: the clock was set back, perhaps by
   -- hours. A whole quarantine from now on is safe and ends.
