@@ -89,6 +89,7 @@ func TestARoundCountsNoLateAnswer(t *testing.T) {
 	cfg, servers := own(t, 1, redisserver.Config{})
 	l := started(t, cfg)
 	lease := acquire(t, l, "held", lock.WithTTL(time.Minute))
+	release(t, acquire(t, l, "r")) // its connection is there
 	freeze(t, servers[0])
 	begun, failed := time.Now(), make(chan error, 1)
 	go func() {
