@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ops lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture test-busy
+.PHONY: help demo test test-ops lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture test-busy observability-test
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -168,6 +168,11 @@ FUZZTIME ?= 20s
 fuzz: ## Feed the PostgreSQL port's decoders random bytes, FUZZTIME (20s) each
 	@for target in FuzzStartup FuzzFraming FuzzSession; do \
 	  $(GO) test ./gateway/pgwire -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x -parallel 2 || exit 1; done
+
+observability-test: ## Let a real Prometheus scrape a gateway: each alert fires, each expression of the dashboard is answered
+	@scripts/need --local postgres redis prometheus
+	$(GO) vet -tags observability ./deploy/observability
+	$(GO) test -tags observability -count=1 -timeout 5m ./deploy/observability
 
 clean: ## Remove what was built
 	rm -rf bin dist
