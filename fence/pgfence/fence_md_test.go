@@ -103,8 +103,11 @@ func TestThePageSaysWhatIsSo(t *testing.T) {
 	}
 }
 
-// stands has what other tests hold: a piece of each statement, and the test.
-var stands = []struct{ piece, test string }{
+// standing is a piece of a statement, and the test that holds it.
+type standing struct{ piece, test string }
+
+// stands has what other tests hold.
+var stands = []standing{
 	{"without a grant, in replica mode, with a stale, a forged", "TestEveryWayToWriteIsGuarded"},
 	{"wherever they stand (before the first statement, between, at COMMIT)", "TestRacesAtEveryPoint"},
 	{"`TRUNCATE`, partitions and inheritance children written directly", "TestProtectCoversPartitionsAndChildren"},
@@ -153,7 +156,12 @@ var named = regexp.MustCompile("`([a-z0-9_/]+(?:_test\\.go|\\.pml))`")
 
 func TestThePageStandsOnTestsThatAreThere(t *testing.T) {
 	t.Parallel()
-	text := says(t, "fence.md")
+	standOn(t, says(t, "fence.md"), stands)
+}
+
+// standOn looks for the tests that a text stands on, and for the files that it names.
+func standOn(t *testing.T, text string, stands []standing) {
+	t.Helper()
 	files, err := filepath.Glob("*_test.go")
 	if err != nil {
 		t.Fatal(err)
