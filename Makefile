@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ops lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture test-busy observability-test
+.PHONY: help demo test test-ops lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture test-busy observability-test test-sources
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -26,6 +26,10 @@ test-busy: ## Run the tests of leases that a busy machine can break beside four 
 	@mkdir -p bin && $(GO) test -c -o bin/lock.test ./lock
 	@names=$$(sed -n 's/^func \(Test[A-Za-z0-9]*\)(.*/\1/p' lock/$(BUSY)_test.go | grep -v TestMain | paste -sd'|'); \
 	  cd lock && ../scripts/busy 4 ../bin/lock.test -test.run "^($$names)\$$" -test.timeout 2m
+
+test-sources: ## Test leases over etcd, on real clusters of one and three members
+	@scripts/need --local cc postgres etcd
+	@scripts/test lock/etcdlock -count=1 -timeout 10m
 
 test-ops: ## Test dump, restore, pg_upgrade, failover, crash and uninstalling, with real servers
 	@scripts/need cc postgres redis

@@ -1,0 +1,214 @@
+package leases
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+)
+
+// armTries bounds how often leases are taken anew because a fence stands higher.
+const armTries = 3
+
+// taker is [Store.Take] or a wait.
+type taker func(ctx context.Context, r leasing.Request) (Taken, error)
+
+// TryAcquire takes the lease of a resource if nobody holds it, also where others wait for it.
+func (s *Source) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+	return s.one(ctx, r, s.cfg.Store.Take)
+}
+
+// Acquire takes the lease of a resource, waiting while another holds it. Callers of this Source are served in the order
+// in which they asked; the first of them stands in the service's line.
+func (s *Source) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+	return s.one(ctx, r, s.wait)
+}
+
+func (s *Source) one(ctx context.Context, r leasing.Request, take taker) (leasing.Lease, error) {
+	r, err := s.validate(r)
+	if err != nil {
+		return leasing.Lease{}, err
+	}
+	ctx, cancel, err := s.open(ctx)
+	if err != nil {
+		return leasing.Lease{}, err
+	}
+	defer cancel()
+	leases, err := s.each(ctx, []leasing.Request{r}, take)
+	if err != nil {
+		return leasing.Lease{}, err
+	}
+	return leases[0], nil
+}
+
+// TryAcquireAll takes the leases one after the other, in the order of the names' bytes, and gives back what it has where
+// one is held.
+func (s *Source) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
+	return s.all(ctx, all, s.cfg.Store.Take)
+}
+
+// AcquireAll waits for each in that order, so that two callers with common resources never wait for each other, and
+// renews meanwhile what it has.
+func (s *Source) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
+	return s.all(ctx, all, s.wait)
+}
+
+func (s *Source) all(ctx context.Context, all []leasing.Request, take taker) ([]leasing.Lease, error) {
+	all, err := s.validateAll(all)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	return s.each(ctx, all, take)
+}
+
+// each takes all and arms them.
+func (s *Source) each(ctx context.Context, all []leasing.Request, take taker) ([]leasing.Lease, error) {
+	for try := 1; ; try++ {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		taken, err := s.takeAll(ctx, all, take)
+		if err != nil {
+			return nil, err
+		}
+		leases, err := s.arm(ctx, all, taken)
+		if err == nil {
+			return leases, nil
+		}
+		low, ok := errors.AsType[*fence.NotRaisedError](err)
+		if !ok {
+			s.giveBack(taken)
+			return nil, err
+		}
+		s.freeAll(ctx, taken) // now: the next one wants it
+		if try == armTries {
+			return nil, fmt.Errorf("%w: %w", leasing.ErrHeld, err)
+		}
+		if err := s.cfg.Store.Raise(ctx, low.Recorded); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// wait takes a lease when it is the caller's turn in this process, and this process's in the service's line.
+func (s *Source) wait(ctx context.Context, r leasing.Request) (Taken, error) {
+	turn := s.lines.enter(r.Resource)
+	defer s.lines.leave(r.Resource, turn)
+	if err := await(ctx, turn); err != nil {
+		return Taken{}, ended(s.lines.why(r.Resource), err)
+	}
+	waits := false
+	taken, err := s.cfg.Store.Wait(ctx, r, func(why error) {
+		waits = true
+		s.lines.waits(r.Resource, why)
+	})
+	if err != nil && waits && ctx.Err() != nil {
+		return Taken{}, ended(s.lines.why(r.Resource), context.Cause(ctx))
+	}
+	return taken, err
+}
+
+// ended is why a wait was in vain.
+func ended(why, err error) error {
+	if errors.Is(err, leasing.ErrClosed) {
+		return err // nobody need hear who held the resource
+	}
+	return errors.Join(why, err)
+}
+
+// arm raises the fences, in the order of the requests, and makes the leases.
+func (s *Source) arm(ctx context.Context, all []leasing.Request, taken []Taken) ([]leasing.Lease, error) {
+	leases, arms := make([]leasing.Lease, len(all)), make([]fence.Arming, len(all))
+	for i, t := range taken {
+		a := fence.Arming{Resource: t.Resource, Token: t.Token, SealHash: all[i].SealHash, Holder: all[i].Holder, NonceHash: all[i].NonceHash}
+		leases[i] = leasing.Lease{Grant: fence.Grant{Resource: t.Resource, Token: t.Token}, Owner: t.Owner, Deadline: t.Deadline}
+		if a.SealHash == nil {
+			leases[i].Grant.Seal = fence.NewSeal()
+			a.SealHash = leases[i].Grant.Seal.Hash()
+		}
+		arms[i] = a
+	}
+	if err := s.armAll(ctx, arms); err != nil {
+		return nil, err
+	}
+	for i, t := range taken {
+		if !time.Now().Before(t.Deadline) {
+			return nil, fmt.Errorf("acquire %q: the TTL of %v ran out on the way: %w", t.Resource, all[i].TTL, leasing.ErrLost)
+		}
+	}
+	return leases, nil
+}
+
+func (s *Source) armAll(ctx context.Context, arms []fence.Arming) error {
+	if s.cfg.Armer == nil {
+		return nil
+	}
+	if floorer, ok := s.cfg.Armer.(leasing.Floorer); ok {
+		for _, a := range arms {
+			if floor := floorer.Floor(a.Resource); floor >= a.Token {
+				return &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: floor}
+			}
+		}
+	}
+	if together, ok := s.cfg.Armer.(leasing.AllArmer); ok && len(arms) > 1 {
+		return together.ArmAll(ctx, arms)
+	}
+	for _, a := range arms {
+		if err := s.cfg.Armer.Arm(ctx, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const (
+	backPause  = 200 * time.Millisecond
+	backPauses = 2 * time.Second // at most
+)
+
+// giveBack frees in the background what gives no lease. While the service does not answer it tries again, for as long as
+// the leases live.
+func (s *Source) giveBack(taken []Taken) {
+	s.InBackground(func(ctx context.Context) {
+		for pause := backPause; !s.freeAll(ctx, taken); pause = min(2*pause, backPauses) {
+			taken = slices.DeleteFunc(taken, func(t Taken) bool { return !time.Now().Before(t.Deadline) })
+			Pause(ctx, pause)
+			if ctx.Err() != nil {
+				return
+			}
+		}
+	})
+}
+
+// freeAll frees what was taken, whatever becomes of the caller's context, and reports whether nothing is left.
+func (s *Source) freeAll(ctx context.Context, taken []Taken) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freeTimeout)
+	defer cancel()
+	left := 0
+	for _, t := range taken {
+		if err := s.cfg.Store.Free(ctx, t.ref()); err != nil && !errors.Is(err, leasing.ErrLost) {
+			left++
+			s.cfg.Logger.DebugContext(ctx, "what was taken in vain ends at its TTL, unless another try frees it", "resource", t.Resource, "error", err)
+		}
+	}
+	return left == 0
+}
+
+// Pause waits, and returns early where ctx ends.
+func Pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,124 @@
+package etcdlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/status"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+)
+
+// errNoAnswer is why a call was given up.
+var errNoAnswer = fmt.Errorf("no answer within %v", callTimeout)
+
+// explain says of a call without an answer whether there was a connection: the client does not.
+func explain(ctx context.Context, client *clientv3.Client, err error) error {
+	if err == nil || context.Cause(ctx) != errNoAnswer { //nolint:errorlint // the cause is this very value
+		return err
+	}
+	if client.ActiveConnection().GetState() != connectivity.Ready {
+		return fmt.Errorf("%w: no connection to %s", errNoAnswer, strings.Join(client.Endpoints(), ", "))
+	}
+	return errNoAnswer
+}
+
+// UnavailableError says why etcd gives no lease. It is a [leasing.ErrUnavailable].
+type UnavailableError struct {
+	Doing string
+	Err   error
+}
+
+func (e *UnavailableError) Error() string {
+	text := e.Doing + ": etcd: " + strings.ReplaceAll(describe(e.Err), "\n", " ")
+	if advice := advice(e.Err); advice != "" {
+		text += "; " + advice
+	}
+	return text
+}
+
+// Is matches [leasing.ErrUnavailable].
+func (e *UnavailableError) Is(target error) bool { return target == leasing.ErrUnavailable }
+
+// Unwrap is the cause.
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// describe is an error without the words of gRPC.
+func describe(err error) string {
+	if s, ok := status.FromError(err); ok && s.Code() != codes.OK {
+		return strings.TrimPrefix(s.Message(), "etcdserver: ")
+	}
+	return strings.TrimPrefix(err.Error(), "etcdserver: ")
+}
+
+// failure says what an error of etcd's means: the context's own, or [UnavailableError].
+func failure(ctx context.Context, doing string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: %w", doing, context.Cause(ctx))
+	case errors.Is(err, leasing.ErrHeld), errors.Is(err, leasing.ErrLost), errors.Is(err, leasing.ErrUnavailable), errors.Is(err, fence.ErrInvalid):
+		return err
+	}
+	return &UnavailableError{Doing: doing, Err: err}
+}
+
+// kind is an error's code; clientv3 has two ways to say it.
+func kind(err error) codes.Code {
+	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
+		return e.Code()
+	}
+	return status.Code(err)
+}
+
+// advice says what mends an error that does not pass by itself.
+func advice(err error) string {
+	switch {
+	case is(err, rpctypes.ErrPermissionDenied):
+		return "grant the user readwrite on the prefix"
+	case is(err, rpctypes.ErrUserEmpty), is(err, rpctypes.ErrAuthFailed), is(err, rpctypes.ErrInvalidAuthToken):
+		return "check the user name and the password of the client"
+	case is(err, rpctypes.ErrNoSpace):
+		return "compact and defragment etcd, then disarm the alarm: etcdctl alarm disarm"
+	case kind(err) == codes.Unimplemented:
+		return "etcd 3.4 or later is needed"
+	}
+	return ""
+}
+
+// is compares as the client reports errors: by their text, which outlives the wire.
+func is(err, want error) bool {
+	return err != nil && rpctypes.ErrorDesc(cause(err)) == rpctypes.ErrorDesc(want)
+}
+
+// mayPass reports whether waiting helps: a leader is elected, or a server comes back. A token that has expired is asked
+// for anew by the client.
+func mayPass(err error) bool {
+	if errors.Is(err, errNoAnswer) || errors.Is(err, context.DeadlineExceeded) || is(err, rpctypes.ErrInvalidAuthToken) || is(err, rpctypes.ErrAuthOldRevision) {
+		return true
+	}
+	if errors.Is(err, clientv3.ErrNoAvailableEndpoints) {
+		return true
+	}
+	switch kind(cause(err)) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted:
+		return true
+	default:
+		return false
+	}
+}
+
+func cause(err error) error {
+	if e, ok := errors.AsType[*UnavailableError](err); ok {
+		return e.Err
+	}
+	return err
+}

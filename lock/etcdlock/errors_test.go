@@ -1,0 +1,95 @@
+package etcdlock_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock/etcdlock"
+)
+
+// refused: one line that says why, and nothing is granted.
+func refused(t *testing.T, s *etcdlock.Source, want string) {
+	t.Helper()
+	_, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+	for what, err := range map[string]error{"acquire": err, "ready": s.Ready(t.Context())} {
+		if !errors.Is(err, leasing.ErrUnavailable) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %q; want one line of ErrUnavailable with %q", what, err, want)
+		}
+	}
+}
+
+func TestWhatCannotServeIsSaidInALine(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, 1, "")
+	admin := client(t, c.Endpoints()...)
+	for _, step := range []func() error{
+		func() error { return second(admin.UserAdd(t.Context(), "root", "secret-of-root")) },
+		func() error { return second(admin.UserGrantRole(t.Context(), "root", "root")) },
+		func() error { return second(admin.UserAdd(t.Context(), "locker", "secret")) },
+		func() error { return second(admin.RoleAdd(t.Context(), "locker")) },
+		func() error {
+			return second(admin.RoleGrantPermission(t.Context(), "locker", "allowed/", clientv3.GetPrefixRangeEnd("allowed/"), clientv3.PermissionType(clientv3.PermReadWrite)))
+		},
+		func() error { return second(admin.UserGrantRole(t.Context(), "locker", "locker")) },
+		func() error { return second(admin.AuthEnable(t.Context())) },
+	} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	locker := clientv3.Config{Endpoints: c.Endpoints(), Username: "locker", Password: "secret"}
+	take(t, source(t, etcdlock.Config{Client: clientOf(t, locker), Prefix: "allowed"}), "r", ttl) // it can serve
+	for name, one := range map[string]struct {
+		client clientv3.Config
+		want   string
+	}{
+		"away":                      {clientv3.Config{Endpoints: []string{testenv.DeadAddr(t)}}, "no connection to 127.0.0.1:"},
+		"another kind of server":    {clientv3.Config{Endpoints: []string{mute(t)}}, "no connection to 127.0.0.1:"},
+		"no login":                  {clientv3.Config{Endpoints: c.Endpoints()}, "check the user name and the password"},
+		"no right to another group": {locker, "grant the user readwrite on the prefix"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			refused(t, source(t, etcdlock.Config{Client: clientOf(t, one.client)}), one.want)
+		})
+	}
+	wrong := locker
+	wrong.Password, wrong.Logger = "wrong-secret", zap.NewNop()
+	if _, err := clientv3.New(wrong); err == nil || strings.Contains(err.Error(), "wrong-secret") {
+		t.Errorf("a wrong password: %v; want the client's refusal, without it", err)
+	}
+}
+
+// mute is a server that says what no etcd says.
+func mute(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, "-ERR unknown command\r\n")
+			conn.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		<-done
+	})
+	return l.Addr().String()
+}

@@ -1,0 +1,197 @@
+package etcdlock
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/groups"
+	"github.com/fencegate/fencegate/internal/leases"
+)
+
+const (
+	// callTimeout bounds one call to etcd: a few elections.
+	callTimeout = 4 * time.Second
+	// groupTimeout lets the call's own bound come first.
+	groupTimeout = callTimeout + time.Second
+	// callTries bounds how often a call is made that etcd did not answer, or answered that it can't now.
+	callTries = 2
+	// callPause is the pause between two of them.
+	callPause = 50 * time.Millisecond
+)
+
+// store keeps the leases in etcd. Below the prefix are
+//
+//	base              what create revisions are added to; absent: 0
+//	locks/RESOURCE    while it is held: the owner
+//	lines/RESOURCE/…  one for each process that waits, in the order of their create revisions; a zero byte ends the name
+type store struct {
+	client       *clientv3.Client
+	prefix       string
+	grants       *grants
+	base         atomic.Pointer[base]
+	takes        groups.Groups[*attempt]
+	changes      groups.Groups[*change]
+	inBackground func(f func(ctx context.Context))
+	end          context.CancelFunc
+}
+
+var _ leases.Store = (*store)(nil)
+
+func newStore(client *clientv3.Client, prefix string) *store {
+	s := &store{client: client, prefix: prefix}
+	ctx, end := context.WithCancel(context.Background())
+	s.end = end
+	s.grants = &grants{client: client, ctx: ctx}
+	s.takes = groups.Groups[*attempt]{
+		Settle: s.takeGroup, Key: func(a *attempt) string { return a.r.Resource }, Timeout: groupTimeout, Pace: groups.Pace,
+	}
+	s.changes = groups.Groups[*change]{
+		Settle: s.changeGroup, Key: func(c *change) string { return c.ref.Resource }, Timeout: groupTimeout, Pace: groups.Pace,
+	}
+	return s
+}
+
+// Close waits for what was asked for ahead.
+func (s *store) Close() error {
+	s.end()
+	s.grants.flying.Wait()
+	return nil
+}
+
+func (s *store) baseKey() string             { return s.prefix + "/base" }
+func (s *store) lock(resource string) string { return s.prefix + "/locks/" + resource }
+func (s *store) line(resource string) string { return s.prefix + "/lines/" + resource + "\x00/" }
+
+// do sends one transaction.
+func (s *store) do(ctx context.Context, op clientv3.Op) (*clientv3.TxnResponse, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errNoAnswer)
+	defer cancel()
+	answer, err := s.client.Do(clientv3.WithRequireLeader(ctx), op)
+	if err != nil {
+		return nil, explain(ctx, s.client, err)
+	}
+	return answer.Txn(), nil
+}
+
+// base is what create revisions are added to.
+type base struct {
+	value fence.Token
+	text  string // as etcd has it; "": it has none
+}
+
+// unchanged is the condition that etcd still has it.
+func (b *base) unchanged(key string) clientv3.Cmp {
+	if b.text == "" {
+		return clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
+	}
+	return clientv3.Compare(clientv3.Value(key), "=", b.text)
+}
+
+// setBase keeps what etcd answered.
+func (s *store) setBase(answer *clientv3.GetResponse) (*base, error) {
+	b := &base{}
+	if len(answer.Kvs) > 0 {
+		b.text = string(answer.Kvs[0].Value)
+		n, err := strconv.ParseInt(b.text, 10, 64)
+		if err != nil || n < 0 || n > math.MaxInt64/2 {
+			return nil, fmt.Errorf("the key %s holds %.40q, which is no base of tokens: put the highest token there that a fence records", s.baseKey(), b.text)
+		}
+		b.value = fence.Token(n)
+	}
+	s.base.Store(b)
+	return b, nil
+}
+
+// readBase asks etcd, unless it is known.
+func (s *store) readBase(ctx context.Context, fresh bool) (*base, error) {
+	if b := s.base.Load(); b != nil && !fresh {
+		return b, nil
+	}
+	answer, err := s.do(ctx, clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpGet(s.baseKey())}, nil))
+	if err != nil {
+		return nil, err
+	}
+	return s.setBase((*clientv3.GetResponse)(answer.Responses[0].GetResponseRange()))
+}
+
+// Raise puts the base where every later token exceeds one.
+func (s *store) Raise(ctx context.Context, above fence.Token) error {
+	doing := fmt.Sprintf("raise the base of tokens above %d", above)
+	if above > math.MaxInt64/2 {
+		return &fence.InvalidError{Field: "token", Reason: fmt.Sprintf("is %d; etcd's tokens stay below %d", above, int64(math.MaxInt64/2))}
+	}
+	for {
+		b, err := s.readBase(ctx, true)
+		if err != nil {
+			return failure(ctx, doing, err)
+		}
+		if b.value >= above {
+			return nil
+		}
+		text := strconv.FormatInt(int64(above), 10)
+		answer, err := s.do(ctx, clientv3.OpTxn([]clientv3.Cmp{b.unchanged(s.baseKey())}, []clientv3.Op{clientv3.OpPut(s.baseKey(), text)}, nil))
+		if err != nil {
+			return failure(ctx, doing, err)
+		}
+		if answer.Succeeded {
+			s.base.Store(&base{value: above, text: text})
+			return nil
+		}
+	}
+}
+
+// Inspect says who holds a resource.
+func (s *store) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
+	ins := leasing.Inspection{Resource: resource}
+	doing := fmt.Sprintf("inspect %q", resource)
+	answer, err := s.do(ctx, clientv3.OpTxn(nil, []clientv3.Op{
+		clientv3.OpGet(s.lock(resource)), clientv3.OpGet(s.line(resource), clientv3.WithPrefix(), clientv3.WithCountOnly()),
+	}, nil))
+	if err != nil {
+		return ins, failure(ctx, doing, err)
+	}
+	ins.Waiters = int(answer.Responses[1].GetResponseRange().Count)
+	locks := answer.Responses[0].GetResponseRange().Kvs
+	if len(locks) == 0 {
+		return ins, nil
+	}
+	held := locks[0]
+	ins.Locked, ins.Owner = true, string(held.Value)
+	if o, ok := parseOwner(ins.Owner); ok {
+		ins.Holder, ins.Token = o.holder, o.base+fence.Token(held.CreateRevision)
+	}
+	ins.TTL, err = s.left(ctx, clientv3.LeaseID(held.Lease))
+	return ins, failure(ctx, doing, err)
+}
+
+// left is how long a lease lives: what etcd adds to its time is not its holder's.
+func (s *store) left(ctx context.Context, id clientv3.LeaseID) (time.Duration, error) {
+	if id == clientv3.NoLease {
+		return -1, nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errNoAnswer)
+	defer cancel()
+	answer, err := s.client.TimeToLive(ctx, id)
+	if err != nil {
+		return 0, explain(ctx, s.client, err)
+	}
+	return max(time.Duration(answer.TTL)*time.Second-ahead, time.Millisecond), nil
+}
+
+// Ready has etcd grant a lease, unless one is new, and reads the base.
+func (s *store) Ready(ctx context.Context) error {
+	const doing = "leases of etcd"
+	if _, err := s.grants.get(ctx, placeTTL); err != nil {
+		return failure(ctx, doing, err)
+	}
+	_, err := s.readBase(ctx, true)
+	return failure(ctx, doing, err)
+}

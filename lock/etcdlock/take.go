@@ -1,0 +1,277 @@
+package etcdlock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/groups"
+	"github.com/fencegate/fencegate/internal/leases"
+)
+
+// takeTries bounds how often an acquisition is sent anew, for whatever reason.
+const takeTries = 6
+
+// errMoved: the base was raised meanwhile.
+var errMoved = errors.New("the base of tokens is being raised")
+
+// attempt is one transaction that creates the key of a resource.
+type attempt struct {
+	r        leasing.Request
+	owner    owner
+	base     *base
+	lease    *granted
+	deadline time.Time
+	behind   bool   // it comes behind those who stand in the line
+	place    *place // and joins them; nil: it does not
+
+	seen *seen // what etcd answered
+}
+
+// seen is what etcd said of a resource.
+type seen struct {
+	created  int64 // the key's create revision; 0: it was not created
+	revision int64 // of the answer
+	base     *etcdserverpb.RangeResponse
+	lock     *etcdserverpb.RangeResponse
+	line     *etcdserverpb.RangeResponse // nil: it was not asked for
+}
+
+func (a *attempt) doing() string { return fmt.Sprintf("acquire %q", a.r.Resource) }
+
+func (a *attempt) taken() leases.Taken {
+	return leases.Taken{
+		Resource: a.r.Resource, Owner: a.owner.String(), Token: a.base.value + fence.Token(a.seen.created), Deadline: a.deadline,
+	}
+}
+
+// Take takes what is free, together with others that are asked for at the same time.
+func (s *store) Take(ctx context.Context, r leasing.Request) (leases.Taken, error) {
+	taken, last, err := s.take(ctx, &attempt{r: r})
+	held, isHeld := errors.AsType[*leasing.HeldError](err)
+	if !isHeld || len(last.lock.Kvs) == 0 {
+		return taken, err
+	}
+	// When it ends is for people: the answer is the same without it.
+	if left, leftErr := s.left(ctx, clientv3.LeaseID(last.lock.Kvs[0].Lease)); leftErr == nil {
+		held.RetryAfter = max(left, 0)
+	}
+	return taken, err
+}
+
+// take sends an acquisition until etcd has answered it, a bounded number of times. Each send has an owner of its own, so
+// that one whose answer was lost is known again: where it was carried out after all, its lease is the caller's.
+func (s *store) take(ctx context.Context, like *attempt) (leases.Taken, *seen, error) {
+	var lost []*attempt // nobody knows what became of them
+	defer func() {
+		if len(lost) > 0 {
+			s.inBackground(func(ctx context.Context) { s.giveBack(ctx, lost) })
+		}
+	}()
+	failed := 0
+	for try := 1; ; try++ {
+		a, err := s.attempt(ctx, like)
+		if err == nil {
+			if err = s.send(ctx, a); err != nil && !refused(err) {
+				lost = append(lost, a)
+			}
+		}
+		if err == nil {
+			var got *attempt
+			got, lost = given(a, lost)
+			if got != nil {
+				return got.taken(), got.seen, nil
+			}
+			if err = a.held(); err != nil {
+				return leases.Taken{}, a.seen, err
+			}
+			_, err = s.setBase((*clientv3.GetResponse)(a.seen.base))
+			err = cmp.Or(err, errMoved)
+		}
+		if mayPass(err) {
+			failed++
+			leases.Pause(ctx, callPause)
+		}
+		if failed == callTries || try == takeTries || ctx.Err() != nil || !s.again(a, err) {
+			return leases.Taken{}, nil, failure(ctx, like.doing(), err)
+		}
+	}
+}
+
+// again reports whether a failed attempt is to be made anew.
+func (s *store) again(a *attempt, err error) bool {
+	if is(err, rpctypes.ErrLeaseNotFound) && a != nil { // it ended while this process was paused, or somebody revoked it
+		s.grants.drop(a.lease)
+		return true
+	}
+	return errors.Is(err, errMoved) || mayPass(err)
+}
+
+// given is the attempt to which etcd gave the resource: this one, or one whose answer was lost; nil: neither.
+func given(a *attempt, lost []*attempt) (got *attempt, others []*attempt) {
+	if a.seen.created > 0 {
+		return a, lost
+	}
+	for i, earlier := range lost {
+		if earlier.find(a.seen) {
+			return earlier, append(lost[:i:i], lost[i+1:]...)
+		}
+	}
+	return nil, lost
+}
+
+// attempt makes a new one. Its deadline counts from before it is sent.
+func (s *store) attempt(ctx context.Context, like *attempt) (*attempt, error) {
+	b, err := s.readBase(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	lease, err := s.grants.get(ctx, like.r.TTL)
+	if err != nil {
+		return nil, err
+	}
+	if like.place != nil {
+		if like.place.lease, err = s.grants.get(ctx, placeTTL); err != nil {
+			return nil, err
+		}
+	}
+	a := *like
+	a.base, a.lease, a.owner, a.deadline = b, lease, newOwner(b.value, like.r.Holder), lease.good(like.r.TTL)
+	return &a, nil
+}
+
+// find reports whether an attempt whose answer was lost is who holds the resource.
+func (a *attempt) find(s *seen) bool {
+	if len(s.lock.Kvs) == 0 || string(s.lock.Kvs[0].Value) != a.owner.String() {
+		return false
+	}
+	a.seen = &seen{created: s.lock.Kvs[0].CreateRevision, revision: s.revision}
+	return true
+}
+
+// held is why the resource was not given; nil: only the base stood in the way.
+func (a *attempt) held() error {
+	if locks := a.seen.lock.Kvs; len(locks) > 0 {
+		held := &leasing.HeldError{Resource: a.r.Resource}
+		if o, ok := parseOwner(string(locks[0].Value)); ok {
+			held.Holder = o.holder
+		}
+		return held
+	}
+	if base := a.seen.base.Kvs; a.behind && (len(base) == 0 && a.base.text == "" || len(base) > 0 && string(base[0].Value) == a.base.text) {
+		return &leasing.HeldError{Resource: a.r.Resource} // others are before it
+	}
+	return nil
+}
+
+// send sends one acquisition: with others, unless it takes a place in the line.
+func (s *store) send(ctx context.Context, a *attempt) error {
+	if a.place == nil {
+		if got, err := s.takes.Do(ctx, a); err != nil || got.Done {
+			return cmp.Or(err, got.Err)
+		}
+	}
+	answer, err := s.do(ctx, s.takeOp(a))
+	if err == nil {
+		a.read((*etcdserverpb.TxnResponse)(answer), answer.Header.Revision)
+	}
+	return err
+}
+
+// takeGroup sends several acquisitions, each of another resource, in one transaction.
+func (s *store) takeGroup(ctx context.Context, all []*attempt) []groups.Settled {
+	settled := groups.Unsettled(len(all), false)
+	ops := make([]clientv3.Op, len(all))
+	for i, a := range all {
+		ops[i] = s.takeOp(a)
+	}
+	answer, err := s.do(ctx, clientv3.OpTxn(nil, ops, nil))
+	if is(err, rpctypes.ErrTooManyOps) {
+		return settled // each goes alone
+	}
+	for i, a := range all {
+		if err == nil {
+			a.read(answer.Responses[i].GetResponseTxn(), answer.Header.Revision)
+		}
+		settled[i] = groups.Settled{Done: true, Err: err}
+	}
+	return settled
+}
+
+// takeOp creates the resource's key where it is absent, nobody stands before in the line, and the base is as it was. Else
+// it reads what stands in the way, and keeps the place in the line.
+func (s *store) takeOp(a *attempt) clientv3.Op {
+	lock, line := s.lock(a.r.Resource), s.line(a.r.Resource)
+	ifs := []clientv3.Cmp{a.base.unchanged(s.baseKey()), clientv3.Compare(clientv3.CreateRevision(lock), "=", 0)}
+	then := []clientv3.Op{clientv3.OpPut(lock, a.owner.String(), clientv3.WithLease(a.lease.id))}
+	otherwise := []clientv3.Op{clientv3.OpGet(s.baseKey()), clientv3.OpGet(lock)}
+	switch {
+	case a.place != nil && a.place.created > 0:
+		ifs = append(ifs, clientv3.Compare(clientv3.CreateRevision(line), ">", a.place.created-1).WithPrefix())
+		then = append(then, clientv3.OpDelete(a.place.key))
+	case a.behind:
+		ifs = append(ifs, clientv3.Compare(clientv3.CreateRevision(line), "=", 0).WithPrefix())
+	}
+	if a.place != nil {
+		otherwise = append(otherwise, clientv3.OpPut(a.place.key, "", clientv3.WithLease(a.place.lease.id)),
+			clientv3.OpGet(line, clientv3.WithPrefix(), clientv3.WithKeysOnly()))
+	}
+	return clientv3.OpTxn(ifs, then, otherwise)
+}
+
+// read keeps what etcd answered.
+func (a *attempt) read(answer *etcdserverpb.TxnResponse, revision int64) {
+	a.seen = &seen{revision: revision}
+	if answer.Succeeded {
+		a.seen.created = revision
+		return
+	}
+	a.seen.base, a.seen.lock = answer.Responses[0].GetResponseRange(), answer.Responses[1].GetResponseRange()
+	if a.place != nil {
+		a.seen.line = answer.Responses[3].GetResponseRange()
+	}
+}
+
+// refused reports whether an error says that etcd did nothing.
+func refused(err error) bool {
+	return is(err, rpctypes.ErrLeaseNotFound) || is(err, rpctypes.ErrNoLeader) || !mayPass(err) && !isContext(err)
+}
+
+func isContext(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, fence.ErrUnknown) || errors.Is(err, leasing.ErrClosed)
+}
+
+const (
+	// backAnswers is how often etcd says that nothing is there before that is believed: an attempt may still be on its way.
+	backAnswers = 4
+	backPause   = 200 * time.Millisecond
+	backPauses  = 2 * time.Second // at most, while etcd is away
+)
+
+// giveBack frees what attempts may have taken whose answers were lost. While etcd does not answer it goes on, for as long
+// as their leases may live: a leader that was cut off commits what it had once it is back.
+func (s *store) giveBack(ctx context.Context, lost []*attempt) {
+	for _, a := range lost {
+		end, pause := a.deadline.Add(2*ahead), backPause
+		for answers := 0; answers < backAnswers && time.Now().Before(end) && ctx.Err() == nil; {
+			leases.Pause(ctx, pause)
+			err := s.Free(ctx, leasing.Ref{Resource: a.r.Resource, Owner: a.owner.String()})
+			switch {
+			case err == nil:
+				answers = backAnswers
+			case errors.Is(err, leasing.ErrLost):
+				answers++
+			default:
+				pause = min(2*pause, backPauses)
+			}
+		}
+	}
+}

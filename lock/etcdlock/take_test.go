@@ -1,0 +1,159 @@
+package etcdlock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock/etcdlock"
+)
+
+// pool is one of a login that arms, or writes.
+func pool(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	p, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+func TestAPausedHoldersWriteIsRefused(t *testing.T) {
+	t.Parallel()
+	pg, c := testenv.Postgres(t), cluster(t, 1, "")
+	fences := pgfence.New(pool(t, pg.GatewayURL))
+	a := source(t, etcdlock.Config{Client: client(t, c.Endpoints()...), Armer: fences})
+	b := source(t, etcdlock.Config{Client: client(t, c.Endpoints()...), Armer: fences})
+	old := take(t, a, "r", time.Second) // and does nothing until it is over
+	next, err := b.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+	if err != nil || next.Grant.Token <= old.Grant.Token || time.Now().Before(old.Deadline) {
+		t.Fatalf("%v, %v after %v, whose deadline is %v", next.Grant, err, old.Grant, old.Deadline)
+	}
+	writers := pool(t, pg.WriterURL)
+	nothing := func(pgx.Tx) error { return nil }
+	if err := pgfence.InTx(t.Context(), writers, old.Grant, nothing); !errors.Is(err, fence.ErrStale) {
+		t.Errorf("the old holder: %v; want ErrStale", err)
+	}
+	if err := pgfence.InTx(t.Context(), writers, next.Grant, nothing); err != nil {
+		t.Errorf("the new holder: %v", err)
+	}
+	if _, err := a.Extend(t.Context(), old.Ref(), ttl); !errors.Is(err, leasing.ErrLost) {
+		t.Errorf("extend: %v; want ErrLost", err)
+	}
+	if err := b.Release(t.Context(), next.Ref()); err != nil {
+		t.Fatal(err)
+	}
+	if err := pgfence.InTx(t.Context(), writers, next.Grant, nothing); !errors.Is(err, fence.ErrStale) {
+		t.Errorf("after the release: %v; want ErrStale", err)
+	}
+}
+
+func TestALeaseSurvivesItsLeader(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, 3, "")
+	s := source(t, etcdlock.Config{Client: client(t, c.Endpoints()...)})
+	other := source(t, etcdlock.Config{Client: client(t, c.Endpoints()...)})
+	lease := take(t, s, "r", ttl)
+	for i, m := range c.Members { // one after the other, so one of them leads
+		if err := m.Freeze(); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "it is extended while a member is frozen", func() bool {
+			_, err := s.Extend(t.Context(), lease.Ref(), ttl)
+			if err != nil && !errors.Is(err, leasing.ErrUnavailable) {
+				t.Fatalf("member %d is frozen: %v", i, err)
+			}
+			return err == nil
+		})
+		if err := m.Thaw(); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "the others see it as held", func() bool {
+			_, err := other.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+			if err == nil {
+				t.Fatal("two holders")
+			}
+			return errors.Is(err, leasing.ErrHeld)
+		})
+	}
+	if err := s.Release(t.Context(), lease.Ref()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Without a quorum nothing is granted, and what was asked for meanwhile stays with nobody.
+func TestAPartitionedMemberGrantsNothing(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, 3, "")
+	s := source(t, etcdlock.Config{Client: client(t, c.Members[0].Addr)})
+	lease := take(t, s, "warm", ttl)
+	for _, m := range c.Members[1:] {
+		if err := m.Freeze(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begun := time.Now()
+	if _, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl}); !errors.Is(err, leasing.ErrUnavailable) || !leasing.Retryable(err) {
+		t.Errorf("%v; want a retryable ErrUnavailable", err)
+	}
+	if took := time.Since(begun); took > 4*etcdlock.CallTimeout {
+		t.Errorf("it took %v", took)
+	}
+	if _, err := s.Extend(t.Context(), lease.Ref(), ttl); !errors.Is(err, leasing.ErrUnavailable) {
+		t.Errorf("extend: %v; want ErrUnavailable", err)
+	}
+	waited := make(chan error, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	go func() {
+		_, err := s.Acquire(ctx, leasing.Request{Resource: "waited for", TTL: ttl})
+		waited <- err
+	}()
+	for _, m := range c.Members[1:] {
+		if err := m.Thaw(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-waited; err != nil {
+		t.Errorf("who waits while etcd is away: %v", err)
+	}
+	until(t, "the resource is free", func() bool {
+		lease, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+		return err == nil && s.Release(t.Context(), lease.Ref()) == nil
+	})
+}
+
+// The etcd lease ends before its time: an operator revokes it, or the process slept.
+func TestAnEtcdLeaseThatEndedEndsItsLeasesOnly(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, 1, "")
+	etcd := client(t, c.Endpoints()...)
+	s := source(t, etcdlock.Config{Client: etcd})
+	lease := take(t, s, "r", ttl)
+	id, err := etcdlock.LeaseBehind(t.Context(), s, ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := etcd.Revoke(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{"extend": second(s.Extend(t.Context(), lease.Ref(), ttl)), "release": s.Release(t.Context(), lease.Ref())} {
+		if !errors.Is(err, leasing.ErrLost) {
+			t.Errorf("%s: %v; want ErrLost", what, err)
+		}
+	}
+	if next := take(t, s, "r", ttl); next.Grant.Token <= lease.Grant.Token { // with another etcd lease
+		t.Errorf("token %d after %d", next.Grant.Token, lease.Grant.Token)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }

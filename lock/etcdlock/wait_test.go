@@ -1,0 +1,126 @@
+package etcdlock_test
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/lock/etcdlock"
+)
+
+// queue has processes wait for a resource, each after the one before, and tells who had it.
+func queue(t *testing.T, endpoints []string, processes int) (had func() []int) {
+	t.Helper()
+	order := make(chan int, processes)
+	var done sync.WaitGroup
+	for i := range processes {
+		s := source(t, etcdlock.Config{Client: client(t, endpoints...)})
+		done.Go(func() {
+			lease, err := s.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+			if err != nil {
+				t.Error(err)
+			}
+			order <- i
+			if err := s.Release(t.Context(), lease.Ref()); err != nil {
+				t.Error(err)
+			}
+		})
+		until(t, "it waits", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == i+1 })
+	}
+	return func() []int {
+		done.Wait()
+		close(order)
+		var had []int
+		for i := range order {
+			had = append(had, i)
+		}
+		return had
+	}
+}
+
+func TestProcessesAreServedInTheirOrder(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, 1, "")
+	s := source(t, etcdlock.Config{Client: client(t, c.Endpoints()...)})
+	lease := take(t, s, "r", ttl)
+	had := queue(t, c.Endpoints(), 4)
+	if err := s.Release(t.Context(), lease.Ref()); err != nil {
+		t.Fatal(err)
+	}
+	if got := had(); !slices.Equal(got, []int{0, 1, 2, 3}) {
+		t.Errorf("they came as %v", got)
+	}
+	until(t, "nobody waits", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == 0 })
+}
+
+// A watch from a revision that is gone breaks; who waits looks again.
+func TestAWaiterOutlivesACompaction(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, 1, "")
+	etcd := client(t, c.Endpoints()...)
+	s := source(t, etcdlock.Config{Client: etcd})
+	lease := take(t, s, "r", ttl)
+	had := queue(t, c.Endpoints(), 2)
+	for range 3 {
+		answer, err := etcd.Put(t.Context(), "another", "")
+		if err == nil {
+			_, err = etcd.Compact(t.Context(), answer.Header.Revision, clientv3.WithCompactPhysical())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Members[0].Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	c.Members[0].Kill() // the watches begin anew, after the restart
+	if err := c.Members[0].Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Members[0].Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Release(t.Context(), lease.Ref()); err != nil {
+		t.Fatal(err)
+	}
+	if got := had(); !slices.Equal(got, []int{0, 1}) {
+		t.Errorf("they came as %v", got)
+	}
+}
+
+// A process that died in the line holds up those behind it for as long as its place lives.
+func TestADeadProcessLeavesTheLine(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, 1, "")
+	s := source(t, etcdlock.Config{Client: client(t, c.Endpoints()...)})
+	lease := take(t, s, "r", ttl)
+	doomed, err := etcdlock.New(etcdlock.Config{Client: client(t, c.Endpoints()...)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		_, _ = doomed.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+	}()
+	until(t, "it waits", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == 1 })
+	etcdlock.Die(doomed)
+	<-gone
+	next := source(t, etcdlock.Config{Client: client(t, c.Endpoints()...)})
+	begun, had := time.Now(), make(chan error, 1)
+	go func() {
+		_, err := next.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+		had <- err
+	}()
+	until(t, "both are in the line", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == 2 })
+	if err := s.Release(t.Context(), lease.Ref()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-had; err != nil || time.Since(begun) > 30*time.Second {
+		t.Errorf("%v after %v", err, time.Since(begun))
+	}
+}
