@@ -1,0 +1,22 @@
+// Package zklock gives leases over a ZooKeeper ensemble, with fencing tokens from its transaction ids.
+//
+// The guarantee: a lease is given by a transaction that changes the resource's node, if nobody has done so since it was
+// seen to be free, and creates an ephemeral child of it. The token is a base plus the child's czxid. So tokens are unique
+// and rise, over all resources of a prefix, as long as the ensemble keeps what it acknowledged; with an Armer, arming
+// refuses tokens that have fallen, and the Source raises the base. Without one: [Source.RaiseTokens].
+//
+//	source, err := zklock.New(zklock.Config{Servers: servers, Prefix: "/orders", Armer: pgfence.New(pool)})
+//	if err != nil {
+//		return err
+//	}
+//	defer source.Close()
+//	lease, err := source.Acquire(ctx, leasing.Request{Resource: "orders/1001", TTL: 10 * time.Second})
+//	if err != nil {
+//		return err
+//	}
+//	defer source.Release(ctx, lease.Ref())
+//
+// A lease ends at its deadline, by the holder's own clock, or with the session of the process that took or last extended
+// it: the session outlives every deadline that it has given out. A process that died holds its resources up until its
+// session has expired.
+package zklock

@@ -1,0 +1,131 @@
+package zklock
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// session is one with the ensemble. The client keeps it alive, and makes another where it has expired.
+type session struct {
+	conn    *zk.Conn
+	servers []string
+	wanted  time.Duration
+	allowed atomic.Int64 // what a server said, in milliseconds; 0: none has
+	acl     []zk.ACL
+
+	mu  sync.Mutex
+	cut bool // nothing is sent any more
+	on  net.Conn
+}
+
+func open(servers []string, timeout time.Duration, digest string) (*session, error) {
+	s := &session{servers: servers, wanted: timeout, acl: zk.WorldACL(zk.PermAll)}
+	conn, _, err := zk.Connect(servers, timeout, zk.WithDialer(s.dial), zk.WithLogInfo(false), zk.WithLogger(silent{}))
+	if err != nil {
+		return nil, err
+	}
+	s.conn = conn
+	if digest != "" {
+		user, password, _ := strings.Cut(digest, ":")
+		s.acl = zk.DigestACL(zk.PermAll, user, password)
+		go func() { _ = conn.AddAuth("digest", []byte(digest)) }() // it is sent with each connection; without one, it waits
+	}
+	return s, nil
+}
+
+type silent struct{}
+
+func (silent) Printf(string, ...any) {}
+
+func (s *session) dial(network, address string, timeout time.Duration) (net.Conn, error) {
+	conn, err := net.DialTimeout(network, address, timeout)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cut {
+		return nil, errors.Join(errors.New("closed"), conn.Close())
+	}
+	s.on = conn
+	return &greeted{Conn: conn, s: s}, nil
+}
+
+// greeted reads from a server's greeting for how long it lets the session live: the client does not tell.
+type greeted struct {
+	net.Conn
+	s    *session
+	head []byte
+}
+
+func (g *greeted) Read(p []byte) (int, error) {
+	n, err := g.Conn.Read(p)
+	const upTo = 12 // length, protocol, time-out
+	if missing := upTo - len(g.head); missing > 0 {
+		if g.head = append(g.head, p[:min(n, missing)]...); len(g.head) == upTo {
+			g.s.allowed.Store(int64(binary.BigEndian.Uint32(g.head[8:])))
+		}
+	}
+	return n, err
+}
+
+// short is an error where the servers let sessions live for less than the leases need.
+func (s *session) short() error {
+	allowed := time.Duration(s.allowed.Load()) * time.Millisecond
+	if allowed > 0 && allowed < s.wanted {
+		return fmt.Errorf("the server lets sessions live for %v, but its leases need %v: raise maxSessionTimeout, or lower MaxTTL", allowed, s.wanted)
+	}
+	return nil
+}
+
+// close ends the session; where leases are to stay held, it only falls silent.
+func (s *session) close(silently bool) {
+	if silently {
+		s.mu.Lock()
+		s.cut = true
+		if s.on != nil {
+			_ = s.on.Close()
+		}
+		s.mu.Unlock()
+	}
+	s.conn.Close()
+}
+
+// call makes one call, which knows no context: where it is given up, it goes on until it has an answer, or its connection
+// ends, and late hears of it then.
+func call[T any](ctx context.Context, s *session, f func(*zk.Conn) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errNoAnswer)
+	defer cancel()
+	type outcome struct {
+		value T
+		err   error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		value, err := f(s.conn)
+		done <- outcome{value, err}
+	}()
+	select {
+	case o := <-done:
+		if o.err == nil {
+			o.err = s.short()
+		}
+		return o.value, o.err
+	case <-ctx.Done():
+		var none T
+		err := context.Cause(ctx)
+		if errors.Is(err, errNoAnswer) && s.conn.State() != zk.StateHasSession {
+			err = fmt.Errorf("%w: no connection to %s", errNoAnswer, strings.Join(s.servers, ", "))
+		}
+		return none, err
+	}
+}

@@ -1,0 +1,124 @@
+package zklock
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/leases"
+)
+
+const (
+	// DefaultMaxTTL is the longest lease unless [Config] says otherwise: its session fits what a server allows by default.
+	DefaultMaxTTL = 25 * time.Second
+	// MinTTL is the shortest.
+	MinTTL = 50 * time.Millisecond
+	// DefaultPrefix is the node of everything unless [Config] says otherwise.
+	DefaultPrefix = "/fencegate"
+)
+
+// Config says where the leases are. It is validated once, by [New].
+type Config struct {
+	// Servers are the ensemble's, as host:port, ZooKeeper 3.5 or later. Required.
+	Servers []string
+	// Prefix is the node below which everything is. Sources with the same prefix are of one group. Defaults to [DefaultPrefix].
+	Prefix string
+	// Digest is user:password, for servers whose nodes are to be this user's only. Defaults to "": anybody's.
+	Digest string
+	// Armer raises the fence before a lease is given. Defaults to nil: there is none.
+	Armer leasing.Armer
+	// MaxTTL is the longest lease; the session lives half as long again, which the servers' maxSessionTimeout must allow.
+	// Defaults to [DefaultMaxTTL].
+	MaxTTL time.Duration
+	// Holder names this process for people where a request does not. Defaults to host name and process id.
+	Holder string
+	// Logger receives what no caller is told. Defaults to discarding it.
+	Logger *slog.Logger
+}
+
+// Source gives the leases of one prefix, over one session. It is safe for concurrent use.
+type Source struct {
+	common *leases.Source
+	store  *store
+}
+
+var _ leasing.AllSource = (*Source)(nil)
+
+// New makes a Source, which connects in the background. The error is a [*fence.InvalidError].
+func New(cfg Config) (*Source, error) {
+	cfg.Prefix = strings.TrimSuffix(cmp.Or(cfg.Prefix, DefaultPrefix), "/")
+	cfg.MaxTTL = cmp.Or(cfg.MaxTTL, DefaultMaxTTL)
+	switch {
+	case len(cfg.Servers) == 0:
+		return nil, &fence.InvalidError{Field: "servers", Reason: "are missing"}
+	case !strings.HasPrefix(cfg.Prefix, "/") || strings.Count(cfg.Prefix, "/") != 1 || strings.ContainsRune(cfg.Prefix, 0):
+		return nil, &fence.InvalidError{Field: "prefix", Reason: fmt.Sprintf("is %q; it is one node, such as %s", cfg.Prefix, DefaultPrefix)}
+	case cfg.Digest != "" && !strings.Contains(cfg.Digest, ":"):
+		return nil, &fence.InvalidError{Field: "digest", Reason: "is not user:password"}
+	}
+	st := &store{prefix: cfg.Prefix, holds: make(map[string]*hold)}
+	common, err := leases.New(leases.Config{
+		Store: st, Armer: cfg.Armer, MinTTL: MinTTL, MaxTTL: cfg.MaxTTL, Holder: cfg.Holder, Logger: cfg.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	st.inBackground = common.InBackground
+	if st.session, err = open(cfg.Servers, cfg.MaxTTL*3/2, cfg.Digest); err != nil {
+		return nil, &fence.InvalidError{Field: "servers", Reason: err.Error()}
+	}
+	return &Source{common: common, store: st}, nil
+}
+
+// TryAcquire takes the lease of a resource if nobody holds it, also where others wait for it.
+func (s *Source) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+	return s.common.TryAcquire(ctx, r)
+}
+
+// Acquire takes the lease of a resource, waiting while another holds it and while ZooKeeper is away, until ctx ends. Callers of
+// this Source are served in the order in which they asked; the first of them stands in a line with those of other processes.
+func (s *Source) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+	return s.common.Acquire(ctx, r)
+}
+
+// TryAcquireAll takes the leases if nobody holds any of them.
+func (s *Source) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
+	return s.common.TryAcquireAll(ctx, all)
+}
+
+// AcquireAll waits while others hold some of them.
+func (s *Source) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasing.Lease, error) {
+	return s.common.AcquireAll(ctx, all)
+}
+
+// Extend gives a lease a new time to live, counted from now.
+func (s *Source) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
+	return s.common.Extend(ctx, ref, ttl)
+}
+
+// Release has the fence end the grant and frees the resource, also where ctx has ended.
+func (s *Source) Release(ctx context.Context, ref leasing.Ref) error {
+	return s.common.Release(ctx, ref)
+}
+
+// Inspect says who holds a resource.
+func (s *Source) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
+	return s.common.Inspect(ctx, resource)
+}
+
+// Ready reports whether leases can be had.
+func (s *Source) Ready(ctx context.Context) error { return s.common.Ready(ctx) }
+
+// RaiseTokens has every later token of the prefix exceed one: for an ensemble that was restored from an older state, where
+// no Armer sees to it. It never lowers anything.
+func (s *Source) RaiseTokens(ctx context.Context, above fence.Token) error {
+	return s.common.RaiseTokens(ctx, above)
+}
+
+// Close gives up waiting callers. Leases that are held stay held until they end.
+func (s *Source) Close() error { return s.common.Close() }

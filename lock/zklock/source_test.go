@@ -1,0 +1,116 @@
+package zklock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/fence/leasing/leasingtest"
+	"github.com/fencegate/fencegate/internal/zkserver"
+	"github.com/fencegate/fencegate/lock/zklock"
+)
+
+const ttl = time.Minute
+
+// ensemble is one of the test's own.
+func ensemble(t testing.TB, n int) *zkserver.Ensemble {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	e, err := zkserver.Start(ctx, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+// source is that of one process.
+func source(t testing.TB, cfg zklock.Config) *zklock.Source {
+	t.Helper()
+	if cfg.MaxTTL == 0 {
+		cfg.MaxTTL = ttl
+	}
+	s, err := zklock.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return s
+}
+
+func take(t testing.TB, s *zklock.Source, resource string, ttl time.Duration) leasing.Lease {
+	t.Helper()
+	lease, err := s.TryAcquire(t.Context(), leasing.Request{Resource: resource, TTL: ttl})
+	for errors.Is(err, leasing.ErrLost) || ttl < time.Minute && errors.Is(err, leasing.ErrHeld) { // a short TTL ran out on the way, on a busy machine
+		lease, err = s.TryAcquire(t.Context(), leasing.Request{Resource: resource, TTL: ttl})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease
+}
+
+// until polls for a condition.
+func until(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(time.Minute); !ok(); {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+func TestLeasesOfZooKeeperFollowTheRules(t *testing.T) {
+	t.Parallel()
+	for name, n := range map[string]int{"one server": 1, "three servers": 3} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := ensemble(t, n)
+			var groups atomic.Int64
+			leasingtest.Run(t, func(t testing.TB) leasingtest.Open {
+				prefix := fmt.Sprintf("/group-%d", groups.Add(1))
+				return func(armer leasing.Armer) leasing.Source {
+					s, err := zklock.New(zklock.Config{Servers: e.Addrs(), Prefix: prefix, Armer: armer, MaxTTL: leasingtest.TTL})
+					if err != nil {
+						t.Fatal(err)
+					}
+					return s
+				}
+			})
+		})
+	}
+}
+
+func TestABadConfigIsRefused(t *testing.T) {
+	t.Parallel()
+	servers := []string{"127.0.0.1:1"}
+	for name, cfg := range map[string]zklock.Config{
+		"no servers":     {},
+		"endless leases": {Servers: servers, MaxTTL: 1 << 60},
+		"holder":         {Servers: servers, Holder: "a\nb"},
+		"prefix":         {Servers: servers, Prefix: "/a/b"},
+		"digest":         {Servers: servers, Digest: "user"},
+	} {
+		if _, err := zklock.New(cfg); !errors.Is(err, fence.ErrInvalid) {
+			t.Errorf("%s: %v; want ErrInvalid", name, err)
+		}
+	}
+}

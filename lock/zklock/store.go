@@ -1,0 +1,229 @@
+package zklock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/leases"
+)
+
+// store keeps the leases in ZooKeeper. Below the prefix are
+//
+//	base            what czxids are added to
+//	r:RESOURCE      the owner of its last lease; each lease raises its version
+//	  NONCE.…       ephemeral: the lease of the owner with this nonce lives. Its data is the deadline, for people
+//	  wait.…        ephemeral, sequential: one for each process that waits
+//
+// A resource's node stays: were it removed, its version would begin anew, and a change could be mistaken for none.
+type store struct {
+	session      *session
+	prefix       string
+	base         atomic.Pointer[base]
+	inBackground func(f func(ctx context.Context))
+
+	mu    sync.Mutex
+	holds map[string]*hold // by owner
+}
+
+var _ leases.Store = (*store)(nil)
+
+// base is what czxids are added to.
+type base struct {
+	value   fence.Token
+	version int32
+}
+
+func (s *store) baseNode() string { return s.prefix + "/base" }
+
+func (s *store) node(resource string) string { return s.prefix + "/r:" + url.PathEscape(resource) }
+
+// Close ends the session. Where leases are held it falls silent, and they live as long as the session does.
+func (s *store) Close() error {
+	s.mu.Lock()
+	held := 0
+	for _, h := range s.holds {
+		h.timer.Stop()
+		if !h.vain && time.Now().Before(h.deadline) {
+			held++
+		}
+	}
+	s.mu.Unlock()
+	s.session.close(held > 0)
+	return nil
+}
+
+// exists makes nodes that are absent.
+func (s *store) make(ctx context.Context, nodes ...string) error {
+	for _, node := range nodes {
+		data := []byte(nil)
+		if node == s.baseNode() {
+			data = []byte("0")
+		}
+		_, err := call(ctx, s.session, func(c *zk.Conn) (string, error) { return c.Create(node, data, 0, s.session.acl) })
+		if err != nil && !errors.Is(err, zk.ErrNodeExists) {
+			return err
+		}
+	}
+	return nil
+}
+
+type read struct {
+	data []byte
+	stat *zk.Stat
+}
+
+// get reads a node below the prefix, and makes it where it is absent.
+func (s *store) get(ctx context.Context, node string) (read, error) {
+	for try := 0; ; try++ {
+		r, err := call(ctx, s.session, func(c *zk.Conn) (read, error) {
+			data, stat, err := c.Get(node)
+			return read{data, stat}, err
+		})
+		if !errors.Is(err, zk.ErrNoNode) || try > 0 {
+			return r, err
+		}
+		if err := s.make(ctx, s.prefix, node); err != nil {
+			return r, err
+		}
+	}
+}
+
+// readBase asks ZooKeeper, unless it is known.
+func (s *store) readBase(ctx context.Context, fresh bool) (*base, error) {
+	if b := s.base.Load(); b != nil && !fresh {
+		return b, nil
+	}
+	r, err := s.get(ctx, s.baseNode())
+	if err != nil {
+		return nil, err
+	}
+	n, err := strconv.ParseInt(string(r.data), 10, 64)
+	if err != nil || n < 0 || n > math.MaxInt64/2 {
+		return nil, fmt.Errorf("the node %s holds %.40q, which is no base of tokens: put the highest token there that a fence records", s.baseNode(), r.data)
+	}
+	b := &base{value: fence.Token(n), version: r.stat.Version}
+	s.base.Store(b)
+	return b, nil
+}
+
+// Raise puts the base where every later token exceeds one.
+func (s *store) Raise(ctx context.Context, above fence.Token) error {
+	doing := fmt.Sprintf("raise the base of tokens above %d", above)
+	if above > math.MaxInt64/2 {
+		return &fence.InvalidError{Field: "token", Reason: fmt.Sprintf("is %d; ZooKeeper's tokens stay below %d", above, int64(math.MaxInt64/2))}
+	}
+	for {
+		b, err := s.readBase(ctx, true)
+		if err != nil {
+			return failure(ctx, doing, err)
+		}
+		if b.value >= above {
+			return nil
+		}
+		_, err = call(ctx, s.session, func(c *zk.Conn) (*zk.Stat, error) {
+			return c.Set(s.baseNode(), []byte(strconv.FormatInt(int64(above), 10)), b.version)
+		})
+		if err != nil && !errors.Is(err, zk.ErrBadVersion) {
+			return failure(ctx, doing, err)
+		}
+	}
+}
+
+// seen is what ZooKeeper says of a resource.
+type seen struct {
+	owner   owner
+	text    string // the owner as it is written
+	version int32
+	changed int64    // the zxid of the last lease
+	lease   string   // the name of the child by which it lives; "": it is over
+	waiting []string // children of those who wait
+}
+
+// look reads a resource's node, and then its children: what is over by then is over for that owner.
+func (s *store) look(ctx context.Context, resource string) (*seen, error) {
+	node := s.node(resource)
+	r, err := s.get(ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	children, err := call(ctx, s.session, func(c *zk.Conn) ([]string, error) {
+		names, _, err := c.Children(node)
+		return names, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	at := &seen{text: string(r.data), version: r.stat.Version, changed: r.stat.Mzxid}
+	at.owner, _ = parseOwner(at.text)
+	for _, name := range children {
+		switch {
+		case strings.HasPrefix(name, waitPrefix):
+			at.waiting = append(at.waiting, name)
+		case at.owner.nonce != "" && strings.HasPrefix(name, at.owner.nonce+"."):
+			at.lease = name
+		}
+	}
+	return at, nil
+}
+
+// left is how long a lease lives by its holder's clock, for people.
+func (s *store) left(ctx context.Context, child string) time.Duration {
+	r, err := call(ctx, s.session, func(c *zk.Conn) (read, error) {
+		data, stat, err := c.Get(child)
+		return read{data, stat}, err
+	})
+	if err != nil {
+		return time.Millisecond // it has ended meanwhile, or will be asked for again
+	}
+	ms, _ := strconv.ParseInt(string(r.data), 10, 64)
+	return min(max(time.Until(time.UnixMilli(ms)), time.Millisecond), s.session.wanted)
+}
+
+func until(deadline time.Time) []byte {
+	return []byte(strconv.FormatInt(deadline.UnixMilli(), 10))
+}
+
+// Inspect says who holds a resource.
+func (s *store) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
+	ins := leasing.Inspection{Resource: resource}
+	at, err := s.look(ctx, resource)
+	if err != nil {
+		return ins, failure(ctx, fmt.Sprintf("inspect %q", resource), err)
+	}
+	ins.Waiters = len(at.waiting)
+	if at.owner.nonce != "" {
+		ins.Token = at.owner.base + fence.Token(at.changed)
+	}
+	if at.lease != "" {
+		ins.Locked, ins.Owner, ins.Holder = true, at.text, at.owner.holder
+		ins.TTL = s.left(ctx, path.Join(s.node(resource), at.lease))
+	}
+	return ins, nil
+}
+
+// Ready writes: that a server answers does not say that a quorum does.
+func (s *store) Ready(ctx context.Context) error {
+	b, err := s.readBase(ctx, true)
+	if err == nil {
+		_, err = call(ctx, s.session, func(c *zk.Conn) ([]zk.MultiResponse, error) {
+			return c.Multi(&zk.CheckVersionRequest{Path: s.baseNode(), Version: b.version})
+		})
+	}
+	if errors.Is(err, zk.ErrBadVersion) {
+		err = nil // it was raised meanwhile
+	}
+	return failure(ctx, "leases of ZooKeeper", err)
+}

@@ -1,0 +1,275 @@
+package zklock
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/leases"
+)
+
+const (
+	takeTries = 6
+	takePause = 50 * time.Millisecond
+)
+
+// hold is a lease of this process's session, or what may be one. Its timer deletes its node at the deadline.
+type hold struct {
+	child    string
+	owner    string
+	deadline time.Time
+	vain     bool // it gives no lease
+	timer    *time.Timer
+}
+
+// keep notes what lives in this session, before it is asked for: whatever becomes of the answer, the node is deleted.
+func (s *store) keep(owner, child string, deadline time.Time) *hold {
+	h := &hold{child: child, owner: owner, deadline: deadline}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h.timer = time.AfterFunc(time.Until(deadline), func() { s.expire(h) })
+	s.holds[owner] = h
+	return h
+}
+
+// drop forgets a hold whose node is gone, or belongs to another session.
+func (s *store) drop(h *hold) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h.timer.Stop()
+	if s.holds[h.owner] == h {
+		delete(s.holds, h.owner)
+	}
+}
+
+// expire deletes the node of a lease that is over, until ZooKeeper says that it is gone.
+func (s *store) expire(h *hold) {
+	s.mu.Lock()
+	left := time.Until(h.deadline)
+	if left > 0 && !h.vain { // it was extended meanwhile
+		h.timer.Reset(left)
+		s.mu.Unlock()
+		return
+	}
+	h.vain = true
+	s.mu.Unlock()
+	s.inBackground(func(ctx context.Context) { s.remove(ctx, h) })
+}
+
+// giveUp deletes the node of an attempt that gives no lease.
+func (s *store) giveUp(h *hold) {
+	s.mu.Lock()
+	h.vain = true
+	s.mu.Unlock()
+	s.inBackground(func(ctx context.Context) { s.remove(ctx, h) })
+}
+
+// remove goes on until the node is gone for good: the session answers in the order in which it was asked, also over
+// another connection, so that a node which is absent then was not created and will not be.
+func (s *store) remove(ctx context.Context, h *hold) {
+	for pause := takePause; ctx.Err() == nil; pause = min(2*pause, lookEvery) {
+		err := s.delete(ctx, h.child)
+		if err == nil || errors.Is(err, zk.ErrNoNode) {
+			s.drop(h)
+			return
+		}
+		leases.Pause(ctx, pause)
+	}
+}
+
+func (s *store) delete(ctx context.Context, node string) error {
+	_, err := call(ctx, s.session, func(c *zk.Conn) (struct{}, error) { return struct{}{}, c.Delete(node, -1) })
+	return err
+}
+
+// Take takes what is free.
+func (s *store) Take(ctx context.Context, r leasing.Request) (leases.Taken, error) {
+	taken, at, err := s.take(ctx, r, nil)
+	if held, ok := errors.AsType[*leasing.HeldError](err); ok && at != nil && at.lease != "" {
+		held.RetryAfter = s.left(ctx, path.Join(s.node(r.Resource), at.lease))
+	}
+	return taken, err
+}
+
+// take looks, and takes what is free; who waits comes behind those before it.
+func (s *store) take(ctx context.Context, r leasing.Request, p *place) (leases.Taken, *seen, error) {
+	doing := fmt.Sprintf("acquire %q", r.Resource)
+	for try := 1; ; try++ {
+		at, err := s.look(ctx, r.Resource)
+		if err == nil {
+			if at.lease != "" || p != nil && !p.first(at) {
+				return leases.Taken{}, at, &leasing.HeldError{Resource: r.Resource, Holder: at.owner.holder}
+			}
+			var taken leases.Taken
+			if taken, err = s.create(ctx, r, at, p); err == nil {
+				return taken, at, nil
+			}
+		}
+		switch {
+		case errors.Is(err, zk.ErrBadVersion) && try == takeTries: // by others who were faster
+			return leases.Taken{}, at, &leasing.HeldError{Resource: r.Resource}
+		case errors.Is(err, zk.ErrBadVersion): // another was faster, the server is behind, or the base was raised
+			_, err = s.readBase(ctx, true)
+		case errors.Is(err, zk.ErrNoNode) && p != nil: // its place was lost with its session
+			p.name = ""
+			return leases.Taken{}, at, &leasing.HeldError{Resource: r.Resource}
+		case mayPass(err):
+			leases.Pause(ctx, takePause)
+		}
+		if ctx.Err() != nil || err != nil && !mayPass(err) || try == takeTries || errors.Is(err, errNoAnswer) {
+			return leases.Taken{}, nil, failure(ctx, doing, err)
+		}
+	}
+}
+
+// create makes the lease's node, where the resource is as it was seen.
+func (s *store) create(ctx context.Context, r leasing.Request, at *seen, p *place) (leases.Taken, error) {
+	b, err := s.readBase(ctx, false)
+	if err != nil {
+		return leases.Taken{}, err
+	}
+	node, own := s.node(r.Resource), newOwner(b.value, r.Holder)
+	child, deadline := path.Join(node, own.nonce+".0"), leases.Good(time.Now(), r.TTL)
+	ops := []any{
+		&zk.CheckVersionRequest{Path: s.baseNode(), Version: b.version},
+		&zk.SetDataRequest{Path: node, Data: []byte(own.String()), Version: at.version},
+		&zk.CreateRequest{Path: child, Data: until(deadline), Acl: s.session.acl, Flags: zk.FlagEphemeral},
+	}
+	if p != nil && p.name != "" {
+		ops = append(ops, &zk.DeleteRequest{Path: path.Join(node, p.name), Version: -1})
+	}
+	h := s.keep(own.String(), child, deadline)
+	answers, err := call(ctx, s.session, func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(ops...) })
+	switch {
+	case err == nil:
+		if p != nil {
+			p.name = ""
+		}
+		return leases.Taken{Resource: r.Resource, Owner: h.owner, Token: b.value + fence.Token(answers[1].Stat.Mzxid), Deadline: deadline}, nil
+	case errors.Is(err, zk.ErrBadVersion), errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrNoAuth):
+		s.drop(h) // nothing was created
+	default:
+		s.giveUp(h)
+	}
+	return leases.Taken{}, err
+}
+
+// own is what this session holds under an owner.
+func (s *store) own(owner string) *hold {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.holds[owner]
+}
+
+// Extend moves the deadline. A lease of another process is moved to this one's session.
+func (s *store) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Time, error) {
+	doing := fmt.Sprintf("extend %q", ref.Resource)
+	deadline := leases.Good(time.Now(), ttl)
+	if h := s.own(ref.Owner); h != nil {
+		if !s.alive(h) {
+			return time.Time{}, fmt.Errorf("%s: %w", doing, leasing.ErrLost)
+		}
+		_, err := call(ctx, s.session, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(h.child, until(deadline), -1) })
+		switch {
+		case err == nil && s.move(h, deadline):
+			return deadline, nil
+		case err == nil:
+			return time.Time{}, fmt.Errorf("%s: %w", doing, leasing.ErrLost)
+		case !errors.Is(err, zk.ErrNoNode):
+			return time.Time{}, failure(ctx, doing, err)
+		}
+		s.drop(h) // it has ended, or another process extended it
+	}
+	at, err := s.look(ctx, ref.Resource)
+	if err != nil {
+		return time.Time{}, failure(ctx, doing, err)
+	}
+	if at.text != ref.Owner || at.lease == "" {
+		return time.Time{}, fmt.Errorf("%s: %w", doing, leasing.ErrLost)
+	}
+	node := s.node(ref.Resource)
+	child := path.Join(node, at.owner.nonce+"."+strings.ToLower(rand.Text()))
+	h := s.keep(ref.Owner, child, deadline)
+	_, err = call(ctx, s.session, func(c *zk.Conn) ([]zk.MultiResponse, error) {
+		return c.Multi(
+			&zk.CheckVersionRequest{Path: node, Version: at.version}, &zk.DeleteRequest{Path: path.Join(node, at.lease), Version: -1},
+			&zk.CreateRequest{Path: child, Data: until(deadline), Acl: s.session.acl, Flags: zk.FlagEphemeral},
+		)
+	})
+	switch {
+	case err == nil:
+		return deadline, nil
+	case errors.Is(err, zk.ErrBadVersion), errors.Is(err, zk.ErrNoNode):
+		s.drop(h)
+		return time.Time{}, fmt.Errorf("%s: %w", doing, leasing.ErrLost)
+	}
+	return time.Time{}, failure(ctx, doing, err) // where it was carried out, it lives until the new deadline
+}
+
+func (s *store) alive(h *hold) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !h.vain && time.Now().Before(h.deadline)
+}
+
+// move gives a hold a new deadline, unless it is being deleted.
+func (s *store) move(h *hold, deadline time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.vain {
+		return false
+	}
+	h.deadline = deadline
+	h.timer.Reset(time.Until(deadline))
+	return true
+}
+
+// Free deletes the lease's node, whichever session has it.
+func (s *store) Free(ctx context.Context, ref leasing.Ref) error {
+	doing := fmt.Sprintf("release %q", ref.Resource)
+	lost := false // an answer: the node may be gone
+	for try := 1; ; try++ {
+		err := s.free(ctx, ref)
+		switch {
+		case err == nil, errors.Is(err, leasing.ErrLost) && lost:
+			return nil
+		case errors.Is(err, leasing.ErrLost):
+			return fmt.Errorf("%s: %w", doing, err)
+		case !mayPass(err) || try == takeTries || ctx.Err() != nil:
+			return failure(ctx, doing, err)
+		}
+		lost = true
+		leases.Pause(ctx, takePause)
+	}
+}
+
+func (s *store) free(ctx context.Context, ref leasing.Ref) error {
+	if h := s.own(ref.Owner); h != nil {
+		err := s.delete(ctx, h.child)
+		if err == nil || errors.Is(err, zk.ErrNoNode) {
+			s.drop(h)
+		}
+		if !errors.Is(err, zk.ErrNoNode) {
+			return err
+		}
+	}
+	at, err := s.look(ctx, ref.Resource)
+	if err != nil {
+		return err
+	}
+	if at.text != ref.Owner || at.lease == "" {
+		return leasing.ErrLost
+	}
+	if err := s.delete(ctx, path.Join(s.node(ref.Resource), at.lease)); !errors.Is(err, zk.ErrNoNode) {
+		return err
+	}
+	return leasing.ErrLost
+}

@@ -1,0 +1,95 @@
+package zklock_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock/zklock"
+)
+
+// pool is one of a login that arms, or writes.
+func pool(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	p, err := pgxpool.New(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// The session of a process that was killed outlives the deadline of its lease, and ends it.
+func TestADeadHoldersWriteIsRefused(t *testing.T) {
+	t.Parallel()
+	pg, e := testenv.Postgres(t), ensemble(t, 1)
+	fences := pgfence.New(pool(t, pg.GatewayURL))
+	doomed, err := zklock.New(zklock.Config{Servers: e.Addrs(), Armer: fences, MaxTTL: 4 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := take(t, doomed, "r", 4*time.Second)
+	zklock.Vanish(doomed)
+	s := source(t, zklock.Config{Servers: e.Addrs(), Armer: fences})
+	next, err := s.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+	if err != nil || next.Grant.Token <= old.Grant.Token || time.Now().Before(old.Deadline) {
+		t.Fatalf("%v, %v after %v, whose deadline is %v", next.Grant, err, old.Grant, old.Deadline)
+	}
+	writers := pool(t, pg.WriterURL)
+	nothing := func(pgx.Tx) error { return nil }
+	if err := pgfence.InTx(t.Context(), writers, old.Grant, nothing); !errors.Is(err, fence.ErrStale) {
+		t.Errorf("the old holder: %v; want ErrStale", err)
+	}
+	if err := pgfence.InTx(t.Context(), writers, next.Grant, nothing); err != nil {
+		t.Errorf("the new holder: %v", err)
+	}
+}
+
+// What was asked for while ZooKeeper did not answer is carried out later, and stays with nobody.
+func TestAnUnansweredAcquisitionLeavesNothing(t *testing.T) {
+	t.Parallel()
+	e := ensemble(t, 1)
+	s := source(t, zklock.Config{Servers: e.Addrs()})
+	warm := take(t, s, "r", ttl)
+	if err := s.Release(t.Context(), warm.Ref()); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Servers[0].Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl}); !errors.Is(err, leasing.ErrUnavailable) || !leasing.Retryable(err) {
+		t.Errorf("%v; want a retryable ErrUnavailable", err)
+	}
+	if err := e.Servers[0].Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the resource is free", func() bool {
+		lease, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+		return err == nil && s.Release(t.Context(), lease.Ref()) == nil
+	})
+}
+
+func TestTokensCanBeRaised(t *testing.T) {
+	t.Parallel()
+	e := ensemble(t, 1)
+	s, other := source(t, zklock.Config{Servers: e.Addrs()}), source(t, zklock.Config{Servers: e.Addrs()})
+	take(t, other, "before", ttl)
+	for _, above := range []fence.Token{1 << 41, 5} { // it never lowers anything
+		if err := s.RaiseTokens(t.Context(), above); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if lease := take(t, other, "after", ttl); lease.Grant.Token <= 1<<41 {
+		t.Errorf("token %d", lease.Grant.Token)
+	}
+	if err := s.RaiseTokens(t.Context(), -1); !errors.Is(err, fence.ErrInvalid) {
+		t.Errorf("%v; want ErrInvalid", err)
+	}
+}

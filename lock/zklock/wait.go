@@ -1,0 +1,165 @@
+package zklock
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	mathrand "math/rand/v2"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/leases"
+)
+
+const (
+	// waitPrefix begins the names of those who wait: wait.GUID-SEQUENCE.
+	waitPrefix = "wait."
+	// lookEvery is how often who waits looks by itself, as a watch may break.
+	lookEvery = 3 * time.Second
+	// awayPause is between two looks while ZooKeeper is away.
+	awayPause = 200 * time.Millisecond
+)
+
+// place is where a process stands in a resource's line.
+type place struct {
+	guid string // by which it finds its node again, where it does not know whether it was created
+	name string // "": it does not stand, as far as it knows
+
+	watched string
+	fired   <-chan zk.Event
+}
+
+// sequence is what ZooKeeper appended; it rises.
+func sequence(name string) string { return name[strings.LastIndexByte(name, '-')+1:] }
+
+// find looks for the place among those who wait.
+func (p *place) find(at *seen) {
+	p.name = ""
+	for _, name := range at.waiting {
+		if strings.HasPrefix(name, waitPrefix+p.guid+"-") {
+			p.name = name
+		}
+	}
+}
+
+// ahead is who is just before the place; "": nobody.
+func (p *place) ahead(at *seen) (before string) {
+	for _, name := range at.waiting {
+		if (p.name == "" || sequence(name) < sequence(p.name)) && (before == "" || sequence(name) > sequence(before)) {
+			before = name
+		}
+	}
+	return before
+}
+
+func (p *place) first(at *seen) bool {
+	p.find(at)
+	return p.ahead(at) == ""
+}
+
+// Wait takes the lease when it is the place's turn.
+func (s *store) Wait(ctx context.Context, r leasing.Request, why func(error)) (leases.Taken, error) {
+	p := &place{guid: strings.ToLower(rand.Text())}
+	stood := false
+	defer func() {
+		if stood {
+			s.leave(r.Resource, p)
+		}
+	}()
+	for {
+		taken, at, err := s.take(ctx, r, p)
+		if err == nil {
+			return taken, nil
+		}
+		held := errors.Is(err, leasing.ErrHeld)
+		if !held && !mayPass(err) || ctx.Err() != nil {
+			return leases.Taken{}, err
+		}
+		why(err)
+		if held && p.name == "" {
+			stood = true
+			err = s.stand(ctx, r.Resource, p)
+			if err != nil && !mayPass(err) {
+				return leases.Taken{}, failure(ctx, "wait for "+r.Resource, err)
+			}
+			if err == nil {
+				continue // what was seen is older than the place
+			}
+		}
+		if !held || err != nil && !errors.Is(err, leasing.ErrHeld) {
+			leases.Pause(ctx, awayPause)
+			continue
+		}
+		s.watch(ctx, r.Resource, p, at)
+	}
+}
+
+func (s *store) stand(ctx context.Context, resource string, p *place) error {
+	name, err := call(ctx, s.session, func(c *zk.Conn) (string, error) {
+		return c.Create(path.Join(s.node(resource), waitPrefix+p.guid+"-"), nil, zk.FlagEphemeral|zk.FlagSequence, s.session.acl)
+	})
+	if err == nil {
+		p.name = path.Base(name)
+	}
+	return err
+}
+
+// watch returns when who is just before the place has gone, or, for the first, the lease; or when it is time to look.
+func (s *store) watch(ctx context.Context, resource string, p *place, at *seen) {
+	before := p.ahead(at)
+	if before == "" {
+		before = at.lease
+	}
+	if before == "" {
+		return
+	}
+	if before != p.watched || p.fired == nil {
+		type watched struct {
+			exists bool
+			fired  <-chan zk.Event
+		}
+		w, err := call(ctx, s.session, func(c *zk.Conn) (watched, error) {
+			exists, _, fired, err := c.ExistsW(path.Join(s.node(resource), before))
+			return watched{exists, fired}, err
+		})
+		if err != nil {
+			leases.Pause(ctx, awayPause)
+			return
+		}
+		if !w.exists {
+			return
+		}
+		p.watched, p.fired = before, w.fired
+	}
+	timer := time.NewTimer(lookEvery/2 + mathrand.N(lookEvery/2))
+	defer timer.Stop()
+	select {
+	case <-p.fired:
+		p.fired = nil
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// leave gives the place up: also one of which it does not know whether it stands.
+func (s *store) leave(resource string, p *place) {
+	s.inBackground(func(ctx context.Context) {
+		for pause := awayPause; ctx.Err() == nil; pause = min(2*pause, lookEvery) {
+			at, err := s.look(ctx, resource)
+			if err == nil {
+				if p.find(at); p.name == "" {
+					return
+				}
+				err = s.delete(ctx, path.Join(s.node(resource), p.name))
+			}
+			if err == nil || errors.Is(err, zk.ErrNoNode) {
+				return
+			}
+			leases.Pause(ctx, pause)
+		}
+	})
+}
