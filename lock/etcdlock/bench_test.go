@@ -23,8 +23,8 @@ type contender struct {
 	acquire func(ctx context.Context, resource string) (release func() error, err error)
 }
 
-// contenders are ours and etcd's own mutex on one session, each with the same fence. Ours has the fence end the grant at
-// the release; the mutex does so where its name says it.
+// contenders are ours and etcd's own mutex on one session, each with the same fence, which ends the grant at the release
+// where the name says it.
 func contenders(b *testing.B, fences *pgfence.Fence, endpoints []string) []contender {
 	b.Helper()
 	source := func(armer leasing.Armer) func(ctx context.Context, resource string) (func() error, error) {
@@ -65,6 +65,7 @@ func contenders(b *testing.B, fences *pgfence.Fence, endpoints []string) []conte
 		{"etcdlock", source(nil)},
 		{"mutex", mutex(false, false)},
 		{"etcdlock+arm+end", source(fences)},
+		{"etcdlock+arm", source(struct{ leasing.Armer }{fences})}, // which is no Ender
 		{"mutex+arm", mutex(true, false)},
 		{"mutex+arm+end", mutex(true, true)},
 	}

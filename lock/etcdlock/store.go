@@ -3,7 +3,6 @@ package etcdlock
 import (
 	"context"
 	"fmt"
-	"math"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -81,6 +80,9 @@ func (s *store) do(ctx context.Context, op clientv3.Op) (*clientv3.TxnResponse, 
 	return answer.Txn(), nil
 }
 
+// maxBase leaves room: tokens stay below 2^53, so that every client can read them.
+const maxBase = 1 << 52
+
 // base is what create revisions are added to.
 type base struct {
 	value fence.Token
@@ -101,7 +103,7 @@ func (s *store) setBase(answer *clientv3.GetResponse) (*base, error) {
 	if len(answer.Kvs) > 0 {
 		b.text = string(answer.Kvs[0].Value)
 		n, err := strconv.ParseInt(b.text, 10, 64)
-		if err != nil || n < 0 || n > math.MaxInt64/2 {
+		if err != nil || n < 0 || n > maxBase {
 			return nil, fmt.Errorf("the key %s holds %.40q, which is no base of tokens: put the highest token there that a fence records", s.baseKey(), b.text)
 		}
 		b.value = fence.Token(n)
@@ -125,8 +127,8 @@ func (s *store) readBase(ctx context.Context, fresh bool) (*base, error) {
 // Raise puts the base where every later token exceeds one.
 func (s *store) Raise(ctx context.Context, above fence.Token) error {
 	doing := fmt.Sprintf("raise the base of tokens above %d", above)
-	if above > math.MaxInt64/2 {
-		return &fence.InvalidError{Field: "token", Reason: fmt.Sprintf("is %d; etcd's tokens stay below %d", above, int64(math.MaxInt64/2))}
+	if above > maxBase {
+		return &fence.InvalidError{Field: "token", Reason: fmt.Sprintf("is %d; etcd's tokens stay below %d", above, int64(maxBase))}
 	}
 	for {
 		b, err := s.readBase(ctx, true)

@@ -1,5 +1,11 @@
 package zklock
 
+import (
+	"context"
+
+	"github.com/fencegate/fencegate/fence/leasing"
+)
+
 // Vanish ends the source as a process that is killed: nothing more is said to ZooKeeper.
 func Vanish(s *Source) {
 	s.store.mu.Lock()
@@ -9,4 +15,14 @@ func Vanish(s *Source) {
 	s.store.mu.Unlock()
 	s.store.session.close(true)
 	_ = s.common.Close()
+}
+
+// Create looks at a resource, and takes it after something has happened.
+func Create(ctx context.Context, s *Source, r leasing.Request, between func()) error {
+	at, err := s.store.look(ctx, r.Resource)
+	if err == nil {
+		between()
+		_, err = s.store.create(ctx, r, at, nil)
+	}
+	return err
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/lock/zklock"
 )
 
-const ttl = time.Minute
+const ttl = 2 * time.Minute
 
 // ensemble is one of the test's own.
 func ensemble(t testing.TB, n int) *zkserver.Ensemble {

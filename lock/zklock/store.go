@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/url"
 	"path"
 	"strconv"
@@ -39,6 +38,9 @@ type store struct {
 }
 
 var _ leases.Store = (*store)(nil)
+
+// maxBase leaves room: tokens stay below 2^53, so that every client can read them.
+const maxBase = 1 << 52
 
 // base is what czxids are added to.
 type base struct {
@@ -111,7 +113,7 @@ func (s *store) readBase(ctx context.Context, fresh bool) (*base, error) {
 		return nil, err
 	}
 	n, err := strconv.ParseInt(string(r.data), 10, 64)
-	if err != nil || n < 0 || n > math.MaxInt64/2 {
+	if err != nil || n < 0 || n > maxBase {
 		return nil, fmt.Errorf("the node %s holds %.40q, which is no base of tokens: put the highest token there that a fence records", s.baseNode(), r.data)
 	}
 	b := &base{value: fence.Token(n), version: r.stat.Version}
@@ -122,8 +124,8 @@ func (s *store) readBase(ctx context.Context, fresh bool) (*base, error) {
 // Raise puts the base where every later token exceeds one.
 func (s *store) Raise(ctx context.Context, above fence.Token) error {
 	doing := fmt.Sprintf("raise the base of tokens above %d", above)
-	if above > math.MaxInt64/2 {
-		return &fence.InvalidError{Field: "token", Reason: fmt.Sprintf("is %d; ZooKeeper's tokens stay below %d", above, int64(math.MaxInt64/2))}
+	if above > maxBase {
+		return &fence.InvalidError{Field: "token", Reason: fmt.Sprintf("is %d; ZooKeeper's tokens stay below %d", above, int64(maxBase))}
 	}
 	for {
 		b, err := s.readBase(ctx, true)

@@ -61,8 +61,13 @@ func TestAnUnansweredAcquisitionLeavesNothing(t *testing.T) {
 	if err := s.Release(t.Context(), warm.Ref()); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Servers[0].Freeze(); err != nil {
-		t.Fatal(err)
+	err := zklock.Create(t.Context(), s, leasing.Request{Resource: "r", TTL: ttl}, func() {
+		if err := e.Servers[0].Freeze(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err == nil {
+		t.Error("a frozen server gave a lease")
 	}
 	if _, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl}); !errors.Is(err, leasing.ErrUnavailable) || !leasing.Retryable(err) {
 		t.Errorf("%v; want a retryable ErrUnavailable", err)
@@ -70,7 +75,7 @@ func TestAnUnansweredAcquisitionLeavesNothing(t *testing.T) {
 	if err := e.Servers[0].Thaw(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the resource is free", func() bool {
+	until(t, "the resource is free, long before that lease would end", func() bool {
 		lease, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
 		return err == nil && s.Release(t.Context(), lease.Ref()) == nil
 	})
