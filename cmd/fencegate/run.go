@@ -1,10 +1,14 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -15,110 +19,190 @@ import (
 	"github.com/fencegate/fencegate/internal/runner"
 )
 
+// runFlags are those of `run` that are not the gateway's.
+type runFlags struct {
+	onLost, onHeld, kind string
+	lease                client.AcquireRequest
+	access               runner.S3Access
+	pgURLs               []string
+	forever, json        bool
+}
+
 func newRun(e env) *cobra.Command {
 	var g gatewayFlags
-	var o struct {
-		resource, holder, onLost, kind string
-		ttl, wait                      time.Duration
-		access                         runner.S3Access
-		pgURLs                         []string
-	}
+	var o runFlags
 	cmd := &cobra.Command{
-		Use:   "run --resource RESOURCE [flags] -- COMMAND [ARG…]",
-		Short: "Run a command under a lease; its writes are refused once the lease is over",
-		Long: `Run a command under a lease. The command finds in its environment
-
-  FENCE_RESOURCE, FENCE_TOKEN                   the grant, for any client
-  FENCE_NONCE                                   a nonce of this run, for fence.lease=…;once=$FENCE_NONCE
-  PGHOST, PGPORT, PGOPTIONS                     psql and every libpq driver write through the gateway
-  JDBC_URL                                      the same for JDBC, which reads none of these
-  AWS_CONTAINER_CREDENTIALS_FULL_URI,           the S3 tools and SDKs upload through the gateway,
-  AWS_CONTAINER_AUTHORIZATION_TOKEN,            with credentials that they refresh as the lease
-  AWS_REGION, AWS_ENDPOINT_URL_S3               is renewed
-
-Drivers that ignore PGOPTIONS (asyncpg, pgx before 5.7.5) take it from a URL: with
---pg-url-env DATABASE_URL that variable leads through the gateway too, with the grant in it.
-docs/frameworks.md lists drivers and versions.
-
-With --s3-credentials=static it finds AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
-AWS_SESSION_TOKEN instead, for tools that read these only (curl, s3cmd). They write while the
-lease is held. --s3-own-keys and --s3-read-only limit what the credentials are good for.
-
-The lease is renewed while the command runs. When it cannot be renewed, the command is ended
-(TERM, then KILL) before the lease can be another's; --on-lost=warn only warns. That holds
-only while fencegate itself is scheduled; the fence in the storage covers the rest.
-
-The exit code is the command's own; 79 where the lease was lost and the command was ended, or
-not started.`,
-		Example: `  fencegate run --resource reports/q3 --ttl 30s -- ./nightly-report.sh
-  fencegate run --resource orders/1001 --wait 1m -- psql -c "UPDATE orders SET status = 'paid' WHERE id = 1001"`,
+		Use:     "run --resource RESOURCE [flags] [--] COMMAND [ARG…]",
+		Short:   "Run a command under a lease; its writes are refused once the lease is over",
+		Long:    runLong,
+		Example: runExample,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return errors.New("the command is missing; it comes after --")
+				return errors.New("the command is missing; it comes after the flags")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			onLost, err := runner.ParseOnLost(o.onLost)
-			if err != nil {
-				return usage(err)
-			}
-			if o.access.Kind, err = runner.ParseKind(o.kind); err != nil {
-				return usage(err)
-			}
-			c, err := g.client(e)
+			cfg, err := o.config(cmd)
 			if err != nil {
 				return err
 			}
-			if o.ttl <= 0 {
-				return &fence.InvalidError{Field: "ttl", Reason: "must be positive"}
+			if cfg.Client, err = g.client(e); err != nil {
+				return err
 			}
+			cfg.Command = args
 			signals := make(chan os.Signal, 2)
 			defer signal.Stop(signals)
 			listen(signals)
-			result, err := runner.Run(cmd.Context(), runner.Config{
-				Client: c,
-				Acquire: client.AcquireRequest{
-					Resource: o.resource, TTL: o.ttl, Wait: o.wait, Holder: o.holder,
-				},
-				Command: args,
-				Environ: os.Environ(),
-				OnLost:  onLost,
-				S3:      o.access,
-				PGURLs:  o.pgURLs,
-				Signals: signals,
-				Stdin:   cmd.InOrStdin(), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
-				Say: func(format string, a ...any) {
-					_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "fencegate run: "+format+"\n", a...)
-				},
-			})
-			switch {
-			case errors.Is(err, runner.ErrLate):
-				return withHint(err, exitLost, "the command was not started; the gateway was slow to answer, and a longer --ttl leaves more time")
-			case err != nil:
-				return err
-			case result.Ended:
-				return withHint(fmt.Errorf("lost the lease on %q (token %d) and ended the command: %w", o.resource, result.Token, result.Lost), exitLost,
-					"whatever it wrote after the lease was another's has been refused; check what it did before, then run it again")
-			case result.ExitCode != 0:
-				return &childExit{code: result.ExitCode}
+			cfg.Signals = signals
+			if o.forever {
+				return o.again(cmd.Context(), cfg)
 			}
-			return nil
+			return o.once(cmd.Context(), cfg)
 		},
 	}
 	g.register(cmd)
+	o.register(cmd)
+	return cmd
+}
+
+func (o *runFlags) register(cmd *cobra.Command) {
 	host, _ := os.Hostname()
 	f := cmd.Flags()
-	f.StringVar(&o.resource, "resource", "", "what the command works on, such as orders/1001 (required)")
-	f.DurationVar(&o.ttl, "ttl", 30*time.Second, "how long the lease lasts unless renewed; it is renewed every third of it")
-	f.DurationVar(&o.wait, "wait", 0, "how long to wait while another holds the resource")
-	f.StringVar(&o.holder, "holder", fmt.Sprintf("%s/%d", host, os.Getpid()), "name shown to people who inspect the resource")
+	f.SetInterspersed(false) // what follows the command's name is the command's
+	f.StringVar(&o.lease.Resource, "resource", "", "what the command works on, such as orders/1001 (required)")
+	f.DurationVar(&o.lease.TTL, "ttl", 30*time.Second, "how long the lease lasts unless renewed; it is renewed every third of it")
+	f.DurationVar(&o.lease.Wait, "wait", 0, "how long to wait while another holds the resource, or the gateway is away")
+	f.StringVar(&o.onHeld, "on-held", "fail", "what to do when another holds the resource after --wait: fail (exit code 75), skip (0), or wait without end")
+	f.BoolVar(&o.forever, "forever", false, "acquire and run again whenever the command ends or its lease is lost, until told to stop")
+	f.BoolVar(&o.json, "json", false, "write messages and the outcome as JSON, a line each, to standard error")
+	f.StringVar(&o.lease.Holder, "holder", fmt.Sprintf("%s/%d", host, os.Getpid()), "name shown to people who inspect the resource; a leader's address, so that others find it")
 	f.StringVar(&o.onLost, "on-lost", "kill", "what to do when the lease is lost: kill or warn")
 	f.StringArrayVar(&o.pgURLs, "pg-url-env", nil, "`NAME` of a variable with the database's URL, such as DATABASE_URL; may be repeated")
 	f.StringVar(&o.kind, "s3-credentials", "refreshing", "S3 credentials of the command: refreshing or static")
 	f.BoolVar(&o.access.OwnKeys, "s3-own-keys", false, "they read only keys of the resource")
 	f.BoolVar(&o.access.ReadOnly, "s3-read-only", false, "they write nothing")
-	return cmd
+}
+
+func (o *runFlags) config(cmd *cobra.Command) (cfg runner.Config, err error) {
+	if cfg.OnLost, err = runner.ParseOnLost(o.onLost); err != nil {
+		return cfg, usage(err)
+	}
+	if cfg.OnHeld, err = runner.ParseOnHeld(o.onHeld); err != nil {
+		return cfg, usage(err)
+	}
+	if o.access.Kind, err = runner.ParseKind(o.kind); err != nil {
+		return cfg, usage(err)
+	}
+	given := cmd.Flags().Changed
+	switch {
+	case o.lease.TTL <= 0:
+		return cfg, &fence.InvalidError{Field: "ttl", Reason: "must be positive"}
+	case given("wait") && cfg.OnHeld == runner.Wait:
+		return cfg, usage(errors.New("--on-held=wait waits without end; say --wait D or --on-held=wait, not both"))
+	case o.forever && (given("wait") || given("on-held")):
+		return cfg, usage(errors.New("--forever waits without end for the resource; --wait and --on-held do not go with it"))
+	case o.forever:
+		cfg.OnHeld = runner.Wait
+	}
+	stderr := cmd.ErrOrStderr()
+	cfg.Acquire, cfg.Environ, cfg.S3, cfg.PGURLs = o.lease, os.Environ(), o.access, o.pgURLs
+	cfg.Stdin, cfg.Stdout, cfg.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), stderr
+	cfg.Say = func(format string, a ...any) {
+		if o.json {
+			o.line(stderr, map[string]any{"message": fmt.Sprintf(format, a...)})
+			return
+		}
+		_, _ = fmt.Fprintf(stderr, "fencegate run: "+format+"\n", a...)
+	}
+	return cfg, nil
+}
+
+// line writes facts as one line of JSON.
+func (o *runFlags) line(w io.Writer, facts map[string]any) {
+	facts["time"], facts["resource"] = time.Now().UTC().Format(time.RFC3339Nano), o.lease.Resource
+	if b, err := json.Marshal(facts); err == nil {
+		_, _ = fmt.Fprintf(w, "%s\n", b)
+	}
+}
+
+// once runs the command once, and maps what became of it to the exit code.
+func (o *runFlags) once(ctx context.Context, cfg runner.Config) error {
+	result, err := runner.Run(ctx, cfg)
+	o.tell(cfg.Stderr, result, err)
+	switch {
+	case errors.Is(err, runner.ErrSkipped):
+		if !o.json {
+			cfg.Say("%v; the command was not started", err)
+		}
+		return nil
+	case errors.Is(err, runner.ErrLate):
+		return withHint(err, exitLost, "the command was not started; the gateway was slow to answer, and a longer --ttl leaves more time")
+	case err != nil:
+		return err
+	case result.Ended:
+		return withHint(fmt.Errorf("lost the lease on %q (token %d) and ended the command: %w", o.lease.Resource, result.Token, result.Lost), exitLost,
+			"whatever it wrote after the lease was another's has been refused; check what it did before, then run it again")
+	case result.ExitCode != 0:
+		return &childExit{code: result.ExitCode}
+	}
+	return nil
+}
+
+// tell writes the outcome where JSON is asked for.
+func (o *runFlags) tell(w io.Writer, result runner.Result, err error) {
+	if !o.json {
+		return
+	}
+	facts := map[string]any{"outcome": "done"}
+	switch {
+	case errors.Is(err, runner.ErrSkipped):
+		facts["outcome"], facts["cause"] = "skipped", err.Error()
+	case err != nil:
+		facts["outcome"], facts["cause"] = "not started", err.Error()
+	case result.Ended:
+		facts["outcome"], facts["cause"] = "lost", result.Lost.Error()
+	}
+	if err == nil {
+		facts["token"], facts["exit_code"] = result.Token, result.ExitCode
+	}
+	o.line(w, facts)
+}
+
+const (
+	// shortRun is one that tells of a command that can't work: the next one waits longer.
+	shortRun    = 10 * time.Second
+	firstRest   = time.Second
+	longestRest = 30 * time.Second
+)
+
+// again runs the command each time that the lease can be had, until ctx ends, or something
+// fails that no other try mends.
+func (o *runFlags) again(ctx context.Context, cfg runner.Config) error {
+	rest := firstRest
+	for {
+		began := time.Now()
+		err := o.once(ctx, cfg)
+		_, ended := errors.AsType[*childExit](err)
+		lost, _ := errors.AsType[*exitError](err)
+		if ctx.Err() != nil || err != nil && !ended && (lost == nil || lost.code != exitLost) {
+			return err
+		}
+		if time.Since(began) >= shortRun {
+			rest = firstRest
+		}
+		why := "it ended with 0"
+		if err != nil {
+			why = err.Error()
+		}
+		cfg.Say("%s; acquiring %s again in %s", strings.TrimSuffix(why, "."), o.lease.Resource, rest)
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(rest):
+		}
+		rest = min(2*rest, longestRest)
+	}
 }
 
 // listen has the signals sent that ask `run` to end. What it was started to ignore

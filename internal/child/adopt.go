@@ -9,6 +9,9 @@ import "syscall"
 // when it has ended.
 func Adopt(pid int, sig syscall.Signal) error { return guard.add(pid, sig) }
 
+// Prepare starts the watchdog, so that what is adopted next is guarded at once.
+func Prepare() error { return guard.tell("\n") }
+
 // Disown says that an adopted process has ended.
 func Disown(pid int) { guard.remove(pid) }
 

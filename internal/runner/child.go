@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/fencegate/fencegate/fence"
+	processes "github.com/fencegate/fencegate/internal/child"
 	"github.com/fencegate/fencegate/internal/terminal"
 )
 
@@ -38,6 +40,7 @@ func start(cfg Config, path string) (*child, error) {
 	c := &child{cmd: cmd, group: !terminal.Is(cfg.Stdin), exited: make(chan int, 1)}
 	cmd.SysProcAttr = attributes(c.group)
 
+	unguarded := processes.Prepare()
 	started := make(chan error, 1)
 	go func() {
 		// The parent-death signal is bound to the thread that starts the process.
@@ -52,8 +55,23 @@ func start(cfg Config, path string) (*child, error) {
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", cfg.Command[0], err)
 	}
+	// The parent-death signal reaches the command alone; the watchdog, its process group.
+	if unguarded = cmp.Or(unguarded, processes.Adopt(c.guarded(), syscall.SIGTERM)); unguarded != nil {
+		cfg.Say("no watchdog for the command, which may go on if this process is killed: %v", unguarded)
+	}
 	return c, nil
 }
+
+// guarded is what the watchdog ends: the command, or its process group where it has one.
+func (c *child) guarded() int {
+	if c.group {
+		return -c.cmd.Process.Pid
+	}
+	return c.cmd.Process.Pid
+}
+
+// unwatched is for a command that has ended by itself: what it left behind is left alone.
+func (c *child) unwatched() { processes.Disown(c.guarded()) }
 
 func (c *child) done() <-chan int { return c.exited }
 

@@ -49,7 +49,11 @@ type Config struct {
 	Command []string
 	Environ []string // the variables that the command inherits; the grant's are added
 	OnLost  OnLost
-	S3      S3Access
+	// OnHeld says what follows where another holds the resource. Acquire.Wait comes first;
+	// it may be longer than a gateway's longest wait, and a gateway that is away meanwhile
+	// is asked again.
+	OnHeld OnHeld
+	S3     S3Access
 	// PGURLs names variables that hold the database's address, as a URL: the command finds
 	// the gateway's there, with the grant in it.
 	PGURLs []string
@@ -94,7 +98,7 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	tell := newTeller(cfg.Say)
 	defer tell.close()
 	cfg.Say = tell.sayf
-	lease, err := cfg.Client.Acquire(ctx, cfg.Acquire)
+	lease, err := acquire(ctx, cfg)
 	if err != nil {
 		return Result{}, err
 	}
@@ -121,9 +125,12 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	if w.due() <= 0 {
 		return Result{}, fmt.Errorf("%w on %q (token %d)", ErrLate, lease.Resource, lease.Token)
 	}
-	if w.child, err = start(cfg, path); err != nil {
+	started, err := start(cfg, path)
+	if err != nil {
 		return Result{}, err
 	}
+	w.child = started
+	defer started.unwatched()
 	result := w.untilExit(ctx)
 	result.Token = lease.Token
 	return result, nil

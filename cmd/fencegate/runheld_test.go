@@ -1,0 +1,170 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// What the command started ends even where `run` is killed and can do nothing any more.
+func TestNothingGoesOnWhenRunIsKilled(t *testing.T) {
+	t.Parallel()
+	url, _, renewed := leases(t, 0)
+	cmd := command(t, t.TempDir(), "run", "--gateway", url, "--resource", "r", "--ttl", "6s", "--", "sh", "-c",
+		"trap '' TERM; sh -c \"trap '' TERM; echo \\$\\$; while :; do sleep 0.1; done\" & wait")
+	cmd.Stderr = nil // or waiting for its end would wait for what it started
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	grandchild, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-renewed // so `run` watches its command
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	tick, limit := time.NewTicker(50*time.Millisecond), time.NewTimer(30*time.Second)
+	defer tick.Stop()
+	defer limit.Stop()
+	for !ended(grandchild) {
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			_ = syscall.Kill(grandchild, syscall.SIGKILL)
+			t.Fatal("what the command started goes on")
+		}
+	}
+}
+
+// ended reports whether a process is gone, but for a parent that has not looked yet.
+func ended(pid int) bool {
+	if syscall.Kill(pid, 0) != nil {
+		return true
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && strings.Contains(string(stat), ") Z ")
+}
+
+// leases is a gateway that gives a lease each time but the first ones, which are another's.
+// It tells of each renewal.
+func leases(t *testing.T, held int32) (url string, given *atomic.Int32, renewed chan struct{}) {
+	t.Helper()
+	var asked atomic.Int32
+	given, renewed = new(atomic.Int32), make(chan struct{}, 100)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/v1/leases", func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) <= held {
+			w.WriteHeader(http.StatusConflict)
+			_, _ = w.Write([]byte(`{"code":"held","detail":"r is held by web-1","status":409}`))
+			return
+		}
+		n := given.Add(1)
+		_, _ = fmt.Fprintf(w, `{"resource":"r","token":"%d","grant":"%[1]d.0123456789abcdef0123456789abcdef","handle":"h","ttl_ms":6000,"valid_ms":6000}`, n)
+	})
+	mux.HandleFunc("/v1/leases/renew", func(w http.ResponseWriter, _ *http.Request) {
+		renewed <- struct{}{}
+		_, _ = w.Write([]byte(`{"valid_ms":6000}`))
+	})
+	mux.HandleFunc("/v1/leases/release", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	mux.HandleFunc("/v1/endpoints", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) })
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server.URL, given, renewed
+}
+
+func TestOnHeld(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		flags []string
+		code  int
+		runs  int32
+	}{
+		"fail is the default":            {code: exitHeld},
+		"skip":                           {flags: []string{"--on-held", "skip"}},
+		"wait":                           {flags: []string{"--on-held=wait"}, code: 3, runs: 1},
+		"wait, and a wait":               {flags: []string{"--on-held=wait", "--wait=1m"}, code: exitUsage},
+		"forever, and a wait":            {flags: []string{"--forever", "--wait=1m"}, code: exitUsage},
+		"what is none":                   {flags: []string{"--on-held=queue"}, code: exitUsage},
+		"flags of the command need none": {flags: []string{"--on-held=wait", "sh", "-c", "exit 4"}, code: 4, runs: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, given, _ := leases(t, 1)
+			args := append([]string{"run", "--gateway", url, "--resource", "r"}, tc.flags...)
+			if !strings.Contains(strings.Join(args, " "), " sh ") {
+				args = append(args, "--", "sh", "-c", "exit 3")
+			}
+			cmd := command(t, t.TempDir(), args...)
+			_ = cmd.Run()
+			if got := cmd.ProcessState.ExitCode(); got != tc.code || given.Load() != tc.runs {
+				t.Errorf("exit code %d after %d leases, want %d after %d", got, given.Load(), tc.code, tc.runs)
+			}
+		})
+	}
+}
+
+func TestRunTellsItsOutcomeAsJSON(t *testing.T) {
+	t.Parallel()
+	for want, flags := range map[string][]string{
+		`"outcome":"skipped"`: {"--on-held=skip"},
+		`"outcome":"done"`:    {"--on-held=wait"},
+	} {
+		url, _, _ := leases(t, 1)
+		cmd := command(t, t.TempDir(), append(append([]string{"run", "--json", "--gateway", url, "--resource", "r"}, flags...), "--", "true")...)
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		if err := cmd.Run(); err != nil {
+			t.Errorf("%v: %s", err, stderr.String())
+		}
+		lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
+		for _, line := range lines {
+			if !json.Valid([]byte(line)) {
+				t.Errorf("no JSON: %s", line)
+			}
+		}
+		if !strings.Contains(lines[len(lines)-1], want) {
+			t.Errorf("want %s in %s", want, stderr.String())
+		}
+	}
+}
+
+func TestForeverRunsAgainUntilItIsTold(t *testing.T) {
+	t.Parallel()
+	url, given, _ := leases(t, 1)
+	cmd := command(t, t.TempDir(), "run", "--forever", "--gateway", url, "--resource", "r", "--", "sh", "-c", `[ "${FENCE_TOKEN%%.*}" -lt 3 ] || { trap 'exit 0' TERM; echo third; while :; do sleep 0.1; done; }`)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "third\n" {
+		t.Errorf("got %q, %v", line, err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil || given.Load() != 3 {
+		t.Errorf("%v after %d leases, want 3", err, given.Load())
+	}
+}

@@ -1,0 +1,35 @@
+package main
+
+const runLong = `Run a command under a lease. The command finds in its environment
+
+  FENCE_RESOURCE, FENCE_TOKEN                   the grant, for any client
+  FENCE_NONCE                                   a nonce of this run, for fence.lease=…;once=$FENCE_NONCE
+  PGHOST, PGPORT, PGOPTIONS                     psql and every libpq driver write through the gateway
+  JDBC_URL                                      the same for JDBC, which reads none of these
+  AWS_CONTAINER_CREDENTIALS_FULL_URI,           the S3 tools and SDKs upload through the gateway,
+  AWS_CONTAINER_AUTHORIZATION_TOKEN,            with credentials that they refresh as the lease
+  AWS_REGION, AWS_ENDPOINT_URL_S3               is renewed
+
+Drivers that ignore PGOPTIONS (asyncpg, pgx before 5.7.5) take it from a URL: with
+--pg-url-env DATABASE_URL that variable leads through the gateway too, with the grant in it.
+docs/frameworks.md lists drivers and versions.
+
+With --s3-credentials=static it finds AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
+AWS_SESSION_TOKEN instead, for tools that read these only (curl, s3cmd). They write while the
+lease is held. --s3-own-keys and --s3-read-only limit what the credentials are good for.
+
+The lease is renewed while the command runs. When it cannot be renewed, the command is ended
+(TERM, then KILL) before the lease can be another's; --on-lost=warn only warns. That holds
+only while fencegate itself is scheduled; the fence in the storage covers the rest.
+
+Where another holds the resource: --wait waits, also over a gateway that is away; --on-held=skip
+then ends with 0, for cron jobs of which one is enough; --on-held=wait waits without end.
+--forever makes the command a leader's: it runs again whenever the lease can be had.
+
+The exit code is the command's own; 79 where the lease was lost and the command was ended, or
+not started; 75 where another holds the resource.`
+
+const runExample = `  fencegate run --resource reports/q3 --ttl 30s -- ./nightly-report.sh
+  fencegate run --resource orders/1001 --wait 1m -- psql -c "UPDATE orders SET status = 'paid' WHERE id = 1001"
+  fencegate run --resource reports/q3 --on-held skip ./nightly-report.sh --month 9
+  fencegate run --resource leaders/mailer --forever --holder 10.0.0.7:8080 ./mailer`

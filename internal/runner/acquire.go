@@ -1,0 +1,123 @@
+package runner
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
+)
+
+// OnHeld says what happens while another holds the resource.
+type OnHeld int
+
+// What to do while another holds the resource.
+const (
+	Fail OnHeld = iota // an error, once the wait is over
+	Skip               // [ErrSkipped], once the wait is over
+	Wait               // wait for as long as it takes
+)
+
+// ParseOnHeld reads "fail", "skip" or "wait".
+func ParseOnHeld(s string) (OnHeld, error) {
+	switch s {
+	case "fail":
+		return Fail, nil
+	case "skip":
+		return Skip, nil
+	case "wait":
+		return Wait, nil
+	}
+	return 0, &fence.InvalidError{Field: "on-held", Reason: fmt.Sprintf("is %q; it must be fail, skip or wait", s)}
+}
+
+// ErrSkipped says that the command was not started because another holds the resource.
+var ErrSkipped = errors.New("skipped")
+
+const (
+	// longestAsk is how long one request waits at most: gateways refuse longer waits.
+	longestAsk = 5 * time.Minute
+	// firstPause and longestPause bound the time between two tries where the gateway
+	// is away; each pause is twice the one before.
+	firstPause   = 250 * time.Millisecond
+	longestPause = 5 * time.Second
+)
+
+// acquire asks until the wait is over, also over a gateway that is away. Where an answer
+// was lost, the gateway may have given a lease that nobody knows: it ends by itself, and
+// what comes next waits for it as for another's.
+func acquire(ctx context.Context, cfg Config) (client.Lease, error) {
+	began, pause, said := time.Now(), firstPause, ""
+	for {
+		left := cfg.Acquire.Wait - time.Since(began)
+		if cfg.OnHeld == Wait {
+			left = longestAsk
+		}
+		request := cfg.Acquire
+		request.Wait = max(0, min(left, longestAsk))
+		asked := time.Now()
+		lease, err := cfg.Client.Acquire(ctx, request)
+		if err == nil {
+			return lease, nil
+		}
+		held := isHeld(err)
+		if left -= time.Since(asked); cfg.OnHeld != Wait && left <= 0 || !held && !passes(err) || ctx.Err() != nil {
+			if held && cfg.OnHeld == Skip {
+				err = fmt.Errorf("%w: %w", ErrSkipped, err)
+			}
+			return client.Lease{}, err
+		}
+		if text := err.Error(); text != said { // once for each cause
+			said = text
+			cfg.Say("waiting: %v", err)
+		}
+		if held {
+			pause = firstPause
+		}
+		if err := sleep(ctx, min(pause, left)); err != nil {
+			return client.Lease{}, err
+		}
+		if !held {
+			pause = min(2*pause, longestPause)
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+func isHeld(err error) bool {
+	p, ok := errors.AsType[*client.Problem](err)
+	return ok && p.Code == wire.CodeHeld
+}
+
+// passes reports whether what failed can work again by itself: the gateway, or what it
+// needs, is away.
+func passes(err error) bool {
+	if p, ok := errors.AsType[*client.Problem](err); ok {
+		switch p.Status {
+		case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests:
+			return true
+		}
+		return false
+	}
+	if _, silent := errors.AsType[*client.UnreachableError](err); !silent {
+		return false
+	}
+	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	_, plain := errors.AsType[tls.RecordHeaderError](err)
+	return !untrusted && !plain && !errors.Is(err, http.ErrSchemeMismatch)
+}

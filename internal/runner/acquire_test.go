@@ -1,0 +1,123 @@
+package runner_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/runner"
+)
+
+// answers is a gateway that answers the first acquisitions otherwise.
+type answers struct {
+	gateway
+	first []func(w http.ResponseWriter)
+
+	mu    sync.Mutex
+	waits []string
+}
+
+func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/v1/leases" {
+		var body struct{ Wait string }
+		_ = json.NewDecoder(r.Body).Decode(&body)
+		a.mu.Lock()
+		n := len(a.waits)
+		a.waits = append(a.waits, body.Wait)
+		a.mu.Unlock()
+		if n < len(a.first) {
+			a.first[n](w)
+			return
+		}
+	}
+	a.gateway.ServeHTTP(w, r)
+}
+
+func problem(status int, code, detail string) func(http.ResponseWriter) {
+	return func(w http.ResponseWriter) {
+		w.WriteHeader(status)
+		_, _ = fmt.Fprintf(w, `{"code":%q,"detail":%q,"status":%d}`, code, detail, status)
+	}
+}
+
+func cut(w http.ResponseWriter) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err == nil {
+		_ = conn.Close()
+	}
+}
+
+func TestRunWaitsForWhatPasses(t *testing.T) {
+	t.Parallel()
+	held, away, refused := problem(409, "held", "held by another"), problem(503, "unavailable", "no quorum"), problem(401, "unauthorized", "no token")
+	for name, tc := range map[string]struct {
+		first []func(http.ResponseWriter)
+		hold  runner.OnHeld
+		wait  time.Duration
+		asked int // how often the gateway was asked
+		want  error
+	}{
+		"no wait, held":                {first: []func(http.ResponseWriter){held}, asked: 1, want: errHeld},
+		"no wait, away":                {first: []func(http.ResponseWriter){away}, asked: 1, want: errAny},
+		"a wait over what is away":     {first: []func(http.ResponseWriter){away, cut, away}, wait: time.Minute, asked: 4},
+		"a wait longer than a request": {first: []func(http.ResponseWriter){held}, wait: 20 * time.Minute, asked: 2},
+		"skip":                         {first: []func(http.ResponseWriter){held}, hold: runner.Skip, asked: 1, want: runner.ErrSkipped},
+		"skip is not for what is away": {first: []func(http.ResponseWriter){away}, hold: runner.Skip, asked: 1, want: errAny},
+		"wait without end":             {first: []func(http.ResponseWriter){held, away, held}, hold: runner.Wait, asked: 4},
+		"what no wait mends":           {first: []func(http.ResponseWriter){refused}, hold: runner.Wait, asked: 1, want: errAny},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := &answers{gateway: gateway{ttl: time.Minute}, first: tc.first}
+			server := httptest.NewServer(a)
+			defer server.Close()
+			c, err := client.New(client.Config{URL: server.URL, HTTPClient: server.Client()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var stdout strings.Builder
+			_, err = runner.Run(t.Context(), runner.Config{
+				Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: time.Minute, Wait: tc.wait}, OnHeld: tc.hold,
+				Command: []string{"echo", "ran"}, Environ: []string{"PATH=/usr/bin:/bin"}, Stdout: &stdout, Stderr: &stdout, Say: t.Logf,
+			})
+			switch {
+			case tc.want == nil && (err != nil || stdout.String() != "ran\n"), tc.want != nil && (err == nil || stdout.String() != ""),
+				errors.Is(err, runner.ErrSkipped) != errors.Is(tc.want, runner.ErrSkipped):
+				t.Errorf("got %v and %q, want %v", err, stdout.String(), tc.want)
+			}
+			if len(a.waits) != tc.asked {
+				t.Errorf("asked %d times, want %d", len(a.waits), tc.asked)
+			}
+			for _, text := range a.waits {
+				if d, err := time.ParseDuration(text); text != "" && (err != nil || d > 5*time.Minute) {
+					t.Errorf("asked to wait %q", text)
+				}
+			}
+		})
+	}
+}
+
+var (
+	errHeld = errors.New("held")
+	errAny  = errors.New("an error that is not a skip")
+)
+
+func TestOnHeldIsOneOfThree(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]runner.OnHeld{"fail": runner.Fail, "skip": runner.Skip, "wait": runner.Wait} {
+		if got, err := runner.ParseOnHeld(text); err != nil || got != want {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	if _, err := runner.ParseOnHeld("queue"); !errors.Is(err, fence.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+}
