@@ -22,7 +22,10 @@ func (g *Gateway) admitNodes(ctx context.Context) error {
 		return g.admitUntil(ctx, tried)
 	}
 	locker, err := g.learnKeys(ctx, tried)
-	if locker == nil {
+	switch {
+	case ctx.Err() != nil:
+		return nil // stopping is no failure
+	case err != nil:
 		return err
 	}
 	asked := sync.OnceFunc(func() { g.keyed.give(locker.Source()); tried() })

@@ -247,14 +247,14 @@ func (o *ownWitness) Close() error {
 }
 
 // learnKeys asks PostgreSQL for the prefix of the database's keys until it says it, and makes the locker of them. failed hears
-// that it takes longer. nil: ctx ended before.
+// that it takes longer. The error is the context's where that ended before.
 func (g *Gateway) learnKeys(ctx context.Context, failed func()) (*lock.Locker, error) {
 	var said time.Time
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		prefix, err := g.askPrefix(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil, nil
+			return nil, ctx.Err()
 		case err == nil:
 			g.log.Info("the keys on the Redis nodes are the database's own", "prefix", prefix)
 			if g.own != nil {
@@ -271,7 +271,7 @@ func (g *Gateway) learnKeys(ctx context.Context, failed func()) (*lock.Locker, e
 		failed()
 		select {
 		case <-ctx.Done():
-			return nil, nil
+			return nil, ctx.Err()
 		case <-time.After(pause):
 		}
 	}

@@ -73,7 +73,7 @@ func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 
 // arm raises and drains. answered = false: the connection was lost, so err says
 // why and not what became of it.
-func (f *Fence) arm(ctx context.Context, db querier, a fence.Arming) (answered bool, err error) {
+func (f *Fence) arm(ctx context.Context, db Querier, a fence.Arming) (answered bool, err error) {
 	limit := func() int64 { return f.patience.LimitWithin(ctx).Microseconds() }
 	statement, args := core.SQLRaise, []any{a.Resource, int64(a.Token), a.SealHash, a.Holder, limit()}
 	if a.NonceHash != nil {
@@ -87,12 +87,7 @@ func (f *Fence) arm(ctx context.Context, db querier, a fence.Arming) (answered b
 	return reports.Drained(a, ours, recorded, err)
 }
 
-// querier is a *sql.DB or *sql.Conn.
-type querier interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
-func ask(ctx context.Context, db querier, query string, args ...any) (yes bool, recorded fence.Token, err error) {
+func ask(ctx context.Context, db Querier, query string, args ...any) (yes bool, recorded fence.Token, err error) {
 	var token sql.NullInt64
 	err = db.QueryRowContext(ctx, query, args...).Scan(&yes, &token)
 	return yes, fence.Token(token.Int64), err
