@@ -225,6 +225,17 @@ func (c *Client) Resource(ctx context.Context, resource string) (json.RawMessage
 	return raw, err
 }
 
+// Inspect is [Client.Resource] with its fields. A name that nobody ever held is a [*Problem]
+// with code "not_found".
+func (c *Client) Inspect(ctx context.Context, resource string) (wire.Resource, error) {
+	var known wire.Resource
+	raw, err := c.Resource(ctx, resource)
+	if err == nil {
+		err = json.Unmarshal(raw, &known)
+	}
+	return known, err
+}
+
 // Revoke takes a resource from its holder and returns what the gateway answers,
 // as JSON: the token that the fence was raised to. by says who asks, for people.
 func (c *Client) Revoke(ctx context.Context, resource, by string) (json.RawMessage, error) {

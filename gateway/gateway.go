@@ -39,8 +39,10 @@ type Gateway struct {
 	admit    func(context.Context) error // of the Redis nodes; nil where the source is another
 	tried    chan struct{}               // closed once it has succeeded, or failed by more than a busy machine
 	leasing  *lockmetrics.Metrics
-	watched  watched // by leasing
-	seen     *seen   // what people can see of what happens here
+	watched  watched   // by leasing
+	held     *holdings // the leases that were given here
+	began    time.Time
+	seen     *seen // what people can see of what happens here
 	notifier *notifier
 	arms     *armMetrics
 	ofPG     *pgMetrics
@@ -86,7 +88,7 @@ func New(cfg Config) (*Gateway, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	g := &Gateway{cfg: cfg, log: cfg.Logger, parsed: p, tried: make(chan struct{}), finished: make(chan struct{}), aborted: make(chan struct{})}
+	g := &Gateway{began: time.Now(), held: newHoldings(), cfg: cfg, log: cfg.Logger, parsed: p, tried: make(chan struct{}), finished: make(chan struct{}), aborted: make(chan struct{})}
 	g.abort = sync.OnceFunc(func() { close(g.aborted) })
 	if cfg.API.BearerToken == "" && cfg.Principals == nil && !loopback(cfg.APIListen) {
 		g.generated = rand.Text()
@@ -160,7 +162,7 @@ func (g *Gateway) buildS3() (err error) {
 func (g *Gateway) buildAPI() (err error) {
 	cfg := api.Config{
 		Leases: g.source,
-		Events: g.seen, Principals: g.cfg.Principals,
+		Events: g.seen, Status: g.status, Principals: g.cfg.Principals,
 		Fences: fences{fence: g.fence, source: g.source, tell: g.superseded, log: g.log}, Checks: g.checks(), Endpoints: g.endpoints,
 		Handles: api.HandleKeys{Current: g.parsed.current, Master: g.parsed.masters},
 		Options: g.cfg.API, DefaultTTL: g.cfg.DefaultTTL, MaxTTL: g.cfg.MaxTTL, DrainTimeout: g.cfg.DrainTimeout,
@@ -238,7 +240,7 @@ func (g *Gateway) serve(ctx context.Context) error {
 		_ = g.free()
 		return err
 	}
-	servers = append(servers, g.watchContinuity, g.notifier.run)
+	servers = append(servers, g.watchContinuity, g.notifier.run, g.noticeExpiry)
 	if g.pg != nil {
 		servers = append(servers, g.listen)
 	}
@@ -247,6 +249,9 @@ func (g *Gateway) serve(ctx context.Context) error {
 	}
 	if g.admits() {
 		servers = append(servers, g.admitNodes)
+	}
+	if g.ofRedis() {
+		servers = append(servers, g.noticeNodes)
 	}
 	if g.cfg.RetireAfter > 0 {
 		servers = append(servers, g.retireOften)

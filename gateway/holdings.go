@@ -4,48 +4,90 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // holdings are the leases that this gateway has given or extended and that are not over, for a
-// gauge. Another gateway may have ended one: then it counts until its deadline.
+// gauge and for events. Another gateway may have ended one: then it counts until its deadline.
 type holdings struct {
-	mu    sync.Mutex
-	until map[leasing.Ref]time.Time
-	prune int // at this size those that ran out are dropped
+	mu      sync.Mutex
+	until   map[leasing.Ref]time.Time
+	latest  map[string]fence.Token // of each resource, that was not released here
+	ranOut  []leasing.Ref          // since they were asked for last
+	forgets int                    // at this size latest forgets what is not held
 }
 
-// minPrune is the size below which nothing is dropped but by a count.
-const minPrune = 1024
+const (
+	// maxRanOut bounds how many leases that ran out are told at once.
+	maxRanOut = 256
+	// maxLatest is how many tokens are remembered beside those that are held.
+	maxLatest = 4096
+)
 
 func newHoldings() *holdings {
-	return &holdings{until: make(map[leasing.Ref]time.Time), prune: minPrune}
+	return &holdings{until: make(map[leasing.Ref]time.Time), latest: make(map[string]fence.Token), forgets: maxLatest}
 }
 
 func (h *holdings) note(ref leasing.Ref, deadline time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.until[ref] = deadline
-	if len(h.until) >= h.prune {
-		h.dropOver()
+	h.latest[ref.Resource] = max(h.latest[ref.Resource], ref.Token)
+	if len(h.latest) >= h.forgets {
+		h.forget()
 	}
+}
+
+// forget drops the tokens of leases that are over; the caller has locked mu.
+func (h *holdings) forget() {
+	h.dropOver()
+	h.latest = make(map[string]fence.Token, len(h.until))
+	for ref := range h.until {
+		h.latest[ref.Resource] = max(h.latest[ref.Resource], ref.Token)
+	}
+	h.forgets = max(maxLatest, 2*len(h.latest))
 }
 
 func (h *holdings) drop(ref leasing.Ref) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.until, ref)
+	if h.latest[ref.Resource] == ref.Token {
+		delete(h.latest, ref.Resource)
+	}
+}
+
+// armed says which token of this gateway's a new one is armed over, that was not released;
+// 0: none. It is asked before the new lease is noted.
+func (h *holdings) armed(resource string, token fence.Token) fence.Token {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	last := h.latest[resource]
+	if last == 0 || last >= token {
+		return 0
+	}
+	delete(h.latest, resource)
+	for ref := range h.until {
+		if ref.Resource == resource && ref.Token <= last {
+			delete(h.until, ref)
+		}
+	}
+	return last
 }
 
 // dropOver drops those that ran out; the caller has locked mu.
 func (h *holdings) dropOver() {
 	now := time.Now()
 	for ref, deadline := range h.until {
-		if !now.Before(deadline) {
-			delete(h.until, ref)
+		if now.Before(deadline) {
+			continue
+		}
+		delete(h.until, ref)
+		if len(h.ranOut) < maxRanOut {
+			h.ranOut = append(h.ranOut, ref)
 		}
 	}
-	h.prune = max(minPrune, 2*len(h.until))
 }
 
 func (h *holdings) count() int {
@@ -53,4 +95,14 @@ func (h *holdings) count() int {
 	defer h.mu.Unlock()
 	h.dropOver()
 	return len(h.until)
+}
+
+// over are those that ran out since it was asked last.
+func (h *holdings) over() []leasing.Ref {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.dropOver()
+	over := h.ranOut
+	h.ranOut = nil
+	return over
 }

@@ -35,6 +35,7 @@ type keyed struct {
 var (
 	_ leasing.AllSource = (*keyed)(nil)
 	_ leasing.Redundant = (*keyed)(nil)
+	_ leasing.Surveyor  = (*keyed)(nil)
 )
 
 func (k *keyed) open() (leasing.Source, error) {
@@ -83,6 +84,15 @@ func (k *keyed) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Leas
 		return leasing.Lease{}, err
 	}
 	return source.TryAcquire(ctx, r)
+}
+
+// InspectAll asks in one round, once the prefix is known.
+func (k *keyed) InspectAll(ctx context.Context, resources []string) ([]leasing.Inspection, error) {
+	source, err := k.open()
+	if err != nil {
+		return nil, err
+	}
+	return source.(leasing.Surveyor).InspectAll(ctx, resources)
 }
 
 // Acquire does not wait for the prefix.

@@ -64,7 +64,7 @@ func (g *Gateway) lockerOf(prefix string) lock.Config {
 }
 
 func (g *Gateway) armer() continuityArmer {
-	return continuityArmer{measuredArmer{announcingArmer{g.fence, g.superseded}, g.arms}, g.servers}
+	return continuityArmer{measuredArmer{announcingArmer{g.fence, g.overtakes}, g.arms}, g.servers}
 }
 
 // guarded is a source of leases that asks the fence, too, before it extends one, and that counts
@@ -79,9 +79,8 @@ type guarded struct {
 }
 
 func (g *Gateway) guarded(source leasing.Source) guarded {
-	held := newHoldings()
-	g.leasing.WatchHeld(held.count)
-	return guarded{Source: source, fence: g.fence, servers: g.servers, log: g.log, held: held}
+	g.leasing.WatchHeld(g.held.count)
+	return guarded{Source: source, fence: g.fence, servers: g.servers, log: g.log, held: g.held}
 }
 
 // TryAcquire notes what is held, as the others do.
@@ -110,6 +109,23 @@ func (g guarded) Degraded(ctx context.Context) string {
 		return several.Degraded(ctx)
 	}
 	return ""
+}
+
+var _ leasing.Surveyor = guarded{}
+
+// InspectAll asks one by one where the source can't do so in one round.
+func (g guarded) InspectAll(ctx context.Context, resources []string) (all []leasing.Inspection, err error) {
+	if one, ok := g.Source.(leasing.Surveyor); ok {
+		return one.InspectAll(ctx, resources)
+	}
+	for _, resource := range resources {
+		state, err := g.Inspect(ctx, resource)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, state)
+	}
+	return all, nil
 }
 
 func (g guarded) note(err error, leases ...leasing.Lease) {

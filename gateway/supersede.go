@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 
-	"github.com/jackc/pgx/v5"
-
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/gateway/activity"
 )
 
 // announcingArmer arms, and then ends the sessions that carry an older grant: those on
@@ -65,10 +65,18 @@ func (g *Gateway) superseded(resource string, token fence.Token) {
 	}
 }
 
+// overtakes is told of each token that was armed for a lease.
+func (g *Gateway) overtakes(resource string, token fence.Token) {
+	if last := g.held.armed(resource, token); last > 0 {
+		g.seen.Tell(activity.Event{Kind: wire.EventOver, Resource: resource, Presented: last, Recorded: token})
+	}
+	g.superseded(resource, token)
+}
+
 // armed hears of the fences that PostgreSQL raised together with giving a lease.
 func (g *Gateway) armed(resource string, token fence.Token) {
 	g.arms.arms.WithLabelValues(armArmed).Inc()
-	g.superseded(resource, token)
+	g.overtakes(resource, token)
 }
 
 const sqlTokens = `SELECT resource, token FROM fence.fences WHERE resource = ANY ($1)`
@@ -76,14 +84,7 @@ const sqlTokens = `SELECT resource, token FROM fence.fences WHERE resource = ANY
 // tokens reads what the fence records for these resources.
 func (g *Gateway) tokens(ctx context.Context, resources []string) (map[string]fence.Token, error) {
 	rows, _ := g.pool.Query(ctx, sqlTokens, resources) // the error comes again from rows
-	recorded := make(map[string]fence.Token, len(resources))
-	var resource string
-	var token int64
-	_, err := pgx.ForEachRow(rows, []any{&resource, &token}, func() error {
-		recorded[resource] = fence.Token(token)
-		return nil
-	})
-	return recorded, err
+	return tokensOf(rows)
 }
 
 const sqlEndBackend = `SELECT fence.end_backend($1, $2)`

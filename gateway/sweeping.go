@@ -7,10 +7,11 @@ import (
 	"io"
 	"time"
 
-	"github.com/fencegate/fencegate/gateway/objects/maintenance"
-
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/activity"
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
 // scanEvery is how often a sweep looks through the whole store.
@@ -75,6 +76,7 @@ func (g *Gateway) sweepOften(ctx context.Context) error {
 			g.log.Warn("a sweep of the blobs failed; the next one goes on", append(counts, "error", err)...)
 		case swept != (maintenance.Swept{}):
 			g.log.Info("the blobs were swept", counts...)
+			g.seen.Tell(activity.Event{Kind: wire.EventSwept, Surface: wire.SurfaceS3, Deleted: swept.Deleted})
 		}
 		if swept.Named > 0 {
 			g.log.Error("the store holds blobs that versions list and that have no row; they were left alone", "blobs", swept.Named, "hint", "fencegate objects verify")

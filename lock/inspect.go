@@ -104,7 +104,14 @@ func (l *Locker) inspect(ctx context.Context, resource string) (leasing.Inspecti
 	if err := fence.ValidateResource(resource); err != nil {
 		return leasing.Inspection{}, nil, err
 	}
-	ins, all := leasing.Inspection{Resource: resource}, l.locks(ctx, resource)
+	all := l.locks(ctx, resource)
+	ins, err := l.judged(resource, all)
+	return ins, all, err
+}
+
+// judged is what the nodes' answers say together.
+func (l *Locker) judged(resource string, all []nodeLock) (leasing.Inspection, error) {
+	ins := leasing.Inspection{Resource: resource}
 	var failed []*NodeError
 	votes := make(map[string][]nodeLock)
 	for _, nl := range all {
@@ -118,19 +125,17 @@ func (l *Locker) inspect(ctx context.Context, resource string) (leasing.Inspecti
 		ins.Waiters += nl.Waiters
 		ins.Members = append(ins.Members, nl.Member)
 	}
+	most := 0
 	for owner, locks := range votes {
 		if len(locks) >= l.quorum {
 			ins.Locked, ins.Owner, ins.Holder, ins.TTL = true, owner, locks[0].Holder, quorumTTL(locks, l.quorum)
 		}
-	}
-	most := 0
-	for _, locks := range votes {
 		most = max(most, len(locks))
 	}
 	if len(l.nodes)-len(failed) < l.quorum || !ins.Locked && most > 0 && most+len(failed) >= l.quorum {
-		return ins, all, l.quorumError("inspect", resource, failed)
+		return ins, l.quorumError("inspect", resource, failed)
 	}
-	return ins, all, nil
+	return ins, nil
 }
 
 // locks asks every node who has a resource.
@@ -189,16 +194,21 @@ func (n *node) inspect(ctx context.Context, resource string) nodeLock {
 		nl.Err = serverError(err)
 		return nl
 	}
-	if text := value.Val(); len(text) >= ownerLength {
-		nl.Locked = true
-		nl.owner, nl.Holder = text[:ownerLength], text[ownerLength:]
-		nl.TTL = ttl.Val()
-	}
+	nl.read(value.Val(), ttl.Val())
 	nl.Waiters = int(waiters.Val())
 	if text, ok := counter.Val()[0].(string); ok {
 		nl.Token = fence.Token(number(text))
 	}
 	return nl
+}
+
+// read takes what a lock's key holds, and how long it still does.
+func (nl *nodeLock) read(value string, ttl time.Duration) {
+	if len(value) >= ownerLength {
+		nl.Locked = true
+		nl.owner, nl.Holder = value[:ownerLength], value[ownerLength:]
+		nl.TTL = ttl
+	}
 }
 
 func number(text string) int64 {

@@ -27,6 +27,9 @@ func TestAnInspectionThatASilentNodeDecidesSaysSo(t *testing.T) {
 	if _, missing := errors.AsType[*lock.QuorumError](err); !missing {
 		t.Errorf("%+v, %v", ins, err)
 	}
+	if all, err := quick.InspectAll(t.Context(), []string{"free", "r"}); err == nil || len(all) != 2 || all[1].Locked {
+		t.Errorf("of both: %+v, %v", all, err)
+	}
 	if ins, err := quick.Inspect(t.Context(), "free"); err != nil || ins.Locked {
 		t.Errorf("a resource that nobody has: %+v, %v", ins, err)
 	}

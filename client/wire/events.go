@@ -8,13 +8,23 @@ import (
 
 // The kinds of events. There may be more: a reader passes over those that it does not know.
 const (
-	EventRefused  = "refused"  // by the fence: code says why
-	EventAcquired = "acquired" // recorded is the lease's token
-	EventReleased = "released" // presented is the lease's token
-	EventLost     = "lost"     // a lease that could not be renewed; presented is its token
-	EventEnded    = "ended"    // an open session of the PostgreSQL port, by the gateway; code says why
-	EventRevoked  = "revoked"  // recorded is the token that nobody has
-	EventMissed   = "missed"   // the reader was slow, or comes from another run: events are left out here
+	EventRefused  = "refused"    // by the fence: code says why
+	EventAcquired = "acquired"   // recorded is the lease's token
+	EventReleased = "released"   // presented is the lease's token
+	EventLost     = "lost"       // a lease that could not be renewed; presented is its token
+	EventEnded    = "ended"      // an open session of the PostgreSQL port, by the gateway; code says why
+	EventRevoked  = "revoked"    // recorded is the token that nobody has
+	EventExpired  = "expired"    // a lease of this gateway ran out, and nobody has taken its resource yet; presented is its token
+	EventOver     = "superseded" // the fence was armed over a lease of this gateway that was not released: presented is its token, recorded the new one
+	EventMissed   = "missed"     // the reader was slow, or comes from another run: events are left out here
+)
+
+// The kinds of events that are about no resource.
+const (
+	EventAdmitted    = "admitted"    // node grants leases, after it did not
+	EventQuarantined = "quarantined" // node lost its data or its run, and grants nothing
+	EventAway        = "away"        // node does not answer
+	EventSwept       = "swept"       // deleted blobs are gone that nobody will ask for
 )
 
 // The surfaces of a gateway.
@@ -44,5 +54,7 @@ type Event struct {
 	Statement string      `json:"statement,omitempty"` // its kind: INSERT, PutObject, …
 	Table     string      `json:"table,omitempty"`     // or the bucket
 	Holder    string      `json:"holder,omitempty"`
-	Missed    uint64      `json:"missed,omitempty"` // how many are left out; absent: that is not known
+	Node      string      `json:"node,omitempty"`    // a server of the lock
+	Deleted   int         `json:"deleted,omitempty"` // how many blobs
+	Missed    uint64      `json:"missed,omitempty"`  // how many are left out; absent: that is not known
 }

@@ -34,10 +34,28 @@ type LockServer struct {
 	Error   *string     `json:"error"` // null: it answered
 }
 
-// Resources is a page of fences.
+// The states of a resource in a list.
+const (
+	StateLive     = "live"     // somebody holds its lease
+	StateReleased = "released" // its last lease was given back
+	StateExpired  = "expired"  // its last lease ran out, or was revoked
+	StateUnknown  = "unknown"  // the lock's servers do not say
+	StateNever    = "never"    // nobody ever held it: in no list, for its name alone is known
+)
+
+// Listed is a resource in a list.
+type Listed struct {
+	fence.Record
+
+	State   string `json:"state"`
+	LeftMS  *int64 `json:"left_ms"` // until its lease ends unless it is renewed; null: nobody holds it, or that is not known, or it never ends
+	Waiters int    `json:"waiters"` // processes that wait in a queue
+}
+
+// Resources is a page of resources.
 type Resources struct {
-	Resources []fence.Record `json:"resources"`
-	Next      *string        `json:"next"` // the next page's after; null: this is the last one
+	Resources []Listed `json:"resources"`
+	Next      *string  `json:"next"` // the next page's after; null: this is the last one
 }
 
 // RevokeRequest takes a resource from its holder.

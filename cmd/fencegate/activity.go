@@ -22,7 +22,7 @@ func newActivity(e env) *cobra.Command {
 		Use:   "activity",
 		Short: "Print what happens at a gateway: refused writes, and leases that come and go",
 		Long: `Print what happens at a gateway: the writes that the fence refused, and leases that were
-acquired, released, lost or revoked. First comes what the gateway still keeps, the latest 2048
+acquired, released, lost or revoked, or that ran out; nodes that came and went. First comes what the gateway still keeps, the latest 2048
 events; then what happens, until you interrupt it. Each gateway tells its own: behind a
 balancer, name the replica with --gateway.
 
@@ -39,9 +39,11 @@ Writes that reach PostgreSQL by another way than a gateway are counted there:
 			}
 			show := printEvent
 			if asJSON {
-				show = func(out io.Writer, e wire.Event) error { return json.NewEncoder(out).Encode(e) }
+				show = func(out io.Writer, e wire.Event) error { return printLine(out, e) }
 			}
-			return follows(cmd.Context(), c, follow, cmd.ErrOrStderr(), func(e wire.Event) error { return show(cmd.OutOrStdout(), e) })
+			ctx, stop := untilUnread(cmd.Context(), cmd.OutOrStdout())
+			defer stop()
+			return follows(ctx, c, follow, cmd.ErrOrStderr(), func(e wire.Event) error { return show(cmd.OutOrStdout(), e) })
 		},
 	}
 	g.register(cmd)
@@ -64,7 +66,7 @@ func follows(ctx context.Context, c *client.Client, follow bool, note io.Writer,
 		})
 		_, broken := errors.AsType[*client.UnreachableError](err)
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil, errors.Is(err, errUnread):
 			return nil
 		case !broken || last == "":
 			return err
@@ -90,7 +92,9 @@ func printEvent(out io.Writer, e wire.Event) error {
 	}
 	add(e.Code != "", "%s", e.Code)
 	add(e.Kind == wire.EventMissed && e.Missed > 0, "%d events: this reader was slow", e.Missed)
-	add(e.Kind == wire.EventMissed && e.Missed == 0, "events: the gateway was started anew, or this is another one")
+	add(e.Kind == wire.EventMissed && e.Missed == 0, "events: this reader was slow, the gateway was started anew, or this is another one")
+	add(e.Node != "", "node=%s", oneLine(e.Node))
+	add(e.Kind == wire.EventSwept, "deleted=%d", e.Deleted)
 	add(e.Surface != "", "%s", e.Surface)
 	add(e.Statement != "", "%s", e.Statement)
 	add(e.Table != "", "%s", oneLine(e.Table))
@@ -103,5 +107,8 @@ func printEvent(out io.Writer, e wire.Event) error {
 	add(e.Client != "", "client=%s", e.Client)
 	add(e.App != "", "app=%s", oneLine(e.App))
 	_, err := fmt.Fprintln(out, strings.Join(words, " "))
-	return err
+	return unread(err)
 }
+
+// printLine prints a line of JSON.
+func printLine(out io.Writer, v any) error { return unread(json.NewEncoder(out).Encode(v)) }

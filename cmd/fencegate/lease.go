@@ -27,7 +27,7 @@ that it never shows in a process list.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newLeaseAcquire(e), newLeaseRenew(e), newLeaseRelease(e))
+	cmd.AddCommand(newLeaseAcquire(e), newLeaseRenew(e), newLeaseRelease(e), newLeaseShow(e))
 	return cmd
 }
 
@@ -149,63 +149,6 @@ func readWithin(ctx context.Context, in io.Reader, limit int64) ([]byte, error) 
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-}
-
-func newResources(e env) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "resources",
-		Short: "Look at resources: their fence, holder and lock",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	var g gatewayFlags
-	show := &cobra.Command{
-		Use:     "show RESOURCE",
-		Short:   "Print what is known of a resource as JSON",
-		Example: `  fencegate resources show orders/1001`,
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := g.client(e)
-			if err != nil {
-				return err
-			}
-			known, err := c.Resource(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			return printJSON(cmd.OutOrStdout(), known)
-		},
-	}
-	g.register(show)
-	cmd.AddCommand(show, newResourcesRevoke(e))
-	return cmd
-}
-
-func newResourcesRevoke(e env) *cobra.Command {
-	var g gatewayFlags
-	var by string
-	cmd := &cobra.Command{
-		Use:   "revoke RESOURCE",
-		Short: "Take a resource from its holder, whose writes are refused from then on",
-		Long: `Take a resource from its holder: the fence is raised past it, to a token that nobody has, so
-that its writes are refused from then on, and its lock is freed. Prints that token as JSON.`,
-		Example: `  fencegate resources revoke orders/1001 --by "ops: stuck since noon"`,
-		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := g.client(e)
-			if err != nil {
-				return err
-			}
-			revoked, err := c.Revoke(cmd.Context(), args[0], by)
-			if err != nil {
-				return err
-			}
-			return printJSON(cmd.OutOrStdout(), revoked)
-		},
-	}
-	g.register(cmd)
-	cmd.Flags().StringVar(&by, "by", "", "who asks and why, shown to people who inspect the resource")
-	return cmd
 }
 
 func printJSON(w io.Writer, v any) error {

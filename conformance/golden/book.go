@@ -75,7 +75,7 @@ var varying = []struct {
 	{"time", false, regexp.MustCompile(`\b(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d(?::?\d\d)?)?)`)},
 	{"time", false, regexp.MustCompile(`\b(\d{8}T\d{6}Z)\b`)},
 	{"date", false, regexp.MustCompile(`\b((?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT)`)},
-	{"ms", false, regexp.MustCompile(`"(?:elapsed|valid|retry_after)_ms": ?(\d+)`)},
+	{"ms", false, regexp.MustCompile(`"(?:elapsed|valid|retry_after|left)_ms": ?(\d+)`)},
 	{"ms", false, regexp.MustCompile(`"lock": ?\{[^}]*?"ttl_ms": ?(\d+)`)},
 	{"ms", false, regexp.MustCompile(`"servers": ?\[\s*\{[^}]*?"ttl_ms": ?(\d+)`)},
 	{"host/process", false, regexp.MustCompile(`people who inspect the resource \(default "([^"]+)"\)`)},

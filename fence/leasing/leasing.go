@@ -95,6 +95,16 @@ type Redundant interface {
 	Degraded(ctx context.Context) string
 }
 
+// Surveyor is a [Source] that can say who holds many resources in one round, as
+// [Source.Inspect] does of one. errors.ErrUnsupported says that a source which is wrapped
+// can not.
+type Surveyor interface {
+	Source
+	// InspectAll answers in the order of the resources. With [ErrUnavailable] it holds what
+	// could be learned all the same; who holds the others is not known.
+	InspectAll(ctx context.Context, resources []string) ([]Inspection, error)
+}
+
 // Armer raises the fence of a resource to a new token, as the last step of an
 // acquisition; a source that was made with one arms every lease before it gives
 // it. See [fence.Arming].

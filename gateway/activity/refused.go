@@ -63,7 +63,7 @@ func Cleaned(e Event) Event {
 			*name = ""
 		}
 	}
-	for _, text := range []*string{&e.Login, &e.Client, &e.App, &e.Statement, &e.Table, &e.Holder} {
+	for _, text := range []*string{&e.Login, &e.Client, &e.App, &e.Statement, &e.Table, &e.Holder, &e.Node} {
 		*text = plain(*text)
 	}
 	return e

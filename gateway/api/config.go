@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"log/slog"
 	"net/http"
@@ -66,6 +67,10 @@ type Config struct {
 	// Events is what happened at this gateway, and is told of what happens here. Defaults to
 	// nil: its path answers 501.
 	Events Events
+
+	// Status is how the gateway is, but for what Checks find. Defaults to nil: nothing more
+	// is told.
+	Status func(ctx context.Context) wire.Status
 
 	// Endpoints says where the other ports are, for a client that reaches this one by
 	// host. Defaults to nil: there are none.

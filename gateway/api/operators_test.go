@@ -88,7 +88,7 @@ func TestListPagesThroughTheFences(t *testing.T) {
 	if want := []any{"orders/", "orders/0", 2}; a.status != http.StatusOK || !slices.Equal(f.listed, want) {
 		t.Errorf("%d, asked %v, want %v", a.status, f.listed, want)
 	}
-	if want := `{"resources":[{"resource":"orders/1","token":"7","sealed":false,"holder":"a","armed_at":"2023-11-14T22:13:20Z","undrained":0,"ended_at":null},`; !strings.HasPrefix(a.text, want) || a.str("next") != "orders/2" {
+	if want := `{"resources":[{"resource":"orders/1","token":"7","sealed":false,"holder":"a","armed_at":"2023-11-14T22:13:20Z","undrained":0,"ended_at":null,"state":"live","left_ms":1500,"waiters":2},`; !strings.HasPrefix(a.text, want) || a.str("next") != "orders/2" {
 		t.Errorf("%s", a.text)
 	}
 	f.listing = nil
@@ -97,7 +97,7 @@ func TestListPagesThroughTheFences(t *testing.T) {
 	}
 	for query, field := range map[string]string{
 		"limit=0": "limit", "limit=1001": "limit", "limit=x": "limit", "limit=": "limit", "limit=1&limit=2": "limit",
-		"prefix=%FF": "prefix", "prefix=a%00": "prefix", "after=" + strings.Repeat("x", 513): "after", "page=2": "query",
+		"prefix=%FF": "prefix", "prefix=a%00": "prefix", "after=" + strings.Repeat("x", 513): "after", "page=2": "query", "held=yes": "held",
 	} {
 		if a := request(t, s, "GET", "/v1/resources?"+query, ""); a.status != 400 || a.str("field") != field {
 			t.Errorf("%s: %d %s, want field %s", query, a.status, a.text, field)

@@ -102,36 +102,6 @@ func limitIn(query url.Values) (int, error) {
 	return limit, nil
 }
 
-// list pages through the fences in the order of their names' bytes.
-func (s *Server) list(c echo.Context) error {
-	query, err := queryOf(c, "prefix", "after", "limit")
-	if err != nil {
-		return err
-	}
-	prefix, after := query.Get("prefix"), query.Get("after")
-	for field, name := range map[string]string{"prefix": prefix, "after": after} {
-		if err := fence.ValidateResource(name); name != "" && err != nil {
-			return &fence.InvalidError{Field: field, Reason: strings.TrimPrefix(err.Error(), "resource ")}
-		}
-	}
-	limit, err := limitIn(query)
-	if err != nil {
-		return err
-	}
-	found, err := s.visible(c, prefix, after, limit)
-	if err != nil {
-		return err
-	}
-	answer := wire.Resources{Resources: []fence.Record{}}
-	for _, r := range found {
-		answer.Resources = append(answer.Resources, r.UTC())
-	}
-	if len(found) == limit {
-		answer.Next = &found[limit-1].Resource
-	}
-	return respond(c, http.StatusOK, answer)
-}
-
 // endpoints tells clients the other ports, by the host name that they reached
 // this one by.
 func (s *Server) endpoints(c echo.Context) error {

@@ -2,11 +2,11 @@ package api
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"strings"
 
-	"github.com/labstack/echo/v4"
-
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/activity"
@@ -14,8 +14,7 @@ import (
 
 // visible is a page of the fences that who asks may inspect. It asks for these alone: a page
 // that left others out would tell how many there are, and its end one of their names.
-func (s *Server) visible(c echo.Context, prefix, after string, limit int) (page []fence.Record, err error) {
-	ctx := c.Request().Context()
+func (s *Server) visible(ctx context.Context, prefix, after string, limit int) (page []fence.Record, err error) {
 	p := access.Of(ctx)
 	if !p.MaySome(access.Inspect) {
 		return nil, p.Denied(access.Inspect, "")
@@ -46,8 +45,29 @@ func (s *Server) visible(c echo.Context, prefix, after string, limit int) (page 
 	return page[:min(limit, len(page))], nil
 }
 
-// toldTo are those of the events that a principal may see. What is about no resource is about
-// the gateway.
-func toldTo(p *access.Principal, events []activity.Event) []activity.Event {
-	return slices.DeleteFunc(slices.Clone(events), func(e activity.Event) bool { return !p.May(access.Inspect, e.Resource) })
+// toldTo are the events that a principal may see, with what it may see of them: those about
+// a resource that it may inspect. A write under one resource's grant to what needs another
+// is shown to who may inspect either, without the other. What is about no resource is for
+// who may inspect everything, and so is how much anybody missed.
+func toldTo(p *access.Principal, events []activity.Event) (told []activity.Event) {
+	if p.May(access.Inspect, "") {
+		return events
+	}
+	for _, e := range events {
+		ofGrant, ofNeed := e.Resource != "" && p.May(access.Inspect, e.Resource), e.Needed != "" && p.May(access.Inspect, e.Needed)
+		switch {
+		case e.Kind == wire.EventMissed:
+			e.Missed = 0
+		case !ofGrant && !ofNeed:
+			continue
+		}
+		if !ofGrant {
+			e.Resource, e.Presented, e.Recorded = "", 0, 0
+		}
+		if !ofNeed && e.Needed != "" { // the table is of what needs the other
+			e.Needed, e.Table = "", ""
+		}
+		told = append(told, e)
+	}
+	return told
 }

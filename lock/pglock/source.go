@@ -15,6 +15,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence"
@@ -144,17 +145,53 @@ func (s *Source) Inspect(ctx context.Context, resource string) (leasing.Inspecti
 		return ins, err
 	}
 	defer cancel()
+	row := s.cfg.Pool.QueryRow(ctx, sqlInspect, resource)
+	if err := scanned(row, &ins); err != nil {
+		return ins, failure(ctx, fmt.Sprintf("inspect %q", resource), err)
+	}
+	return ins, nil
+}
+
+// scanned reads a row of fence.lease_of.
+func scanned(row pgx.Row, ins *leasing.Inspection) error {
 	var owner, holder *string
 	var token int64
 	var left *int64
-	if err := s.cfg.Pool.QueryRow(ctx, sqlInspect, resource).Scan(&owner, &holder, &token, &left, &ins.Waiters); err != nil {
-		return ins, failure(ctx, fmt.Sprintf("inspect %q", resource), err)
+	if err := row.Scan(&owner, &holder, &token, &left, &ins.Waiters); err != nil {
+		return err
 	}
 	ins.Token = fence.Token(token)
 	if owner != nil && holder != nil && left != nil {
 		ins.Locked, ins.Owner, ins.Holder, ins.TTL = true, *owner, *holder, time.Duration(*left)*time.Microsecond
 	}
-	return ins, nil
+	return nil
+}
+
+var _ leasing.Surveyor = (*Source)(nil)
+
+// InspectAll says in one statement who holds each of several resources.
+func (s *Source) InspectAll(ctx context.Context, resources []string) ([]leasing.Inspection, error) {
+	for _, resource := range resources {
+		if err := fence.ValidateResource(resource); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	rows, _ := s.cfg.Pool.Query(ctx, sqlSurvey, resources) // the error comes again from rows
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (ins leasing.Inspection, err error) {
+		return ins, scanned(row, &ins)
+	})
+	if err != nil {
+		return nil, failure(ctx, "inspect a page of resources", err)
+	}
+	for i := range all {
+		all[i].Resource = resources[i]
+	}
+	return all, nil
 }
 
 // Ready reports whether leases can be had.

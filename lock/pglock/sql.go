@@ -17,6 +17,7 @@ const (
 	sqlFree    = `SELECT n, freed, busy FROM fence.free_leases($1::text[], $2::text[], $3::bigint * interval '1 us')`
 	sqlLeave   = `SELECT fence.leave_line($1::text, $2::text)`
 	sqlInspect = `SELECT owner, holder, token, left_us, waiters FROM fence.lease_of($1::text)`
+	sqlSurvey  = `SELECT l.owner, l.holder, l.token, l.left_us, l.waiters FROM unnest($1::text[]) WITH ORDINALITY AS asked(resource, n), fence.lease_of(asked.resource) l ORDER BY asked.n`
 	sqlReady   = `SELECT fence.leases_ready()`
 )
 

@@ -147,12 +147,39 @@ func inspects(t testing.TB, open Open) {
 	if ins.Resource != lease.Grant.Resource || ins.Holder != "worker-a" || ins.Token < lease.Grant.Token || ins.TTL <= 0 || ins.TTL > TTL {
 		t.Errorf("%+v", ins)
 	}
+	surveys(t, b, ins)
 	// An operator can take it from the holder.
 	if err := b.Release(t.Context(), leasing.Ref{Resource: ins.Resource, Owner: ins.Owner, Token: ins.Token}); err != nil {
 		t.Errorf("release by what was seen: %v", err)
 	}
 	if ins, err := b.Inspect(t.Context(), lease.Grant.Resource); err != nil || ins.Locked || ins.Owner != "" {
 		t.Errorf("after the release: %+v, %v", ins, err)
+	}
+}
+
+// surveys looks at several resources at once, where the source can.
+func surveys(t testing.TB, s leasing.Source, seen leasing.Inspection) {
+	several, ok := s.(leasing.Surveyor)
+	if !ok {
+		return
+	}
+	all, err := several.InspectAll(t.Context(), []string{"free/before", seen.Resource, "free/behind"})
+	if err != nil || len(all) != 3 {
+		t.Fatalf("a survey: %+v, %v", all, err)
+	}
+	for i, name := range []string{"free/before", seen.Resource, "free/behind"} {
+		if all[i].Resource != name || all[i].Locked != (i == 1) {
+			t.Errorf("%d: %+v; want %s", i, all[i], name)
+		}
+	}
+	if one := all[1]; one.Holder != seen.Holder || one.Owner != seen.Owner || one.Token != seen.Token || one.TTL <= 0 || one.TTL > seen.TTL {
+		t.Errorf("%+v; want %+v", one, seen)
+	}
+	if all, err := several.InspectAll(t.Context(), nil); err != nil || len(all) != 0 {
+		t.Errorf("a survey of nothing: %+v, %v", all, err)
+	}
+	if _, err := several.InspectAll(t.Context(), []string{"good", ""}); !errors.Is(err, fence.ErrInvalid) {
+		t.Errorf("a survey of no name: %v; want ErrInvalid", err)
 	}
 }
 

@@ -1,0 +1,53 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/fencegate/fencegate/client/wire"
+)
+
+// Status asks how the gateway is: its nodes, PostgreSQL, and counts.
+func (c *Client) Status(ctx context.Context) (wire.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var status wire.Status
+	err := c.call(ctx, http.MethodGet, "/v1/status", nil, &status)
+	return status, err
+}
+
+// ResourcesRequest asks for a page of resources, in the order of their names' bytes.
+type ResourcesRequest struct {
+	Prefix string // only names that begin with it
+	After  string // only names after it: Next of the page before
+	Held   bool   // only those that somebody holds; a page may then have few and yet a next one
+	Limit  int    // how many at most, up to 1000; zero takes the gateway's default
+}
+
+// Resources asks for a page of resources that were ever acquired, and whether somebody holds
+// them.
+func (c *Client) Resources(ctx context.Context, r ResourcesRequest) (wire.Resources, error) {
+	query := url.Values{}
+	for name, value := range map[string]string{"prefix": r.Prefix, "after": r.After} {
+		if value != "" {
+			query.Set(name, value)
+		}
+	}
+	if r.Held {
+		query.Set("held", "true")
+	}
+	if r.Limit != 0 {
+		query.Set("limit", strconv.Itoa(r.Limit))
+	}
+	path := "/v1/resources"
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var page wire.Resources
+	err := c.call(ctx, http.MethodGet, path, nil, &page)
+	return page, err
+}

@@ -1,0 +1,50 @@
+package wire
+
+import "time"
+
+// Status is how a gateway is: GET /v1/status. A count that its reader may not see, or that is
+// not known, is null.
+type Status struct {
+	Version   string         `json:"version"`
+	StartedAt time.Time      `json:"started_at"`
+	UptimeMS  int64          `json:"uptime_ms"`
+	Ready     bool           `json:"ready"`
+	Postgres  PostgresStatus `json:"postgresql"`
+	Lock      LockStatus     `json:"lock"`
+	Held      *int64         `json:"held"`     // leases that this gateway gave or extended, and that are not over
+	Waiters   *int64         `json:"waiters"`  // callers of this gateway that wait for a lease
+	Sessions  *int64         `json:"sessions"` // open on its PostgreSQL port; null also where it has none
+	Objects   *int64         `json:"objects"`  // about how many there are; null also where it has no S3 port
+}
+
+// PostgresStatus is how PostgreSQL is, as this gateway sees it.
+type PostgresStatus struct {
+	State    string `json:"state"`    // "ok", or "away"
+	Detail   string `json:"detail"`   // why it can't serve; "": it can
+	Identity string `json:"identity"` // tells one cluster's history from another's; "": not known
+}
+
+// LockStatus is how the source of leases is.
+type LockStatus struct {
+	Kind   string       `json:"kind"`   // "redis", "postgresql" or "other"
+	State  string       `json:"state"`  // "ok", or "away"
+	Detail string       `json:"detail"` // why no leases can be had, or what is missing; "": nothing is
+	Nodes  []NodeStatus `json:"nodes"`  // of Redis; else none
+}
+
+// The states of a part, and of a node.
+const (
+	NodeAdmitted    = "admitted"
+	NodeQuarantined = "quarantined"
+	NodeOut         = "not_admitted"
+	PartOK          = "ok"
+	PartAway        = "away" // of a node, too
+)
+
+// NodeStatus is a Redis node.
+type NodeStatus struct {
+	Name         string `json:"name"`
+	State        string `json:"state"`
+	QuarantineMS int64  `json:"quarantine_ms"` // how long its quarantine still runs
+	Warning      string `json:"warning,omitempty"`
+}

@@ -1,0 +1,33 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+)
+
+// A reader that has gone is noticed though nothing is written, as with `| head`.
+func TestTheOutputsReaderIsMissedWithoutAWrite(t *testing.T) {
+	t.Parallel()
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = write.Close() }()
+	ctx, stop := untilUnread(t.Context(), write)
+	defer stop()
+	if readerGone(write) || ctx.Err() != nil {
+		t.Error("it is missed before it went")
+	}
+	_ = read.Close()
+	patience, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	select {
+	case <-ctx.Done():
+	case <-patience.Done():
+		t.Error("it is not missed")
+	}
+}

@@ -1,0 +1,245 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/client/wire"
+)
+
+func newWatch(e env) *cobra.Command {
+	var g gatewayFlags
+	var follow bool
+	cmd := &cobra.Command{
+		Use:   "watch [PREFIX]",
+		Short: "Watch who holds what, and which writes are refused",
+		Long: `Watch who holds what, and which writes are refused: a table on a terminal, which is drawn anew
+each second; elsewhere a line for each resource that is held, and then one for each event, as
+"fencegate activity" prints them. It ends when you interrupt it, or nobody reads on.`,
+		Example: `  fencegate watch
+  fencegate watch orders/ | head`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := g.client(e)
+			if err != nil {
+				return err
+			}
+			w := &watching{client: c, out: cmd.OutOrStdout(), note: cmd.ErrOrStderr(), rows: maxRows}
+			if len(args) == 1 {
+				w.prefix = args[0]
+			}
+			ctx, stop := untilUnread(cmd.Context(), w.out)
+			defer stop()
+			file, ok := w.out.(*os.File)
+			if ok && follow && term.IsTerminal(int(file.Fd())) {
+				return w.table(ctx, func() (width, height int) {
+					width, height, err := term.GetSize(int(file.Fd()))
+					if err != nil {
+						return 80, 24
+					}
+					return width, height
+				})
+			}
+			return w.lines(ctx, follow)
+		},
+	}
+	g.register(cmd)
+	cmd.Flags().BoolVar(&follow, "follow", true, "go on with what happens; false: print what is held and what is kept, and end")
+	return cmd
+}
+
+const (
+	maxRows   = 1000 // resources that are asked for
+	maxPages  = 20   // in so many requests
+	drawEvery = time.Second
+	maxFeed   = 100
+)
+
+// watching shows what is held, and what happens.
+type watching struct {
+	client    *client.Client
+	out, note io.Writer
+	prefix    string
+	rows      int
+
+	mu     sync.Mutex
+	latest []wire.Event // refusals and ends of leases, the latest last
+}
+
+// held are the resources that somebody holds, the first ones of many.
+func (w *watching) held(ctx context.Context) (held []wire.Listed, more bool, err error) {
+	ask := client.ResourcesRequest{Prefix: w.prefix, Held: true, Limit: w.rows}
+	for range maxPages {
+		page, err := w.client.Resources(ctx, ask)
+		if err != nil {
+			return held, false, err
+		}
+		held = append(held, page.Resources...)
+		if page.Next == nil {
+			return held, false, nil
+		}
+		if ask.After, ask.Limit = *page.Next, w.rows-len(held); ask.Limit <= 0 {
+			break
+		}
+	}
+	return held, true, nil
+}
+
+// about reports whether an event is about what is watched.
+func (w *watching) about(e wire.Event) bool {
+	return w.prefix == "" || strings.HasPrefix(e.Resource, w.prefix) || strings.HasPrefix(e.Needed, w.prefix)
+}
+
+// lines prints what is held, and then what happens.
+func (w *watching) lines(ctx context.Context, follow bool) error {
+	held, more, err := w.held(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // interrupted, or nobody reads
+		}
+		return err
+	}
+	for _, one := range held {
+		if _, err := fmt.Fprintf(w.out, "held %s token=%s by=%s left=%s waiters=%d\n", oneLine(one.Resource), one.Token, oneLine(one.Holder), leftOf(one), one.Waiters); err != nil {
+			return endOf(err)
+		}
+	}
+	if more {
+		_, _ = fmt.Fprintf(w.note, "fencegate watch: more are held; name a prefix\n")
+	}
+	return follows(ctx, w.client, follow, w.note, func(e wire.Event) error {
+		if !w.about(e) {
+			return nil
+		}
+		return printEvent(w.out, e)
+	})
+}
+
+// endOf is nil where nobody reads any more.
+func endOf(err error) error {
+	if errors.Is(unread(err), errUnread) {
+		return nil
+	}
+	return err
+}
+
+// table draws until ctx ends.
+func (w *watching) table(ctx context.Context, size func() (width, height int)) error {
+	reading, cancel := context.WithCancel(ctx)
+	failed := make(chan error, 1)
+	go func() {
+		failed <- follows(reading, w.client, true, io.Discard, func(e wire.Event) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.about(e) {
+				w.latest = append(w.latest, e)
+				w.latest = w.latest[max(0, len(w.latest)-maxFeed):]
+			}
+			return nil
+		})
+	}()
+	defer func() {
+		cancel()
+		<-failed
+	}()
+	tick := time.NewTicker(drawEvery)
+	defer tick.Stop()
+	_, _ = io.WriteString(w.out, "\x1b[2J")
+	for {
+		status, err := w.client.Status(ctx)
+		var held []wire.Listed
+		more := false
+		if err == nil {
+			held, more, err = w.held(ctx)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if problem, ok := errors.AsType[*client.Problem](err); ok && problem.Code != wire.CodeUnavailable {
+			return err // such as a right that is missing: it does not come by waiting
+		}
+		width, height := size()
+		if _, err := w.out.Write(w.draw(status, held, more, err, width, height)); err != nil {
+			return endOf(err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// draw is one picture: what is held above, and what happened below.
+func (w *watching) draw(status wire.Status, held []wire.Listed, more bool, failed error, width, height int) []byte {
+	lines := []string{summary(status)}
+	if failed != nil {
+		lines = []string{"fencegate watch: " + oneLine(failed.Error()) + "; trying again"}
+	}
+	w.mu.Lock()
+	events := w.latest
+	w.mu.Unlock()
+	room := max(2, height-len(lines)-4)
+	forHeld := min(len(held), max(room/2, room-len(events)))
+	lines = append(lines, "", fmt.Sprintf("%-40s %12s %10s %3s  %s", "HELD NOW", "TOKEN", "LEFT", "W", "HOLDER"))
+	for _, one := range held[:forHeld] {
+		lines = append(lines, fmt.Sprintf("%-40s %12s %10s %3d  %s", oneLine(one.Resource), one.Token, leftOf(one), one.Waiters, oneLine(one.Holder)))
+	}
+	if hidden := len(held) - forHeld; hidden > 0 || more {
+		lines[len(lines)-forHeld-1] += fmt.Sprintf("   (%d more%s)", hidden, map[bool]string{true: ", and others"}[more])
+	}
+	lines = append(lines, "")
+	for _, e := range events[max(0, len(events)-max(0, room-forHeld)):] {
+		var line bytes.Buffer
+		_ = printEvent(&line, e)
+		lines = append(lines, strings.TrimRight(line.String(), "\n"))
+	}
+	var picture bytes.Buffer
+	picture.WriteString("\x1b[H")
+	for i, line := range lines[:min(len(lines), height)] {
+		if i > 0 {
+			picture.WriteString("\r\n")
+		}
+		picture.WriteString(cut(line, width) + "\x1b[K")
+	}
+	picture.WriteString("\x1b[J")
+	return picture.Bytes()
+}
+
+// cut is as much of a line as a terminal has room for.
+func cut(line string, width int) string {
+	runes := []rune(line)
+	return string(runes[:min(len(runes), max(1, width))])
+}
+
+// summary is how the gateway is, in a line.
+func summary(s wire.Status) string {
+	words := []string{"fencegate " + oneLine(s.Version), "up " + (time.Duration(s.UptimeMS) * time.Millisecond).Round(time.Second).String(), "postgresql " + s.Postgres.State, s.Lock.Kind + " " + s.Lock.State}
+	for _, n := range s.Lock.Nodes {
+		text := oneLine(n.Name) + " " + n.State
+		if n.QuarantineMS > 0 {
+			text += fmt.Sprintf(" %ds", (n.QuarantineMS+999)/1000)
+		}
+		words = append(words, text)
+	}
+	for _, count := range []struct {
+		name string
+		n    *int64
+	}{{"held here", s.Held}, {"waiting", s.Waiters}, {"sessions", s.Sessions}, {"objects", s.Objects}} {
+		if count.n != nil {
+			words = append(words, fmt.Sprintf("%s %d", count.name, *count.n))
+		}
+	}
+	return strings.Join(words, " | ")
+}

@@ -1,0 +1,134 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+)
+
+// surveyor is what a list needs of the leases, in one round: a [leasing.Surveyor] has it.
+type surveyor interface {
+	InspectAll(ctx context.Context, resources []string) ([]leasing.Inspection, error)
+}
+
+// list pages through the resources in the order of their names' bytes: those that the
+// principal may inspect.
+func (s *Server) list(c echo.Context) error {
+	query, err := queryOf(c, "prefix", "after", "limit", "held")
+	if err != nil {
+		return err
+	}
+	q := listing{prefix: query.Get("prefix"), after: query.Get("after"), held: query.Get("held") == "true"}
+	for field, name := range map[string]string{"prefix": q.prefix, "after": q.after} {
+		if err := fence.ValidateResource(name); name != "" && err != nil {
+			return &fence.InvalidError{Field: field, Reason: strings.TrimPrefix(err.Error(), "resource ")}
+		}
+	}
+	if query.Has("held") && !q.held && query.Get("held") != "false" {
+		return &fence.InvalidError{Field: "held", Reason: "is neither true nor false"}
+	}
+	if q.limit, err = limitIn(query); err != nil {
+		return err
+	}
+	answer, err := s.page(c.Request().Context(), q)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, answer)
+}
+
+// listing asks for a page.
+type listing struct {
+	prefix, after string
+	held          bool // only those that somebody holds
+	limit         int
+}
+
+// page is one page of what the context's principal may inspect. Where only those are wanted
+// that are held, it looks at the greatest page of all, so it may have few and yet a next one.
+func (s *Server) page(ctx context.Context, q listing) (wire.Resources, error) {
+	answer := wire.Resources{Resources: []wire.Listed{}}
+	looked := q.limit
+	if q.held {
+		looked = maxPage
+	}
+	found, err := s.visible(ctx, q.prefix, q.after, looked)
+	if err != nil {
+		return answer, err
+	}
+	all, err := s.survey(ctx, found, q.held)
+	if err != nil {
+		return answer, err
+	}
+	last := ""
+	for _, one := range all {
+		if q.held && one.State != wire.StateLive {
+			last = one.Resource
+			continue
+		}
+		if len(answer.Resources) == q.limit {
+			answer.Next = &last
+			return answer, nil
+		}
+		answer.Resources, last = append(answer.Resources, one), one.Resource
+	}
+	if len(found) == looked {
+		answer.Next = &last
+	}
+	return answer, nil
+}
+
+// survey says of each fence whether somebody holds its resource. Where the lock does not say,
+// it fails if that is what is asked for.
+func (s *Server) survey(ctx context.Context, found []fence.Record, need bool) ([]wire.Listed, error) {
+	names, all := make([]string, len(found)), make([]wire.Listed, len(found))
+	for i, record := range found {
+		names[i] = record.Resource
+		all[i] = wire.Listed{Record: record.UTC(), State: wire.StateUnknown}
+		if record.EndedAt != nil {
+			all[i].State = wire.StateReleased
+		}
+	}
+	held, err := s.inspectAll(ctx, names)
+	switch {
+	case len(found) == 0:
+		return all, nil
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil && need:
+		return nil, leaseError(ctx, "", err)
+	case err != nil:
+		s.log.WarnContext(ctx, "whether resources are held is not known", "error", leaseError(ctx, "", err))
+	}
+	for i, one := range held {
+		switch {
+		case one.Locked:
+			all[i].State, all[i].LeftMS = wire.StateLive, ttlMS(true, one.TTL)
+		case err == nil && found[i].EndedAt == nil:
+			all[i].State = wire.StateExpired
+		}
+		all[i].Waiters = one.Waiters
+	}
+	return all, nil
+}
+
+// inspectAll asks in one round where the source of the leases can, and else one by one.
+func (s *Server) inspectAll(ctx context.Context, resources []string) (all []leasing.Inspection, err error) {
+	if one, ok := s.cfg.Leases.(surveyor); ok {
+		return one.InspectAll(ctx, resources)
+	}
+	for _, resource := range resources {
+		state, failed := s.cfg.Leases.Inspect(ctx, resource)
+		if failed != nil {
+			return all, failed
+		}
+		all = append(all, state)
+	}
+	return all, nil
+}

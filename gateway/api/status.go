@@ -1,0 +1,63 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/gateway/access"
+)
+
+// status says how the gateway is, also while PostgreSQL or the lock is away.
+func (s *Server) status(c echo.Context) error {
+	answer, err := s.currentStatus(c.Request().Context())
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, answer)
+}
+
+// currentStatus is what the context's principal may know of how the gateway is. Counts of
+// what all do are for who may inspect everything.
+func (s *Server) currentStatus(ctx context.Context) (wire.Status, error) {
+	p := access.Of(ctx)
+	if !p.MaySome(access.Inspect) {
+		return wire.Status{}, p.Denied(access.Inspect, "")
+	}
+	found, err := s.looks.take(ctx, s.cfg.Checks)
+	if err != nil {
+		return wire.Status{}, err
+	}
+	var answer wire.Status
+	if s.cfg.Status != nil {
+		answer = s.cfg.Status(ctx)
+	}
+	answer.Ready = !s.leaving.Load()
+	answer.Postgres.State, answer.Lock.State = wire.PartOK, wire.PartOK
+	for i, f := range found {
+		state, detail := &answer.Postgres.State, &answer.Postgres.Detail
+		if s.cfg.Checks[i].Part != wire.PartPostgres || s.cfg.Checks[i].Degraded != nil {
+			state, detail = &answer.Lock.State, &answer.Lock.Detail
+		}
+		if f.degraded != "" && *detail == "" {
+			*detail = f.degraded
+		}
+		if f.err != nil && *state == wire.PartOK {
+			failed := &UnavailableError{Part: s.cfg.Checks[i].Part, Cause: f.err}
+			*state, *detail, answer.Ready = wire.PartAway, failed.detail(), false
+		}
+	}
+	if answer.Lock.Nodes == nil {
+		answer.Lock.Nodes = []wire.NodeStatus{}
+	}
+	if !p.May(access.Inspect, "") {
+		answer.Held, answer.Waiters, answer.Objects = nil, nil, nil
+	}
+	if !p.May(access.Sessions, "") {
+		answer.Sessions = nil
+	}
+	answer.StartedAt = answer.StartedAt.UTC()
+	return answer, nil
+}

@@ -1,0 +1,148 @@
+package gateway
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/gateway/activity"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// What happens without anybody doing something: leases run out, and nodes come and go. It is
+// noticed by looking.
+const (
+	noticeEvery   = time.Second
+	nodesEvery    = 2 * time.Second
+	noticeTimeout = 2 * time.Second
+)
+
+// noticeExpiry tells of leases of this gateway that ran out, until ctx ends.
+func (g *Gateway) noticeExpiry(ctx context.Context) error {
+	tick := time.NewTicker(noticeEvery)
+	defer tick.Stop()
+	var unsure []leasing.Ref // nobody said yet what became of them
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		unsure = append(unsure, g.held.over()...)
+		if len(unsure) == 0 {
+			continue
+		}
+		unsure = unsure[:min(len(unsure), maxRanOut)]
+		look, cancel := context.WithTimeout(ctx, noticeTimeout)
+		if g.tellExpired(look, unsure) == nil {
+			unsure = nil
+		}
+		cancel()
+	}
+}
+
+// tellExpired tells of those that ran out here. Another gateway may have extended one, or
+// released it: what the lock and the fence say decides.
+func (g *Gateway) tellExpired(ctx context.Context, refs []leasing.Ref) error {
+	names := make([]string, len(refs))
+	for i, ref := range refs {
+		names[i] = ref.Resource
+	}
+	asked := time.Now()
+	states, err := g.source.(leasing.Surveyor).InspectAll(ctx, names)
+	if err != nil {
+		return err
+	}
+	current, err := g.currentTokens(ctx, names)
+	if err != nil {
+		return err
+	}
+	for i, ref := range refs {
+		switch state := states[i]; {
+		case state.Locked && state.Owner == ref.Owner && state.TTL >= 0:
+			g.held.note(ref, asked.Add(max(state.TTL, time.Millisecond)))
+		case current[ref.Resource] == ref.Token:
+			g.seen.Tell(activity.Event{Kind: wire.EventExpired, Resource: ref.Resource, Presented: ref.Token})
+		}
+	}
+	return nil
+}
+
+// sqlCurrent: the tokens whose grants have not ended.
+const sqlCurrent = `SELECT resource, token FROM fence.fences WHERE resource = ANY ($1) AND ended_at IS NULL`
+
+func (g *Gateway) currentTokens(ctx context.Context, resources []string) (map[string]fence.Token, error) {
+	rows, _ := g.pool.Query(ctx, sqlCurrent, resources) // the error comes again from rows
+	return tokensOf(rows)
+}
+
+func tokensOf(rows pgx.Rows) (map[string]fence.Token, error) {
+	recorded := make(map[string]fence.Token)
+	var resource string
+	var token int64
+	_, err := pgx.ForEachRow(rows, []any{&resource, &token}, func() error {
+		recorded[resource] = fence.Token(token)
+		return nil
+	})
+	return recorded, err
+}
+
+// ofRedis reports whether the leases come from Redis nodes.
+func (g *Gateway) ofRedis() bool { return len(g.cfg.RedisNodes) > 0 && g.cfg.Leases == nil }
+
+// noticeNodes tells of Redis nodes that begin or cease to grant, until ctx ends.
+func (g *Gateway) noticeNodes(ctx context.Context) error {
+	tick := time.NewTicker(nodesEvery)
+	defer tick.Stop()
+	known := make(map[string]string)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		for _, node := range g.nodes(ctx) {
+			was, seen := known[node.Name]
+			known[node.Name] = node.State
+			if e, ok := nodeEvent(was, node); ok && seen && ctx.Err() == nil {
+				g.seen.Tell(e)
+			}
+		}
+	}
+}
+
+// nodeEvent is what the change of a node's state is for people.
+func nodeEvent(was string, node wire.NodeStatus) (activity.Event, bool) {
+	kinds := map[string]string{
+		wire.NodeAdmitted: wire.EventAdmitted, wire.NodeQuarantined: wire.EventQuarantined, wire.NodeOut: wire.EventQuarantined, wire.PartAway: wire.EventAway,
+	}
+	kind := kinds[node.State]
+	return activity.Event{Kind: kind, Node: node.Name}, kind != kinds[was]
+}
+
+// nodes are the Redis nodes as they are now; nil where the leases come from elsewhere.
+func (g *Gateway) nodes(ctx context.Context) []wire.NodeStatus {
+	ctx, cancel := context.WithTimeout(ctx, noticeTimeout)
+	defer cancel()
+	var all []wire.NodeStatus
+	for _, st := range g.watched.Status(ctx) {
+		all = append(all, wire.NodeStatus{Name: st.Name, State: nodeState(st), QuarantineMS: st.Quarantine.Milliseconds(), Warning: st.Warning})
+	}
+	return all
+}
+
+func nodeState(st lock.NodeStatus) string {
+	switch {
+	case st.Err != nil:
+		return wire.PartAway
+	case st.Admitted:
+		return wire.NodeAdmitted
+	case st.Quarantine > 0:
+		return wire.NodeQuarantined
+	}
+	return wire.NodeOut
+}

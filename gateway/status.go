@@ -1,0 +1,59 @@
+package gateway
+
+import (
+	"context"
+	"time"
+
+	"github.com/fencegate/fencegate/client/wire"
+)
+
+// sqlObjects counts a few objects, and estimates many.
+const (
+	sqlObjects = `SELECT CASE WHEN some.n <= $1 THEN some.n ELSE greatest(some.n, c.reltuples::bigint) END
+  FROM (SELECT count(*) AS n FROM (SELECT FROM objects.pointers LIMIT $1 + 1) p) some, pg_catalog.pg_class c
+ WHERE c.oid = 'objects.pointers'::pg_catalog.regclass`
+	maxCounted = 10000
+
+	statusTimeout = time.Second
+)
+
+// status is how the gateway is, but for what its checks find.
+func (g *Gateway) status(ctx context.Context) wire.Status {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	all := wire.Status{
+		Version: g.cfg.Version, StartedAt: g.began, UptimeMS: time.Since(g.began).Milliseconds(), Postgres: wire.PostgresStatus{Identity: g.servers.identity()},
+		Lock: wire.LockStatus{Kind: "other", Nodes: g.nodes(ctx)}, Held: counted(g.held.count()),
+	}
+	switch {
+	case g.ofRedis():
+		all.Lock.Kind, all.Waiters = wire.PartRedis, counted(g.watched.Waiters())
+	case g.cfg.PostgresLeases:
+		all.Lock.Kind = wire.PartPostgres
+	}
+	if g.pg != nil {
+		all.Sessions = counted(int(g.pg.Stats().Active))
+	}
+	if g.s3 != nil {
+		var n int64
+		if g.pool.QueryRow(ctx, sqlObjects, maxCounted).Scan(&n) == nil {
+			all.Objects = &n
+		}
+	}
+	return all
+}
+
+func counted(n int) *int64 {
+	c := int64(n)
+	return &c
+}
+
+// identity tells the accepted PostgreSQL from others; "": it is in doubt, or nobody compares.
+func (s *servers) identity() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.accepted == nil {
+		return ""
+	}
+	return s.accepted.Identity
+}
