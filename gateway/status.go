@@ -9,8 +9,8 @@ import (
 
 // sqlObjects counts a few objects, and estimates many.
 const (
-	sqlObjects = `SELECT CASE WHEN some.n <= $1 THEN some.n ELSE greatest(some.n, c.reltuples::bigint) END
-  FROM (SELECT count(*) AS n FROM (SELECT FROM objects.pointers LIMIT $1 + 1) p) some, pg_catalog.pg_class c
+	sqlObjects = `SELECT CASE WHEN few.n <= $1 THEN few.n ELSE greatest(few.n, c.reltuples::bigint) END
+  FROM (SELECT count(*) AS n FROM (SELECT FROM objects.pointers LIMIT $1 + 1) p) few, pg_catalog.pg_class c
  WHERE c.oid = 'objects.pointers'::pg_catalog.regclass`
 	maxCounted = 10000
 

@@ -192,12 +192,13 @@ func (w *watching) draw(status wire.Status, held []wire.Listed, more bool, faile
 	w.mu.Unlock()
 	room := max(2, height-len(lines)-4)
 	forHeld := min(len(held), max(room/2, room-len(events)))
-	lines = append(lines, "", fmt.Sprintf("%-40s %12s %10s %3s  %s", "HELD NOW", "TOKEN", "LEFT", "W", "HOLDER"))
+	title := "HELD NOW"
+	if hidden := len(held) - forHeld; hidden > 0 || more {
+		title += fmt.Sprintf(" (%d more%s)", hidden, map[bool]string{true: ", and others"}[more])
+	}
+	lines = append(lines, "", fmt.Sprintf("%-40s %12s %10s %3s  %s", title, "TOKEN", "LEFT", "W", "HOLDER"))
 	for _, one := range held[:forHeld] {
 		lines = append(lines, fmt.Sprintf("%-40s %12s %10s %3d  %s", oneLine(one.Resource), one.Token, leftOf(one), one.Waiters, oneLine(one.Holder)))
-	}
-	if hidden := len(held) - forHeld; hidden > 0 || more {
-		lines[len(lines)-forHeld-1] += fmt.Sprintf("   (%d more%s)", hidden, map[bool]string{true: ", and others"}[more])
 	}
 	lines = append(lines, "")
 	for _, e := range events[max(0, len(events)-max(0, room-forHeld)):] {
