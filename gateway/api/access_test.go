@@ -70,6 +70,7 @@ func matrix() []endpoint {
 		{route: "POST /v1/check", grant: sealed, verb: access.Acquire},
 		{route: "POST /v1/check", grant: "34", verb: access.SQL}, // a bare token raises the fence
 		{route: "GET /v1/events", path: "/v1/events?follow=false", verb: access.Inspect, what: some},
+		{route: "GET /v1/status", verb: access.Inspect, what: some},
 		{route: "GET /v1/sessions", verb: access.Sessions, what: gateway},
 		{route: "POST /v1/sessions/:session/end", path: "/v1/sessions/1/end", body: `{}`, verb: access.Sessions, what: gateway},
 	}

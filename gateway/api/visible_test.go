@@ -221,3 +221,29 @@ func TestAHandleIsWorthWhatItsBearerMayNow(t *testing.T) {
 		}
 	}
 }
+
+// A write under one resource's grant to what another guards is told to who may inspect either,
+// and names the other to nobody who may not.
+func TestARefusalNamesNoResourceOfOthers(t *testing.T) {
+	t.Parallel()
+	feed := activity.New(activity.Config{Keep: 4})
+	defer feed.Close()
+	feed.Tell(activity.Event{Kind: wire.EventAcquired, Resource: "secret/0"})
+	lost := feed.Kept("")[0].ID
+	feed.Tell(activity.Event{Kind: wire.EventAway, Node: "node-1"})
+	feed.Tell(activity.Event{Kind: wire.EventRefused, Code: "ZF004", Resource: "secret/1", Presented: 7, Needed: "orders/1", Table: "public.orders", Client: "10.0.0.7"})
+	feed.Tell(activity.Event{Kind: wire.EventRefused, Code: "ZF004", Resource: "orders/1", Presented: 8, Needed: "secret/2", Table: "public.secrets"})
+	feed.Tell(activity.Event{Kind: wire.EventRefused, Code: "ZF002", Needed: "secret/*"})
+	feed.Tell(activity.Event{Kind: wire.EventRefused, Code: "ZF002", Needed: "orders/*"})
+	all := inspector(t, "orders/*")
+	s := newServer(t, newFakes(), func(c *api.Config) { c.Principals, c.Events = all, feed })
+	a := request(t, s, "GET", "/v1/events?follow=false", "", "Authorization", "Bearer me", "Last-Event-ID", lost)
+	for _, secret := range []string{"secret", "node-1", `"7"`, "missed\":"} {
+		if strings.Contains(a.text, secret) {
+			t.Errorf("%s is told: %s", secret, a.text)
+		}
+	}
+	if strings.Count(a.text, "event: refused") != 3 || strings.Count(a.text, "event: missed") != 1 || !strings.Contains(a.text, `"needed":"orders/*"`) || !strings.Contains(a.text, `"presented":"8"`) {
+		t.Error(a.text)
+	}
+}
