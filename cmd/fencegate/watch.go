@@ -151,7 +151,7 @@ func (w *watching) table(ctx context.Context, size func() (width, height int)) e
 	}()
 	defer func() {
 		cancel()
-		<-failed
+		_ = <-failed // it was cancelled
 	}()
 	tick := time.NewTicker(drawEvery)
 	defer tick.Stop()
