@@ -2,6 +2,7 @@ package api
 
 import (
 	"log/slog"
+	"net/http"
 
 	"github.com/labstack/echo/v4"
 
@@ -12,10 +13,14 @@ import (
 // audit says in the log what was done, and, where there are principals, who did it. A value is
 // never a grant, a handle or a token of a principal.
 func (s *Server) audit(c echo.Context, what string, attrs ...any) {
+	s.auditOf(c.Request(), what, attrs...)
+}
+
+func (s *Server) auditOf(r *http.Request, what string, attrs ...any) {
 	if s.cfg.Principals != nil {
-		attrs = append(attrs, s.who(c)...)
+		attrs = append(attrs, who(r)...)
 	}
-	s.log.InfoContext(c.Request().Context(), what, attrs...)
+	s.log.InfoContext(r.Context(), what, attrs...)
 }
 
 // auditAcquired tells of leases where there are principals: without them it is not known whose
@@ -33,6 +38,6 @@ func (s *Server) auditDenied(c echo.Context, denied *access.DeniedError) {
 	s.audit(c, "a request was denied", "verb", denied.Verb, "resource", denied.Resource, "route", c.Path())
 }
 
-func (s *Server) who(c echo.Context) []any {
-	return []any{slog.Group("audit", "principal", access.Of(c.Request().Context()).Name(), "client", c.Request().RemoteAddr)}
+func who(r *http.Request) []any {
+	return []any{slog.Group("audit", "principal", access.Of(r.Context()).Name(), "client", r.RemoteAddr)}
 }

@@ -137,11 +137,13 @@ func send(c echo.Context, text []byte) error {
 }
 
 // tell tells an event of a request, where there is somebody to tell.
-func (s *Server) tell(c echo.Context, e activity.Event) {
+func (s *Server) tell(c echo.Context, e activity.Event) { s.tellOf(c.Request(), e) }
+
+func (s *Server) tellOf(r *http.Request, e activity.Event) {
 	if s.cfg.Events == nil {
 		return
 	}
-	e.Client, e.App = c.Request().RemoteAddr, c.Request().UserAgent()
+	e.Client, e.App = r.RemoteAddr, r.UserAgent()
 	s.cfg.Events.Tell(activity.Cleaned(e))
 }
 

@@ -28,10 +28,18 @@ func (s *Server) inspect(c echo.Context) error {
 	if err := check(c, access.Inspect, resource); err != nil {
 		return err
 	}
-	ctx := c.Request().Context()
-	found, err := s.cfg.Fences.Inspect(ctx, resource)
+	answer, err := s.inspected(c.Request().Context(), resource)
 	if err != nil {
 		return err
+	}
+	return respond(c, http.StatusOK, answer)
+}
+
+// inspected is what is known of a resource.
+func (s *Server) inspected(ctx context.Context, resource string) (wire.Resource, error) {
+	found, err := s.cfg.Fences.Inspect(ctx, resource)
+	if err != nil {
+		return wire.Resource{}, err
 	}
 	answer := wire.Resource{Record: found.UTC()}
 	state, err := s.cfg.Leases.Inspect(ctx, resource)
@@ -41,7 +49,7 @@ func (s *Server) inspect(c echo.Context) error {
 	} else {
 		answer.Locked = &state.Locked
 	}
-	return respond(c, http.StatusOK, answer)
+	return answer, nil
 }
 
 // resourceIn reads the resource's name from the path, before the suffix.
@@ -72,16 +80,25 @@ func (s *Server) revoke(c echo.Context) error {
 	if err := check(c, access.Revoke, resource); err != nil {
 		return err
 	}
-	// Once asked for, it is carried out, whether the client waits or not.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Request().Context()), revokeTimeout)
-	defer cancel()
-	token, err := s.cfg.Fences.Revoke(ctx, resource, cmp.Or(body.Holder, "revoked over HTTP"))
+	token, err := s.takeAway(c.Request(), resource, body.Holder)
 	if err != nil {
 		return err
 	}
-	s.audit(c, "a resource was taken from its holder", "resource", resource, "token", token, "by", body.Holder)
-	s.tell(c, activity.Event{Kind: wire.EventRevoked, Surface: wire.SurfaceAPI, Resource: resource, Recorded: token, Holder: body.Holder})
 	return respond(c, http.StatusOK, wire.Revoked{Resource: resource, Token: token})
+}
+
+// takeAway revokes a resource. Once asked for, it is carried out, whether the client waits or
+// not.
+func (s *Server) takeAway(r *http.Request, resource, by string) (fence.Token, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), revokeTimeout)
+	defer cancel()
+	token, err := s.cfg.Fences.Revoke(ctx, resource, cmp.Or(by, "revoked over HTTP"))
+	if err != nil {
+		return 0, err
+	}
+	s.auditOf(r, "a resource was taken from its holder", "resource", resource, "token", token, "by", by)
+	s.tellOf(r, activity.Event{Kind: wire.EventRevoked, Surface: wire.SurfaceAPI, Resource: resource, Recorded: token, Holder: by})
+	return token, nil
 }
 
 const (

@@ -76,6 +76,7 @@ func (s *Server) routes() {
 	e.POST("/v1/check", s.checkGrant, auth)
 	e.GET("/v1/events", s.events, auth)
 	e.GET("/v1/status", s.status, auth)
+	s.livePage(e)
 	e.GET("/v1/sessions", s.sessions, auth, need(access.Sessions))
 	e.POST("/v1/sessions/:session/end", s.endSession, auth, need(access.Sessions))
 }

@@ -1,0 +1,89 @@
+package api
+
+import (
+	"context"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/gateway/activity"
+	"github.com/fencegate/fencegate/gateway/page"
+)
+
+const (
+	// pageHeld is how many resources the live page shows, and pageLooks of how many pages.
+	pageHeld  = 200
+	pageLooks = 5
+)
+
+// livePage serves the live page beside the API, with the same access.
+func (s *Server) livePage(e *echo.Echo) {
+	cfg := page.Config{
+		Host: func(host string) bool { return !s.open() || loopbackHost(host) }, Status: s.currentStatus, Held: s.heldBelow,
+		Events: s.eventsAfter, Kept: s.keptAfter, Inspect: s.inspected, Revoke: s.takeAway, Logger: s.log,
+		Problem: func(err error) wire.Problem { p, _ := problemOf(err); return p },
+	}
+	if !s.open() {
+		cfg.Know = s.known
+	}
+	p := page.New(cfg)
+	h := func(c echo.Context) error {
+		ctx, cancel := context.WithCancel(c.Request().Context())
+		defer cancel()
+		defer context.AfterFunc(s.stopping, cancel)() // nobody watches a gateway that stops
+		extendWrite(c)
+		p.ServeHTTP(c.Response(), c.Request().WithContext(ctx))
+		return nil
+	}
+	for _, path := range []string{"/", "/page/events", "/page/revoke", "/page/app.js", "/page/style.css"} {
+		e.GET(path, h)
+	}
+	for _, path := range []string{"/page/login", "/page/logout", "/page/revoke"} {
+		e.POST(path, h)
+	}
+}
+
+// heldBelow are the first resources that somebody holds.
+func (s *Server) heldBelow(ctx context.Context, prefix string) (held []wire.Listed, more bool, err error) {
+	ask := listing{prefix: prefix, held: true, limit: pageHeld}
+	for range pageLooks {
+		found, err := s.page(ctx, ask)
+		if err != nil {
+			return held, false, err
+		}
+		held = append(held, found.Resources...)
+		if found.Next == nil {
+			return held, false, nil
+		}
+		if ask.after, ask.limit = *found.Next, pageHeld-len(held); ask.limit <= 0 {
+			break
+		}
+	}
+	return held, true, nil
+}
+
+// eventsAfter waits for events that the context's principal may see, or until ctx ends.
+func (s *Server) eventsAfter(ctx context.Context, after string) (told []activity.Event, last string, err error) {
+	if s.cfg.Events == nil {
+		<-ctx.Done()
+		return nil, after, ctx.Err()
+	}
+	next, err := s.cfg.Events.Since(ctx, after)
+	if err != nil {
+		return nil, after, err
+	}
+	return toldTo(access.Of(ctx), next), next[len(next)-1].ID, nil
+}
+
+// keptAfter is eventsAfter without the wait.
+func (s *Server) keptAfter(ctx context.Context, after string) (told []activity.Event, last string) {
+	if s.cfg.Events == nil {
+		return nil, after
+	}
+	kept := s.cfg.Events.Kept(after)
+	if len(kept) == 0 {
+		return nil, after
+	}
+	return toldTo(access.Of(ctx), kept), kept[len(kept)-1].ID
+}

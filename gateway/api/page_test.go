@@ -1,0 +1,279 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/gateway/activity"
+	"github.com/fencegate/fencegate/gateway/api"
+)
+
+// browser looks at the live page as a browser does.
+type browser struct {
+	t    *testing.T
+	base string
+	http *http.Client
+}
+
+func newBrowser(t *testing.T, base string) *browser {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &browser{t, base, &http.Client{Jar: jar, Transport: transport}}
+}
+
+// do sends a request; a form is posted where there is one.
+func (b *browser) do(path string, form url.Values, headers ...string) (status int, text string) {
+	b.t.Helper()
+	req, err := http.NewRequestWithContext(b.t.Context(), http.MethodGet, b.base+path, http.NoBody)
+	if form != nil {
+		req, err = http.NewRequestWithContext(b.t.Context(), http.MethodPost, b.base+path, strings.NewReader(form.Encode()))
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		req.Header.Set("Origin", b.base)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		if headers[i] == "Host" {
+			req.Host = headers[i+1]
+		}
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := b.http.Do(req)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if policy := resp.Header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") {
+		b.t.Errorf("%s has the policy %q", path, policy)
+	}
+	return resp.StatusCode, string(body)
+}
+
+var csrfField = regexp.MustCompile(`name="csrf" value="([^"]+)"`)
+
+// csrf is the word in the forms of a page.
+func (b *browser) csrf(path string) string {
+	b.t.Helper()
+	_, text := b.do(path, nil)
+	found := csrfField.FindStringSubmatch(text)
+	if found == nil {
+		b.t.Fatalf("%s has no form: %s", path, text)
+	}
+	return found[1]
+}
+
+func (b *browser) login(token string) (status int, text string) {
+	b.t.Helper()
+	return b.do("/page/login", url.Values{"token": {token}})
+}
+
+// stream reads what the page is told, until it ends.
+func (b *browser) stream(ctx context.Context) (lines <-chan string, status int) {
+	b.t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.base+"/page/events", http.NoBody)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	resp, err := b.http.Do(req)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	read := make(chan string, 1000)
+	go func() {
+		defer close(read)
+		defer func() { _ = resp.Body.Close() }()
+		for scan := bufio.NewScanner(resp.Body); scan.Scan(); {
+			read <- scan.Text()
+		}
+	}()
+	return read, resp.StatusCode
+}
+
+func define(name string, rules ...access.Rule) access.Definition {
+	return access.Definition{Name: name, Tokens: []access.Digest{access.DigestOf("token of " + name)}, Rules: rules}
+}
+
+// paged is a gateway with two principals, of whom one sees orders alone, and one may revoke.
+func paged(t *testing.T) (base string, shelf *shelf, all *access.Principals, feed *activity.Feed) {
+	t.Helper()
+	all, err := access.New([]access.Definition{
+		define("orders", access.Rule{Resources: "orders/*", Verbs: []access.Verb{access.Inspect}}),
+		define("ops", access.Rule{Resources: "*", Verbs: []access.Verb{access.Inspect, access.Revoke}}),
+		define("blind", access.Rule{Resources: "*", Verbs: []access.Verb{access.Acquire}}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	feed, on := withEvents(t, 100)
+	shelf, _ = newShelf(t)
+	shelf.held["invoices/1"] = time.Minute
+	shelf.all[3].Holder = `<script>alert("x")</script>`
+	s := newServer(t, shelf.fakes, on, func(c *api.Config) {
+		c.Leases, c.Fences, c.Principals = onShelf{leases{shelf.fakes}, shelf}, shelf, all
+	})
+	base, _ = serve(t, s)
+	return base, shelf, all, feed
+}
+
+func TestThePageShowsWhatThePrincipalMayInspect(t *testing.T) {
+	t.Parallel()
+	base, _, _, feed := paged(t)
+	feed.Tell(activity.Event{Kind: wire.EventRefused, Code: "ZF001", Resource: "orders/3", Presented: 33, Recorded: 34})
+	feed.Tell(activity.Event{Kind: wire.EventRefused, Code: "ZF001", Resource: "invoices/1", Presented: 1, Recorded: 2})
+	b := newBrowser(t, base)
+	if status, text := b.do("/", nil); status != http.StatusUnauthorized || strings.Contains(text, "orders/") || !strings.Contains(text, `type="password"`) {
+		t.Errorf("before the log-in: %d %s", status, text)
+	}
+	if status, _ := b.login("token of nobody"); status != http.StatusUnauthorized {
+		t.Errorf("a wrong token: %d", status)
+	}
+	status, text := b.login("token of orders")
+	if status != http.StatusOK || !strings.Contains(text, "orders/3") || !strings.Contains(text, "refused ZF001") || !strings.Contains(text, "Logged in as orders") {
+		t.Errorf("%d %s", status, text)
+	}
+	for _, secret := range []string{"invoices", "<script>alert", "token of", ">Revoke"} {
+		if strings.Contains(text, secret) {
+			t.Errorf("the page has %q: %s", secret, text)
+		}
+	}
+	if _, text := b.do("/?prefix=invoices/", nil); !strings.Contains(text, "is held") || strings.Contains(text, `data-resource`) {
+		t.Errorf("a search for others': %s", text)
+	}
+	if status, _ := b.do("/page/revoke?resource=orders/3", nil); status != http.StatusForbidden {
+		t.Errorf("revoking without the right: %d", status)
+	}
+	ops := newBrowser(t, base)
+	if _, text := ops.login("token of ops"); !strings.Contains(text, "invoices/1") || !strings.Contains(text, `aria-label="Revoke orders/3"`) {
+		t.Errorf("ops: %s", text)
+	}
+	blind := newBrowser(t, base)
+	if status, text := blind.login("token of blind"); status != http.StatusForbidden || !strings.Contains(text, "no right to inspect") {
+		t.Errorf("without the right to inspect: %d %s", status, text)
+	}
+}
+
+func TestRevokingOnThePageTakesTheFormOfTheHolderThatWasSeen(t *testing.T) {
+	t.Parallel()
+	base, shelf, _, _ := paged(t)
+	b := newBrowser(t, base)
+	b.login("token of ops")
+	const ask = "/page/revoke?resource=orders%2F1001"
+	_, text := b.do(ask, nil)
+	for _, named := range []string{"orders/1001", "worker-a", "34"} {
+		if !strings.Contains(text, named) {
+			t.Errorf("the confirmation does not name %s: %s", named, text)
+		}
+	}
+	good := url.Values{"csrf": {b.csrf(ask)}, "resource": {"orders/1001"}, "token": {"34"}}
+	with := func(name, value string) url.Values {
+		form := url.Values{}
+		maps.Copy(form, good)
+		form.Set(name, value)
+		return form
+	}
+	for name, c := range map[string]struct {
+		form    url.Values
+		headers []string
+	}{
+		"another form's word":       {with("csrf", "x"), nil},
+		"another site":              {good, []string{"Origin", "http://evil.example"}},
+		"no origin":                 {good, []string{"Origin", "null"}},
+		"what a browser says of it": {good, []string{"Sec-Fetch-Site", "cross-site"}},
+	} {
+		if status, text := b.do("/page/revoke", c.form, c.headers...); status != http.StatusForbidden {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+	}
+	if _, text := b.do("/page/revoke", with("token", "33")); !strings.Contains(text, "Meanwhile another acquired it") {
+		t.Errorf("the holder changed: %s", text)
+	}
+	if len(shelf.revoked) != 0 {
+		t.Fatalf("revoked %v", shelf.revoked)
+	}
+	if status, _ := b.do("/page/revoke", good); status != http.StatusOK || strings.Join(shelf.revoked, " ") != "orders/1001 ops, on the page" {
+		t.Errorf("%d, revoked %v", status, shelf.revoked)
+	}
+}
+
+// What is watched ends with the log-out, with the principal, and with the gateway.
+func TestAViewEndsWithItsSession(t *testing.T) {
+	t.Parallel()
+	base, _, all, feed := paged(t)
+	watching := func(name string) (*browser, <-chan string) {
+		b := newBrowser(t, base)
+		b.login("token of " + name)
+		lines, status := b.stream(t.Context())
+		if status != http.StatusOK {
+			t.Fatalf("%s: %d", name, status)
+		}
+		for line := range lines {
+			if line == "event: now" {
+				return b, lines
+			}
+		}
+		t.Fatalf("%s: the stream ended at once", name)
+		return nil, nil
+	}
+	leaves, left := watching("orders")
+	_, changed := watching("ops")
+	feed.Tell(activity.Event{Kind: wire.EventRefused, Resource: "invoices/9"})
+	feed.Tell(activity.Event{Kind: wire.EventRefused, Resource: "orders/9"})
+	for line := range left {
+		if strings.Contains(line, "invoices") {
+			t.Errorf("others' event: %s", line)
+		}
+		if strings.Contains(line, "orders/9") {
+			break
+		}
+	}
+	leaves.do("/page/logout", url.Values{"csrf": {leaves.csrf("/")}})
+	for range left { // to its end
+	}
+	if _, status := leaves.stream(t.Context()); status != http.StatusUnauthorized {
+		t.Errorf("after the log-out: %d", status)
+	}
+	if _, err := all.Replace([]access.Definition{define("orders", access.Rule{Resources: "orders/*", Verbs: []access.Verb{access.Inspect}})}); err != nil {
+		t.Fatal(err)
+	}
+	for range changed { // to its end
+	}
+}
+
+// Without tokens a web page could reach the gateway by a name of its own.
+func TestThePageWithoutTokensIsForLoopbackNames(t *testing.T) {
+	t.Parallel()
+	base, _ := serve(t, newServer(t, newFakes()))
+	b := newBrowser(t, base)
+	if status, text := b.do("/", nil); status != http.StatusOK || !strings.Contains(text, "Held now") {
+		t.Errorf("%d %s", status, text)
+	}
+	for _, path := range []string{"/", "/page/revoke?resource=orders/1001", "/page/app.js"} {
+		if status, _ := b.do(path, nil, "Host", "evil.example"); status != http.StatusBadRequest {
+			t.Errorf("%s under another name: %d", path, status)
+		}
+	}
+	if status, _ := b.do("/page/revoke", url.Values{"csrf": {"guessed"}, "resource": {"orders/1001"}, "token": {"34"}}); status != http.StatusForbidden {
+		t.Errorf("a form without its word: %d", status)
+	}
+}

@@ -1,0 +1,71 @@
+package page
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/access"
+)
+
+// confirmation asks whether a resource is really to be taken from its holder.
+type confirmation struct {
+	CSRF   string
+	Known  wire.Resource
+	Locked bool
+	Why    string // it asks again; "": for the first time
+}
+
+// looked is what is known of the resource that is to be revoked, where the visitor may do so.
+func (p *Page) looked(w http.ResponseWriter, r *http.Request, v visitor, resource string) (known wire.Resource, ok bool) {
+	if err := fence.ValidateResource(resource); err != nil {
+		p.failed(w, err)
+		return known, false
+	}
+	for _, verb := range []access.Verb{access.Inspect, access.Revoke} {
+		if err := v.Check(verb, resource); err != nil {
+			p.failed(w, err)
+			return known, false
+		}
+	}
+	known, err := p.cfg.Inspect(r.Context(), resource)
+	if err != nil {
+		p.failed(w, err)
+	}
+	return known, err == nil
+}
+
+func (p *Page) confirm(w http.ResponseWriter, r *http.Request, v visitor) {
+	known, ok := p.looked(w, r, v, r.URL.Query().Get("resource"))
+	if ok {
+		p.ask(w, v, known, "")
+	}
+}
+
+func (p *Page) ask(w http.ResponseWriter, v visitor, known wire.Resource, why string) {
+	p.render(w, http.StatusOK, "revoke.html", confirmation{CSRF: v.csrf, Known: known, Locked: known.Locked != nil && *known.Locked, Why: why})
+}
+
+// revoke takes the resource from the holder that the visitor saw, and from no later one.
+func (p *Page) revoke(w http.ResponseWriter, r *http.Request, v visitor) {
+	resource := r.PostFormValue("resource")
+	known, ok := p.looked(w, r, v, resource)
+	if !ok {
+		return
+	}
+	if seen := r.PostFormValue("token"); known.Token.String() != seen {
+		p.ask(w, v, known, fmt.Sprintf("Meanwhile another acquired it: the fence stood at token %s when you looked. Nothing was done.", seen))
+		return
+	}
+	by := "the page"
+	if v.Name() != "" {
+		by = v.Name() + ", on the page"
+	}
+	if _, err := p.cfg.Revoke(r, resource, by); err != nil {
+		p.failed(w, err)
+		return
+	}
+	http.Redirect(w, r, "/?"+url.Values{"prefix": {resource}}.Encode(), http.StatusSeeOther)
+}

@@ -1,0 +1,209 @@
+package page
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/fencegate/fencegate/gateway/access"
+)
+
+// maxForm bounds what a form may send, in bytes.
+const maxForm = 16 << 10
+
+// session is somebody who logged in.
+type session struct {
+	token string // asked again each time: its rights may have ended
+	csrf  string
+	until time.Time
+	ended chan struct{}
+}
+
+// sessions are those who are logged in, by the hash of their cookie.
+type sessions struct {
+	time time.Duration
+	most int
+
+	mu   sync.Mutex
+	open map[[sha256.Size]byte]*session
+}
+
+func newSessions(long time.Duration, most int) *sessions {
+	return &sessions{time: long, most: most, open: make(map[[sha256.Size]byte]*session)}
+}
+
+// begin makes a session and returns its cookie's value.
+func (s *sessions) begin(token string) (id string, _ *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	var oldest [sha256.Size]byte
+	var first time.Time
+	for key, one := range s.open {
+		if !now.Before(one.until) {
+			s.drop(key)
+			continue
+		}
+		if first.IsZero() || one.until.Before(first) {
+			oldest, first = key, one.until
+		}
+	}
+	if len(s.open) >= s.most {
+		s.drop(oldest)
+	}
+	id = rand.Text() + rand.Text()
+	one := &session{token: token, csrf: rand.Text(), until: now.Add(s.time), ended: make(chan struct{})}
+	s.open[sha256.Sum256([]byte(id))] = one
+	return id, one
+}
+
+// drop ends a session, and what it watches; the caller has locked mu.
+func (s *sessions) drop(key [sha256.Size]byte) {
+	if one := s.open[key]; one != nil {
+		close(one.ended)
+		delete(s.open, key)
+	}
+}
+
+func (s *sessions) end(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drop(sha256.Sum256([]byte(id)))
+}
+
+func (s *sessions) of(id string) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := sha256.Sum256([]byte(id))
+	one := s.open[key]
+	if one != nil && !time.Now().Before(one.until) {
+		s.drop(key)
+		return nil
+	}
+	return one
+}
+
+// cookieName names the cookie; one that is sent by TLS only is bound to its host.
+func cookieName(r *http.Request) string {
+	if r.TLS != nil {
+		return "__Host-fencegate"
+	}
+	return "fencegate"
+}
+
+func cookie(r *http.Request, value string, seconds int) *http.Cookie {
+	return &http.Cookie{ //nolint:gosec // G124: Secure where the gateway speaks TLS; else, as on loopback, no browser would keep it
+		Name: cookieName(r), Value: value, Path: "/", MaxAge: seconds, HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode,
+	}
+}
+
+// visitor is who looks at the page.
+type visitor struct {
+	*access.Principal
+
+	session *session // nil without tokens
+	csrf    string
+}
+
+type visitorHandler func(w http.ResponseWriter, r *http.Request, v visitor)
+
+// as serves who is logged in, and shows others the form. A form that is posted carries the
+// session's own word.
+func (p *Page) as(next visitorHandler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		v, ok := p.visitor(r)
+		if !ok {
+			p.askToLogIn(w, r, "")
+			return
+		}
+		if r.Method == http.MethodPost {
+			r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+			if subtle.ConstantTimeCompare([]byte(r.PostFormValue("csrf")), []byte(v.csrf)) != 1 {
+				p.fail(w, http.StatusForbidden, "The form is out of date", "Nothing was done. Load the page again.")
+				return
+			}
+		}
+		next(w, r.WithContext(access.With(r.Context(), v.Principal)), v)
+	}
+}
+
+func (p *Page) visitor(r *http.Request) (visitor, bool) {
+	if p.cfg.Know == nil {
+		return visitor{access.Everybody(), nil, p.csrf}, true
+	}
+	c, err := r.Cookie(cookieName(r))
+	if err != nil {
+		return visitor{}, false
+	}
+	one := p.sessions.of(c.Value)
+	if one == nil {
+		return visitor{}, false
+	}
+	principal, ok := p.cfg.Know(one.token)
+	if !ok { // the token was taken away
+		p.sessions.end(c.Value)
+	}
+	return visitor{principal, one, one.csrf}, ok
+}
+
+// askToLogIn shows the form; a stream gets no page.
+func (p *Page) askToLogIn(w http.ResponseWriter, r *http.Request, why string) {
+	if r.URL.Path == "/page/events" {
+		http.Error(w, "log in", http.StatusUnauthorized)
+		return
+	}
+	p.render(w, http.StatusUnauthorized, "login.html", struct{ Why string }{why})
+}
+
+func (p *Page) login(w http.ResponseWriter, r *http.Request) {
+	if p.cfg.Know == nil {
+		http.Redirect(w, r, "/", http.StatusSeeOther)
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	token := r.PostFormValue("token")
+	principal, ok := p.cfg.Know(token)
+	if !ok || token == "" {
+		p.cfg.Logger.InfoContext(r.Context(), "a log-in at the page was refused", "client", r.RemoteAddr)
+		p.askToLogIn(w, r, "This token is not one of the gateway's.")
+		return
+	}
+	if c, err := r.Cookie(cookieName(r)); err == nil {
+		p.sessions.end(c.Value)
+	}
+	id, _ := p.sessions.begin(token)
+	p.cfg.Logger.InfoContext(r.Context(), "somebody logged in at the page", "principal", principal.Name(), "client", r.RemoteAddr)
+	http.SetCookie(w, cookie(r, id, int(p.cfg.SessionTime.Seconds())))
+	http.Redirect(w, r, "/", http.StatusSeeOther)
+}
+
+func (p *Page) logout(w http.ResponseWriter, r *http.Request, _ visitor) {
+	if c, err := r.Cookie(cookieName(r)); err == nil {
+		p.sessions.end(c.Value)
+	}
+	http.SetCookie(w, cookie(r, "", -1))
+	http.Redirect(w, r, "/", http.StatusSeeOther)
+}
+
+// lasts is ctx until the visitor's session or rights end.
+func (v visitor) lasts(ctx context.Context) (context.Context, context.CancelFunc) {
+	var over <-chan struct{}
+	until := time.Now().Add(24 * time.Hour) // a browser asks again
+	if v.session != nil {
+		over, until = v.session.ended, v.session.until
+	}
+	ctx, cancel := context.WithDeadline(ctx, until)
+	go func() {
+		select {
+		case <-over:
+		case <-v.Ended():
+		case <-ctx.Done():
+		}
+		cancel()
+	}()
+	return ctx, cancel
+}

@@ -1,0 +1,182 @@
+package page
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/access"
+)
+
+// maxFeed is how many events the page shows.
+const maxFeed = 100
+
+// view is what the page shows.
+type view struct {
+	Principal string
+	CSRF      string
+	LoggedIn  bool
+	Now       now
+	Feed      []wire.Event // the latest first
+	Last      string       // where the feed goes on
+	Done      string       // what was just done
+}
+
+// now is the part that is shown anew.
+type now struct {
+	Prefix  string
+	Status  wire.Status
+	Held    []row
+	More    bool
+	Trouble string // why who holds what is not known; "": it is
+}
+
+// row is a resource that is held.
+type row struct {
+	wire.Listed
+
+	MayRevoke bool
+}
+
+func (p *Page) now(ctx context.Context, prefix string) now {
+	n := now{Prefix: prefix}
+	var err error
+	if n.Status, err = p.cfg.Status(ctx); err != nil {
+		n.Trouble = p.cfg.Problem(err).Detail
+		return n
+	}
+	if prefix != "" && fence.ValidateResource(prefix) != nil {
+		n.Trouble = "No resource's name begins so."
+		return n
+	}
+	held, more, err := p.cfg.Held(ctx, prefix)
+	if err != nil {
+		n.Trouble = "Who holds what is not known now: " + p.cfg.Problem(err).Detail
+	}
+	who := access.Of(ctx)
+	for _, one := range held {
+		n.Held = append(n.Held, row{one, who.May(access.Revoke, one.Resource)})
+	}
+	n.More = more
+	return n
+}
+
+// about reports whether an event is about what the visitor searches.
+func about(prefix string, e wire.Event) bool {
+	return prefix == "" || e.Resource != "" && strings.HasPrefix(e.Resource, prefix) || e.Needed != "" && strings.HasPrefix(e.Needed, prefix)
+}
+
+func (p *Page) show(w http.ResponseWriter, r *http.Request, v visitor) {
+	ctx := r.Context()
+	if !v.MaySome(access.Inspect) {
+		p.failed(w, v.Denied(access.Inspect, ""))
+		return
+	}
+	prefix := r.URL.Query().Get("prefix")
+	page := view{Principal: v.Name(), CSRF: v.csrf, LoggedIn: v.session != nil, Now: p.now(ctx, prefix)}
+	for {
+		events, last := p.cfg.Kept(ctx, page.Last)
+		if last == page.Last {
+			break
+		}
+		page.Last = last
+		for _, e := range events {
+			if about(prefix, e) {
+				page.Feed = append(page.Feed, e)
+			}
+		}
+		page.Feed = page.Feed[max(0, len(page.Feed)-maxFeed):]
+	}
+	slices.Reverse(page.Feed)
+	p.render(w, http.StatusOK, "page.html", page)
+}
+
+// watch streams what is held now and what happens, as HTML.
+func (p *Page) watch(w http.ResponseWriter, r *http.Request, v visitor) {
+	if !v.MaySome(access.Inspect) {
+		http.Error(w, "no right to inspect", http.StatusForbidden)
+		return
+	}
+	select {
+	case p.streams <- struct{}{}:
+		defer func() { <-p.streams }()
+	default:
+		http.Error(w, "too many watch this page", http.StatusServiceUnavailable)
+		return
+	}
+	ctx, cancel := v.lasts(r.Context())
+	defer cancel()
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no")
+	s := stream{w: w, prefix: r.URL.Query().Get("prefix"), after: r.URL.Query().Get("after")}
+	if last := r.Header.Get("Last-Event-ID"); last != "" {
+		s.after = last
+	}
+	for ctx.Err() == nil {
+		if s.send("now", "", "now", p.now(ctx, s.prefix)) != nil {
+			return
+		}
+		if p.follow(ctx, &s) != nil {
+			return
+		}
+	}
+}
+
+// follow sends events until it is time to show anew what is held.
+func (p *Page) follow(ctx context.Context, s *stream) error {
+	within, cancel := context.WithTimeout(ctx, p.cfg.Every)
+	defer cancel()
+	for {
+		events, last, err := p.cfg.Events(within, s.after)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil { // the time is over
+			return nil //nolint:nilerr // see above
+		}
+		s.after = last
+		for _, e := range events {
+			if !about(s.prefix, e) {
+				continue
+			}
+			if err := s.send("feed", e.ID, "event", e); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// stream is one visitor's.
+type stream struct {
+	w             http.ResponseWriter
+	prefix, after string
+}
+
+// send renders a template as one event of the stream.
+func (s *stream) send(kind, id, name string, data any) error {
+	var html, text strings.Builder
+	if err := templates.ExecuteTemplate(&html, name, data); err != nil {
+		return err
+	}
+	if id != "" {
+		fmt.Fprintf(&text, "id: %s\n", id)
+	}
+	fmt.Fprintf(&text, "event: %s\n", kind)
+	for line := range strings.Lines(html.String()) {
+		if line = strings.TrimSpace(line); line != "" {
+			fmt.Fprintf(&text, "data: %s\n", line)
+		}
+	}
+	text.WriteString("\n")
+	c := http.NewResponseController(s.w)
+	_ = c.SetWriteDeadline(time.Now().Add(time.Minute)) // a test's recorder has no deadlines
+	if _, err := s.w.Write([]byte(text.String())); err != nil {
+		return err
+	}
+	return c.Flush()
+}
