@@ -137,9 +137,10 @@ func endOf(err error) error {
 // table draws until ctx ends.
 func (w *watching) table(ctx context.Context, size func() (width, height int)) error {
 	reading, cancel := context.WithCancel(ctx)
-	failed := make(chan error, 1)
+	ended := make(chan struct{})
 	go func() {
-		failed <- follows(reading, w.client, true, io.Discard, func(e wire.Event) error {
+		defer close(ended)
+		_ = follows(reading, w.client, true, io.Discard, func(e wire.Event) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if w.about(e) {
@@ -151,7 +152,7 @@ func (w *watching) table(ctx context.Context, size func() (width, height int)) e
 	}()
 	defer func() {
 		cancel()
-		_ = <-failed // it was cancelled
+		<-ended
 	}()
 	tick := time.NewTicker(drawEvery)
 	defer tick.Stop()
