@@ -76,7 +76,7 @@ func (o *runFlags) register(cmd *cobra.Command) {
 	f.StringVar(&o.onHeld, "on-held", "fail", "what to do when another holds the resource after --wait: fail (exit code 75), skip (0), or wait without end")
 	f.BoolVar(&o.forever, "forever", false, "acquire and run again whenever the command ends or its lease is lost, until told to stop")
 	f.BoolVar(&o.json, "json", false, "write messages and the outcome as JSON, a line each, to standard error")
-	f.StringVar(&o.lease.Holder, "holder", fmt.Sprintf("%s/%d", host, os.Getpid()), "name shown to people who inspect the resource; a leader's address, so that others find it")
+	f.StringVar(&o.lease.Holder, "holder", fmt.Sprintf("%s/%d", host, os.Getpid()), "name shown to people who inspect the resource")
 	f.StringVar(&o.onLost, "on-lost", "kill", "what to do when the lease is lost: kill or warn")
 	f.StringArrayVar(&o.pgURLs, "pg-url-env", nil, "`NAME` of a variable with the database's URL, such as DATABASE_URL; may be repeated")
 	f.StringVar(&o.kind, "s3-credentials", "refreshing", "S3 credentials of the command: refreshing or static")
