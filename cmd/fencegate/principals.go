@@ -77,9 +77,10 @@ const minToken, maxToken = 20, 4096
 
 func newPrincipalsCheck() *cobra.Command {
 	return &cobra.Command{
-		Use:   "check FILE",
-		Short: "Read a file of principals as serve does, and say what each may do",
-		Args:  cobra.ExactArgs(1),
+		Use:     "check FILE",
+		Short:   "Read a file of principals as serve does, and say what each may do",
+		Example: `  fencegate principals check /etc/fencegate/principals.yaml`,
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			const someToken = "-" // whatever --token-file has
 			all, err := accessfile.Read(args[0], someToken)
