@@ -185,7 +185,7 @@ func (o *runFlags) again(ctx context.Context, cfg runner.Config) error {
 		err := o.once(ctx, cfg)
 		_, ended := errors.AsType[*childExit](err)
 		lost, _ := errors.AsType[*exitError](err)
-		if ctx.Err() != nil || err != nil && !ended && (lost == nil || lost.code != exitLost) {
+		if ctx.Err() != nil || err != nil && !ended && !runner.Passes(err) && (lost == nil || lost.code != exitLost) {
 			return err
 		}
 		if time.Since(began) >= shortRun {

@@ -66,7 +66,7 @@ func acquire(ctx context.Context, cfg Config) (client.Lease, error) {
 			return lease, nil
 		}
 		held := isHeld(err)
-		if left -= time.Since(asked); cfg.OnHeld != Wait && left <= 0 || !held && !passes(err) || ctx.Err() != nil {
+		if left -= time.Since(asked); cfg.OnHeld != Wait && left <= 0 || !held && !Passes(err) || ctx.Err() != nil {
 			if held && cfg.OnHeld == Skip {
 				err = fmt.Errorf("%w: %w", ErrSkipped, err)
 			}
@@ -104,9 +104,12 @@ func isHeld(err error) bool {
 	return ok && p.Code == wire.CodeHeld
 }
 
-// passes reports whether what failed can work again by itself: the gateway, or what it
-// needs, is away.
-func passes(err error) bool {
+// Passes reports whether what failed before the command was started can work again by
+// itself: the gateway, or what it needs, is away or was too slow for the lease's TTL.
+func Passes(err error) bool {
+	if lost(err) || errors.Is(err, ErrLate) {
+		return true
+	}
 	if p, ok := errors.AsType[*client.Problem](err); ok {
 		switch p.Status {
 		case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests:

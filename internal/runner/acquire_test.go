@@ -19,13 +19,20 @@ import (
 // answers is a gateway that answers the first acquisitions otherwise.
 type answers struct {
 	gateway
-	first []func(w http.ResponseWriter)
+	first  []func(w http.ResponseWriter)
+	ports  []func(w http.ResponseWriter) // the first answers about endpoints
+	looked int
 
 	mu    sync.Mutex
 	waits []string
 }
 
 func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if a.looked < len(a.ports) && r.URL.Path == "/v1/endpoints" { // asked one after the other
+		a.looked++
+		a.ports[a.looked-1](w)
+		return
+	}
 	if r.URL.Path == "/v1/leases" {
 		var body struct{ Wait string }
 		_ = json.NewDecoder(r.Body).Decode(&body)
@@ -64,19 +71,22 @@ func TestRunWaitsForWhatPasses(t *testing.T) {
 		wait  time.Duration
 		asked int // how often the gateway was asked
 		want  error
+		ports []func(http.ResponseWriter)
 	}{
-		"no wait, held":                {first: []func(http.ResponseWriter){held}, asked: 1, want: errHeld},
-		"no wait, away":                {first: []func(http.ResponseWriter){away}, asked: 1, want: errAny},
-		"a wait over what is away":     {first: []func(http.ResponseWriter){away, cut, away}, wait: time.Minute, asked: 4},
-		"a wait longer than a request": {first: []func(http.ResponseWriter){held}, wait: 20 * time.Minute, asked: 2},
-		"skip":                         {first: []func(http.ResponseWriter){held}, hold: runner.Skip, asked: 1, want: runner.ErrSkipped},
-		"skip is not for what is away": {first: []func(http.ResponseWriter){away}, hold: runner.Skip, asked: 1, want: errAny},
-		"wait without end":             {first: []func(http.ResponseWriter){held, away, held}, hold: runner.Wait, asked: 4},
-		"what no wait mends":           {first: []func(http.ResponseWriter){refused}, hold: runner.Wait, asked: 1, want: errAny},
+		"no wait, held":                 {first: []func(http.ResponseWriter){held}, asked: 1, want: errHeld},
+		"no wait, away":                 {first: []func(http.ResponseWriter){away}, asked: 1, want: errAny},
+		"a wait over what is away":      {first: []func(http.ResponseWriter){away, cut, away}, wait: time.Minute, asked: 4},
+		"a wait longer than a request":  {first: []func(http.ResponseWriter){held}, wait: 20 * time.Minute, asked: 2},
+		"skip":                          {first: []func(http.ResponseWriter){held}, hold: runner.Skip, asked: 1, want: runner.ErrSkipped},
+		"skip is not for what is away":  {first: []func(http.ResponseWriter){away}, hold: runner.Skip, asked: 1, want: errAny},
+		"wait without end":              {first: []func(http.ResponseWriter){held, away, held}, hold: runner.Wait, asked: 4},
+		"a TTL that ran out on the way": {first: []func(http.ResponseWriter){problem(410, "lease_lost", "the TTL ran out")}, wait: time.Minute, asked: 2},
+		"no endpoints at first":         {asked: 1, ports: []func(http.ResponseWriter){away, cut}},
+		"what no wait mends":            {first: []func(http.ResponseWriter){refused}, hold: runner.Wait, asked: 1, want: errAny},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := &answers{gateway: gateway{ttl: time.Minute}, first: tc.first}
+			a := &answers{gateway: gateway{ttl: time.Minute}, first: tc.first, ports: tc.ports}
 			server := httptest.NewServer(a)
 			defer server.Close()
 			c, err := client.New(client.Config{URL: server.URL, HTTPClient: server.Client()})

@@ -115,7 +115,7 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	}
 	defer func() { _ = os.RemoveAll(home) }()
 	var creds *provider
-	if cfg.Environ, creds, err = provide(ctx, cfg.Client, lease, needs{cfg.Environ, cfg.S3, cfg.PGURLs, home}); err != nil {
+	if cfg.Environ, creds, err = provided(ctx, cfg, lease, home); err != nil {
 		return Result{}, err
 	}
 	if creds != nil {
@@ -134,6 +134,21 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	result := w.untilExit(ctx)
 	result.Token = lease.Token
 	return result, nil
+}
+
+// provided asks for what the command finds in its environment, again where the gateway is
+// away, for as long as the lease has time.
+func provided(ctx context.Context, cfg Config, lease client.Lease, home string) (environ []string, creds *provider, err error) {
+	w := watch{lease: lease, deadline: lease.Deadline}
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		environ, creds, err = provide(ctx, cfg.Client, lease, needs{cfg.Environ, cfg.S3, cfg.PGURLs, home})
+		if err == nil || !Passes(err) || lost(err) || w.due() <= pause {
+			return environ, creds, err
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return nil, nil, err
+		}
+	}
 }
 
 // lost reports whether err says for certain that the lease is over.
