@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"embed"
+	"fmt"
 	"html/template"
 	"log/slog"
 	"net/http"
@@ -91,16 +92,20 @@ var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"uptime": func(ms int64) string { return (time.Duration(ms) * time.Millisecond).Round(time.Second).String() },
 }).ParseFS(assets, "assets/*.html"))
 
-// left is how long a lease lasts unless it is renewed.
+// left is how long a lease lasts unless it is renewed, as app.js shows it.
 func left(ms *int64) string {
 	if ms == nil {
 		return "never ends"
 	}
-	return (time.Duration(*ms) * time.Millisecond).Round(100 * time.Millisecond).String()
+	d := time.Duration(*ms) * time.Millisecond
+	if d < time.Minute {
+		return fmt.Sprintf("%.1fs", d.Seconds())
+	}
+	return d.Truncate(time.Second).String()
 }
 
-// policy lets the page load and do only what is its own.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+// policy lets the page load and do only what is its own. The empty icon, without which browsers ask for one, is data.
+const policy = "default-src 'none'; script-src 'self'; img-src data:; style-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // ServeHTTP answers paths of the page. Nothing of it is served under a name that is not the
 // gateway's, and nothing is done that another site asked for.

@@ -10,10 +10,15 @@
     const at = performance.now();
     for (const e of root.querySelectorAll("[data-left]")) e.ends = at + Number(e.dataset.left);
   };
+  const text = (ms) => {
+    if (ms < 60000) return (ms / 1000).toFixed(1) + "s";
+    const s = Math.floor(ms / 1000), m = Math.floor(s / 60), h = Math.floor(m / 60);
+    return (h ? h + "h" : "") + (m % 60) + "m" + (s % 60) + "s";
+  };
   const tick = () => {
     for (const e of now.querySelectorAll("[data-left]")) {
       const left = Math.max(0, e.ends - performance.now());
-      e.textContent = (left / 1000).toFixed(1) + "s";
+      e.textContent = text(left);
       e.classList.toggle("soon", left < 5000);
     }
   };

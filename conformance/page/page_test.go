@@ -1,0 +1,224 @@
+package page_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// One browser serves all views: to start one takes longer than a view.
+func TestThePageInABrowser(t *testing.T) {
+	t.Parallel()
+	b := startChromium(t)
+	for name, test := range map[string]func(t *testing.T, b chromium){
+		"who holds what and who was refused is shown live": showsLive,
+		"the search takes the beginning of names":          searches,
+		"a resource is revoked after a question":           revokes,
+		"the keyboard is enough":                           revokesByKeyboard,
+		"who logs in sees what is theirs until they leave": logsIn,
+		"PostgreSQL that is away is said":                  saysAway,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, b)
+		})
+	}
+}
+
+// counts holds when the shortest deadline has gone down without being put in anew.
+const counts = `(() => {
+  const e = [...document.querySelectorAll("#held .left")].find((e) => /^[0-9.]+s$/.test(e.textContent));
+  if (!e) return false;
+  if (window.seen !== e) { window.seen = e; window.first = parseFloat(e.textContent); return false; }
+  return parseFloat(e.textContent) < window.first;
+})()`
+
+func showsLive(t *testing.T, browser chromium) {
+	pg := testenv.Postgres(t)
+	guard(t, pg)
+	nodes := testenv.Redis(t, 3)
+	g := serve(t, pg.GatewayURL, "--redis", strings.Join(nodes.Addrs, ","), "--redis-prefix", nodes.Prefix, "--init", "--node-timeout", "5s")
+	stale := g.hold("", "orders/1001", "worker A", 10*time.Minute)
+	g.release(stale)
+	b := browser.open(t, g.base, "/")
+	b.live()
+	b.shows("#held", "Nothing is held.")
+	b.run(`window.loaded = "once"`)
+
+	g.hold("", "invoices/2026-11", "nightly run", 50*time.Minute)
+	g.hold("", "orders/1001", "worker B", 40*time.Second)
+	g.hold("", "orders/1002", "worker C", 4*time.Minute)
+	b.shows("#held tbody tr", "orders/1001", "worker B", "orders/1002", "invoices/2026-11", "49m")
+	b.until("the deadlines count down", counts)
+	g.writeStale(pg, stale)
+	b.shows("#feed tr.kind-refused", "ZF001", "orders/1001", "UPDATE", "invoices")
+	b.want("the newest event is the first", `document.querySelector("#feed tr").matches(".kind-refused")`)
+	b.want("nothing was loaded again", `window.loaded === "once"`)
+	b.shows("#now", "admitted", "redis, ok")
+	takePictures(b)
+}
+
+func searches(t *testing.T, browser chromium) {
+	g := serve(t, testenv.Postgres(t).GatewayURL, "--lock", "postgres")
+	g.hold("", "orders/1001", "worker A", 10*time.Minute)
+	g.hold("", "invoices/7", "worker B", 10*time.Minute)
+	b := browser.open(t, g.base, "/")
+	b.shows("#held", "orders/1001", "invoices/7")
+	b.do(chromedp.SendKeys(chromedp.CSS("#prefix"), "inv"+kb.Enter))
+	b.until("the search is in the address", `location.search === "?prefix=inv"`)
+	b.live()
+	b.shows("#held", "invoices/7")
+	g.hold("", "invoices/<b>8&", `<script>alert("x")</script>`, 10*time.Minute)
+	b.shows("#held", "invoices/<b>8&", `<script>alert("x")</script>`)
+	b.want("others are left out", `!document.body.innerText.includes("orders/1001")`)
+	b.click("form.search a")
+	b.shows("#held", "orders/1001")
+}
+
+func revokes(t *testing.T, browser chromium) {
+	g := serve(t, testenv.Postgres(t).GatewayURL, "--lock", "postgres")
+	held := g.hold("", "orders/1001", "worker A", 10*time.Minute)
+	b := browser.open(t, g.base, "/")
+	b.live()
+	b.click("#held a.revoke")
+	b.shows("h1", "Revoke orders/1001?")
+	b.shows("dl", "worker A", held.Token.String())
+	b.click("main a") // Cancel
+	b.shows("#held", "worker A")
+	b.live()
+
+	b.click("#held a.revoke")
+	b.shows("button.danger", "Revoke token "+held.Token.String()+" of worker A")
+	b.click("button.danger")
+	b.shows("#held", "Nothing that begins with “orders/1001” is held.")
+	b.shows("#feed tr.kind-revoked", "orders/1001")
+	if _, err := g.api("").Renew(t.Context(), held.Handle, time.Minute); err == nil {
+		t.Error("the lease that was revoked is renewed")
+	}
+}
+
+func revokesByKeyboard(t *testing.T, browser chromium) {
+	g := serve(t, testenv.Postgres(t).GatewayURL, "--lock", "postgres")
+	g.hold("", "orders/1001", "worker A", 10*time.Minute)
+	g.hold("", "orders/1002", "worker B", 10*time.Minute)
+	b := browser.open(t, g.base, "/")
+	b.live()
+	b.press(kb.Tab)
+	b.want("the first stop is the link that skips", `document.activeElement.matches(".skip") && document.activeElement.getBoundingClientRect().left >= 0`)
+	b.tabTo(`a.revoke[data-resource="orders/1002"]`)
+	b.want("the focus is seen", `getComputedStyle(document.activeElement).outlineStyle === "solid"`)
+	b.run(`window.before = document.querySelector("#held")`)
+	b.until("what is held is put in anew", `!window.before.isConnected`)
+	b.want("the focus stays where it was", `document.activeElement.matches('a.revoke[data-resource="orders/1002"]')`)
+	b.press(kb.Enter)
+	b.shows("h1", "Revoke orders/1002?")
+	b.until("the safe choice has the focus", `document.activeElement.innerText === "Cancel"`)
+	b.press(kb.Tab)
+	b.want("Tab leads to the other choice", `document.activeElement.matches("button.danger")`)
+	b.press(kb.Enter)
+	b.shows("#feed tr.kind-revoked", "orders/1002")
+	b.visit("/")
+	b.shows("#held", "orders/1001")
+	b.want("it is revoked", `!document.querySelector("#held").innerText.includes("orders/1002")`)
+}
+
+const principals = `principals:
+  - {name: ops, tokens: [%s], allow: [{resources: "*", verbs: [acquire, inspect, revoke]}]}
+  - {name: shop, tokens: [%s], allow: [{resources: "orders/*", verbs: [inspect]}]}
+`
+
+func digest(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
+
+func logsIn(t *testing.T, browser chromium) {
+	file := filepath.Join(t.TempDir(), "principals.yaml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, principals, digest("token of ops"), digest("token of shop")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g := serve(t, testenv.Postgres(t).GatewayURL, "--lock", "postgres", "--principals", file)
+	g.hold("token of ops", "orders/1001", "worker A", 10*time.Minute)
+	g.hold("token of ops", "invoices/7", "worker B", 10*time.Minute)
+	b := browser.open(t, g.base, "/")
+	b.until("the token is asked for", `document.activeElement.matches("#token")`)
+	b.want("nothing is told before", `!document.documentElement.outerHTML.includes("orders/1001")`)
+	b.press("token of nobody" + kb.Enter)
+	b.shows(".alert", "This token is not one of the gateway's.")
+
+	for name, sees := range map[string]bool{"shop": false, "ops": true} {
+		b.until("the form has the focus", `document.activeElement.matches("#token")`)
+		b.press("token of " + name + kb.Enter)
+		b.shows("#connection", "Logged in as "+name+".")
+		b.live()
+		b.shows("#held", "orders/1001")
+		b.want("what it may inspect is shown", fmt.Sprintf(`document.body.innerText.includes("invoices/7") === %v`, sees))
+		b.want("what it may revoke can be revoked", fmt.Sprintf(`Boolean(document.querySelector("a.revoke")) === %v`, sees))
+		b.want("the token is nowhere", `!(location.href + document.documentElement.outerHTML + document.cookie).includes("token of")`)
+		b.wantHidden()
+		b.click("header button")
+		b.until("the form is there again", `document.querySelector("#token") && !document.querySelector("#held")`)
+		b.visit("/")
+	}
+	b.do(chromedp.NavigateBack())
+	b.until("the way back shows nothing", `document.querySelector("#token") && !document.body.innerText.includes("orders/1001")`)
+}
+
+// wantHidden looks at the session's cookie, which no script can read and no other site can use.
+func (b *tab) wantHidden() {
+	b.t.Helper()
+	b.want("scripts see no cookie", `document.cookie === ""`)
+	found, err := chromedp.Call(b.ctx, network.GetCookies, network.GetCookiesParams{})
+	if err != nil || len(found.Cookies) != 1 || !found.Cookies[0].HTTPOnly || found.Cookies[0].SameSite != network.CookieSameSiteStrict {
+		b.t.Errorf("the session's cookie: %+v, %v", found, err)
+	}
+}
+
+func saysAway(t *testing.T, browser chromium) {
+	dir, err := os.MkdirTemp("", "fencegate-page-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil { // as root the server is run by another user
+		t.Fatal(err)
+	}
+	pg, err := pgserver.Start(t.Context(), pgserver.Config{Dir: filepath.Join(dir, "pg"), Ephemeral: true, Fast: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kill := sync.OnceValue(pg.Kill)
+	t.Cleanup(func() { _ = kill() })
+	migrate := exec.CommandContext(t.Context(), fencegate(t), "migrate", "up")
+	migrate.Env = append(os.Environ(), "FENCEGATE_POSTGRES_URL="+pg.URL("postgres"))
+	if out, err := migrate.CombinedOutput(); err != nil {
+		t.Fatalf("migrate up: %v: %s", err, out)
+	}
+	g := serve(t, pg.URL("postgres"), "--lock", "postgres")
+	g.hold("", "orders/1001", "worker A", 10*time.Minute)
+	b := browser.open(t, g.base, "/")
+	b.live()
+	b.shows("#held", "orders/1001")
+	if err := kill(); err != nil {
+		t.Fatal(err)
+	}
+	b.shows("#now .alert[role=alert]", "PostgreSQL is away.", "no lease is granted")
+	b.shows("#held", "Not known.")
+	b.visit("/")
+	b.live()
+	b.shows("#now .alert[role=alert]", "PostgreSQL is away.")
+}
