@@ -9,10 +9,13 @@ const runLong = `Run a command under a lease. The command finds in its environme
   AWS_CONTAINER_CREDENTIALS_FULL_URI,           the S3 tools and SDKs upload through the gateway,
   AWS_CONTAINER_AUTHORIZATION_TOKEN,            with credentials that they refresh as the lease
   AWS_REGION, AWS_ENDPOINT_URL_S3               is renewed
+  RCLONE_CONFIG_FENCEGATE_…                     rclone has a remote fencegate: beside its own
+  S3CMD_CONFIG, and PATH where aws is in it     s3cmd, and versions of aws before 2.13, find the endpoint
 
 Drivers that ignore PGOPTIONS (asyncpg, pgx before 5.7.5) take it from a URL: with
 --pg-url-env DATABASE_URL that variable leads through the gateway too, with the grant in it.
-docs/frameworks.md lists drivers and versions.
+docs/frameworks.md lists drivers and versions, docs/s3.md S3 tools; those that read no endpoint, such
+as boto3 before 1.28, must be given it.
 
 With --s3-credentials=static it finds AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and
 AWS_SESSION_TOKEN instead, for tools that read these only (curl, s3cmd). They write while the

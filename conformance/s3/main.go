@@ -29,6 +29,7 @@ func main() {
 	only := flag.String("k", "", "run a part of s3-tests, as pytest's -k does")
 	update := flag.Bool("update", false, "take how each test ends for what is expected from now on")
 	all := flag.Bool("all", false, "fail where a client is missing")
+	withRun := flag.Bool("tools", false, "run the tools under fencegate run, and nothing else")
 	client := flag.String("client", "", "be this client in Go, on the server that the environment names")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -36,8 +37,12 @@ func main() {
 	var wrong int
 	var err error
 	switch {
+	case *client == "upload":
+		err = upload(ctx)
 	case *client != "":
 		err = runGoClient(ctx, *client)
+	case *withRun:
+		wrong, err = runTools(ctx, *all)
 	case *checkout == "":
 		wrong, err = runClientsAndLate(ctx, *all)
 	default:
@@ -61,7 +66,11 @@ func runClientsAndLate(ctx context.Context, all bool) (wrong int, err error) {
 		return wrong, err
 	}
 	late, err := runLate(ctx, all)
-	return wrong + late, err
+	if err != nil {
+		return wrong + late, err
+	}
+	n, err := runTools(ctx, all)
+	return wrong + late + n, err
 }
 
 const expectedFile = "expected.txt"

@@ -26,12 +26,42 @@ done
 exec %[1]s "$@"
 `
 
-// awsFiles writes what brings tools of AWS to the gateway into a private folder, and
-// returns the variables that name it: a configuration, and a wrapper where the command
-// would find the AWS command line. There is no secret in them.
+// remoteRclone begins the variables that make a remote of rclone's, named fencegate, beside
+// those that the command's own configuration has.
+const remoteRclone = "RCLONE_CONFIG_FENCEGATE_"
+
+// rcloneRemote are the variables of that remote. The credentials come from where the SDKs look.
+func rcloneRemote(issued wire.Credentials) map[string]string {
+	return map[string]string{
+		remoteRclone + "TYPE": "s3", remoteRclone + "PROVIDER": "Other", remoteRclone + "ENV_AUTH": "true",
+		remoteRclone + "ENDPOINT": issued.EndpointURL, remoteRclone + "REGION": issued.Region,
+	}
+}
+
+// toolFiles writes what brings S3 tools to the gateway into a private folder, and returns
+// the variables that name it: a configuration for AWS's tools, one for s3cmd, and a wrapper where the
+// command would find the AWS command line. There is no secret in them.
+func toolFiles(home string, issued wire.Credentials, inherited []string) (map[string]string, error) {
+	set, err := awsFiles(home, issued, inherited)
+	if err != nil {
+		return nil, err
+	}
+	scheme, host, _ := strings.Cut(issued.EndpointURL, "://")
+	host = strings.TrimSuffix(host, "/")
+	// No % in host_bucket: buckets by path. s3cmd finds its credentials in the variables of static ones.
+	text := fmt.Sprintf("[default]\nhost_base = %[1]s\nhost_bucket = %[1]s\nuse_https = %[2]t\nbucket_location = %[3]s\n", host, scheme == "https", issued.Region)
+	config := filepath.Join(home, "s3cfg")
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		return nil, fmt.Errorf("configuration for s3cmd: %w", err)
+	}
+	set["S3CMD_CONFIG"] = config
+	return set, nil
+}
+
+// awsFiles is toolFiles of AWS's own. The endpoint is S3's alone: other services stay where they are.
 func awsFiles(home string, issued wire.Credentials, inherited []string) (map[string]string, error) {
 	config := filepath.Join(home, "config")
-	text := fmt.Sprintf("[default]\nregion = %s\nendpoint_url = %s\ns3 =\n  addressing_style = path\n", issued.Region, issued.EndpointURL)
+	text := fmt.Sprintf("[default]\nregion = %s\nservices = fencegate\ns3 =\n  addressing_style = path\n\n[services fencegate]\ns3 =\n  endpoint_url = %s\n", issued.Region, issued.EndpointURL)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return nil, fmt.Errorf("configuration for S3 tools: %w", err)
 	}

@@ -64,9 +64,10 @@ func provide(ctx context.Context, c *client.Client, lease client.Lease, n needs)
 	set := map[string]string{
 		"AWS_ENDPOINT_URL_S3": issued.EndpointURL, "AWS_REGION": issued.Region, "AWS_DEFAULT_REGION": issued.Region,
 	}
+	maps.Copy(set, rcloneRemote(issued))
 	files := map[string]string{}
 	if n.home != "" {
-		if files, err = awsFiles(n.home, issued, inherited); err != nil {
+		if files, err = toolFiles(n.home, issued, inherited); err != nil {
 			return nil, nil, err
 		}
 		if access.Kind == Static { // what the command configures stays, and the variables come before it

@@ -130,7 +130,8 @@ func TestTheCommandFindsItsGrantInTheEnvironment(t *testing.T) {
 		"PGOPTIONS=-c statement_timeout=5s -c fence.resource=orders/10%2001 -c fence.token=" + presented + "\n",
 		"AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:", "AWS_CONTAINER_AUTHORIZATION_TOKEN=", "AWS_REGION=us-east-1\n",
 		"AWS_SHARED_CREDENTIALS_FILE=/dev/null\n", "AWS_CONFIG_FILE=/", "JDBC_URL=jdbc:postgresql://127.0.0.1:7432/app?options=",
-		"AWS_ENDPOINT_URL_S3=http://127.0.0.1:7480\n",
+		"AWS_ENDPOINT_URL_S3=http://127.0.0.1:7480\n", "S3CMD_CONFIG=/",
+		"RCLONE_CONFIG_FENCEGATE_TYPE=s3\n", "RCLONE_CONFIG_FENCEGATE_ENV_AUTH=true\n", "RCLONE_CONFIG_FENCEGATE_ENDPOINT=http://127.0.0.1:7480\n",
 	} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("%q is missing in:\n%s", want, got.stdout)
@@ -347,6 +348,40 @@ echo "$AWS_CONFIG_FILE"; cat "$AWS_CONFIG_FILE"`
 		}
 		if !ok {
 			t.Errorf("got %s", stdout.String())
+		}
+	}
+}
+
+// s3cmd has a configuration of the run's, which goes with it, and the endpoint is S3's alone: a command that
+// speaks to another service of AWS reaches that.
+func TestToolsFindTheGatewayForS3AndForNothingElse(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []runner.Kind{runner.Refreshing, runner.Static} {
+		server := httptest.NewServer(&gateway{ttl: time.Minute})
+		defer server.Close()
+		c, err := client.New(client.Config{URL: server.URL, HTTPClient: server.Client()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var stdout bytes.Buffer
+		_, err = runner.Run(t.Context(), runner.Config{
+			Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: time.Minute}, S3: runner.S3Access{Kind: kind},
+			Command: []string{"sh", "-c", `echo "$S3CMD_CONFIG"; cat "$S3CMD_CONFIG" "$AWS_CONFIG_FILE"`},
+			Environ: []string{"PATH=/usr/bin:/bin", "AWS_CONFIG_FILE=/dev/null", "S3CMD_CONFIG=/dev/null"}, Stdout: &stdout, Stderr: &stdout, Say: t.Logf,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		file, text, _ := strings.Cut(stdout.String(), "\n")
+		want := "[default]\nhost_base = 127.0.0.1:7480\nhost_bucket = 127.0.0.1:7480\nuse_https = false\nbucket_location = us-east-1\n"
+		if kind == runner.Refreshing {
+			want += "[default]\nregion = us-east-1\nservices = fencegate\ns3 =\n  addressing_style = path\n\n[services fencegate]\ns3 =\n  endpoint_url = http://127.0.0.1:7480\n"
+		}
+		if text != want {
+			t.Errorf("the configurations are %q, want %q", text, want)
+		}
+		if _, err := os.Stat(file); err == nil {
+			t.Errorf("%s is left", file)
 		}
 	}
 }
