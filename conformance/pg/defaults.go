@@ -35,6 +35,8 @@ var byDefault = []struct {
 	{"java -cp /usr/share/java/postgresql.jar Jdbc.java", "command -v javac && test -e /usr/share/java/postgresql.jar", nil},
 	{"go run ./godriver pgx", "true", nil},
 	{"go run ./godriver postgres", "true", nil},
+	{"go run -C ../../../../examples/orm ./withrun sqlx", "true", nil},
+	{"go run -C ../../../../examples/orm ./withrun gorm", "true", nil},
 }
 
 // compareDefaults lets each driver write with the environment of `fencegate run`, under each

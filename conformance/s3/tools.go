@@ -79,7 +79,7 @@ var tools = []tool{
 		name: "boto3", version: `python3 -c 'import boto3; assert tuple(map(int, boto3.__version__.split(".")[:2])) >= (1, 28); print(boto3.__version__)'`, how: "`AWS_ENDPOINT_URL_S3`", optional: true,
 		script: "python3 " + fmt.Sprintf(byBoto, ""),
 	},
-	{name: "aws-sdk-go-v2/service/s3", version: "go list -m -f '{{.Version}}' github.com/aws/aws-sdk-go-v2/service/s3", how: "`AWS_ENDPOINT_URL_S3`", script: `"$SELF" -client upload`},
+	{name: "aws-sdk-go-v2/service/s3", version: "go list -m -f '{{.Version}}' github.com/aws/aws-sdk-go-v2/service/s3", how: "`AWS_ENDPOINT_URL_S3`", script: `"$SELF" -client upload <"$FILE"`},
 	{
 		name: "rclone", version: "rclone version | sed -n 's,^rclone v,,p'", how: "the remote `fencegate:`, which `run` makes by `RCLONE_CONFIG_FENCEGATE_…`",
 		script: `rclone copyto "$FILE" "fencegate:$BUCKET/$KEY"`,
@@ -142,24 +142,34 @@ func runTools(ctx context.Context, all bool) (wrong int, err error) {
 			}
 			continue
 		}
-		row := []string{strings.TrimSpace(t.name + " " + string(version)), t.how}
-		var stale []string
-		for _, kind := range []runner.Kind{runner.Refreshing, runner.Static} {
-			if t.static && kind == runner.Refreshing {
-				row = append(row, "–")
-				continue
-			}
-			got, err := b.try(ctx, t, kind)
-			if err != nil {
-				return wrong, fmt.Errorf("%s: %w", row[0], err)
-			}
-			if !got.right {
-				wrong++
-			}
-			row, stale = append(row, got.current), append(stale, got.stale)
+		n, err := b.row(ctx, t, strings.TrimSpace(t.name+" "+string(version)))
+		wrong += n
+		if err != nil {
+			return wrong, err
 		}
-		fmt.Println(rowOf(append(row, strings.Join(slices.Compact(stale), "; "))))
 	}
+	return wrong, nil
+}
+
+// row prints what came of a tool with each kind of credentials.
+func (b *bench) row(ctx context.Context, t tool, name string) (wrong int, err error) {
+	row := []string{name, t.how}
+	var stale []string
+	for _, kind := range []runner.Kind{runner.Refreshing, runner.Static} {
+		if t.static && kind == runner.Refreshing {
+			row = append(row, "–")
+			continue
+		}
+		got, err := b.try(ctx, t, kind)
+		if err != nil {
+			return wrong, fmt.Errorf("%s: %w", name, err)
+		}
+		if !got.right {
+			wrong++
+		}
+		row, stale = append(row, got.current), append(stale, got.stale)
+	}
+	fmt.Println(rowOf(append(row, strings.Join(slices.Compact(stale), "; "))))
 	return wrong, nil
 }
 

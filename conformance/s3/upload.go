@@ -9,17 +9,12 @@ import (
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 )
 
-// upload is aws-sdk-go-v2 with its defaults: it puts $FILE to $KEY of $BUCKET.
+// upload is aws-sdk-go-v2 with its defaults: it puts standard input, a file, to $KEY of $BUCKET.
 func upload(ctx context.Context) error {
 	cfg, err := config.LoadDefaultConfig(ctx)
 	if err != nil {
 		return err
 	}
-	f, err := os.Open(os.Getenv("FILE"))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	_, err = awss3.NewFromConfig(cfg).PutObject(ctx, &awss3.PutObjectInput{Bucket: aws.String(os.Getenv("BUCKET")), Key: aws.String(os.Getenv("KEY")), Body: f})
+	_, err = awss3.NewFromConfig(cfg).PutObject(ctx, &awss3.PutObjectInput{Bucket: aws.String(os.Getenv("BUCKET")), Key: aws.String(os.Getenv("KEY")), Body: os.Stdin})
 	return err
 }

@@ -1,0 +1,85 @@
+// Command withrun writes by sqlx or GORM over pgx with what `fencegate run` puts into the environment and nothing
+// else: neither the program nor its settings know of a grant. `make conformance-pg` runs it under each.
+//
+//	fencegate run --resource orders/1001 -- go run -C examples/orm ./withrun gorm
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"runtime/debug"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	_ "github.com/jackc/pgx/v5/stdlib" // what sqlx uses
+	"github.com/jmoiron/sqlx"
+	"gorm.io/driver/postgres"
+	"gorm.io/gorm"
+	"gorm.io/gorm/logger"
+)
+
+var mappers = map[string]struct {
+	module string
+	write  func(address, note string) error
+}{
+	"gorm": {"gorm.io/gorm", byGORM},
+	"sqlx": {"github.com/jmoiron/sqlx", bySqlx},
+}
+
+func main() {
+	if len(os.Args) != 2 || mappers[os.Args[1]].write == nil {
+		log.Fatal("withrun gorm or withrun sqlx")
+	}
+	name := os.Args[1]
+	m := mappers[name]
+	info, _ := debug.ReadBuildInfo()
+	for _, dep := range info.Deps {
+		if dep.Path == m.module {
+			fmt.Printf("driver\t%s %s\n", name, dep.Version)
+		}
+	}
+	// An empty address: the driver takes everything from PGHOST, PGOPTIONS and the like.
+	fmt.Printf("variables\t%s\n", outcome(m.write("", "variables")))
+	fmt.Printf("url\t%s\n", outcome(m.write(os.Getenv("DATABASE_URL"), "url")))
+}
+
+func bySqlx(address, note string) error {
+	db, err := sqlx.Connect("pgx", address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	_, err = db.NamedExec("INSERT INTO ledger VALUES (:note)", map[string]any{"note": note})
+	return err
+}
+
+// Ledger is a row of the guarded table ledger.
+type Ledger struct{ Note string }
+
+// TableName is for GORM.
+func (Ledger) TableName() string { return "ledger" }
+
+func byGORM(address, note string) error {
+	orm, err := gorm.Open(postgres.Open(address), &gorm.Config{Logger: logger.Discard})
+	if err != nil {
+		return err
+	}
+	db, err := orm.DB()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	return orm.Create(&Ledger{Note: note}).Error
+}
+
+// outcome is ok, the SQLSTATE, or what else there is to say.
+func outcome(err error) string {
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return refused.Code
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return "ok"
+}
