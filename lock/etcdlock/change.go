@@ -3,9 +3,11 @@ package etcdlock
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -14,54 +16,74 @@ import (
 	"github.com/fencegate/fencegate/internal/leases"
 )
 
+// overtakenTries bounds how often an extension is sent anew that others overtook.
+const overtakenTries = 6
+
+// errOvertaken: another extension of the same lease was faster.
+var errOvertaken = errors.New("the lease is being extended by others")
+
 // change is one extension or release.
 type change struct {
-	ref   leasing.Ref
-	lease *granted // to which an extension moves the key; nil: a release
-	done  bool     // the key was there, with this owner
+	ref      leasing.Ref
+	lease    *granted // to which an extension moves the key; nil: a release
+	revision int64    // an extension: the key's, before the etcd lease was chosen. So a message that is overtaken is refused
+
+	done  bool  // the key was there, with this owner
+	found int64 // the revision at which it is then; 0: it is not this owner's
 }
 
 // Extend moves the resource's key to an etcd lease that lives longer.
 func (s *store) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Time, error) {
 	var deadline time.Time
-	err := s.change(ctx, fmt.Sprintf("extend %q", ref.Resource), callTries, func() (*change, error) {
+	err := s.change(ctx, fmt.Sprintf("extend %q", ref.Resource), callTries, func(found int64) (*change, error) {
+		if found == 0 {
+			found = s.revisions.last(ref)
+		}
 		lease, err := s.grants.get(ctx, ttl)
 		if err != nil {
 			return nil, err
 		}
 		deadline = lease.good(ttl)
-		return &change{ref: ref, lease: lease}, nil
+		return &change{ref: ref, lease: lease, revision: found}, nil
 	})
 	return deadline, err
 }
 
 // Free deletes the resource's key, if it is the owner's.
 func (s *store) Free(ctx context.Context, ref leasing.Ref) error {
-	return s.change(ctx, fmt.Sprintf("release %q", ref.Resource), 2*callTries, func() (*change, error) { return &change{ref: ref}, nil })
+	return s.change(ctx, fmt.Sprintf("release %q", ref.Resource), 2*callTries, func(int64) (*change, error) { return &change{ref: ref}, nil })
 }
 
-// change sends a change until etcd has answered it, a bounded number of times.
-func (s *store) change(ctx context.Context, doing string, tries int, next func() (*change, error)) error {
+// change sends a change until etcd has answered it, a bounded number of times. next hears at which revision the last one
+// found the owner's key; 0: there is none, or it did not.
+func (s *store) change(ctx context.Context, doing string, tries int, next func(found int64) (*change, error)) error {
 	lost := false // a release whose answer was lost may have been carried out
+	found, failed := int64(0), 0
 	for try := 1; ; try++ {
-		c, err := next()
+		c, err := next(found)
 		if err == nil {
 			err = s.sendChange(ctx, c)
 		}
 		switch {
 		case err == nil && (c.done || lost && c.lease == nil):
+			s.revisions.note(c)
 			return nil
-		case err == nil:
+		case err == nil && c.found == 0:
+			s.revisions.forget(c.ref.Owner)
 			return fmt.Errorf("%s: %w", doing, leasing.ErrLost)
+		case err == nil: // another extension was faster; or what was known was of before another process's
+			found, err = c.found, errOvertaken
 		case is(err, rpctypes.ErrLeaseNotFound) && c != nil && c.lease != nil:
 			s.grants.drop(c.lease)
+			failed++
 		case !mayPass(err):
 			return failure(ctx, doing, err)
 		default:
 			lost = lost || c != nil && !refused(err)
+			failed++
 			leases.Pause(ctx, callPause)
 		}
-		if try == tries || ctx.Err() != nil {
+		if failed == tries || try == tries+overtakenTries || ctx.Err() != nil {
 			return failure(ctx, doing, err)
 		}
 	}
@@ -73,7 +95,7 @@ func (s *store) sendChange(ctx context.Context, c *change) error {
 	}
 	answer, err := s.do(ctx, s.changeOp(c))
 	if err == nil {
-		c.done = answer.Succeeded
+		c.read((*etcdserverpb.TxnResponse)(answer), answer.Header.Revision)
 	}
 	return err
 }
@@ -91,7 +113,7 @@ func (s *store) changeGroup(ctx context.Context, all []*change) []groups.Settled
 	}
 	for i, c := range all {
 		if err == nil {
-			c.done = answer.Responses[i].GetResponseTxn().Succeeded
+			c.read(answer.Responses[i].GetResponseTxn(), answer.Header.Revision)
 		}
 		settled[i] = groups.Settled{Done: true, Err: err}
 	}
@@ -100,9 +122,27 @@ func (s *store) changeGroup(ctx context.Context, all []*change) []groups.Settled
 
 func (s *store) changeOp(c *change) clientv3.Op {
 	lock := s.lock(c.ref.Resource)
-	then := clientv3.OpDelete(lock)
-	if c.lease != nil {
-		then = clientv3.OpPut(lock, c.ref.Owner, clientv3.WithLease(c.lease.id))
+	ifs := []clientv3.Cmp{clientv3.Compare(clientv3.Value(lock), "=", c.ref.Owner)}
+	if c.lease == nil {
+		return clientv3.OpTxn(ifs, []clientv3.Op{clientv3.OpDelete(lock)}, nil)
 	}
-	return clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Value(lock), "=", c.ref.Owner)}, []clientv3.Op{then}, nil)
+	ifs = append(ifs, clientv3.Compare(clientv3.ModRevision(lock), "=", c.revision))
+	move := clientv3.OpPut(lock, c.ref.Owner, clientv3.WithLease(c.lease.id))
+	return clientv3.OpTxn(ifs, []clientv3.Op{move}, []clientv3.Op{clientv3.OpGet(lock)})
+}
+
+// read keeps what etcd answered. A key that has the etcd lease already was moved by a message whose answer was lost, or by
+// another extension that shares it.
+func (c *change) read(answer *etcdserverpb.TxnResponse, revision int64) {
+	c.done, c.found = answer.Succeeded, 0
+	if answer.Succeeded {
+		c.found = revision
+		return
+	}
+	if c.lease == nil {
+		return
+	}
+	if locks := answer.Responses[0].GetResponseRange().Kvs; len(locks) > 0 && string(locks[0].Value) == c.ref.Owner {
+		c.done, c.found = clientv3.LeaseID(locks[0].Lease) == c.lease.id, locks[0].ModRevision
+	}
 }

@@ -35,6 +35,7 @@ type store struct {
 	client       *clientv3.Client
 	prefix       string
 	grants       *grants
+	revisions    revisions
 	base         atomic.Pointer[base]
 	takes        groups.Groups[*attempt]
 	changes      groups.Groups[*change]
