@@ -2,6 +2,7 @@ package zklock
 
 import (
 	"context"
+	"time"
 
 	"github.com/fencegate/fencegate/fence/leasing"
 )
@@ -25,4 +26,17 @@ func Create(ctx context.Context, s *Source, r leasing.Request, between func()) e
 		_, err = s.store.create(ctx, r, at, nil)
 	}
 	return err
+}
+
+// Ends is when the node of a lease that this process holds is deleted.
+func Ends(s *Source, owner string) time.Time {
+	h := s.store.own(owner)
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	return h.deadline
+}
+
+// Extended handles the answer to an extension.
+func Extended(s *Source, owner string, deadline time.Time) bool {
+	return s.store.move(s.store.own(owner), deadline)
 }

@@ -220,15 +220,18 @@ func (s *store) alive(h *hold) bool {
 	return !h.vain && time.Now().Before(h.deadline)
 }
 
-// move gives a hold a new deadline, unless it is being deleted.
+// move gives a hold a later deadline, unless it is being deleted. Never an earlier one: answers that come together are
+// handled in any order, and each caller relies on the deadline that it was given.
 func (s *store) move(h *hold, deadline time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h.vain {
 		return false
 	}
-	h.deadline = deadline
-	h.timer.Reset(time.Until(deadline))
+	if deadline.After(h.deadline) {
+		h.deadline = deadline
+		h.timer.Reset(time.Until(deadline))
+	}
 	return true
 }
 

@@ -98,3 +98,29 @@ func TestTokensCanBeRaised(t *testing.T) {
 		t.Errorf("%v; want ErrInvalid", err)
 	}
 }
+
+// Answers that come together are handled in any order.
+func TestAnExtensionThatIsHandledLateShortensNothing(t *testing.T) {
+	t.Parallel()
+	e := ensemble(t, 1)
+	s, other := source(t, zklock.Config{Servers: e.Addrs()}), source(t, zklock.Config{Servers: e.Addrs()})
+	lease := take(t, s, "r", ttl/2)
+	if _, err := s.Extend(t.Context(), lease.Ref(), ttl); err != nil {
+		t.Fatal(err)
+	}
+	given := zklock.Ends(s, lease.Owner)
+	for _, earlier := range []time.Time{lease.Deadline, time.Now()} {
+		if !zklock.Extended(s, lease.Owner, earlier) || zklock.Ends(s, lease.Owner).Before(given) {
+			t.Errorf("the node is deleted at %v; a caller has it until %v", zklock.Ends(s, lease.Owner), given)
+		}
+	}
+	if left, err := s.Extend(t.Context(), lease.Ref(), 10*time.Second); err != nil || left > 10*time.Second || zklock.Ends(s, lease.Owner).Before(given) {
+		t.Errorf("a shorter extension: good for %v, %v; the node is deleted at %v", left, err, zklock.Ends(s, lease.Owner))
+	}
+	if _, err := other.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl}); !errors.Is(err, leasing.ErrHeld) {
+		t.Errorf("%v; want ErrHeld", err)
+	}
+	if err := s.Release(t.Context(), lease.Ref()); err != nil {
+		t.Error(err)
+	}
+}
