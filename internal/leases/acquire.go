@@ -89,7 +89,7 @@ func (s *Source) each(ctx context.Context, all []leasing.Request, take taker) ([
 			s.giveBack(taken)
 			return nil, err
 		}
-		s.freeAll(ctx, taken) // now: the next one wants it
+		s.freeAll(context.WithoutCancel(ctx), taken) // now: the next one wants it
 		if try == armTries {
 			return nil, fmt.Errorf("%w: %w", leasing.ErrHeld, err)
 		}
@@ -189,9 +189,9 @@ func (s *Source) giveBack(taken []Taken) {
 	})
 }
 
-// freeAll frees what was taken, whatever becomes of the caller's context, and reports whether nothing is left.
+// freeAll frees what was taken, and reports whether nothing is left.
 func (s *Source) freeAll(ctx context.Context, taken []Taken) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, freeTimeout)
 	defer cancel()
 	left := 0
 	for _, t := range taken {

@@ -36,7 +36,7 @@ func (s *Source) takeAll(ctx context.Context, all []leasing.Request, take taker)
 			for n, had := range has {
 				back[n] = taken[had]
 			}
-			s.freeAll(ctx, back)
+			s.freeAll(context.WithoutCancel(ctx), back)
 			return nil, err
 		}
 	}

@@ -62,12 +62,19 @@ type Source struct {
 	cfg   Config
 	lines lines
 
-	ctx        context.Context // ends with Close
+	ctx        context.Context // of the callers: ends with Close
 	end        context.CancelFunc
+	late       context.Context // of what runs in the background: ends closeTimeout later, at the latest
+	endLate    context.CancelFunc
+	closing    sync.Once
 	mu         sync.Mutex
-	closed     bool
+	closed     bool // nothing is begun any more
+	callers    sync.WaitGroup
 	background sync.WaitGroup
 }
+
+// closeTimeout bounds what Close waits for: callers leave their lines, and what was taken in vain is given back.
+const closeTimeout = 2 * time.Second
 
 var _ leasing.AllSource = (*Source)(nil)
 
@@ -88,40 +95,69 @@ func New(cfg Config) (*Source, error) {
 	}
 	s := &Source{cfg: cfg}
 	s.ctx, s.end = context.WithCancel(context.Background())
+	s.late, s.endLate = context.WithCancel(context.Background())
 	return s, nil
 }
 
-// Close gives up waiting callers. Leases that are held stay held until they end.
+// Close gives up waiting callers, and what they leave behind in the service is cleared away, where it answers. Leases that
+// are held stay held until they end.
 func (s *Source) Close() error {
-	s.mu.Lock()
-	already := s.closed
-	s.closed = true
-	s.mu.Unlock()
-	s.end()
-	s.background.Wait()
-	if already {
-		return nil
-	}
-	return s.cfg.Store.Close()
+	var err error
+	s.closing.Do(func() {
+		s.mu.Lock()
+		s.end() // open looks at it under mu: nobody comes after that
+		s.mu.Unlock()
+		timer := time.AfterFunc(closeTimeout, s.endLate)
+		defer timer.Stop()
+		defer s.endLate()
+		s.callersReturn()
+		s.mu.Lock()
+		s.closed = true
+		s.mu.Unlock()
+		s.background.Wait()
+		err = s.cfg.Store.Close()
+	})
+	return err
 }
 
-// InBackground runs f where Close waits for it, with a context that Close ends; it does nothing after Close.
+// callersReturn waits for the callers, who have been told: what each leaves to be done in the background is done.
+func (s *Source) callersReturn() {
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		s.callers.Wait()
+	}()
+	select {
+	case <-returned:
+	case <-s.late.Done(): // an Armer, say, does not hear of the end
+	}
+}
+
+// InBackground runs f where Close waits for it, with a context that ends a little after Close was called; it does nothing
+// once Close has waited for the callers.
 func (s *Source) InBackground(f func(ctx context.Context)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
-		s.background.Go(func() { f(s.ctx) })
+		s.background.Go(func() { f(s.late) })
 	}
 }
 
-// open returns a context that also ends with the Source, by ErrClosed.
+// open returns a context that also ends with the Source, by ErrClosed. Close waits until it is cancelled.
 func (s *Source) open(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
 		return nil, nil, leasing.ErrClosed
 	}
+	s.callers.Add(1)
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.ctx, func() { cancel(leasing.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil) }, nil
+	return ctx, func() {
+		stop()
+		cancel(nil)
+		s.callers.Done()
+	}, nil
 }
 
 // Extend gives a lease a new time to live, counted from now.

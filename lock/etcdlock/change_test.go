@@ -22,6 +22,7 @@ type wire struct {
 	late   atomic.Int32 // so many are lost, and arrive with deliver
 	silent atomic.Int32 // so many arrive, and their answers are lost
 	held   chan func() error
+	etcd   *clientv3.Client // beside it
 }
 
 func (w *wire) pass(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -54,13 +55,12 @@ func (w *wire) deliver(t *testing.T, n int) {
 func wired(t *testing.T) (w *wire, s *etcdlock.Source, lease leasing.Lease, key func() *mvccpb.KeyValue) {
 	t.Helper()
 	c := cluster(t, 1, "")
-	w = &wire{held: make(chan func() error, 9)}
+	w = &wire{held: make(chan func() error, 9), etcd: client(t, c.Endpoints()...)}
 	s = source(t, etcdlock.Config{Client: clientOf(t, clientv3.Config{
 		Endpoints: c.Endpoints(), DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(w.pass)},
 	})})
-	etcd := client(t, c.Endpoints()...)
 	return w, s, take(t, s, "r", ttl), func() *mvccpb.KeyValue {
-		answer, err := etcd.Get(t.Context(), "fencegate/locks/r")
+		answer, err := w.etcd.Get(t.Context(), "fencegate/locks/r")
 		if err != nil || len(answer.Kvs) != 1 {
 			t.Fatalf("%v, %v; want the lease's key", answer, err)
 		}

@@ -156,4 +156,26 @@ func TestAnEtcdLeaseThatEndedEndsItsLeasesOnly(t *testing.T) {
 	}
 }
 
+// The answers to an acquisition are lost, and the process ends.
+func TestAClosedSourceGivesBackWhatItMayHave(t *testing.T) {
+	t.Parallel()
+	w, s, lease, _ := wired(t)
+	if err := s.Release(t.Context(), lease.Ref()); err != nil {
+		t.Fatal(err)
+	}
+	w.silent.Store(2)
+	if _, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl}); !errors.Is(err, leasing.ErrUnavailable) {
+		t.Fatalf("%v; want ErrUnavailable", err)
+	}
+	if ins, err := s.Inspect(t.Context(), "r"); err != nil || !ins.Locked {
+		t.Fatalf("%+v, %v: it was not carried out, so this shows nothing", ins, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := w.etcd.Get(t.Context(), "fencegate/locks/r"); err != nil || answer.Count != 0 {
+		t.Errorf("%v, %v; want no lease", answer, err)
+	}
+}
+
 func second[T any](_ T, err error) error { return err }

@@ -1,6 +1,7 @@
 package etcdlock_test
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -122,5 +123,27 @@ func TestADeadProcessLeavesTheLine(t *testing.T) {
 	}
 	if err := <-had; err != nil || time.Since(begun) > 30*time.Second {
 		t.Errorf("%v after %v", err, time.Since(begun))
+	}
+}
+
+func TestAClosedSourceLeavesTheLine(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, 1, "")
+	s, closed := source(t, etcdlock.Config{Client: client(t, c.Endpoints()...)}), source(t, etcdlock.Config{Client: client(t, c.Endpoints()...)})
+	take(t, s, "r", ttl)
+	waited := make(chan error, 1)
+	go func() {
+		_, err := closed.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+		waited <- err
+	}()
+	until(t, "it waits", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == 1 })
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := etcdlock.Waiting(t.Context(), s, "r"); n != 0 {
+		t.Errorf("%d in the line of a source that is closed", n)
+	}
+	if err := <-waited; !errors.Is(err, leasing.ErrClosed) {
+		t.Errorf("who waited: %v; want ErrClosed", err)
 	}
 }
