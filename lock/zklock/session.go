@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/fencegate/fencegate/internal/leases"
 )
 
 // session is one with the ensemble. The client keeps it alive, and makes another where it has expired.
@@ -21,6 +23,10 @@ type session struct {
 	wanted  time.Duration
 	allowed atomic.Int64 // what a server said, in milliseconds; 0: none has
 	acl     []zk.ACL
+	known   chan struct{}   // closed when the digest is: calls wait for it
+	ctx     context.Context // ends with it
+	end     context.CancelFunc
+	login   sync.WaitGroup
 
 	mu  sync.Mutex
 	cut bool // nothing is sent any more
@@ -28,18 +34,33 @@ type session struct {
 }
 
 func open(servers []string, timeout time.Duration, digest string) (*session, error) {
-	s := &session{servers: servers, wanted: timeout, acl: zk.WorldACL(zk.PermAll)}
+	s := &session{servers: servers, wanted: timeout, acl: zk.WorldACL(zk.PermAll), known: make(chan struct{})}
 	conn, _, err := zk.Connect(servers, timeout, zk.WithDialer(s.dial), zk.WithLogInfo(false), zk.WithLogger(silent{}))
 	if err != nil {
 		return nil, err
 	}
 	s.conn = conn
-	if digest != "" {
-		user, password, _ := strings.Cut(digest, ":")
-		s.acl = zk.DigestACL(zk.PermAll, user, password)
-		go func() { _ = conn.AddAuth("digest", []byte(digest)) }() // it is sent with each connection; without one, it waits
+	s.ctx, s.end = context.WithCancel(context.Background())
+	if digest == "" {
+		close(s.known)
+		return s, nil
 	}
+	user, password, _ := strings.Cut(digest, ":")
+	s.acl = zk.DigestACL(zk.PermAll, user, password)
+	s.login.Go(func() { s.authenticate(digest) })
 	return s, nil
+}
+
+// authenticate tells a server the digest, until one has answered: the client sends with each later connection what was
+// answered once, and forgets what was on its way when a connection broke.
+func (s *session) authenticate(digest string) {
+	for s.ctx.Err() == nil {
+		if s.conn.AddAuth("digest", []byte(digest)) == nil { // it waits for a connection
+			close(s.known)
+			return
+		}
+		leases.Pause(s.ctx, takePause)
+	}
 }
 
 type silent struct{}
@@ -97,7 +118,9 @@ func (s *session) close(silently bool) {
 		}
 		s.mu.Unlock()
 	}
+	s.end()
 	s.conn.Close()
+	s.login.Wait()
 }
 
 // call makes one call, which knows no context: where it is given up, it goes on until it has an answer, or its connection
@@ -111,6 +134,11 @@ func call[T any](ctx context.Context, s *session, f func(*zk.Conn) (T, error)) (
 	}
 	done := make(chan outcome, 1)
 	go func() {
+		select {
+		case <-s.known:
+		case <-ctx.Done(): // it was not sent
+			return
+		}
 		value, err := f(s.conn)
 		done <- outcome{value, err}
 	}()

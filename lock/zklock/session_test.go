@@ -1,0 +1,94 @@
+package zklock_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock/zklock"
+)
+
+// breaking leads to a server, but its first connections end with what comes after the client's greeting.
+func breaking(t *testing.T, server string, first int) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	t.Cleanup(func() {
+		l.Close()
+		all.Wait()
+	})
+	all.Go(func() {
+		for n := 1; ; n++ {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", server)
+			if err != nil {
+				in.Close()
+				continue
+			}
+			all.Go(func() {
+				defer in.Close()
+				_, _ = io.Copy(in, out)
+			})
+			all.Go(func() {
+				defer out.Close()
+				if n > first {
+					_, _ = io.Copy(out, in)
+				} else if greeting := make([]byte, 4096); pass(out, in, greeting) {
+					_, _ = in.Read(greeting) // it is lost, with its connection
+				}
+			})
+		}
+	})
+	return l.Addr().String()
+}
+
+func pass(to io.Writer, from io.Reader, buffer []byte) bool {
+	n, err := from.Read(buffer)
+	if err == nil {
+		_, err = to.Write(buffer[:n])
+	}
+	return err == nil
+}
+
+// The client forgets a digest that was on its way when its connection broke.
+func TestADigestOutlivesTheFirstConnections(t *testing.T) {
+	t.Parallel()
+	e := ensemble(t, 1)
+	own := zklock.Config{Servers: e.Addrs(), Prefix: "/own", Digest: "locker:secret"}
+	before := source(t, own)
+	if err := before.Release(t.Context(), take(t, before, "r", ttl).Ref()); err != nil {
+		t.Fatal(err)
+	}
+	own.Servers = []string{breaking(t, e.Addrs()[0], 2)}
+	s := source(t, own)
+	until(t, "it has a lease", func() bool {
+		lease, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+		if errors.Is(err, zk.ErrNoAuth) {
+			t.Fatal(err) // calls wait for the digest
+		}
+		return err == nil && s.Release(t.Context(), lease.Ref()) == nil
+	})
+}
+
+// Nobody answers: closing waits for no digest.
+func TestASourceWithADigestCloses(t *testing.T) {
+	t.Parallel()
+	s := source(t, zklock.Config{Servers: []string{testenv.DeadAddr(t)}, Digest: "locker:secret"})
+	begun := time.Now()
+	if err := s.Close(); err != nil || time.Since(begun) > 10*time.Second {
+		t.Errorf("%v after %v", err, time.Since(begun))
+	}
+}
