@@ -113,5 +113,6 @@ func (s *Source) RaiseTokens(ctx context.Context, above fence.Token) error {
 	return s.common.RaiseTokens(ctx, above)
 }
 
-// Close gives up waiting callers. Leases that are held stay held until they end.
+// Close gives up waiting callers, and takes their places out of the line; that is bounded by a few seconds. Leases that are
+// held stay held until they end.
 func (s *Source) Close() error { return s.common.Close() }

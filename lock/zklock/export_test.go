@@ -40,3 +40,12 @@ func Ends(s *Source, owner string) time.Time {
 func Extended(s *Source, owner string, deadline time.Time) bool {
 	return s.store.move(s.store.own(owner), deadline)
 }
+
+// Expire ends a lease that this process holds, as its timer does.
+func Expire(s *Source, owner string) {
+	h := s.store.own(owner)
+	s.store.mu.Lock()
+	h.deadline = time.Now()
+	s.store.mu.Unlock()
+	s.store.expire(h)
+}

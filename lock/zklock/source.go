@@ -61,7 +61,10 @@ func New(cfg Config) (*Source, error) {
 	case cfg.Digest != "" && !strings.Contains(cfg.Digest, ":"):
 		return nil, &fence.InvalidError{Field: "digest", Reason: "is not user:password"}
 	}
-	st := &store{prefix: cfg.Prefix, holds: make(map[string]*hold)}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	st := &store{prefix: cfg.Prefix, logger: cfg.Logger, holds: make(map[string]*hold)}
 	common, err := leases.New(leases.Config{
 		Store: st, Armer: cfg.Armer, MinTTL: MinTTL, MaxTTL: cfg.MaxTTL, Holder: cfg.Holder, Logger: cfg.Logger,
 	})
@@ -120,5 +123,6 @@ func (s *Source) RaiseTokens(ctx context.Context, above fence.Token) error {
 	return s.common.RaiseTokens(ctx, above)
 }
 
-// Close gives up waiting callers. Leases that are held stay held until they end.
+// Close gives up waiting callers, and takes their places out of the line; that is bounded by a few seconds. Leases that are
+// held stay held until they end.
 func (s *Source) Close() error { return s.common.Close() }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"path"
 	"strconv"
@@ -30,6 +31,7 @@ import (
 type store struct {
 	session      *session
 	prefix       string
+	logger       *slog.Logger
 	base         atomic.Pointer[base]
 	inBackground func(f func(ctx context.Context))
 

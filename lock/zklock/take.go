@@ -73,12 +73,18 @@ func (s *store) giveUp(h *hold) {
 }
 
 // remove goes on until the node is gone for good: the session answers in the order in which it was asked, also over
-// another connection, so that a node which is absent then was not created and will not be.
+// another connection, so that a node which is absent then was not created and will not be. Where this user may not delete
+// it, it stays until it is released, or the session ends.
 func (s *store) remove(ctx context.Context, h *hold) {
 	for pause := takePause; ctx.Err() == nil; pause = min(2*pause, lookEvery) {
 		err := s.delete(ctx, h.child)
 		if err == nil || errors.Is(err, zk.ErrNoNode) {
 			s.drop(h)
+			return
+		}
+		if errors.Is(err, zk.ErrNoAuth) {
+			s.logger.WarnContext(ctx, "a lease that is over holds its resource up until this process ends: the digest's user may not delete its node; mend the ACL of the resource's node",
+				"node", path.Dir(h.child), "error", err)
 			return
 		}
 		leases.Pause(ctx, pause)

@@ -2,9 +2,14 @@ package zklock_test
 
 import (
 	"errors"
+	"io"
+	"log"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -123,4 +128,55 @@ func TestAnExtensionThatIsHandledLateShortensNothing(t *testing.T) {
 	if err := s.Release(t.Context(), lease.Ref()); err != nil {
 		t.Error(err)
 	}
+}
+
+// An operator took the right to delete away from the digest's user.
+func TestANodeThatCannotBeDeletedIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	e := ensemble(t, 1)
+	said := make(lines, 9)
+	s := source(t, zklock.Config{
+		Servers: e.Addrs(), Prefix: "/own", Digest: "locker:secret", Logger: slog.New(slog.NewTextHandler(said, nil)),
+	})
+	admin, _, err := zk.Connect(e.Addrs(), 10*time.Second, zk.WithLogger(log.New(io.Discard, "", 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	if err := admin.AddAuth("digest", []byte("locker:secret")); err != nil {
+		t.Fatal(err)
+	}
+	lease := take(t, s, "r", ttl)
+	rights := func(perms int32) {
+		t.Helper()
+		if _, err := admin.SetACL("/own/r:r", zk.DigestACL(perms, "locker", "secret"), -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rights(zk.PermAll &^ zk.PermDelete)
+	zklock.Expire(s, lease.Owner)
+	until(t, "it is said", func() bool { return len(said) > 0 })
+	line := <-said
+	if !strings.Contains(line, "mend the ACL") || !strings.Contains(line, "node=/own/r:r ") || strings.Contains(line, "secret") || strings.Contains(line, lease.Owner[:26]) {
+		t.Errorf("%q; want the node and what to do, and no secret", line)
+	}
+	if _, err := s.Extend(t.Context(), lease.Ref(), ttl); !errors.Is(err, leasing.ErrLost) {
+		t.Errorf("extend: %v; want ErrLost", err)
+	}
+	rights(zk.PermAll)
+	if err := s.Release(t.Context(), lease.Ref()); err != nil {
+		t.Errorf("release, when it may: %v", err)
+	}
+	take(t, s, "r", ttl)
+	if len(said) > 0 {
+		t.Errorf("once more: %q", <-said)
+	}
+}
+
+// lines are those of a log.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
 }
