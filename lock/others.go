@@ -112,9 +112,10 @@ func (l *Locker) shorten(ctx context.Context, n *node, a Admission) error {
 const maxGiven = 256
 
 // give plants the locks of admitted nodes on one that is about to be admitted. It is best
-// effort: a lease whose lock is not given goes on with the nodes that have it.
+// effort: a lease whose lock is not given goes on with the nodes that have it. The quarantine
+// was no shorter than the longest lease.
 func (l *Locker) give(ctx context.Context, n *node, a Admission) ([]heldLock, error) {
-	given := elect(l.askOthers(ctx, n))
+	given := elect(l.askOthers(ctx, n), a.Quarantine)
 	for locks := given; len(locks) > 0; {
 		part := locks[:min(maxGiven, len(locks))]
 		locks = locks[len(part):]
@@ -161,8 +162,10 @@ func (l *Locker) takeBack(ctx context.Context, n *node, a Admission, given []hel
 }
 
 // elect chooses for each resource the owner that most nodes name, and then the one whose
-// lock lasts longest. A lock that never ends is given to nobody.
-func elect(all []told) []heldLock {
+// lock lasts longest. A lock that never ends is given to nobody, and neither is one that lasts
+// longer than a lease can, because its node's clock was set back: a minority's would become a
+// majority's.
+func elect(all []told, longest time.Duration) []heldLock {
 	type candidate struct {
 		heldLock
 
@@ -171,7 +174,7 @@ func elect(all []told) []heldLock {
 	found := make(map[string]map[string]*candidate) // by key and owner
 	for _, t := range all {
 		for _, held := range t.locks {
-			if held.left <= 0 || len(held.value) < ownerLength || !t.ok {
+			if held.left <= 0 || held.left > longest || len(held.value) < ownerLength || !t.ok {
 				continue
 			}
 			if found[held.key] == nil {

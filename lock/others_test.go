@@ -217,3 +217,25 @@ func roll(t *testing.T, l *lock.Locker, servers []*redisserver.Server) {
 		t.Error("a restart was noticed")
 	}
 }
+
+// A lock that lasts for hours, because its node's clock was set back, stays a minority's.
+func TestANodeIsNotGivenALockThatLastsLongerThanALease(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	cfg.Epochs, cfg.MaxTTL = &epochs{}, 3*time.Second
+	l := started(t, cfg)
+	lease := acquire(t, l, "r")
+	key := cfg.KeyPrefix + ":lock:r"
+	must(t, client(t, servers[0].Addr).PExpire(t.Context(), key, 10*time.Hour).Err())
+	dropLock(t, servers[1].Addr, cfg.KeyPrefix, "r")
+	dropLock(t, servers[2].Addr, cfg.KeyPrefix, "r")
+	restart(t, servers[1], nil)
+	readmit(t, l, "node-2")
+	if left := client(t, servers[1].Addr).PTTL(t.Context(), key).Val(); left > 0 {
+		t.Errorf("node-2 was given a lock of %v", left)
+	}
+	again := acquire(t, l, "r")
+	must(t, client(t, servers[0].Addr).Del(t.Context(), key).Err())
+	release(t, again)
+	lease.ReleaseAsync()
+}
