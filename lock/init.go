@@ -44,7 +44,7 @@ func (l *Locker) Init(ctx context.Context) error {
 		if raised { // perhaps for a lease on nodes that were admitted since they were asked
 			states = l.states(ctx)
 		}
-		if !l.cfg.Embedded && (raised || !fresh(states)) || l.cfg.Embedded && unreachable(states) {
+		if !l.cfg.Embedded && (raised || !l.fresh(states)) || l.cfg.Embedded && unreachable(states) {
 			if admitted(states) >= l.quorum {
 				return nil
 			}
@@ -97,7 +97,7 @@ func (l *Locker) admitFresh(ctx context.Context, states []nodeState) error {
 		}
 	}
 	states = l.states(ctx)
-	if !l.cfg.Embedded && !fresh(states) {
+	if !l.cfg.Embedded && !l.fresh(states) {
 		return errRace
 	}
 	var base int64
@@ -141,6 +141,7 @@ type nodeState struct {
 	void        bool   // the run in which it began is lost
 	hasBase     bool
 	base        int64
+	promised    int64 // the highest epoch that it was promised, where the nodes keep the epoch
 	maxTTL      time.Duration
 	counters    int64
 	unguarded   bool          // a primary with Sentinels that accepts writes while no replica is near
@@ -154,10 +155,16 @@ type nodeState struct {
 
 // fresh reports whether the group has never been used. Where a node is admitted its first
 // start has begun on all of them: one that is empty beside it has lost its data since.
-func fresh(states []nodeState) bool {
+//
+// Where the nodes keep the epoch a first start leaves them without one. One that has an
+// epoch was readmitted, or another was to be, so counters may have been lost that nobody
+// else had, and a base of 0 would have tokens fall.
+func (l *Locker) fresh(states []nodeState) bool {
 	begun := admitted(states) > 0
 	for _, st := range states {
 		switch {
+		case l.keepsEpoch() && (st.base > 0 || st.promised > 0):
+			return false
 		case begun && !st.admitted && (st.pending == "" || st.void):
 			return false
 		case st.err != nil, st.counters > 0, st.locks, st.emptied, st.quarantine > 0:
@@ -282,6 +289,9 @@ func (st *nodeState) mark(marker []any, fields int64) {
 	}
 	if text, ok := marker[2].(string); ok {
 		st.maxTTL = time.Duration(number(text)) * time.Millisecond
+	}
+	if text, ok := marker[6].(string); ok {
+		st.promised = number(text)
 	}
 }
 

@@ -141,3 +141,31 @@ func TestInitTakesNoUsedGroupForNew(t *testing.T) {
 		t.Errorf("init: %v, while a lease lasts until %v", err, lease.Deadline())
 	}
 }
+
+// Without a database the nodes keep the epoch. An admission whose quarantine is over, and that
+// nobody ended, is no first start where the others have an epoch, though they have no counters.
+func TestInitTakesNoLapsedAdmissionForAFirstStart(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	l := started(t, cfg)
+	before := acquire(t, l, "r")
+	release(t, before)
+	must(t, client(t, servers[2].Addr).HDel(t.Context(), cfg.KeyPrefix+":h", "c:r").Err()) // as if it had never come
+	restart(t, servers[1], nil)
+	admit(t, l, "node-2")
+	restart(t, servers[0], nil)
+	_, err := l.AdmitBegin(t.Context(), "node-1")
+	must(t, err)
+	must(t, l.EndQuarantine(t.Context(), "node-1"))
+	second := locker(t, cfg)
+	must(t, second.Init(t.Context())) // a quorum is there
+	if st := status(t, second)[0]; st.Admitted {
+		t.Errorf("admitted with epoch %d, after token %d", st.Epoch, before.Ref().Token)
+	}
+	readmit(t, l, "node-1")
+	after := acquire(t, l, "r")
+	if token(t, after) <= before.Ref().Token {
+		t.Errorf("token %d after %d", token(t, after), before.Ref().Token)
+	}
+	release(t, after)
+}
