@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -56,7 +55,8 @@ func (e *quarantineError) Is(target error) bool { return target == ErrQuarantine
 // AdmitBegin begins to admit a node that lost its data or its run: it writes
 // the new incarnation's nonce and the quarantine to the node, and only then
 // raises the epoch. (With an epoch raised before the nonce is written, a slow
-// second admission made tokens fall.) [Locker.Admit] ends it.
+// second admission made tokens fall.) [Locker.Admit] ends it. Where this Locker began one
+// before, and could not go on with it, that one goes on.
 //
 // It needs an EpochStore, or an Armer, which makes tokens rise by itself, or as many other
 // admitted nodes as a quorum: they keep the epoch then.
@@ -68,19 +68,49 @@ func (l *Locker) AdmitBegin(ctx context.Context, node string) (Admission, error)
 	if l.keepsEpoch() && len(l.nodes) == 1 {
 		return Admission{}, fmt.Errorf("admit %s: an epoch store is needed, or tokens could fall: set Config.Epochs", node)
 	}
+	a := l.take(n)
 	states := l.states(ctx)
+	if err = l.mayBegin(n, &a, states); err == nil && a.Nonce == "" {
+		a, err = l.write(ctx, n, states)
+	}
+	if err == nil && a.begun == (instant{}) {
+		a.begun = now()
+	}
+	if err == nil && a.Base == 0 {
+		a.Base, err = l.newBase(ctx, states, n)
+	}
+	if err != nil {
+		l.keep(n, a, err)
+		return Admission{}, fmt.Errorf("admit %s: %w", node, err)
+	}
+	return a, nil
+}
+
+// mayBegin says why a node cannot be admitted now; nil: an admission may begin, or this
+// process's own, a, goes on. One that the node does not have any more is emptied.
+func (l *Locker) mayBegin(n *node, a *Admission, states []nodeState) error {
 	st := states[n.index]
+	if st.err == nil && (st.pending != a.Nonce || st.void || st.quarantine > a.Quarantine) { // more than at first: the clock was set back
+		*a = Admission{}
+	}
 	switch {
 	case l.keepsEpoch() && !st.admitted && admitted(states) < l.quorum:
-		return Admission{}, fmt.Errorf("admit %s: without Config.Epochs the epoch is kept by the nodes, and %d other admitted ones are needed; there are %d",
-			node, l.quorum, admitted(states))
+		return fmt.Errorf("without Config.Epochs the epoch is kept by the nodes, and %d other admitted ones are needed; there are %d",
+			l.quorum, admitted(states))
 	case st.err != nil:
-		return Admission{}, fmt.Errorf("admit %s: %w", node, st.err)
+		return st.err
 	case st.admitted:
-		return Admission{}, errAdmitted
-	case st.pending != "" && !st.void && st.quarantine > 0 && st.quarantine <= l.cfg.MaxTTL: // another's; each beginning leaves its scripts
-		return Admission{}, fmt.Errorf("admit %s: %w", node, &quarantineError{node: n.name, left: st.quarantine})
+		return errAdmitted
+	case a.Nonce != "" || st.pending == "" || st.void:
+		return nil
+	case st.quarantine > 0 && st.quarantine <= l.cfg.MaxTTL: // another's; each beginning leaves its scripts
+		return &quarantineError{node: n.name, left: st.quarantine}
 	}
+	return nil
+}
+
+// write begins an admission on its node. With an error the node may have it all the same.
+func (l *Locker) write(ctx context.Context, n *node, states []nodeState) (Admission, error) {
 	// The longest TTL that anybody may have used, as far as it is still known.
 	longest := l.cfg.MaxTTL
 	for _, other := range states {
@@ -89,16 +119,8 @@ func (l *Locker) AdmitBegin(ctx context.Context, node string) (Admission, error)
 	if l.cfg.Embedded {
 		longest = 0
 	}
-	a := Admission{Node: node, Nonce: newID(), Quarantine: longest}
-	if err := n.admitBegin(ctx, a.Nonce, longest, st); err != nil {
-		return Admission{}, fmt.Errorf("admit %s: %w", node, err)
-	}
-	a.begun = now()
-	a.Base, err = l.newBase(ctx, states, n)
-	if err != nil {
-		return Admission{}, fmt.Errorf("admit %s: %w", node, err)
-	}
-	return a, nil
+	a := Admission{Node: n.name, Nonce: newID(), Quarantine: longest}
+	return a, n.admitBegin(ctx, a.Nonce, longest, states[n.index])
 }
 
 // keepsEpoch reports whether the nodes have to keep the epoch.
@@ -133,7 +155,8 @@ func (l *Locker) newBase(ctx context.Context, states []nodeState, n *node) (int6
 // more than a second after the admission began, N/2+1 other nodes are asked how long the
 // locks last that they hold. While the quarantine runs the error is [ErrQuarantined].
 // Before the node is admitted it gets the locks of the others, so that leases outlast the
-// restart of the next one. Any other error means that the admission is void: begin again.
+// restart of the next one. With any other error the admission is void, or the node could not
+// be asked: begin again, or leave it to [Locker.Readmit], which goes on where that is possible.
 func (l *Locker) Admit(ctx context.Context, a Admission) error {
 	n, err := l.nodeNamed(a.Node)
 	if err != nil {
@@ -180,61 +203,6 @@ func (n *node) inQuarantine(ctx context.Context) (time.Duration, error) {
 		return 0, serverError(err)
 	}
 	return max(0, left), nil
-}
-
-// Readmit is [Locker.AdmitBegin], the wait, and [Locker.Admit], again where
-// another admission came between, until the node is admitted or ctx ends.
-func (l *Locker) Readmit(ctx context.Context, node string) error {
-	for {
-		a, err := l.AdmitBegin(ctx, node)
-		wait := min(a.Quarantine, l.askAfter())
-		for err == nil {
-			if err = pause(ctx, wait); err != nil {
-				break
-			}
-			err = l.Admit(ctx, a)
-			if err == nil {
-				return nil
-			}
-			quarantine, ok := errors.AsType[*quarantineError](err)
-			switch {
-			case ok && quarantine.left <= a.Quarantine:
-				wait, err = min(quarantine.left+time.Millisecond, askEvery+jitter()), nil
-			case ok: // the node's clock was set back: begin again
-				err = errRace
-			}
-		}
-		var quarantine *quarantineError
-		switch {
-		case errors.Is(err, errAdmitted):
-			return nil
-		case errors.As(err, &quarantine): // somebody else's: see what becomes of it
-			err = pause(ctx, min(quarantine.left, askEvery)+jitter())
-		case voids(err):
-			err = pause(ctx, jitter())
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// voids reports whether an admission has to begin again.
-func voids(err error) bool {
-	return errors.Is(err, errRace) || errors.Is(err, errRestarted) || errors.Is(err, errStaleBase)
-}
-
-func jitter() time.Duration { return 50*time.Millisecond + rand.N(200*time.Millisecond) }
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // admitsByItself reports whether lost nodes are admitted without being asked for.

@@ -35,7 +35,8 @@ type Locker struct {
 	closed     bool
 	sweeping   bool
 	raise      raise
-	admitting  map[int]bool // nodes that a background admission looks after
+	admitting  map[int]bool      // nodes that a background admission looks after
+	begun      map[int]Admission // own ones that an error stopped, by node
 }
 
 // New makes a Locker. It connects to no node yet; before the first start of a
@@ -52,6 +53,7 @@ func New(cfg Config) (*Locker, error) {
 		id:        newID(),
 		quorum:    len(cfg.Nodes)/2 + 1,
 		admitting: make(map[int]bool),
+		begun:     make(map[int]Admission),
 
 		sweepEvery: sweepEvery,
 	}

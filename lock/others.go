@@ -125,8 +125,12 @@ func (l *Locker) give(ctx context.Context, n *node, a Admission) ([]heldLock, er
 			names = append(names, held.key)
 			args = append(args, held.value, held.left.Milliseconds())
 		}
-		if code, err := n.boundCall(ctx, a.Nonce, giveKind, names, args...); err != nil || code < 0 {
-			return nil, errors.Join(err, errRace)
+		code, err := n.boundCall(ctx, a.Nonce, giveKind, names, args...)
+		switch {
+		case err != nil:
+			return nil, err
+		case code < 0:
+			return nil, errRace
 		}
 	}
 	return given, nil

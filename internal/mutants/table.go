@@ -96,8 +96,8 @@ var table = []mutant{
 	{
 		name: "quarantine-0", what: "a lost node is admitted at once",
 		file: "lock/admit.go", test: "TestANodeThatLostDataOrItsRunGrantsNothingUntilItsQuarantineIsOver",
-		old: "a := Admission{Node: node,",
-		new: "longest = 0\n\ta := Admission{Node: node,",
+		old: "a := Admission{Node: n.name,",
+		new: "longest = 0\n\ta := Admission{Node: n.name,",
 	},
 	{
 		name: "no-nonce", what: "an admission without a nonce",

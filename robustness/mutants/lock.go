@@ -14,7 +14,7 @@ var lockMutants = []Mutant{
 			"somebody else. It takes a majority of nodes that lose their data within one lease.",
 		Files: []Replace{{
 			File: "lock/admit.go",
-			Old:  "a := Admission{Node: node,", New: "longest = 0\n\ta := Admission{Node: node,",
+			Old:  "a := Admission{Node: n.name,", New: "longest = 0\n\ta := Admission{Node: n.name,",
 		}},
 		Faults: []string{"redis-flush", "redis-empty", "redis-kill"}, Expect: exclusion, Within: rarely,
 	},

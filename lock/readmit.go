@@ -1,0 +1,94 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+)
+
+// Readmit is [Locker.AdmitBegin], the wait, and [Locker.Admit], again where
+// another admission came between, until the node is admitted or ctx ends. With an error that
+// leaves the admission valid, the next Readmit of this Locker goes on with it.
+func (l *Locker) Readmit(ctx context.Context, node string) error {
+	n, err := l.nodeNamed(node)
+	if err != nil {
+		return err
+	}
+	for {
+		a, err := l.AdmitBegin(ctx, node)
+		wait := a.begun.add(min(a.Quarantine, l.askAfter())).left()
+		for err == nil {
+			if err = pause(ctx, wait); err != nil {
+				break
+			}
+			err = l.Admit(ctx, a)
+			if err == nil {
+				return nil
+			}
+			quarantine, ok := errors.AsType[*quarantineError](err)
+			switch {
+			case ok && quarantine.left <= a.Quarantine:
+				wait, err = min(quarantine.left+time.Millisecond, askEvery+jitter()), nil
+			case ok: // the node's clock was set back: begin again
+				err = errRace
+			}
+		}
+		l.keep(n, a, err)
+		var quarantine *quarantineError
+		switch {
+		case errors.Is(err, errAdmitted):
+			return nil
+		case errors.As(err, &quarantine): // somebody else's: see what becomes of it
+			err = pause(ctx, min(quarantine.left, askEvery)+jitter())
+		case voids(err):
+			err = pause(ctx, jitter())
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// take is this Locker's own admission of a node that it could not go on with, if there is one.
+// It is the caller's then, who may keep it again.
+func (l *Locker) take(n *node) Admission {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.begun[n.index]
+	delete(l.begun, n.index)
+	return a
+}
+
+// keep keeps an admission over an error, unless it is void with it: its quarantine would be
+// waited for to the end, as another's, before it could begin anew.
+func (l *Locker) keep(n *node, a Admission, err error) {
+	stale := errors.Is(err, errStaleBase)
+	if a.Nonce == "" || errors.Is(err, errAdmitted) || voids(err) && !stale {
+		return
+	}
+	if stale {
+		a.Base = 0 // a new epoch is enough
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.begun[n.index] = a
+}
+
+// voids reports whether an admission has to begin again.
+func voids(err error) bool {
+	return errors.Is(err, errRace) || errors.Is(err, errRestarted) || errors.Is(err, errStaleBase)
+}
+
+func jitter() time.Duration { return 50*time.Millisecond + rand.N(200*time.Millisecond) }
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
