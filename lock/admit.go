@@ -37,6 +37,7 @@ var (
 	errAdmitted  = errors.New("node is admitted already")
 	errRace      = errors.New("another admission of the node has begun")
 	errRestarted = errors.New("the node has lost its run or its data since the admission began")
+	errOthers    = errors.New("another process is ending its admission of the node")
 	errStaleBase = errors.New("the node has a higher epoch already")
 )
 
@@ -65,12 +66,17 @@ func (l *Locker) AdmitBegin(ctx context.Context, node string) (Admission, error)
 	if err != nil {
 		return Admission{}, err
 	}
+	return l.admission(ctx, n, false)
+}
+
+// admission is AdmitBegin. A patient one lets another process end what it began.
+func (l *Locker) admission(ctx context.Context, n *node, patient bool) (a Admission, err error) {
 	if l.keepsEpoch() && len(l.nodes) == 1 {
-		return Admission{}, fmt.Errorf("admit %s: an epoch store is needed, or tokens could fall: set Config.Epochs", node)
+		return Admission{}, fmt.Errorf("admit %s: an epoch store is needed, or tokens could fall: set Config.Epochs", n.name)
 	}
-	a := l.take(n)
+	a = l.take(n)
 	states := l.states(ctx)
-	if err = l.mayBegin(n, &a, states); err == nil && a.Nonce == "" {
+	if err = l.mayBegin(n, &a, states, patient); err == nil && a.Nonce == "" {
 		a, err = l.write(ctx, n, states)
 	}
 	if err == nil && a.begun == (instant{}) {
@@ -81,14 +87,14 @@ func (l *Locker) AdmitBegin(ctx context.Context, node string) (Admission, error)
 	}
 	if err != nil {
 		l.keep(n, a, err)
-		return Admission{}, fmt.Errorf("admit %s: %w", node, err)
+		return Admission{}, fmt.Errorf("admit %s: %w", n.name, err)
 	}
 	return a, nil
 }
 
 // mayBegin says why a node cannot be admitted now; nil: an admission may begin, or this
 // process's own, a, goes on. One that the node does not have any more is emptied.
-func (l *Locker) mayBegin(n *node, a *Admission, states []nodeState) error {
+func (l *Locker) mayBegin(n *node, a *Admission, states []nodeState, patient bool) error {
 	st := states[n.index]
 	if st.err == nil && (st.pending != a.Nonce || st.void || st.quarantine > a.Quarantine) { // more than at first: the clock was set back
 		*a = Admission{}
@@ -105,6 +111,8 @@ func (l *Locker) mayBegin(n *node, a *Admission, states []nodeState) error {
 		return nil
 	case st.quarantine > 0 && st.quarantine <= l.cfg.MaxTTL: // another's; each beginning leaves its scripts
 		return &quarantineError{node: n.name, left: st.quarantine}
+	case patient && st.quarantine == 0 && !l.cfg.Embedded && l.waitsForOther(n, st.pending):
+		return errOthers
 	}
 	return nil
 }

@@ -124,3 +124,17 @@ func (l *Locker) Waits(resource string) (holder string) {
 
 // Aged makes an admission as old as it has to be for others to be asked.
 func (l *Locker) Aged(a *Admission) { a.begun = a.begun.add(-2 * l.askAfter()) }
+
+// Impatient lets a Locker wait no longer for another's admission, and says whether it did.
+func (l *Locker) Impatient(node string) bool {
+	n, err := l.nodeNamed(node)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil || l.overdue[n.index].nonce == "" {
+		return false
+	}
+	o := l.overdue[n.index]
+	o.until = now()
+	l.overdue[n.index] = o
+	return true
+}

@@ -154,7 +154,7 @@ func TestInitTakesNoLapsedAdmissionForAFirstStart(t *testing.T) {
 	restart(t, servers[1], nil)
 	admit(t, l, "node-2")
 	restart(t, servers[0], nil)
-	_, err := l.AdmitBegin(t.Context(), "node-1")
+	begun, err := l.AdmitBegin(t.Context(), "node-1")
 	must(t, err)
 	must(t, l.EndQuarantine(t.Context(), "node-1"))
 	second := locker(t, cfg)
@@ -162,7 +162,7 @@ func TestInitTakesNoLapsedAdmissionForAFirstStart(t *testing.T) {
 	if st := status(t, second)[0]; st.Admitted {
 		t.Errorf("admitted with epoch %d, after token %d", st.Epoch, before.Ref().Token)
 	}
-	readmit(t, l, "node-1")
+	must(t, l.Admit(t.Context(), begun))
 	after := acquire(t, l, "r")
 	if token(t, after) <= before.Ref().Token {
 		t.Errorf("token %d after %d", token(t, after), before.Ref().Token)

@@ -37,6 +37,7 @@ type Locker struct {
 	raise      raise
 	admitting  map[int]bool      // nodes that a background admission looks after
 	begun      map[int]Admission // own ones that an error stopped, by node
+	overdue    map[int]overdue   // others' that are over, by node
 }
 
 // New makes a Locker. It connects to no node yet; before the first start of a
@@ -54,6 +55,7 @@ func New(cfg Config) (*Locker, error) {
 		quorum:    len(cfg.Nodes)/2 + 1,
 		admitting: make(map[int]bool),
 		begun:     make(map[int]Admission),
+		overdue:   make(map[int]overdue),
 
 		sweepEvery: sweepEvery,
 	}

@@ -9,14 +9,15 @@ import (
 
 // Readmit is [Locker.AdmitBegin], the wait, and [Locker.Admit], again where
 // another admission came between, until the node is admitted or ctx ends. With an error that
-// leaves the admission valid, the next Readmit of this Locker goes on with it.
+// leaves the admission valid, the next Readmit of this Locker goes on with it. What another
+// process has begun is its to end, for ten seconds and more after its quarantine is over.
 func (l *Locker) Readmit(ctx context.Context, node string) error {
 	n, err := l.nodeNamed(node)
 	if err != nil {
 		return err
 	}
 	for {
-		a, err := l.AdmitBegin(ctx, node)
+		a, err := l.admission(ctx, n, true)
 		wait := a.begun.add(min(a.Quarantine, l.askAfter())).left()
 		for err == nil {
 			if err = pause(ctx, wait); err != nil {
@@ -24,6 +25,7 @@ func (l *Locker) Readmit(ctx context.Context, node string) error {
 			}
 			err = l.Admit(ctx, a)
 			if err == nil {
+				l.forget(n)
 				return nil
 			}
 			quarantine, ok := errors.AsType[*quarantineError](err)
@@ -38,7 +40,10 @@ func (l *Locker) Readmit(ctx context.Context, node string) error {
 		var quarantine *quarantineError
 		switch {
 		case errors.Is(err, errAdmitted):
+			l.forget(n)
 			return nil
+		case errors.Is(err, errOthers):
+			err = pause(ctx, askEvery/4+jitter())
 		case errors.As(err, &quarantine): // somebody else's: see what becomes of it
 			err = pause(ctx, min(quarantine.left, askEvery)+jitter())
 		case voids(err):
@@ -73,6 +78,43 @@ func (l *Locker) keep(n *node, a Admission, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.begun[n.index] = a
+}
+
+// endPatience is how long another process may take, after a quarantine, to read the others' locks
+// and to give them to the node, which takes seconds with many thousands. Where it has ended
+// they are waited for in vain.
+const endPatience = 10 * time.Second
+
+// overdue is an admission of another process whose quarantine is over.
+type overdue struct {
+	nonce string
+	until instant // when it may be begun anew, endPatience after this process first saw it over
+	times int     // how many before it were over, and begun anew by anybody
+}
+
+// waitsForOther reports whether another's admission, its quarantine over, is its to end still.
+// Processes that begin anew what others are ending would keep the node out for good: they have
+// more patience each time.
+func (l *Locker) waitsForOther(n *node, nonce string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	o := l.overdue[n.index]
+	if o.nonce != nonce {
+		if o.nonce != "" {
+			o.times = min(o.times+1, 5)
+		}
+		wait := endPatience << o.times
+		o.nonce, o.until = nonce, now().add(wait+rand.N(wait/2))
+		l.overdue[n.index] = o
+	}
+	return !o.until.passed()
+}
+
+// forget is of a node that is admitted.
+func (l *Locker) forget(n *node) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.overdue, n.index)
 }
 
 // voids reports whether an admission has to begin again.

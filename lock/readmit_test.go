@@ -3,7 +3,10 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
@@ -76,5 +79,82 @@ func TestAnAdmissionThatAnErrorStoppedIsVoidAfterARestart(t *testing.T) {
 	}
 	if begun[0] == begun[1] {
 		t.Error("the same admission in two runs")
+	}
+}
+
+// Several processes look after the same node. Reading and giving many locks takes longer than
+// they look apart, and none of them begins anew what another is ending.
+func TestProcessesLetEachOtherAdmitANodeWithManyLocks(t *testing.T) {
+	t.Parallel()
+	const locks, ttl = 8000, 3 * time.Second
+	cfg, servers := own(t, 3, redisserver.Config{})
+	cfg.Epochs = &epochs{}
+	all := []*lock.Locker{started(t, cfg), locker(t, cfg), locker(t, cfg)}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	keep := func() { // leases that are kept alive
+		for _, i := range []int{0, 2} {
+			pipe := client(t, servers[i].Addr).Pipeline()
+			for j := range locks {
+				pipe.Set(ctx, fmt.Sprintf("%s:lock:%d", cfg.KeyPrefix, j), fmt.Sprintf("%032xholder", j), ttl)
+			}
+			_, _ = pipe.Exec(ctx)
+		}
+	}
+	keep()
+	restart(t, servers[1], nil)
+	var readmits, looks sync.WaitGroup
+	for i, l := range all {
+		readmits.Go(func() {
+			if err := l.Readmit(ctx, "node-2"); err != nil {
+				t.Errorf("process %d: %v", i+1, err)
+			}
+		})
+	}
+	over, stop := context.WithCancel(ctx)
+	begun := make(map[string]bool)
+	looks.Go(func() {
+		look, renew := time.NewTicker(10*time.Millisecond), time.NewTicker(ttl/3)
+		defer look.Stop()
+		defer renew.Stop()
+		for admin := client(t, servers[1].Addr); over.Err() == nil; {
+			select {
+			case <-renew.C:
+				keep()
+			case <-look.C:
+				if nonce := admin.HGet(over, cfg.KeyPrefix+":h", "@pending").Val(); nonce != "" {
+					begun[nonce] = true
+				}
+			case <-over.Done():
+			}
+		}
+	})
+	readmits.Wait()
+	stop()
+	looks.Wait()
+	if len(begun) != 1 {
+		t.Errorf("%d admissions were begun", len(begun))
+	}
+}
+
+// A process that ended leaves its admission, and another begins anew when it has waited enough.
+func TestAnAdmissionThatNobodyEndsIsBegunAnew(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	cfg.Epochs = &epochs{}
+	l := started(t, cfg)
+	restart(t, servers[1], nil)
+	left, err := l.AdmitBegin(t.Context(), "node-2")
+	must(t, err)
+	must(t, l.EndQuarantine(t.Context(), "node-2"))
+	second := locker(t, cfg)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	readmitted := make(chan error, 1)
+	go func() { readmitted <- second.Readmit(ctx, "node-2") }()
+	eventually(t, 5*time.Second, "it waits for the other", func() bool { return second.Impatient("node-2") })
+	must(t, <-readmitted)
+	if is := client(t, servers[1].Addr).HGet(t.Context(), cfg.KeyPrefix+":h", "@incarnation").Val(); is == left.Nonce {
+		t.Error("the admission that was left has ended")
 	}
 }
