@@ -40,6 +40,12 @@ func (l *logbook) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
+func (l *logbook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 // warnings are the lines of the log that a person should act on.
 func (l *logbook) warnings() (lines []string) {
 	l.mu.Lock()

@@ -38,6 +38,17 @@ func (g *Gateway) SetPrincipals(read func() ([]access.Definition, error)) error 
 	return err
 }
 
+// access says what the API asks of who comes, for people who read the log.
+func (g *Gateway) access() string {
+	switch {
+	case g.cfg.Principals != nil:
+		return "principals"
+	case g.cfg.API.BearerToken != "":
+		return "token"
+	}
+	return "everybody"
+}
+
 // rights are what the S3 port asks; nil without principals.
 func (g *Gateway) rights() s3.Rights {
 	if g.cfg.Principals == nil {

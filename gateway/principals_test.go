@@ -5,6 +5,7 @@ package gateway_test
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -117,5 +118,28 @@ func TestARefusedReloadKeepsTheRightsAndIsMeasured(t *testing.T) {
 	defer func() { _ = none.Stop() }()
 	if err := none.SetPrincipals(func() ([]access.Definition, error) { return nil, nil }); err == nil {
 		t.Error("a gateway without principals takes some: nobody could ask with what token they are known")
+	}
+}
+
+func TestTheStartSaysWhatTheAPIAsksFor(t *testing.T) {
+	t.Parallel()
+	some, err := access.New([]access.Definition{principal("ops", access.Rule{Verbs: []access.Verb{access.Metrics}})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pg := testenv.Postgres(t)
+	for want, change := range map[string]func(*gateway.Config){
+		"everybody":  func(*gateway.Config) {},
+		"token":      func(c *gateway.Config) { c.API.BearerToken = "a token of more than twenty characters" },
+		"principals": func(c *gateway.Config) { c.Principals = some },
+	} {
+		var log logbook
+		cfg := config(t, pg)
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		change(&cfg)
+		start(t, cfg)
+		if text := log.String(); !strings.Contains(text, "access="+want+"\n") {
+			t.Errorf("no access=%s in %s", want, text)
+		}
 	}
 }

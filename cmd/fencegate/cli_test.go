@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // cli runs one command line in this process.
@@ -238,6 +239,38 @@ func TestFlagsCanComeFromTheEnvironment(t *testing.T) {
 	code, _, stderr = cli(t, map[string]string{"FENCEGATE_TTL": "soon"}, "run", "--resource", "r", "--", "true")
 	if code != exitUsage || !strings.Contains(stderr, "FENCEGATE_TTL") {
 		t.Errorf("the error does not name the variable: %d %q", code, stderr)
+	}
+}
+
+// An unset variable of a shell must not start a gateway that asks nobody who he is.
+func TestNoFlagOfRightsOrSecretsMayBeEmpty(t *testing.T) {
+	t.Parallel()
+	never := 0
+	newServe(env{}).Flags().VisitAll(func(f *pflag.Flag) {
+		named := strings.HasSuffix(f.Name, "-file") || strings.Contains(f.Name, "-tls-c") || strings.HasSuffix(f.Name, "-tls-key")
+		if (named || f.Name == "principals") != (f.Annotations[neverEmpty] != nil) && f.Name != "pg-policy" && f.Name != "pg-lease" && f.Name != "s3-access-key" {
+			t.Errorf("--%s: may be empty, or names no secret", f.Name)
+		}
+		if f.Annotations[neverEmpty] == nil {
+			return
+		}
+		never++
+		for _, how := range []struct {
+			says string
+			vars map[string]string
+			args []string
+		}{
+			{"--" + f.Name + " ", nil, []string{"serve", "--" + f.Name, ""}},
+			{envName(f.Name) + " is empty", map[string]string{envName(f.Name): ""}, []string{"serve"}},
+		} {
+			how.args = append(how.args, "--lock", "postgres", "--postgres-url", "postgres://x")
+			if code, _, stderr := cli(t, how.vars, how.args...); code != exitUsage || !strings.Contains(stderr, how.says) {
+				t.Errorf("%q with %v: %d %q", how.args, how.vars, code, stderr)
+			}
+		}
+	})
+	if never < 20 {
+		t.Errorf("%d flags are never empty", never)
 	}
 }
 

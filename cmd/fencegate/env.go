@@ -101,15 +101,46 @@ func markTypedOnly(cmd *cobra.Command, flag string) {
 	cmd.Flags().Lookup(flag).Annotations = map[string][]string{typedOnly: {}}
 }
 
+// neverEmpty annotates flags that say who may do what, or name a secret: a variable of the
+// shell that is not set must not open a gateway to everybody.
+const neverEmpty = "never empty"
+
+func markNeverEmpty(f *pflag.FlagSet, flags ...string) {
+	for _, flag := range flags {
+		f.Lookup(flag).Annotations = map[string][]string{neverEmpty: {}}
+	}
+}
+
+func isEmpty(v pflag.Value) bool {
+	if several, ok := v.(pflag.SliceValue); ok {
+		return slices.Contains(several.GetSlice(), "")
+	}
+	return v.String() == ""
+}
+
+// refuseEmpty refuses a flag that was given without a value where that would mean no check.
+func refuseEmpty(f *pflag.Flag, given string) error {
+	if f.Annotations[neverEmpty] == nil {
+		return nil
+	}
+	return usage(fmt.Errorf("%s is empty; give it a value, or leave it away where you mean to go without it", given))
+}
+
 // fromEnvironment gives each flag that the command line leaves out the value of
 // its variable: --postgres-url is FENCEGATE_POSTGRES_URL.
 func (e env) fromEnvironment(cmd *cobra.Command) error {
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed && isEmpty(f.Value) && failed == nil {
+			failed = refuseEmpty(f, "--"+f.Name)
+		}
 		if f.Changed || f.Name == "help" || f.Name == "version" || f.Annotations[typedOnly] != nil || failed != nil {
 			return
 		}
 		value, ok := e.lookup(envName(f.Name))
+		if ok && value == "" {
+			failed = refuseEmpty(f, "variable "+envName(f.Name))
+		}
 		if !ok || value == "" {
 			return
 		}

@@ -197,6 +197,9 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.DurationVar(&c.NodeTimeout, "node-timeout", lock.DefaultNodeTimeout, "how long one step waits for a Redis node")
 	f.BoolVar(&c.InitNodes, "init", false, "admit Redis nodes that are proven empty at once: for the first start")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	markNeverEmpty(f, "principals", "token-file", "master-key-file", "pg-policy", "pg-lease", "pg-policy-file", "s3-access-key", "s3-secret-key-file",
+		"api-tls-cert", "api-tls-key", "api-tls-client-ca", "pg-tls-cert", "pg-tls-key", "pg-tls-client-ca", "s3-tls-cert", "s3-tls-key", "s3-tls-client-ca",
+		"redis-password-file", "redis-tls-ca", "redis-tls-cert", "redis-tls-key")
 }
 
 func (o *serveFlags) config(e env) (gateway.Config, error) {
