@@ -68,10 +68,10 @@ func (g *Gateway) readiness(ctx context.Context) map[string]float64 {
 		return err
 	}
 	needs := append(g.needs(), need{Check: api.Check{Part: wire.PartPostgres, Run: trusted}})
-	failed := make([]bool, len(needs))
+	found := make([]error, len(needs))
 	var running sync.WaitGroup
 	for i, c := range needs {
-		running.Go(func() { failed[i] = c.Run(ctx) != nil })
+		running.Go(func() { found[i] = c.Run(ctx) })
 	}
 	running.Wait()
 	ready := map[string]float64{wire.SurfaceAPI: 1}
@@ -82,7 +82,7 @@ func (g *Gateway) readiness(ctx context.Context) map[string]float64 {
 	}
 	for surface := range ready {
 		for i, need := range needs {
-			if failed[i] && need.concerns(surface) || g.api.Leaving() {
+			if need.hinders(surface, found[i]) || g.api.Leaving() {
 				ready[surface] = 0
 			}
 		}

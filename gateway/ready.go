@@ -10,6 +10,7 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/gateway/fencedsql"
 	"github.com/fencegate/fencegate/migrations"
 )
 
@@ -36,8 +37,11 @@ type need struct {
 // leasesOnly is no port: nothing but the API needs it.
 const leasesOnly = "leases"
 
-func (n need) concerns(surface string) bool {
-	return surface == wire.SurfaceAPI || n.only == "" || n.only == surface
+// hinders reports whether a port can't serve for what its check found. What is only degraded
+// leaves the API ready.
+func (n need) hinders(surface string, found error) bool {
+	_, degraded := errors.AsType[*api.DegradedError](found)
+	return found != nil && (surface == wire.SurfaceAPI && !degraded || n.only == "" || n.only == surface)
 }
 
 // needs are what readiness means.
@@ -48,7 +52,7 @@ func (g *Gateway) needs() []need {
 		{Check: api.Check{Part: wire.PartPostgres, Run: g.checkContinuity}, only: leasesOnly}, // asks the nodes anew
 	}
 	if g.sql != nil {
-		needs = append(needs, need{Check: api.Check{Part: wire.PartPostgres, Run: g.sql.Check}, only: wire.SurfaceSQL})
+		needs = append(needs, need{Check: api.Check{Part: wire.PartPostgres, Run: g.checkSQL}, only: wire.SurfaceSQL})
 	}
 	return needs
 }
@@ -59,6 +63,16 @@ func (g *Gateway) checks() (checks []api.Check) {
 		checks = append(checks, n.Check)
 	}
 	return checks
+}
+
+// checkSQL: a login of /v1/sql that fails is that path's trouble only. Whoever has the right
+// sql can make it fail: a role may change its own password.
+func (g *Gateway) checkSQL(ctx context.Context) error {
+	err := g.sql.Check(ctx)
+	if errors.Is(err, fencedsql.ErrLogin) {
+		return &api.DegradedError{What: "/v1/sql can't serve: its login to PostgreSQL fails", Cause: err}
+	}
+	return err
 }
 
 // degraded says what of the source of leases is missing while it serves.

@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 
@@ -114,12 +116,16 @@ func (g *Gateway) probe(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	checks := g.checks()
-	failed := make([]string, len(checks))
+	failed, what := make([]string, len(checks)), "the gateway serves, but not all of it; /readyz tells what"
+	var hindered atomic.Bool
 	var looks sync.WaitGroup
 	for i, check := range checks {
 		looks.Go(func() {
 			if err := check.Run(ctx); err != nil {
 				failed[i] = check.Part + ": " + pgtext.Of(err)
+				if _, degraded := errors.AsType[*api.DegradedError](err); !degraded {
+					hindered.Store(true)
+				}
 			}
 		})
 	}
@@ -129,8 +135,11 @@ func (g *Gateway) probe(ctx context.Context) {
 	}
 	looks.Wait()
 	failed = slices.DeleteFunc(failed, func(s string) bool { return s == "" })
+	if hindered.Load() {
+		what = "the gateway is not ready; /readyz tells when it is"
+	}
 	if len(failed) > 0 {
-		g.log.Warn("the gateway is not ready; /readyz tells when it is", "why", strings.Join(failed, "; "))
+		g.log.Warn(what, "why", strings.Join(failed, "; "))
 	}
 	if binding != nil {
 		g.log.Warn("logins through the PostgreSQL port can fail", "why", binding)

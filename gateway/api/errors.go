@@ -81,6 +81,15 @@ func (e *UnavailableError) detail() string {
 
 func (e *UnavailableError) Unwrap() error { return e.Cause }
 
+// DegradedError is a [Check]'s where the part serves, but for what is said here.
+type DegradedError struct {
+	What  string // anybody may read it
+	Cause error  // for the log
+}
+
+func (e *DegradedError) Error() string { return fmt.Sprintf("%s: %v", e.What, e.Cause) }
+func (e *DegradedError) Unwrap() error { return e.Cause }
+
 // StatementError says which statement failed. Nothing was committed.
 type StatementError struct {
 	Index    int // from 0; negative: COMMIT itself, as with deferred constraints

@@ -83,6 +83,9 @@ func (c Check) find(ctx context.Context) (f finding) {
 	}
 	f.err = c.Run(ctx)
 	asked.Wait()
+	if less, ok := errors.AsType[*DegradedError](f.err); ok {
+		f.err, f.degraded = nil, less.What
+	}
 	return f
 }
 

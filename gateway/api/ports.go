@@ -106,7 +106,8 @@ type Events interface {
 var _ Events = (*activity.Feed)(nil)
 
 // Check looks whether one part that the gateway needs can serve. Part is
-// [wire.PartPostgres] or [wire.PartRedis]; Run returns nil where it can.
+// [wire.PartPostgres] or [wire.PartRedis]; Run returns nil where it can, and a [*DegradedError]
+// where only something is missing that the gateway serves without.
 type Check struct {
 	Part string
 	Run  func(context.Context) error

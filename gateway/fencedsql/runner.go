@@ -307,12 +307,15 @@ const sqlRoles = `SELECT pg_has_role(current_user, 'fence_writer', 'USAGE'), con
           HAVING count(*) > 0))
   FROM pg_roles me WHERE rolname = current_user`
 
+// ErrLogin is wrapped by [Runner.Check] where PostgreSQL could not be asked with the login.
+var ErrLogin = errors.New("SQL login")
+
 // Check reports whether requests can be served: nil, or why not.
 func (r *Runner) Check(ctx context.Context) error {
 	var writer bool
 	var more string
 	if err := r.pool.QueryRow(ctx, sqlRoles).Scan(&writer, &more); err != nil {
-		return fmt.Errorf("SQL login: %w", err)
+		return fmt.Errorf("%w: %w", ErrLogin, err)
 	}
 	switch {
 	case !writer:
