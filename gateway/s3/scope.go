@@ -27,7 +27,7 @@ func (p *port) within(r route) fiber.Handler {
 		switch write := c.Method() != http.MethodGet && c.Method() != http.MethodHead; {
 		case r.header == headerCopySource:
 			allowed, err = p.backend.ownSource(asked.request, c.Get(headerCopySource))
-		case write:
+		case write && !tells[r.action]:
 		case asked.key != "":
 			allowed, err = p.backend.ownKey(asked.request, asked.bucket, asked.key)
 		case listed[r.action]:
@@ -43,6 +43,12 @@ func (p *port) within(r route) fiber.Handler {
 		}
 		return nil
 	}
+}
+
+// tells are the writes of objects that change nothing, so no fence judges them: what they answer
+// tells whether a key is there.
+var tells = map[string]bool{
+	metrics.ActionPutObjectAcl: true, metrics.ActionPutObjectRetention: true, metrics.ActionPutObjectLegalHold: true, metrics.ActionRestoreObject: true,
 }
 
 // listed are the operations that read what lies below a prefix.

@@ -3,6 +3,9 @@
 package s3_test
 
 import (
+	"crypto/md5" //nolint:gosec // S3 asks for it
+	"encoding/base64"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +13,54 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
+
+// What limited credentials are answered about others' keys is the same whether a key is there or not.
+func TestLimitedCredentialsLearnNoKeysOfOthersByWriting(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	bucket := w.bucket()
+	put(t, w.lease("orders/1002", 4), bucket, "1002/there", "data")
+	put(t, w.lease("orders/1001", 4), bucket, "1001/there", "data")
+	own, err := w.keys.Issue("orders/1001", 5, time.Now().Add(time.Hour), credentials.OwnKeys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.arm("orders/1001", 5)
+	answered := func(c rawCase, key string) int {
+		res, _ := w.send(raw{creds: own, method: c.method, path: "/orders/" + key + c.query, body: strings.NewReader(c.body), size: int64(len(c.body)), header: c.header})
+		return res.StatusCode
+	}
+	for _, c := range []rawCase{
+		{method: "PUT", query: "?acl", header: map[string]string{"X-Amz-Acl": "private"}},
+		{method: "PUT", query: "?legal-hold", body: "<LegalHold><Status>ON</Status></LegalHold>"},
+		{method: "PUT", query: "?retention", body: "<Retention><Mode>GOVERNANCE</Mode><RetainUntilDate>2099-01-01T00:00:00Z</RetainUntilDate></Retention>"},
+		{method: "POST", query: "?restore", body: "<RestoreRequest/>"},
+		{method: "PUT", query: "?tagging", body: "<Tagging><TagSet/></Tagging>"},
+		{method: "DELETE", query: "?tagging"},
+		{method: "DELETE"},
+		{method: "DELETE", query: "?versionId=none"},
+		{method: "PUT", header: map[string]string{"If-None-Match": "*"}, body: "x"},
+		{method: "PUT", header: map[string]string{"If-Match": `"none"`}, body: "x"},
+		{method: "POST", query: "?uploads"},
+	} {
+		if c.body != "" && strings.HasPrefix(c.query, "?") {
+			sum := md5.Sum([]byte(c.body)) //nolint:gosec // S3's
+			c.header = map[string]string{"Content-Md5": base64.StdEncoding.EncodeToString(sum[:])}
+		}
+		there, missing := answered(c, "1002/there"), answered(c, "1002/missing")
+		if there != missing || there < 400 {
+			t.Errorf("%s %s: %d where the key is there, %d where not", c.method, c.query, there, missing)
+		}
+	}
+	if got := answered(rawCase{method: "PUT", query: "?acl", header: map[string]string{"X-Amz-Acl": "private"}}, "1001/there"); got != http.StatusOK {
+		t.Errorf("its own key: %d", got)
+	}
+}
+
+type rawCase struct {
+	method, query, body string
+	header              map[string]string
+}
 
 // Credentials can be limited to reading their resource's keys. What else they ask for is AccessDenied, however it is asked for.
 func TestLimitedCredentialsReadTheirResourcesKeysOnly(t *testing.T) {
