@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 	"unicode"
 
@@ -26,9 +27,24 @@ func (o *serveFlags) principals(gatewayToken string) (*access.Principals, error)
 	return access.New(all)
 }
 
-// reloadPrincipals has those of the file count, or none of them.
+// reloadPrincipals has those of the file count, with the token that --token-file has now, or none of them.
 func (o *serveFlags) reloadPrincipals(g *gateway.Gateway, cfg gateway.Config) {
-	err := g.SetPrincipals(func() ([]access.Definition, error) { return accessfile.Read(o.principalsFile, cfg.API.BearerToken) })
+	err := g.SetPrincipals(func() ([]access.Definition, error) {
+		token := ""
+		if o.tokenFile != "" {
+			var err error
+			if token, err = readSecret("--token-file", o.tokenFile); err != nil {
+				return nil, err
+			}
+		}
+		warnShort(cfg.Logger, token)
+		all, err := accessfile.Read(o.principalsFile, token)
+		if errors.Is(err, accessfile.ErrUnnamedToken) { // so it is taken away
+			cfg.Logger.Warn("SIGHUP: no principal has gateway_token: true, so the token of --token-file is nobody's", "file", o.principalsFile)
+			err = nil
+		}
+		return all, err
+	})
 	if err != nil {
 		cfg.Logger.Error("SIGHUP: the principals are refused; those before stay", "file", o.principalsFile, "error", oneLine(err.Error()))
 	}
@@ -74,6 +90,13 @@ Make tokens of a random generator: a token that can be guessed can be found from
 
 // Lengths of a token. One of fewer characters may be guessed.
 const minToken, maxToken = 20, 4096
+
+// warnShort tells of a token that may be guessed; "" is none.
+func warnShort(log *slog.Logger, token string) {
+	if token != "" && len(token) < minToken {
+		log.Warn(fmt.Sprintf("the token of --token-file has fewer than %d characters and may be guessed; make one with: openssl rand -hex 32", minToken))
+	}
+}
 
 func newPrincipalsCheck() *cobra.Command {
 	return &cobra.Command{

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -73,6 +74,69 @@ func TestAHangUpHasThePrincipalsReadAgain(t *testing.T) {
 	expect("after a file that is refused", first)
 	hangUp(principalsText("      - {resources: stock/*, verbs: [inspect]}\n"), "the principals were replaced")
 	expect("after a change", map[string]int{"/v1/resources/orders/1": 403, "/v1/resources/stock/1": 404, "/metrics": 403})
+}
+
+// The token of --token-file is rotated, and taken away, by SIGHUP as those of the file are.
+func TestAHangUpRotatesTheGatewaysToken(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file, secret := filepath.Join(dir, "principals"), filepath.Join(dir, "token")
+	const named = "  - {name: ops, gateway_token: true, allow: [{verbs: metrics}]}\n"
+	writeFile(t, file, principalsText("      - verbs: metrics\n")+named)
+	writeFile(t, secret, "short\n")
+	addr, err := redisserver.FreeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd, lines, _ := startServe(t, testenv.Postgres(t), "--api-listen", addr, "--principals", file, "--token-file", secret)
+	expect := func(when string, want map[string]int) {
+		t.Helper()
+		for token, status := range want {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/metrics", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Authorization", "Bearer "+token)
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode != status {
+				t.Errorf("%s: %q gets %d, want %d", when, token, resp.StatusCode, status)
+			}
+		}
+	}
+	hangUp := func(says string) {
+		t.Helper()
+		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		awaitLine(t, lines, says)
+	}
+	expect("at first", map[string]int{"short": 200, "the token of the worker": 200})
+	writeFile(t, secret, "another token, which is longer\n")
+	hangUp("the principals were replaced")
+	expect("rotated", map[string]int{"short": 401, "another token, which is longer": 200})
+	writeFile(t, secret, "")
+	hangUp("the principals are refused; those before stay")
+	expect("after a file without a token", map[string]int{"another token, which is longer": 200})
+	writeFile(t, secret, "another token, which is longer\n")
+	writeFile(t, file, principalsText("      - verbs: metrics\n"))
+	hangUp("no principal has gateway_token: true")
+	awaitLine(t, lines, "the principals were replaced")
+	expect("taken away", map[string]int{"another token, which is longer": 401, "the token of the worker": 200})
+}
+
+func TestAShortTokenIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	for token, warned := range map[string]bool{"": false, "a": true, strings.Repeat("a", minToken-1): true, strings.Repeat("a", minToken): false} {
+		var log bytes.Buffer
+		warnShort(slog.New(slog.NewTextHandler(&log, nil)), token)
+		if strings.Contains(log.String(), "may be guessed") != warned || strings.Contains(log.String(), "aaaa") {
+			t.Errorf("%q: %q", token, log.String())
+		}
+	}
 }
 
 // withInput runs one command line in this process.

@@ -87,6 +87,7 @@ a variable (--postgres-url is FENCEGATE_POSTGRES_URL), and secrets are read from
 			default:
 				return usage(fmt.Errorf("--log-format %q: it must be text or json", o.logFormat))
 			}
+			warnShort(cfg.Logger, cfg.API.BearerToken)
 			g, err := gateway.New(cfg)
 			if err != nil {
 				return inFlags(err)
@@ -187,7 +188,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.IntVar(&c.SweepRate, "sweep-rate", 0, "how many blobs that nobody asks for any more are deleted in a second (default: as fast as the store does it)")
 	f.StringVar(&c.S3.Region, "region", "us-east-1", "S3 region")
 	f.StringVar(&o.masterKeyFile, "master-key-file", "", "file with the master keys, the same for all replicas: KEY-ID:64 hexadecimal digits, current first (required)")
-	f.StringVar(&o.tokenFile, "token-file", "", "file with the bearer token of the HTTP API (default off loopback: one is made and shown, on a terminal)")
+	f.StringVar(&o.tokenFile, "token-file", "", "file with the bearer token of the HTTP API, with --principals read again at SIGHUP (default off loopback: one is made and shown, on a terminal)")
 	f.StringVar(&o.principalsFile, "principals", "", "file with the principals and what each may do, read again at SIGHUP; what no rule allows is refused (default: whoever has the bearer token may do everything)")
 	f.IntVar(&c.API.PrincipalRate, "api-rate", 0, "how many requests in a second each principal may make to the HTTP API, renewals and releases of leases aside (default: no limit)")
 	f.StringVar(&c.S3.RootAccessKey, "s3-access-key", "", "access key that may read all objects and manage buckets")

@@ -32,16 +32,15 @@ const maxBytes = 1 << 20
 var ErrUnnamedToken = errors.New("no principal has gateway_token: true, so the token of --token-file would be nobody's")
 
 // Read reads the principals of a file. gatewayToken is the token of the principal that the
-// file gives it to; "": there is none.
-func Read(path, gatewayToken string) ([]access.Definition, error) {
+// file gives it to; "": there is none. With [ErrUnnamedToken] they are returned all the same.
+func Read(path, gatewayToken string) (all []access.Definition, err error) {
 	text, err := contents(path)
 	if err == nil {
-		var all []access.Definition
 		if all, err = Parse(text, gatewayToken); err == nil {
 			return all, nil
 		}
 	}
-	return nil, fmt.Errorf("%s: %w", path, err)
+	return all, fmt.Errorf("%s: %w", path, err)
 }
 
 // contents reads a regular file: whoever opens another, such as a pipe, may wait for ever.
@@ -71,7 +70,7 @@ func contents(path string) ([]byte, error) {
 	return text, nil
 }
 
-// Parse reads the text of a file.
+// Parse reads the text of a file, as [Read] does.
 func Parse(text []byte, gatewayToken string) ([]access.Definition, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	var doc, more yaml.Node
@@ -92,7 +91,7 @@ func Parse(text []byte, gatewayToken string) ([]access.Definition, error) {
 		return nil, err
 	}
 	if gatewayToken != "" && r.gateway == "" {
-		return nil, ErrUnnamedToken
+		return r.all, ErrUnnamedToken
 	}
 	return r.all, nil
 }

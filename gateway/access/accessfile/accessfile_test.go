@@ -109,8 +109,8 @@ func TestTheGatewaysTokenIsSomebodys(t *testing.T) {
 		t.Errorf("no token: %v", err)
 	}
 	unnamed := strings.Replace(good, "gateway_token: true", "gateway_token: false\n    tokens: ["+strings.Repeat("ab", 32)+"]", 1)
-	if _, err := parse(unnamed, "gateway token"); !errors.Is(err, accessfile.ErrUnnamedToken) {
-		t.Errorf("a token that is nobody's: %v", err)
+	if all, err := parse(unnamed, "gateway token"); !errors.Is(err, accessfile.ErrUnnamedToken) || len(all) != 3 {
+		t.Errorf("a token that is nobody's: %v, %d principals", err, len(all))
 	}
 	if _, err := parse(unnamed, ""); err != nil {
 		t.Errorf("no token, and nobody has it: %v", err)
@@ -118,6 +118,14 @@ func TestTheGatewaysTokenIsSomebodys(t *testing.T) {
 	twice := strings.Replace(good, "      - HASH", "      - HASH\n    gateway_token: true", 1)
 	if _, err := parse(twice, "gateway token"); err == nil || !strings.Contains(err.Error(), `gateway_token is that of "worker" already`) {
 		t.Errorf("two have it: %v", err)
+	}
+}
+
+func TestAPrincipalMayBeAllowedNothing(t *testing.T) {
+	t.Parallel()
+	all, err := parse("principals:\n  - name: off\n    tokens: [HASH]\n    allow: []\n", "")
+	if err != nil || len(all) != 1 || len(all[0].Rules) != 0 {
+		t.Errorf("%v, %v", all, err)
 	}
 }
 

@@ -38,7 +38,12 @@ func (r *reader) principal(n *yaml.Node) error {
 			}
 			return r.takeGatewayToken(n, &d)
 		},
-		"allow": func(n *yaml.Node) error { return each(n, "allow", func(n *yaml.Node) error { return rules(n, &d) }) },
+		"allow": func(n *yaml.Node) error {
+			if n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
+				return plain(n) // it may do nothing: as good as taken away, and its token is not given to another
+			}
+			return each(n, "allow", func(n *yaml.Node) error { return rules(n, &d) })
+		},
 	})
 	if r.gateway == "?" {
 		r.gateway = d.Name
