@@ -29,6 +29,7 @@ type backend struct {
 	writer  *objects.Writer
 	keeper  *maintenance.Keeper // knows whether the store is ours
 	held    *held
+	denials denials
 }
 
 var _ front.Backend = (*backend)(nil)

@@ -3,7 +3,9 @@
 package s3_test
 
 import (
+	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -75,4 +77,61 @@ func TestCredentialsAreWorthWhatTheirPrincipalMayNow(t *testing.T) {
 	if n := w.count("SELECT count(*) FROM objects.pointers"); n != 2 {
 		t.Errorf("%d objects; want the two that were allowed", n)
 	}
+}
+
+// A denial is in the log, once in a while: whoever tries again without a pause does not fill it.
+func TestADenialIsWrittenDownNowAndThen(t *testing.T) {
+	t.Parallel()
+	all, err := access.New([]access.Definition{named("worker"), named("reader", access.Acquire)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &lines{}
+	w := setup(t, func(c *config) {
+		c.Rights, c.Logger = all, slog.New(slog.NewTextHandler(log, nil))
+	})
+	w.bucket()
+	w.arm("orders/1001", 5)
+	began := time.Now()
+	for _, principal := range []string{"worker", "reader"} {
+		c, err := w.keys.IssueTo(principal, "orders/1001", 5, time.Now().Add(time.Hour), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 10 {
+			if res, _ := w.send(raw{creds: c, method: "GET", path: "/orders/1002/a"}); res.StatusCode != 403 {
+				t.Errorf("%s: %d", principal, res.StatusCode)
+			}
+		}
+	}
+	most := int(time.Since(began)/time.Second) + 1 // a busy machine takes its time
+	for _, says := range []string{
+		"verb=acquire resource=orders/1001 operation=GetObject untold_before=0 audit.principal=worker audit.client=127.0.0.1:",
+		`verb=s3-read resource="" operation=GetObject untold_before=0 audit.principal=reader audit.client=127.0.0.1:`,
+	} {
+		if !strings.Contains(log.String(), says) {
+			t.Errorf("no %s in %s", says, log.String())
+		}
+	}
+	if n := strings.Count(log.String(), "a request was denied"); n > 2*most {
+		t.Errorf("%d lines in %d s", n, most)
+	}
+}
+
+// lines are those of a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/versity/versitygw/metrics"
 	"github.com/versity/versitygw/s3err"
 
+	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
@@ -17,7 +18,7 @@ func (p *port) within(r route) fiber.Handler {
 	return func(c fiber.Ctx) error {
 		s, leased := p.backend.sessionOf(c.RequestCtx())
 		asked := p.backend.addressedBy(c)
-		if !p.backend.cfg.permitted(asked.request, s, leased) {
+		if !p.backend.permitted(asked.request, s, leased, r.action) {
 			return p.backend.fail(asked.request, asked.bucket, r.action, errNoRight)
 		}
 		if !leased || !s.Terms.Has(credentials.OwnKeys) && p.backend.cfg.readsAll(s) {
@@ -36,6 +37,9 @@ func (p *port) within(r route) fiber.Handler {
 			allowed = r.action == metrics.ActionHeadBucket || r.action == metrics.ActionGetBucketLocation // they tell nothing of keys
 		}
 		if err == nil && !allowed {
+			if !s.Terms.Has(credentials.OwnKeys) { // its principal reads no more than that
+				p.backend.tellDenied(asked.request, right{s.Principal, access.S3Read, ""}, r.action)
+			}
 			err = s3err.GetAPIError(s3err.ErrAccessDenied)
 		}
 		if err != nil {
