@@ -35,8 +35,11 @@ func (f fences) List(ctx context.Context, prefix, after string, limit int) ([]fe
 	return found, fenceError(ctx, prefix, err)
 }
 
-func (f fences) Revoke(ctx context.Context, resource, by string) (fence.Token, error) {
+func (f fences) Revoke(ctx context.Context, resource, by string, seen fence.Token) (fence.Token, error) {
 	held := f.holder(ctx, resource)
+	if seen > 0 {
+		return f.revokeSeen(ctx, resource, by, seen, held)
+	}
 	token, err := f.fence.Revoke(ctx, resource, by)
 	if token > 0 {
 		f.tell(resource, token)
@@ -44,6 +47,24 @@ func (f fences) Revoke(ctx context.Context, resource, by string) (fence.Token, e
 	}
 	if errors.Is(err, fence.ErrNotRaised) {
 		err = nil // raised further by another already: the holder is out all the same
+	}
+	return token, fenceError(ctx, resource, err)
+}
+
+// revokeSeen raises the fence to the next token only: PostgreSQL refuses that where another has
+// raised it meanwhile. It frees the lock of none but the holder of the token.
+func (f fences) revokeSeen(ctx context.Context, resource, by string, seen fence.Token, held leasing.Ref) (fence.Token, error) {
+	token := seen + 1
+	err := f.fence.Arm(ctx, fence.Arming{Resource: resource, Token: token, SealHash: fence.NewSeal().Hash(), Holder: by})
+	undrained, late := errors.AsType[*fence.UndrainedError](err)
+	if err == nil || late && undrained.Token == token {
+		f.tell(resource, token)
+		if held.Token == seen {
+			f.evict(ctx, held)
+		}
+	}
+	if errors.Is(err, fence.ErrNotRaised) {
+		return 0, err
 	}
 	return token, fenceError(ctx, resource, err)
 }

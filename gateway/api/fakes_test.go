@@ -23,20 +23,21 @@ import (
 // fakes stand for everything behind the API. Each func may be replaced by a
 // test; the zero value of err answers with success.
 type fakes struct {
-	acquire  func(context.Context, leasing.Request) (leasing.Lease, error)
-	renewed  time.Duration // the ttl of the last renewal
-	released chan leasing.Ref
-	record   fence.Record
-	told     []string // of buckets
-	err      error    // of Renew, Release, Inspect, EnsureBucket and Run
-	lockErr  error
-	free     bool // nobody holds the lock
-	listed   []any
-	listing  []fence.Record
-	revoked  []string
-	ran      []wire.Statement
-	grant    fence.Grant
-	results  []wire.Result
+	acquire   func(context.Context, leasing.Request) (leasing.Lease, error)
+	renewed   time.Duration // the ttl of the last renewal
+	released  chan leasing.Ref
+	record    fence.Record
+	told      []string // of buckets
+	err       error    // of Renew, Release, Inspect, EnsureBucket and Run
+	lockErr   error
+	free      bool // nobody holds the lock
+	listed    []any
+	listing   []fence.Record
+	revoked   []string
+	overtaken fence.Token // by whom a conditional revocation comes too late; 0: by nobody
+	ran       []wire.Statement
+	grant     fence.Grant
+	results   []wire.Result
 }
 
 var seal = fence.NewSeal()
@@ -88,7 +89,11 @@ func (f *fakes) List(_ context.Context, prefix, after string, limit int) ([]fenc
 	return f.listing, f.err
 }
 
-func (f *fakes) Revoke(_ context.Context, resource, by string) (fence.Token, error) {
+func (f *fakes) Revoke(_ context.Context, resource, by string, seen fence.Token) (fence.Token, error) {
+	if f.overtaken != 0 && seen != 0 {
+		f.record.Token = f.overtaken
+		return 0, &fence.NotRaisedError{Resource: resource, Offered: seen + 1, Recorded: f.overtaken}
+	}
 	f.revoked = append(f.revoked, resource, by)
 	return 35, f.err
 }

@@ -211,6 +211,11 @@ func TestRevokingOnThePageTakesTheFormOfTheHolderThatWasSeen(t *testing.T) {
 	if len(shelf.revoked) != 0 {
 		t.Fatalf("revoked %v", shelf.revoked)
 	}
+	shelf.overtaken = 36 // after the page has compared
+	if _, text := b.do("/page/revoke", good); !strings.Contains(text, "Meanwhile another acquired it") || !strings.Contains(text, "Revoke token 36") || len(shelf.revoked) != 0 {
+		t.Errorf("another acquired it at the last moment: revoked %v; %s", shelf.revoked, text)
+	}
+	shelf.overtaken, shelf.record.Token = 0, 34
 	if status, _ := b.do("/page/revoke", good); status != http.StatusOK || strings.Join(shelf.revoked, " ") != "orders/1001 ops, on the page" {
 		t.Errorf("%d, revoked %v", status, shelf.revoked)
 	}

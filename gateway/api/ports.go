@@ -41,8 +41,9 @@ type Fences interface {
 	// Revoke raises the fence past the holder, to a token that nobody has, and
 	// returns it. by names who asked, for people. [ErrNotFound] as above; a
 	// [*fence.UndrainedError] where it is raised, but a write of the holder may still
-	// land.
-	Revoke(ctx context.Context, resource, by string) (fence.Token, error)
+	// land. With a token it does so only where no other is recorded meanwhile: else a
+	// [*fence.NotRaisedError]. 0: whoever holds it.
+	Revoke(ctx context.Context, resource, by string, seen fence.Token) (fence.Token, error)
 }
 
 // Credentials issues S3 credentials that are fenced by a lease's token. Where they are

@@ -80,7 +80,7 @@ func (s *Server) revoke(c echo.Context) error {
 	if err := check(c, access.Revoke, resource); err != nil {
 		return err
 	}
-	token, err := s.takeAway(c.Request(), resource, body.Holder)
+	token, err := s.takeAway(c.Request(), resource, body.Holder, 0)
 	if err != nil {
 		return err
 	}
@@ -88,11 +88,11 @@ func (s *Server) revoke(c echo.Context) error {
 }
 
 // takeAway revokes a resource. Once asked for, it is carried out, whether the client waits or
-// not.
-func (s *Server) takeAway(r *http.Request, resource, by string) (fence.Token, error) {
+// not. seen is as in [Fences].
+func (s *Server) takeAway(r *http.Request, resource, by string, seen fence.Token) (fence.Token, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), revokeTimeout)
 	defer cancel()
-	token, err := s.cfg.Fences.Revoke(ctx, resource, cmp.Or(by, "revoked over HTTP"))
+	token, err := s.cfg.Fences.Revoke(ctx, resource, cmp.Or(by, "revoked over HTTP"), seen)
 	if err != nil {
 		return 0, err
 	}

@@ -33,9 +33,10 @@ type Config struct {
 	// last is where to go on. Kept returns at once. Required.
 	Events func(ctx context.Context, after string) (events []wire.Event, last string, err error)
 	Kept   func(ctx context.Context, after string) (events []wire.Event, last string)
-	// Inspect is what is known of a resource, and Revoke takes it from its holder. Required.
+	// Inspect is what is known of a resource, and Revoke takes it from the holder of this token;
+	// it fails with [fence.ErrNotRaised] where another is recorded. Required.
 	Inspect func(ctx context.Context, resource string) (wire.Resource, error)
-	Revoke  func(r *http.Request, resource, by string) (fence.Token, error)
+	Revoke  func(r *http.Request, resource, by string, seen fence.Token) (fence.Token, error)
 	// Problem is an error as its reader may be told of it. Required.
 	Problem func(err error) wire.Problem
 

@@ -1,6 +1,7 @@
 package page
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -55,17 +56,27 @@ func (p *Page) revoke(w http.ResponseWriter, r *http.Request, v visitor) {
 	if !ok {
 		return
 	}
-	if seen := r.PostFormValue("token"); known.Token.String() != seen {
-		p.ask(w, v, known, fmt.Sprintf("Meanwhile another acquired it: the fence stood at token %s when you looked. Nothing was done.", seen))
+	if known.Token.String() != r.PostFormValue("token") {
+		p.askAnew(w, r, v, known)
 		return
 	}
 	by := "the page"
 	if v.Name() != "" {
 		by = v.Name() + ", on the page"
 	}
-	if _, err := p.cfg.Revoke(r, resource, by); err != nil {
+	switch _, err := p.cfg.Revoke(r, resource, by, known.Token); {
+	case errors.Is(err, fence.ErrNotRaised): // between the look and the revocation
+		if known, ok = p.looked(w, r, v, resource); ok {
+			p.askAnew(w, r, v, known)
+		}
+	case err != nil:
 		p.failed(w, err)
-		return
+	default:
+		http.Redirect(w, r, "/?"+url.Values{"prefix": {resource}}.Encode(), http.StatusSeeOther)
 	}
-	http.Redirect(w, r, "/?"+url.Values{"prefix": {resource}}.Encode(), http.StatusSeeOther)
+}
+
+// askAnew asks about the holder that is there now.
+func (p *Page) askAnew(w http.ResponseWriter, r *http.Request, v visitor, known wire.Resource) {
+	p.ask(w, v, known, fmt.Sprintf("Meanwhile another acquired it: the fence stood at token %s when you looked. Nothing was done to the one below.", r.PostFormValue("token")))
 }

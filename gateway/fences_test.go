@@ -1,0 +1,79 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// heldLock is a lock with one holder; it remembers who was made to let go.
+type heldLock struct {
+	leasing.Source
+
+	token fence.Token
+	freed []fence.Token
+	look  func()
+}
+
+func (h *heldLock) Inspect(_ context.Context, resource string) (leasing.Inspection, error) {
+	if h.look != nil {
+		h.look()
+	}
+	return leasing.Inspection{Resource: resource, Locked: true, Owner: "somebody", Token: h.token}, nil
+}
+
+func (h *heldLock) Release(_ context.Context, ref leasing.Ref) error {
+	h.freed = append(h.freed, ref.Token)
+	return nil
+}
+
+// Who saw a token revokes it, and neither the fence nor the lock of who comes after it.
+func TestOnlyTheTokenThatWasSeenIsRevoked(t *testing.T) {
+	t.Parallel()
+	f := pgfence.New(testenv.PoolOf(t, testenv.Postgres(t).GatewayURL))
+	arm := func(token fence.Token) {
+		t.Helper()
+		if err := f.Arm(t.Context(), fence.Arming{Resource: "orders/1", Token: token, SealHash: fence.NewSeal().Hash(), Holder: "worker"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	arm(34)
+	for _, c := range []struct {
+		name              string
+		locked, meanwhile fence.Token
+		revoked           fence.Token
+		freed             int
+	}{
+		{"somebody armed meanwhile", 34, 36, 0, 0},
+		{"somebody who has not armed yet holds the lock", 40, 0, 37, 0},
+		{"nobody came", 37, 0, 38, 1},
+	} {
+		before, err := f.Inspect(t.Context(), "orders/1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var told []fence.Token
+		source := &heldLock{token: c.locked}
+		if c.meanwhile != 0 {
+			source.look = func() { arm(c.meanwhile) }
+		}
+		all := fences{fence: f, source: source, tell: func(_ string, token fence.Token) { told = append(told, token) }, log: slog.New(slog.DiscardHandler)}
+		token, err := all.Revoke(t.Context(), "orders/1", "ops", before.Token)
+		if token != c.revoked || errors.Is(err, fence.ErrNotRaised) != (c.revoked == 0) || c.revoked != 0 && err != nil {
+			t.Errorf("%s: %d, %v", c.name, token, err)
+		}
+		if len(source.freed) != c.freed || (len(told) > 0) != (c.revoked != 0) {
+			t.Errorf("%s: freed %v, told %v", c.name, source.freed, told)
+		}
+		after, err := f.Inspect(t.Context(), "orders/1")
+		if want := max(c.revoked, c.meanwhile); err != nil || after.Token != want {
+			t.Errorf("%s: the fence stands at %d, %v; want %d", c.name, after.Token, err, want)
+		}
+	}
+}
