@@ -168,8 +168,43 @@ func TestThePageShowsWhatThePrincipalMayInspect(t *testing.T) {
 		t.Errorf("ops: %s", text)
 	}
 	blind := newBrowser(t, base)
-	if status, text := blind.login("token of blind"); status != http.StatusForbidden || !strings.Contains(text, "no right to inspect") {
+	if status, text := blind.login("token of blind"); status != http.StatusForbidden || !strings.Contains(text, "no right to inspect") || !strings.Contains(text, `type="password"`) {
 		t.Errorf("without the right to inspect: %d %s", status, text)
+	}
+	if status, text := blind.do("/", nil); status != http.StatusUnauthorized {
+		t.Errorf("without the right to inspect, again: %d %s", status, text)
+	}
+}
+
+// Who logs in again and again ends its own sessions, the oldest first, and nobody else's.
+func TestManyLogInsEndOnlyOnesOwnSessions(t *testing.T) {
+	t.Parallel()
+	base, _, all, _ := paged(t)
+	ops := newBrowser(t, base)
+	ops.login("token of ops")
+	var mine []*browser
+	for range 9 {
+		b := newBrowser(t, base)
+		b.login("token of orders")
+		mine = append(mine, b)
+	}
+	for range 300 {
+		newBrowser(t, base).login("token of blind")
+	}
+	for i, b := range mine {
+		if status, _ := b.do("/", nil); (status == http.StatusOK) != (i > 0) {
+			t.Errorf("session %d of 9: %d", i, status)
+		}
+	}
+	if status, _ := ops.do("/", nil); status != http.StatusOK {
+		t.Errorf("another's session: %d", status)
+	}
+	// Who may see nothing any more can log out.
+	if _, err := all.Replace([]access.Definition{define("ops"), define("orders")}); err != nil {
+		t.Fatal(err)
+	}
+	if status, _ := ops.do("/page/logout", url.Values{"csrf": {ops.csrf("/")}}); status != http.StatusUnauthorized {
+		t.Errorf("after the log-out: %d", status)
 	}
 }
 

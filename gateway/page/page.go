@@ -42,8 +42,10 @@ type Config struct {
 
 	// SessionTime is how long somebody stays logged in. Defaults to 12 h.
 	SessionTime time.Duration
-	// MaxSessions bounds how many are logged in; the oldest gives way. Defaults to 256.
-	MaxSessions int
+	// MaxSessions bounds how many are logged in with the one token of a gateway without
+	// principals, and SessionsEach how many of one principal; the oldest gives way. They default
+	// to 256 and 8.
+	MaxSessions, SessionsEach int
 	// MaxStreams bounds how many watch at once. Defaults to 50.
 	MaxStreams int
 	// Every is how often what is held is shown anew. Defaults to 2 s.
@@ -65,6 +67,7 @@ type Page struct {
 func New(cfg Config) *Page {
 	cfg.SessionTime = cmp.Or(cfg.SessionTime, 12*time.Hour)
 	cfg.MaxSessions = cmp.Or(cfg.MaxSessions, 256)
+	cfg.SessionsEach = cmp.Or(cfg.SessionsEach, 8)
 	cfg.MaxStreams = cmp.Or(cfg.MaxStreams, 50)
 	cfg.Every = cmp.Or(cfg.Every, 2*time.Second)
 	if cfg.Logger == nil {
@@ -72,7 +75,7 @@ func New(cfg Config) *Page {
 	}
 	p := &Page{
 		cfg: cfg, mux: http.NewServeMux(), csrf: rand.Text(), streams: make(chan struct{}, cfg.MaxStreams),
-		sessions: newSessions(cfg.SessionTime, cfg.MaxSessions),
+		sessions: newSessions(cfg.SessionTime, cfg.MaxSessions, cfg.SessionsEach),
 	}
 	p.mux.HandleFunc("GET /{$}", p.as(p.show))
 	p.mux.HandleFunc("POST /page/login", p.login)
@@ -163,11 +166,19 @@ func (p *Page) render(w http.ResponseWriter, status int, name string, data any) 
 }
 
 func (p *Page) fail(w http.ResponseWriter, status int, title, detail string) {
-	p.render(w, status, "problem.html", struct{ Title, Detail string }{title, detail})
+	p.render(w, status, "problem.html", trouble{Title: title, Detail: detail})
 }
 
+// trouble is why something is not shown. Who is logged in may log out there: its rights may have
+// ended, and no other page be shown.
+type trouble struct{ Title, Detail, CSRF string }
+
 // failed shows an error.
-func (p *Page) failed(w http.ResponseWriter, err error) {
+func (p *Page) failed(w http.ResponseWriter, v visitor, err error) {
 	problem := p.cfg.Problem(err)
-	p.fail(w, problem.Status, problem.Title, problem.Detail+" "+problem.Hint)
+	about := trouble{Title: problem.Title, Detail: problem.Detail + " " + problem.Hint}
+	if v.session != nil {
+		about.CSRF = v.csrf
+	}
+	p.render(w, problem.Status, "problem.html", about)
 }

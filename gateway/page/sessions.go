@@ -18,6 +18,7 @@ const maxForm = 16 << 10
 // session is somebody who logged in.
 type session struct {
 	token string // asked again each time: its rights may have ended
+	name  string // of the principal
 	csrf  string
 	until time.Time
 	ended chan struct{}
@@ -26,39 +27,45 @@ type session struct {
 // sessions are those who are logged in, by the hash of their cookie.
 type sessions struct {
 	time time.Duration
-	most int
+	most int // of who has no name: all have one token
+	each int // of a principal
 
 	mu   sync.Mutex
 	open map[[sha256.Size]byte]*session
 }
 
-func newSessions(long time.Duration, most int) *sessions {
-	return &sessions{time: long, most: most, open: make(map[[sha256.Size]byte]*session)}
+func newSessions(long time.Duration, most, each int) *sessions {
+	return &sessions{time: long, most: most, each: each, open: make(map[[sha256.Size]byte]*session)}
 }
 
-// begin makes a session and returns its cookie's value.
-func (s *sessions) begin(token string) (id string, _ *session) {
+// begin makes a session and returns its cookie's value. Where a principal has too many, its own
+// oldest one ends, and nobody else's.
+func (s *sessions) begin(token, name string) (id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	var oldest [sha256.Size]byte
 	var first time.Time
+	own := 0
 	for key, one := range s.open {
 		if !now.Before(one.until) {
 			s.drop(key)
 			continue
 		}
+		if one.name != name {
+			continue
+		}
+		own++
 		if first.IsZero() || one.until.Before(first) {
 			oldest, first = key, one.until
 		}
 	}
-	if len(s.open) >= s.most {
+	if name == "" && own >= s.most || name != "" && own >= s.each {
 		s.drop(oldest)
 	}
 	id = rand.Text() + rand.Text()
-	one := &session{token: token, csrf: rand.Text(), until: now.Add(s.time), ended: make(chan struct{})}
-	s.open[sha256.Sum256([]byte(id))] = one
-	return id, one
+	s.open[sha256.Sum256([]byte(id))] = &session{token: token, name: name, csrf: rand.Text(), until: now.Add(s.time), ended: make(chan struct{})}
+	return id
 }
 
 // drop ends a session, and what it watches; the caller has locked mu.
@@ -117,7 +124,7 @@ func (p *Page) as(next visitorHandler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v, ok := p.visitor(r)
 		if !ok {
-			p.askToLogIn(w, r, "")
+			p.askToLogIn(w, r, http.StatusUnauthorized, "")
 			return
 		}
 		if r.Method == http.MethodPost {
@@ -151,12 +158,12 @@ func (p *Page) visitor(r *http.Request) (visitor, bool) {
 }
 
 // askToLogIn shows the form; a stream gets no page.
-func (p *Page) askToLogIn(w http.ResponseWriter, r *http.Request, why string) {
+func (p *Page) askToLogIn(w http.ResponseWriter, r *http.Request, status int, why string) {
 	if r.URL.Path == "/page/events" {
-		http.Error(w, "log in", http.StatusUnauthorized)
+		http.Error(w, "log in", status)
 		return
 	}
-	p.render(w, http.StatusUnauthorized, "login.html", struct{ Why string }{why})
+	p.render(w, status, "login.html", struct{ Why string }{why})
 }
 
 func (p *Page) login(w http.ResponseWriter, r *http.Request) {
@@ -169,13 +176,17 @@ func (p *Page) login(w http.ResponseWriter, r *http.Request) {
 	principal, ok := p.cfg.Know(token)
 	if !ok || token == "" {
 		p.cfg.Logger.InfoContext(r.Context(), "a log-in at the page was refused", "client", r.RemoteAddr)
-		p.askToLogIn(w, r, "This token is not one of the gateway's.")
+		p.askToLogIn(w, r, http.StatusUnauthorized, "This token is not one of the gateway's.")
+		return
+	}
+	if err := principal.Denied(access.Inspect, ""); !principal.MaySome(access.Inspect) {
+		p.askToLogIn(w, r, http.StatusForbidden, p.cfg.Problem(err).Detail+", so there is nothing to show. Log in with another token.")
 		return
 	}
 	if c, err := r.Cookie(cookieName(r)); err == nil {
 		p.sessions.end(c.Value)
 	}
-	id, _ := p.sessions.begin(token)
+	id := p.sessions.begin(token, principal.Name())
 	p.cfg.Logger.InfoContext(r.Context(), "somebody logged in at the page", "principal", principal.Name(), "client", r.RemoteAddr)
 	http.SetCookie(w, cookie(r, id, int(p.cfg.SessionTime.Seconds())))
 	http.Redirect(w, r, "/", http.StatusSeeOther)

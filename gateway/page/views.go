@@ -74,7 +74,7 @@ func about(prefix string, e wire.Event) bool {
 func (p *Page) show(w http.ResponseWriter, r *http.Request, v visitor) {
 	ctx := r.Context()
 	if !v.MaySome(access.Inspect) {
-		p.failed(w, v.Denied(access.Inspect, ""))
+		p.failed(w, v, v.Denied(access.Inspect, ""))
 		return
 	}
 	prefix := r.URL.Query().Get("prefix")
