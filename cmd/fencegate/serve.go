@@ -190,7 +190,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringVar(&o.masterKeyFile, "master-key-file", "", "file with the master keys, the same for all replicas: KEY-ID:64 hexadecimal digits, current first (required)")
 	f.StringVar(&o.tokenFile, "token-file", "", "file with the bearer token of the HTTP API, with --principals read again at SIGHUP (default off loopback: one is made and shown, on a terminal)")
 	f.StringVar(&o.principalsFile, "principals", "", "file with the principals and what each may do, read again at SIGHUP; what no rule allows is refused (default: whoever has the bearer token may do everything)")
-	f.IntVar(&c.API.PrincipalRate, "api-rate", 0, "how many requests in a second each principal may make to the HTTP API, renewals and releases of leases aside (default: no limit)")
+	f.IntVar(&c.API.PrincipalRate, "api-rate", 0, "how many requests in a second each principal may make to the HTTP API and the live page, renewals and releases of leases aside (default: no limit)")
 	f.StringVar(&c.S3.RootAccessKey, "s3-access-key", "", "access key that may read all objects and manage buckets")
 	f.StringVar(&o.s3SecretKeyFile, "s3-secret-key-file", "", "file with its secret key")
 	f.StringArrayVar(&o.buckets, "bucket", nil, "bucket and rule, made where missing: NAME=bucket, NAME=prefix:N or NAME=key, a lease each; also NAME=monotone… and NAME=none, see docs/s3.md (may be repeated)")

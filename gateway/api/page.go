@@ -26,6 +26,7 @@ func (s *Server) livePage(e *echo.Echo) {
 	}
 	if !s.open() {
 		cfg.Know = s.known
+		cfg.Limit = func(p *access.Principal) error { return s.rates.check(p.Name()) }
 	}
 	p := page.New(cfg)
 	h := func(c echo.Context) error {

@@ -256,6 +256,45 @@ func TestRevokingOnThePageTakesTheFormOfTheHolderThatWasSeen(t *testing.T) {
 	}
 }
 
+// --api-rate counts the page, too.
+func TestThePageIsUnderTheRateLimit(t *testing.T) {
+	t.Parallel()
+	all, err := access.New([]access.Definition{define("ops", access.Rule{Resources: "*", Verbs: []access.Verb{access.Inspect}})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, newFakes(), func(c *api.Config) { c.Principals, c.PrincipalRate = all, 6 })
+	base, _ := serve(t, s)
+	b := newBrowser(t, base)
+	b.login("token of ops") // and is sent on to the page
+	csrf := b.csrf("/")
+	limited := func(ask func() int) bool {
+		for range 1000 {
+			if ask() == http.StatusTooManyRequests {
+				return true
+			}
+		}
+		return false
+	}
+	if !limited(func() int { status, _ := b.do("/", nil); return status }) {
+		t.Error("1000 pages at once")
+	}
+	if !limited(func() int {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		_, status := b.stream(ctx)
+		return status
+	}) {
+		t.Error("1000 streams at once")
+	}
+	if !limited(func() int { status, _ := newBrowser(t, base).login("token of ops"); return status }) {
+		t.Error("1000 log-ins at once")
+	}
+	if status, _ := b.do("/page/logout", url.Values{"csrf": {csrf}}); status != http.StatusUnauthorized {
+		t.Errorf("the log-out: %d", status)
+	}
+}
+
 // What is watched ends with the log-out, with the principal, and with the gateway.
 func TestAViewEndsWithItsSession(t *testing.T) {
 	t.Parallel()

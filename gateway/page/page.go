@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,6 +23,8 @@ import (
 type Config struct {
 	// Know is who presents a token. nil: there are no tokens, and everybody may do everything.
 	Know func(token string) (*access.Principal, bool)
+	// Limit returns an error where a principal asks too often. nil: there is no limit.
+	Limit func(p *access.Principal) error
 	// Host reports whether a page is served under this name, of a Host header. Required.
 	Host func(host string) bool
 	// Status is how the gateway is. Required.
@@ -79,8 +82,8 @@ func New(cfg Config) *Page {
 	}
 	p.mux.HandleFunc("GET /{$}", p.as(p.show))
 	p.mux.HandleFunc("POST /page/login", p.login)
-	p.mux.HandleFunc("POST /page/logout", p.as(p.logout))
-	p.mux.HandleFunc("GET /page/events", p.as(p.watch))
+	p.mux.HandleFunc("POST "+logoutPath, p.as(p.logout))
+	p.mux.HandleFunc("GET "+eventsPath, p.as(p.watch))
 	p.mux.HandleFunc("GET /page/revoke", p.as(p.confirm))
 	p.mux.HandleFunc("POST /page/revoke", p.as(p.revoke))
 	p.mux.HandleFunc("GET /page/app.js", asset("app.js", "text/javascript; charset=utf-8"))
@@ -179,6 +182,13 @@ func (p *Page) failed(w http.ResponseWriter, v visitor, err error) {
 	about := trouble{Title: problem.Title, Detail: problem.Detail + " " + problem.Hint}
 	if v.session != nil {
 		about.CSRF = v.csrf
+	}
+	if problem.RetryAfterMS > 0 {
+		w.Header().Set("Retry-After", strconv.FormatInt((problem.RetryAfterMS+999)/1000, 10))
+	}
+	if v.stream {
+		http.Error(w, problem.Title, problem.Status)
+		return
 	}
 	p.render(w, problem.Status, "problem.html", about)
 }

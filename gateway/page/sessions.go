@@ -12,6 +12,12 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
+// Paths for which other rules count than for pages.
+const (
+	eventsPath = "/page/events"
+	logoutPath = "/page/logout"
+)
+
 // maxForm bounds what a form may send, in bytes.
 const maxForm = 16 << 10
 
@@ -114,6 +120,7 @@ type visitor struct {
 
 	session *session // nil without tokens
 	csrf    string
+	stream  bool // it asks for a stream, and is shown no page
 }
 
 type visitorHandler func(w http.ResponseWriter, r *http.Request, v visitor)
@@ -127,6 +134,11 @@ func (p *Page) as(next visitorHandler) http.HandlerFunc {
 			p.askToLogIn(w, r, http.StatusUnauthorized, "")
 			return
 		}
+		v.stream = r.URL.Path == eventsPath
+		if err := p.limited(v.Principal); err != nil && r.URL.Path != logoutPath {
+			p.failed(w, v, err)
+			return
+		}
 		if r.Method == http.MethodPost {
 			r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 			if subtle.ConstantTimeCompare([]byte(r.PostFormValue("csrf")), []byte(v.csrf)) != 1 {
@@ -138,9 +150,17 @@ func (p *Page) as(next visitorHandler) http.HandlerFunc {
 	}
 }
 
+// limited counts a request. One that gives up what the visitor has, the log-out, is let through.
+func (p *Page) limited(who *access.Principal) error {
+	if p.cfg.Know == nil || p.cfg.Limit == nil {
+		return nil
+	}
+	return p.cfg.Limit(who)
+}
+
 func (p *Page) visitor(r *http.Request) (visitor, bool) {
 	if p.cfg.Know == nil {
-		return visitor{access.Everybody(), nil, p.csrf}, true
+		return visitor{Principal: access.Everybody(), csrf: p.csrf}, true
 	}
 	c, err := r.Cookie(cookieName(r))
 	if err != nil {
@@ -154,12 +174,12 @@ func (p *Page) visitor(r *http.Request) (visitor, bool) {
 	if !ok { // the token was taken away
 		p.sessions.end(c.Value)
 	}
-	return visitor{principal, one, one.csrf}, ok
+	return visitor{Principal: principal, session: one, csrf: one.csrf}, ok
 }
 
 // askToLogIn shows the form; a stream gets no page.
 func (p *Page) askToLogIn(w http.ResponseWriter, r *http.Request, status int, why string) {
-	if r.URL.Path == "/page/events" {
+	if r.URL.Path == eventsPath {
 		http.Error(w, "log in", status)
 		return
 	}
@@ -177,6 +197,10 @@ func (p *Page) login(w http.ResponseWriter, r *http.Request) {
 	if !ok || token == "" {
 		p.cfg.Logger.InfoContext(r.Context(), "a log-in at the page was refused", "client", r.RemoteAddr)
 		p.askToLogIn(w, r, http.StatusUnauthorized, "This token is not one of the gateway's.")
+		return
+	}
+	if err := p.limited(principal); err != nil {
+		p.failed(w, visitor{Principal: principal}, err)
 		return
 	}
 	if err := principal.Denied(access.Inspect, ""); !principal.MaySome(access.Inspect) {

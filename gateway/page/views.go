@@ -99,7 +99,7 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request, v visitor) {
 // watch streams what is held now and what happens, as HTML.
 func (p *Page) watch(w http.ResponseWriter, r *http.Request, v visitor) {
 	if !v.MaySome(access.Inspect) {
-		http.Error(w, "no right to inspect", http.StatusForbidden)
+		p.failed(w, v, v.Denied(access.Inspect, ""))
 		return
 	}
 	select {
