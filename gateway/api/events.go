@@ -21,7 +21,8 @@ import (
 )
 
 const (
-	// maxStreams bounds how many read events at once: each costs a connection.
+	// maxStreams bounds how many read events at once: each costs a connection. A principal has a
+	// quarter of them.
 	maxStreams = 100
 	// heartbeat is the longest silence of a stream, so that its reader, and what lies
 	// between, see that it lives.
@@ -43,11 +44,11 @@ func (s *Server) events(c echo.Context) error {
 	if !p.MaySome(access.Inspect) {
 		return p.Denied(access.Inspect, "")
 	}
-	if s.streams.Add(1) > maxStreams {
-		s.streams.Add(-1)
-		return &UnavailableError{Part: wire.PartGateway, Cause: errors.New("too many read its events")}
+	leave, ok := s.streams.Take(p)
+	if !ok {
+		return &UnavailableError{Part: wire.PartGateway, Cause: errors.New("too many read its events, of this principal or of all")}
 	}
-	defer s.streams.Add(-1)
+	defer leave()
 	ctx, cancel := context.WithCancel(c.Request().Context())
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()

@@ -176,38 +176,6 @@ func TestThePageShowsWhatThePrincipalMayInspect(t *testing.T) {
 	}
 }
 
-// Who logs in again and again ends its own sessions, the oldest first, and nobody else's.
-func TestManyLogInsEndOnlyOnesOwnSessions(t *testing.T) {
-	t.Parallel()
-	base, _, all, _ := paged(t)
-	ops := newBrowser(t, base)
-	ops.login("token of ops")
-	var mine []*browser
-	for range 9 {
-		b := newBrowser(t, base)
-		b.login("token of orders")
-		mine = append(mine, b)
-	}
-	for range 300 {
-		newBrowser(t, base).login("token of blind")
-	}
-	for i, b := range mine {
-		if status, _ := b.do("/", nil); (status == http.StatusOK) != (i > 0) {
-			t.Errorf("session %d of 9: %d", i, status)
-		}
-	}
-	if status, _ := ops.do("/", nil); status != http.StatusOK {
-		t.Errorf("another's session: %d", status)
-	}
-	// Who may see nothing any more can log out.
-	if _, err := all.Replace([]access.Definition{define("ops"), define("orders")}); err != nil {
-		t.Fatal(err)
-	}
-	if status, _ := ops.do("/page/logout", url.Values{"csrf": {ops.csrf("/")}}); status != http.StatusUnauthorized {
-		t.Errorf("after the log-out: %d", status)
-	}
-}
-
 func TestRevokingOnThePageTakesTheFormOfTheHolderThatWasSeen(t *testing.T) {
 	t.Parallel()
 	base, shelf, _, _ := paged(t)
@@ -253,45 +221,6 @@ func TestRevokingOnThePageTakesTheFormOfTheHolderThatWasSeen(t *testing.T) {
 	shelf.overtaken, shelf.record.Token = 0, 34
 	if status, _ := b.do("/page/revoke", good); status != http.StatusOK || strings.Join(shelf.revoked, " ") != "orders/1001 ops, on the page" {
 		t.Errorf("%d, revoked %v", status, shelf.revoked)
-	}
-}
-
-// --api-rate counts the page, too.
-func TestThePageIsUnderTheRateLimit(t *testing.T) {
-	t.Parallel()
-	all, err := access.New([]access.Definition{define("ops", access.Rule{Resources: "*", Verbs: []access.Verb{access.Inspect}})})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newServer(t, newFakes(), func(c *api.Config) { c.Principals, c.PrincipalRate = all, 6 })
-	base, _ := serve(t, s)
-	b := newBrowser(t, base)
-	b.login("token of ops") // and is sent on to the page
-	csrf := b.csrf("/")
-	limited := func(ask func() int) bool {
-		for range 1000 {
-			if ask() == http.StatusTooManyRequests {
-				return true
-			}
-		}
-		return false
-	}
-	if !limited(func() int { status, _ := b.do("/", nil); return status }) {
-		t.Error("1000 pages at once")
-	}
-	if !limited(func() int {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		_, status := b.stream(ctx)
-		return status
-	}) {
-		t.Error("1000 streams at once")
-	}
-	if !limited(func() int { status, _ := newBrowser(t, base).login("token of ops"); return status }) {
-		t.Error("1000 log-ins at once")
-	}
-	if status, _ := b.do("/page/logout", url.Values{"csrf": {csrf}}); status != http.StatusUnauthorized {
-		t.Errorf("the log-out: %d", status)
 	}
 }
 

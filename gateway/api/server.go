@@ -24,7 +24,7 @@ type Server struct {
 	echo    *echo.Echo
 	places  places
 	rates   rates
-	streams atomic.Int64 // of events that are read
+	streams *access.Shares // of events that are read
 
 	leaving  atomic.Bool
 	stopping context.Context // ends when the server is asked to stop: waits are cut short
@@ -41,7 +41,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	s := &Server{cfg: cfg, log: cfg.Logger, handles: handles, places: places{each: cfg.SQLPerPrincipal}, rates: rates{each: cfg.PrincipalRate}, echo: echo.New()}
+	s := &Server{cfg: cfg, log: cfg.Logger, handles: handles, places: places{each: cfg.SQLPerPrincipal}, rates: rates{each: cfg.PrincipalRate}, streams: access.NewShares(maxStreams), echo: echo.New()}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.routes()
 	return s, nil

@@ -49,7 +49,7 @@ type Config struct {
 	// principals, and SessionsEach how many of one principal; the oldest gives way. They default
 	// to 256 and 8.
 	MaxSessions, SessionsEach int
-	// MaxStreams bounds how many watch at once. Defaults to 50.
+	// MaxStreams bounds how many watch at once. A principal has a quarter of them. Defaults to 50.
 	MaxStreams int
 	// Every is how often what is held is shown anew. Defaults to 2 s.
 	Every time.Duration
@@ -62,8 +62,8 @@ type Page struct {
 	cfg      Config
 	mux      *http.ServeMux
 	sessions *sessions
-	csrf     string        // of everybody, where there are no tokens
-	streams  chan struct{} // a place for each that watches
+	csrf     string         // of everybody, where there are no tokens
+	streams  *access.Shares // a place for each that watches
 }
 
 // New makes a page.
@@ -77,7 +77,7 @@ func New(cfg Config) *Page {
 		cfg.Logger = slog.Default()
 	}
 	p := &Page{
-		cfg: cfg, mux: http.NewServeMux(), csrf: rand.Text(), streams: make(chan struct{}, cfg.MaxStreams),
+		cfg: cfg, mux: http.NewServeMux(), csrf: rand.Text(), streams: access.NewShares(cfg.MaxStreams),
 		sessions: newSessions(cfg.SessionTime, cfg.MaxSessions, cfg.SessionsEach),
 	}
 	p.mux.HandleFunc("GET /{$}", p.as(p.show))

@@ -102,13 +102,12 @@ func (p *Page) watch(w http.ResponseWriter, r *http.Request, v visitor) {
 		p.failed(w, v, v.Denied(access.Inspect, ""))
 		return
 	}
-	select {
-	case p.streams <- struct{}{}:
-		defer func() { <-p.streams }()
-	default:
+	leave, ok := p.streams.Take(v.Principal)
+	if !ok {
 		http.Error(w, "too many watch this page", http.StatusServiceUnavailable)
 		return
 	}
+	defer leave()
 	ctx, cancel := v.lasts(r.Context())
 	defer cancel()
 	w.Header().Set("Content-Type", "text/event-stream")

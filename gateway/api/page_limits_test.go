@@ -1,0 +1,132 @@
+package api_test
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"testing"
+
+	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/gateway/api"
+)
+
+// Who logs in again and again ends its own sessions, the oldest first, and nobody else's.
+func TestManyLogInsEndOnlyOnesOwnSessions(t *testing.T) {
+	t.Parallel()
+	base, _, all, _ := paged(t)
+	ops := newBrowser(t, base)
+	ops.login("token of ops")
+	var mine []*browser
+	for range 9 {
+		b := newBrowser(t, base)
+		b.login("token of orders")
+		mine = append(mine, b)
+	}
+	for range 300 {
+		newBrowser(t, base).login("token of blind")
+	}
+	for i, b := range mine {
+		if status, _ := b.do("/", nil); (status == http.StatusOK) != (i > 0) {
+			t.Errorf("session %d of 9: %d", i, status)
+		}
+	}
+	if status, _ := ops.do("/", nil); status != http.StatusOK {
+		t.Errorf("another's session: %d", status)
+	}
+	// Who may see nothing any more can log out.
+	if _, err := all.Replace([]access.Definition{define("ops"), define("orders")}); err != nil {
+		t.Fatal(err)
+	}
+	if status, _ := ops.do("/page/logout", url.Values{"csrf": {ops.csrf("/")}}); status != http.StatusUnauthorized {
+		t.Errorf("after the log-out: %d", status)
+	}
+}
+
+// --api-rate counts the page, too.
+func TestThePageIsUnderTheRateLimit(t *testing.T) {
+	t.Parallel()
+	all, err := access.New([]access.Definition{define("ops", access.Rule{Resources: "*", Verbs: []access.Verb{access.Inspect}})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, newFakes(), func(c *api.Config) { c.Principals, c.PrincipalRate = all, 6 })
+	base, _ := serve(t, s)
+	b := newBrowser(t, base)
+	b.login("token of ops") // and is sent on to the page
+	csrf := b.csrf("/")
+	limited := func(ask func() int) bool {
+		for range 1000 {
+			if ask() == http.StatusTooManyRequests {
+				return true
+			}
+		}
+		return false
+	}
+	if !limited(func() int { status, _ := b.do("/", nil); return status }) {
+		t.Error("1000 pages at once")
+	}
+	if !limited(func() int {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		_, status := b.stream(ctx)
+		return status
+	}) {
+		t.Error("1000 streams at once")
+	}
+	if !limited(func() int { status, _ := newBrowser(t, base).login("token of ops"); return status }) {
+		t.Error("1000 log-ins at once")
+	}
+	if status, _ := b.do("/page/logout", url.Values{"csrf": {csrf}}); status != http.StatusUnauthorized {
+		t.Errorf("the log-out: %d", status)
+	}
+}
+
+// One principal opens streams until it gets no more: another still gets its own.
+func TestNobodyTakesAllStreams(t *testing.T) {
+	t.Parallel()
+	base, _, _, _ := paged(t)
+	page := func(name string) func(context.Context) int {
+		b := newBrowser(t, base)
+		b.login("token of " + name)
+		return func(ctx context.Context) int {
+			_, status := b.stream(ctx)
+			return status
+		}
+	}
+	api := func(name string) func(context.Context) int {
+		b := newBrowser(t, base)
+		return func(ctx context.Context) int {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/v1/events", http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Authorization", "Bearer token of "+name)
+			resp, err := b.http.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = resp.Body.Close() })
+			return resp.StatusCode
+		}
+	}
+	for _, c := range []struct {
+		of   string
+		open func(name string) func(context.Context) int
+		each int
+	}{{"the page", page, 12}, {"the API", api, 25}} {
+		ctx, cancel := context.WithCancel(t.Context())
+		greedy, modest := c.open("orders"), c.open("ops")
+		for i := range c.each {
+			if status := greedy(ctx); status != http.StatusOK {
+				t.Errorf("%s: stream %d of one principal: %d", c.of, i+1, status)
+			}
+		}
+		if status := greedy(ctx); status != http.StatusServiceUnavailable {
+			t.Errorf("%s: one more: %d", c.of, status)
+		}
+		if status := modest(ctx); status != http.StatusOK {
+			t.Errorf("%s: another's: %d", c.of, status)
+		}
+		cancel()
+	}
+}
