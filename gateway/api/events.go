@@ -52,7 +52,7 @@ func (s *Server) events(c echo.Context) error {
 	ctx, cancel := context.WithCancel(c.Request().Context())
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
-	defer endWith(p, cancel)()
+	defer endWith(p.Ended(), cancel)()
 	header := c.Response().Header()
 	header.Set(echo.HeaderContentType, "text/event-stream")
 	header.Set(echo.HeaderCacheControl, "no-store")
@@ -97,15 +97,15 @@ func (s *Server) stream(ctx context.Context, c echo.Context, after string) (stri
 	}
 }
 
-// endWith cancels once the principal's rights end or change, until it is stopped.
-func endWith(p *access.Principal, cancel func()) (stop func()) {
-	if p.Ended() == nil {
+// endWith cancels once a principal's rights end or change, until it is stopped. nil: they never do.
+func endWith(changed <-chan struct{}, cancel func()) (stop func()) {
+	if changed == nil {
 		return func() {}
 	}
 	over := make(chan struct{})
 	go func() {
 		select {
-		case <-p.Ended():
+		case <-changed:
 			cancel()
 		case <-over:
 		}

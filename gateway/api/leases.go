@@ -43,10 +43,11 @@ func (s *Server) acquire(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := check(c, access.Acquire, req.Resource); err != nil {
+	may := func() error { return check(c, access.Acquire, req.Resource) }
+	if err := may(); err != nil {
 		return err
 	}
-	all, err := s.await(c.Request().Context(), func(ctx context.Context) ([]leasing.Lease, error) {
+	all, err := s.await(c.Request().Context(), wait, may, func(ctx context.Context, wait time.Duration) ([]leasing.Lease, error) {
 		lease, err := s.take(ctx, req, wait)
 		return []leasing.Lease{lease}, leaseError(ctx, req.Resource, err)
 	})
@@ -123,12 +124,48 @@ func validateHolder(holder string) error {
 	return nil
 }
 
-// await acquires; a stop of the server ends the wait.
-func (s *Server) await(ctx context.Context, acquire func(context.Context) ([]leasing.Lease, error)) ([]leasing.Lease, error) {
+// acquiring acquires within a time.
+type acquiring func(ctx context.Context, wait time.Duration) ([]leasing.Lease, error)
+
+// await acquires; a stop of the server ends the wait. So does a change of the rights of who
+// asks: who may not acquire any more arms nothing, and others wait on, at the end of the queue.
+func (s *Server) await(ctx context.Context, wait time.Duration, may func() error, acquire acquiring) ([]leasing.Lease, error) {
+	asks := access.Of(ctx)
+	changed, until := asks.Ended(), time.Now().Add(wait)
+	for {
+		all, err := s.awaitUnless(ctx, changed, wait, acquire)
+		if err == nil || wait <= 0 || !isClosed(changed) {
+			return all, err
+		}
+		now, _ := s.cfg.Principals.Named(asks.Name()) // before the look, so that no change is missed
+		if denied := may(); denied != nil {
+			return nil, denied
+		}
+		if !errors.Is(err, context.Canceled) || ctx.Err() != nil || s.stopping.Err() != nil {
+			return nil, err
+		}
+		changed, wait = now.Ended(), max(0, time.Until(until))
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// awaitUnless is one wait, which also ends with a change of rights.
+func (s *Server) awaitUnless(ctx context.Context, changed <-chan struct{}, wait time.Duration, acquire acquiring) ([]leasing.Lease, error) {
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
-	all, err := acquire(waiting)
+	if wait > 0 { // else it is over at once
+		defer endWith(changed, cancel)()
+	}
+	all, err := acquire(waiting, wait)
 	if err != nil && ctx.Err() == nil && s.stopping.Err() != nil && errors.Is(err, context.Canceled) {
 		return nil, &UnavailableError{Part: wire.PartGateway, Cause: errors.New("shutting down")}
 	}

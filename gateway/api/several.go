@@ -33,12 +33,18 @@ func (s *Server) acquireAll(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, r := range requests {
-		if err := check(c, access.Acquire, r.Resource); err != nil {
-			return err
+	may := func() error {
+		for _, r := range requests {
+			if err := check(c, access.Acquire, r.Resource); err != nil {
+				return err
+			}
 		}
+		return nil
 	}
-	all, err := s.await(c.Request().Context(), func(ctx context.Context) ([]leasing.Lease, error) {
+	if err := may(); err != nil {
+		return err
+	}
+	all, err := s.await(c.Request().Context(), wait, may, func(ctx context.Context, wait time.Duration) ([]leasing.Lease, error) {
 		all, err := takeAll(ctx, source, requests, wait)
 		if errors.Is(err, errors.ErrUnsupported) {
 			return nil, errNotSeveral

@@ -202,6 +202,68 @@ func TestALeaseIsNotGivenToWhoLostTheRightMeanwhile(t *testing.T) {
 	}
 }
 
+// A wait ends with the right, before the fence is armed. Where the right is still there it goes on.
+func TestAWaitEndsWithTheRight(t *testing.T) {
+	t.Parallel()
+	f := newFakes()
+	inner := f.acquire
+	waits, come := make(chan time.Duration), make(chan struct{})
+	f.acquire = func(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+		until, _ := ctx.Deadline()
+		waits <- time.Until(until)
+		select {
+		case <-come:
+			return inner(ctx, r)
+		case <-ctx.Done():
+			return leasing.Lease{}, ctx.Err()
+		}
+	}
+	may := func(resources ...string) []access.Definition {
+		d := access.Definition{Name: "me", Tokens: []access.Digest{access.DigestOf("me")}}
+		for _, r := range resources {
+			d.Rules = append(d.Rules, access.Rule{Resources: r, Verbs: []access.Verb{access.Acquire}})
+		}
+		return []access.Definition{d}
+	}
+	all, err := access.New(may("*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	change := func(resources ...string) {
+		t.Helper()
+		if _, err := all.Replace(may(resources...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := newServer(t, f, func(c *api.Config) { c.Principals, c.Leases = all, &several{leases: leases{f}} })
+	for path, body := range map[string]string{"/v1/leases": `{"resource":"orders/1001","wait":"60s"}`, "/v1/leases/all": `{"resources":["orders/1001"],"wait":"60s"}`} {
+		answers := make(chan answer, 1)
+		ask := func() { answers <- request(t, s, "POST", path, body, "Authorization", "Bearer me") }
+		change("*")
+		go ask()
+		first := <-waits
+		change("orders/*")
+		if second := <-waits; second >= first || second < time.Second {
+			t.Errorf("%s waits %v, and then %v", path, first, second)
+		}
+		change("orders/1001")
+		<-waits
+		change("stock/*")
+		if a := <-answers; a.status != http.StatusForbidden || a.str("code") != "denied" {
+			t.Errorf("%s without the right: %d %s", path, a.status, a.text)
+		}
+		change("*")
+		go ask()
+		<-waits
+		change("orders/*")
+		<-waits
+		come <- struct{}{}
+		if a := <-answers; a.status != http.StatusCreated {
+			t.Errorf("%s with the right: %d %s", path, a.status, a.text)
+		}
+	}
+}
+
 func TestAHandleIsWorthWhatItsBearerMayNow(t *testing.T) {
 	t.Parallel()
 	s, all, handles := holding(t, access.Rule{Resources: "orders/*", Verbs: []access.Verb{access.Acquire}})
