@@ -43,7 +43,7 @@ func (s *Server) inspected(ctx context.Context, resource string) (wire.Resource,
 	}
 	answer := wire.Resource{Record: found.UTC()}
 	state, err := s.cfg.Leases.Inspect(ctx, resource)
-	answer.Lock = lockOf(state)
+	answer.Lock = lockOf(state, access.Of(ctx).May(access.Inspect, ""))
 	if err != nil {
 		s.log.WarnContext(ctx, "whether a resource is locked is not known", "resource", resource, "error", leaseError(ctx, resource, err))
 	} else {

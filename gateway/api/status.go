@@ -20,7 +20,7 @@ func (s *Server) status(c echo.Context) error {
 }
 
 // currentStatus is what the context's principal may know of how the gateway is. Counts of
-// what all do are for who may inspect everything.
+// what all do, and which nodes there are, are for who may inspect everything.
 func (s *Server) currentStatus(ctx context.Context) (wire.Status, error) {
 	p := access.Of(ctx)
 	if !p.MaySome(access.Inspect) {
@@ -54,6 +54,7 @@ func (s *Server) currentStatus(ctx context.Context) (wire.Status, error) {
 	}
 	if !p.May(access.Inspect, "") {
 		answer.Held, answer.Waiters, answer.Objects = nil, nil, nil
+		answer.Lock.Nodes = unnamed(answer.Lock.Nodes)
 	}
 	if !p.May(access.Sessions, "") {
 		answer.Sessions = nil

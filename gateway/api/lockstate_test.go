@@ -1,0 +1,63 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/gateway/api"
+)
+
+// dialing is a source with a server that can't be reached.
+type dialing struct{ leases }
+
+func (d dialing) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
+	state, err := d.leases.Inspect(ctx, resource)
+	state.Members[1].Err = errors.New("dial tcp 10.1.2.3:6379: connection refused")
+	return state, err
+}
+
+// Who may inspect one resource learns how many servers there are, and how they are.
+func TestServersAreNamedToWhoMayInspectEverything(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		rule string
+		all  bool
+	}{{"*", true}, {"orders/*", false}} {
+		f := newFakes()
+		s := newServer(t, f, func(cfg *api.Config) {
+			cfg.Principals, cfg.Leases = inspector(t, c.rule), dialing{leases{f}}
+			cfg.Status = func(context.Context) wire.Status {
+				return wire.Status{Lock: wire.LockStatus{Nodes: []wire.NodeStatus{
+					{Name: "node-1", State: wire.NodeAdmitted}, {Name: "node-2", State: wire.PartAway, QuarantineMS: 7, Warning: "10.1.2.3 evicts keys"},
+				}}}
+			}
+		})
+		for _, path := range []string{"/v1/resources/orders/1001", "/v1/status"} {
+			a := request(t, s, "GET", path, "", "Authorization", "Bearer me")
+			if a.status != http.StatusOK {
+				t.Fatalf("%s: %d %s", path, a.status, a.text)
+			}
+			for _, told := range []string{"10.1.2.3", "node-1", "node-2"} {
+				if strings.Contains(a.text, told) != c.all {
+					t.Errorf("%s with inspect on %s: %s is there: %v; %s", path, c.rule, told, !c.all, a.text)
+				}
+			}
+			for _, told := range []string{`"name":"1"`, `"name":"2"`} {
+				if strings.Contains(a.text, told) == c.all {
+					t.Errorf("%s with inspect on %s: %s", path, c.rule, a.text)
+				}
+			}
+			if path == "/v1/status" && (!strings.Contains(a.text, `"state":"away"`) || !strings.Contains(a.text, `"quarantine_ms":7`)) {
+				t.Errorf("the states are missing: %s", a.text)
+			}
+			if path != "/v1/status" && !c.all && !strings.Contains(a.text, `"error":"no answer"`) {
+				t.Errorf("that a server does not answer is missing: %s", a.text)
+			}
+		}
+	}
+}
