@@ -34,8 +34,22 @@ func (s *Server) auditAcquired(c echo.Context, all []leasing.Lease) {
 	}
 }
 
-func (s *Server) auditDenied(c echo.Context, denied *access.DeniedError) {
-	s.audit(c, "a request was denied", "verb", denied.Verb, "resource", denied.Resource, "route", c.Path())
+// auditManaged tells of a lease that somebody used who has not acquired it.
+func (s *Server) auditManaged(c echo.Context, what string, h handle) {
+	if h.Principal != access.Of(c.Request().Context()).Name() {
+		s.audit(c, what, "resource", h.Resource, "token", h.Token, "of", h.Principal)
+	}
+}
+
+// auditIssued tells of credentials where there are principals, as auditAcquired does of leases.
+func (s *Server) auditIssued(c echo.Context, h handle, readOnly bool) {
+	if s.cfg.Principals != nil {
+		s.audit(c, "S3 credentials were issued", "resource", h.Resource, "token", h.Token, "read_only", readOnly)
+	}
+}
+
+func (s *Server) auditDenied(r *http.Request, denied *access.DeniedError, route string) {
+	s.auditOf(r, "a request was denied", "verb", denied.Verb, "resource", denied.Resource, "route", route)
 }
 
 func who(r *http.Request) []any {

@@ -4,11 +4,89 @@ import (
 	"bytes"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/api"
 )
+
+// What is done with another's lease, and what is refused on the page, is in the log as well.
+func TestTheLogSaysWhoManagesAndWhoWasDeniedOnThePage(t *testing.T) {
+	t.Parallel()
+	all, err := access.New([]access.Definition{
+		define("worker", access.Rule{Resources: "*", Verbs: []access.Verb{access.Acquire}}),
+		define("ops", access.Rule{Resources: "*", Verbs: []access.Verb{access.Manage, access.Inspect}}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log safeBuffer
+	s := newServer(t, newFakes(), func(c *api.Config) { c.Principals, c.Logger = all, slog.New(slog.NewTextHandler(&log, nil)) })
+	handle := request(t, s, "POST", "/v1/leases", `{"resource":"orders/1001"}`, "Authorization", "Bearer token of worker").str("handle")
+	says := func(by string, lines ...string) {
+		t.Helper()
+		text := log.take()
+		if !strings.Contains(text, "audit.principal="+by) || strings.Contains(text, "token of") || strings.Contains(text, handle) || strings.Contains(text, "secret") {
+			t.Errorf("the log says %s", text)
+		}
+		for _, line := range lines {
+			if strings.Count(text, line) != 1 {
+				t.Errorf("the log says %s; want once %s", text, line)
+			}
+		}
+	}
+	says("worker")
+	for _, c := range []struct{ path, by, says string }{
+		{"credentials", "worker", `msg="S3 credentials were issued" resource=orders/1001 token=34 read_only=false`},
+		{"renew", "ops", `msg="a lease of another was renewed" resource=orders/1001 token=34 of=worker`},
+		{"release", "ops", `msg="a lease of another was released" resource=orders/1001 token=34 of=worker`},
+	} {
+		if a := request(t, s, "POST", "/v1/leases/"+c.path, `{"handle":"`+handle+`"}`, "Authorization", "Bearer token of "+c.by); a.status >= 300 {
+			t.Errorf("%s: %d %s", c.path, a.status, a.text)
+		}
+		says(c.by, c.says)
+	}
+	request(t, s, "POST", "/v1/leases/renew", `{"handle":"`+handle+`"}`, "Authorization", "Bearer token of worker")
+	if text := log.take(); strings.Contains(text, "of another") {
+		t.Errorf("of one's own lease the log says %s", text)
+	}
+
+	base, _ := serve(t, s)
+	b := newBrowser(t, base)
+	b.login("token of worker")
+	says("worker", `msg="a request was denied" verb=inspect resource="" route=/page/login`)
+	b.login("token of ops")
+	b.do("/page/revoke?resource=orders/1001", nil)
+	says("ops", `msg="a request was denied" verb=revoke resource=orders/1001 route=/page/revoke`)
+	if _, err := all.Replace([]access.Definition{define("ops")}); err != nil {
+		t.Fatal(err)
+	}
+	b.do("/", nil)
+	says("ops", `msg="a request was denied" verb=inspect resource="" route=/`)
+	b.do("/page/events", nil)
+	says("ops", `msg="a request was denied" verb=inspect resource="" route=/page/events`)
+}
+
+// safeBuffer is written by the server while the test reads it.
+type safeBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+// take is what was written since the last time.
+func (b *safeBuffer) take() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.text.Reset()
+	return b.text.String()
+}
 
 func TestTheLogSaysWhoDidWhat(t *testing.T) {
 	t.Parallel()

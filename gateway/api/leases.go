@@ -244,6 +244,7 @@ func (s *Server) renew(c echo.Context) error {
 	if err != nil {
 		return leaseError(ctx, h.Resource, err)
 	}
+	s.auditManaged(c, "a lease of another was renewed", h)
 	return respond(c, http.StatusOK, wire.Renewed{Resource: h.Resource, Token: h.Token, Timing: timingOf(began, time.Now().Add(valid))})
 }
 
@@ -262,6 +263,7 @@ func (s *Server) release(c echo.Context) error {
 	switch err := s.cfg.Leases.Release(ctx, h.Ref); {
 	case err == nil:
 		s.ended(h, false)
+		s.auditManaged(c, "a lease of another was released", h)
 		s.tellLease(c, wire.EventReleased, h.Ref)
 	case !errors.Is(err, leasing.ErrLost): // one that is over already needs no release
 		return leaseError(ctx, h.Resource, err)
@@ -300,6 +302,7 @@ func (s *Server) credentials(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	s.auditIssued(c, h, body.ReadOnly)
 	creds.ExpiresAt = creds.ExpiresAt.UTC()
 	if e := s.endpointsFor(c); e.S3 != nil {
 		creds.EndpointURL, creds.Region = e.S3.URL, e.S3.Region

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"net/http"
 
 	"github.com/labstack/echo/v4"
 
@@ -22,6 +23,7 @@ func (s *Server) livePage(e *echo.Echo) {
 	cfg := page.Config{
 		Host: func(host string) bool { return !s.open() || loopbackHost(host) }, Status: s.currentStatus, Held: s.heldBelow,
 		Events: s.eventsAfter, Kept: s.keptAfter, Inspect: s.inspected, Revoke: s.takeAway, Logger: s.log,
+		Denied:  func(r *http.Request, denied *access.DeniedError) { s.auditDenied(r, denied, r.URL.Path) },
 		Problem: func(err error) wire.Problem { p, _ := problemOf(err); return p },
 	}
 	if !s.open() {

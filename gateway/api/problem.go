@@ -161,7 +161,7 @@ func (s *Server) fail(err error, c echo.Context) {
 		return
 	}
 	if denied, ok := errors.AsType[*access.DeniedError](err); ok {
-		s.auditDenied(c, denied)
+		s.auditDenied(c.Request(), denied, c.Path())
 	}
 	p, known := problemOf(err)
 	switch {

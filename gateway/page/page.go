@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"embed"
+	"errors"
 	"fmt"
 	"html/template"
 	"log/slog"
@@ -40,6 +41,8 @@ type Config struct {
 	// it fails with [fence.ErrNotRaised] where another is recorded. Required.
 	Inspect func(ctx context.Context, resource string) (wire.Resource, error)
 	Revoke  func(r *http.Request, resource, by string, seen fence.Token) (fence.Token, error)
+	// Denied is told of what a visitor, whom the request's context carries, may not do. Required.
+	Denied func(r *http.Request, denied *access.DeniedError)
 	// Problem is an error as its reader may be told of it. Required.
 	Problem func(err error) wire.Problem
 
@@ -177,7 +180,10 @@ func (p *Page) fail(w http.ResponseWriter, status int, title, detail string) {
 type trouble struct{ Title, Detail, CSRF string }
 
 // failed shows an error.
-func (p *Page) failed(w http.ResponseWriter, v visitor, err error) {
+func (p *Page) failed(w http.ResponseWriter, r *http.Request, v visitor, err error) {
+	if denied, ok := errors.AsType[*access.DeniedError](err); ok {
+		p.cfg.Denied(r, denied)
+	}
 	problem := p.cfg.Problem(err)
 	about := trouble{Title: problem.Title, Detail: problem.Detail + " " + problem.Hint}
 	if v.session != nil {

@@ -22,18 +22,18 @@ type confirmation struct {
 // looked is what is known of the resource that is to be revoked, where the visitor may do so.
 func (p *Page) looked(w http.ResponseWriter, r *http.Request, v visitor, resource string) (known wire.Resource, ok bool) {
 	if err := fence.ValidateResource(resource); err != nil {
-		p.failed(w, v, err)
+		p.failed(w, r, v, err)
 		return known, false
 	}
 	for _, verb := range []access.Verb{access.Inspect, access.Revoke} {
 		if err := v.Check(verb, resource); err != nil {
-			p.failed(w, v, err)
+			p.failed(w, r, v, err)
 			return known, false
 		}
 	}
 	known, err := p.cfg.Inspect(r.Context(), resource)
 	if err != nil {
-		p.failed(w, v, err)
+		p.failed(w, r, v, err)
 	}
 	return known, err == nil
 }
@@ -70,7 +70,7 @@ func (p *Page) revoke(w http.ResponseWriter, r *http.Request, v visitor) {
 			p.askAnew(w, r, v, known)
 		}
 	case err != nil:
-		p.failed(w, v, err)
+		p.failed(w, r, v, err)
 	default:
 		http.Redirect(w, r, "/?"+url.Values{"prefix": {resource}}.Encode(), http.StatusSeeOther)
 	}

@@ -136,7 +136,7 @@ func (p *Page) as(next visitorHandler) http.HandlerFunc {
 		}
 		v.stream = r.URL.Path == eventsPath
 		if err := p.limited(v.Principal); err != nil && r.URL.Path != logoutPath {
-			p.failed(w, v, err)
+			p.failed(w, r, v, err)
 			return
 		}
 		if r.Method == http.MethodPost {
@@ -200,10 +200,11 @@ func (p *Page) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := p.limited(principal); err != nil {
-		p.failed(w, visitor{Principal: principal}, err)
+		p.failed(w, r, visitor{Principal: principal}, err)
 		return
 	}
 	if err := principal.Denied(access.Inspect, ""); !principal.MaySome(access.Inspect) {
+		p.cfg.Denied(r.WithContext(access.With(r.Context(), principal)), err)
 		p.askToLogIn(w, r, http.StatusForbidden, p.cfg.Problem(err).Detail+", so there is nothing to show. Log in with another token.")
 		return
 	}

@@ -74,7 +74,7 @@ func about(prefix string, e wire.Event) bool {
 func (p *Page) show(w http.ResponseWriter, r *http.Request, v visitor) {
 	ctx := r.Context()
 	if !v.MaySome(access.Inspect) {
-		p.failed(w, v, v.Denied(access.Inspect, ""))
+		p.failed(w, r, v, v.Denied(access.Inspect, ""))
 		return
 	}
 	prefix := r.URL.Query().Get("prefix")
@@ -99,7 +99,7 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request, v visitor) {
 // watch streams what is held now and what happens, as HTML.
 func (p *Page) watch(w http.ResponseWriter, r *http.Request, v visitor) {
 	if !v.MaySome(access.Inspect) {
-		p.failed(w, v, v.Denied(access.Inspect, ""))
+		p.failed(w, r, v, v.Denied(access.Inspect, ""))
 		return
 	}
 	leave, ok := p.streams.Take(v.Principal)
