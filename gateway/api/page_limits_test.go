@@ -6,7 +6,9 @@ import (
 	"net/url"
 	"testing"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/gateway/activity"
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
@@ -84,7 +86,8 @@ func TestThePageIsUnderTheRateLimit(t *testing.T) {
 // One principal opens streams until it gets no more: another still gets its own.
 func TestNobodyTakesAllStreams(t *testing.T) {
 	t.Parallel()
-	base, _, _, _ := paged(t)
+	base, _, _, feed := paged(t)
+	feed.Tell(activity.Event{Kind: wire.EventAcquired, Resource: "orders/1"})
 	page := func(name string) func(context.Context) int {
 		b := newBrowser(t, base)
 		b.login("token of " + name)
