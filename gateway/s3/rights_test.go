@@ -4,6 +4,7 @@ package s3_test
 
 import (
 	"log/slog"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -99,7 +100,7 @@ func TestADenialIsWrittenDownNowAndThen(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 10 {
-			if res, _ := w.send(raw{creds: c, method: "GET", path: "/orders/1002/a"}); res.StatusCode != 403 {
+			if res, _ := w.send(raw{creds: c, method: "GET", path: "/orders/1002/a"}); res.StatusCode != http.StatusForbidden {
 				t.Errorf("%s: %d", principal, res.StatusCode)
 			}
 		}
