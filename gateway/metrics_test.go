@@ -3,7 +3,9 @@
 package gateway_test
 
 import (
+	"errors"
 	"maps"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -11,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/internal/testenv"
@@ -187,5 +190,25 @@ func TestReadinessIsToldByPort(t *testing.T) {
 	}
 	if away := series[`fencegate_lease_nodes{state="away"}`]; away != "2" {
 		t.Errorf("%q nodes are away", away)
+	}
+}
+
+func TestTheConnectionsOfTheMetricsListenerAreBounded(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, testenv.Postgres(t))
+	cfg.MetricsListen = "127.0.0.1:0"
+	c := start(t, cfg)
+	var all []net.Conn
+	for range 65 {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", c.g.Addrs().Metrics)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		all = append(all, conn)
+	}
+	_ = all[0].SetDeadline(time.Now().Add(8 * time.Second)) // before a server gives up to wait for headers
+	if _, err := all[0].Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the first of 65 stays open: %v", err)
 	}
 }

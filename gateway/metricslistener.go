@@ -6,7 +6,12 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/fencegate/fencegate/gateway/api"
 )
+
+// maxScrapers is how many connections the listener of metrics has open.
+const maxScrapers = 64
 
 // serve answers /metrics and nothing else on a listener of its own, to whoever reaches it. It
 // ends with the API, so that a stop is seen to its end.
@@ -17,6 +22,7 @@ func (m *metrics) serve(ctx context.Context, ln net.Listener) error {
 	srv := &http.Server{
 		Handler: mux, ReadTimeout: patience, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 	}
+	api.LimitConnections(srv, maxScrapers, func() {})
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(ln) }()
 	select {

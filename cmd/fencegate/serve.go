@@ -158,6 +158,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringVar(&o.lock, "lock", lockRedis, "where leases come from: redis, or postgres, which needs no Redis; the same for all gateways of a database")
 	o.redis.register(f, " (required with --lock redis)")
 	f.StringVar(&c.APIListen, "api-listen", "127.0.0.1:7070", "address of the HTTP API")
+	f.IntVar(&c.API.MaxConnections, "api-max-connections", 4096, "how many connections the HTTP API has open at once; a further one takes the place of one that asks nothing, or is closed where all are at work")
 	f.StringVar(&c.MetricsListen, "metrics-listen", "", "address that serves /metrics and nothing else, to whoever reaches it, such as 127.0.0.1:9464 (default: only the HTTP API has it)")
 	registerTLS(f, "api", "HTTP API", &c.APITLSCert, &c.APITLSKey, &c.APITLSClientCA)
 	f.StringVar(&c.PGListen, "pg-listen", "127.0.0.1:7432", "address of the PostgreSQL port")
@@ -218,6 +219,8 @@ func (o *serveFlags) config(e env) (gateway.Config, error) {
 		return gateway.Config{}, usage(errors.New("--master-key-file is missing (or FENCEGATE_MASTER_KEY_FILE)"))
 	case o.cfg.PG.MaxConnections < 1:
 		return gateway.Config{}, usage(errors.New("--pg-max-connections must be 1 or more"))
+	case o.cfg.API.MaxConnections < 1:
+		return gateway.Config{}, usage(errors.New("--api-max-connections must be 1 or more"))
 	case o.cfg.SQLConnections < 1:
 		return gateway.Config{}, usage(errors.New("--sql-connections must be 1 or more"))
 	case o.cfg.PG.LoginTimeout <= 0 || o.cfg.PG.FirstByteTimeout <= 0 || o.cfg.DrainTimeout <= 0:

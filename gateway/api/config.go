@@ -29,12 +29,18 @@ type Options struct {
 	// BodyTimeout bounds the reading of a request's body, also of one that nobody asked
 	// for. Defaults to 30 s.
 	BodyTimeout time.Duration
+	// MaxConnections is how many connections may be open at once. A further one takes the place
+	// of one that asks nothing; where there is none, it is closed. Defaults to 4096.
+	MaxConnections int
 }
 
 // Validate reports a [*fence.InvalidError] that names the field.
 func (o Options) Validate() error {
 	if o.PrincipalRate < 0 {
 		return &fence.InvalidError{Field: "PrincipalRate", Reason: "is negative"}
+	}
+	if o.MaxConnections < 0 {
+		return &fence.InvalidError{Field: "MaxConnections", Reason: "is negative"}
 	}
 	if min(o.MaxWait, o.MaxLease, o.BodyTimeout) < 0 {
 		return &fence.InvalidError{Field: "times", Reason: "include a negative one"}
@@ -46,6 +52,7 @@ func (o Options) withDefaults() Options {
 	o.MaxWait = cmp.Or(o.MaxWait, 5*time.Minute)
 	o.MaxLease = cmp.Or(o.MaxLease, 24*time.Hour)
 	o.BodyTimeout = cmp.Or(o.BodyTimeout, 30*time.Second)
+	o.MaxConnections = cmp.Or(o.MaxConnections, 4096)
 	return o
 }
 

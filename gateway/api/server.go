@@ -26,6 +26,8 @@ type Server struct {
 	rates   rates
 	streams *access.Shares // of events that are read
 
+	toldFull atomic.Int64 // when the log said last that no place was left; Unix nanoseconds
+
 	leaving  atomic.Bool
 	stopping context.Context // ends when the server is asked to stop: waits are cut short
 	stop     context.CancelFunc
@@ -104,6 +106,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
+	LimitConnections(srv, s.cfg.MaxConnections, s.tellFull)
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(tlsfiles.Listener(ln, s.cfg.TLS)) }()
 	select {
@@ -122,6 +125,15 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		return err
 	}
 	return nil
+}
+
+// tellFull warns, once in a while, that a client was turned away.
+func (s *Server) tellFull() {
+	const every = time.Minute
+	now := time.Now().UnixNano()
+	if last := s.toldFull.Load(); now-last >= int64(every) && s.toldFull.CompareAndSwap(last, now) {
+		s.log.Warn("the HTTP API has no place for a connection: all are at work", "connections", s.cfg.MaxConnections, "hint", "--api-max-connections")
+	}
 }
 
 // observe reports each request to the metrics, and turns errors into answers
