@@ -330,6 +330,15 @@ func (t continuityArmer) Raised(ctx context.Context) (bool, error) {
 	return raised, err
 }
 
+// MayAdmit refuses the nodes' admission where no lease is given on this PostgreSQL: it may be a copy, and the keys the first
+// one's, whose gateways admit the nodes. A PostgreSQL or nodes that are away refuse nothing.
+func (t continuityArmer) MayAdmit(ctx context.Context) error {
+	if _, err := t.servers.trust(ctx); witness.Refused(err) {
+		return err
+	}
+	return nil
+}
+
 func (t continuityArmer) when(ctx context.Context, arm func() error) error {
 	before, err := t.servers.begin(ctx)
 	if err != nil {

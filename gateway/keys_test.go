@@ -4,6 +4,7 @@ package gateway_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -142,23 +143,7 @@ func TestAnotherDatabaseUnderTheSameKeysIsNamedAndTheFirstGoesOn(t *testing.T) {
 func TestACopyOfADatabaseLeavesTheFirstOneAloneUntilItHasItsOwnKeys(t *testing.T) {
 	t.Parallel()
 	nodes, pg := testenv.OwnRedis(t, 3), testenv.Postgres(t)
-	admin, err := pgx.Connect(t.Context(), inDatabase(t, pg.URL, "postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = admin.Close(context.WithoutCancel(t.Context())) }()
-	name := pg.Database + "_copy"
-	if _, err := admin.Exec(t.Context(), "CREATE DATABASE "+name+" TEMPLATE "+pg.Database); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
-		defer cancel()
-		if conn, err := pgx.Connect(ctx, inDatabase(t, pg.URL, "postgres")); err == nil {
-			_, _ = conn.Exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
-			_ = conn.Close(ctx)
-		}
-	})
+	name := copyOf(t, pg)
 	first := start(t, sharing(t, pg.GatewayURL, nodes))
 	held := first.acquire("orders/1001", "30s", "0s")
 	beside := sharing(t, inDatabase(t, pg.GatewayURL, name), nodes)
@@ -187,6 +172,59 @@ func TestACopyOfADatabaseLeavesTheFirstOneAloneUntilItHasItsOwnKeys(t *testing.T
 	untilReady(third)
 	third.acquire("orders/1001", "1s", "10s")
 	goesOn()
+}
+
+// copyOf is the name of a copy of a database.
+func copyOf(t *testing.T, pg testenv.PG) string {
+	t.Helper()
+	admin, err := pgx.Connect(t.Context(), inDatabase(t, pg.URL, "postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = admin.Close(context.WithoutCancel(t.Context())) }()
+	name := pg.Database + "_copy"
+	if _, err := admin.Exec(t.Context(), "CREATE DATABASE "+name+" TEMPLATE "+pg.Database); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+		defer cancel()
+		if conn, err := pgx.Connect(ctx, inDatabase(t, pg.URL, "postgres")); err == nil {
+			_, _ = conn.Exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
+			_ = conn.Close(ctx)
+		}
+	})
+	return name
+}
+
+// Who has another database's keys, and maybe a shorter longest TTL, begins no admission of its nodes.
+func TestTheGatewayOfACopyAdmitsNoNodeOfTheFirstDatabase(t *testing.T) {
+	t.Parallel()
+	nodes, pg := testenv.OwnRedis(t, 3), testenv.Postgres(t)
+	name := copyOf(t, pg)
+	first := start(t, sharing(t, pg.GatewayURL, nodes))
+	first.acquire("orders/1001", "30s", "0s")
+	if err := first.g.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(nodes[0].Kill(), nodes[0].Restart(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	second := start(t, sharing(t, inDatabase(t, pg.GatewayURL, name), nodes))
+	refusedBeside(second, "this database is a copy")
+	look, enough := time.NewTicker(100*time.Millisecond), time.After(5*time.Second) // it looks at the nodes every two seconds
+	defer look.Stop()
+	for {
+		select {
+		case <-look.C:
+			if keys := keysOn(t, nodes[0]); len(keys) > 0 {
+				t.Fatalf("the node has %q", keys)
+			}
+		case <-enough:
+			untilReady(start(t, sharing(t, pg.GatewayURL, nodes)))
+			return
+		}
+	}
 }
 
 // inDatabase is an address of another database of the same server.

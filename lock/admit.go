@@ -216,6 +216,19 @@ func (n *node) inQuarantine(ctx context.Context) (time.Duration, error) {
 // admitsByItself reports whether lost nodes are admitted without being asked for.
 func (l *Locker) admitsByItself() bool { return l.cfg.Armer != nil || l.cfg.Embedded }
 
+// admitter is an Armer that says whether this process may admit nodes: the keys may be another
+// database's, whose processes do it, with the longest TTL that they allow.
+type admitter interface {
+	MayAdmit(ctx context.Context) error
+}
+
+func (l *Locker) mayAdmit(ctx context.Context) error {
+	if a, ok := l.cfg.Armer.(admitter); ok {
+		return a.MayAdmit(ctx)
+	}
+	return nil
+}
+
 // nodeLost starts the admission of a node that answered as a stranger, where
 // that may happen by itself.
 func (l *Locker) nodeLost(n *node) {
@@ -245,7 +258,7 @@ func (l *Locker) lookAfter(n *node) {
 			return
 		}
 	}
-	if st := n.state(l.ctx); st.err == nil && st.admitted {
+	if st := n.state(l.ctx); st.err == nil && st.admitted || l.mayAdmit(l.ctx) != nil { // it is found lost again
 		return
 	}
 	log.Warn("node is new or lost its data or its run; it grants nothing until its quarantine is over")

@@ -64,8 +64,12 @@ func (l *Locker) Init(ctx context.Context) error {
 	}
 }
 
-// raised reports whether the fence says that leases were granted before.
+// raised reports whether the fence says that leases were granted before. An error may also
+// be one of [Locker.mayAdmit].
 func (l *Locker) raised(ctx context.Context) (bool, error) {
+	if err := l.mayAdmit(ctx); err != nil {
+		return false, err
+	}
 	recorder, ok := l.cfg.Armer.(leasing.Recorder)
 	if !ok || l.cfg.Embedded {
 		return false, nil

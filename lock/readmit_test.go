@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -157,4 +158,39 @@ func TestAnAdmissionThatNobodyEndsIsBegunAnew(t *testing.T) {
 	if is := client(t, servers[1].Addr).HGet(t.Context(), cfg.KeyPrefix+":h", "@incarnation").Val(); is == left.Nonce {
 		t.Error("the admission that was left has ended")
 	}
+}
+
+// choosy is an Armer of a process that may not admit nodes, at first.
+type choosy struct {
+	register
+
+	may   atomic.Bool
+	asked atomic.Int64
+}
+
+func (c *choosy) MayAdmit(context.Context) error {
+	c.asked.Add(1)
+	if c.may.Load() {
+		return nil
+	}
+	return errors.New("the keys are another database's")
+}
+
+func TestNoNodeIsAdmittedWhereTheArmerRefusesIt(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	cfg.Epochs = &epochs{}
+	must(t, started(t, cfg).Close())
+	armer := &choosy{}
+	cfg.Armer = armer
+	l := locker(t, cfg)
+	restart(t, servers[1], nil)
+	must(t, l.Init(t.Context())) // a quorum is there
+	asked := armer.asked.Load()
+	eventually(t, 20*time.Second, "the lost node is found twice", func() bool { return armer.asked.Load() > asked+1 })
+	if keys := client(t, servers[1].Addr).Keys(t.Context(), "*").Val(); len(keys) > 0 {
+		t.Errorf("the node has %q", keys)
+	}
+	armer.may.Store(true)
+	eventually(t, 20*time.Second, "the node is admitted", func() bool { return status(t, l)[1].Admitted })
 }
