@@ -29,6 +29,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -43,6 +44,7 @@ type Config struct {
 
 	APIListen, PGListen, S3Listen string            // default: free ports on loopback
 	Buckets                       map[string]string // name → rule, made where missing
+	PG                            pgwire.Options    // of the PostgreSQL port
 
 	Version  string            // told to clients
 	Progress func(line string) // long steps, one line each; default: nobody is told
@@ -127,7 +129,7 @@ func (s *Stack) start(ctx context.Context, cfg Config) error {
 		PostgresURL: s.urls.gateway, SQLURL: s.urls.sql,
 		RedisNodes: s.nodes, KeyPrefix: s.prefix, EmbeddedNodes: true, InitNodes: true, NodeTimeout: nodeTimeout, PostgresLeases: cfg.PostgresLeases,
 		BlobDir: filepath.Join(s.dir, "blobs"), MasterKey: key, Buckets: cfg.Buckets,
-		APIListen: cfg.APIListen, PGListen: cfg.PGListen, S3Listen: cfg.S3Listen,
+		APIListen: cfg.APIListen, PGListen: cfg.PGListen, S3Listen: cfg.S3Listen, PG: cfg.PG,
 		Version: cfg.Version, Logger: cfg.Logger,
 	})
 	if err != nil {
