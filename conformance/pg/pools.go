@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -152,7 +153,7 @@ func (t retold) told() (outcomes []string) {
 
 // story lets a pool read, ends its session, writes as another, and lets the pool write what it made of what it read.
 func (r *reconnecting) story(ctx context.Context, folder, script, lease string) (t retold, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if err := r.write(ctx, before); err != nil {
 		return t, err
@@ -165,6 +166,8 @@ func (r *reconnecting) story(ctx context.Context, folder, script, lease string) 
 	words := strings.Fields(script)
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	cmd.Dir = folder
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what the script started ends with it
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Env = append(os.Environ(), "HOST="+host, "PORT="+port, "DATABASE="+database, "LOGIN="+login, "PASSWORD="+password, "PYTHONDONTWRITEBYTECODE=1", "LEASE="+lease+";ttl=30s;wait=10s")
 	var complaints bytes.Buffer
 	cmd.Stderr = &complaints
