@@ -15,9 +15,11 @@ public class Hikari {
         config.setMaximumPoolSize(1);
         config.setConnectionTimeout(1500);
         config.addDataSourceProperty("options", "-c fence.lease=" + env.get("LEASE"));
-        var hikari = HikariDataSource.class.getProtectionDomain().getCodeSource().getLocation().toURI();
-        var jar = java.nio.file.Path.of(hikari).toRealPath().getFileName().toString();
-        System.out.println("driver\tHikariCP " + jar.replaceAll("[^0-9]*([0-9.]*[0-9]).*", "$1"));
+        var version = "";
+        try (var jars = java.nio.file.Files.newDirectoryStream(java.nio.file.Path.of("/usr/share/java"), "HikariCP-*.jar")) {
+            for (var jar : jars) version = jar.getFileName().toString().replaceAll("HikariCP-|\\.jar", " ").strip();
+        }
+        System.out.println("driver\tHikariCP " + version);
         try (var pool = new HikariDataSource(config)) {
             int balance;
             try (var c = pool.getConnection(); var s = c.createStatement(); var rows = s.executeQuery("SELECT balance FROM orders")) {

@@ -3,8 +3,8 @@
 export PGHOST="$HOST" PGPORT="$PORT" PGDATABASE="$DATABASE" PGUSER="$LOGIN" PGPASSWORD="$PASSWORD" PGOPTIONS="-c fence.lease=$LEASE"
 printf 'driver\tpsql %s, `\\c`\n' "$(psql --version | sed 's/[^0-9]*\([0-9.]*\).*/\1/')"
 {
-  echo "SELECT 'read' || chr(9) || balance FROM orders;"
   echo 'SELECT balance + 1 AS more FROM orders \gset'
+  echo "SELECT 'read' || chr(9) || balance FROM orders;"
   read -r _
   for _ in 1 2 3; do
     echo '\c'
