@@ -51,12 +51,20 @@ func (w *world) comparePoolers(ctx context.Context) (wrong int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	fmt.Println("\n| PgBouncer | pool_mode | ignore_startup_parameters | grant in options | SET | fence.use | another client after a SET |")
-	fmt.Println("|---|---|---|---|---|---|---|")
+	fmt.Println("\n| PgBouncer | pool_mode | ignore_startup_parameters | grant in options | SET | fence.use | another client after a SET | fence.lease in options |")
+	fmt.Println("|---|---|---|---|---|---|---|---|")
 	for n, p := range poolers {
 		addr, stop, err := w.pooled(ctx, path, n)
 		if err != nil {
 			return wrong, fmt.Errorf("PgBouncer %s, %s: %w", p.where, p.mode, err)
+		}
+		lease := "–" // behind the port: the relay here has no leases to give
+		if p.where == "in front" {
+			// What becomes of options becomes of a lease in them: it never arrives. First: a SET of those below stays in transaction mode.
+			if lease = w.through(ctx, addr, byLease, w.current); lease != p.options {
+				wrong++
+				lease += " (wanted " + p.options + ")"
+			}
 		}
 		row := []string{p.where, p.mode, p.ignored}
 		for way, want := range []string{p.options, p.set, p.use, p.afterwards} {
@@ -70,6 +78,7 @@ func (w *world) comparePoolers(ctx context.Context) (wrong int, err error) {
 			}
 			row = append(row, got)
 		}
+		row = append(row, lease)
 		stop()
 		fmt.Println("| " + strings.Join(row, " | ") + " |")
 	}
@@ -144,6 +153,7 @@ const (
 	bySet
 	byUse
 	afterSet
+	byLease
 )
 
 // through writes with a grant, and says what came of it.
@@ -153,7 +163,10 @@ func (w *world) through(ctx context.Context, addr string, way int, g fence.Grant
 		return err.Error()
 	}
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
-	if way == byOptions {
+	switch way {
+	case byLease:
+		cfg.RuntimeParams["options"] = "-c fence.lease=" + fence.EscapeResource(g.Resource) + ";fresh"
+	case byOptions:
 		cfg.RuntimeParams["options"] = "-c fence.resource=" + fence.EscapeResource(g.Resource) + " -c fence.token=" + g.Presented()
 	}
 	conn, err := pgx.ConnectConfig(ctx, cfg)
