@@ -134,11 +134,11 @@ blob-minio: ## Run the blob stores' suite on MinIO, which is built from source
 	@conformance/minio/run
 
 conformance-s3: ## Let S3 clients do everything with a current, a stale and no grant, and run Ceph's s3-tests (S3TESTS_DIR: a checkout)
-	@scripts/need --local postgres
+	@scripts/need --local postgres boto3 awscli s3cmd rclone
 	@conformance/s3/run
 
-conformance-s3-quick: ## The clients that are there alone
-	@scripts/need --local postgres
+conformance-s3-quick: ## The clients alone
+	@scripts/need --local postgres boto3 awscli s3cmd rclone
 	@conformance/s3/run --quick
 
 golden: ## Compare what the three ports, the command line and the roles' rights answer with what is recorded (PostgreSQL 15)
