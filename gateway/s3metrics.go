@@ -4,10 +4,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/fencegate/fencegate/gateway/objects/maintenance"
-
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 	"github.com/fencegate/fencegate/gateway/s3"
 )
 

@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	goclient "github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/internal/testenv"
-
-	"github.com/jackc/pgx/v5"
 )
 
 func TestSeveralResourcesAreLeasedTogetherOrNotAtAll(t *testing.T) {

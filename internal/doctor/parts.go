@@ -12,13 +12,12 @@ import (
 	"os"
 	"strings"
 
-	"github.com/fencegate/fencegate/gateway/objects"
-	"github.com/fencegate/fencegate/gateway/objects/maintenance"
-
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
 const sqlListsBlobs = `SELECT EXISTS (SELECT FROM objects.blobs WHERE state = 'live')`
