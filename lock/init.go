@@ -182,6 +182,23 @@ func (l *Locker) fresh(states []nodeState) bool {
 	return true
 }
 
+// neverUsed reports that the fence knows of no lease, and no node that answers does: the
+// group is left to [Locker.Init]. A quarantine of its own would keep Init from admitting it.
+func (l *Locker) neverUsed(ctx context.Context) bool {
+	if _, ok := l.cfg.Armer.(leasing.Recorder); !ok || l.cfg.Embedded {
+		return false
+	}
+	if raised, err := l.raised(ctx); raised || err != nil {
+		return false
+	}
+	for _, st := range l.states(ctx) {
+		if st.err == nil && (st.incarnation != "" || st.hasBase || st.counters > 0 || st.locks || st.emptied || st.quarantine > 0) {
+			return false
+		}
+	}
+	return true
+}
+
 func unreachable(states []nodeState) bool {
 	for _, st := range states {
 		if st.err != nil {

@@ -85,6 +85,23 @@ func TestInitHasAGroupThatWasRestartedEmptyWaitWhereTheFenceRemembers(t *testing
 	release(t, again)
 }
 
+// Readiness is asked, and leases are, before the first start has admitted the nodes.
+func TestWhatIsAskedBeforeAFirstStartBeginsNoQuarantine(t *testing.T) {
+	t.Parallel()
+	cfg, _ := own(t, 3, redisserver.Config{})
+	cfg.Armer = &recording{}
+	l := locker(t, cfg)
+	if err := l.Ping(t.Context()); !errors.Is(err, lock.ErrNoQuorum) {
+		t.Errorf("ping: %v", err)
+	}
+	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrNoQuorum) {
+		t.Errorf("acquire: %v", err)
+	}
+	<-time.After(2 * time.Second) // a lost node's admission would have begun
+	must(t, l.Init(t.Context()))
+	release(t, acquire(t, l, "r"))
+}
+
 // away is a recorder that cannot be asked.
 type away struct{ recording }
 
