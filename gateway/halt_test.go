@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
@@ -47,16 +48,22 @@ func sleeping(t *testing.T, pg testenv.PG) (n int) {
 
 func TestTheStatementOfAnEndedSessionIsStopped(t *testing.T) {
 	t.Parallel()
-	revoke := func(c *client) {
+	revoke := func(c *client, _ testenv.PG) {
 		c.want(http.StatusOK, "POST", "/v1/resources/orders/1001/revoke", map[string]string{"holder": "ops"})
 	}
-	stop := func(c *client) { go func() { _ = c.g.Stop() }() }
+	quietly := func(_ *client, pg testenv.PG) { // no gateway hears of it: found by looking
+		if _, err := pgfence.New(testenv.PoolOf(t, pg.GatewayURL)).Revoke(t.Context(), "orders/1001", "not a gateway"); err != nil {
+			t.Error(err)
+		}
+	}
+	stop := func(c *client, _ testenv.PG) { go func() { _ = c.g.Stop() }() }
 	for name, tc := range map[string]struct {
 		sql, code string
-		end       func(*client)
+		end       func(*client, testenv.PG)
 	}{
 		"superseded":                              {"SELECT pg_sleep(600)", "ZF001", revoke},
 		"superseded, and heeds nothing":           {heedless, "ZF001", revoke},
+		"superseded, and nobody said":             {"SELECT pg_sleep(600)", "ZF001", quietly},
 		"at the drain's limit":                    {"SELECT pg_sleep(600)", "57P01", stop},
 		"at the drain's limit, and heeds nothing": {heedless, "57P01", stop},
 	} {
@@ -65,7 +72,7 @@ func TestTheStatementOfAnEndedSessionIsStopped(t *testing.T) {
 			c, pg := leasingGateway(t, func(cfg *gateway.Config) { cfg.DrainTimeout = 100 * time.Millisecond })
 			ended := running(t, c, pg, tc.sql)
 			began := time.Now()
-			tc.end(c)
+			tc.end(c, pg)
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			if _, err := pg.Pool(t).Exec(ctx, "BEGIN; LOCK TABLE orders; COMMIT"); err != nil {

@@ -173,6 +173,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.IntVar(&c.PG.MaxUserConnections, "pg-max-user-connections", 0, "how many of them one role may have (default: no limit of its own)")
 	f.IntVar(&c.PG.MaxAddressLogins, "pg-max-address-logins", 0, "how many connections of one address may be on their way to a login (default: half of --pg-max-connections)")
 	f.StringSliceVar(&o.pgProxies, "pg-proxy-from", nil, "networks of balancers whose connections to the PostgreSQL port begin with a header of the PROXY protocol, version 2, such as 10.0.0.0/24 (may be repeated; default: none)")
+	f.BoolVar(&c.PG.NamesClients, "pg-client-in-name", true, "add the client's address to the application_name of sessions, which pg_stat_activity shows")
 	f.DurationVar(&c.PG.FirstByteTimeout, "pg-first-byte-timeout", 5*time.Second, "how long a client of the PostgreSQL port may say nothing at first")
 	f.DurationVar(&c.PG.LoginTimeout, "pg-login-timeout", 30*time.Second, "how long a login to the PostgreSQL port may take")
 	f.DurationVar(&c.PG.IdleTimeout, "pg-idle-timeout", 0, "end sessions that have been idle for so long outside of a transaction (default: never)")

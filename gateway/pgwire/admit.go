@@ -75,19 +75,30 @@ func ofLogin(typ byte) bool { return typ == typePassword || typ == typeTerminate
 const sqlCheck = "SELECT fence.check(), identity, written FROM fence.identity()"
 
 // dressed is the startup packet as PostgreSQL gets it: verbatim, but for a lease
-// login, whose seal it learns here, and for a session that starts read-only.
+// login, whose seal it learns here, a session that starts read-only, and the client's
+// address in the application_name. That of a replication connection stays: synchronous
+// standbys are known by it.
 func (s *session) dressed(opening packet) (packet, error) {
 	s.permitted()
+	var add []string
 	switch {
 	case s.who.lease != nil:
 		s.seal = fence.NewSeal()
 		s.who.claims = []claim{{resource: s.who.lease.resource}}
 		grant := fence.Grant{Resource: s.who.lease.resource, Seal: s.seal}
-		return rewritten(opening, "fence.resource", fence.EscapeResource(grant.Resource), "fence.token", grant.Presented())
+		add = []string{"fence.resource", fence.EscapeResource(grant.Resource), "fence.token", grant.Presented()}
 	case s.policy == PolicyReadOnly && !s.who.presents && !s.who.physical:
-		return rewritten(opening, "default_transaction_read_only", "on")
+		add = []string{"default_transaction_read_only", "on"}
 	}
-	return opening, nil
+	if s.srv.cfg.NamesClients && !s.who.replicates {
+		if named, err := rewritten(opening, append(add, settingApplication, applicationFrom(s.who.application, s.from()))...); err == nil {
+			return named, nil
+		} // the packet is full: the name is for people only
+	}
+	if len(add) == 0 {
+		return opening, nil
+	}
+	return rewritten(opening, add...)
 }
 
 // admit decides, once the client has logged in and waits for its first

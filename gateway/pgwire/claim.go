@@ -22,11 +22,14 @@ type settings struct {
 type fenceSettings struct {
 	resource, token, grants, lease string
 
-	emptyLease bool // fence.lease came, and names nothing: a variable that is not set, say
+	emptyLease  bool // fence.lease came, and names nothing: a variable that is not set, say
+	application string
 }
 
 // settingLease is the gateway's own: PostgreSQL never sees it.
 const settingLease = "fence.lease"
+
+const settingApplication = "application_name"
 
 func (f *fenceSettings) assign(name, value string) {
 	switch strings.ToLower(name) { // settings' names ignore case
@@ -38,6 +41,8 @@ func (f *fenceSettings) assign(name, value string) {
 		f.grants = value
 	case settingLease:
 		f.lease, f.emptyLease = value, value == ""
+	case settingApplication:
+		f.application = value
 	}
 }
 
@@ -114,6 +119,7 @@ func (s *settings) effective() fenceSettings {
 		{&all.token, &s.fromMessage.token},
 		{&all.grants, &s.fromMessage.grants},
 		{&all.lease, &s.fromMessage.lease},
+		{&all.application, &s.fromMessage.application},
 	} {
 		if *f.from != "" {
 			*f.into = *f.from

@@ -36,6 +36,11 @@ type Options struct {
 	// which says where the client is. Such a connection without one is closed. Defaults to none: nobody is believed.
 	ProxyNetworks []netip.Prefix
 
+	// NamesClients has a session's application_name begin as "NAME @ADDRESS:PORT", with the client's address, but for
+	// replication. The name that the client asked for is cut where both exceed PostgreSQL's 63 bytes. Defaults to false:
+	// startup packets go on verbatim.
+	NamesClients bool
+
 	// FirstByteTimeout bounds the time from accepting a connection to its first byte. Defaults to 5 s, and is
 	// never more than LoginTimeout.
 	FirstByteTimeout time.Duration

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/activity"
 )
 
@@ -69,8 +70,24 @@ func (s *session) tellOf(sqlState, detail string) {
 		return
 	}
 	if e, ok := activity.RefusedByPostgres(sqlState, detail, s.event("")); ok {
+		if e.Presented == 0 {
+			e.Presented = s.tokenOf(e.Resource)
+		}
 		s.srv.cfg.Tell(e)
 	}
+}
+
+// tokenOf is that of the session's grant of a resource; 0: not known. A lease by the
+// connection string is presented to PostgreSQL by its seal alone.
+func (s *session) tokenOf(resource string) fence.Token {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.claims {
+		if c.resource == resource {
+			return c.token
+		}
+	}
+	return 0
 }
 
 // tellEnd tells that the gateway ends the session. What the fence would refuse and is

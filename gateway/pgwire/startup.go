@@ -62,6 +62,7 @@ type startup struct {
 	user, database string
 	application    string // application_name, as it began
 	physical       bool   // physical replication: belongs to no database
+	replicates     bool   // physical or logical replication
 	claims         []claim
 	presents       bool        // a grant, well-formed or not
 	lease          *leaseAsked // nil: none
@@ -99,8 +100,6 @@ func parseStartup(p packet) (startup, error) {
 			s.user = value
 		case "database":
 			s.database = value
-		case "application_name":
-			s.application = value
 		case "replication":
 			logical = logical || value == "database"
 			s.physical = isTrue(value)
@@ -111,8 +110,10 @@ func parseStartup(p packet) (startup, error) {
 		}
 		b = rest
 	}
+	s.replicates = s.physical || logical
 	s.physical = s.physical && !logical
 	asked := set.effective()
+	s.application = asked.application
 	s.claims, s.presents = asked.claims(), asked.presents()
 	if s.user == "" {
 		return s, &fatalError{code: codeInvalidAuthorization, message: "no PostgreSQL user name specified in startup packet"}
@@ -162,6 +163,23 @@ func rewritten(p packet, add ...string) (packet, error) {
 	}
 	binary.BigEndian.PutUint32(out, uint32(len(out)))
 	return out, nil
+}
+
+// maxApplication is how much of an application_name PostgreSQL keeps, in bytes.
+const maxApplication = 63
+
+// applicationFrom is a client's application_name with its address, which PostgreSQL sees as
+// the gateway's otherwise. The name is cut so that the address stays whole.
+func applicationFrom(name, client string) string {
+	at := "@" + client
+	if name == "" {
+		return at
+	}
+	room := max(0, maxApplication-len(at)-1)
+	if len(name) > room {
+		name = strings.ToValidUTF8(name[:room], "")
+	}
+	return strings.TrimLeft(name+" "+at, " ")
 }
 
 func cutString(b []byte) (value string, rest []byte, ok bool) {
