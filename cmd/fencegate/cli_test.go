@@ -22,6 +22,12 @@ func cli(t *testing.T, vars map[string]string, args ...string) (code int, stdout
 		args:  append([]string{}, args...), // where it is nil, the test binary's own are taken
 		stdin: strings.NewReader(""), stdout: &out, stderr: &errs,
 		lookup: func(name string) (string, bool) { v, ok := vars[name]; return v, ok },
+		environ: func() (all []string) {
+			for name, value := range vars {
+				all = append(all, name+"="+value)
+			}
+			return all
+		},
 	})
 	return code, out.String(), errs.String()
 }
