@@ -30,7 +30,7 @@ func newConfig(e env) *cobra.Command {
 // noFile is for who names the file without its flag.
 func noFile(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return withHint(fmt.Errorf("unexpected argument %q", args[0]), exitUsage, "name the file with --config")
+		return fmt.Errorf("unexpected argument %q: name the file with --config", args[0])
 	}
 	return nil
 }

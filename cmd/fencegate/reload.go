@@ -140,19 +140,19 @@ func (o *serveFlags) check(e env, more func(gateway.Config) error) error {
 		err = checkTogether(o.options.flags)
 	}
 	if err == nil {
-		err = more(cfg)
+		err = inFlags(cfg.Validate())
 	}
 	if err != nil {
 		return err
 	}
-	return inFlags(cfg.Validate())
+	return more(cfg)
 }
 
 // changes are the flags that differ in next: which of them count from now on, and which at the next start.
 func (o *serveFlags) changes(next *serveFlags) (applied, waiting []string) {
 	principals := o.principalsFile != "" && next.principalsFile != ""
 	opens := o.limits() && !next.limits() // as a file that was cut off while it was written would
-	o.options.flags.VisitAll(func(f *pflag.Flag) {
+	for _, f := range o.options.inOrder() {
 		condition, may := f.Annotations[reloadable]
 		switch {
 		case slices.Equal(valuesOf(f), valuesOf(next.options.flags.Lookup(f.Name))):
@@ -161,7 +161,7 @@ func (o *serveFlags) changes(next *serveFlags) (applied, waiting []string) {
 		default:
 			waiting = append(waiting, f.Name)
 		}
-	})
+	}
 	return applied, waiting
 }
 

@@ -13,7 +13,7 @@ const mask = "***"
 // password=…". Where it can't be told what is a password, nothing is shown.
 func masked(text string) string {
 	if !strings.Contains(text, "://") {
-		if secretWord.MatchString(text) {
+		if secretPair.MatchString(text) {
 			return mask
 		}
 		return text
@@ -44,7 +44,10 @@ func masked(text string) string {
 	return strings.ReplaceAll(u.String(), url.QueryEscape(mask), mask)
 }
 
-var secretWord = regexp.MustCompile(`(?i)passw|secret`)
+var (
+	secretPair = regexp.MustCompile(`(?i)passw\w*\s*=`)
+	secretWord = regexp.MustCompile(`(?i)passw|secret`)
+)
 
 func maskedAll(texts []string) []string {
 	shown := make([]string, len(texts))
