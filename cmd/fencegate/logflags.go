@@ -15,7 +15,7 @@ type logFlags struct {
 }
 
 func (l *logFlags) register(f *pflag.FlagSet) {
-	f.StringVar(&l.level, "log-level", "info", "what is logged: debug, info, warn or error, and what is worse")
+	f.StringVar(&l.level, "log-level", "info", "the least level that is logged: debug, info, warn or error")
 	f.StringVar(&l.format, "log-format", "text", "text or json")
 	l.enough = new(slog.LevelVar)
 }

@@ -78,6 +78,10 @@ func or(text, other string) string {
 }
 
 func addFlags(page *bytes.Buffer, cmd *cobra.Command) {
+	if cmd.HasParent() && cmd.Parent().Name() == "config" {
+		page.WriteString("\nIt has the flags of `fencegate serve`.\n")
+		return
+	}
 	header := "\n| flag | variable | default | |\n|---|---|---|---|\n"
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if f.Hidden || f.Name == "help" || f.Name == "version" {
@@ -101,7 +105,7 @@ func addFlags(page *bytes.Buffer, cmd *cobra.Command) {
 func configurationPage() string {
 	var page bytes.Buffer
 	page.WriteString("# Options of serve\n\nMade from the program by `make reference`. [Configuration](../configuration.md) explains the file, what counts before\n" +
-		"what, and what a SIGHUP does. Options that one may not change while the gateway runs have no mark in the last column.\n")
+		"what, and what a SIGHUP does: where the last column is empty, a change in the file counts from the next start on.\n")
 	var o options
 	o.flags = newServe(env{}).Flags()
 	section := "-"
