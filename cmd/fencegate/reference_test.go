@@ -111,9 +111,9 @@ func configurationPage() string {
 	section := "-"
 	for _, f := range o.inOrder() {
 		key := keyOf(f)
-		within := ""
-		if i := strings.IndexByte(key, '.'); i >= 0 {
-			within = key[:i]
+		within, _, nested := strings.Cut(key, ".")
+		if !nested {
+			within = ""
 		}
 		if within != section {
 			section = within

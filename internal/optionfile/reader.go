@@ -17,7 +17,7 @@ type reader struct {
 	problems Problems
 }
 
-func (r *reader) problem(n *yaml.Node, format string, args ...any) {
+func (r *reader) problemf(n *yaml.Node, format string, args ...any) {
 	r.problems = append(r.problems, &Problem{Path: r.file.Path, Line: n.Line, Reason: fmt.Sprintf(format, args...)})
 }
 
@@ -38,11 +38,11 @@ func (r *reader) section(within string, n *yaml.Node) {
 		case !r.plain(name):
 			continue
 		case name.Kind != yaml.ScalarNode:
-			r.problem(name, "a key is one word")
+			r.problemf(name, "a key is one word")
 			continue
 		}
 		if before, twice := seen[name.Value]; twice {
-			r.problem(name, "%s is there twice, also in line %d", show(within+name.Value), before)
+			r.problemf(name, "%s is there twice, also in line %d", show(within+name.Value), before)
 			continue
 		}
 		seen[name.Value] = name.Line
@@ -64,9 +64,9 @@ func (r *reader) entry(key string, name, value *yaml.Node) {
 	case isSection && value.Kind == yaml.AliasNode:
 		r.plain(value)
 	case isSection:
-		r.problem(value, "%s is a section: a mapping is needed", show(key))
+		r.problemf(value, "%s is a section: a mapping is needed", show(key))
 	default:
-		r.problem(name, "unknown key %s%s", show(key), r.suggest(key))
+		r.problemf(name, "unknown key %s%s", show(key), r.suggest(key))
 	}
 }
 
@@ -140,7 +140,7 @@ func (r *reader) scalar(key string, kind Kind, n *yaml.Node) (string, bool) {
 		}
 	}
 	if problem != "" {
-		r.problem(n, "%s: %s", show(key), problem)
+		r.problemf(n, "%s: %s", show(key), problem)
 		return "", false
 	}
 	return n.Value, true
@@ -150,11 +150,11 @@ func (r *reader) scalar(key string, kind Kind, n *yaml.Node) (string, bool) {
 func (r *reader) plain(n *yaml.Node) bool {
 	switch {
 	case n.Kind == yaml.AliasNode:
-		r.problem(n, `aliases are not read: write the value out (a text that begins with "*" needs quotes)`)
+		r.problemf(n, `aliases are not read: write the value out (a text that begins with "*" needs quotes)`)
 	case n.Tag == "!!merge":
-		r.problem(n, "merges (<<) are not read: write the keys out")
+		r.problemf(n, "merges (<<) are not read: write the keys out")
 	case n.Anchor != "" || n.Style&yaml.TaggedStyle != 0:
-		r.problem(n, `anchors and tags are not read (a text that begins with "&" or "!" needs quotes)`)
+		r.problemf(n, `anchors and tags are not read (a text that begins with "&" or "!" needs quotes)`)
 	default:
 		return true
 	}
