@@ -139,6 +139,16 @@ func TestAllProblemsAreToldUpToABound(t *testing.T) {
 	if len(problems) != 3 || !strings.HasSuffix(err.Error(), "(and 2 more)") || problems[2].Line != 2 {
 		t.Errorf("%v: %q", err, problems)
 	}
+	_, err = optionfile.Read(write(t, "lock: &a geheim\napi:\n  listen: *a\npg: {policy: [*a]}\nredis: *a\n"), known)
+	problems, _ = errors.AsType[optionfile.Problems](err)
+	if len(problems) != 4 {
+		t.Fatalf("aliases: %q", problems)
+	}
+	for i, p := range problems[1:] {
+		if !strings.Contains(p.Reason, "aliases are not read") || p.Line != i+3 {
+			t.Errorf("an alias: %v", p)
+		}
+	}
 	many := strings.Repeat("x", 20) + strings.Repeat("\nyyyyyyyyyyyyyyyyyyyyy: 1", 40_000)[1:] + "\n"
 	begin := time.Now()
 	_, err = optionfile.Read(write(t, many), known)
