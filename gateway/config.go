@@ -198,6 +198,25 @@ type parsed struct {
 	apiTLS, pgTLS, s3TLS *tls.Config
 }
 
+// Validate says what [New] would refuse, without opening anything but the files of certificates. It returns a
+// [*fence.InvalidError] that names the field and shows no secret.
+func (c Config) Validate() error {
+	if _, err := c.validate(); err != nil {
+		return err
+	}
+	if c.SQLURL != "" {
+		if _, err := pgxpool.ParseConfig(c.SQLURL); err != nil {
+			return &fence.InvalidError{Field: "SQL URL", Reason: "is not a PostgreSQL address"} // err may show it
+		}
+	}
+	return nil
+}
+
+// GeneratesToken reports whether [New] makes a bearer token, because the API would serve everybody off loopback.
+func (c Config) GeneratesToken() bool {
+	return c.API.BearerToken == "" && c.Principals == nil && !loopback(c.APIListen)
+}
+
 // validate returns a [*fence.InvalidError] that names the field and shows no secret.
 func (c Config) validate() (p parsed, err error) {
 	switch {

@@ -90,7 +90,7 @@ func New(cfg Config) (*Gateway, error) {
 	cfg = cfg.withDefaults()
 	g := &Gateway{began: time.Now(), held: newHoldings(), cfg: cfg, log: cfg.Logger, parsed: p, tried: make(chan struct{}), finished: make(chan struct{}), aborted: make(chan struct{})}
 	g.abort = sync.OnceFunc(func() { close(g.aborted) })
-	if cfg.API.BearerToken == "" && cfg.Principals == nil && !loopback(cfg.APIListen) {
+	if cfg.GeneratesToken() {
 		g.generated = rand.Text()
 		g.cfg.API.BearerToken = g.generated
 	}

@@ -22,6 +22,12 @@ func cli(t *testing.T, vars map[string]string, args ...string) (code int, stdout
 		args:  append([]string{}, args...), // where it is nil, the test binary's own are taken
 		stdin: strings.NewReader(""), stdout: &out, stderr: &errs,
 		lookup: func(name string) (string, bool) { v, ok := vars[name]; return v, ok },
+		environ: func() (all []string) {
+			for name, value := range vars {
+				all = append(all, name+"="+value)
+			}
+			return all
+		},
 	})
 	return code, out.String(), errs.String()
 }
@@ -248,7 +254,7 @@ func TestNoFlagOfRightsOrSecretsMayBeEmpty(t *testing.T) {
 	never := 0
 	newServe(env{}).Flags().VisitAll(func(f *pflag.Flag) {
 		named := strings.HasSuffix(f.Name, "-file") || strings.Contains(f.Name, "-tls-c") || strings.HasSuffix(f.Name, "-tls-key")
-		if (named || f.Name == "principals") != (f.Annotations[neverEmpty] != nil) && f.Name != "pg-policy" && f.Name != "pg-lease" && f.Name != "s3-access-key" {
+		if (named || f.Name == "principals" || f.Name == "config") != (f.Annotations[neverEmpty] != nil) && f.Name != "pg-policy" && f.Name != "pg-lease" && f.Name != "s3-access-key" {
 			t.Errorf("--%s: may be empty, or names no secret", f.Name)
 		}
 		if f.Annotations[neverEmpty] == nil {

@@ -86,7 +86,7 @@ func demoOn(ctx context.Context, e env, cfg demo.Config, g gatewayFlags, adminUR
 	if cfg.Client, err = g.client(e); err != nil {
 		return err
 	}
-	token, _ := e.lookup(envPrefix + "TOKEN")
+	token, _ := e.lookup(tokenVariable)
 	if g.tokenFile != "" {
 		if token, err = readSecret("--token-file", g.tokenFile); err != nil {
 			return err

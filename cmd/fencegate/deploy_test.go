@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // What deploy has is started with flags and variables that serve knows, and no other.
@@ -41,6 +43,36 @@ func TestDeploymentsUseFlagsThatServeHas(t *testing.T) {
 			if flags.Lookup(name) == nil {
 				t.Errorf("%s uses --%s, which serve does not have", file, name)
 			}
+		}
+	}
+}
+
+// The files of options that deploy has are those of a gateway that starts, once what they name is there.
+func TestDeployedOptionsPassConfigCheck(t *testing.T) {
+	t.Parallel()
+	read := func(file string) string {
+		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	var objects struct {
+		Data map[string]string
+	}
+	if err := yaml.Unmarshal([]byte(read("kubernetes/fencegate.yaml")), &objects); err != nil { // the first of its objects
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "master.key"), masterKey)
+	writeFile(t, filepath.Join(dir, "token"), strings.Repeat("t", 32))
+	certificates(t, secured{ca: filepath.Join(dir, "ca.crt"), cert: filepath.Join(dir, "tls.crt"), key: filepath.Join(dir, "tls.key")})
+	for name, text := range map[string]string{"fencegate.yaml": read("fencegate.yaml"), "kubernetes": objects.Data["fencegate.yaml"]} {
+		file := filepath.Join(dir, name)
+		writeFile(t, file, strings.ReplaceAll(text, "/etc/fencegate/", dir+"/"))
+		vars := map[string]string{"FENCEGATE_POSTGRES_URL": "postgres://fencegate_gateway:geheim@db/app"} // of the secret
+		if code, stdout, stderr := cli(t, vars, "config", "check", "--config", file); code != exitOK || stderr != "" {
+			t.Errorf("%s: %d %s%s", name, code, stdout, stderr)
 		}
 	}
 }

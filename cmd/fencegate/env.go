@@ -26,6 +26,7 @@ type env struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	lookup         func(name string) (string, bool)
+	environ        func() []string // NAME=VALUE each
 }
 
 // endings are the signals that ask a command to end, but for those that this
@@ -98,7 +99,16 @@ func envName(flag string) string {
 const typedOnly = "typed only"
 
 func markTypedOnly(cmd *cobra.Command, flag string) {
-	cmd.Flags().Lookup(flag).Annotations = map[string][]string{typedOnly: {}}
+	annotate(cmd.Flags(), flag, typedOnly)
+}
+
+// annotate marks a flag that is there.
+func annotate(f *pflag.FlagSet, flag, mark string, values ...string) {
+	marks := &f.Lookup(flag).Annotations
+	if *marks == nil {
+		*marks = map[string][]string{}
+	}
+	(*marks)[mark] = append([]string{}, values...)
 }
 
 // neverEmpty annotates flags that say who may do what, or name a secret: a variable of the
@@ -107,7 +117,7 @@ const neverEmpty = "never empty"
 
 func markNeverEmpty(f *pflag.FlagSet, flags ...string) {
 	for _, flag := range flags {
-		f.Lookup(flag).Annotations = map[string][]string{neverEmpty: {}}
+		annotate(f, flag, neverEmpty)
 	}
 }
 

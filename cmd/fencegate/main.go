@@ -12,10 +12,11 @@ import (
 func main() {
 	redis.SetLogger(silent{}) // it would write to standard error what the commands' own errors and logs say
 	os.Exit(execute(context.Background(), env{
-		args:   os.Args[1:],
-		stdin:  os.Stdin,
-		stdout: os.Stdout,
-		stderr: os.Stderr,
-		lookup: os.LookupEnv,
+		args:    os.Args[1:],
+		stdin:   os.Stdin,
+		stdout:  os.Stdout,
+		stderr:  os.Stderr,
+		lookup:  os.LookupEnv,
+		environ: os.Environ,
 	}))
 }

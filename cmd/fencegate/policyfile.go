@@ -2,18 +2,12 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
-	"os/signal"
-	"slices"
 	"strings"
-	"syscall"
 
-	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/gateway/pgwire"
 )
 
@@ -83,8 +77,8 @@ func addPolicyLine(p *pgwire.Permits, line string) error {
 // permits are the rules of the PostgreSQL port, of the flags or of the file.
 func (o *serveFlags) permits() (p pgwire.Permits, err error) {
 	if o.policyFile != "" {
-		if len(o.pgPolicies)+len(o.pgLeases) > 0 {
-			return p, usage(errors.New("--pg-policy and --pg-lease go without --pg-policy-file: all rules are there"))
+		if err = o.oneSourceOfRules(); err != nil {
+			return p, err
 		}
 		if p, err = readPolicyFile(o.policyFile); err != nil {
 			return p, usage(err)
@@ -100,56 +94,10 @@ func (o *serveFlags) permits() (p pgwire.Permits, err error) {
 	return p, nil
 }
 
-// reloads annotates commands that SIGHUP does not end: they read their files again.
-const reloads = "reloads"
-
-// withoutHangup is what ends a command that reloads.
-func withoutHangup(endings []os.Signal) []os.Signal {
-	return slices.DeleteFunc(slices.Clone(endings), func(s os.Signal) bool { return s == syscall.SIGHUP })
-}
-
-// reloading reads the policies and the principals again at each SIGHUP, until the returned function is called, which waits for it.
-func (o *serveFlags) reloading(ctx context.Context, g *gateway.Gateway, cfg gateway.Config) (stop func()) {
-	hangups, ended := make(chan os.Signal, 1), make(chan struct{})
-	signal.Notify(hangups, syscall.SIGHUP)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // also while it drains
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-hangups:
-				o.reload(g, cfg)
-			}
-		}
-	}()
-	return func() {
-		signal.Ignore(syscall.SIGHUP) // until the process has ended
-		cancel()
-		<-ended
+// oneSourceOfRules refuses rules beside a file of rules.
+func (o *serveFlags) oneSourceOfRules() error {
+	if o.policyFile != "" && len(o.pgPolicies)+len(o.pgLeases) > 0 {
+		return usage(errors.New("--pg-policy and --pg-lease go without --pg-policy-file: all rules are there"))
 	}
-}
-
-// reload has the rules of each file count, or none of them.
-func (o *serveFlags) reload(g *gateway.Gateway, cfg gateway.Config) {
-	if o.policyFile == "" && o.principalsFile == "" {
-		cfg.Logger.Info("SIGHUP: there is nothing to read again without --pg-policy-file and --principals; replaced certificates are noticed without it")
-	}
-	if o.policyFile != "" {
-		o.reloadPolicies(g, cfg.Logger)
-	}
-	if o.principalsFile != "" {
-		o.reloadPrincipals(g, cfg)
-	}
-}
-
-func (o *serveFlags) reloadPolicies(g *gateway.Gateway, log *slog.Logger) {
-	p, err := readPolicyFile(o.policyFile)
-	if err == nil {
-		err = g.Permit(p) // it logs what changed
-	}
-	if err != nil {
-		log.Error("SIGHUP: the policies are refused; those before stay", "file", o.policyFile, "error", oneLine(err.Error()))
-	}
+	return nil
 }

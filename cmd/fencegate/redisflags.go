@@ -40,6 +40,8 @@ func (r *redisFlags) register(f *pflag.FlagSet, more string) {
 	f.StringVar(&r.cert, "redis-tls-cert", "", "file with the certificate chain that is shown to the Redis nodes, read again for each connection (default: none)")
 	f.StringVar(&r.key, "redis-tls-key", "", "file with its key")
 	f.StringVar(&r.tlsName, "redis-tls-server-name", "", "name that the Redis nodes' certificates must have (default: the host in the address)")
+	markKey(f, "redis", "redis.nodes")
+	markKey(f, "redis-tls", "redis.tls.enabled")
 }
 
 // maxPrefix is of a prefix, in bytes: it is sent with every command.
@@ -80,7 +82,7 @@ func (r *redisFlags) nodes(e env) ([]lock.Node, error) {
 	if err := r.checkPrefix(); err != nil {
 		return nil, err
 	}
-	password, _ := e.lookup(envPrefix + "REDIS_PASSWORD")
+	password, _ := e.lookup(redisPasswordVariable)
 	if r.passwordFile != "" {
 		var err error
 		if password, err = readSecret("--redis-password-file", r.passwordFile); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/optionfile"
 	"github.com/fencegate/fencegate/migrations"
 )
 
@@ -24,9 +25,10 @@ var updateReference = flag.Bool("update", false, "write docs/reference anew")
 func TestTheReferenceIsCurrent(t *testing.T) {
 	t.Parallel()
 	for name, page := range map[string]string{
-		"commands.md": commandsPage(newRoot(env{})),
-		"refusals.md": refusalsPage(),
-		"sql.md":      sqlPage(t),
+		"commands.md":      commandsPage(newRoot(env{})),
+		"configuration.md": configurationPage(),
+		"refusals.md":      refusalsPage(),
+		"sql.md":           sqlPage(t),
 	} {
 		path := filepath.Join("..", "..", "docs", "reference", name)
 		if *updateReference {
@@ -76,6 +78,10 @@ func or(text, other string) string {
 }
 
 func addFlags(page *bytes.Buffer, cmd *cobra.Command) {
+	if cmd.HasParent() && cmd.Parent().Name() == "config" {
+		page.WriteString("\nIt has the flags of `fencegate serve`.\n")
+		return
+	}
 	header := "\n| flag | variable | default | |\n|---|---|---|---|\n"
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if f.Hidden || f.Name == "help" || f.Name == "version" {
@@ -94,6 +100,39 @@ func addFlags(page *bytes.Buffer, cmd *cobra.Command) {
 		fmt.Fprintf(page, "%s| `--%s` | %s | %s | %s |\n", header, f.Name, variable, value, strings.ReplaceAll(f.Usage, "|", `\|`))
 		header = ""
 	})
+}
+
+func configurationPage() string {
+	var page bytes.Buffer
+	page.WriteString("# Options of serve\n\nMade from the program by `make reference`. [Configuration](../configuration.md) explains the file, what counts before\n" +
+		"what, and what a SIGHUP does: where the last column is empty, a change in the file counts from the next start on.\n")
+	var o options
+	o.flags = newServe(env{}).Flags()
+	section := "-"
+	for _, f := range o.inOrder() {
+		key := keyOf(f)
+		within, _, nested := strings.Cut(key, ".")
+		if !nested {
+			within = ""
+		}
+		if within != section {
+			section = within
+			fmt.Fprintf(&page, "\n## %s\n\n| key | flag | variable | kind | default | | SIGHUP |\n|---|---|---|---|---|---|---|\n", or(within, "Of no section"))
+		}
+		value, when := "", ""
+		if f.DefValue != "" && f.DefValue != "[]" {
+			value = "`" + f.DefValue + "`"
+		}
+		if condition, may := f.Annotations[reloadable]; may {
+			when = or(strings.Join(condition, ""), "counts")
+		}
+		fmt.Fprintf(&page, "| `%s` | `--%s` | `%s` | %s | %s | %s | %s |\n", key, f.Name, envName(f.Name), kindNames[kindOf(f)], value, strings.ReplaceAll(f.Usage, "|", `\|`), when)
+	}
+	return page.String()
+}
+
+var kindNames = map[optionfile.Kind]string{
+	optionfile.Text: "text", optionfile.Bool: "true or false", optionfile.Number: "number", optionfile.Duration: "duration", optionfile.List: "list of texts",
 }
 
 func refusalsPage() string {

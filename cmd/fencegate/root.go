@@ -35,7 +35,7 @@ Exit codes are listed in docs/cli.md.`,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.AddCommand(
-		newDemo(e), newDev(e), newServe(e), newMigrate(), newProtect(), newUnprotect(),
+		newDemo(e), newDev(e), newServe(e), newConfig(e), newMigrate(), newProtect(), newUnprotect(),
 		newRun(e), newLease(e), newResources(e), newSessions(e), newActivity(e), newWatch(e), newBuckets(e), newObjects(e), newFence(e), newDoctor(e), newHealth(e), newNodes(e), newPrincipals(e), newVersion(e), newDemoWorker(e),
 	)
 	usageArgs(root)
@@ -79,7 +79,7 @@ func (g *gatewayFlags) register(cmd *cobra.Command) {
 }
 
 func (g *gatewayFlags) client(e env) (*client.Client, error) {
-	token, _ := e.lookup(envPrefix + "TOKEN")
+	token, _ := e.lookup(tokenVariable)
 	if g.tokenFile != "" {
 		var err error
 		if token, err = readSecret("--token-file", g.tokenFile); err != nil {

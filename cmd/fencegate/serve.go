@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -51,7 +50,8 @@ type serveFlags struct {
 	masterKeyFile, tokenFile string
 	s3SecretKeyFile          string
 	buckets                  []string
-	logFormat                string
+	log                      logFlags
+	options                  options
 }
 
 func newServe(e env) *cobra.Command {
@@ -64,35 +64,39 @@ own: run as many as you like behind any balancer, with the same master key. Leas
 Redis nodes, or, with --lock postgres, from the same PostgreSQL: then there is no Redis.
 
 Passwords belong into the environment or into files, not on the command line: every flag has
-a variable (--postgres-url is FENCEGATE_POSTGRES_URL), and secrets are read from files.`,
+a variable (--postgres-url is FENCEGATE_POSTGRES_URL), and secrets are read from files.
+With --config the options come from a YAML file. Variables count before it, and flags before
+those. SIGHUP has it read again; "fencegate config check" reads it as serve does.`,
 		Example: `  export FENCEGATE_POSTGRES_URL=postgres://fencegate_gateway:…@db/app
   fencegate serve --redis r1:6379,r2:6379,r3:6379 --blobs /var/lib/fencegate \
     --master-key-file /etc/fencegate/master.key --init
-  fencegate serve --lock postgres --master-key-file /etc/fencegate/master.key`,
-		Args:        cobra.NoArgs,
-		Annotations: map[string]string{reloads: ""},
+  fencegate serve --lock postgres --master-key-file /etc/fencegate/master.key
+  fencegate serve --config /etc/fencegate/fencegate.yaml`,
+		Args:              cobra.NoArgs,
+		Annotations:       map[string]string{reloads: ""},
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return o.options.resolve(e, cmd) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			log, err := o.log.open(cmd.ErrOrStderr())
+			if err != nil {
+				return o.options.located(err)
+			}
+			for _, warning := range o.warnings(e, cmd.Root()) {
+				log.Warn(warning)
+			}
 			cfg, err := o.config(e)
 			if err == nil {
 				err = checkTogether(cmd.Flags())
 			}
 			if err != nil {
-				return err
+				return o.options.located(err)
 			}
-			switch o.logFormat {
-			case "text":
-				cfg.Logger = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-			case "json":
-				cfg.Logger = slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), nil))
-			default:
-				return usage(fmt.Errorf("--log-format %q: it must be text or json", o.logFormat))
-			}
+			cfg.Logger = log
 			warnShort(cfg.Logger, cfg.API.BearerToken)
 			g, err := gateway.New(cfg)
 			if err != nil {
-				return inFlags(err)
+				return o.options.located(inFlags(err))
 			}
-			defer o.reloading(cmd.Context(), g, cfg)()
+			defer o.reloading(cmd.Context(), e, g, cfg)()
 			if err := tellToken(cmd.ErrOrStderr(), g.GeneratedToken()); err != nil {
 				return err
 			}
@@ -138,13 +142,15 @@ func runUntilAskedTwice(ctx context.Context, g *gateway.Gateway) error {
 	}
 }
 
+var errNeedsToken = errors.New("off loopback the HTTP API needs a bearer token: name a file that holds one with --token-file")
+
 // tellToken shows a generated bearer token to a person; a log must not have it.
 func tellToken(stderr io.Writer, token string) error {
 	switch {
 	case token == "":
 		return nil
 	case !terminal.Is(stderr):
-		return usage(errors.New("off loopback the HTTP API needs a bearer token: name a file that holds one with --token-file"))
+		return usage(errNeedsToken)
 	}
 	_, err := fmt.Fprintln(stderr, "bearer token of the HTTP API, made for this run:", token)
 	return err
@@ -152,6 +158,7 @@ func tellToken(stderr io.Writer, token string) error {
 
 func (o *serveFlags) register(cmd *cobra.Command) {
 	f, c := cmd.Flags(), &o.cfg
+	o.options.registerFile(f)
 	f.StringVar(&c.PostgresURL, "postgres-url", "", "the guarded database, as a login in the role fence_gateway (required)")
 	f.StringVar(&c.SQLURL, "sql-url", "", "the same database, as a login that is only in fence_writer: for SQL over HTTP (default: not offered)")
 	f.IntVar(&c.SQLConnections, "sql-connections", 8, "how many requests of SQL over HTTP may run at once; further ones wait")
@@ -199,7 +206,13 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.DurationVar(&c.MaxTTL, "max-ttl", 0, "longest lease that is granted (default: the lock's)")
 	f.DurationVar(&c.NodeTimeout, "node-timeout", lock.DefaultNodeTimeout, "how long one step waits for a Redis node")
 	f.BoolVar(&c.InitNodes, "init", false, "admit Redis nodes that are proven empty at once: for the first start")
-	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	o.log.register(f)
+	for flag, key := range map[string]string{
+		"node-timeout": "redis.node-timeout", "init": "redis.init", "token-file": "api.token-file", "region": "s3.region", "blobs": "s3.blobs", "bucket": "s3.buckets",
+	} {
+		markKey(f, flag, key)
+	}
+	o.markReloadable(f)
 	markNeverEmpty(f, "principals", "token-file", "master-key-file", "pg-policy", "pg-lease", "pg-policy-file", "s3-access-key", "s3-secret-key-file",
 		"api-tls-cert", "api-tls-key", "api-tls-client-ca", "pg-tls-cert", "pg-tls-key", "pg-tls-client-ca", "s3-tls-cert", "s3-tls-key", "s3-tls-client-ca",
 		"redis-password-file", "redis-tls-ca", "redis-tls-cert", "redis-tls-key")

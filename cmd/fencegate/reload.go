@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/fencegate/fencegate/gateway"
+)
+
+// reloads annotates commands that SIGHUP does not end: they read their files again.
+const reloads = "reloads"
+
+// withoutHangup is what ends a command that reloads.
+func withoutHangup(endings []os.Signal) []os.Signal {
+	return slices.DeleteFunc(slices.Clone(endings), func(s os.Signal) bool { return s == syscall.SIGHUP })
+}
+
+// ofPrincipals is when the options of principals are reloadable: a running gateway neither begins nor ceases to ask.
+const ofPrincipals = "with principals, before and after"
+
+// markReloadable says which options count from a SIGHUP on; reload carries it out.
+func (o *serveFlags) markReloadable(f *pflag.FlagSet) {
+	for _, flag := range []string{"log-level", "pg-policy", "pg-lease", "pg-policy-file"} {
+		annotate(f, flag, reloadable)
+	}
+	for _, flag := range []string{"principals", "token-file"} {
+		annotate(f, flag, reloadable, ofPrincipals)
+	}
+}
+
+// reloading reads the file of options, the policies and the principals again at each SIGHUP, until the returned
+// function is called, which waits for it.
+func (o *serveFlags) reloading(ctx context.Context, e env, g *gateway.Gateway, cfg gateway.Config) (stop func()) {
+	hangups, ended := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(hangups, syscall.SIGHUP)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // also while it drains
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-hangups:
+				o.reload(e, g, cfg)
+			}
+		}
+	}()
+	return func() {
+		signal.Ignore(syscall.SIGHUP) // until the process has ended
+		cancel()
+		<-ended
+	}
+}
+
+// reload has the options of the file count, and the rules of each file of rules, or none of them.
+func (o *serveFlags) reload(e env, g *gateway.Gateway, cfg gateway.Config) {
+	if o.options.path == "" && o.policyFile == "" && o.principalsFile == "" {
+		cfg.Logger.Info("SIGHUP: there is nothing to read again without --config, --pg-policy-file and --principals; replaced certificates are noticed without it")
+	}
+	if o.options.path != "" && !o.reloadOptions(e, g, cfg.Logger) {
+		return
+	}
+	if o.policyFile != "" {
+		o.reloadPolicies(g, cfg.Logger)
+	}
+	if o.principalsFile != "" {
+		o.reloadPrincipals(g, cfg)
+	}
+}
+
+// reloadOptions reads the file of options again. What is reloadable and has changed counts from now on; what else has
+// changed is logged by name, and stays as it was. A file that serve would not start with changes nothing.
+func (o *serveFlags) reloadOptions(e env, g *gateway.Gateway, log *slog.Logger) bool {
+	next, err := o.again(e)
+	if err != nil {
+		log.Error("SIGHUP: the configuration is refused; what was before stays", "file", o.options.path, "error", oneLine(err.Error()))
+		return false
+	}
+	applied, waiting := o.changes(next)
+	if slices.ContainsFunc(applied, ofRules) && next.policyFile == "" {
+		rules, err := next.permits()
+		if err == nil {
+			err = g.Permit(rules) // it logs what changed
+		}
+		if err != nil {
+			log.Error("SIGHUP: the configuration is refused; what was before stays", "file", o.options.path, "error", oneLine(err.Error()))
+			return false
+		}
+	}
+	for _, name := range applied {
+		_ = setFlag(o.options.flags.Lookup(name), valuesOf(next.options.flags.Lookup(name))) // which took them
+	}
+	o.log.apply()
+	log.Info("SIGHUP: the configuration was read again", "file", o.options.path, "applied", keysOf(next, applied))
+	if len(waiting) > 0 {
+		log.Warn("SIGHUP: some options have changed that a running gateway can't change: they stay as they were, until it is started again", "options", keysOf(next, waiting))
+	}
+	for _, warning := range next.options.exposed() {
+		log.Warn(warning)
+	}
+	return true
+}
+
+// again is what serve would start with now: the same command line and variables, and the file as it is.
+func (o *serveFlags) again(e env) (*serveFlags, error) {
+	next, cmd := &serveFlags{}, &cobra.Command{}
+	next.register(cmd)
+	for name, from := range o.options.origins {
+		if from.from > fromFile {
+			if err := setFlag(next.options.flags.Lookup(name), valuesOf(o.options.flags.Lookup(name))); err != nil {
+				return nil, err
+			}
+			next.options.origins[name] = from
+		}
+	}
+	next.options.path = o.options.path
+	if err := next.options.readFile(); err != nil {
+		return nil, err
+	}
+	// The files of rules are read behind, each by itself.
+	judged := *next
+	judged.policyFile, judged.principalsFile = "", ""
+	return next, next.options.located(judged.check(e, func(gateway.Config) error { return next.oneSourceOfRules() }))
+}
+
+// check says whether serve would start with these options. It reads the files that they name, and asks nobody else.
+func (o *serveFlags) check(e env, more func(gateway.Config) error) error {
+	if err := o.log.validate(); err != nil {
+		return err
+	}
+	cfg, err := o.config(e)
+	if err == nil {
+		err = checkTogether(o.options.flags)
+	}
+	if err == nil {
+		err = inFlags(cfg.Validate())
+	}
+	if err != nil {
+		return err
+	}
+	return more(cfg)
+}
+
+// changes are the flags that differ in next: which of them count from now on, and which at the next start.
+func (o *serveFlags) changes(next *serveFlags) (applied, waiting []string) {
+	principals := o.principalsFile != "" && next.principalsFile != ""
+	opens := o.limits() && !next.limits() // as a file that was cut off while it was written would
+	for _, f := range o.options.inOrder() {
+		condition, may := f.Annotations[reloadable]
+		switch {
+		case slices.Equal(valuesOf(f), valuesOf(next.options.flags.Lookup(f.Name))):
+		case may && len(condition) == 0 && (!opens || !ofRules(f.Name)), may && len(condition) > 0 && principals:
+			applied = append(applied, f.Name)
+		default:
+			waiting = append(waiting, f.Name)
+		}
+	}
+	return applied, waiting
+}
+
+// limits reports whether sessions of the PostgreSQL port need more than a login.
+func (o *serveFlags) limits() bool { return len(o.pgPolicies) > 0 || o.policyFile != "" }
+
+func ofRules(flag string) bool {
+	return flag == "pg-policy" || flag == "pg-lease" || flag == "pg-policy-file"
+}
+
+func keysOf(o *serveFlags, flags []string) []string {
+	keys := make([]string, len(flags))
+	for i, name := range flags {
+		keys[i] = keyOf(o.options.flags.Lookup(name))
+	}
+	return keys
+}
+
+func (o *serveFlags) reloadPolicies(g *gateway.Gateway, log *slog.Logger) {
+	p, err := readPolicyFile(o.policyFile)
+	if err == nil {
+		err = g.Permit(p) // it logs what changed
+	}
+	if err != nil {
+		log.Error("SIGHUP: the policies are refused; those before stay", "file", o.policyFile, "error", oneLine(err.Error()))
+	}
+}

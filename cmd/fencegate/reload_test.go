@@ -1,0 +1,97 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+func TestAHangUpHasTheFileOfOptionsReadAgain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "fencegate.yaml")
+	const first = "pg:\n  policy: ['*=open']\nlog: {level: info}\nsweep: {rate: 1}\napi: {max-connections: 9}\n"
+	writeFile(t, file, first)
+	cmd, lines, address := startServe(t, testenv.Postgres(t), "--config", file, "--api-max-connections", "7")
+	hangUp := func(text, says string) string {
+		t.Helper()
+		if text != "" {
+			writeFile(t, file, text)
+		}
+		if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		return awaitLine(t, lines, says)
+	}
+	wants := func(line string, all ...string) {
+		t.Helper()
+		for _, want := range all {
+			if !strings.Contains(line, want) {
+				t.Errorf("%q is missing in %s", want, line)
+			}
+		}
+	}
+	plain := func() error {
+		conn, err := pgx.Connect(t.Context(), address)
+		if err == nil {
+			_ = conn.Close(t.Context())
+		}
+		return err
+	}
+	const read, refused, waits = "the configuration was read again", "the configuration is refused", "some options have changed"
+	wants(hangUp("", read), "applied=[]")
+
+	// What it would not start with changes nothing, though the policy in it is good.
+	const strict = "pg:\n  policy: ['*=grant-required']\n"
+	for text, reason := range map[string]string{
+		strict + "swep: {}\n":              ":3: unknown key swep; did you mean sweep?",
+		strict + "log: {level: geheim}\n":  "--log-level",
+		strict + "max-ttl: -1s\n":          "--max-ttl is negative",
+		strict + "lame-duck: 1s":           "its last line does not end",
+		strict + "pg: {}\n":                "pg is there twice",
+		strict + "api: {tls: {cert: c}}\n": "--api-tls-cert and --api-tls-key are needed together",
+		"pg: {policy: ['*=shut']}\n":       "--pg-policy",
+	} {
+		wants(hangUp(text, refused), reason, "level=ERROR")
+		if err := plain(); err != nil {
+			t.Errorf("after %q: %v", text, err)
+		}
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	wants(hangUp("", refused), "no such file")
+
+	// What is reloadable counts; the rest waits, and is said again as long as it differs. What a flag says stays.
+	const second = strict + "log: {level: debug}\nsweep: {rate: 2}\nmax-ttl: 1m\napi: {max-connections: 10}\n"
+	wants(hangUp(second, read), "applied=\"[log.level pg.policy]\"")
+	wants(awaitLine(t, lines, waits), "options=\"[max-ttl sweep.rate]\"", "level=WARN")
+	if err := plain(); err == nil || !strings.Contains(err.Error(), "ZF002") {
+		t.Errorf("a session without a grant: %v; want ZF002", err)
+	}
+	wants(hangUp(second, read), "applied=[]")
+	wants(awaitLine(t, lines, waits), "options=\"[max-ttl sweep.rate]\"")
+
+	// A file from which the policies have gone does not open the port.
+	wants(hangUp("sweep: {rate: 1}\n", read), "applied=[log.level]")
+	wants(awaitLine(t, lines, waits), "options=[pg.policy]")
+	if err := plain(); err == nil || !strings.Contains(err.Error(), "ZF002") {
+		t.Errorf("after the policies have gone: %v; want ZF002", err)
+	}
+
+	// Rules may move to a file of their own, and errors alone may be logged.
+	rules := filepath.Join(dir, "rules")
+	writeFile(t, rules, "policy *=open\n")
+	wants(hangUp("pg: {policy-file: "+rules+"}\nsweep: {rate: 1}\n", read), "pg.policy-file", "pg.policy")
+	awaitLine(t, lines, "the rules of the PostgreSQL port were replaced")
+	if err := plain(); err != nil {
+		t.Errorf("under the rules of the file: %v", err)
+	}
+	wants(hangUp("pg: {policy-file: "+rules+"}\nlog: {level: warn}\nsweep: {rate: 3}\n", "SIGHUP: "), waits, "sweep.rate") // "read again" is no warning
+}
