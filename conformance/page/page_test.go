@@ -31,6 +31,7 @@ func TestThePageInABrowser(t *testing.T) {
 		"the keyboard is enough":                           revokesByKeyboard,
 		"who logs in sees what is theirs until they leave": logsIn,
 		"PostgreSQL that is away is said":                  saysAway,
+		"a screen reader hears names and headings":         readsAloud,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
