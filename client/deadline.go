@@ -13,7 +13,13 @@ import (
 type Deadline struct {
 	mono time.Time
 	wall time.Time
+
+	final bool
 }
+
+// Final reports whether no renewal makes the lease last longer: the gateway has a cap on how
+// long one may be held (serve --max-lease), and this is it.
+func (d Deadline) Final() bool { return d.final }
 
 // DeadlineAfter is the deadline d after start, which must carry a monotonic reading.
 func DeadlineAfter(start time.Time, d time.Duration) Deadline {
@@ -29,5 +35,7 @@ func (d Deadline) Remaining() time.Duration {
 // deadlineOf reads what a reply says of the lease's time: [wire.Timing] says why the
 // sum is never later than the true end.
 func deadlineOf(t wire.Timing, sent time.Time) Deadline {
-	return DeadlineAfter(sent, time.Duration(t.ElapsedMS+t.ValidMS)*time.Millisecond)
+	d := DeadlineAfter(sent, time.Duration(t.ElapsedMS+t.ValidMS)*time.Millisecond)
+	d.final = t.Final
+	return d
 }

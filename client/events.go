@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/fencegate/fencegate/client/wire"
@@ -20,10 +21,17 @@ const maxEvent = 64 << 10
 // does; the error is then ctx's or an [*UnreachableError], and a next call with the last id
 // misses nothing that is still kept. An error of each's ends it too.
 func (c *Client) Events(ctx context.Context, after string, follow bool, each func(wire.Event) error) error {
-	url := c.base + "/v1/events"
-	if !follow {
-		url += "?follow=false"
-	}
+	return c.events(ctx, "", after, follow, each)
+}
+
+// Refusals is [Client.Events] for the writes that the fence refused. The gateway keeps them
+// apart: however much else happened, the latest 512 are there.
+func (c *Client) Refusals(ctx context.Context, after string, follow bool, each func(wire.Event) error) error {
+	return c.events(ctx, "&kind="+wire.EventRefused, after, follow, each)
+}
+
+func (c *Client) events(ctx context.Context, more, after string, follow bool, each func(wire.Event) error) error {
+	url := c.base + "/v1/events?follow=" + strconv.FormatBool(follow) + more
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err

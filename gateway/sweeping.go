@@ -10,6 +10,7 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/activity"
+	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
@@ -24,9 +25,17 @@ func (c Config) retryWindow() time.Duration {
 	return c.S3.WithDefaults().UploadTimeout + skew
 }
 
+// credentialsLast is how long a lease's S3 credentials last at most.
+func (c Config) credentialsLast() time.Duration {
+	if c.API.MaxLease <= 0 {
+		return api.MaxCredentials
+	}
+	return min(c.API.MaxLease, api.MaxCredentials)
+}
+
 // validateRecords refuses to forget what a request may be repeated for.
 func (c Config) validateRecords() error {
-	least := cmp.Or(c.API.MaxLease, 24*time.Hour) + c.retryWindow()
+	least := c.credentialsLast() + c.retryWindow()
 	if age := cmp.Or(c.SweepRecords, maintenance.DefaultRecordAge); age < least {
 		return &fence.InvalidError{Field: "SweepRecords", Reason: fmt.Sprintf(
 			"is %v; a lease's credentials last for %v, and a request may be repeated for %v after that: at least %v is needed",

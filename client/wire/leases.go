@@ -44,6 +44,8 @@ type Leases struct {
 type Timing struct {
 	ElapsedMS int64 `json:"elapsed_ms"` // from the request's arrival to the writing of this answer
 	ValidMS   int64 `json:"valid_ms"`   // from then to the lease's end
+	// Final says that no further renewal makes the lease last longer: the gateway's cap is reached.
+	Final bool `json:"final,omitempty"`
 }
 
 // RenewRequest extends a lease: POST /v1/leases/renew.

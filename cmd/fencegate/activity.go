@@ -17,20 +17,21 @@ import (
 
 func newActivity(e env) *cobra.Command {
 	var g gatewayFlags
-	var asJSON, follow bool
+	var asJSON, follow, refused bool
 	cmd := &cobra.Command{
 		Use:   "activity",
 		Short: "Print what happens at a gateway: refused writes, and leases that come and go",
 		Long: `Print what happens at a gateway: the writes that the fence refused, and leases that were
 acquired, released, lost or revoked, or that ran out; nodes that came and went. First comes what the gateway still keeps, the latest 2048
-events; then what happens, until you interrupt it. Each gateway tells its own: behind a
+events, or 512 refusals with --refused, which other events do not push out; then what happens, until you interrupt it. Each gateway tells its own: behind a
 balancer, name the replica with --gateway.
 
 Writes that reach PostgreSQL by another way than a gateway are counted there:
 
   SELECT relation, refused FROM fence.protected`,
 		Example: `  fencegate activity
-  fencegate activity --json | jq 'select(.kind == "refused")'`,
+  fencegate activity --refused --follow=false
+  fencegate activity --json | jq 'select(.kind == "revoked")'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client(e)
@@ -43,11 +44,16 @@ Writes that reach PostgreSQL by another way than a gateway are counted there:
 			}
 			ctx, stop := untilUnread(cmd.Context(), cmd.OutOrStdout())
 			defer stop()
-			return follows(ctx, c, follow, cmd.ErrOrStderr(), func(e wire.Event) error { return show(cmd.OutOrStdout(), e) })
+			ask := c.Events
+			if refused {
+				ask = c.Refusals
+			}
+			return follows(ctx, ask, follow, cmd.ErrOrStderr(), func(e wire.Event) error { return show(cmd.OutOrStdout(), e) })
 		},
 	}
 	g.register(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print each event as a line of JSON")
+	cmd.Flags().BoolVar(&refused, "refused", false, "print the refused writes alone")
 	cmd.Flags().BoolVar(&follow, "follow", true, "go on with what happens; false: print what is kept, and end")
 	return cmd
 }
@@ -55,12 +61,15 @@ Writes that reach PostgreSQL by another way than a gateway are counted there:
 // reconnect is the pause before a stream that broke off is asked for again.
 const reconnect = time.Second
 
+// eventsOf asks a gateway for events.
+type eventsOf func(ctx context.Context, after string, follow bool, each func(wire.Event) error) error
+
 // follows shows events until ctx ends, which is no error. A stream that breaks off is
 // taken up again where it was.
-func follows(ctx context.Context, c *client.Client, follow bool, note io.Writer, show func(wire.Event) error) error {
+func follows(ctx context.Context, ask eventsOf, follow bool, note io.Writer, show func(wire.Event) error) error {
 	last, lost := "", false
 	for {
-		err := c.Events(ctx, last, follow, func(e wire.Event) error {
+		err := ask(ctx, last, follow, func(e wire.Event) error {
 			last, lost = e.ID, false
 			return show(e)
 		})

@@ -1,7 +1,11 @@
 package main
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"fmt"
+	"net/http"
 	"os"
 	"runtime/debug"
 	"strings"
@@ -69,6 +73,8 @@ func version() string {
 type gatewayFlags struct {
 	url       string
 	tokenFile string
+
+	ca, cert, key string
 }
 
 const defaultGateway = "http://127.0.0.1:7070"
@@ -76,6 +82,9 @@ const defaultGateway = "http://127.0.0.1:7070"
 func (g *gatewayFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&g.url, "gateway", defaultGateway, "base URL of the gateway's HTTP API")
 	cmd.Flags().StringVar(&g.tokenFile, "token-file", "", "file with the gateway's bearer token (or the token itself in FENCEGATE_TOKEN)")
+	cmd.Flags().StringVar(&g.ca, "ca", "", "file with the authorities that the gateway's certificate must come from (default: the system's)")
+	cmd.Flags().StringVar(&g.cert, "cert", "", "file with the certificate chain to show the gateway, where it asks for one")
+	cmd.Flags().StringVar(&g.key, "key", "", "file with the certificate's key")
 }
 
 func (g *gatewayFlags) client(e env) (*client.Client, error) {
@@ -89,7 +98,44 @@ func (g *gatewayFlags) client(e env) (*client.Client, error) {
 	if strings.ContainsFunc(token, unicode.IsControl) { // no header may hold one
 		return nil, usage(errors.New("the bearer token (--token-file or FENCEGATE_TOKEN) holds a control character or the end of a line"))
 	}
-	return client.New(client.Config{URL: g.url, Token: token})
+	http, err := g.http()
+	if err != nil {
+		return nil, err
+	}
+	return client.New(client.Config{URL: g.url, Token: token, HTTPClient: http})
+}
+
+// http is a client with the authorities and the certificate of the flags; nil without them.
+func (g *gatewayFlags) http() (*http.Client, error) {
+	switch {
+	case (g.cert == "") != (g.key == ""):
+		return nil, usage(errors.New("--cert and --key are needed together"))
+	case g.ca == "" && g.cert == "":
+		return nil, nil //nolint:nilnil // the client's default
+	case strings.HasPrefix(g.url, "http://"):
+		return nil, usage(errors.New("--ca and --cert are for a gateway with TLS: --gateway https://…"))
+	}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	if g.ca != "" {
+		pem, err := os.ReadFile(g.ca)
+		if err != nil {
+			return nil, usage(fmt.Errorf("--ca: %w", err))
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, usage(fmt.Errorf("--ca: %s holds no certificate in PEM", g.ca))
+		}
+	}
+	if g.cert != "" {
+		pair, err := tls.LoadX509KeyPair(g.cert, g.key)
+		if err != nil {
+			return nil, usage(fmt.Errorf("--cert and --key: %w", err))
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // of the standard library
+	transport.TLSClientConfig = cfg
+	return &http.Client{Transport: transport}, nil
 }
 
 // readSecret reads a file that holds one secret on its only line.

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 	"github.com/fencegate/fencegate/internal/terminal"
 	"github.com/fencegate/fencegate/lock"
@@ -44,6 +45,7 @@ type serveFlags struct {
 	redis                    redisFlags
 	pgPolicies, pgLeases     []string
 	policyFile               string
+	maxLease                 time.Duration
 	principalsFile           string
 	pgProxies                []string
 	s3Listen                 string
@@ -167,6 +169,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringVar(&c.APIListen, "api-listen", "127.0.0.1:7070", "address of the HTTP API")
 	f.IntVar(&c.API.MaxConnections, "api-max-connections", 4096, "how many connections the HTTP API has open at once; a further one takes the place of one that asks nothing, or is closed where all are at work")
 	f.StringVar(&c.MetricsListen, "metrics-listen", "", "address that serves /metrics and nothing else, to whoever reaches it, such as 127.0.0.1:9464 (default: only the HTTP API has it)")
+	f.DurationVar(&o.maxLease, "max-lease", 24*time.Hour, "how long a lease of the HTTP API may be renewed from its acquisition; 0: for as long as its holder renews it")
 	registerTLS(f, "api", "HTTP API", &c.APITLSCert, &c.APITLSKey, &c.APITLSClientCA)
 	f.StringVar(&c.PGListen, "pg-listen", "127.0.0.1:7432", "address of the PostgreSQL port")
 	f.StringVar(&c.PGSocket, "pg-socket", "", "path of a Unix socket for the PostgreSQL port, beside its address: DIRECTORY/.s.PGSQL.PORT (default: none)")
@@ -242,6 +245,9 @@ func (o *serveFlags) config(e env) (gateway.Config, error) {
 	}
 	cfg := o.cfg
 	cfg.Version, cfg.PostgresLeases = version(), postgres
+	if cfg.API.MaxLease = o.maxLease; o.maxLease == 0 {
+		cfg.API.MaxLease = api.Unlimited
+	}
 	if err = o.s3Port(&cfg); err != nil {
 		return gateway.Config{}, err
 	}

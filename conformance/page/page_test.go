@@ -31,6 +31,7 @@ func TestThePageInABrowser(t *testing.T) {
 		"the keyboard is enough":                           revokesByKeyboard,
 		"who logs in sees what is theirs until they leave": logsIn,
 		"PostgreSQL that is away is said":                  saysAway,
+		"a screen reader hears names and headings":         readsAloud,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -65,8 +66,8 @@ func showsLive(t *testing.T, browser chromium) {
 	b.shows("#held tbody tr", "orders/1001", "worker B", "orders/1002", "invoices/2026-11", "49m")
 	b.until("the deadlines count down", counts)
 	g.writeStale(pg, stale)
-	b.shows("#feed tr.kind-refused", "ZF001", "orders/1001", "UPDATE", "invoices")
-	b.want("the newest event is the first", `document.querySelector("#feed tr").matches(".kind-refused")`)
+	b.shows("#refused tr.kind-refused", "ZF001", "orders/1001", "UPDATE", "invoices")
+	b.want("the newest event is the first", `document.querySelector("#refused tr").matches(".kind-refused")`)
 	b.want("nothing was loaded again", `window.loaded === "once"`)
 	b.shows("#now", "admitted", "redis, ok")
 	takePictures(b)

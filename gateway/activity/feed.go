@@ -21,6 +21,9 @@ type Config struct {
 	// Keep is how many events are remembered. Defaults to 2048: with the longest names
 	// there are, they take 3 MiB.
 	Keep int
+	// KeepRefused is how many refusals are remembered on their own, however many other
+	// events came after them. Defaults to 512.
+	KeepRefused int
 	// Pause is the time between two lines in the log about refusals of one resource.
 	// Defaults to 10 s.
 	Pause time.Duration
@@ -39,20 +42,25 @@ type Feed struct {
 	run string // tells this feed's ids from those of another gateway, or of a run before
 	log *refusalLog
 
-	mu    sync.Mutex
-	kept  []Event // a ring: the event of number n is at (n-1) % Keep
-	last  uint64  // number of the latest event; the first one is 1
-	grown chan struct{}
+	mu      sync.Mutex
+	all     ring
+	refused ring
+	last    uint64 // number of the latest event; the first one is 1
+	grown   chan struct{}
 }
 
 // New makes a feed without events.
 func New(cfg Config) *Feed {
 	cfg.Keep = cmp.Or(cfg.Keep, 2048)
+	cfg.KeepRefused = cmp.Or(cfg.KeepRefused, 512)
 	cfg.Pause = cmp.Or(cfg.Pause, 10*time.Second)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return &Feed{cfg: cfg, run: rand.Text()[:8], log: newRefusalLog(cfg.Logger, cfg.Pause), grown: make(chan struct{})}
+	return &Feed{
+		cfg: cfg, run: rand.Text()[:8], log: newRefusalLog(cfg.Logger, cfg.Pause), grown: make(chan struct{}),
+		all: ring{keep: cfg.Keep}, refused: ring{keep: cfg.KeepRefused},
+	}
 }
 
 // Close stops logging. It first logs how many refusals the rate limit has left out.
@@ -76,10 +84,9 @@ func (f *Feed) add(e Event) {
 	defer f.mu.Unlock()
 	f.last++
 	e.ID = f.id(f.last)
-	if len(f.kept) < f.cfg.Keep {
-		f.kept = append(f.kept, e)
-	} else {
-		f.kept[int((f.last-1)%uint64(f.cfg.Keep))] = e
+	f.all.add(f.last, e)
+	if e.Kind == wire.EventRefused {
+		f.refused.add(f.last, e)
 	}
 	close(f.grown)
 	f.grown = make(chan struct{})
@@ -91,9 +98,29 @@ func (f *Feed) id(n uint64) string { return f.run + "-" + strconv.FormatUint(n, 
 // them. An empty id means all that the feed keeps. It waits while there are none, and
 // returns ctx's error when ctx ends. If events were dropped in between, the first event
 // returned is of the kind missed and counts them.
-func (f *Feed) Since(ctx context.Context, id string) ([]Event, error) {
+func (f *Feed) Since(ctx context.Context, id string) ([]Event, error) { return f.wait(ctx, &f.all, id) }
+
+// Kept is [Feed.Since] without the wait: none where nothing came.
+func (f *Feed) Kept(id string) []Event {
+	events, _ := f.after(&f.all, id)
+	return events
+}
+
+// RefusedSince is [Feed.Since] for the refusals alone, of which other events push none out.
+// Ids are those of all events.
+func (f *Feed) RefusedSince(ctx context.Context, id string) ([]Event, error) {
+	return f.wait(ctx, &f.refused, id)
+}
+
+// RefusedKept is [Feed.RefusedSince] without the wait.
+func (f *Feed) RefusedKept(id string) []Event {
+	events, _ := f.after(&f.refused, id)
+	return events
+}
+
+func (f *Feed) wait(ctx context.Context, r *ring, id string) ([]Event, error) {
 	for {
-		events, grown := f.after(id)
+		events, grown := f.after(r, id)
 		if len(events) > 0 {
 			return events, nil
 		}
@@ -105,38 +132,30 @@ func (f *Feed) Since(ctx context.Context, id string) ([]Event, error) {
 	}
 }
 
-// Kept is [Feed.Since] without the wait: none where nothing came.
-func (f *Feed) Kept(id string) []Event {
-	events, _ := f.after(id)
-	return events
-}
-
-func (f *Feed) after(id string) (events []Event, grown <-chan struct{}) {
+func (f *Feed) after(r *ring, id string) (events []Event, grown <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	oldest := f.last - uint64(len(f.kept)) + 1
-	next, ours := f.number(id)
-	next++
+	seen, ours := f.number(id)
+	first := r.after(seen)
 	switch {
 	case id == "":
-		next = oldest
+		first = r.oldest()
 	case !ours:
-		next = oldest
-		events = append(events, f.missed(next, 0))
-	case next < oldest:
-		events = append(events, f.missed(oldest, oldest-next))
-		next = oldest
+		first = r.oldest()
+		events = append(events, f.missed(r.dropped, 0))
+	case seen < r.dropped:
+		events = append(events, f.missed(r.dropped, r.lost(seen)))
 	}
-	for ; next <= f.last && len(events) < page; next++ {
-		events = append(events, f.kept[int((next-1)%uint64(f.cfg.Keep))])
+	for ; first < r.added && len(events) < page; first++ {
+		events = append(events, r.at(first).event)
 	}
 	return events, f.grown
 }
 
-// missed says that n events are left out before the one with this number. Its id is that of
+// missed says that n events up to the one with this number are left out. Its id is that of
 // the last one that is left out, so that a reader who breaks off here goes on behind it.
-func (f *Feed) missed(before, n uint64) Event {
-	return Event{ID: f.id(before - 1), Time: time.Now().UTC(), Kind: wire.EventMissed, Missed: n}
+func (f *Feed) missed(upTo, n uint64) Event {
+	return Event{ID: f.id(upTo), Time: time.Now().UTC(), Kind: wire.EventMissed, Missed: n}
 }
 
 // number reads an id of this feed.

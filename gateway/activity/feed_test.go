@@ -182,3 +182,40 @@ func TestTheLogsMemoryIsBounded(t *testing.T) {
 		}
 	})
 }
+
+func TestOtherEventsPushNoRefusalOut(t *testing.T) {
+	t.Parallel()
+	f := activity.New(activity.Config{KeepRefused: 2, Logger: slog.New(slog.DiscardHandler)})
+	defer f.Close()
+	refused := func(resource string) activity.Event {
+		return activity.Event{Kind: wire.EventRefused, Code: "ZF001", Resource: resource}
+	}
+	f.Tell(refused("r1"))
+	for range 5000 {
+		f.Tell(acquired("busy"))
+	}
+	first := f.RefusedKept("")
+	if got := names(first); got != "r1" {
+		t.Fatalf("got %q", got)
+	}
+	if got := f.RefusedKept(first[0].ID); len(got) != 0 {
+		t.Errorf("after the only one: %q", names(got))
+	}
+	f.Tell(refused("r2"))
+	if got, err := f.RefusedSince(t.Context(), first[0].ID); err != nil || names(got) != "r2" {
+		t.Errorf("got %q, %v", names(got), err)
+	}
+	f.Tell(refused("r3"))
+	f.Tell(refused("r4"))
+	if got := names(f.RefusedKept("")); got != "r3 r4" {
+		t.Errorf("got %q", got)
+	}
+	if got := names(f.RefusedKept(first[0].ID)); got != "missed:0 r3 r4" {
+		t.Errorf("behind: %q", got)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := f.RefusedSince(ctx, f.RefusedKept("")[1].ID); err == nil {
+		t.Error("waits for nothing, and says nothing")
+	}
+}

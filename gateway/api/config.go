@@ -20,7 +20,8 @@ type Options struct {
 	BearerToken string
 	// MaxWait is the longest wait of an acquisition. Defaults to 5 min.
 	MaxWait time.Duration
-	// MaxLease is how long a lease may be renewed from its acquisition. Defaults to 24 h.
+	// MaxLease is how long a lease may be renewed from its acquisition. Defaults to 24 h;
+	// [Unlimited]: for as long as its holder renews it.
 	MaxLease time.Duration
 	// PrincipalRate is how many requests in a second each principal may make, renewals and
 	// releases of leases aside; without principals, all clients that have the bearer token
@@ -42,15 +43,24 @@ func (o Options) Validate() error {
 	if o.MaxConnections < 0 {
 		return &fence.InvalidError{Field: "MaxConnections", Reason: "is negative"}
 	}
-	if min(o.MaxWait, o.MaxLease, o.BodyTimeout) < 0 {
+	if min(o.MaxWait, o.BodyTimeout) < 0 || o.MaxLease < 0 && o.MaxLease != Unlimited {
 		return &fence.InvalidError{Field: "times", Reason: "include a negative one"}
 	}
 	return nil
 }
 
+// Unlimited is a [Options.MaxLease] that ends no lease.
+const Unlimited time.Duration = -1
+
+// MaxCredentials is how long S3 credentials last at most, however long their lease may be
+// renewed: the records of writes stay longer than that.
+const MaxCredentials = 24 * time.Hour
+
+const defaultMaxLease = 24 * time.Hour
+
 func (o Options) withDefaults() Options {
 	o.MaxWait = cmp.Or(o.MaxWait, 5*time.Minute)
-	o.MaxLease = cmp.Or(o.MaxLease, 24*time.Hour)
+	o.MaxLease = cmp.Or(o.MaxLease, defaultMaxLease)
 	o.BodyTimeout = cmp.Or(o.BodyTimeout, 30*time.Second)
 	o.MaxConnections = cmp.Or(o.MaxConnections, 4096)
 	return o

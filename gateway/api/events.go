@@ -31,7 +31,7 @@ const (
 
 // events streams what happened at this gateway: what is kept, and then what comes.
 func (s *Server) events(c echo.Context) error {
-	query, err := queryOf(c, "follow")
+	query, err := queryOf(c, "follow", "kind")
 	switch {
 	case err != nil:
 		return err
@@ -39,7 +39,10 @@ func (s *Server) events(c echo.Context) error {
 		return fmt.Errorf("%w: this gateway tells no events", ErrNotImplemented)
 	case query.Has("follow") && query.Get("follow") != "true" && query.Get("follow") != "false":
 		return &fence.InvalidError{Field: "follow", Reason: "is neither true nor false"}
+	case query.Has("kind") && query.Get("kind") != wire.EventRefused:
+		return &fence.InvalidError{Field: "kind", Reason: "can only be refused"}
 	}
+	refused := query.Has("kind")
 	p := access.Of(c.Request().Context())
 	if !p.MaySome(access.Inspect) {
 		return p.Denied(access.Inspect, "")
@@ -63,7 +66,7 @@ func (s *Server) events(c echo.Context) error {
 	}
 	after := c.Request().Header.Get("Last-Event-ID")
 	if query.Get("follow") == "false" {
-		for kept := s.cfg.Events.Kept(after); len(kept) > 0; kept = s.cfg.Events.Kept(after) {
+		for kept := s.kept(refused, after); len(kept) > 0; kept = s.kept(refused, after) {
 			if sendEvents(c, toldTo(p, kept)) != nil {
 				return nil
 			}
@@ -72,18 +75,30 @@ func (s *Server) events(c echo.Context) error {
 		return nil
 	}
 	for {
-		if after, err = s.stream(ctx, c, after); err != nil {
+		if after, err = s.stream(ctx, c, refused, after); err != nil {
 			return nil //nolint:nilerr // the reader has gone, or the gateway stops
 		}
 	}
 }
 
+// kept are the events that are kept, of all or of the refusals alone.
+func (s *Server) kept(refused bool, after string) []activity.Event {
+	if refused {
+		return s.cfg.Events.RefusedKept(after)
+	}
+	return s.cfg.Events.Kept(after)
+}
+
 // stream sends what comes next, or a sign of life.
-func (s *Server) stream(ctx context.Context, c echo.Context, after string) (string, error) {
+func (s *Server) stream(ctx context.Context, c echo.Context, refused bool, after string) (string, error) {
 	within, cancel := context.WithTimeout(ctx, heartbeat)
 	defer cancel()
+	since := s.cfg.Events.Since
+	if refused {
+		since = s.cfg.Events.RefusedSince
+	}
 	for { // what the reader may not see is no sign of life: it would tell when it happened
-		next, err := s.cfg.Events.Since(within, after)
+		next, err := since(within, after)
 		switch {
 		case ctx.Err() != nil:
 			return after, ctx.Err()

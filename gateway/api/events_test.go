@@ -110,7 +110,7 @@ func TestEventsAreForWhoMayUseTheAPI(t *testing.T) {
 		t.Errorf("where there are none: %d %s", a.status, a.text)
 	}
 	s = newServer(t, newFakes(), on)
-	for _, query := range []string{"follow=perhaps", "after=x"} {
+	for _, query := range []string{"follow=perhaps", "after=x", "kind=acquired"} {
 		if a := request(t, s, "GET", "/v1/events?"+query, ""); a.status != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", query, a.status, a.text)
 		}
@@ -137,5 +137,32 @@ func TestWhatTheAPIDoesIsTold(t *testing.T) {
 	want := "acquired orders/1001 0 34 |released orders/1001 34 0 |revoked orders/1001 0 35 ops|refused orders/1001 33 34 "
 	if text := strings.Join(got, "|"); text != want {
 		t.Errorf("told %s, want %s", text, want)
+	}
+}
+
+func TestARefusalIsShownHoweverMuchElseHappened(t *testing.T) {
+	t.Parallel()
+	feed, on := withEvents(t, 0)
+	url, _ := serve(t, newServer(t, newFakes(), on))
+	feed.Tell(activity.Event{Kind: wire.EventRefused, Code: "ZF001", Resource: "orders/1001"})
+	for range 5000 {
+		feed.Tell(activity.Event{Kind: wire.EventAcquired, Resource: "busy"})
+	}
+	c, err := client.New(client.Config{URL: url, HTTPClient: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	if err := c.Refusals(t.Context(), "", false, func(e wire.Event) error { told = append(told, e.Kind+" "+e.Resource); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(told, ", "); got != "refused orders/1001" {
+		t.Errorf("the stream told %q", got)
+	}
+	_, page := newBrowser(t, url).do("/", nil)
+	_, refused, _ := strings.Cut(page, `<tbody id="refused"`)
+	refused, rest, _ := strings.Cut(refused, "</tbody>")
+	if strings.Count(refused, "orders/1001") != 1 || strings.Contains(refused, "busy") || strings.Contains(rest, "orders/1001") {
+		t.Errorf("refused: %s", refused)
 	}
 }

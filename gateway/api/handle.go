@@ -6,6 +6,8 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"fmt"
+	"math"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -26,12 +28,36 @@ type handle struct {
 	leasing.Ref
 
 	Principal string    // whose lease it is; "": everybody's
-	Until     time.Time // renewals end here; wall clock, to the millisecond
+	Since     time.Time // of the acquisition; wall clock, to the millisecond
+	Until     time.Time // renewals end here; zero: they may go on
 }
 
+// left is how long the lease may still be renewed for. It fails once that is over.
+func (h handle) left() (time.Duration, error) {
+	if h.Until.IsZero() {
+		return math.MaxInt64, nil
+	}
+	left := time.Until(h.Until)
+	if left <= 0 {
+		return 0, &cappedError{after: h.Until.Sub(h.Since)}
+	}
+	return left, nil
+}
+
+// cappedError says that a lease was renewed for as long as it may be.
+type cappedError struct{ after time.Duration }
+
+func (e *cappedError) Error() string {
+	return fmt.Sprintf("%v: it ended %v after its acquisition, the longest that this gateway allows (--max-lease)", leasing.ErrLost, e.after)
+}
+
+func (e *cappedError) Unwrap() error { return leasing.ErrLost }
+
 const (
-	handleVersion = 2
-	macBytes      = sha256.Size
+	handleVersion = 3
+	// handleBefore had no time of acquisition: every lease ended 24 h after it.
+	handleBefore = 2
+	macBytes     = sha256.Size
 	// handleLabel separates this use of the master keys from every other.
 	handleLabel = "fencegate lease handle v2"
 )
@@ -63,8 +89,8 @@ func newSealer(keys HandleKeys) (*sealer, error) {
 	return s, nil
 }
 
-// make writes version, key id, principal, owner, token, end of renewals and
-// resource, and the MAC over them, in base64url.
+// make writes version, key id, principal, owner, token, end of renewals,
+// acquisition and resource, and the MAC over them, in base64url.
 func (s *sealer) make(h handle) string {
 	b := []byte{handleVersion, byte(len(s.current))}
 	b = append(b, s.current...)
@@ -73,7 +99,12 @@ func (s *sealer) make(h handle) string {
 		b = append(b, text...)
 	}
 	b = binary.BigEndian.AppendUint64(b, uint64(h.Token))
-	b = binary.BigEndian.AppendUint64(b, uint64(h.Until.UnixMilli()))
+	until := int64(0)
+	if !h.Until.IsZero() {
+		until = h.Until.UnixMilli()
+	}
+	b = binary.BigEndian.AppendUint64(b, uint64(until))
+	b = binary.BigEndian.AppendUint64(b, uint64(h.Since.UnixMilli()))
 	b = append(b, h.Resource...)
 	return base64.RawURLEncoding.EncodeToString(append(b, mac(s.keys[s.current], b)...))
 }
@@ -93,7 +124,7 @@ func (s *sealer) open(text string) (handle, error) {
 	}
 	b, sum := all[:len(all)-macBytes], all[len(all)-macBytes:]
 	id, rest, ok := cutBytes(b[1:])
-	if !ok || b[0] != handleVersion {
+	if !ok || b[0] != handleVersion && b[0] != handleBefore {
 		return handle{}, forged
 	}
 	key := s.keys[string(id)]
@@ -105,7 +136,11 @@ func (s *sealer) open(text string) (handle, error) {
 		return handle{}, forged
 	}
 	owner, rest, ok := cutBytes(rest)
-	if !ok || len(rest) < 16 {
+	numbers := 3
+	if b[0] == handleBefore {
+		numbers = 2
+	}
+	if !ok || len(rest) < 8*numbers {
 		return handle{}, forged
 	}
 	h := handle{
@@ -113,9 +148,16 @@ func (s *sealer) open(text string) (handle, error) {
 		Ref: leasing.Ref{
 			Owner:    string(owner),
 			Token:    fence.Token(binary.BigEndian.Uint64(rest)),
-			Resource: string(rest[16:]),
+			Resource: string(rest[8*numbers:]),
 		},
-		Until: time.UnixMilli(int64(binary.BigEndian.Uint64(rest[8:]))),
+	}
+	if until := int64(binary.BigEndian.Uint64(rest[8:])); until != 0 {
+		h.Until = time.UnixMilli(until)
+	}
+	if b[0] == handleBefore {
+		h.Since = h.Until.Add(-defaultMaxLease)
+	} else {
+		h.Since = time.UnixMilli(int64(binary.BigEndian.Uint64(rest[16:])))
 	}
 	return h, nil
 }

@@ -2,8 +2,14 @@ package api_test
 
 import (
 	"bytes"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -76,17 +82,75 @@ func TestRenewalsEndAtTheHandlesCap(t *testing.T) {
 		s := newServer(t, f, func(c *api.Config) { c.MaxLease = time.Hour })
 		handle := aHandle(t, s)
 		<-time.After(time.Hour - 10*time.Second) // of the bubble's clock
-		if a := renew(t, s, handle); a.status != http.StatusOK || f.renewed != 10*time.Second {
+		if a := renew(t, s, handle); a.status != http.StatusOK || f.renewed != 10*time.Second || !strings.Contains(a.text, `"final":true`) {
 			t.Errorf("shortly before the cap: %d, for %v; want the 10s that are left", a.status, f.renewed)
 		}
 		<-time.After(10 * time.Second)
-		if a := renew(t, s, handle); a.status != http.StatusGone || a.str("code") != "lease_lost" {
+		if a := renew(t, s, handle); a.status != http.StatusGone || a.str("code") != "lease_lost" || !strings.Contains(a.str("detail"), "1h0m0s after its acquisition") {
 			t.Errorf("at the cap: %d %s", a.status, a.text)
 		}
 		if a := request(t, s, "POST", "/v1/leases/release", fmt.Sprintf(`{"handle":%q}`, handle)); a.status != http.StatusNoContent {
 			t.Errorf("release after the cap: %d %s", a.status, a.text)
 		}
 	})
+}
+
+func TestALeaseWithoutACapIsRenewedForEver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var held time.Duration
+		f := newFakes()
+		s := newServer(t, f, func(c *api.Config) { c.MaxLease = api.Unlimited })
+		handle := aHandle(t, s)
+		<-time.After(1000 * time.Hour) // of the bubble's clock
+		if a := renew(t, s, handle); a.status != http.StatusOK || f.renewed != 30*time.Second || strings.Contains(a.text, "final") {
+			t.Errorf("%d %s, for %v", a.status, a.text, f.renewed)
+		}
+		another := newServer(t, newFakes(), func(c *api.Config) { // its cap is another
+			c.MaxLease, c.Ended = time.Hour, func(d time.Duration, _ bool) { held = d }
+		})
+		if a := request(t, another, "POST", "/v1/leases/release", fmt.Sprintf(`{"handle":%q}`, handle)); a.status != http.StatusNoContent || held.Round(time.Second) != 1000*time.Hour {
+			t.Errorf("%d %s, held for %v", a.status, a.text, held)
+		}
+	})
+}
+
+// handleV2 is a handle as gateways made them that put no time of acquisition in.
+func handleV2(t *testing.T, id string, master []byte, until time.Time) string {
+	t.Helper()
+	key, err := hkdf.Key(sha256.New, master, nil, "fencegate lease handle v2", sha256.Size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := append([]byte{2, byte(len(id))}, id...)
+	b = append(b, 0, 5)
+	b = append(b, "owner"...)
+	b = binary.BigEndian.AppendUint64(b, 34)
+	b = binary.BigEndian.AppendUint64(b, uint64(until.UnixMilli()))
+	b = append(b, "orders/1001"...)
+	sum := hmac.New(sha256.New, key)
+	sum.Write(b)
+	return base64.RawURLEncoding.EncodeToString(sum.Sum(b))
+}
+
+func TestAHandleOfAGatewayBeforeIsUnderstood(t *testing.T) {
+	t.Parallel()
+	master := bytes.Repeat([]byte{1}, 32)
+	var held time.Duration
+	s := newServer(t, newFakes(), func(c *api.Config) {
+		c.Handles = api.HandleKeys{Current: "k1", Master: map[string][]byte{"k1": master}}
+		c.MaxLease, c.Ended = 2*time.Hour, func(d time.Duration, _ bool) { held = d }
+	})
+	if a := renew(t, s, handleV2(t, "k1", master, time.Now().Add(-time.Second))); a.status != http.StatusGone {
+		t.Errorf("after its end: %d %s", a.status, a.text)
+	}
+	handle := handleV2(t, "k1", master, time.Now().Add(23*time.Hour))
+	if a := renew(t, s, handle); a.status != http.StatusOK {
+		t.Errorf("%d %s", a.status, a.text)
+	}
+	if a := request(t, s, "POST", "/v1/leases/release", fmt.Sprintf(`{"handle":%q}`, handle)); a.status != http.StatusNoContent || held.Round(time.Minute) != time.Hour {
+		t.Errorf("%d %s, held for %v", a.status, a.text, held)
+	}
 }
 
 func TestKeysAreValidatedOnce(t *testing.T) {

@@ -82,9 +82,12 @@ func (s *Server) grant(c echo.Context, all []leasing.Lease, answer func() any) e
 
 // told is a lease as its holder is told of it.
 func (s *Server) told(c echo.Context, lease leasing.Lease, ttl time.Duration, began time.Time) wire.Lease {
-	handle := s.handles.make(handle{Ref: lease.Ref(), Principal: access.Of(c.Request().Context()).Name(), Until: time.Now().Add(s.cfg.MaxLease)})
+	h := handle{Ref: lease.Ref(), Principal: access.Of(c.Request().Context()).Name(), Since: time.Now()}
+	if s.cfg.MaxLease != Unlimited {
+		h.Until = h.Since.Add(s.cfg.MaxLease)
+	}
 	return wire.Lease{
-		Resource: lease.Grant.Resource, Token: lease.Grant.Token, Grant: lease.Grant.Presented(), Handle: handle,
+		Resource: lease.Grant.Resource, Token: lease.Grant.Token, Grant: lease.Grant.Presented(), Handle: s.handles.make(h),
 		TTLMS: ttl.Milliseconds(), Timing: timingOf(began, lease.Deadline),
 	}
 }
@@ -212,8 +215,7 @@ func (s *Server) usable(c echo.Context, text string) (handle, error) {
 // acquired it.
 func (s *Server) ended(h handle, lost bool) {
 	if s.cfg.Ended != nil {
-		since := h.Until.Add(-s.cfg.MaxLease)
-		s.cfg.Ended(max(0, time.Since(since)), lost)
+		s.cfg.Ended(max(0, time.Since(h.Since)), lost)
 	}
 }
 
@@ -231,9 +233,9 @@ func (s *Server) renew(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	left := time.Until(h.Until)
-	if left <= 0 {
-		return fmt.Errorf("%w: it was renewed for as long as it may be", leasing.ErrLost)
+	left, err := h.left()
+	if err != nil {
+		return err
 	}
 	ctx := c.Request().Context()
 	valid, err := s.cfg.Leases.Extend(ctx, h.Ref, min(ttl, left))
@@ -245,7 +247,9 @@ func (s *Server) renew(c echo.Context) error {
 		return leaseError(ctx, h.Resource, err)
 	}
 	s.auditManaged(c, "a lease of another was renewed", h)
-	return respond(c, http.StatusOK, wire.Renewed{Resource: h.Resource, Token: h.Token, Timing: timingOf(began, time.Now().Add(valid))})
+	timing := timingOf(began, time.Now().Add(valid))
+	timing.Final = left <= ttl
+	return respond(c, http.StatusOK, wire.Renewed{Resource: h.Resource, Token: h.Token, Timing: timing})
 }
 
 func (s *Server) release(c echo.Context) error {
@@ -285,14 +289,17 @@ func (s *Server) credentials(c echo.Context) error {
 		return err
 	case s.cfg.Credentials == nil:
 		return fmt.Errorf("%w: this gateway serves no S3", ErrNotImplemented)
-	case time.Until(h.Until) <= 0:
-		return fmt.Errorf("%w: it was renewed for as long as it may be", leasing.ErrLost)
+	}
+	left, err := h.left()
+	if err != nil {
+		return err
 	}
 	asked := time.Now()
+	most := asked.Add(min(left, MaxCredentials))
 	state, err := s.current(c.Request().Context(), h.Ref)
-	expires := h.Until
+	expires := most
 	if err == nil && body.Refreshing {
-		expires, err = deadlineOf(c.Request().Context(), h, asked, state)
+		expires, err = deadlineOf(c.Request().Context(), h, asked, most, state)
 	}
 	if err != nil {
 		return err
@@ -317,13 +324,13 @@ type held struct {
 	err error
 }
 
-// deadlineOf is when a lease ends unless it is renewed. Only the lock knows.
-func deadlineOf(ctx context.Context, h handle, asked time.Time, state held) (time.Time, error) {
+// deadlineOf is when a lease ends unless it is renewed, or most where that is earlier. Only the lock knows.
+func deadlineOf(ctx context.Context, h handle, asked, most time.Time, state held) (time.Time, error) {
 	switch {
 	case state.err != nil:
 		return time.Time{}, leaseError(ctx, h.Resource, state.err)
-	case state.TTL < 0 || asked.Add(state.TTL).After(h.Until):
-		return h.Until, nil
+	case state.TTL < 0 || asked.Add(state.TTL).After(most):
+		return most, nil
 	}
 	return asked.Add(state.TTL), nil
 }

@@ -22,7 +22,7 @@ const (
 func (s *Server) livePage(e *echo.Echo) {
 	cfg := page.Config{
 		Host: func(host string) bool { return !s.open() || loopbackHost(host) }, Status: s.currentStatus, Held: s.heldBelow,
-		Events: s.eventsAfter, Kept: s.keptAfter, Inspect: s.inspected, Revoke: s.takeAway, Logger: s.log,
+		Events: s.eventsAfter, Kept: s.keptAfter(false), Refused: s.keptAfter(true), Inspect: s.inspected, Revoke: s.takeAway, Logger: s.log,
 		Denied:  func(r *http.Request, denied *access.DeniedError) { s.auditDenied(r, denied, r.URL.Path) },
 		Problem: func(err error) wire.Problem { p, _ := problemOf(err); return p },
 	}
@@ -79,14 +79,16 @@ func (s *Server) eventsAfter(ctx context.Context, after string) (told []activity
 	return toldTo(access.Of(ctx), next), next[len(next)-1].ID, nil
 }
 
-// keptAfter is eventsAfter without the wait.
-func (s *Server) keptAfter(ctx context.Context, after string) (told []activity.Event, last string) {
-	if s.cfg.Events == nil {
-		return nil, after
+// keptAfter is eventsAfter without the wait, of all events or of the refusals alone.
+func (s *Server) keptAfter(refused bool) func(ctx context.Context, after string) (told []activity.Event, last string) {
+	return func(ctx context.Context, after string) (told []activity.Event, last string) {
+		if s.cfg.Events == nil {
+			return nil, after
+		}
+		kept := s.kept(refused, after)
+		if len(kept) == 0 {
+			return nil, after
+		}
+		return toldTo(access.Of(ctx), kept), kept[len(kept)-1].ID
 	}
-	kept := s.cfg.Events.Kept(after)
-	if len(kept) == 0 {
-		return nil, after
-	}
-	return toldTo(access.Of(ctx), kept), kept[len(kept)-1].ID
 }

@@ -3,10 +3,12 @@ package api_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"io"
 	"maps"
 	"net/http"
 	"net/http/cookiejar"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strings"
@@ -283,5 +285,29 @@ func TestThePageWithoutTokensIsForLoopbackNames(t *testing.T) {
 	}
 	if status, _ := b.do("/page/revoke", url.Values{"csrf": {"guessed"}, "resource": {"orders/1001"}, "token": {"34"}}); status != http.StatusForbidden {
 		t.Errorf("a form without its word: %d", status)
+	}
+}
+
+func TestTheCookieIsBoundToItsHostOverTLS(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, newFakes(), func(c *api.Config) { c.BearerToken = "correct horse" })
+	for _, overTLS := range []bool{true, false} {
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/page/login", strings.NewReader("token=correct+horse"))
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		req.Header.Set("Origin", "https://"+req.Host)
+		name := "fencegate"
+		if overTLS {
+			req.TLS, name = &tls.ConnectionState{}, "__Host-fencegate"
+		}
+		rec := httptest.NewRecorder()
+		s.Handler().ServeHTTP(rec, req)
+		cookies := rec.Result().Cookies()
+		if len(cookies) != 1 {
+			t.Fatalf("over TLS %v: %d, %v", overTLS, rec.Code, cookies)
+		}
+		c := cookies[0]
+		if c.Name != name || c.Secure != overTLS || !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Path != "/" || c.Domain != "" {
+			t.Errorf("over TLS %v: %+v", overTLS, c)
+		}
 	}
 }

@@ -102,6 +102,10 @@ type Events interface {
 	Since(ctx context.Context, id string) ([]activity.Event, error)
 	// Kept is Since without the wait.
 	Kept(id string) []activity.Event
+	// RefusedSince and RefusedKept are the same for the refusals alone, of which other events
+	// push none out.
+	RefusedSince(ctx context.Context, id string) ([]activity.Event, error)
+	RefusedKept(id string) []activity.Event
 }
 
 var _ Events = (*activity.Feed)(nil)

@@ -36,6 +36,7 @@ func problemOf(err error) (p wire.Problem, known bool) {
 		routing     *echo.HTTPError
 		denied      *access.DeniedError
 		fast        *RateError
+		capped      *cappedError
 	)
 	switch {
 	case errors.As(err, &unavailable):
@@ -60,6 +61,9 @@ func problemOf(err error) (p wire.Problem, known bool) {
 		return p, true
 	case errors.As(err, &tooLarge):
 		return word(wire.CodeTooLarge, http.StatusRequestEntityTooLarge, "Too large", tooLarge.Error(), "Nothing was done. Split the work."), true
+	case errors.As(err, &capped):
+		return word(wire.CodeLeaseLost, http.StatusGone, "The lease is lost", capped.Error(),
+			"Acquire the resource again. Who runs the gateway says how long a lease may be renewed (--max-lease)."), true
 	case errors.Is(err, leasing.ErrLost):
 		return word(wire.CodeLeaseLost, http.StatusGone, "The lease is lost", leasing.ErrLost.Error(),
 			"Stop; acquire the resource again and start from what its last holder wrote."), true

@@ -34,9 +34,11 @@ type Config struct {
 	// of many. Required.
 	Held func(ctx context.Context, prefix string) (held []wire.Listed, more bool, err error)
 	// Events returns what came after the event with this id, or waits for it until ctx ends;
-	// last is where to go on. Kept returns at once. Required.
-	Events func(ctx context.Context, after string) (events []wire.Event, last string, err error)
-	Kept   func(ctx context.Context, after string) (events []wire.Event, last string)
+	// last is where to go on. Kept returns at once, and Refused so for the refused writes alone,
+	// which other events do not push out. Required.
+	Events  func(ctx context.Context, after string) (events []wire.Event, last string, err error)
+	Kept    func(ctx context.Context, after string) (events []wire.Event, last string)
+	Refused func(ctx context.Context, after string) (events []wire.Event, last string)
 	// Inspect is what is known of a resource, and Revoke takes it from the holder of this token;
 	// it fails with [fence.ErrNotRaised] where another is recorded. Required.
 	Inspect func(ctx context.Context, resource string) (wire.Resource, error)

@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
-// maxFeed is how many events the page shows.
+// maxFeed is how many events the page shows, and how many refusals.
 const maxFeed = 100
 
 // view is what the page shows.
@@ -22,7 +22,8 @@ type view struct {
 	CSRF      string
 	LoggedIn  bool
 	Now       now
-	Feed      []wire.Event // the latest first
+	Feed      []wire.Event // the latest first, without the refusals
+	Refused   []wire.Event // the latest first
 	Last      string       // where the feed goes on
 	Done      string       // what was just done
 }
@@ -79,21 +80,36 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request, v visitor) {
 	}
 	prefix := r.URL.Query().Get("prefix")
 	page := view{Principal: v.Name(), CSRF: v.csrf, LoggedIn: v.session != nil, Now: p.now(ctx, prefix)}
-	for {
-		events, last := p.cfg.Kept(ctx, page.Last)
-		if last == page.Last {
-			break
+	seen := map[string]bool{} // a refusal that comes between the two looks is in the second alone
+	page.Refused, _ = latest(ctx, p.cfg.Refused, func(e wire.Event) bool {
+		seen[e.ID] = true
+		return e.Kind == wire.EventRefused && about(prefix, e)
+	})
+	page.Feed, page.Last = latest(ctx, p.cfg.Kept, func(e wire.Event) bool {
+		if e.Kind == wire.EventRefused && about(prefix, e) && !seen[e.ID] {
+			page.Refused = slices.Insert(page.Refused, 0, e)
 		}
-		page.Last = last
+		return e.Kind != wire.EventRefused && about(prefix, e)
+	})
+	p.render(w, http.StatusOK, "page.html", page)
+}
+
+// latest are the events that are kept and wanted, the latest first, at most maxFeed of them.
+func latest(ctx context.Context, kept func(context.Context, string) ([]wire.Event, string), want func(wire.Event) bool) (found []wire.Event, last string) {
+	for {
+		events, next := kept(ctx, last)
+		if next == last {
+			slices.Reverse(found)
+			return found, last
+		}
+		last = next
 		for _, e := range events {
-			if about(prefix, e) {
-				page.Feed = append(page.Feed, e)
+			if want(e) {
+				found = append(found, e)
 			}
 		}
-		page.Feed = page.Feed[max(0, len(page.Feed)-maxFeed):]
+		found = found[max(0, len(found)-maxFeed):]
 	}
-	slices.Reverse(page.Feed)
-	p.render(w, http.StatusOK, "page.html", page)
 }
 
 // watch streams what is held now and what happens, as HTML.
@@ -143,7 +159,11 @@ func (p *Page) follow(ctx context.Context, s *stream) error {
 			if !about(s.prefix, e) {
 				continue
 			}
-			if err := s.send("feed", e.ID, "event", e); err != nil {
+			kind := "feed"
+			if e.Kind == wire.EventRefused {
+				kind = "refused"
+			}
+			if err := s.send(kind, e.ID, "event", e); err != nil {
 				return err
 			}
 		}

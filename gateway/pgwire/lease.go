@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strconv"
 	"time"
@@ -59,6 +60,7 @@ func (s *session) takeLease() error {
 	switch {
 	case err == nil:
 		s.tellLease(wire.EventAcquired, held)
+		s.auditAcquired(held)
 		s.keep(held)
 		s.mu.Lock()
 		s.claims[0].token = held.Grant.Token
@@ -70,6 +72,12 @@ func (s *session) takeLease() error {
 		return errEnded
 	}
 	return errClientGone
+}
+
+// auditAcquired is the line that the HTTP API has for each lease of a principal.
+func (s *session) auditAcquired(held leased) {
+	s.srv.log.Info("a lease was acquired", "resource", held.Grant.Resource, "token", held.Grant.Token, "session", s.id,
+		slog.Group("audit", "principal", "pg:"+s.who.user, "client", s.from()))
 }
 
 // errForeignSeal: the source armed with a seal of its own.

@@ -44,6 +44,9 @@ func (s *Stack) openDir(cfg Config) error {
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return fmt.Errorf("state folder: %w", err)
 	}
+	if err := ownDir(dir); err != nil {
+		return err
+	}
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return fmt.Errorf("state folder: %w", err)
@@ -53,6 +56,24 @@ func (s *Stack) openDir(cfg Config) error {
 	}
 	s.undo = append(s.undo, lock.Close)
 	s.dir = dir
+	return nil
+}
+
+// ownDir refuses a folder that has what this stack did not put there, such as what serve
+// keeps below /var/lib.
+func ownDir(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("state folder: %w", err)
+	}
+	for _, e := range entries {
+		if e.Name() == "lock" && e.Type().IsRegular() {
+			return nil // this stack makes it first
+		}
+	}
+	if len(entries) > 0 {
+		return &fence.InvalidError{Field: "data", Reason: fmt.Sprintf("is %s, which is not empty and was not made by fencegate dev: name another folder with --data", dir)}
+	}
 	return nil
 }
 

@@ -22,7 +22,10 @@ const (
 	again = 500 * time.Millisecond
 )
 
-var errDeadline = errors.New("it could not be renewed in time")
+var (
+	errDeadline = errors.New("it could not be renewed in time")
+	errCapped   = errors.New("the gateway lets no lease last longer (serve --max-lease)")
+)
 
 // process is a [child], or what stands in for one.
 type process interface {
@@ -111,7 +114,7 @@ func (w *watch) over() bool {
 		return w.killed || w.forced || w.child.groupGone()
 	}
 	if w.lost == nil && w.deadline.Remaining() <= 0 {
-		w.lose(errDeadline)
+		w.lose(w.timeUp())
 		if w.cfg.OnLost == Kill {
 			w.cfg.Say("WARNING: the lease on %s (token %d) was over before the end of the command was seen", w.lease.Resource, w.lease.Token)
 		}
@@ -198,28 +201,36 @@ func (w *watch) due() time.Duration {
 	return left - w.grace()
 }
 
+// timeUp is why the deadline is reached.
+func (w *watch) timeUp() error {
+	if w.deadline.Final() {
+		return errCapped
+	}
+	return errDeadline
+}
+
 // enforce ends the child when its time is over: TERM when only the grace is
 // left, KILL at the deadline, or at once when the lease is known to be gone.
 func (w *watch) enforce() {
 	left := w.deadline.Remaining() - killMargin
-	gone := w.lost != nil && !errors.Is(w.lost, errDeadline)
+	gone := w.lost != nil && !errors.Is(w.lost, errDeadline) && !errors.Is(w.lost, errCapped)
 	if w.cfg.OnLost == Warn {
 		if left <= 0 {
-			w.lose(errDeadline)
+			w.lose(w.timeUp())
 		}
 		return
 	}
 	switch {
 	case w.killed:
 	case left <= 0 || gone:
-		w.lose(errDeadline)
+		w.lose(w.timeUp())
 		w.killed = true
 		w.send(syscall.SIGKILL, "KILL")
 	case left <= w.grace() && !w.termed:
 		w.termed = true
-		w.lose(errDeadline)
+		w.lose(w.timeUp())
 		if w.send(syscall.SIGTERM, "TERM") {
-			w.cfg.Say("the lease on %s could not be renewed and ends in %s: sent TERM to the command", w.lease.Resource, w.deadline.Remaining().Round(time.Millisecond))
+			w.cfg.Say("the lease on %s ends in %s, %v: sent TERM to the command", w.lease.Resource, w.deadline.Remaining().Round(time.Millisecond), w.lost)
 		}
 	}
 }

@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   const byId = (id) => document.getElementById(id);
-  const now = byId("now"), feed = byId("feed"), live = byId("live");
+  const now = byId("now"), live = byId("live");
   const most = 100;
 
   // The gateway says how long is left when it answers; from then on this clock counts.
@@ -41,11 +41,11 @@
     tick();
   };
 
-  const add = (html) => {
+  const add = (table) => (html) => {
     const row = document.createElement("template");
     row.innerHTML = html;
-    feed.prepend(row.content);
-    while (feed.rows.length > most) feed.rows[feed.rows.length - 1].remove();
+    table.prepend(row.content);
+    while (table.rows.length > most) table.rows[table.rows.length - 1].remove();
   };
 
   const query = new URLSearchParams({ prefix: document.body.dataset.prefix, after: document.body.dataset.last });
@@ -54,7 +54,10 @@
     live.textContent = "Live.";
     replace(e.data);
   });
-  source.addEventListener("feed", (e) => add(e.data));
+  for (const id of ["feed", "refused"]) {
+    const to = add(byId(id));
+    source.addEventListener(id, (e) => to(e.data));
+  }
   source.onerror = () => {
     live.textContent = source.readyState === EventSource.CLOSED ? "Not live any more: load the page again." : "The connection is lost; trying again.";
   };

@@ -1,0 +1,68 @@
+package devstack
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+func undone(t *testing.T, s *Stack) {
+	t.Helper()
+	for _, undo := range s.undo {
+		if err := undo(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAFolderOfOthersIsRefusedAndLeftAlone(t *testing.T) {
+	t.Parallel()
+	theirs := t.TempDir()
+	if err := os.WriteFile(filepath.Join(theirs, "master.key"), []byte("k1:00\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var s Stack
+	var invalid *fence.InvalidError
+	if err := s.openDir(Config{Dir: theirs}); !errors.As(err, &invalid) || invalid.Field != "data" {
+		t.Errorf("accepted, with %v", err)
+	}
+	if entries, err := os.ReadDir(theirs); err != nil || len(entries) != 1 {
+		t.Errorf("now it holds %v, %v", entries, err)
+	}
+}
+
+func TestAnEmptyFolderAndItsOwnAreTaken(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "state")
+	for _, when := range []string{"first", "again"} {
+		var s Stack
+		if err := s.openDir(Config{Dir: dir}); err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "master.key"), []byte("k1:00\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		undone(t, &s)
+	}
+}
+
+// Not parallel: it sets the environment.
+func TestTheDefaultFolderIsBelowTheUsersData(t *testing.T) {
+	parent := t.TempDir() // as /var/lib is
+	t.Setenv("XDG_DATA_HOME", parent)
+	dir, err := dataDir()
+	if err != nil || dir != filepath.Join(parent, "fencegate") {
+		t.Fatalf("%s, %v", dir, err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "blobs"), 0o700); err != nil { // what serve keeps
+		t.Fatal(err)
+	}
+	var s Stack
+	var invalid *fence.InvalidError
+	if err := s.openDir(Config{}); !errors.As(err, &invalid) {
+		t.Errorf("accepted, with %v", err)
+	}
+}
