@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
@@ -17,6 +18,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrNotImplemented: this gateway is not configured to do that.
 	ErrNotImplemented = errors.New("not implemented")
+	// ErrKeyUsed: an acquisition with this Idempotency-Key armed the resource last, and its lease is over.
+	ErrKeyUsed = errors.New("the lease that this Idempotency-Key acquired is over")
 	// ErrConflict: the thing's state does not allow it.
 	ErrConflict = errors.New("conflict")
 )
@@ -40,7 +43,7 @@ func leaseError(ctx context.Context, resource string, err error) error {
 			resource = cmp.Or(resource, low.Resource)
 		}
 		return &leasing.HeldError{Resource: resource}
-	case errors.Is(err, fence.ErrInvalid), errors.Is(err, fence.ErrUndrained):
+	case errors.Is(err, fence.ErrInvalid), errors.Is(err, fence.ErrUndrained), errors.Is(err, ErrKeyUsed):
 		return err
 	case errors.Is(err, leasing.ErrUnavailable), errors.Is(err, leasing.ErrClosed):
 		return &UnavailableError{Part: wire.PartRedis, Cause: err}
@@ -80,6 +83,18 @@ func (e *UnavailableError) detail() string {
 }
 
 func (e *UnavailableError) Unwrap() error { return e.Cause }
+
+// defaultRetry is when a part that can't be reached may be asked again, where nobody knows.
+const defaultRetry = time.Second
+
+// retryAfter is when asking again may be of use.
+func (e *UnavailableError) retryAfter() time.Duration {
+	var told interface{ Left() time.Duration }
+	if errors.As(e.Cause, &told) && told.Left() > 0 {
+		return told.Left()
+	}
+	return defaultRetry
+}
 
 // DegradedError is a [Check]'s where the part serves, but for what is said here.
 type DegradedError struct {
