@@ -34,6 +34,8 @@ func leaseError(ctx context.Context, resource string, err error) error {
 		return nil
 	case ctx.Err() != nil:
 		return errors.Join(ctx.Err(), err)
+	case errors.Is(err, ErrKeyUsed):
+		return ErrKeyUsed
 	case errors.As(err, &unavailable): // arming said so itself
 		return unavailable
 	case errors.As(err, &held):
@@ -43,7 +45,7 @@ func leaseError(ctx context.Context, resource string, err error) error {
 			resource = cmp.Or(resource, low.Resource)
 		}
 		return &leasing.HeldError{Resource: resource}
-	case errors.Is(err, fence.ErrInvalid), errors.Is(err, fence.ErrUndrained), errors.Is(err, ErrKeyUsed):
+	case errors.Is(err, fence.ErrInvalid), errors.Is(err, fence.ErrUndrained):
 		return err
 	case errors.Is(err, leasing.ErrUnavailable), errors.Is(err, leasing.ErrClosed):
 		return &UnavailableError{Part: wire.PartRedis, Cause: err}

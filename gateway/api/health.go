@@ -28,12 +28,14 @@ func (s *Server) health(c echo.Context) error {
 // ready answers 200 where every part serves, else 503 naming the first that
 // does not, also from [Server.Leave] on.
 func (s *Server) ready(c echo.Context) error {
-	if s.leaving.Load() {
-		return &UnavailableError{Part: wire.PartGateway, Cause: errors.New("shutting down")}
-	}
 	surface, err := s.surfaceOf(c)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case s.leaving.Load() && c.QueryParam("leaving") == "404":
+		return fmt.Errorf("%w: shutting down", ErrNotFound) // for HAProxy: nobody new, and those that are here go on
+	case s.leaving.Load():
+		return &UnavailableError{Part: wire.PartGateway, Cause: errors.New("shutting down")}
 	}
 	checks := s.checksFor(surface)
 	found, err := s.looks[surface].take(c.Request().Context(), checks)
@@ -63,7 +65,7 @@ func (s *Server) ready(c echo.Context) error {
 // surfaceOf reads which surface /readyz is asked about. Without one it is leases, which need all
 // that there is.
 func (s *Server) surfaceOf(c echo.Context) (string, error) {
-	query, err := queryOf(c, "for")
+	query, err := queryOf(c, "for", "leaving")
 	if err != nil {
 		return "", err
 	}
@@ -71,6 +73,8 @@ func (s *Server) surfaceOf(c echo.Context) (string, error) {
 	switch {
 	case s.looks[surface] == nil:
 		return "", &fence.InvalidError{Field: "for", Reason: "is none of " + strings.Join(surfaces, ", ")}
+	case query.Has("leaving") && query.Get("leaving") != "404":
+		return "", &fence.InvalidError{Field: "leaving", Reason: "can be 404 only"}
 	case surface != wire.SurfaceLease && !slices.Contains(s.cfg.Surfaces, surface):
 		return "", &UnavailableError{Part: wire.PartGateway, Cause: errNoSurface}
 	}
