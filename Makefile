@@ -157,6 +157,10 @@ robustness-quick: ## The same for two minutes, with the surest faults alone
 	@scripts/need --local cc postgres redis boto3
 	cd robustness && $(GO) run . run -quick $(if $(SEED),-seed $(SEED)) $(ROBUSTNESS)
 
+soak: ## Let all surfaces work for FOR (30m) on three gateways, of which one is restarted each minute: nothing may grow, and every call has an outcome
+	@scripts/need --local cc postgres redis boto3
+	cd robustness && $(GO) run . run -soak -for $(or $(FOR),30m) $(if $(SEED),-seed $(SEED)) $(ROBUSTNESS)
+
 robustness-mutants: ## Show that the judge catches each of the seeded bugs, in its time (ONLY=names)
 	@scripts/need --local cc postgres redis boto3
 	cd robustness && $(GO) run . mutants $(if $(ONLY),-only $(ONLY)) $(ROBUSTNESS)

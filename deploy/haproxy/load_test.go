@@ -20,6 +20,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -166,7 +167,7 @@ func (w *world) rows(ctx context.Context, who int, seen *tally) {
 
 // objects writes and reads what it wrote, with the AWS SDK as it comes.
 func (w *world) objects(ctx context.Context, who int, seen *tally) {
-	api, name := w.client(), fmt.Sprintf("s3-%d", who)
+	api, name := w.client(), fmt.Sprintf("load/s3-%d", who)
 	lease, err := api.Acquire(ctx, client.AcquireRequest{Resource: name, TTL: 5 * time.Minute})
 	if err != nil {
 		w.t.Error(err)
@@ -182,6 +183,9 @@ func (w *world) objects(ctx context.Context, who int, seen *tally) {
 		Credentials: credentials.NewStaticCredentialsProvider(given.AccessKeyID, given.SecretAccessKey, given.SessionToken),
 	})
 	kind := func(err error) string {
+		if answer, ok := errors.AsType[smithy.APIError](err); ok {
+			return answer.ErrorCode() + " " + answer.ErrorMessage()
+		}
 		if status, ok := errors.AsType[interface {
 			error
 			HTTPStatusCode() int
@@ -190,7 +194,7 @@ func (w *world) objects(ctx context.Context, who int, seen *tally) {
 		}
 		return "no answer"
 	}
-	bucket, key := aws.String("load"), aws.String(name+"/object")
+	bucket, key := aws.String("load"), aws.String(fmt.Sprintf("s3-%d/object", who))
 	for n := 0; ctx.Err() == nil; n++ {
 		body := []byte(fmt.Sprintf("%d:%d", who, n))
 		_, err := s3.PutObject(ctx, &awss3.PutObjectInput{Bucket: bucket, Key: key, Body: bytes.NewReader(body)})
