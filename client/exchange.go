@@ -41,18 +41,11 @@ func (c *Client) again(ctx context.Context, path string, body, reply any) error 
 	return err
 }
 
-// acquire asks for leases with a key of its own. Where the answer is lost and no other gateway
-// has one, the same one is asked once more; and where the lease of a lost answer is over by
-// then, for another lease.
+// acquire asks for leases with a key of its own. Where the lease of a lost answer is over by the
+// time of the repeat, it asks for another one.
 func (c *Client) acquire(ctx context.Context, path string, wait time.Duration, body, reply any) (sent time.Time, err error) {
 	r := request{method: http.MethodPost, path: path, body: body, key: rand.Text(), again: true, wait: wait}
 	sent, err = c.exchange(ctx, r, reply)
-	if lost, ok := errors.AsType[*UnreachableError](err); ok && lost.broken() && ctx.Err() == nil {
-		first := err
-		if sent, err = c.exchange(ctx, r, reply); notSent(err) {
-			err = first // which may have been carried out
-		}
-	}
 	if p, ok := errors.AsType[*Problem](err); ok && p.Code == wire.CodeLeaseLost {
 		r.key = rand.Text()
 		return c.exchange(ctx, r, reply)
@@ -60,21 +53,33 @@ func (c *Client) acquire(ctx context.Context, path string, wait time.Duration, b
 	return sent, err
 }
 
-// exchange asks the gateways, the one that answered last first, until one answers. It returns
-// when the request was sent that was answered. A request goes on to the next gateway where it
-// was not sent or not carried out, or where it may be sent twice.
+// exchange asks until a gateway answers, once more where an answer was lost and the request may
+// be sent twice. It returns when the request was sent that was answered.
 func (c *Client) exchange(ctx context.Context, r request, reply any) (sent time.Time, err error) {
+	sent, err = c.round(ctx, r, reply)
+	if lost, ok := errors.AsType[*UnreachableError](err); !r.again || ctx.Err() != nil || !(ok && lost.broken()) && !betweenLost(err) {
+		return sent, err
+	}
+	first := err
+	if sent, err = c.round(ctx, r, reply); notSent(err) {
+		err = first // which may have been carried out
+	}
+	return sent, err
+}
+
+// round asks the gateways, the one that answered last first, until one answers. A request goes
+// on to the next where it was not sent or not carried out, or where it may be sent twice.
+func (c *Client) round(ctx context.Context, r request, reply any) (sent time.Time, err error) {
 	var unknown error // of one that may have been carried out
 	first := int(c.last.Load())
 	for i := range c.bases {
 		at := (first + i) % len(c.bases)
-		last := i == len(c.bases)-1
-		sent, err = c.one(ctx, c.bases[at], r, reply, last)
+		sent, err = c.one(ctx, c.bases[at], r, reply, i == len(c.bases)-1)
 		if err == nil || !c.passes(ctx, r, err) {
 			c.last.Store(int64(at))
 			return sent, err
 		}
-		if lost, ok := errors.AsType[*UnreachableError](err); ok && !notSent(lost) {
+		if lost, ok := errors.AsType[*UnreachableError](err); ok && !notSent(lost) || betweenLost(err) {
 			unknown = err
 		}
 	}
@@ -90,10 +95,16 @@ func (c *Client) passes(ctx context.Context, r request, err error) bool {
 		return false
 	}
 	if p, ok := errors.AsType[*Problem](err); ok {
-		return p.Status == http.StatusServiceUnavailable && (p.Code == wire.CodeUnavailable || r.again)
+		return p.Status == http.StatusServiceUnavailable && (p.Code == wire.CodeUnavailable || r.again) || r.again && betweenLost(err)
 	}
 	lost, ok := errors.AsType[*UnreachableError](err)
 	return ok && (notSent(lost) || r.again)
+}
+
+// betweenLost reports whether a balancer lost the gateway's answer: the outcome is unknown.
+func betweenLost(err error) bool {
+	p, ok := errors.AsType[*Problem](err)
+	return ok && p.Code == "" && (p.Status == http.StatusBadGateway || p.Status == http.StatusGatewayTimeout)
 }
 
 // notSent reports whether no connection was made: the request was not carried out.

@@ -109,3 +109,20 @@ func TestAnUnknownOutcomeStaysUnknownWhereTheOtherGatewaysAreAway(t *testing.T) 
 		t.Errorf("%v", err)
 	}
 }
+
+func TestAnAnswerThatABalancerLostIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t, func(n int32, w http.ResponseWriter) {
+		if n == 1 {
+			says(http.StatusBadGateway, "<html>502")(n, w)
+			return
+		}
+		says(http.StatusCreated, granted)(n, w)
+	})
+	if _, err := of(t, g.URL).Acquire(t.Context(), client.AcquireRequest{Resource: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	if first, second := <-g.keys, <-g.keys; first == "" || first != second {
+		t.Errorf("keys %q and %q", first, second)
+	}
+}

@@ -98,7 +98,7 @@ func (w *world) client() *client.Client {
 
 func problemKind(err error) string {
 	if p, ok := errors.AsType[*client.Problem](err); ok {
-		return fmt.Sprintf("%d %s", p.Status, p.Code)
+		return fmt.Sprintf("%d %s %.120s", p.Status, p.Code, p.Detail)
 	}
 	return "no answer"
 }
