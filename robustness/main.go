@@ -92,7 +92,7 @@ func runOne(ctx context.Context, args []string) error {
 		o.For, o.Round, o.Clients = 40*time.Second, 30*time.Second, 8
 	}
 	if *leak {
-		o.Mutant = &mutants.Leak
+		o.Mutant, o.Until = &mutants.Leak, mutants.Leak.Caught
 	}
 	if err := place(&o); err != nil {
 		return err

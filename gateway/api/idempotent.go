@@ -77,7 +77,7 @@ func validKey(key string) bool {
 // framed joins texts so that no two lists give the same bytes.
 func framed(texts ...string) (b []byte) {
 	for _, text := range texts {
-		b = append(binary.BigEndian.AppendUint32(b, uint32(len(text))), text...) //nolint:gosec // names and keys are short
+		b = append(binary.BigEndian.AppendUint32(b, uint32(len(text))), text...)
 	}
 	return b
 }
