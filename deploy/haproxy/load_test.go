@@ -62,7 +62,7 @@ func (t *tally) note(who int, err error, kind func(error) string) {
 	t.errors[kind(err)]++
 }
 
-func (t *tally) broken(format string, a ...any) {
+func (t *tally) brokenf(format string, a ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.wrong = append(t.wrong, fmt.Sprintf(format, a...))
@@ -117,7 +117,7 @@ func (w *world) leases(ctx context.Context, who int, seen *tally) {
 			continue
 		}
 		if lease.Token <= last {
-			seen.broken("%s: token %d after %d", resource, lease.Token, last)
+			seen.brokenf("%s: token %d after %d", resource, lease.Token, last)
 		}
 		last = lease.Token
 		if err = c.Release(ctx, lease.Handle); ctx.Err() == nil {
@@ -215,7 +215,7 @@ func (w *world) objects(ctx context.Context, who int, seen *tally) {
 			return
 		}
 		if seen.note(who, err, kind); err == nil && !bytes.Equal(read, body) {
-			seen.broken("%s: %q was read, and %q written", *key, read, body)
+			seen.brokenf("%s: %q was read, and %q written", *key, read, body)
 		}
 	}
 }
