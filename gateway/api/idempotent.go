@@ -26,10 +26,6 @@ const (
 	maxKeyBytes = 128
 	// onceLabel separates this use of the master keys from every other.
 	onceLabel = "fencegate idempotency key v1"
-	// firstLook and laterLooks are when a waiting repeat looks for its lease, which the first
-	// request may have got meanwhile.
-	firstLook  = 250 * time.Millisecond
-	laterLooks = 5 * time.Second
 )
 
 var errOtherRequest = errors.New("this Idempotency-Key came with another request before")
@@ -117,51 +113,26 @@ func (o *once) acquire(ctx context.Context, wait time.Duration, acquire acquirin
 	if o == nil {
 		return acquire(ctx, wait)
 	}
-	asking, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var found []leasing.Lease
-	var looking sync.WaitGroup
+	// Not while this very acquisition is under way: it may have armed, and yet give back.
 	if wait > 0 {
-		looking.Go(func() {
-			if found = o.watch(asking); found != nil {
-				cancel()
-			}
-		})
+		if found := o.look(ctx); found != nil {
+			return found, nil
+		}
 	}
-	all, err := acquire(asking, wait)
-	cancel()
-	looking.Wait()
-	switch {
-	case err == nil:
+	all, err := acquire(ctx, wait)
+	if err == nil {
 		o.until = nil
 		for i := range all {
 			all[i].Grant.Seal = o.seals[i][0]
 		}
 		return all, nil
-	case found != nil && ctx.Err() == nil:
-		return found, nil
-	case errors.Is(err, leasing.ErrHeld) && ctx.Err() == nil:
-		if found = o.look(ctx); found != nil {
+	}
+	if wait <= 0 && errors.Is(err, leasing.ErrHeld) && ctx.Err() == nil {
+		if found := o.look(ctx); found != nil {
 			return found, nil
 		}
 	}
 	return nil, err
-}
-
-// watch looks until ctx ends; nil: nothing was found.
-func (o *once) watch(ctx context.Context) []leasing.Lease {
-	for next := firstLook; ; next = laterLooks {
-		timer := time.NewTimer(next)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C:
-		}
-		if found := o.look(ctx); found != nil {
-			return found
-		}
-	}
 }
 
 // look returns the leases where the key has all of them; else nil.
