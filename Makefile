@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ops lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture test-busy observability-test test-sources page-test page-pictures
+.PHONY: help demo test test-ops lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture test-busy observability-test balancer-test soak test-sources page-test page-pictures
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -157,6 +157,10 @@ robustness-quick: ## The same for two minutes, with the surest faults alone
 	@scripts/need --local cc postgres redis boto3
 	cd robustness && $(GO) run . run -quick $(if $(SEED),-seed $(SEED)) $(ROBUSTNESS)
 
+soak: ## Let all surfaces work for FOR (30m) on three gateways, of which one is restarted each minute: nothing may grow, and every call has an outcome
+	@scripts/need --local cc postgres redis boto3
+	cd robustness && $(GO) run . run -soak -for $(or $(FOR),30m) $(if $(SEED),-seed $(SEED)) $(ROBUSTNESS)
+
 robustness-mutants: ## Show that the judge catches each of the seeded bugs, in its time (ONLY=names)
 	@scripts/need --local cc postgres redis boto3
 	cd robustness && $(GO) run . mutants $(if $(ONLY),-only $(ONLY)) $(ROBUSTNESS)
@@ -178,6 +182,11 @@ observability-test: ## Let a real Prometheus scrape a gateway: each alert fires,
 	@scripts/need --local postgres redis prometheus
 	$(GO) vet -tags observability ./deploy/observability
 	$(GO) test -tags observability -count=1 -timeout 5m ./deploy/observability
+
+balancer-test: ## Kill, drain and pause three gateways behind a real HAProxy, under load: what clients see (about two minutes)
+	@scripts/need --local postgres redis haproxy
+	$(GO) vet -tags balancer ./deploy/haproxy
+	$(GO) test -tags balancer -v -count=1 -timeout 5m ./deploy/haproxy
 
 page-test: ## Open the live page in a real Chromium: what it shows, searches, revokes, and that the browser complains of nothing
 	@scripts/need --local postgres redis chromium

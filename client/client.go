@@ -22,15 +22,13 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/fencegate/fencegate/client/wire"
@@ -45,35 +43,49 @@ const maxReply = 4 << 20
 
 // Config says where the gateway is.
 type Config struct {
-	URL        string       // base URL, such as http://127.0.0.1:7070
+	URL        string       // base URL, such as http://127.0.0.1:7070; several, with commas between, are gateways of one group
 	Token      string       // bearer token; empty sends none
 	HTTPClient *http.Client // default: http.DefaultTransport without a client-wide timeout
 }
 
-// Client calls one gateway, or a balancer in front of several.
+// Client calls one gateway, a balancer in front of several, or several gateways of a group: the
+// next one where one is away or can't serve. A request whose outcome is unknown is sent again
+// only where that does no harm.
 type Client struct {
-	base  string
+	bases []string
+	last  atomic.Int64 // index of the one that answered last
 	token string
 	http  *http.Client
 }
 
 // New checks the configuration; it does not connect.
 func New(cfg Config) (*Client, error) {
-	u, err := url.Parse(cfg.URL)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return nil, &fence.InvalidError{Field: "gateway URL", Reason: "is not of the form http://host:port"}
+	c := &Client{token: cfg.Token, http: cfg.HTTPClient}
+	for base := range strings.SplitSeq(cfg.URL, ",") {
+		u, err := baseOf(strings.TrimSpace(base))
+		if err != nil {
+			return nil, err
+		}
+		c.bases = append(c.bases, u)
 	}
-	if u.User != nil {
-		return nil, &fence.InvalidError{Field: "gateway URL", Reason: "holds credentials; pass the token by --token-file or FENCEGATE_TOKEN"}
-	}
-	if u.RawQuery != "" || u.Fragment != "" {
-		return nil, &fence.InvalidError{Field: "gateway URL", Reason: "has a query or a fragment; it ends with the port or a path, and the token is passed by --token-file or FENCEGATE_TOKEN"}
-	}
-	c := &Client{base: strings.TrimRight(u.String(), "/"), token: cfg.Token, http: cfg.HTTPClient}
 	if c.http == nil {
 		c.http = &http.Client{}
 	}
 	return c, nil
+}
+
+func baseOf(text string) (string, error) {
+	u, err := url.Parse(text)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return "", &fence.InvalidError{Field: "gateway URL", Reason: "is not of the form http://host:port"}
+	}
+	if u.User != nil {
+		return "", &fence.InvalidError{Field: "gateway URL", Reason: "holds credentials; pass the token by --token-file or FENCEGATE_TOKEN"}
+	}
+	if u.RawQuery != "" || u.Fragment != "" {
+		return "", &fence.InvalidError{Field: "gateway URL", Reason: "has a query or a fragment; it ends with the port or a path, and the token is passed by --token-file or FENCEGATE_TOKEN"}
+	}
+	return strings.TrimRight(u.String(), "/"), nil
 }
 
 // AcquireRequest asks for a lease.
@@ -108,8 +120,9 @@ type Lease struct {
 func (l Lease) Grant() (fence.Grant, error) { return fence.ParseGrant(l.Resource, l.Presented) }
 
 // Acquire asks for a lease. While another holds the resource it waits up to
-// Wait, then fails with a [*Problem] whose code is "held". After an [*UnreachableError] a
-// lease may have been granted all the same; nobody knows its handle, and it
+// Wait, then fails with a [*Problem] whose code is "held". Where an answer was lost it asks once
+// more, with the same Idempotency-Key: the lease is the same, if one was granted. After an
+// [*UnreachableError] one may have been granted all the same; nobody knows its handle, and it
 // ends by itself after its TTL.
 func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (Lease, error) {
 	if err := r.validate(); err != nil {
@@ -119,8 +132,8 @@ func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (Lease, error) {
 	ctx, cancel := patiently(ctx, r.Wait)
 	defer cancel()
 	var reply wire.Lease
-	sent := time.Now()
-	if err := c.call(ctx, http.MethodPost, "/v1/leases", body, &reply); err != nil {
+	sent, err := c.acquire(ctx, "/v1/leases", r.Wait, body, &reply)
+	if err != nil {
 		return Lease{}, err
 	}
 	return leaseOf(reply, sent), nil
@@ -139,8 +152,8 @@ func (c *Client) AcquireAll(ctx context.Context, resources []string, r AcquireRe
 	ctx, cancel := patiently(ctx, r.Wait)
 	defer cancel()
 	var reply wire.Leases
-	sent := time.Now()
-	if err := c.call(ctx, http.MethodPost, "/v1/leases/all", body, &reply); err != nil {
+	sent, err := c.acquire(ctx, "/v1/leases/all", r.Wait, body, &reply)
+	if err != nil {
 		return nil, err
 	}
 	all := make([]Lease, len(reply.Leases))
@@ -179,8 +192,7 @@ func (c *Client) Renew(ctx context.Context, handle string, ttl time.Duration) (D
 	defer cancel()
 	asked := ttl.String()
 	var reply wire.Renewed
-	sent := time.Now()
-	err := c.call(ctx, http.MethodPost, "/v1/leases/renew", wire.RenewRequest{Handle: handle, TTL: &asked}, &reply)
+	sent, err := c.exchange(ctx, request{method: http.MethodPost, path: "/v1/leases/renew", body: wire.RenewRequest{Handle: handle, TTL: &asked}, again: true}, &reply)
 	if err != nil {
 		return Deadline{}, err
 	}
@@ -191,7 +203,7 @@ func (c *Client) Renew(ctx context.Context, handle string, ttl time.Duration) (D
 func (c *Client) Release(ctx context.Context, handle string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return c.call(ctx, http.MethodPost, "/v1/leases/release", wire.HandleRequest{Handle: handle}, nil)
+	return c.again(ctx, "/v1/leases/release", wire.HandleRequest{Handle: handle}, nil)
 }
 
 // Credentials asks for S3 credentials of a lease, which end with it. Refreshing ones
@@ -200,7 +212,7 @@ func (c *Client) Credentials(ctx context.Context, r wire.CredentialsRequest) (wi
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	var creds wire.Credentials
-	err := c.call(ctx, http.MethodPost, "/v1/leases/credentials", r, &creds)
+	err := c.again(ctx, "/v1/leases/credentials", r, &creds)
 	return creds, err
 }
 
@@ -259,55 +271,6 @@ func (c *Client) Check(ctx context.Context, g fence.Grant) (wire.Checked, error)
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	var checked wire.Checked
-	err := c.callAs(ctx, g, http.MethodPost, "/v1/check", nil, &checked)
+	_, err := c.exchange(ctx, request{method: http.MethodPost, path: "/v1/check", grant: g, again: true}, &checked)
 	return checked, err
-}
-
-func (c *Client) call(ctx context.Context, method, path string, body, reply any) error {
-	return c.callAs(ctx, fence.Grant{}, method, path, body, reply)
-}
-
-// callAs presents a grant, unless it is the zero one.
-func (c *Client) callAs(ctx context.Context, g fence.Grant, method, path string, body, reply any) error {
-	var payload io.Reader
-	if body != nil {
-		b, err := json.Marshal(body)
-		if err != nil {
-			return err
-		}
-		payload = bytes.NewReader(b)
-	}
-	req, err := http.NewRequestWithContext(ctx, method, c.base+path, payload)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Accept", "application/json, application/problem+json")
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
-	}
-	if g.Resource != "" {
-		fence.SetHeader(req.Header, g)
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return &UnreachableError{URL: c.base, Cause: err}
-	}
-	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
-	if err != nil {
-		return &UnreachableError{URL: c.base, Cause: err}
-	}
-	if resp.StatusCode >= http.StatusBadRequest {
-		return problemOf(resp.StatusCode, b)
-	}
-	if reply == nil {
-		return nil
-	}
-	if err := json.Unmarshal(b, reply); err != nil {
-		return fmt.Errorf("reply of %s %s%s: %w", method, c.base, path, err)
-	}
-	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -31,7 +32,8 @@ func (c *Client) Refusals(ctx context.Context, after string, follow bool, each f
 }
 
 func (c *Client) events(ctx context.Context, more, after string, follow bool, each func(wire.Event) error) error {
-	url := c.base + "/v1/events?follow=" + strconv.FormatBool(follow) + more
+	base := c.bases[int(c.last.Load())]
+	url := base + "/v1/events?follow=" + strconv.FormatBool(follow) + more
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
@@ -45,13 +47,13 @@ func (c *Client) events(ctx context.Context, more, after string, follow bool, ea
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return c.broken(ctx, err)
+		return c.broken(ctx, base, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
 		b, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
 		if err != nil {
-			return c.broken(ctx, err)
+			return c.broken(ctx, base, err)
 		}
 		return problemOf(resp.StatusCode, b)
 	}
@@ -64,24 +66,25 @@ func (c *Client) events(ctx context.Context, more, after string, follow bool, ea
 		}
 		var e wire.Event
 		if err := json.Unmarshal([]byte(data), &e); err != nil {
-			return fmt.Errorf("event of %s: %w", c.base, err)
+			return fmt.Errorf("event of %s: %w", base, err)
 		}
 		if err := each(e); err != nil {
 			return err
 		}
 	}
 	if err := lines.Err(); err != nil {
-		return c.broken(ctx, err)
+		return c.broken(ctx, base, err)
 	}
 	if follow {
-		return c.broken(ctx, io.ErrUnexpectedEOF)
+		return c.broken(ctx, base, io.ErrUnexpectedEOF)
 	}
 	return nil
 }
 
-func (c *Client) broken(ctx context.Context, err error) error {
+func (c *Client) broken(ctx context.Context, base string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return &UnreachableError{URL: c.base, Cause: err}
+	c.last.CompareAndSwap(int64(slices.Index(c.bases, base)), int64((slices.Index(c.bases, base)+1)%len(c.bases))) // the next call asks another
+	return &UnreachableError{URL: base, Cause: err}
 }

@@ -117,6 +117,12 @@ type Config struct {
 	// listener's own, or where that is a wildcard the one that the client used for
 	// the API.
 	AdvertiseHost string
+	// PGAdvertise is where clients reach the PostgreSQL port, HOST:PORT, as behind a balancer.
+	// Defaults to "": AdvertiseHost and the listener's port.
+	PGAdvertise string
+	// S3Advertise is the URL by which clients reach the S3 port, with the balancer's scheme.
+	// Defaults to "": AdvertiseHost, the listener's port and its scheme.
+	S3Advertise string
 
 	// BlobDir is where the blobs go: a folder, or s3://BUCKET/PREFIX?endpoint=URL&region=R
 	// with credentials from the environment; see [blob.OpenAt]. Required with S3Listen.
@@ -194,6 +200,8 @@ type parsed struct {
 	masters map[string][]byte // by id
 	keyring *credentials.Keyring
 	buckets map[string]objects.Rule
+
+	pgAdvertise address
 	// nil: none for clients
 	apiTLS, pgTLS, s3TLS *tls.Config
 }
@@ -266,6 +274,9 @@ func (c Config) validate() (p parsed, err error) {
 		}
 	}
 	if err = c.validateParts(p.pool.ConnConfig.Database); err != nil {
+		return p, err
+	}
+	if err = p.readAdvertised(c); err != nil {
 		return p, err
 	}
 	return p, p.readTLS(c)

@@ -30,6 +30,15 @@ func (f fences) Inspect(ctx context.Context, resource string) (fence.Record, err
 	return record, fenceError(ctx, resource, err)
 }
 
+// Holds arms the grant once more: that changes nothing where it is the current one, and drains.
+func (f fences) Holds(ctx context.Context, record fence.Record, sealHash []byte) (bool, error) {
+	err := f.fence.Arm(ctx, fence.Arming{Resource: record.Resource, Token: record.Token, SealHash: sealHash, Holder: record.Holder})
+	if errors.Is(err, fence.ErrNotRaised) {
+		return false, nil
+	}
+	return err == nil, fenceError(ctx, record.Resource, err)
+}
+
 func (f fences) List(ctx context.Context, prefix, after string, limit int) ([]fence.Record, error) {
 	found, err := f.fence.List(ctx, prefix, after, limit)
 	return found, fenceError(ctx, prefix, err)

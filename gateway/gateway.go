@@ -163,7 +163,7 @@ func (g *Gateway) buildAPI() (err error) {
 	cfg := api.Config{
 		Leases: g.source,
 		Events: g.seen, Status: g.status, Principals: g.cfg.Principals,
-		Fences: fences{fence: g.fence, source: g.source, tell: g.superseded, log: g.log}, Checks: g.checks(), Endpoints: g.endpoints,
+		Fences: fences{fence: g.fence, source: g.source, tell: g.superseded, log: g.log}, Checks: g.checks(), Surfaces: g.surfaces(), Endpoints: g.endpoints,
 		Handles: api.HandleKeys{Current: g.parsed.current, Master: g.parsed.masters},
 		Options: g.cfg.API, DefaultTTL: g.cfg.DefaultTTL, MaxTTL: g.cfg.MaxTTL, DrainTimeout: g.cfg.DrainTimeout,
 		Metrics: g.metrics.handler(), Observe: g.metrics.observe, Ended: g.leasing.Ended, Logger: g.log, TLS: g.parsed.apiTLS,

@@ -190,6 +190,14 @@ func (w *watched) Waiters() int {
 	return 0
 }
 
+// Returns is when a quorum of nodes is out of quarantine; 0: that is not known.
+func (w *watched) Returns(ctx context.Context) time.Duration {
+	if l := w.locker.Load(); l != nil {
+		return l.Returns(ctx)
+	}
+	return 0
+}
+
 func (w *watched) Status(ctx context.Context) []lock.NodeStatus {
 	if l := w.locker.Load(); l != nil {
 		return l.Status(ctx)

@@ -63,11 +63,7 @@ func (l *looked) latest() map[string]float64 {
 
 // readiness says of each port whether it can serve: 1 or 0.
 func (g *Gateway) readiness(ctx context.Context) map[string]float64 {
-	trusted := func(ctx context.Context) error { // as writes ask it: no node has to answer while there is no doubt
-		_, err := g.servers.trust(ctx)
-		return err
-	}
-	needs := append(g.needs(), need{Check: api.Check{Part: wire.PartPostgres, Run: trusted}})
+	needs := append(g.needs(), need{Check: api.Check{Part: wire.PartPostgres, Run: g.trusted}})
 	found := make([]error, len(needs))
 	var running sync.WaitGroup
 	for i, c := range needs {

@@ -35,7 +35,18 @@ type need struct {
 }
 
 // leasesOnly is no port: nothing but the API needs it.
-const leasesOnly = "leases"
+const leasesOnly = wire.SurfaceLease
+
+// surfaces are those of /readyz that need it; nil: each.
+func (n need) surfaces() []string {
+	switch n.only {
+	case "":
+		return nil
+	case leasesOnly:
+		return []string{wire.SurfaceLease}
+	}
+	return []string{wire.SurfaceLease, n.only}
+}
 
 // hinders reports whether a port can't serve for what its check found. What is only degraded
 // leaves the API ready.
@@ -60,9 +71,27 @@ func (g *Gateway) needs() []need {
 // checks are what /readyz looks at.
 func (g *Gateway) checks() (checks []api.Check) {
 	for _, n := range g.needs() {
+		n.For = n.surfaces()
 		checks = append(checks, n.Check)
 	}
-	return checks
+	return append(checks, api.Check{Part: wire.PartPostgres, Run: g.trusted, For: []string{wire.SurfacePG, wire.SurfaceSQL, wire.SurfaceS3}})
+}
+
+// surfaces are what this gateway serves, for /readyz.
+func (g *Gateway) surfaces() []string {
+	all := []string{wire.SurfaceLease}
+	for surface, on := range map[string]bool{wire.SurfacePG: g.pg != nil, wire.SurfaceS3: g.s3 != nil, wire.SurfaceSQL: g.sql != nil} {
+		if on {
+			all = append(all, surface)
+		}
+	}
+	return all
+}
+
+// trusted asks as writes do: no node has to answer while there is no doubt.
+func (g *Gateway) trusted(ctx context.Context) error {
+	_, err := g.servers.trust(ctx)
+	return err
 }
 
 // checkSQL: a login of /v1/sql that fails is that path's trouble only. Whoever has the right

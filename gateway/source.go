@@ -76,11 +76,12 @@ type guarded struct {
 	servers *servers
 	log     *slog.Logger
 	held    *holdings
+	returns *returns
 }
 
 func (g *Gateway) guarded(source leasing.Source) guarded {
 	g.leasing.WatchHeld(g.held.count)
-	return guarded{Source: source, fence: g.fence, servers: g.servers, log: g.log, held: g.held}
+	return guarded{Source: source, fence: g.fence, servers: g.servers, log: g.log, held: g.held, returns: &returns{look: g.watched.Returns}}
 }
 
 // TryAcquire notes what is held, as the others do.
@@ -90,7 +91,7 @@ func (g guarded) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lea
 	}
 	lease, err := g.Source.TryAcquire(ctx, r)
 	g.note(err, lease)
-	return lease, err
+	return lease, g.named(ctx, err)
 }
 
 // Acquire waits for the lease.
@@ -100,8 +101,11 @@ func (g guarded) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease,
 	}
 	lease, err := g.Source.Acquire(ctx, r)
 	g.note(err, lease)
-	return lease, err
+	return lease, g.named(ctx, err)
 }
+
+// Ready says how long a quarantine lasts that keeps leases from being had.
+func (g guarded) Ready(ctx context.Context) error { return g.named(ctx, g.Source.Ready(ctx)) }
 
 // Degraded says what of the source is missing, where it can tell.
 func (g guarded) Degraded(ctx context.Context) string {
@@ -153,7 +157,7 @@ func (g guarded) TryAcquireAll(ctx context.Context, all []leasing.Request) ([]le
 	if several, ok := g.Source.(leasing.AllSource); ok {
 		leases, err := several.TryAcquireAll(ctx, all)
 		g.note(err, leases...)
-		return leases, err
+		return leases, g.named(ctx, err)
 	}
 	return nil, errors.ErrUnsupported
 }
@@ -166,7 +170,7 @@ func (g guarded) AcquireAll(ctx context.Context, all []leasing.Request) ([]leasi
 	if several, ok := g.Source.(leasing.AllSource); ok {
 		leases, err := several.AcquireAll(ctx, all)
 		g.note(err, leases...)
-		return leases, err
+		return leases, g.named(ctx, err)
 	}
 	return nil, errors.ErrUnsupported
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/robustness/client"
+	"github.com/fencegate/fencegate/robustness/mutants"
 	"github.com/fencegate/fencegate/robustness/run"
 )
 
@@ -70,6 +71,8 @@ func runOne(ctx context.Context, args []string) error {
 	only := flags.String("only", "", "surfaces, with commas between (default: all)")
 	faults := flags.String("faults", "", "faults, with commas between; net is each that begins with net- (default: all)")
 	blobs := flags.String("blobs", "dir", "what keeps the gateways' blobs: dir or s3")
+	flags.BoolVar(&o.Soak, "soak", false, "no faults; one gateway is restarted each minute, and what must stay flat is measured")
+	leak := flags.Bool("leak", false, "with a leak of goroutines that is seeded into the gateways: it must be found")
 	quick := flags.Bool("quick", false, "two short rounds: for continuous integration")
 	if err := flags.Parse(args); err != nil {
 		return errUsage
@@ -87,6 +90,9 @@ func runOne(ctx context.Context, args []string) error {
 	o.Surfaces, o.Faults = list(*only), list(*faults)
 	if *quick {
 		o.For, o.Round, o.Clients = 40*time.Second, 30*time.Second, 8
+	}
+	if *leak {
+		o.Mutant, o.Until = &mutants.Leak, mutants.Leak.Caught
 	}
 	if err := place(&o); err != nil {
 		return err

@@ -34,6 +34,8 @@ const (
 	SurfaceCheck = "check" // /v1/check
 	SurfaceS3    = "s3"
 	SurfaceAPI   = "api" // the rest of the HTTP API
+
+	SurfaceLease = "lease" // for /readyz: leases, and so all that the API needs
 )
 
 // Event is something that happened at one gateway. It holds no secret and nothing of a

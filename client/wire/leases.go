@@ -6,6 +6,10 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
+// IdempotencyKey is the header by which a request for leases says that it may be a repeat of an
+// earlier one whose answer was lost: 16 to 128 visible characters, new for each acquisition.
+const IdempotencyKey = "Idempotency-Key"
+
 // AcquireRequest asks for a lease: POST /v1/leases.
 type AcquireRequest struct {
 	Holder   string  `json:"holder,omitempty"` // for people

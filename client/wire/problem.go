@@ -10,6 +10,7 @@ const (
 	CodeHeld             = "held"
 	CodeInternal         = "internal"
 	CodeInvalid          = "invalid_input"
+	CodeKeyReused        = "key_reused"
 	CodeLeaseLost        = "lease_lost"
 	CodeMethodNotAllowed = "method_not_allowed"
 	CodeNotFound         = "not_found"
@@ -49,7 +50,8 @@ type Problem struct {
 	Presented    *fence.Token `json:"presented,omitempty"`      // token
 	Recorded     *fence.Token `json:"recorded,omitempty"`       // token
 	Holder       string       `json:"holder,omitempty"`         // of a held resource; for people
-	RetryAfterMS int64        `json:"retry_after_ms,omitempty"` // when a held resource may be free
+	RetryAfterMS int64        `json:"retry_after_ms,omitempty"` // when a held resource may be free, or asking again may be of use
+	RequestID    string       `json:"request_id,omitempty"`     // as in the header X-Request-Id, and in the gateway's log
 	SQLState     string       `json:"sqlstate,omitempty"`
 	SQLDetail    string       `json:"sql_detail,omitempty"`
 	Statement    *int         `json:"statement,omitempty"` // index, from 0, of the one that failed

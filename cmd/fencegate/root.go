@@ -80,7 +80,7 @@ type gatewayFlags struct {
 const defaultGateway = "http://127.0.0.1:7070"
 
 func (g *gatewayFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&g.url, "gateway", defaultGateway, "base URL of the gateway's HTTP API")
+	cmd.Flags().StringVar(&g.url, "gateway", defaultGateway, "base URL of the gateway's HTTP API; with commas between, those of several gateways, of which one that serves is asked")
 	cmd.Flags().StringVar(&g.tokenFile, "token-file", "", "file with the gateway's bearer token (or the token itself in FENCEGATE_TOKEN)")
 	cmd.Flags().StringVar(&g.ca, "ca", "", "file with the authorities that the gateway's certificate must come from (default: the system's)")
 	cmd.Flags().StringVar(&g.cert, "cert", "", "file with the certificate chain to show the gateway, where it asks for one")

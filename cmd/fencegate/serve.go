@@ -193,6 +193,8 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 10*time.Second, "how long a stop waits for transactions, requests and uploads to end")
 	o.registerS3(f)
 	f.StringVar(&c.AdvertiseHost, "advertise-host", "", "host name that clients reach the ports by (default: the one that they reached the HTTP API by)")
+	f.StringVar(&c.PGAdvertise, "pg-advertise", "", "HOST:PORT that clients reach the PostgreSQL port by, such as a balancer's (default: --advertise-host and the port that it listens on)")
+	f.StringVar(&c.S3Advertise, "s3-advertise", "", "URL that clients reach the S3 port by, such as a balancer's https://s3.example.net (default: --advertise-host, and port and scheme as it listens)")
 	f.StringVar(&c.BlobDir, "blobs", "", "where the blobs go: a folder, or s3://BUCKET/PREFIX?endpoint=URL&region=REGION with credentials in AWS_… variables, see docs/s3.md (default: no S3 port)")
 	f.DurationVar(&c.SweepRecords, "sweep-records", maintenance.DefaultRecordAge, "how long the records of writes stay after their bytes have gone; longer than credentials last (24h) and an upload takes")
 	f.DurationVar(&c.SweepGrace, "sweep-grace", 24*time.Hour, "how long the bytes of versions that are neither current nor kept stay; longer than a backup of the blobs takes")

@@ -27,6 +27,8 @@ var flagOf = map[string]string{
 	"PGTLSCert":     "--pg-tls-cert",
 	"S3TLSCert":     "--s3-tls-cert",
 	"S3.Domain":     "--s3-domain",
+	"PGAdvertise":   "--pg-advertise",
+	"S3Advertise":   "--s3-advertise",
 	"policy":        "--pg-policy",
 	"PG.policy":     "--pg-policy (or its file)",
 	"lease rule":    "--pg-lease",
@@ -66,6 +68,8 @@ func checkTogether(f *pflag.FlagSet) error {
 		{"pg-lease", "pg-listen"},
 		{"pg-policy-file", "pg-listen"},
 		{"pg-proxy-from", "pg-listen"},
+		{"pg-advertise", "pg-listen"},
+		{"s3-advertise", "blobs"},
 		{"bucket", "blobs"},
 	} {
 		if given(pair[0]) && !given(pair[1]) {

@@ -65,7 +65,8 @@ var varying = []struct {
 	numbered bool
 	pattern  *regexp.Regexp
 }{
-	{"request id", false, regexp.MustCompile(`(?i)(?:<RequestId>|<HostId>|X-Amz-Request-Id: |X-Amz-Id-2: )([^<\n]+)`)},
+	{"request id", false, regexp.MustCompile(`(?i)(?:<RequestId>|<HostId>|X-(?:Amz-)?Request-Id: |X-Amz-Id-2: )([^<\n]+)`)},
+	{"request id", false, regexp.MustCompile(`"request_id": ?"([^"]+)"`)},
 	{"handle", true, regexp.MustCompile(`"handle": ?"([^"]+)"`)},
 	{"secret", false, regexp.MustCompile(`"secret_access_key": ?"([^"]+)"`)},
 	{"session token", false, regexp.MustCompile(`"session_token": ?"([^"]+)"`)},

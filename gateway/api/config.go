@@ -101,6 +101,9 @@ type Config struct {
 	// Defaults to 0: no bound.
 	SQLPerPrincipal int
 
+	// Surfaces are those that /readyz?for= knows of beside leases: [wire.SurfacePG] and others.
+	// Defaults to none.
+	Surfaces []string
 	// Checks are what /readyz looks at. Defaults to none: always ready.
 	Checks []Check
 

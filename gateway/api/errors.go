@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
@@ -17,6 +18,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrNotImplemented: this gateway is not configured to do that.
 	ErrNotImplemented = errors.New("not implemented")
+	// ErrKeyUsed: an acquisition with this Idempotency-Key armed the resource last, and its lease is over.
+	ErrKeyUsed = errors.New("the lease that this Idempotency-Key acquired is over")
 	// ErrConflict: the thing's state does not allow it.
 	ErrConflict = errors.New("conflict")
 )
@@ -31,6 +34,8 @@ func leaseError(ctx context.Context, resource string, err error) error {
 		return nil
 	case ctx.Err() != nil:
 		return errors.Join(ctx.Err(), err)
+	case errors.Is(err, ErrKeyUsed):
+		return ErrKeyUsed
 	case errors.As(err, &unavailable): // arming said so itself
 		return unavailable
 	case errors.As(err, &held):
@@ -80,6 +85,18 @@ func (e *UnavailableError) detail() string {
 }
 
 func (e *UnavailableError) Unwrap() error { return e.Cause }
+
+// defaultRetry is when a part that can't be reached may be asked again, where nobody knows.
+const defaultRetry = time.Second
+
+// retryAfter is when asking again may be of use.
+func (e *UnavailableError) retryAfter() time.Duration {
+	var told interface{ Left() time.Duration }
+	if errors.As(e.Cause, &told) && told.Left() > 0 {
+		return told.Left()
+	}
+	return defaultRetry
+}
 
 // DegradedError is a [Check]'s where the part serves, but for what is said here.
 type DegradedError struct {

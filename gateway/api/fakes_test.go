@@ -24,6 +24,7 @@ import (
 // test; the zero value of err answers with success.
 type fakes struct {
 	acquire   func(context.Context, leasing.Request) (leasing.Lease, error)
+	sealHash  []byte        // that the record has
 	renewed   time.Duration // the ttl of the last renewal
 	released  chan leasing.Ref
 	record    fence.Record
@@ -79,7 +80,7 @@ func (f leases) Release(_ context.Context, ref leasing.Ref) error {
 
 func (f leases) Inspect(context.Context, string) (leasing.Inspection, error) {
 	return leasing.Inspection{
-		Locked: !f.free, Holder: "worker-a", Token: 34, TTL: 1500 * time.Millisecond, Waiters: 2,
+		Locked: !f.free, Holder: "worker-a", Owner: "0123456789abcdef", Token: 34, TTL: 1500 * time.Millisecond, Waiters: 2,
 		Members: []leasing.Member{{Name: "node-1", Locked: true, Holder: "worker-a", Token: 34, TTL: -1, Waiters: 2}, {Name: "node-2", Err: errors.New("away")}},
 	}, f.lockErr
 }
@@ -96,6 +97,10 @@ func (f *fakes) Revoke(_ context.Context, resource, by string, seen fence.Token)
 	}
 	f.revoked = append(f.revoked, resource, by)
 	return 35, f.err
+}
+
+func (f *fakes) Holds(_ context.Context, record fence.Record, sealHash []byte) (bool, error) {
+	return record.Token == f.record.Token && bytes.Equal(sealHash, f.sealHash), f.err
 }
 
 func (f *fakes) Inspect(context.Context, string) (fence.Record, error) { return f.record, f.err }

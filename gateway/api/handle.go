@@ -66,10 +66,11 @@ const (
 type sealer struct {
 	current string
 	keys    map[string][]byte
+	once    map[string][]byte // for seals of acquisitions with an Idempotency-Key
 }
 
 func newSealer(keys HandleKeys) (*sealer, error) {
-	s := &sealer{current: keys.Current, keys: make(map[string][]byte, len(keys.Master))}
+	s := &sealer{current: keys.Current, keys: make(map[string][]byte, len(keys.Master)), once: make(map[string][]byte, len(keys.Master))}
 	for id, master := range keys.Master {
 		if id == "" || len(id) > 255 {
 			return nil, &fence.InvalidError{Field: "Handles", Reason: "have a key id that is empty or over 255 bytes"}
@@ -82,6 +83,9 @@ func newSealer(keys HandleKeys) (*sealer, error) {
 			return nil, err
 		}
 		s.keys[id] = key
+		if s.once[id], err = hkdf.Key(sha256.New, master, nil, onceLabel, sha256.Size); err != nil {
+			return nil, err
+		}
 	}
 	if s.keys[s.current] == nil {
 		return nil, &fence.InvalidError{Field: "Handles", Reason: "have no key with the current id"}

@@ -1,17 +1,21 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
 )
 
 // checkTimeout bounds one look at all parts.
@@ -24,16 +28,26 @@ func (s *Server) health(c echo.Context) error {
 // ready answers 200 where every part serves, else 503 naming the first that
 // does not, also from [Server.Leave] on.
 func (s *Server) ready(c echo.Context) error {
-	if s.leaving.Load() {
+	surface, err := s.surfaceOf(c)
+	switch {
+	case err != nil:
+		return err
+	case s.leaving.Load() && c.QueryParam("leaving") == "404":
+		return fmt.Errorf("%w: shutting down", ErrNotFound) // for HAProxy: nobody new, and those that are here go on
+	case s.leaving.Load():
 		return &UnavailableError{Part: wire.PartGateway, Cause: errors.New("shutting down")}
 	}
-	found, err := s.looks.take(c.Request().Context(), s.cfg.Checks)
+	checks := s.checksFor(surface)
+	found, err := s.looks[surface].take(c.Request().Context(), checks)
 	if err != nil {
 		return err
 	}
 	parts, degraded := make(map[string]string, len(found)), make(map[string]string)
 	for i, f := range found {
-		part := s.cfg.Checks[i].Part
+		part := checks[i].Part
+		if f.err == nil && f.degraded != "" && surface != wire.SurfaceLease {
+			f.err = errors.New(f.degraded) // of the surface that is asked about
+		}
 		if f.err != nil {
 			return &UnavailableError{Part: part, Cause: f.err}
 		}
@@ -46,6 +60,48 @@ func (s *Server) ready(c echo.Context) error {
 		Parts    map[string]string `json:"parts"`
 		Degraded map[string]string `json:"degraded,omitempty"`
 	}{"ready", parts, degraded})
+}
+
+// surfaceOf reads which surface /readyz is asked about. Without one it is leases, which need all
+// that there is.
+func (s *Server) surfaceOf(c echo.Context) (string, error) {
+	query, err := queryOf(c, "for", "leaving")
+	if err != nil {
+		return "", err
+	}
+	surface := cmp.Or(query.Get("for"), wire.SurfaceLease)
+	switch {
+	case s.looks[surface] == nil:
+		return "", &fence.InvalidError{Field: "for", Reason: "is none of " + strings.Join(surfaces, ", ")}
+	case query.Has("leaving") && query.Get("leaving") != "404":
+		return "", &fence.InvalidError{Field: "leaving", Reason: "can be 404 only"}
+	case surface != wire.SurfaceLease && !slices.Contains(s.cfg.Surfaces, surface):
+		return "", &UnavailableError{Part: wire.PartGateway, Cause: errNoSurface}
+	}
+	return surface, nil
+}
+
+var (
+	surfaces     = []string{wire.SurfaceLease, wire.SurfaceSQL, wire.SurfacePG, wire.SurfaceS3}
+	errNoSurface = errors.New("this gateway has no such port")
+)
+
+// newLooks are one for each surface: who asks about one waits for no part that it does not need.
+func newLooks() map[string]*looks {
+	all := make(map[string]*looks, len(surfaces))
+	for _, surface := range surfaces {
+		all[surface] = new(looks)
+	}
+	return all
+}
+
+func (s *Server) checksFor(surface string) (all []Check) {
+	for _, check := range s.cfg.Checks {
+		if check.For == nil || slices.Contains(check.For, surface) {
+			all = append(all, check)
+		}
+	}
+	return all
 }
 
 func (s *Server) metrics(c echo.Context) error {

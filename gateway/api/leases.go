@@ -47,24 +47,35 @@ func (s *Server) acquire(c echo.Context) error {
 	if err := may(); err != nil {
 		return err
 	}
+	requests := []leasing.Request{req}
+	once, err := s.once(c, requests)
+	if err != nil {
+		return err
+	}
 	all, err := s.await(c.Request().Context(), wait, may, func(ctx context.Context, wait time.Duration) ([]leasing.Lease, error) {
-		lease, err := s.take(ctx, req, wait)
-		return []leasing.Lease{lease}, leaseError(ctx, req.Resource, err)
+		return once.acquire(ctx, wait, func(ctx context.Context, wait time.Duration) ([]leasing.Lease, error) {
+			lease, err := s.take(ctx, requests[0], wait)
+			return []leasing.Lease{lease}, leaseError(ctx, req.Resource, err)
+		})
 	})
 	if err != nil {
 		return err
 	}
-	return s.grant(c, all, func() any { return s.told(c, all[0], req.TTL, began) })
+	return s.grant(c, all, once, func() any { return s.told(c, all[0], req.TTL, began, once.sinceOf(0)) })
 }
 
 // grant answers with leases that were acquired.
-func (s *Server) grant(c echo.Context, all []leasing.Lease, answer func() any) error {
-	err := c.Request().Context().Err()
+func (s *Server) grant(c echo.Context, all []leasing.Lease, once *once, answer func() any) error {
+	var denied error
 	for _, lease := range all {
-		err = cmp.Or(err, check(c, access.Acquire, lease.Grant.Resource)) // a right may end during the wait
+		denied = cmp.Or(denied, check(c, access.Acquire, lease.Grant.Resource)) // a right may end during the wait
 	}
+	err := cmp.Or(denied, c.Request().Context().Err())
 	if err == nil {
 		err = respond(c, http.StatusCreated, answer())
+	}
+	if err != nil && denied == nil && once != nil {
+		return err // the client comes again with its key, and maybe has found them already; else they run out
 	}
 	if err != nil {
 		// The client went while it waited, or is told of no lease: nobody would release these.
@@ -80,12 +91,18 @@ func (s *Server) grant(c echo.Context, all []leasing.Lease, answer func() any) e
 	return nil
 }
 
-// told is a lease as its holder is told of it.
-func (s *Server) told(c echo.Context, lease leasing.Lease, ttl time.Duration, began time.Time) wire.Lease {
-	h := handle{Ref: lease.Ref(), Principal: access.Of(c.Request().Context()).Name(), Since: time.Now()}
+// handleOf is that of a lease that a principal acquired at a time.
+func (s *Server) handleOf(ref leasing.Ref, principal string, since time.Time) handle {
+	h := handle{Ref: ref, Principal: principal, Since: since}
 	if s.cfg.MaxLease != Unlimited {
-		h.Until = h.Since.Add(s.cfg.MaxLease)
+		h.Until = since.Add(s.cfg.MaxLease)
 	}
+	return h
+}
+
+// told is a lease as its holder is told of it.
+func (s *Server) told(c echo.Context, lease leasing.Lease, ttl time.Duration, began, since time.Time) wire.Lease {
+	h := s.handleOf(lease.Ref(), access.Of(c.Request().Context()).Name(), since)
 	return wire.Lease{
 		Resource: lease.Grant.Resource, Token: lease.Grant.Token, Grant: lease.Grant.Presented(), Handle: s.handles.make(h),
 		TTLMS: ttl.Milliseconds(), Timing: timingOf(began, lease.Deadline),

@@ -35,6 +35,9 @@ var _ allLeases = leasing.AllSource(nil)
 type Fences interface {
 	// Inspect returns [ErrNotFound] for a resource that was never armed.
 	Inspect(ctx context.Context, resource string) (fence.Record, error)
+	// Holds reports whether the fence still stands at the record's token, with a seal of this
+	// hash, and its grant has not ended. Whoever passed the check under an older one has ended.
+	Holds(ctx context.Context, record fence.Record, sealHash []byte) (bool, error)
 	// List returns at most limit records whose resource begins with prefix and comes
 	// after `after`, in the order of the names' bytes.
 	List(ctx context.Context, prefix, after string, limit int) ([]fence.Record, error)
@@ -119,4 +122,7 @@ type Check struct {
 
 	// Degraded, if set, says what of a part that serves is missing; "": nothing. Anybody may read it.
 	Degraded func(context.Context) string
+
+	// For are the surfaces that need it, as /readyz?for= names them. Defaults to nil: each.
+	For []string
 }

@@ -41,7 +41,7 @@ func problemOf(err error) (p wire.Problem, known bool) {
 	switch {
 	case errors.As(err, &unavailable):
 		p = word(wire.CodeUnavailable, http.StatusServiceUnavailable, "Unavailable", unavailable.detail(), "Nothing was done. Try again later.")
-		p.Part = unavailable.Part
+		p.Part, p.RetryAfterMS = unavailable.Part, unavailable.retryAfter().Milliseconds()
 		return p, true
 	case errors.Is(err, fence.ErrUnknown):
 		return word(wire.CodeUnknown, http.StatusBadGateway, "The outcome is unknown",
@@ -64,6 +64,10 @@ func problemOf(err error) (p wire.Problem, known bool) {
 	case errors.As(err, &capped):
 		return word(wire.CodeLeaseLost, http.StatusGone, "The lease is lost", capped.Error(),
 			"Acquire the resource again. Who runs the gateway says how long a lease may be renewed (--max-lease)."), true
+	case errors.Is(err, ErrKeyUsed):
+		return word(wire.CodeLeaseLost, http.StatusGone, "The lease is over", ErrKeyUsed.Error(), "Nothing was acquired. Ask with a new Idempotency-Key."), true
+	case errors.Is(err, errOtherRequest):
+		return word(wire.CodeKeyReused, http.StatusUnprocessableEntity, "The key is another request's", errOtherRequest.Error(), "Nothing was done. Make a key for each acquisition."), true
 	case errors.Is(err, leasing.ErrLost):
 		return word(wire.CodeLeaseLost, http.StatusGone, "The lease is lost", leasing.ErrLost.Error(),
 			"Stop; acquire the resource again and start from what its last holder wrote."), true
@@ -174,6 +178,7 @@ func (s *Server) fail(err error, c echo.Context) {
 	case p.Status >= http.StatusInternalServerError:
 		s.log.WarnContext(ctx, "a request failed", "method", c.Request().Method, "route", c.Path(), "code", p.Code, "error", err)
 	}
+	p.RequestID = requestID(ctx)
 	header := c.Response().Header()
 	if p.RetryAfterMS > 0 {
 		header.Set("Retry-After", strconv.FormatInt(int64(math.Ceil(float64(p.RetryAfterMS)/1000)), 10))

@@ -17,14 +17,15 @@ import (
 
 // Server serves the API. It is safe for concurrent use.
 type Server struct {
-	cfg     Config
-	log     *slog.Logger
-	handles *sealer
-	looks   looks
-	echo    *echo.Echo
-	places  places
-	rates   rates
-	streams *access.Shares // of events that are read
+	cfg        Config
+	log        *slog.Logger
+	handles    *sealer
+	looks      map[string]*looks // by surface
+	echo       *echo.Echo
+	remembered *remembered // idempotency keys
+	places     places
+	rates      rates
+	streams    *access.Shares // of events that are read
 
 	toldFull atomic.Int64 // when the log said last that no place was left; Unix nanoseconds
 
@@ -43,7 +44,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	s := &Server{cfg: cfg, log: cfg.Logger, handles: handles, places: places{each: cfg.SQLPerPrincipal}, rates: rates{each: cfg.PrincipalRate}, streams: access.NewShares(maxStreams), echo: echo.New()}
+	s := &Server{cfg: cfg, log: slog.New(identified{cfg.Logger.Handler()}), remembered: newRemembered(), handles: handles, looks: newLooks(), places: places{each: cfg.SQLPerPrincipal}, rates: rates{each: cfg.PrincipalRate}, streams: access.NewShares(maxStreams), echo: echo.New()}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.routes()
 	return s, nil
@@ -53,7 +54,7 @@ func (s *Server) routes() {
 	e := s.echo
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = s.fail
-	e.Use(s.observe, s.limitBody)
+	e.Use(identify, s.observe, s.limitBody)
 	e.GET("/healthz", s.health)
 	e.GET("/readyz", s.ready)
 	e.GET("/openapi.json", openAPI)

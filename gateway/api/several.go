@@ -44,20 +44,26 @@ func (s *Server) acquireAll(c echo.Context) error {
 	if err := may(); err != nil {
 		return err
 	}
+	once, err := s.once(c, requests)
+	if err != nil {
+		return err
+	}
 	all, err := s.await(c.Request().Context(), wait, may, func(ctx context.Context, wait time.Duration) ([]leasing.Lease, error) {
-		all, err := takeAll(ctx, source, requests, wait)
-		if errors.Is(err, errors.ErrUnsupported) {
-			return nil, errNotSeveral
-		}
-		return all, leaseError(ctx, "", err)
+		return once.acquire(ctx, wait, func(ctx context.Context, wait time.Duration) ([]leasing.Lease, error) {
+			all, err := takeAll(ctx, source, requests, wait)
+			if errors.Is(err, errors.ErrUnsupported) {
+				return nil, errNotSeveral
+			}
+			return all, leaseError(ctx, "", err)
+		})
 	})
 	if err != nil {
 		return err
 	}
-	return s.grant(c, all, func() any {
+	return s.grant(c, all, once, func() any {
 		answer := wire.Leases{Leases: make([]wire.Lease, len(all))}
 		for i, lease := range all {
-			answer.Leases[i] = s.told(c, lease, requests[i].TTL, began)
+			answer.Leases[i] = s.told(c, lease, requests[i].TTL, began, once.sinceOf(i))
 		}
 		return answer
 	})

@@ -26,7 +26,8 @@ func (s *Server) currentStatus(ctx context.Context) (wire.Status, error) {
 	if !p.MaySome(access.Inspect) {
 		return wire.Status{}, p.Denied(access.Inspect, "")
 	}
-	found, err := s.looks.take(ctx, s.cfg.Checks)
+	checks := s.checksFor(wire.SurfaceLease)
+	found, err := s.looks[wire.SurfaceLease].take(ctx, checks)
 	if err != nil {
 		return wire.Status{}, err
 	}
@@ -38,14 +39,14 @@ func (s *Server) currentStatus(ctx context.Context) (wire.Status, error) {
 	answer.Postgres.State, answer.Lock.State = wire.PartOK, wire.PartOK
 	for i, f := range found {
 		state, detail := &answer.Postgres.State, &answer.Postgres.Detail
-		if s.cfg.Checks[i].Part != wire.PartPostgres || s.cfg.Checks[i].Degraded != nil {
+		if checks[i].Part != wire.PartPostgres || checks[i].Degraded != nil {
 			state, detail = &answer.Lock.State, &answer.Lock.Detail
 		}
 		if f.degraded != "" && *detail == "" {
 			*detail = f.degraded
 		}
 		if f.err != nil && *state == wire.PartOK {
-			failed := &UnavailableError{Part: s.cfg.Checks[i].Part, Cause: f.err}
+			failed := &UnavailableError{Part: checks[i].Part, Cause: f.err}
 			*state, *detail, answer.Ready = wire.PartAway, failed.detail(), false
 		}
 	}

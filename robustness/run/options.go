@@ -33,6 +33,7 @@ type Options struct {
 	Workers   int      // of each client; default 2
 	Resources int      // of each round; default 8
 	MaxTTL    time.Duration
+	Soak      bool // no faults, but one gateway is restarted each minute: what must stay flat is measured
 	Mutant    *mutants.Mutant
 	Until     func(kinds []string) bool // with a mutant: enough was found
 	Root      string                    // the repository
@@ -51,6 +52,9 @@ func (o *Options) fill() error {
 	set(&o.Clients, 12)
 	set(&o.Workers, 2)
 	set(&o.Resources, 8)
+	if o.Soak {
+		o.Round = soakRound
+	}
 	if o.Round == 0 {
 		o.Round = 45 * time.Second
 	}

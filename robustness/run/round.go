@@ -46,6 +46,9 @@ func (p *player) prepare(ctx context.Context, s *scene) (err error) {
 	if err := p.c.Setup(ctx, slices.Concat(s.resources, p.probed(s.number))); err != nil {
 		return err
 	}
+	if p.o.Soak {
+		return nil
+	}
 	s.plan, err = fault.Plan(fault.Wish{
 		Seed: p.o.Seed, Round: s.number, Length: p.o.Round, Only: p.o.Faults, Async: p.o.Async, Lacks: fault.Lacks(p.c),
 	})
@@ -58,9 +61,15 @@ func (p *player) work(ctx context.Context, s *scene) error {
 		return err
 	}
 	began := time.Now()
-	s.played = fault.Play(ctx, s.plan, fault.On(p.c), fault.Scene{
-		Round: s.number, Resources: s.resources, Operator: p.operator, Log: p.o.Out,
-	})
+	if p.o.Soak {
+		if err := p.soak(ctx, s); err != nil {
+			return err
+		}
+	} else {
+		s.played = fault.Play(ctx, s.plan, fault.On(p.c), fault.Scene{
+			Round: s.number, Resources: s.resources, Operator: p.operator, Log: p.o.Out,
+		})
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

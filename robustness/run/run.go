@@ -28,6 +28,7 @@ type Result struct {
 	Counts   judge.Counts
 	Caught   time.Duration // until enough was found
 	Restarts int           // of gateways, by their supervisor
+	Flat     []Size        // of a soak: what was measured each round
 }
 
 // Kinds are the kinds of the findings, each once.
@@ -54,6 +55,7 @@ type player struct {
 	sizes    map[string][]float64
 	result   Result
 	begun    time.Time
+	soaked   int // minutes whose gateway was restarted
 }
 
 // Run plays rounds until the time is over, something was found, or ctx ends.
@@ -80,6 +82,9 @@ func Run(ctx context.Context, o Options) (result Result, err error) {
 	p.result.Lasted = time.Since(p.begun)
 	for _, g := range p.c.Gateways {
 		p.result.Restarts += g.Starts() - 1
+	}
+	if p.o.Soak {
+		p.result.Flat = flat(p.sizes)
 	}
 	if len(p.result.Findings) > 0 {
 		return p.result, ErrFound

@@ -30,6 +30,12 @@ func (r Result) Summary() string {
 	if r.Counts.OverBudget > 0 {
 		fmt.Fprintf(&b, "linearizations that were not found in time: %d calls\n", r.Counts.OverBudget)
 	}
+	for i, size := range r.Flat {
+		if i == 0 {
+			fmt.Fprintf(&b, "sizes, of each process of a gateway: first, last, greatest\n")
+		}
+		fmt.Fprintf(&b, "  %s\n", size)
+	}
 	fmt.Fprintf(&b, "calls:\n")
 	for _, surface := range slices.Sorted(maps.Keys(bySurface(r.Counts.Ops))) {
 		fmt.Fprintf(&b, "  %-14s %s\n", surface, numbers(bySurface(r.Counts.Ops)[surface]))

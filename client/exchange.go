@@ -1,0 +1,184 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
+)
+
+// request is one request, to whichever gateway.
+type request struct {
+	method, path string
+	body         any         // as JSON; nil: none
+	grant        fence.Grant // that is presented; the zero one: none
+	key          string      // Idempotency-Key; "": none
+	again        bool        // sending it twice does what sending it once does
+	wait         time.Duration
+}
+
+// patience is how long one of several gateways has before the next one is asked, beyond what
+// the request waits.
+const patience = 5 * time.Second
+
+func (c *Client) call(ctx context.Context, method, path string, body, reply any) error {
+	_, err := c.exchange(ctx, request{method: method, path: path, body: body, again: method != http.MethodPost}, reply)
+	return err
+}
+
+// again posts what may be sent twice.
+func (c *Client) again(ctx context.Context, path string, body, reply any) error {
+	_, err := c.exchange(ctx, request{method: http.MethodPost, path: path, body: body, again: true}, reply)
+	return err
+}
+
+// acquire asks for leases with a key of its own. Where the lease of a lost answer is over by the
+// time of the repeat, it asks for another one.
+func (c *Client) acquire(ctx context.Context, path string, wait time.Duration, body, reply any) (sent time.Time, err error) {
+	r := request{method: http.MethodPost, path: path, body: body, key: rand.Text(), again: true, wait: wait}
+	sent, err = c.exchange(ctx, r, reply)
+	if p, ok := errors.AsType[*Problem](err); ok && p.Code == wire.CodeLeaseLost {
+		r.key = rand.Text()
+		return c.exchange(ctx, r, reply)
+	}
+	return sent, err
+}
+
+// exchange asks until a gateway answers, once more where an answer was lost and the request may
+// be sent twice. It returns when the request was sent that was answered.
+func (c *Client) exchange(ctx context.Context, r request, reply any) (sent time.Time, err error) {
+	sent, err = c.round(ctx, r, reply)
+	if lost, ok := errors.AsType[*UnreachableError](err); !r.again || ctx.Err() != nil || !(ok && lost.broken()) && !betweenLost(err) {
+		return sent, err
+	}
+	first := err
+	if sent, err = c.round(ctx, r, reply); notSent(err) {
+		err = first // which may have been carried out
+	}
+	return sent, err
+}
+
+// round asks the gateways, the one that answered last first, until one answers. A request goes
+// on to the next where it was not sent or not carried out, or where it may be sent twice.
+func (c *Client) round(ctx context.Context, r request, reply any) (sent time.Time, err error) {
+	var unknown error // of one that may have been carried out
+	first := int(c.last.Load())
+	for i := range c.bases {
+		at := (first + i) % len(c.bases)
+		sent, err = c.one(ctx, c.bases[at], r, reply, i == len(c.bases)-1)
+		if err == nil || !c.passes(ctx, r, err) {
+			c.last.Store(int64(at))
+			return sent, err
+		}
+		if lost, ok := errors.AsType[*UnreachableError](err); ok && !notSent(lost) || betweenLost(err) {
+			unknown = err
+		}
+	}
+	if unknown != nil {
+		err = unknown
+	}
+	return sent, err
+}
+
+// passes reports whether the next gateway may be asked.
+func (c *Client) passes(ctx context.Context, r request, err error) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	if p, ok := errors.AsType[*Problem](err); ok {
+		return p.Status == http.StatusServiceUnavailable && (p.Code == wire.CodeUnavailable || r.again) || r.again && betweenLost(err)
+	}
+	lost, ok := errors.AsType[*UnreachableError](err)
+	return ok && (notSent(lost) || r.again)
+}
+
+// betweenLost reports whether a balancer lost the gateway's answer: the outcome is unknown.
+func betweenLost(err error) bool {
+	p, ok := errors.AsType[*Problem](err)
+	return ok && p.Code == "" && (p.Status == http.StatusBadGateway || p.Status == http.StatusGatewayTimeout)
+}
+
+// notSent reports whether no connection was made: the request was not carried out.
+func notSent(err error) bool {
+	lost, ok := errors.AsType[*UnreachableError](err)
+	if !ok {
+		return false
+	}
+	op, ok := errors.AsType[*net.OpError](lost.Cause)
+	return ok && op.Op == "dial"
+}
+
+// broken reports whether a connection ended before the answer had come: no time ran out, and
+// nothing was refused.
+func (e *UnreachableError) broken() bool {
+	timeout, ok := errors.AsType[net.Error](e.Cause)
+	op, isOp := errors.AsType[*net.OpError](e.Cause)
+	return (errors.Is(e.Cause, io.EOF) || errors.Is(e.Cause, io.ErrUnexpectedEOF) || isOp && op.Op != "dial") && (!ok || !timeout.Timeout())
+}
+
+// one asks one gateway. Where there is another, it has less time.
+func (c *Client) one(ctx context.Context, base string, r request, reply any, last bool) (sent time.Time, err error) {
+	if !last {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, min(r.wait, requestTimeout*100)+patience)
+		defer cancel()
+	}
+	var payload io.Reader = http.NoBody
+	if r.body != nil {
+		b, err := json.Marshal(r.body)
+		if err != nil {
+			return sent, err
+		}
+		payload = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, base+r.path, payload)
+	if err != nil {
+		return sent, err
+	}
+	c.headers(req, r)
+	sent = time.Now()
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return sent, &UnreachableError{URL: base, Cause: err}
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
+	if err != nil {
+		return sent, &UnreachableError{URL: base, Cause: err}
+	}
+	if resp.StatusCode >= http.StatusBadRequest {
+		return sent, problemOf(resp.StatusCode, b)
+	}
+	if reply == nil {
+		return sent, nil
+	}
+	if err := json.Unmarshal(b, reply); err != nil {
+		return sent, fmt.Errorf("reply of %s %s%s: %w", r.method, base, r.path, err)
+	}
+	return sent, nil
+}
+
+func (c *Client) headers(req *http.Request, r request) {
+	req.Header.Set("Accept", "application/json, application/problem+json")
+	if r.body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	if r.grant.Resource != "" {
+		fence.SetHeader(req.Header, r.grant)
+	}
+	if r.key != "" {
+		req.Header.Set(wire.IdempotencyKey, r.key)
+	}
+}

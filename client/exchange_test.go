@@ -1,0 +1,128 @@
+package client_test
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/fence"
+)
+
+const granted = `{"resource":"a","token":"7","grant":"7.` + "0123456789abcdef0123456789abcdef" + `","handle":"h","ttl_ms":1000,"elapsed_ms":1,"valid_ms":900}`
+
+// gateway counts its requests and their keys, and lets answer do the rest.
+type gateway struct {
+	*httptest.Server
+
+	asked atomic.Int32
+	keys  chan string
+}
+
+func newGateway(t *testing.T, answer func(n int32, w http.ResponseWriter)) *gateway {
+	t.Helper()
+	g := &gateway{keys: make(chan string, 10)}
+	g.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.keys <- r.Header.Get("Idempotency-Key")
+		answer(g.asked.Add(1), w)
+	}))
+	t.Cleanup(g.Close)
+	return g
+}
+
+func says(status int, body string) func(int32, http.ResponseWriter) {
+	return func(_ int32, w http.ResponseWriter) {
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(body))
+	}
+}
+
+// cut ends the connection without an answer: whether the request was carried out is unknown.
+func cut(int32, http.ResponseWriter) { panic(http.ErrAbortHandler) }
+
+func of(t *testing.T, urls string) *client.Client {
+	t.Helper()
+	c, err := client.New(client.Config{URL: urls})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+const unready = `{"title":"Unavailable","code":"unavailable","part":"gateway"}`
+
+func TestTheNextGatewayIsAskedWhereOneIsAwayOrNotReady(t *testing.T) {
+	t.Parallel()
+	leaving, serves := newGateway(t, says(http.StatusServiceUnavailable, unready)), newGateway(t, says(http.StatusCreated, granted))
+	c := of(t, "http://127.0.0.1:1, "+leaving.URL+","+serves.URL)
+	for range 2 { // the second time it is asked first
+		lease, err := c.Acquire(t.Context(), client.AcquireRequest{Resource: "a"})
+		if err != nil || lease.Token != 7 {
+			t.Fatalf("%v, %v", lease.Token, err)
+		}
+	}
+	if leaving.asked.Load() != 1 || serves.asked.Load() != 2 {
+		t.Errorf("asked %d and %d times", leaving.asked.Load(), serves.asked.Load())
+	}
+}
+
+func TestAnAcquisitionWhoseAnswerIsLostIsRepeatedWithItsKey(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t, func(n int32, w http.ResponseWriter) {
+		if n == 1 {
+			cut(n, w)
+		}
+		says(http.StatusCreated, granted)(n, w)
+	})
+	if _, err := of(t, g.URL).Acquire(t.Context(), client.AcquireRequest{Resource: "a", TTL: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	if first, second := <-g.keys, <-g.keys; first == "" || first != second {
+		t.Errorf("keys %q and %q", first, second)
+	}
+}
+
+func TestWhatMustNotBeDoneTwiceIsNotSentTwice(t *testing.T) {
+	t.Parallel()
+	first, second := newGateway(t, cut), newGateway(t, says(http.StatusOK, `{"token":"8"}`))
+	c := of(t, first.URL+","+second.URL)
+	_, err := c.Revoke(t.Context(), "a", "me")
+	if lost, ok := errors.AsType[*client.UnreachableError](err); !ok || lost.URL != first.URL || !errors.Is(err, fence.ErrUnknown) {
+		t.Errorf("%v", err)
+	}
+	if n := second.asked.Load(); n != 0 {
+		t.Errorf("the other gateway was asked %d times", n)
+	}
+	if err := c.Release(t.Context(), "h"); err != nil { // which may be sent twice
+		t.Error(err)
+	}
+}
+
+func TestAnUnknownOutcomeStaysUnknownWhereTheOtherGatewaysAreAway(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t, cut)
+	_, err := of(t, g.URL+",http://127.0.0.1:1").Acquire(t.Context(), client.AcquireRequest{Resource: "a"})
+	if lost, ok := errors.AsType[*client.UnreachableError](err); !ok || lost.URL != g.URL {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAnAnswerThatABalancerLostIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t, func(n int32, w http.ResponseWriter) {
+		if n == 1 {
+			says(http.StatusBadGateway, "<html>502")(n, w)
+			return
+		}
+		says(http.StatusCreated, granted)(n, w)
+	})
+	if _, err := of(t, g.URL).Acquire(t.Context(), client.AcquireRequest{Resource: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	if first, second := <-g.keys, <-g.keys; first == "" || first != second {
+		t.Errorf("keys %q and %q", first, second)
+	}
+}

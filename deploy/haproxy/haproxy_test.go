@@ -1,0 +1,127 @@
+//go:build balancer && unix
+
+package haproxy_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Each gateway is killed, drained and paused in turn while clients work on all three surfaces.
+func TestClientsBehindABalancerOutliveTheirGateway(t *testing.T) {
+	w := setup(t)
+	surfaces := []string{"API", "PostgreSQL", "S3"}
+	seen := map[string]*tally{}
+	work, stop := context.WithCancel(t.Context())
+	defer stop()
+	var clients sync.WaitGroup
+	for i, load := range []func(context.Context, int, *tally){w.leases, w.rows, w.objects} {
+		of := newTally()
+		seen[surfaces[i]] = of
+		for who := range 4 {
+			clients.Go(func() { load(work, who, of) })
+		}
+	}
+	for _, phase := range []struct {
+		name    string
+		to      func(i int)
+		errors  map[string]int // how many at most
+		longest time.Duration
+	}{
+		// In peace, and while gateways drain, nobody sees an error but sessions of PostgreSQL: those end between two transactions.
+		{"in peace", func(int) { w.rest(2 * time.Second) }, map[string]int{}, 15 * time.Second},
+		{"drained", w.drain, map[string]int{"PostgreSQL": 50}, 15 * time.Second},
+		{"killed", w.kill, map[string]int{"API": 50, "PostgreSQL": 50, "S3": 50}, 20 * time.Second},
+		{"paused", w.pause, map[string]int{"API": 50, "PostgreSQL": 50, "S3": 50}, 25 * time.Second},
+	} {
+		for i := range gateways {
+			phase.to(i)
+		}
+		for _, surface := range surfaces {
+			requests, failed, kinds, longest := seen[surface].take()
+			t.Logf("%-8s %-10s %6d requests, errors: %s; longest gap %v", phase.name, surface, requests, kinds, longest.Round(10*time.Millisecond))
+			if requests == 0 || failed > phase.errors[surface] || longest > phase.longest {
+				t.Errorf("%s, %s: that is worse than it may be", phase.name, surface)
+			}
+		}
+	}
+	stop()
+	clients.Wait()
+	for surface, of := range seen {
+		for _, what := range of.wrong {
+			t.Errorf("%s: %s", surface, what)
+		}
+	}
+	w.countRows(seen["PostgreSQL"])
+}
+
+// countRows compares what was acknowledged with what is there.
+func (w *world) countRows(of *tally) {
+	for who, acked := range of.acked {
+		var n int
+		if err := w.pg.Pool(w.t).QueryRow(context.WithoutCancel(w.t.Context()), "SELECT count(*) FROM load WHERE who = $1", strconv.Itoa(who)).Scan(&n); err != nil {
+			w.t.Fatal(err)
+		}
+		if n < acked || n > acked+of.unknown[who] {
+			w.t.Errorf("client %d: %d rows; %d were acknowledged and %d unknown", who, n, acked, of.unknown[who])
+		}
+	}
+}
+
+// rest lets the clients work for a time: the test measures what they see in it.
+func (w *world) rest(d time.Duration) {
+	over := time.NewTimer(d)
+	defer over.Stop()
+	select {
+	case <-over.C:
+	case <-w.t.Context().Done():
+	}
+}
+
+// settled is how long HAProxy needs to see that a gateway is back.
+const settled = 2 * time.Second
+
+func (w *world) back(i int) {
+	w.t.Helper()
+	w.start(i)
+	w.ready(i)
+	w.rest(settled)
+}
+
+func (w *world) kill(i int) {
+	w.run[i].Kill()
+	<-w.run[i].Done()
+	w.rest(time.Second)
+	w.back(i)
+}
+
+// drain asks a gateway to stop, which goes on for the time of its lame duck.
+func (w *world) drain(i int) {
+	if err := w.run[i].Signal(syscall.SIGTERM); err != nil {
+		w.t.Fatal(err)
+	}
+	select {
+	case <-w.run[i].Done():
+	case <-time.After(lameDuck + 20*time.Second):
+		w.t.Fatal(fmt.Errorf("gateway %d does not stop", i+1))
+	}
+	w.back(i)
+}
+
+// pause stops a gateway where it stands, for longer than HAProxy waits for it.
+func (w *world) pause(i int) {
+	if err := w.run[i].Signal(syscall.SIGSTOP); err != nil {
+		w.t.Fatal(err)
+	}
+	w.rest(6 * time.Second)
+	if err := w.run[i].Signal(syscall.SIGCONT); err != nil {
+		w.t.Fatal(err)
+	}
+	w.ready(i)
+	w.rest(settled)
+}

@@ -1,0 +1,11 @@
+package haproxy_test
+
+import (
+	"testing"
+
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+func TestMain(m *testing.M) {
+	testenv.VerifyMain(m)
+}

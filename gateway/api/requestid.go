@@ -1,0 +1,53 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"regexp"
+
+	"github.com/labstack/echo/v4"
+)
+
+// saneID is what is taken over of a client's or a balancer's request id: it goes into logs.
+var saneID = regexp.MustCompile(`^[A-Za-z0-9._:+/=@-]{1,128}$`)
+
+// requestIDKey is that of the request's id in its context.
+type requestIDKey struct{}
+
+// identify gives each request an id: the one that it came with, where that is sane, else a new
+// one. It is in the answer, in the log's lines about the request, and in problems.
+func identify(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		id := c.Request().Header.Get(echo.HeaderXRequestID)
+		if !saneID.MatchString(id) {
+			id = rand.Text()
+		}
+		c.Response().Header().Set(echo.HeaderXRequestID, id)
+		c.SetRequest(c.Request().WithContext(context.WithValue(c.Request().Context(), requestIDKey{}, id)))
+		return next(c)
+	}
+}
+
+// requestID is the id of the request whose context it is; "" where there is none.
+func requestID(ctx context.Context) string {
+	id, _ := ctx.Value(requestIDKey{}).(string)
+	return id
+}
+
+// identified is a handler of logs that adds the request's id to each line about a request.
+type identified struct{ slog.Handler }
+
+func (h identified) Handle(ctx context.Context, r slog.Record) error {
+	if id := requestID(ctx); id != "" {
+		r = r.Clone()
+		r.AddAttrs(slog.String("request_id", id))
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h identified) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return identified{h.Handler.WithAttrs(attrs)}
+}
+
+func (h identified) WithGroup(name string) slog.Handler { return identified{h.Handler.WithGroup(name)} }

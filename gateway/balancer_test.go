@@ -1,0 +1,84 @@
+//go:build unix
+
+package gateway_test
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// A balancer sends each port's traffic by its own check, so an outage of Redis takes leases away and nothing else.
+func TestWithoutRedisOnlyLeasesAreNotReady(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, testenv.Postgres(t))
+	nodes := testenv.OwnRedis(t, 1)
+	cfg.RedisNodes = []lock.Node{{Addr: nodes[0].Addr}}
+	c := start(t, cfg)
+	for surface, status := range map[string]int{"lease": 200, "pg": 200, "sql": 200, "s3": 200} {
+		c.want(status, "GET", "/readyz?for="+surface, nil)
+	}
+	if err := nodes[0].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for surface, status := range map[string]int{"lease": 503, "pg": 200, "sql": 200, "s3": 200} {
+		if a := c.want(status, "GET", "/readyz?for="+surface, nil); strings.Contains(a.text("detail"), nodes[0].Addr) {
+			t.Errorf("%s: an address is told: %v", surface, a.Body)
+		}
+	}
+}
+
+func TestAQuarantineSaysHowLongItLasts(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, testenv.Postgres(t))
+	nodes := testenv.OwnRedisWith(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
+	cfg.RedisNodes, cfg.MaxTTL = []lock.Node{{Addr: nodes[0].Addr}}, 50*time.Second
+	c := start(t, cfg)
+	c.acquire("r", "50s", "0s")
+	if err := errors.Join(nodes[0].Kill(), nodes[0].Restart(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "a lease is refused with the quarantine's time", func() bool {
+		a := c.do("POST", "/v1/leases", map[string]string{"resource": "other"})
+		ms, _ := a.Body["retry_after_ms"].(float64)
+		return a.Status == http.StatusServiceUnavailable && strings.Contains(a.text("detail"), "quarantine, ") && ms > 1000 && ms <= 60_000
+	})
+	if a := c.want(http.StatusServiceUnavailable, "GET", "/readyz", nil); !strings.Contains(a.text("detail"), " s left") {
+		t.Errorf("/readyz: %v", a.Body)
+	}
+}
+
+func TestClientsAreToldTheBalancersPorts(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, testenv.Postgres(t))
+	cfg.PGAdvertise, cfg.S3Advertise = "db.example.net:5432", "https://s3.example.net"
+	c := start(t, cfg)
+	e := c.want(http.StatusOK, "GET", "/v1/endpoints", nil).Body
+	pg, s3 := e["postgres"].(map[string]any), e["s3"].(map[string]any)
+	if pg["host"] != "db.example.net" || pg["port"] != 5432.0 || s3["url"] != "https://s3.example.net" {
+		t.Errorf("%v", e)
+	}
+	l := c.acquire("orders/1", "30s", "0s")
+	if a := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle}); a.Body["endpoint_url"] != "https://s3.example.net" {
+		t.Errorf("credentials for %v", a.Body["endpoint_url"])
+	}
+	for field, change := range map[string]func(*gateway.Config){
+		"PGAdvertise": func(c *gateway.Config) { c.PGAdvertise = "db.example.net" },
+		"S3Advertise": func(c *gateway.Config) { c.S3Advertise = "s3.example.net:7480" },
+	} {
+		wrong := cfg
+		change(&wrong)
+		_, err := gateway.New(wrong)
+		if invalid, ok := errors.AsType[*fence.InvalidError](err); !ok || invalid.Field != field {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}

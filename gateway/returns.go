@@ -1,0 +1,68 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencegate/fencegate/gateway/api"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// quarantineError says when a quarantine is over that keeps leases from being had.
+type quarantineError struct {
+	cause error
+	left  time.Duration
+}
+
+func (e *quarantineError) Error() string { return e.cause.Error() }
+func (e *quarantineError) Unwrap() error { return e.cause }
+
+// Left is how long the quarantine still runs.
+func (e *quarantineError) Left() time.Duration { return e.left }
+
+// Tell is what clients read.
+func (e *quarantineError) Tell() string {
+	return fmt.Sprintf("No quorum of Redis nodes serves the gateway now: quarantine, %d s left.", int64((e.left+time.Second-1)/time.Second))
+}
+
+// named gives errors of acquisitions the words that clients read.
+func (g guarded) named(ctx context.Context, err error) error {
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "22023" && strings.HasPrefix(refused.Message, "seal was used") {
+		return fmt.Errorf("%w: %w", api.ErrKeyUsed, err)
+	}
+	if !errors.Is(err, lock.ErrQuarantined) || !errors.Is(err, lock.ErrNoQuorum) {
+		return err
+	}
+	if left := g.returns.left(ctx); left > 0 {
+		return &quarantineError{err, left}
+	}
+	return err
+}
+
+// returns is when enough nodes are admitted again, looked at once in a while.
+type returns struct {
+	look func(context.Context) time.Duration // 0: not known
+
+	mu     sync.Mutex
+	looked time.Time
+	at     time.Time
+}
+
+// left is how long that still takes; 0: not known.
+func (r *returns) left(ctx context.Context) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.looked) > time.Second {
+		ctx, cancel := context.WithTimeout(ctx, fenceTimeout)
+		defer cancel()
+		left := r.look(ctx)
+		r.looked, r.at = time.Now(), time.Now().Add(left)
+	}
+	return max(0, time.Until(r.at))
+}
