@@ -5,6 +5,7 @@ package pgwire_test
 import (
 	"context"
 	"io"
+	"maps"
 	"net"
 	"strings"
 	"testing"
@@ -36,9 +37,7 @@ func TestAnApplicationsNameHasItsClientsAddress(t *testing.T) {
 	} {
 		cfg := w.config(w.pg.URL)
 		delete(cfg.RuntimeParams, "application_name")
-		for key, value := range c.params {
-			cfg.RuntimeParams[key] = value
-		}
+		maps.Copy(cfg.RuntimeParams, c.params)
 		dial := cfg.DialFunc
 		cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := dial(ctx, network, addr)
