@@ -200,6 +200,8 @@ func TestBadOpeningsAreToldWhy(t *testing.T) {
 		}
 		if code, message := farewell(t, conn); code != c.code || !strings.Contains(message, c.says) {
 			t.Errorf("%s: %s %s; want %s … %s", name, code, message, c.code, c.says)
+		} else if strings.Contains(message, "shop") {
+			t.Errorf("%s: a stranger learns the database's name: %s", name, message)
 		}
 	}
 	if got := r.srv.Stats(); got.Refused != 11 || got.Sessions != 0 {
