@@ -258,7 +258,10 @@ func (l *Locker) lookAfter(n *node) {
 			return
 		}
 	}
-	if st := n.state(l.ctx); st.err == nil && st.admitted || l.mayAdmit(l.ctx) != nil || l.neverUsed(l.ctx) { // it is found lost again
+	if !l.leftByInit() {
+		return
+	}
+	if st := n.state(l.ctx); st.err == nil && st.admitted || l.mayAdmit(l.ctx) != nil { // it is found lost again
 		return
 	}
 	log.Warn("node is new or lost its data or its run; it grants nothing until its quarantine is over")

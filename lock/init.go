@@ -29,6 +29,9 @@ import (
 // Without such an Armer Init cannot tell a first start from a restart of all nodes
 // without their data: call it once in the life of a group then.
 func (l *Locker) Init(ctx context.Context) error {
+	l.inits.Add(1)
+	l.initing.Add(1)
+	defer l.initing.Add(-1)
 	for {
 		states := l.states(ctx)
 		if admitted(states) == len(states) {
@@ -182,8 +185,26 @@ func (l *Locker) fresh(states []nodeState) bool {
 	return true
 }
 
-// neverUsed reports that the fence knows of no lease, and no node that answers does: the
-// group is left to [Locker.Init]. A quarantine of its own would keep Init from admitting it.
+// initGrace is how long a group that was never used is left to [Locker.Init] after its last call.
+const initGrace = 10 * time.Second
+
+// leftByInit waits while the group was never used and Init is called, again and again where it
+// fails. A quarantine that began meanwhile would keep Init from admitting the nodes. It is
+// false where the Locker is closed.
+func (l *Locker) leftByInit() bool {
+	for l.neverUsed(l.ctx) {
+		before := l.inits.Load()
+		if pause(l.ctx, initGrace) != nil {
+			return false
+		}
+		if l.initing.Load() == 0 && l.inits.Load() == before {
+			return true
+		}
+	}
+	return l.ctx.Err() == nil
+}
+
+// neverUsed reports that the fence knows of no lease, and no node that answers does.
 func (l *Locker) neverUsed(ctx context.Context) bool {
 	if _, ok := l.cfg.Armer.(leasing.Recorder); !ok || l.cfg.Embedded {
 		return false

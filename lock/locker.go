@@ -22,6 +22,8 @@ type Locker struct {
 	id     string // names this Locker among those that wait
 	places atomic.Int64
 
+	inits      atomic.Int64 // calls of Init
+	initing    atomic.Int64 // those that run
 	attempts   atomic.Int64 // phase 1, on all nodes
 	held       atomic.Int64 // leases with a handle in this process
 	sweepEvery int64        // tries, on average, after which one looks
