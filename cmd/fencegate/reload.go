@@ -75,8 +75,8 @@ func (o *serveFlags) reload(e env, g *gateway.Gateway, cfg gateway.Config) {
 	}
 }
 
-// reloadOptions reads the file of options again. What is reloadable and has changed counts from now on; what else has
-// changed is logged by name, and stays as it was. A file that serve would not start with changes nothing.
+// reloadOptions reads the file of options again. Changes of reloadable options apply at once; other changes are logged by
+// name and wait for the next start. A file that serve would not start with changes nothing.
 func (o *serveFlags) reloadOptions(e env, g *gateway.Gateway, log *slog.Logger) bool {
 	next, err := o.again(e)
 	if err != nil {

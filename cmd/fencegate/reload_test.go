@@ -68,7 +68,7 @@ func TestAHangUpHasTheFileOfOptionsReadAgain(t *testing.T) {
 	}
 	wants(hangUp("", refused), "no such file")
 
-	// What is reloadable counts; the rest waits, and is said again as long as it differs. What a flag says stays.
+	// Reloadable options apply; the log names the others as long as they differ. A flag outranks the file.
 	const second = strict + "log: {level: debug}\nsweep: {rate: 2}\nmax-ttl: 1m\napi: {max-connections: 10}\n"
 	wants(hangUp(second, read), "applied=\"[log.level pg.policy]\"")
 	wants(awaitLine(t, lines, waits), "options=\"[max-ttl sweep.rate]\"", "level=WARN")
