@@ -53,7 +53,7 @@ var lockMutants = []Mutant{
 			"it for longer than the nodes do. It takes answers that come late.",
 		Files: []Replace{{
 			File: "client/deadline.go",
-			Old:  "return DeadlineAfter(sent,", New: "return DeadlineAfter(time.Now(),",
+			Old:  "d := DeadlineAfter(sent,", New: "d := DeadlineAfter(time.Now(),",
 		}},
 		Surfaces: []string{"http-direct", "http-port", "http-sql"},
 		Faults:   []string{"net-delay/client-gateway", "net-hold/client-gateway"},
