@@ -351,3 +351,29 @@ func TestRetireGivesUpWherePatternsAreLocked(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// An arm waits for the transaction that retires its name, so one takes 4 ms, however slow the machine.
+func TestASlowRetirementEndsEarlyAndTheNextGoesOn(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	const names = 5
+	for i := range names {
+		w.end(t, w.acquire(t, fmt.Sprintf("orders/%d", i), 34))
+	}
+	mutateFunction(t, w, "fence.retire", `interval '4 ms'`, `interval '0'`)
+	var calls, retired int
+	for after, more := "", true; more; calls++ {
+		r, err := w.fence.Retire(t.Context(), 0, after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Fences > 1 {
+			t.Errorf("behind %q: %d were retired without time for more than one", after, r.Fences)
+		}
+		retired += r.Fences
+		after, more = r.Next, r.Next != ""
+	}
+	if retired != names || calls != names {
+		t.Errorf("%d of %d retired, in %d calls", retired, names, calls)
+	}
+}

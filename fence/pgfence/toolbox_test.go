@@ -356,3 +356,39 @@ func TestOnlyTheOwnerOfATableRegistersIt(t *testing.T) {
 		t.Error("registered by a stranger")
 	}
 }
+
+// A column whose collation calls different texts equal lends nobody the other's resource.
+func TestTextsThatACollationCallsEqualAreDifferentResources(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.exec(t, `CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level1', deterministic = false)`)
+	w.exec(t, `CREATE TABLE items (id int PRIMARY KEY, doc text COLLATE loose, stamp bigint) PARTITION BY LIST (id)`)
+	w.exec(t, `CREATE TABLE items1 PARTITION OF items FOR VALUES IN (1, 2, 3); CREATE TABLE items2 PARTITION OF items FOR VALUES IN (4, 5, 6)`)
+	w.exec(t, `INSERT INTO items VALUES (1, 'e'), (2, 'É'); GRANT ALL ON items, items1, items2 TO PUBLIC`)
+	w.exec(t, `SELECT fence.protect('items', per_row => $$'docs/' || doc$$, stamp => 'stamp')`)
+	if !value[bool](t, w, `SELECT (SELECT doc FROM items WHERE id = 1) = (SELECT doc FROM items WHERE id = 2)`) {
+		t.Fatal("the collation tells the two apart, so the test proves nothing")
+	}
+	g := w.acquire(t, "docs/e", 34)
+	w.acquire(t, "docs/É", 9)
+	conn := w.session(t)
+	for sql, code := range map[string]string{
+		`UPDATE items SET stamp = 1 WHERE id = 1`:                                             "",
+		`INSERT INTO items VALUES (3, 'e')`:                                                   "",
+		`UPDATE items SET id = 4 WHERE id = 1`:                                                "",
+		moveByMerge(`id = 4`, 1):                                                              "",
+		`INSERT INTO items VALUES (3, 'E')`:                                                   "ZF004",
+		`INSERT INTO items VALUES (3, 'e'), (4, 'é')`:                                         "ZF004",
+		`UPDATE items SET stamp = 1 WHERE id = 2`:                                             "ZF004",
+		`UPDATE items SET stamp = 1 WHERE doc = 'e'`:                                          "ZF004",
+		`UPDATE items SET doc = 'É' WHERE id = 1`:                                             "ZF004",
+		`UPDATE items SET doc = 'e' WHERE id = 2`:                                             "ZF004",
+		`UPDATE items SET id = 4, doc = 'É' WHERE id = 1`:                                     "ZF004",
+		`DELETE FROM items WHERE doc = 'e'`:                                                   "ZF004",
+		moveByMerge(`id = 4, doc = 'É'`, 1):                                                   "ZF004",
+		moveByMerge(`id = 4, doc = 'e'`, 2):                                                   "ZF004",
+		`INSERT INTO items VALUES (1, 'É') ON CONFLICT (id) DO UPDATE SET doc = excluded.doc`: "ZF004",
+	} {
+		wantUnder(t, conn, g, sql, code)
+	}
+}
