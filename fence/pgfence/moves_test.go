@@ -68,3 +68,17 @@ func TestWhatMergeMovesBelowAPartitionIsJudged(t *testing.T) {
 		})
 	}
 }
+
+// Without fence.moving only the statement's guard is left, which such a MERGE passes: so the tests above prove that it is there.
+func TestWithoutMovingAMergeGoesUnjudged(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.exec(t, `CREATE TABLE m (id int) PARTITION BY LIST (id); CREATE TABLE m1 PARTITION OF m FOR VALUES IN (1); CREATE TABLE m2 PARTITION OF m FOR VALUES IN (2);
+		INSERT INTO m VALUES (1); SELECT fence.protect('m', per_row => $$'docs/' || id$$)`)
+	two := w.acquire(t, "docs/2", 1)
+	conn := connect(t, w.pg.URL)
+	const merge = `MERGE INTO m x USING (VALUES (1)) s(k) ON x.id = s.k WHEN MATCHED THEN UPDATE SET id = 2`
+	wantUnder(t, conn, two, merge, "ZF004")
+	w.exec(t, `CREATE OR REPLACE FUNCTION fence.moving() RETURNS boolean LANGUAGE sql VOLATILE RETURN false`)
+	wantUnder(t, conn, two, merge, "")
+}

@@ -101,7 +101,7 @@ func TestRacesAtEveryPoint(t *testing.T) {
 		setup  func(*testing.T, ...pgfence.Option) world
 		rounds int
 	}{
-		{"a resource", func(t *testing.T, opts ...pgfence.Option) world { return setup(t, opts...) }, 250},
+		{"a resource", func(t *testing.T, opts ...pgfence.Option) world { return setup(t, opts...) }, 320},
 		{"a resource per row", func(t *testing.T, opts ...pgfence.Option) world {
 			w := perRowRace(t, opts...)
 			w.exec(t, `DROP TRIGGER fence_guard ON work`)

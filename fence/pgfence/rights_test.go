@@ -78,12 +78,34 @@ func TestFunctionsWithTheFencesRightsTakeFacts(t *testing.T) {
 	w := setup(t)
 	w.exec(t, `CREATE TABLE items (id int, token bigint) PARTITION BY LIST (id); CREATE TABLE item PARTITION OF items FOR VALUES IN (1)`)
 	w.exec(t, `SELECT fence.protect('items', per_row => $$'docs/' || id$$, stamp => 'token')`)
+	for _, fault := range dangerousFunctions(t, w) {
+		t.Error(fault)
+	}
+
+	// Whatever else appears is found.
+	for _, planted := range []string{"anyelement", "regclass", "name[], anyarray", "work", "text, work"} {
+		w.exec(t, `CREATE FUNCTION fence.planted(`+planted+`) RETURNS bigint LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 'SELECT 1'`)
+		if n := len(dangerousFunctions(t, w)); n != 1 {
+			t.Errorf("planted(%s): %d faults found", planted, n)
+		}
+		w.exec(t, `DROP FUNCTION fence.planted`)
+	}
+	w.exec(t, `CREATE FUNCTION fence.planted(text) RETURNS bigint LANGUAGE sql SECURITY DEFINER AS 'SELECT 1'`)
+	if n := len(dangerousFunctions(t, w)); n != 1 {
+		t.Errorf("planted without a search_path: %d faults found", n)
+	}
+}
+
+// dangerousFunctions says of each function with the rights of fence_owner what is wrong with it.
+func dangerousFunctions(t *testing.T, w world) (faults []string) {
+	t.Helper()
 	facts := regexp.MustCompile(`^(text|bigint|integer|boolean|bytea|interval|name|timestamp with time zone|uuid|jsonb)(\[\])?$`)
 	exceptions := []string{
 		"fence.remember(regclass)", "fence.leave(regclass)", "fence.make_rows(regclass,name)", // by the owner of a table
 		"fence.remember_schema(regnamespace,text,text,text,text,name)", // by the owner of a schema
 	}
 	rows := regexp.MustCompile(`^objects\.(versions|stages)$`) // of tables of ours, between functions that nobody else may call
+	onRows := regexp.MustCompile(`^fence\.(rows|stamp|moved|resource_of)_`)
 	// Without a search_path of their own every name in them is qualified, and in whatever they call.
 	unpinned := []string{
 		"fence.arm(text,bigint,bytea,text,interval)", `fence."check"(text)`, "fence.guard()", "fence.guard_rows()", "fence.judge(text)",
@@ -98,16 +120,17 @@ func TestFunctionsWithTheFencesRightsTakeFacts(t *testing.T) {
 		name, types, _ := strings.Cut(call, "(")
 		call += ")"
 		if strings.HasSuffix(rest, "false") && strings.HasPrefix(name, "fence.") && !slices.Contains(unpinned, call) {
-			t.Errorf("%s has no search_path of its own", call)
+			faults = append(faults, call+" has no search_path of its own")
 		}
 		for _, kind := range strings.FieldsFunc(types, func(r rune) bool { return r == ',' }) {
 			inside := rows.MatchString(kind) && strings.Contains(rest, " nobody's ")
 			if !facts.MatchString(kind) && !inside && !slices.Contains(exceptions, call) {
-				t.Errorf("%s runs with the fence's rights, and takes a %s", call, kind)
+				faults = append(faults, call+" runs with the fence's rights, and takes a "+kind)
 			}
 		}
-		if regexp.MustCompile(`^fence\.(rows|stamp|moved|resource_of)_`).MatchString(name) {
-			t.Errorf("%s runs with the fence's rights on a user's rows", call)
+		if onRows.MatchString(name) {
+			faults = append(faults, call+" runs with the fence's rights on a user's rows")
 		}
 	}
+	return faults
 }
