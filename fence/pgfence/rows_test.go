@@ -73,6 +73,10 @@ func TestEachRowNeedsTheGrantOfItsOwnResource(t *testing.T) {
 	}
 	w.acquire(t, "docs/1", 6)
 	wantUnder(t, conn, one, `UPDATE items SET note = 'n' WHERE id = 1`, "ZF001")
+	err = under(t, conn, fence.Grant{Resource: "docs/1", Seal: one.Seal}, `UPDATE items SET note = 'n' WHERE id = 1`)
+	if pg := refusalOf(t, err); pg.Code != "ZF001" || pg.Message != `stale fencing token, presented by its seal alone, for "docs/1": the fence stands at 6` {
+		t.Errorf("a seal without its token: %v", err)
+	}
 }
 
 func TestSeveralGrantsCoverTheirRows(t *testing.T) {

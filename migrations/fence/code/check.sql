@@ -276,7 +276,8 @@ BEGIN
     ELSIF p_token < f.token AND (p_token > 0 OR f.seal IS DISTINCT FROM p_seal_hash) THEN
       -- A seal without its token that is not the recorded one: superseded, as far as anybody can tell.
       p_token := fence.token_of(p_resource, p_token, p_seal_hash);
-      RETURN fence.refusal('ZF001', format('stale fencing token %s for "%s": the fence stands at %s', p_token, p_resource, f.token),
+      RETURN fence.refusal('ZF001', format('stale fencing token%s for "%s": the fence stands at %s',
+                             CASE WHEN p_token > 0 THEN ' ' || p_token ELSE ', presented by its seal alone,' END, p_resource, f.token),
                            p_resource, p_token, f.token);
     ELSIF p_kind = 'sealed' AND f.seal IS DISTINCT FROM p_seal_hash
        OR p_kind = 'unsealed' AND (f.seal IS NOT NULL OR NOT open) THEN
@@ -304,7 +305,7 @@ BEGIN
 
   IF stale OR snapshot AND NOT f.untouched AND NOT fence.is_newest(p_resource) THEN
     RETURN fence.refusal('ZF001', format('stale fencing token %s for "%s": the fence was raised, or the lease released, after this transaction''s snapshot',
-                                         p_token, p_resource), p_resource, p_token, NULL, NULL,
+                                         coalesce(nullif(p_token, 0), f.token), p_resource), p_resource, p_token, NULL, NULL,
       CASE WHEN current_setting('transaction_read_only')::boolean THEN
         'If that was rolled back, a read-only transaction can tell at READ COMMITTED only.' END);
   END IF;
