@@ -35,6 +35,7 @@ var byDefault = []struct {
 	{"java -cp /usr/share/java/postgresql.jar Jdbc.java", "command -v javac && test -e /usr/share/java/postgresql.jar", nil},
 	{"go run ./godriver pgx", "true", nil},
 	{"go run ./godriver postgres", "true", nil},
+	{"go run -C oldpgx .", "true", []string{"variables"}}, // 5.7.5 reads PGOPTIONS
 	{"go run -C ../../../../examples/orm ./withrun sqlx", "true", nil},
 	{"go run -C ../../../../examples/orm ./withrun gorm", "true", nil},
 }

@@ -1,7 +1,8 @@
 package pgwire
 
 // answers follows whether PostgreSQL owes a client something: one ReadyForQuery for each
-// Query, FunctionCall and Sync, but for those that it skips. It skips behind a message of
+// Query, FunctionCall and Sync, but for those that it skips. The last ReadyForQuery alone does
+// not tell: a client that sent two statements at once gets it while the second one runs. It skips behind a message of
 // the extended protocol that failed, and among the data of a COPY by Execute. Then the count
 // may be too high for ever, and a ReadyForQuery behind which the client has sent nothing is
 // believed: the session is quiet. Where more was sent ahead that is too early, by the
