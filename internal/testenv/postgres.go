@@ -97,7 +97,7 @@ func fresh(t testing.TB, migrated bool) PG {
 		}
 	}
 	name := "fencegate_test_" + unique()
-	if err := c.exec(t.Context(), "postgres", fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", name, template)); err != nil {
+	if err := c.exec(t.Context(), "postgres", fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s%s", name, template, c.strategy)); err != nil {
 		fatal(t, fmt.Errorf("fresh database: %w", err))
 	}
 	t.Cleanup(func() {
@@ -128,6 +128,7 @@ const (
 type cluster struct {
 	base     *url.URL // the superuser's address
 	logins   string   // password of the shared logins
+	strategy string   // how a database is copied fastest
 	template func() (string, error)
 }
 
