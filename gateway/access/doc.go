@@ -8,8 +8,8 @@
 //		Name: "worker", Tokens: []access.Digest{access.DigestOf(token)},
 //		Rules: []access.Rule{{Resources: "orders/*", Verbs: []access.Verb{access.Acquire}}},
 //	}})
-//	p, known := all.Authenticate(presented)
-//	if !p.May(access.Revoke, "orders/1001") {
+//	p, err := all.Authenticate(ctx, presented)
+//	if err != nil || !p.May(access.Revoke, "orders/1001") {
 //		return p.Denied(access.Revoke, "orders/1001")
 //	}
 package access

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fencegate/fencegate/fence"
 )
@@ -15,6 +16,8 @@ type Principal struct {
 	all   bool
 	now   func() *rights // of now; nil: they are over
 	ended <-chan struct{}
+
+	expires time.Time // zero: never
 }
 
 // rights are what the rules of a principal allow. They never change; others take their place.
@@ -85,9 +88,41 @@ func (p *Principal) Patterns(v Verb) []string {
 	})
 }
 
-// Ended is closed when the principal's rights have ended or changed: what it reads, such as
-// a stream of events, ends then, and is asked for again. nil where that never happens.
-func (p *Principal) Ended() <-chan struct{} { return p.ended }
+// Lasts is ctx until the principal's rights have ended or changed, or its token has expired:
+// what it reads, such as a stream of events, ends then, and is asked for again.
+func (p *Principal) Lasts(ctx context.Context) (context.Context, context.CancelFunc) {
+	end := p.expires
+	if end.IsZero() {
+		end = time.Now().Add(never)
+	}
+	ctx, cancel := context.WithDeadline(ctx, end)
+	if p.ended != nil {
+		go func() {
+			select {
+			case <-p.ended:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+	}
+	return ctx, cancel
+}
+
+// never is later than any stream or wait of anybody.
+const never = 365 * 24 * time.Hour
+
+// Changed is the principal as it is now, where [Principal.Lasts] has ended.
+func (p *Principal) Changed() *Principal {
+	if p.now == nil {
+		return p
+	}
+	next := *p
+	next.ended = nil
+	if r := p.now(); r != nil {
+		next.ended = r.ended
+	}
+	return &next
+}
 
 // Check returns a [*DeniedError] where the principal may not do this.
 func (p *Principal) Check(v Verb, resource string) error {

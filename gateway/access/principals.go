@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
@@ -45,6 +46,8 @@ type Definition struct {
 	Name string
 	// Tokens are those by which it is known, several while one takes another's place.
 	Tokens []Digest
+	// Issued are tokens of others by which it is known, too.
+	Issued []Claims
 	Rules  []Rule
 }
 
@@ -74,6 +77,8 @@ type Principals struct {
 // set never changes.
 type set struct {
 	tokens []known
+	issued []*rights // of who is known by what a token claims
+	verify Verifier
 	byName map[string]*rights
 }
 
@@ -84,9 +89,9 @@ type known struct {
 
 // New makes them. The error is a [*DefinitionError], or a [*fence.InvalidError] where there
 // are none, or too many.
-func New(all []Definition) (*Principals, error) {
+func New(all []Definition, opts ...Option) (*Principals, error) {
 	ps := &Principals{}
-	if _, err := ps.Replace(all); err != nil {
+	if _, err := ps.Replace(all, opts...); err != nil {
 		return nil, err
 	}
 	return ps, nil
@@ -98,8 +103,12 @@ type Change struct{ Added, Changed, Removed []string }
 // Replace has these count instead of those before, at once: also for who is known already.
 // Who has changed in any way finds its [Principal.Ended] closed. The error is as New's, and
 // nothing has changed.
-func (ps *Principals) Replace(all []Definition) (Change, error) {
-	if err := validate(all); err != nil {
+func (ps *Principals) Replace(all []Definition, opts ...Option) (Change, error) {
+	next := &set{byName: make(map[string]*rights, len(all))}
+	for _, o := range opts {
+		o(next)
+	}
+	if err := validate(all, next.verify != nil); err != nil {
 		return Change{}, err
 	}
 	ps.replacing.Lock()
@@ -109,7 +118,6 @@ func (ps *Principals) Replace(all []Definition) (Change, error) {
 		before = &set{}
 	}
 	var change Change
-	next := &set{byName: make(map[string]*rights, len(all))}
 	for _, d := range all {
 		old := before.byName[d.Name]
 		r := old
@@ -127,6 +135,9 @@ func (ps *Principals) Replace(all []Definition) (Change, error) {
 		for _, t := range d.Tokens {
 			next.tokens = append(next.tokens, known{t, r})
 		}
+		if len(d.Issued) > 0 {
+			next.issued = append(next.issued, r)
+		}
 	}
 	ps.current.Store(next)
 	for name, old := range before.byName {
@@ -141,21 +152,29 @@ func (ps *Principals) Replace(all []Definition) (Change, error) {
 	return change, nil
 }
 
-// Authenticate is who presents a token; not known: nobody does, and the principal may do
-// nothing. It takes as long whichever token it is, and whether it is one.
-func (ps *Principals) Authenticate(token string) (p *Principal, ok bool) {
+// Authenticate is who presents a token. The error is [ErrUnknown] where nobody does, or that of
+// who verifies the tokens of others, which could not tell; then the principal may do nothing.
+// It takes as long whichever of the gateway's own tokens it is, and whether it is one.
+func (ps *Principals) Authenticate(ctx context.Context, token string) (*Principal, error) {
 	digest := DigestOf(token)
-	r := ps.holding(digest)
-	if r == nil {
-		return &Principal{}, false
+	if r := ps.holding(digest); r != nil {
+		name := r.definition.Name
+		return &Principal{name: name, ended: r.ended, now: func() *rights {
+			if r := ps.holding(digest); r != nil && r.definition.Name == name { // a token may be given to another
+				return r
+			}
+			return nil
+		}}, nil
 	}
-	name := r.definition.Name
-	return &Principal{name: name, ended: r.ended, now: func() *rights {
-		if r := ps.holding(digest); r != nil && r.definition.Name == name { // a token may be given to another
-			return r
-		}
-		return nil
-	}}, true
+	verify := ps.current.Load().verify
+	if verify == nil {
+		return &Principal{}, ErrUnknown
+	}
+	identity, err := verify.Verify(ctx, token)
+	if err != nil {
+		return &Principal{}, err
+	}
+	return ps.identified(identity)
 }
 
 func (ps *Principals) holding(digest Digest) (found *rights) {
@@ -184,7 +203,7 @@ func (ps *Principals) Named(name string) (p *Principal, ok bool) {
 	return p, r != nil
 }
 
-func validate(all []Definition) error {
+func validate(all []Definition, verified bool) error {
 	switch n := len(all); {
 	case n == 0:
 		return &fence.InvalidError{Field: "principals", Reason: "are none: nobody could do anything; leave them away to let everybody do everything"}
@@ -194,6 +213,9 @@ func validate(all []Definition) error {
 	names, tokens := map[string]bool{}, map[Digest]string{}
 	for i, d := range all {
 		err := d.validate()
+		if err == nil && len(d.Issued) > 0 && !verified {
+			err = &fence.InvalidError{Field: "jwt", Reason: "needs an issuer, and there are none"}
+		}
 		if err == nil && names[d.Name] {
 			err = &fence.InvalidError{Field: "name", Reason: fmt.Sprintf("%q is that of another principal", d.Name)}
 		}
@@ -219,14 +241,17 @@ func (d Definition) validate() error {
 	switch {
 	case d.Name == PostgresPrefix, d.Name == S3Prefix:
 		return &fence.InvalidError{Field: "name", Reason: "is without the role or key; pg:ROLE or s3:KEY is needed"}
-	case elsewhere && len(d.Tokens) > 0:
+	case elsewhere && len(d.Tokens)+len(d.Issued) > 0:
 		return &fence.InvalidError{Field: "tokens", Reason: "are not for who is known by its name: a role logs in to PostgreSQL, a key signs requests to the S3 port"}
-	case !elsewhere && len(d.Tokens) == 0:
-		return &fence.InvalidError{Field: "tokens", Reason: "are missing: nobody could be this principal"}
+	case !elsewhere && len(d.Tokens)+len(d.Issued) == 0:
+		return &fence.InvalidError{Field: "tokens", Reason: "are missing, and so is jwt: nobody could be this principal"}
 	case len(d.Tokens) > maxTokens:
 		return &fence.InvalidError{Field: "tokens", Reason: fmt.Sprintf("are %d; at most %d are allowed", len(d.Tokens), maxTokens)}
 	case len(d.Rules) > maxRules:
 		return &fence.InvalidError{Field: "allow", Reason: fmt.Sprintf("has %d rules; at most %d are allowed", len(d.Rules), maxRules)}
+	}
+	if err := validateIssued(d.Issued); err != nil {
+		return err
 	}
 	for _, t := range d.Tokens {
 		if t == DigestOf("") {

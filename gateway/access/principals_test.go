@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/access"
@@ -38,11 +39,14 @@ func replaced(t *testing.T, ps *access.Principals, all ...access.Definition) acc
 	return change
 }
 
+// ended reports whether a principal's rights have ended or changed.
 func ended(p *access.Principal) bool {
+	ctx, cancel := p.Lasts(context.Background())
+	defer cancel()
 	select {
-	case <-p.Ended():
+	case <-ctx.Done():
 		return true
-	default:
+	case <-time.After(50 * time.Millisecond):
 		return false
 	}
 }
@@ -50,18 +54,18 @@ func ended(p *access.Principal) bool {
 func TestWhatNoRuleAllowsIsRefused(t *testing.T) {
 	t.Parallel()
 	ps := made(t, worker("t", rule("orders/*", access.Acquire)), access.Definition{Name: "idle", Tokens: []access.Digest{access.DigestOf("i")}})
-	p, ok := ps.Authenticate("t")
-	if !ok || p.Name() != "worker" || !p.May(access.Acquire, "orders/1") {
-		t.Errorf("the worker: %v, %q", ok, p.Name())
+	p, err := ps.Authenticate(t.Context(), "t")
+	if err != nil || p.Name() != "worker" || !p.May(access.Acquire, "orders/1") {
+		t.Errorf("the worker: %v, %q", err, p.Name())
 	}
 	for _, v := range access.Verbs() {
 		if v != access.Acquire && p.May(v, "orders/1") || p.May(v, "stock/1") || p.May(v, "") {
 			t.Errorf("the worker may %s", v)
 		}
 	}
-	idle, _ := ps.Authenticate("i")
-	stranger, known := ps.Authenticate("x")
-	if known {
+	idle, _ := ps.Authenticate(t.Context(), "i")
+	stranger, err := ps.Authenticate(t.Context(), "x")
+	if !errors.Is(err, access.ErrUnknown) {
 		t.Error("a token that nobody has is known")
 	}
 	for _, nobody := range []*access.Principal{idle, stranger, access.Of(context.Background()), {}} {
@@ -78,7 +82,7 @@ func TestWhatNoRuleAllowsIsRefused(t *testing.T) {
 func TestRightsAreThoseOfNow(t *testing.T) {
 	t.Parallel()
 	ps := made(t, worker("t", rule("orders/*", access.Acquire)))
-	p, _ := ps.Authenticate("t")
+	p, _ := ps.Authenticate(t.Context(), "t")
 	if replaced(t, ps, worker("t", rule("orders/*", access.Acquire))); ended(p) {
 		t.Error("a change of nothing has ended the worker")
 	}
@@ -86,7 +90,7 @@ func TestRightsAreThoseOfNow(t *testing.T) {
 	if p.May(access.Acquire, "orders/1") || !p.May(access.Acquire, "stock/1") || !ended(p) {
 		t.Error("other rules do not count at once, or nobody was told")
 	}
-	p, _ = ps.Authenticate("t")
+	p, _ = ps.Authenticate(t.Context(), "t")
 	replaced(t, ps, worker("other", rule("stock/*", access.Acquire)))
 	if p.May(access.Acquire, "stock/1") || !ended(p) {
 		t.Error("a token that was taken away still counts")
@@ -107,9 +111,9 @@ func TestTokensRotateWithAnOverlap(t *testing.T) {
 		old, new bool
 	}{{both, true, true}, {worker("new", rule("*", access.Acquire)), false, true}} {
 		replaced(t, ps, step.to)
-		_, old := ps.Authenticate("old")
-		_, now := ps.Authenticate("new")
-		if old != step.old || now != step.new {
+		_, errOld := ps.Authenticate(t.Context(), "old")
+		_, errNow := ps.Authenticate(t.Context(), "new")
+		if old, now := errOld == nil, errNow == nil; old != step.old || now != step.new {
 			t.Errorf("the old token is known: %v, the new one: %v; want %v, %v", old, now, step.old, step.new)
 		}
 	}
@@ -128,7 +132,7 @@ func TestAChangeSaysWhom(t *testing.T) {
 	if _, err := ps.Replace(nil); err == nil {
 		t.Error("no principals at all: accepted")
 	}
-	if _, known := ps.Authenticate("d"); !known {
+	if _, err := ps.Authenticate(t.Context(), "d"); err != nil {
 		t.Error("a refused change has changed something")
 	}
 }

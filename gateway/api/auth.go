@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"crypto/subtle"
 	"errors"
 	"net"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/access"
 )
@@ -31,9 +33,15 @@ func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 	return func(c echo.Context) error {
 		scheme, presented, _ := strings.Cut(c.Request().Header.Get(echo.HeaderAuthorization), " ")
-		p, ok := s.known(presented)
-		if !strings.EqualFold(scheme, "Bearer") || !ok {
+		if !strings.EqualFold(scheme, "Bearer") {
 			return errUnauthorized
+		}
+		p, err := s.known(c.Request().Context(), presented)
+		switch {
+		case errors.Is(err, access.ErrUnknown):
+			return errUnauthorized
+		case err != nil:
+			return err
 		}
 		if err := s.limited(c, p); err != nil {
 			return err
@@ -45,13 +53,21 @@ func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 // open reports whether the API asks nobody for a token.
 func (s *Server) open() bool { return s.cfg.Principals == nil && s.cfg.BearerToken == "" }
 
-// known is who presents a bearer token.
-func (s *Server) known(token string) (*access.Principal, bool) {
-	if s.cfg.Principals != nil {
-		return s.cfg.Principals.Authenticate(token)
+// known is who presents a bearer token. The error is [access.ErrUnknown], or an
+// [*UnavailableError] where it could not be found out whether another issuer's token is valid.
+func (s *Server) known(ctx context.Context, token string) (*access.Principal, error) {
+	if s.cfg.Principals == nil {
+		got, want := access.DigestOf(token), access.DigestOf(s.cfg.BearerToken) // equal lengths for the comparison
+		if subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+			return nil, access.ErrUnknown
+		}
+		return access.Everybody(), nil
 	}
-	got, want := access.DigestOf(token), access.DigestOf(s.cfg.BearerToken) // equal lengths for the comparison
-	return access.Everybody(), subtle.ConstantTimeCompare(got[:], want[:]) == 1
+	p, err := s.cfg.Principals.Authenticate(ctx, token)
+	if err != nil && !errors.Is(err, access.ErrUnknown) {
+		return nil, &UnavailableError{Part: wire.PartGateway, Cause: err}
+	}
+	return p, err
 }
 
 // need lets principals pass that have a right about the whole gateway.

@@ -52,10 +52,9 @@ func (s *Server) events(c echo.Context) error {
 		return &UnavailableError{Part: wire.PartGateway, Cause: errors.New("too many read its events, of this principal or of all")}
 	}
 	defer leave()
-	ctx, cancel := context.WithCancel(c.Request().Context())
+	ctx, cancel := p.Lasts(c.Request().Context())
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
-	defer endWith(p.Ended(), cancel)()
 	header := c.Response().Header()
 	header.Set(echo.HeaderContentType, "text/event-stream")
 	header.Set(echo.HeaderCacheControl, "no-store")
@@ -110,22 +109,6 @@ func (s *Server) stream(ctx context.Context, c echo.Context, refused bool, after
 			return after, sendEvents(c, told)
 		}
 	}
-}
-
-// endWith cancels once a principal's rights end or change, until it is stopped. nil: they never do.
-func endWith(changed <-chan struct{}, cancel func()) (stop func()) {
-	if changed == nil {
-		return func() {}
-	}
-	over := make(chan struct{})
-	go func() {
-		select {
-		case <-changed:
-			cancel()
-		case <-over:
-		}
-	}()
-	return func() { close(over) }
 }
 
 func sendEvents(c echo.Context, events []activity.Event) error {

@@ -150,41 +150,35 @@ type acquiring func(ctx context.Context, wait time.Duration) ([]leasing.Lease, e
 // await acquires; a stop of the server ends the wait. So does a change of the rights of who
 // asks: who may not acquire any more arms nothing, and others wait on, at the end of the queue.
 func (s *Server) await(ctx context.Context, wait time.Duration, may func() error, acquire acquiring) ([]leasing.Lease, error) {
-	asks := access.Of(ctx)
-	changed, until := asks.Ended(), time.Now().Add(wait)
+	if wait <= 0 { // it is over at once
+		return s.awaitUnless(ctx, ctx, 0, acquire)
+	}
+	asks, until := access.Of(ctx), time.Now().Add(wait)
 	for {
-		all, err := s.awaitUnless(ctx, changed, wait, acquire)
-		if err == nil || wait <= 0 || !isClosed(changed) {
+		rights, cancel := asks.Lasts(context.WithoutCancel(ctx))
+		all, err := s.awaitUnless(ctx, rights, wait, acquire)
+		changed := rights.Err() != nil
+		cancel()
+		if err == nil || !changed {
 			return all, err
 		}
-		now, _ := s.cfg.Principals.Named(asks.Name()) // before the look, so that no change is missed
+		asks = asks.Changed() // before the look, so that no change is missed
 		if denied := may(); denied != nil {
 			return nil, denied
 		}
 		if !errors.Is(err, context.Canceled) || ctx.Err() != nil || s.stopping.Err() != nil {
 			return nil, err
 		}
-		changed, wait = now.Ended(), max(0, time.Until(until))
+		wait = max(0, time.Until(until))
 	}
 }
 
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-// awaitUnless is one wait, which also ends with a change of rights.
-func (s *Server) awaitUnless(ctx context.Context, changed <-chan struct{}, wait time.Duration, acquire acquiring) ([]leasing.Lease, error) {
+// awaitUnless is one wait, which also ends with the rights of who waits.
+func (s *Server) awaitUnless(ctx, rights context.Context, wait time.Duration, acquire acquiring) ([]leasing.Lease, error) {
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
-	if wait > 0 { // else it is over at once
-		defer endWith(changed, cancel)()
-	}
+	defer context.AfterFunc(rights, cancel)()
 	all, err := acquire(waiting, wait)
 	if err != nil && ctx.Err() == nil && s.stopping.Err() != nil && errors.Is(err, context.Canceled) {
 		return nil, &UnavailableError{Part: wire.PartGateway, Cause: errors.New("shutting down")}

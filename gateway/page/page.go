@@ -22,8 +22,9 @@ import (
 
 // Config says what a page shows, as the context's principal may see it.
 type Config struct {
-	// Know is who presents a token. nil: there are no tokens, and everybody may do everything.
-	Know func(token string) (*access.Principal, bool)
+	// Know is who presents a token, with [access.ErrUnknown] where nobody does, and another error
+	// where that could not be found out. nil: there are no tokens, and everybody may do everything.
+	Know func(ctx context.Context, token string) (*access.Principal, error)
 	// Limit returns an error where a principal asks too often. nil: there is no limit.
 	Limit func(p *access.Principal) error
 	// Host reports whether a page is served under this name, of a Host header. Required.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -129,12 +130,16 @@ type visitorHandler func(w http.ResponseWriter, r *http.Request, v visitor)
 // session's own word.
 func (p *Page) as(next visitorHandler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		v, ok := p.visitor(r)
-		if !ok {
+		v, err := p.visitor(r)
+		v.stream = r.URL.Path == eventsPath
+		switch {
+		case errors.Is(err, access.ErrUnknown):
 			p.askToLogIn(w, r, http.StatusUnauthorized, "")
 			return
+		case err != nil:
+			p.failed(w, r, v, err)
+			return
 		}
-		v.stream = r.URL.Path == eventsPath
 		if err := p.limited(v.Principal); err != nil && r.URL.Path != logoutPath {
 			p.failed(w, r, v, err)
 			return
@@ -158,23 +163,24 @@ func (p *Page) limited(who *access.Principal) error {
 	return p.cfg.Limit(who)
 }
 
-func (p *Page) visitor(r *http.Request) (visitor, bool) {
+// visitor is who looks at the page; [access.ErrUnknown]: nobody who is logged in.
+func (p *Page) visitor(r *http.Request) (visitor, error) {
 	if p.cfg.Know == nil {
-		return visitor{Principal: access.Everybody(), csrf: p.csrf}, true
+		return visitor{Principal: access.Everybody(), csrf: p.csrf}, nil
 	}
 	c, err := r.Cookie(cookieName(r))
 	if err != nil {
-		return visitor{}, false
+		return visitor{}, access.ErrUnknown
 	}
 	one := p.sessions.of(c.Value)
 	if one == nil {
-		return visitor{}, false
+		return visitor{}, access.ErrUnknown
 	}
-	principal, ok := p.cfg.Know(one.token)
-	if !ok { // the token was taken away
+	principal, err := p.cfg.Know(r.Context(), one.token)
+	if errors.Is(err, access.ErrUnknown) { // the token was taken away, or has expired
 		p.sessions.end(c.Value)
 	}
-	return visitor{Principal: principal, session: one, csrf: one.csrf}, ok
+	return visitor{Principal: principal, session: one, csrf: one.csrf}, err
 }
 
 // askToLogIn shows the form; a stream gets no page.
@@ -193,8 +199,12 @@ func (p *Page) login(w http.ResponseWriter, r *http.Request) {
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	token := r.PostFormValue("token")
-	principal, ok := p.cfg.Know(token)
-	if !ok || token == "" {
+	principal, err := p.cfg.Know(r.Context(), token)
+	if err != nil && !errors.Is(err, access.ErrUnknown) {
+		p.failed(w, r, visitor{}, err)
+		return
+	}
+	if err != nil || token == "" {
 		p.cfg.Logger.InfoContext(r.Context(), "a log-in at the page was refused", "client", r.RemoteAddr)
 		p.askToLogIn(w, r, http.StatusUnauthorized, "This token is not one of the gateway's.")
 		return
@@ -232,14 +242,17 @@ func (v visitor) lasts(ctx context.Context) (context.Context, context.CancelFunc
 	if v.session != nil {
 		over, until = v.session.ended, v.session.until
 	}
-	ctx, cancel := context.WithDeadline(ctx, until)
+	ctx, cancel := v.Lasts(ctx)
+	ctx, stop := context.WithDeadline(ctx, until)
 	go func() {
 		select {
 		case <-over:
-		case <-v.Ended():
 		case <-ctx.Done():
 		}
 		cancel()
 	}()
-	return ctx, cancel
+	return ctx, func() {
+		stop()
+		cancel()
+	}
 }
