@@ -22,14 +22,14 @@ func (r *reloads) last() int64 {
 // SetPrincipals replaces the principals of a gateway that has some, at once, also for requests
 // and streams under way. read gives them; after an error of its own, or of theirs, nothing has
 // changed, and the metrics say so until a later change succeeds.
-func (g *Gateway) SetPrincipals(read func() ([]access.Definition, error)) error {
+func (g *Gateway) SetPrincipals(read func() ([]access.Definition, []access.Option, error)) error {
 	if g.cfg.Principals == nil {
 		return &fence.InvalidError{Field: "Principals", Reason: "are none: the gateway was started without"}
 	}
-	all, err := read()
+	all, opts, err := read()
 	var change access.Change
 	if err == nil {
-		change, err = g.cfg.Principals.Replace(all)
+		change, err = g.cfg.Principals.Replace(all, opts...)
 	}
 	g.reloads.refused.Store(err != nil)
 	if err == nil {

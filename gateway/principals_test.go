@@ -53,8 +53,8 @@ func TestARoleLeasesWhatItsPrincipalMayNow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	read := func() ([]access.Definition, error) {
-		return []access.Definition{principal(name, may("stock/*", access.Acquire))}, nil
+	read := func() ([]access.Definition, []access.Option, error) {
+		return []access.Definition{principal(name, may("stock/*", access.Acquire))}, nil, nil
 	}
 	if err := c.g.SetPrincipals(read); err != nil {
 		t.Fatal(err)
@@ -99,13 +99,13 @@ func TestARefusedReloadKeepsTheRightsAndIsMeasured(t *testing.T) {
 	}
 	metric("1")
 	unreadable := errors.New("line 3: nonsense")
-	if err := c.g.SetPrincipals(func() ([]access.Definition, error) { return nil, unreadable }); !errors.Is(err, unreadable) {
+	if err := c.g.SetPrincipals(func() ([]access.Definition, []access.Option, error) { return nil, nil, unreadable }); !errors.Is(err, unreadable) {
 		t.Errorf("got %v", err)
 	}
 	metric("0")
 	c.want(403, "GET", "/v1/sessions", nil)
-	if err := c.g.SetPrincipals(func() ([]access.Definition, error) {
-		return []access.Definition{principal("ops", access.Rule{Verbs: []access.Verb{access.Metrics, access.Sessions}})}, nil
+	if err := c.g.SetPrincipals(func() ([]access.Definition, []access.Option, error) {
+		return []access.Definition{principal("ops", access.Rule{Verbs: []access.Verb{access.Metrics, access.Sessions}})}, nil, nil
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestARefusedReloadKeepsTheRightsAndIsMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = none.Stop() }()
-	if err := none.SetPrincipals(func() ([]access.Definition, error) { return nil, nil }); err == nil {
+	if err := none.SetPrincipals(func() ([]access.Definition, []access.Option, error) { return nil, nil, nil }); err == nil {
 		t.Error("a gateway without principals takes some: nobody could ask with what token they are known")
 	}
 }

@@ -16,34 +16,42 @@ import (
 )
 
 // principals are those of the file; nil without one.
-func (o *serveFlags) principals(gatewayToken string) (*access.Principals, error) {
+func (o *serveFlags) principals(gatewayToken string, log *slog.Logger) (*access.Principals, error) {
 	if o.principalsFile == "" {
 		return nil, nil //nolint:nilnil // there are none
 	}
-	all, err := accessfile.Read(o.principalsFile, gatewayToken)
+	file, err := accessfile.Read(o.principalsFile, gatewayToken)
 	if err != nil {
 		return nil, usage(fmt.Errorf("--principals %w", err))
 	}
-	return access.New(all)
+	opts, err := file.Options(log)
+	if err != nil {
+		return nil, usage(fmt.Errorf("--principals %s: %w", o.principalsFile, err))
+	}
+	return access.New(file.Principals, opts...)
 }
 
 // reloadPrincipals has those of the file count, with the token that --token-file has now, or none of them.
 func (o *serveFlags) reloadPrincipals(g *gateway.Gateway, cfg gateway.Config) {
-	err := g.SetPrincipals(func() ([]access.Definition, error) {
+	err := g.SetPrincipals(func() ([]access.Definition, []access.Option, error) {
 		token := ""
 		if o.tokenFile != "" {
 			var err error
 			if token, err = readSecret("--token-file", o.tokenFile); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 		}
 		warnShort(cfg.Logger, token)
-		all, err := accessfile.Read(o.principalsFile, token)
+		file, err := accessfile.Read(o.principalsFile, token)
 		if errors.Is(err, accessfile.ErrUnnamedToken) { // so it is taken away
 			cfg.Logger.Warn("SIGHUP: no principal has gateway_token: true, so the token of --token-file is nobody's", "file", o.principalsFile)
 			err = nil
 		}
-		return all, err
+		if err != nil {
+			return nil, nil, err
+		}
+		opts, err := file.Options(cfg.Logger)
+		return file.Principals, opts, err
 	})
 	if err != nil {
 		cfg.Logger.Error("SIGHUP: the principals are refused; those before stay", "file", o.principalsFile, "error", oneLine(err.Error()))
@@ -106,14 +114,17 @@ func newPrincipalsCheck() *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			const someToken = "-" // whatever --token-file has
-			all, err := accessfile.Read(args[0], someToken)
+			file, err := accessfile.Read(args[0], someToken)
 			if errors.Is(err, accessfile.ErrUnnamedToken) {
-				all, err = accessfile.Read(args[0], "")
+				file, err = accessfile.Read(args[0], "")
 			}
 			if err != nil {
 				return usage(err)
 			}
-			for _, d := range all {
+			if _, err := file.Options(slog.New(slog.DiscardHandler)); err != nil {
+				return usage(fmt.Errorf("%s: %w", args[0], err))
+			}
+			for _, d := range file.Principals {
 				_, _ = fmt.Fprintln(cmd.OutOrStdout(), d.Name)
 				for _, r := range d.Rules {
 					verbs := make([]string, len(r.Verbs))

@@ -135,7 +135,7 @@ func (o *serveFlags) check(e env, more func(gateway.Config) error) error {
 	if err := o.log.validate(); err != nil {
 		return err
 	}
-	cfg, err := o.config(e)
+	cfg, err := o.config(e, slog.New(slog.DiscardHandler))
 	if err == nil {
 		err = checkTogether(o.options.flags)
 	}

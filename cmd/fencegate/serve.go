@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -85,14 +86,13 @@ those. SIGHUP has it read again; "fencegate config check" reads it as serve does
 			for _, warning := range o.warnings(e, cmd.Root()) {
 				log.Warn(warning)
 			}
-			cfg, err := o.config(e)
+			cfg, err := o.config(e, log)
 			if err == nil {
 				err = checkTogether(cmd.Flags())
 			}
 			if err != nil {
 				return o.options.located(err)
 			}
-			cfg.Logger = log
 			warnShort(cfg.Logger, cfg.API.BearerToken)
 			g, err := gateway.New(cfg)
 			if err != nil {
@@ -223,7 +223,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 		"redis-password-file", "redis-tls-ca", "redis-tls-cert", "redis-tls-key")
 }
 
-func (o *serveFlags) config(e env) (gateway.Config, error) {
+func (o *serveFlags) config(e env, log *slog.Logger) (gateway.Config, error) {
 	postgres, err := fromPostgres(o.lock)
 	switch {
 	case err != nil:
@@ -246,7 +246,7 @@ func (o *serveFlags) config(e env) (gateway.Config, error) {
 		return gateway.Config{}, usage(errors.New("--pg-login-timeout, --pg-first-byte-timeout and --drain-timeout must be more than 0"))
 	}
 	cfg := o.cfg
-	cfg.Version, cfg.PostgresLeases = version(), postgres
+	cfg.Logger, cfg.Version, cfg.PostgresLeases = log, version(), postgres
 	if cfg.API.MaxLease = o.maxLease; o.maxLease == 0 {
 		cfg.API.MaxLease = api.Unlimited
 	}
@@ -279,7 +279,7 @@ func (o *serveFlags) config(e env) (gateway.Config, error) {
 			return gateway.Config{}, err
 		}
 	}
-	if cfg.Principals, err = o.principals(cfg.API.BearerToken); err != nil {
+	if cfg.Principals, err = o.principals(cfg.API.BearerToken, log); err != nil {
 		return gateway.Config{}, err
 	}
 	cfg.RedisNodes, err = o.redis.nodes(e)

@@ -108,8 +108,13 @@ func (ps *Principals) Replace(all []Definition, opts ...Option) (Change, error) 
 	for _, o := range opts {
 		o(next)
 	}
-	if err := validate(all, next.verify != nil); err != nil {
+	if err := Validate(all); err != nil {
 		return Change{}, err
+	}
+	for i, d := range all {
+		if len(d.Issued) > 0 && next.verify == nil {
+			return Change{}, &DefinitionError{i, &fence.InvalidError{Field: "jwt", Reason: "needs an issuer, and there are none"}}
+		}
 	}
 	ps.replacing.Lock()
 	defer ps.replacing.Unlock()
@@ -203,7 +208,8 @@ func (ps *Principals) Named(name string) (p *Principal, ok bool) {
 	return p, r != nil
 }
 
-func validate(all []Definition, verified bool) error {
+// Validate returns the error that [New] would return for these definitions.
+func Validate(all []Definition) error {
 	switch n := len(all); {
 	case n == 0:
 		return &fence.InvalidError{Field: "principals", Reason: "are none: nobody could do anything; leave them away to let everybody do everything"}
@@ -213,9 +219,6 @@ func validate(all []Definition, verified bool) error {
 	names, tokens := map[string]bool{}, map[Digest]string{}
 	for i, d := range all {
 		err := d.validate()
-		if err == nil && len(d.Issued) > 0 && !verified {
-			err = &fence.InvalidError{Field: "jwt", Reason: "needs an issuer, and there are none"}
-		}
 		if err == nil && names[d.Name] {
 			err = &fence.InvalidError{Field: "name", Reason: fmt.Sprintf("%q is that of another principal", d.Name)}
 		}

@@ -9,6 +9,10 @@
 //	    allow:
 //	      - resources: "orders/*"
 //	        verbs: [acquire, sql]
+//	  - name: nightly
+//	    jwt: [{issuer: "https://idp.example", claims: {sub: nightly}}]
+//	issuers:
+//	  - {issuer: "https://idp.example", audience: fencegate, algorithms: RS256, keys: "https://idp.example/jwks.json"}
 package accessfile
 
 import (
@@ -16,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 	"syscall"
@@ -23,6 +28,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/gateway/access/jwt"
 )
 
 // maxBytes bounds a file.
@@ -31,16 +37,34 @@ const maxBytes = 1 << 20
 // ErrUnnamedToken: the gateway has a token that the file gives to nobody.
 var ErrUnnamedToken = errors.New("no principal has gateway_token: true, so the token of --token-file would be nobody's")
 
-// Read reads the principals of a file. gatewayToken is the token of the principal that the
-// file gives it to; "": there is none. With [ErrUnnamedToken] they are returned all the same.
-func Read(path, gatewayToken string) (all []access.Definition, err error) {
+// File is what a file says.
+type File struct {
+	Principals []access.Definition
+	Issuers    []jwt.Issuer // whose tokens may be a principal's
+}
+
+// Options are those of [access.New] that the file asks for. They read the files that it names.
+func (f File) Options(log *slog.Logger) ([]access.Option, error) {
+	if len(f.Issuers) == 0 {
+		return nil, nil
+	}
+	v, err := jwt.New(f.Issuers, log)
+	if err != nil {
+		return nil, err
+	}
+	return []access.Option{access.VerifiedBy(v)}, nil
+}
+
+// Read reads a file. gatewayToken is the token of the principal that the
+// file gives it to; "": there is none. With [ErrUnnamedToken] what it says is returned all the same.
+func Read(path, gatewayToken string) (f File, err error) {
 	text, err := contents(path)
 	if err == nil {
-		if all, err = Parse(text, gatewayToken); err == nil {
-			return all, nil
+		if f, err = Parse(text, gatewayToken); err == nil {
+			return f, nil
 		}
 	}
-	return all, fmt.Errorf("%s: %w", path, err)
+	return f, fmt.Errorf("%s: %w", path, err)
 }
 
 // contents reads a regular file: whoever opens another, such as a pipe, may wait for ever.
@@ -71,29 +95,33 @@ func contents(path string) ([]byte, error) {
 }
 
 // Parse reads the text of a file, as [Read] does.
-func Parse(text []byte, gatewayToken string) ([]access.Definition, error) {
+func Parse(text []byte, gatewayToken string) (File, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	var doc, more yaml.Node
 	if err := dec.Decode(&doc); err != nil {
-		return nil, explain(err)
+		return File{}, explain(err)
 	}
 	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
-		return nil, errors.New("has a second document, behind ---: all principals stand in one")
+		return File{}, errors.New("has a second document, behind ---: all principals stand in one")
 	}
 	r := &reader{gatewayToken: gatewayToken}
 	if err := r.file(doc.Content[0]); err != nil {
-		return nil, err
+		return File{}, err
 	}
-	if _, err := access.New(r.all); err != nil {
+	if err := r.known(); err != nil {
+		return File{}, err
+	}
+	if err := access.Validate(r.all); err != nil {
 		if d, ok := errors.AsType[*access.DefinitionError](err); ok {
-			return nil, &lineError{r.lines[d.Index], err}
+			return File{}, &lineError{r.lines[d.Index], err}
 		}
-		return nil, err
+		return File{}, err
 	}
+	f := File{Principals: r.all, Issuers: r.issuers}
 	if gatewayToken != "" && r.gateway == "" {
-		return r.all, ErrUnnamedToken
+		return f, ErrUnnamedToken
 	}
-	return r.all, nil
+	return f, nil
 }
 
 // explain says what is no YAML. The library names the line.

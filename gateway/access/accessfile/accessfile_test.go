@@ -38,7 +38,8 @@ principals:
 `
 
 func parse(text, token string) ([]access.Definition, error) {
-	return accessfile.Parse([]byte(strings.ReplaceAll(text, "HASH", hash)), token)
+	f, err := accessfile.Parse([]byte(strings.ReplaceAll(text, "HASH", hash)), token)
+	return f.Principals, err
 }
 
 func TestAFileIsReadAsItSays(t *testing.T) {
@@ -66,7 +67,7 @@ func TestAFileIsReadAsItSays(t *testing.T) {
 func TestWhatIsNotUnderstoodIsNamedWithItsLine(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ from, to, says string }{
-		{"    tokens:\n", "    token:\n", `line 4: unknown field "token" in a principal; it has allow, gateway_token, name, tokens`},
+		{"    tokens:\n", "    token:\n", `line 4: unknown field "token" in a principal; it has allow, gateway_token, jwt, name, tokens`},
 		{"principals:", "principal:", `line 2: unknown field "principal"`},
 		{"verbs: metrics", "verb: metrics", `line 9: unknown field "verb" in an entry of allow`},
 		{"verbs: metrics", "verbs: metric", `line 9: verbs have "metric", which is none; they are acquire, manage`},
@@ -164,6 +165,56 @@ func TestOnlyAWholeRegularFileIsRead(t *testing.T) {
 	} {
 		if _, err := accessfile.Read(path, "t"); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), path) {
 			t.Errorf("got %v, want %q", err, says)
+		}
+	}
+}
+
+const issued = `principals:
+  - name: nightly
+    jwt:
+      - issuer: https://idp.example
+        claims: {sub: nightly, groups: jobs}
+    allow: [{resources: "jobs/*", verbs: acquire}]
+issuers:
+  - issuer: https://idp.example
+    audience: fencegate
+    algorithms: [RS256, ES256]
+    keys: https://idp.example/jwks.json
+`
+
+func TestTokensOfOthersAreReadAsTheFileSays(t *testing.T) {
+	t.Parallel()
+	f, err := accessfile.Parse([]byte(issued), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []access.Claims{{Issuer: "https://idp.example", Equal: map[string]string{"sub": "nightly", "groups": "jobs"}}}
+	if !reflect.DeepEqual(f.Principals[0].Issued, want) || len(f.Principals[0].Tokens) != 0 {
+		t.Errorf("got %+v", f.Principals)
+	}
+	if i := f.Issuers[0]; i.URL != "https://idp.example" || i.Audience != "fencegate" || len(i.Algorithms) != 2 || i.Keys != "https://idp.example/jwks.json" {
+		t.Errorf("got %+v", i)
+	}
+	for _, c := range []struct{ from, to, says string }{
+		{"audience: fencegate", "audience: ''", "line 8: audience is missing"},
+		{"[RS256, ES256]", "[RS256, HS256]", `line 8: algorithms have "HS256"; allowed are RS256`},
+		{"[RS256, ES256]", "none", `line 8: algorithms have "none"`},
+		{"keys: https", "keys: http", "line 8: keys are not at an https address"},
+		{"keys: https", "keys_file: f\n    keys: https", "line 8: keys or keys_file is needed, and not both"},
+		{"keys: https", "jku: https", `line 11: unknown field "jku" in an issuer`},
+		{"claims: {sub: nightly, groups: jobs}", "claims: {}", `line 2: jwt names no claims: every token of "https://idp.example"`},
+		{"claims: {sub: nightly, groups: jobs}", "claims: nightly", "line 5: claims: names with their values are needed"},
+		{"claims: {sub: nightly, groups: jobs}", "claims: {sub: nightly, sub: other}", `line 5: claim "sub" is there twice`},
+		{"      - issuer: https://idp.example", "      - issuer: https://other.example", `line 2: "nightly" has tokens of issuer "https://other.example", which is not among issuers`},
+		{"name: nightly", "name: pg:nightly", "line 2: tokens are not for who is known by its name"},
+		{"  - issuer: https://idp.example\n    audience", "  - {issuer: https://idp.example, audience: a, algorithms: RS256, keys: 'https://x'}\n  - issuer: https://idp.example\n    audience", `line 9: issuer "https://idp.example" is there twice`},
+	} {
+		text := strings.Replace(issued, c.from, c.to, 1)
+		if text == issued {
+			t.Fatalf("%q changes nothing", c.from)
+		}
+		if _, err := accessfile.Parse([]byte(text), ""); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%q: got %v, want %q", c.to, err, c.says)
 		}
 	}
 }

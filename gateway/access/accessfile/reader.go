@@ -2,6 +2,7 @@ package accessfile
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/gateway/access/jwt"
 )
 
 // reader walks the nodes itself: a decoder names no line for a value of the wrong kind, and
@@ -18,11 +20,13 @@ type reader struct {
 	gateway      string // who has it
 	all          []access.Definition
 	lines        []int // of each
+	issuers      []jwt.Issuer
 }
 
 func (r *reader) file(n *yaml.Node) error {
 	return fields(n, "the file", map[string]func(*yaml.Node) error{
 		"principals": func(n *yaml.Node) error { return each(n, "principals", r.principal) },
+		"issuers":    func(n *yaml.Node) error { return each(n, "issuers", r.issuer) },
 	})
 }
 
@@ -31,6 +35,7 @@ func (r *reader) principal(n *yaml.Node) error {
 	err := fields(n, "a principal", map[string]func(*yaml.Node) error{
 		"name":   func(n *yaml.Node) error { return text(n, "name", &d.Name) },
 		"tokens": func(n *yaml.Node) error { return each(n, "tokens", func(n *yaml.Node) error { return digest(n, &d) }) },
+		"jwt":    func(n *yaml.Node) error { return each(n, "jwt", func(n *yaml.Node) error { return claims(n, &d) }) },
 		"gateway_token": func(n *yaml.Node) error {
 			has, err := boolean(n, "gateway_token")
 			if err != nil || !has {
@@ -49,6 +54,74 @@ func (r *reader) principal(n *yaml.Node) error {
 		r.gateway = d.Name
 	}
 	r.all, r.lines = append(r.all, d), append(r.lines, n.Line)
+	return err
+}
+
+func (r *reader) issuer(n *yaml.Node) error {
+	var i jwt.Issuer
+	into := func(field string, to *string) func(*yaml.Node) error {
+		return func(n *yaml.Node) error { return text(n, field, to) }
+	}
+	err := fields(n, "an issuer", map[string]func(*yaml.Node) error{
+		"issuer": into("issuer", &i.URL), "audience": into("audience", &i.Audience),
+		"keys": into("keys", &i.Keys), "keys_file": into("keys_file", &i.KeysFile), "ca": into("ca", &i.CA),
+		"algorithms": func(n *yaml.Node) error {
+			return oneOrEach(n, "algorithms", func(n *yaml.Node) error {
+				var algorithm string
+				err := text(n, "algorithms", &algorithm)
+				i.Algorithms = append(i.Algorithms, algorithm)
+				return err
+			})
+		},
+	})
+	if err != nil {
+		return err
+	}
+	if err := i.Validate(); err != nil {
+		return &lineError{n.Line, err}
+	}
+	if slices.ContainsFunc(r.issuers, func(other jwt.Issuer) bool { return other.URL == i.URL }) {
+		return at(n, "issuer %q is there twice", i.URL)
+	}
+	r.issuers = append(r.issuers, i)
+	return nil
+}
+
+// known says which principal names an issuer that the file does not have.
+func (r *reader) known() error {
+	for n, d := range r.all {
+		for _, c := range d.Issued {
+			if !slices.ContainsFunc(r.issuers, func(i jwt.Issuer) bool { return i.URL == c.Issuer }) {
+				return &lineError{r.lines[n], fmt.Errorf("%q has tokens of issuer %q, which is not among issuers", d.Name, c.Issuer)}
+			}
+		}
+	}
+	return nil
+}
+
+// claims reads one entry of jwt.
+func claims(n *yaml.Node, d *access.Definition) error {
+	c := access.Claims{Equal: map[string]string{}}
+	err := fields(n, "an entry of jwt", map[string]func(*yaml.Node) error{
+		"issuer": func(n *yaml.Node) error { return text(n, "issuer", &c.Issuer) },
+		"claims": func(n *yaml.Node) error {
+			if n.Kind != yaml.MappingNode {
+				return at(n, "claims: names with their values are needed, such as {sub: cron-7}")
+			}
+			for i := 0; i+1 < len(n.Content); i += 2 {
+				name, value := n.Content[i], ""
+				if err := errors.Join(plain(name), text(n.Content[i+1], "claims", &value)); err != nil {
+					return err
+				}
+				if _, twice := c.Equal[name.Value]; twice {
+					return at(name, "claim %q is there twice", short(name.Value))
+				}
+				c.Equal[name.Value] = value
+			}
+			return plain(n)
+		},
+	})
+	d.Issued = append(d.Issued, c)
 	return err
 }
 

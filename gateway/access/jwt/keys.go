@@ -1,0 +1,162 @@
+package jwt
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+)
+
+// Bounds of a set of keys, and of asking for it.
+const (
+	maxSet   = 1 << 20 // bytes
+	maxKeys  = 100
+	minRSA   = 2048 // bits
+	maxRSA   = 8192
+	patience = 5 * time.Second // for one answer
+
+	refreshAfter = 10 * time.Minute // a key that its issuer took away counts for as long, where it answers
+	againAfter   = 30 * time.Second // an unknown kid, or an error, asks no sooner
+	trustedFor   = 24 * time.Hour   // without an answer
+)
+
+// keys are those of an issuer, as they were told last. Safe for concurrent use.
+type keys struct {
+	fetch func(ctx context.Context) ([]jose.JSONWebKey, error)
+	now   func() time.Time
+
+	mu     sync.Mutex
+	known  []jose.JSONWebKey
+	told   time.Time // when known was asked for; zero: never
+	asked  time.Time
+	asking chan struct{} // closed when the answer is there; nil: nobody asks
+	err    error         // of the last time
+}
+
+// named are the keys with a kid, all where it is "". A new key is asked for, now and then; who
+// has a known one does not wait for that. The error says that the issuer's keys can't be had.
+func (k *keys) named(ctx context.Context, kid string) ([]jose.JSONWebKey, error) {
+	for {
+		k.mu.Lock()
+		now := k.now()
+		trusted := !k.told.IsZero() && now.Sub(k.told) < trustedFor
+		var found []jose.JSONWebKey
+		if trusted {
+			found = withID(k.known, kid)
+		}
+		if k.asking == nil && (len(found) == 0 || now.Sub(k.told) >= refreshAfter) && (k.asked.IsZero() || now.Sub(k.asked) >= againAfter) {
+			k.asked, k.asking = now, make(chan struct{})
+			go k.ask(now, k.asking)
+		}
+		asking, err := k.asking, k.err
+		k.mu.Unlock()
+		switch {
+		case len(found) > 0:
+			return found, nil
+		case asking == nil && trusted:
+			return nil, nil
+		case asking == nil:
+			return nil, err
+		}
+		select {
+		case <-asking:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// ask asks once; it takes no longer than patience, so nobody waits for its end.
+func (k *keys) ask(began time.Time, done chan struct{}) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	all, err := k.fetch(ctx)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.err = err; err == nil {
+		k.known, k.told = all, began
+	}
+	k.asking = nil
+	close(done)
+}
+
+func withID(all []jose.JSONWebKey, kid string) (found []jose.JSONWebKey) {
+	for _, k := range all {
+		if kid == "" || k.KeyID == kid {
+			found = append(found, k)
+		}
+	}
+	return found
+}
+
+// fetchFrom asks an https address.
+func fetchFrom(client *http.Client, address string) func(context.Context) ([]jose.JSONWebKey, error) {
+	return func(ctx context.Context) ([]jose.JSONWebKey, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+		if err != nil {
+			return nil, err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		if resp.StatusCode != http.StatusOK {
+			return nil, fmt.Errorf("%s: %s", address, resp.Status)
+		}
+		text, err := io.ReadAll(io.LimitReader(resp.Body, maxSet+1))
+		if err != nil {
+			return nil, err
+		}
+		all, err := parseSet(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", address, err)
+		}
+		return all, nil
+	}
+}
+
+// parseSet reads a set of keys, and leaves out what can verify no signature here: an issuer
+// may have others beside.
+func parseSet(text []byte) (all []jose.JSONWebKey, err error) {
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	switch err := json.Unmarshal(text, &set); {
+	case len(text) > maxSet:
+		return nil, fmt.Errorf("has more than %d bytes", maxSet)
+	case err != nil:
+		return nil, errors.New("is no JSON Web Key Set")
+	case len(set.Keys) > maxKeys:
+		return nil, fmt.Errorf("has %d keys; at most %d are read", len(set.Keys), maxKeys)
+	}
+	for _, raw := range set.Keys {
+		var key jose.JSONWebKey
+		if key.UnmarshalJSON(raw) == nil && (key.Use == "" || key.Use == "sig") && strong(key.Key) {
+			all = append(all, key)
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("has no public key for signatures (RSA of %d to %d bits, elliptic curve, Ed25519)", minRSA, maxRSA)
+	}
+	return all, nil
+}
+
+func strong(key any) bool {
+	switch k := key.(type) {
+	case *rsa.PublicKey:
+		return k.N.BitLen() >= minRSA && k.N.BitLen() <= maxRSA
+	case *ecdsa.PublicKey, ed25519.PublicKey:
+		return true
+	}
+	return false // a private key, a secret
+}

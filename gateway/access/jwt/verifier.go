@@ -1,0 +1,237 @@
+package jwt
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	josejwt "github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/access"
+)
+
+const (
+	maxToken = 8 << 10 // bytes
+	leeway   = time.Minute
+	sayEvery = time.Second
+)
+
+// Verifier verifies the tokens of some issuers. Safe for concurrent use.
+type Verifier struct {
+	issuers    map[string]*issuer
+	algorithms []jose.SignatureAlgorithm // of any
+	log        *slog.Logger
+	now        func() time.Time
+
+	mu     sync.Mutex
+	said   time.Time
+	unsaid int
+}
+
+var _ access.Verifier = (*Verifier)(nil)
+
+type issuer struct {
+	Issuer
+
+	keys *keys
+}
+
+// New makes a Verifier. It reads files and asks nobody yet. Why a token is refused is logged,
+// once a second at most, and without the token.
+func New(all []Issuer, log *slog.Logger) (*Verifier, error) {
+	if len(all) > maxIssuers {
+		return nil, &fence.InvalidError{Field: "issuers", Reason: fmt.Sprintf("are %d; at most %d are allowed", len(all), maxIssuers)}
+	}
+	v := &Verifier{issuers: make(map[string]*issuer, len(all)), log: log, now: time.Now}
+	for _, one := range all {
+		if err := one.Validate(); err != nil {
+			return nil, err
+		}
+		if v.issuers[one.URL] != nil {
+			return nil, &fence.InvalidError{Field: "issuer", Reason: fmt.Sprintf("%q is there twice", one.URL)}
+		}
+		fetch, err := one.fetch()
+		if err != nil {
+			return nil, fmt.Errorf("issuer %q: %w", one.URL, err)
+		}
+		v.issuers[one.URL] = &issuer{Issuer: one, keys: &keys{fetch: fetch, now: time.Now}}
+		v.algorithms = append(v.algorithms, one.algorithms()...)
+	}
+	return v, nil
+}
+
+// fetch is how the keys are had.
+func (i Issuer) fetch() (func(context.Context) ([]jose.JSONWebKey, error), error) {
+	if i.KeysFile != "" {
+		text, err := os.ReadFile(i.KeysFile)
+		if err != nil {
+			return nil, err
+		}
+		all, err := parseSet(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", i.KeysFile, err)
+		}
+		return func(context.Context) ([]jose.JSONWebKey, error) { return all, nil }, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if i.CA != "" {
+		text, err := os.ReadFile(i.CA)
+		if err != nil {
+			return nil, err
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("%s: has no certificate", i.CA)
+		}
+	}
+	client := &http.Client{
+		Transport: &http.Transport{TLSClientConfig: config, Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, ForceAttemptHTTP2: true},
+		CheckRedirect: func(r *http.Request, via []*http.Request) error {
+			if r.URL.Scheme != "https" || len(via) > 3 {
+				return errors.New("keys lead on to an address that is not https, or too often")
+			}
+			return nil
+		},
+	}
+	return fetchFrom(client, i.Keys), nil
+}
+
+// Verify is what a token claims. The error is [access.ErrUnknown] where it does not count, and
+// an [*UnavailableError] where the keys of its issuer can't be had.
+func (v *Verifier) Verify(ctx context.Context, token string) (access.Identity, error) {
+	if strings.Count(token, ".") != 2 || strings.ContainsAny(token, " \t\r\n") { // no JWT
+		return access.Identity{}, access.ErrUnknown
+	}
+	identity, err := v.verify(ctx, token)
+	if refused, ok := errors.AsType[*refusedError](err); ok {
+		v.say(ctx, refused)
+		return access.Identity{}, fmt.Errorf("%w: %w", access.ErrUnknown, refused)
+	}
+	return identity, err
+}
+
+// UnavailableError is that of a token of which nobody can say whether it counts.
+type UnavailableError struct {
+	Issuer string
+	Cause  error
+}
+
+func (e *UnavailableError) Error() string {
+	return fmt.Sprintf("the keys of issuer %q cannot be had: %v", e.Issuer, e.Cause)
+}
+
+func (e *UnavailableError) Unwrap() error { return e.Cause }
+
+// Tell is the error without its cause, which may have addresses.
+func (e *UnavailableError) Tell() string {
+	return fmt.Sprintf("the keys of issuer %q cannot be had", e.Issuer)
+}
+
+// refusedError says why a token does not count, and nothing of what is in it but its issuer,
+// where that is configured.
+type refusedError struct{ issuer, why string }
+
+func (e *refusedError) Error() string { return e.why }
+
+// say logs why a token was refused.
+func (v *Verifier) say(ctx context.Context, e *refusedError) {
+	v.mu.Lock()
+	now := time.Now()
+	if now.Sub(v.said) < sayEvery {
+		v.unsaid++
+		v.mu.Unlock()
+		return
+	}
+	unsaid := v.unsaid
+	v.said, v.unsaid = now, 0
+	v.mu.Unlock()
+	v.log.InfoContext(ctx, "a JWT was refused", "issuer", e.issuer, "reason", e.why, "untold_before", unsaid)
+}
+
+func (v *Verifier) verify(ctx context.Context, text string) (access.Identity, error) {
+	if len(text) > maxToken {
+		return access.Identity{}, &refusedError{"", fmt.Sprintf("it has more than %d bytes", maxToken)}
+	}
+	token, err := josejwt.ParseSigned(text, v.algorithms)
+	if err != nil || len(token.Headers) != 1 {
+		return access.Identity{}, &refusedError{"", "it is no JWT, or its algorithm is not configured"}
+	}
+	var claims josejwt.Claims
+	if err := token.UnsafeClaimsWithoutVerification(&claims); err != nil { // to find the issuer, whose keys decide
+		return access.Identity{}, &refusedError{"", "its claims cannot be read"}
+	}
+	from := v.issuers[claims.Issuer]
+	if from == nil {
+		return access.Identity{}, &refusedError{"", "its issuer is not configured"}
+	}
+	refused := func(why string) (access.Identity, error) {
+		return access.Identity{}, &refusedError{from.URL, why}
+	}
+	head := token.Headers[0]
+	if !slices.Contains(from.Algorithms, head.Algorithm) {
+		return refused("its algorithm is not configured for its issuer")
+	}
+	all, err := from.keys.named(ctx, head.KeyID)
+	if err != nil {
+		return access.Identity{}, &UnavailableError{from.URL, err}
+	}
+	var verified josejwt.Claims
+	var more map[string]any
+	if !slices.ContainsFunc(all, func(k jose.JSONWebKey) bool {
+		return (k.Algorithm == "" || k.Algorithm == head.Algorithm) && token.Claims(k.Key, &verified, &more) == nil
+	}) {
+		return refused("none of its issuer's keys has signed it")
+	}
+	if why := from.judge(verified, v.now()); why != "" {
+		return refused(why)
+	}
+	return access.Identity{Issuer: from.URL, Claims: texts(more), Expires: verified.Expiry.Time()}, nil
+}
+
+// judge says what is wrong with verified claims; "": nothing is.
+func (i Issuer) judge(c josejwt.Claims, now time.Time) (why string) {
+	switch {
+	case c.Issuer != i.URL:
+		return "its issuer is another's"
+	case !c.Audience.Contains(i.Audience):
+		return "it is for another audience"
+	case c.Expiry == nil:
+		return "it never expires"
+	case !now.Before(c.Expiry.Time()):
+		return "it has expired"
+	case c.NotBefore != nil && c.NotBefore.Time().After(now.Add(leeway)):
+		return "it is not valid yet"
+	case c.IssuedAt != nil && c.IssuedAt.Time().After(now.Add(leeway)):
+		return "it was issued in the future: compare the clocks"
+	}
+	return ""
+}
+
+// texts are the claims that are a text, or a list of texts.
+func texts(claims map[string]any) map[string][]string {
+	found := make(map[string][]string, len(claims))
+	for name, value := range claims {
+		switch value := value.(type) {
+		case string:
+			found[name] = []string{value}
+		case []any:
+			for _, one := range value {
+				if text, ok := one.(string); ok {
+					found[name] = append(found[name], text)
+				}
+			}
+		}
+	}
+	return found
+}
