@@ -43,8 +43,11 @@ const maxReply = 4 << 20
 
 // Config says where the gateway is.
 type Config struct {
-	URL        string       // base URL, such as http://127.0.0.1:7070; several, with commas between, are gateways of one group
-	Token      string       // bearer token; empty sends none
+	URL   string // base URL, such as http://127.0.0.1:7070; several, with commas between, are gateways of one group
+	Token string // bearer token; empty sends none
+	// TokenNow returns the bearer token of now, for each request, where tokens end and others take
+	// their place. It is called by several goroutines at once. Defaults to Token.
+	TokenNow   func() string
 	HTTPClient *http.Client // default: http.DefaultTransport without a client-wide timeout
 }
 
@@ -54,13 +57,16 @@ type Config struct {
 type Client struct {
 	bases []string
 	last  atomic.Int64 // index of the one that answered last
-	token string
+	token func() string
 	http  *http.Client
 }
 
 // New checks the configuration; it does not connect.
 func New(cfg Config) (*Client, error) {
-	c := &Client{token: cfg.Token, http: cfg.HTTPClient}
+	c := &Client{token: cfg.TokenNow, http: cfg.HTTPClient}
+	if c.token == nil {
+		c.token = func() string { return cfg.Token }
+	}
 	for base := range strings.SplitSeq(cfg.URL, ",") {
 		u, err := baseOf(strings.TrimSpace(base))
 		if err != nil {
@@ -273,4 +279,11 @@ func (c *Client) Check(ctx context.Context, g fence.Grant) (wire.Checked, error)
 	var checked wire.Checked
 	_, err := c.exchange(ctx, request{method: http.MethodPost, path: "/v1/check", grant: g, again: true}, &checked)
 	return checked, err
+}
+
+// authorize presents the bearer token.
+func (c *Client) authorize(req *http.Request) {
+	if token := c.token(); token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
 }

@@ -42,9 +42,7 @@ func (c *Client) events(ctx context.Context, more, after string, follow bool, ea
 	if after != "" {
 		req.Header.Set("Last-Event-ID", after)
 	}
-	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
-	}
+	c.authorize(req)
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return c.broken(ctx, base, err)

@@ -172,9 +172,7 @@ func (c *Client) headers(req *http.Request, r request) {
 	if r.body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
-	}
+	c.authorize(req)
 	if r.grant.Resource != "" {
 		fence.SetHeader(req.Header, r.grant)
 	}

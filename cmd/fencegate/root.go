@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"unicode"
 
 	"github.com/spf13/cobra"
@@ -81,7 +82,7 @@ const defaultGateway = "http://127.0.0.1:7070"
 
 func (g *gatewayFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&g.url, "gateway", defaultGateway, "base URL of the gateway's HTTP API; with commas between, those of several gateways, of which one that serves is asked")
-	cmd.Flags().StringVar(&g.tokenFile, "token-file", "", "file with the gateway's bearer token (or the token itself in FENCEGATE_TOKEN)")
+	cmd.Flags().StringVar(&g.tokenFile, "token-file", "", "file with the gateway's bearer token, read again for each request (or the token itself in FENCEGATE_TOKEN)")
 	cmd.Flags().StringVar(&g.ca, "ca", "", "file with the authorities that the gateway's certificate must come from (default: the system's)")
 	cmd.Flags().StringVar(&g.cert, "cert", "", "file with the certificate chain to show the gateway, where it asks for one")
 	cmd.Flags().StringVar(&g.key, "key", "", "file with the certificate's key")
@@ -89,11 +90,13 @@ func (g *gatewayFlags) register(cmd *cobra.Command) {
 
 func (g *gatewayFlags) client(e env) (*client.Client, error) {
 	token, _ := e.lookup(tokenVariable)
+	var now func() string
 	if g.tokenFile != "" {
 		var err error
 		if token, err = readSecret("--token-file", g.tokenFile); err != nil {
 			return nil, err
 		}
+		now = tokenNow(g.tokenFile, token)
 	}
 	if strings.ContainsFunc(token, unicode.IsControl) { // no header may hold one
 		return nil, usage(errors.New("the bearer token (--token-file or FENCEGATE_TOKEN) holds a control character or the end of a line"))
@@ -102,7 +105,21 @@ func (g *gatewayFlags) client(e env) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.New(client.Config{URL: g.url, Token: token, HTTPClient: http})
+	return client.New(client.Config{URL: g.url, Token: token, TokenNow: now, HTTPClient: http})
+}
+
+// tokenNow reads a token's file again for each request: tokens of some issuers end within the hour, and a command under
+// run may take longer. What can't be read, or sent, leaves the one before.
+func tokenNow(path, token string) func() string {
+	var mu sync.Mutex
+	return func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		if next, err := readSecret("--token-file", path); err == nil && !strings.ContainsFunc(next, unicode.IsControl) {
+			token = next
+		}
+		return token
+	}
 }
 
 // http is a client with the authorities and the certificate of the flags; nil without them.

@@ -134,7 +134,7 @@ func (p *Principal) Check(v Verb, resource string) error {
 
 // Denied is the error of what the principal may not do.
 func (p *Principal) Denied(v Verb, resource string) *DeniedError {
-	return &DeniedError{Principal: p.name, Verb: v, Resource: resource}
+	return &DeniedError{Principal: p.name, Verb: v, Resource: resource, Expired: !p.expires.IsZero() && !time.Now().Before(p.expires)}
 }
 
 type key struct{}
@@ -157,11 +157,15 @@ type DeniedError struct {
 	Principal string
 	Verb      Verb
 	Resource  string // "" where the verb is not about one
+	Expired   bool   // the token by which the principal was known
 }
 
 func (e *DeniedError) Error() string {
 	who := e.Principal
-	if who == "" {
+	switch {
+	case e.Expired:
+		return fmt.Sprintf("the token of %s has expired", who)
+	case who == "":
 		who = "nobody"
 	}
 	if e.Resource == "" {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -81,10 +82,10 @@ func matrix() []endpoint {
 func holding(t *testing.T, rules ...access.Rule) (s *api.Server, all *access.Principals, handles *strings.Replacer) {
 	t.Helper()
 	define := func(name string, rules ...access.Rule) access.Definition {
-		return access.Definition{Name: name, Tokens: []access.Digest{access.DigestOf(name)}, Rules: rules}
+		return access.Definition{Name: name, Tokens: []access.Digest{access.DigestOf(name)}, Issued: claiming(name), Rules: rules}
 	}
 	acquires := access.Rule{Resources: "*", Verbs: []access.Verb{access.Acquire}}
-	all, err := access.New([]access.Definition{define("me", acquires), define("another", acquires)})
+	all, err := access.New([]access.Definition{define("me", acquires), define("another", acquires)}, access.VerifiedBy(provider(time.Hour)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +106,7 @@ func holding(t *testing.T, rules ...access.Rule) (s *api.Server, all *access.Pri
 		return a.str("handle")
 	}
 	handles = strings.NewReplacer("%H", handle("me"), "%O", handle("another"))
-	if _, err := all.Replace([]access.Definition{define("me", rules...), define("another", acquires)}); err != nil {
+	if _, err := all.Replace([]access.Definition{define("me", rules...), define("another", acquires)}, access.VerifiedBy(provider(time.Hour))); err != nil {
 		t.Fatal(err)
 	}
 	return s, all, handles
@@ -135,11 +136,13 @@ func TestEveryEndpointNeedsItsRightAndNoOther(t *testing.T) {
 			for _, e := range matrix() {
 				fits := e.what != "" || about == mine || about == "orders/*"
 				allowed := e.verb == public || e.verb == whoever || e.verb == v && fits
-				a := e.ask(t, s, handles, "Authorization", "Bearer me")
-				if denied := a.status == http.StatusForbidden && a.str("code") == "denied"; denied == allowed || a.status == http.StatusUnauthorized {
-					t.Errorf("%s %s with %s on %q: %d %s; allowed should be %v", e.route, e.body+e.grant, v, about, a.status, a.text, allowed)
-				} else if !denied && a.status >= 300 && a.status != http.StatusNotFound {
-					t.Errorf("%s with %s on %q: %d %s: the request itself is wrong", e.route, v, about, a.status, a.text)
+				for _, token := range []string{"me", "jwt.of.me"} {
+					a := e.ask(t, s, handles, "Authorization", "Bearer "+token)
+					if denied := a.status == http.StatusForbidden && a.str("code") == "denied"; denied == allowed || a.status == http.StatusUnauthorized {
+						t.Errorf("%s: %s %s with %s on %q: %d %s; allowed should be %v", token, e.route, e.body+e.grant, v, about, a.status, a.text, allowed)
+					} else if !denied && a.status >= 300 && a.status != http.StatusNotFound {
+						t.Errorf("%s: %s with %s on %q: %d %s: the request itself is wrong", token, e.route, v, about, a.status, a.text)
+					}
 				}
 			}
 		}
@@ -169,6 +172,8 @@ func TestOnlyAPrincipalsTokenIsHeard(t *testing.T) {
 	for _, headers := range [][]string{
 		nil,
 		{"Authorization", "Bearer nobody"},
+		{"Authorization", "Bearer jwt.of.nobody"},
+		{"Authorization", "Bearer jwt.of."},
 		{"Authorization", "Bearer the gateway's"},
 		{"Authorization", "Bearer "},
 		{"Authorization", "Basic me"},
