@@ -246,6 +246,8 @@ func (c Config) validate() (p parsed, err error) {
 		return p, &fence.InvalidError{Field: "PG.Rules", Reason: "and LeaseRules need the PostgreSQL port"}
 	case min(c.MaxTTL, c.DefaultTTL, c.StartTimeout, c.LameDuck, c.DrainTimeout, c.SweepEvery) < 0:
 		return p, &fence.InvalidError{Field: "times", Reason: "include a negative one"}
+	case c.Principals != nil && c.Principals.KnowsCertificates() && c.APITLSClientCA == "":
+		return p, &fence.InvalidError{Field: "APITLSClientCA", Reason: "is missing: principals are known by certificates that nobody would verify"}
 	case c.MaxTTL > 0 && c.DefaultTTL > c.MaxTTL:
 		return p, &fence.InvalidError{Field: "DefaultTTL", Reason: "is over MaxTTL"}
 	}

@@ -143,3 +143,13 @@ func TestTheStartSaysWhatTheAPIAsksFor(t *testing.T) {
 		}
 	}
 }
+
+// byCertificate are principals of whom one is known by its certificate.
+func byCertificate(t *testing.T) *access.Principals {
+	t.Helper()
+	all, err := access.New([]access.Definition{{Name: "ops", Certificates: []string{"dns:ops.example"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}

@@ -48,7 +48,10 @@ type Definition struct {
 	Tokens []Digest
 	// Issued are tokens of others by which it is known, too.
 	Issued []Claims
-	Rules  []Rule
+	// Certificates are names of verified client certificates by which it is known, too: dns:NAME,
+	// uri:URI or email:ADDRESS.
+	Certificates []string
+	Rules        []Rule
 }
 
 // Bounds of what is configured: each request compares its token with all of them.
@@ -80,6 +83,8 @@ type set struct {
 	issued []*rights // of who is known by what a token claims
 	verify Verifier
 	byName map[string]*rights
+
+	certificates map[string]*rights // by their names
 }
 
 type known struct {
@@ -104,7 +109,7 @@ type Change struct{ Added, Changed, Removed []string }
 // Who has changed in any way finds its [Principal.Ended] closed. The error is as New's, and
 // nothing has changed.
 func (ps *Principals) Replace(all []Definition, opts ...Option) (Change, error) {
-	next := &set{byName: make(map[string]*rights, len(all))}
+	next := &set{byName: make(map[string]*rights, len(all)), certificates: make(map[string]*rights)}
 	for _, o := range opts {
 		o(next)
 	}
@@ -142,6 +147,9 @@ func (ps *Principals) Replace(all []Definition, opts ...Option) (Change, error) 
 		}
 		if len(d.Issued) > 0 {
 			next.issued = append(next.issued, r)
+		}
+		for _, name := range d.Certificates {
+			next.certificates[name] = r
 		}
 	}
 	ps.current.Store(next)
@@ -216,7 +224,7 @@ func Validate(all []Definition) error {
 	case n > maxPrincipals:
 		return &fence.InvalidError{Field: "principals", Reason: fmt.Sprintf("are %d; at most %d are allowed", n, maxPrincipals)}
 	}
-	names, tokens := map[string]bool{}, map[Digest]string{}
+	names, tokens, certificates := map[string]bool{}, map[Digest]string{}, map[string]string{}
 	for i, d := range all {
 		err := d.validate()
 		if err == nil && names[d.Name] {
@@ -228,6 +236,12 @@ func Validate(all []Definition) error {
 				err = &fence.InvalidError{Field: "tokens", Reason: fmt.Sprintf("have one of %q", other)}
 			}
 			tokens[t] = d.Name
+		}
+		for _, c := range d.Certificates {
+			if other, twice := certificates[c]; twice && err == nil {
+				err = &fence.InvalidError{Field: "certificates", Reason: fmt.Sprintf("have one of %q", other)}
+			}
+			certificates[c] = d.Name
 		}
 		if err != nil {
 			return &DefinitionError{Index: i, Err: err}
@@ -244,16 +258,19 @@ func (d Definition) validate() error {
 	switch {
 	case d.Name == PostgresPrefix, d.Name == S3Prefix:
 		return &fence.InvalidError{Field: "name", Reason: "is without the role or key; pg:ROLE or s3:KEY is needed"}
-	case elsewhere && len(d.Tokens)+len(d.Issued) > 0:
+	case elsewhere && len(d.Tokens)+len(d.Issued)+len(d.Certificates) > 0:
 		return &fence.InvalidError{Field: "tokens", Reason: "are not for who is known by its name: a role logs in to PostgreSQL, a key signs requests to the S3 port"}
-	case !elsewhere && len(d.Tokens)+len(d.Issued) == 0:
-		return &fence.InvalidError{Field: "tokens", Reason: "are missing, and so is jwt: nobody could be this principal"}
+	case !elsewhere && len(d.Tokens)+len(d.Issued)+len(d.Certificates) == 0:
+		return &fence.InvalidError{Field: "tokens", Reason: "are missing, and so are jwt and certificates: nobody could be this principal"}
 	case len(d.Tokens) > maxTokens:
 		return &fence.InvalidError{Field: "tokens", Reason: fmt.Sprintf("are %d; at most %d are allowed", len(d.Tokens), maxTokens)}
 	case len(d.Rules) > maxRules:
 		return &fence.InvalidError{Field: "allow", Reason: fmt.Sprintf("has %d rules; at most %d are allowed", len(d.Rules), maxRules)}
 	}
 	if err := validateIssued(d.Issued); err != nil {
+		return err
+	}
+	if err := validateCertificates(d.Certificates); err != nil {
 		return err
 	}
 	for _, t := range d.Tokens {

@@ -5,6 +5,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"net"
+	"net/http"
 	"net/netip"
 	"strings"
 
@@ -13,12 +14,13 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
 
 var errUnauthorized = errors.New("the bearer token is missing or wrong")
 
-// authenticate lets requests pass that carry a bearer token of a principal, or, without
-// principals, the one of the gateway. No other header says who asks. Where neither is
+// authenticate lets requests pass that carry a bearer token of a principal or come with its
+// certificate, or, without principals, those with the token of the gateway. No other header says who asks. Where neither is
 // configured, the gateway listens on loopback only; then the Host must be a
 // loopback name too, or a web page could reach it by a name of its own that
 // resolves to 127.0.0.1.
@@ -32,11 +34,7 @@ func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 	}
 	return func(c echo.Context) error {
-		scheme, presented, _ := strings.Cut(c.Request().Header.Get(echo.HeaderAuthorization), " ")
-		if !strings.EqualFold(scheme, "Bearer") {
-			return errUnauthorized
-		}
-		p, err := s.known(c.Request().Context(), presented)
+		p, err := s.asker(c.Request())
 		switch {
 		case errors.Is(err, access.ErrUnknown):
 			return errUnauthorized
@@ -48,6 +46,22 @@ func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		return s.as(p, c, next)
 	}
+}
+
+// asker is who sends a request: who has the bearer token, or, where there is none, the client
+// certificate.
+func (s *Server) asker(r *http.Request) (*access.Principal, error) {
+	header := r.Header.Get(echo.HeaderAuthorization)
+	if header == "" && s.cfg.Principals != nil {
+		if cert := tlsfiles.ClientCertificate(r); cert != nil {
+			return s.cfg.Principals.AuthenticateCertificate(cert)
+		}
+	}
+	scheme, presented, _ := strings.Cut(header, " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return nil, access.ErrUnknown
+	}
+	return s.known(r.Context(), presented)
 }
 
 // open reports whether the API asks nobody for a token.

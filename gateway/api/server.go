@@ -102,6 +102,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	// Bodies have a deadline of their own.
 	srv := &http.Server{
 		Handler:           s.echo,
+		ConnContext:       tlsfiles.ConnContext,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,

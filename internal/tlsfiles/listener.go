@@ -1,10 +1,13 @@
 package tlsfiles
 
 import (
+	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"sync"
 )
 
@@ -40,6 +43,30 @@ type conn struct {
 }
 
 const plainHTTP = "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\nThis port speaks HTTPS: use https:// in its address.\n"
+
+type connKey struct{}
+
+// ConnContext is [http.Server.ConnContext] for [ClientCertificate]: the server asks a connection
+// for its state before the handshake, so the state of a request does not have the certificate.
+func ConnContext(ctx context.Context, c net.Conn) context.Context {
+	if c, ok := c.(*conn); ok {
+		return context.WithValue(ctx, connKey{}, c)
+	}
+	return ctx
+}
+
+// ClientCertificate is the verified certificate of who sent a request; nil where there is none.
+func ClientCertificate(r *http.Request) *x509.Certificate {
+	state := r.TLS
+	if c, ok := r.Context().Value(connKey{}).(*conn); ok {
+		now := c.ConnectionState()
+		state = &now
+	}
+	if state == nil || len(state.VerifiedChains) == 0 {
+		return nil
+	}
+	return state.PeerCertificates[0]
+}
 
 // Handshake says what is wrong to who speaks plain HTTP.
 func (c *conn) Handshake() error {

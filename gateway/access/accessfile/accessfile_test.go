@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -67,7 +68,7 @@ func TestAFileIsReadAsItSays(t *testing.T) {
 func TestWhatIsNotUnderstoodIsNamedWithItsLine(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ from, to, says string }{
-		{"    tokens:\n", "    token:\n", `line 4: unknown field "token" in a principal; it has allow, gateway_token, jwt, name, tokens`},
+		{"    tokens:\n", "    token:\n", `line 4: unknown field "token" in a principal; it has allow, certificates, gateway_token, jwt, name, tokens`},
 		{"principals:", "principal:", `line 2: unknown field "principal"`},
 		{"verbs: metrics", "verb: metrics", `line 9: unknown field "verb" in an entry of allow`},
 		{"verbs: metrics", "verbs: metric", `line 9: verbs have "metric", which is none; they are acquire, manage`},
@@ -215,6 +216,23 @@ func TestTokensOfOthersAreReadAsTheFileSays(t *testing.T) {
 		}
 		if _, err := accessfile.Parse([]byte(text), ""); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%q: got %v, want %q", c.to, err, c.says)
+		}
+	}
+}
+
+func TestNamesOfCertificatesAreReadAsTheFileSays(t *testing.T) {
+	t.Parallel()
+	const file = "principals:\n  - name: a\n    certificates: [dns:a.example]\n  - name: b\n    certificates: ['uri:spiffe://x/b', email:b@x.example]\n"
+	all, err := parse(file, "")
+	if err != nil || !slices.Equal(all[1].Certificates, []string{"uri:spiffe://x/b", "email:b@x.example"}) {
+		t.Errorf("%+v, %v", all, err)
+	}
+	for name, says := range map[string]string{
+		"a.example": "a name is dns:NAME", "cn:a": "a name is dns:NAME", "'dns:'": "a name is dns:NAME", "'dns:*.example'": "without *",
+		"dns:A.example": "small letters", "dns:a.example": `certificates have one of "a"`,
+	} {
+		if _, err := parse(strings.Replace(file, "'uri:spiffe://x/b'", name, 1), ""); err == nil || !strings.Contains(err.Error(), "line 4: ") || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -35,7 +35,15 @@ func (r *reader) principal(n *yaml.Node) error {
 	err := fields(n, "a principal", map[string]func(*yaml.Node) error{
 		"name":   func(n *yaml.Node) error { return text(n, "name", &d.Name) },
 		"tokens": func(n *yaml.Node) error { return each(n, "tokens", func(n *yaml.Node) error { return digest(n, &d) }) },
-		"jwt":    func(n *yaml.Node) error { return each(n, "jwt", func(n *yaml.Node) error { return claims(n, &d) }) },
+		"certificates": func(n *yaml.Node) error {
+			return each(n, "certificates", func(n *yaml.Node) error {
+				var name string
+				err := text(n, "certificates", &name)
+				d.Certificates = append(d.Certificates, name)
+				return err
+			})
+		},
+		"jwt": func(n *yaml.Node) error { return each(n, "jwt", func(n *yaml.Node) error { return claims(n, &d) }) },
 		"gateway_token": func(n *yaml.Node) error {
 			has, err := boolean(n, "gateway_token")
 			if err != nil || !has {

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+// pki makes an authority and, under it, certificates with their keys, as files.
+type pki struct {
+	dir  string
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newPKI(t *testing.T) *pki {
+	t.Helper()
+	p := &pki{dir: t.TempDir(), cert: &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}}
+	p.file(t, "ca", p.cert)
+	return p
+}
+
+// file makes NAME.crt and NAME.key.
+func (p *pki) file(t *testing.T, name string, of *x509.Certificate) (cert, key string) {
+	t.Helper()
+	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.key == nil {
+		p.key = own
+	}
+	der, err := x509.CreateCertificate(rand.Reader, of, p.cert, own.Public(), p.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key = filepath.Join(p.dir, name+".crt"), filepath.Join(p.dir, name+".key")
+	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cert, key
+}
+
+func (p *pki) leaf(t *testing.T, name string) (cert, key string) {
+	t.Helper()
+	return p.file(t, name, &x509.Certificate{
+		SerialNumber: big.NewInt(2), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		DNSNames: []string{name + ".example"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	})
+}
+
+// A real gateway and the command line's own client: the handshake comes after the server has looked at the connection.
+func TestACommandIsKnownByItsCertificate(t *testing.T) {
+	t.Parallel()
+	p := newPKI(t)
+	ca := filepath.Join(p.dir, "ca.crt")
+	serverCert, serverKey := p.leaf(t, "gateway")
+	file := filepath.Join(p.dir, "principals")
+	writeFile(t, file, "principals:\n  - name: ops\n    certificates: [dns:ops.example]\n    allow: [{resources: orders/*, verbs: inspect}]\n")
+	addr, err := redisserver.FreeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pg := testenv.Postgres(t)
+	serveArgs := []string{"--api-listen", addr, "--principals", file, "--api-tls-cert", serverCert, "--api-tls-key", serverKey}
+	startServe(t, pg, append(serveArgs, "--api-tls-client-ca", ca)...)
+	for name, want := range map[string]struct {
+		code int
+		says string
+	}{"ops": {exitOK, ""}, "stranger": {exitUnavailable, "bearer token"}} {
+		cert, key := p.leaf(t, name)
+		code, _, stderr := cli(t, nil, "resources", "ls", "--gateway", "https://"+addr, "--ca", ca, "--cert", cert, "--key", key)
+		if (code == exitOK) != (want.code == exitOK) || !strings.Contains(stderr, want.says) {
+			t.Errorf("%s: %d %s", name, code, stderr)
+		}
+	}
+}
