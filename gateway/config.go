@@ -246,8 +246,6 @@ func (c Config) validate() (p parsed, err error) {
 		return p, &fence.InvalidError{Field: "PG.Rules", Reason: "and LeaseRules need the PostgreSQL port"}
 	case min(c.MaxTTL, c.DefaultTTL, c.StartTimeout, c.LameDuck, c.DrainTimeout, c.SweepEvery) < 0:
 		return p, &fence.InvalidError{Field: "times", Reason: "include a negative one"}
-	case c.Principals != nil && c.Principals.KnowsCertificates() && c.APITLSClientCA == "":
-		return p, &fence.InvalidError{Field: "APITLSClientCA", Reason: "is missing: principals are known by certificates that nobody would verify"}
 	case c.MaxTTL > 0 && c.DefaultTTL > c.MaxTTL:
 		return p, &fence.InvalidError{Field: "DefaultTTL", Reason: "is over MaxTTL"}
 	}
@@ -337,6 +335,9 @@ func validateNodes(nodes []lock.Node) error {
 // validateListens refuses what is no address at all, before anything is concluded
 // from it.
 func (c Config) validateListens() error {
+	if c.Principals != nil && c.Principals.KnowsCertificates() && c.APITLSClientCA == "" {
+		return &fence.InvalidError{Field: "APITLSClientCA", Reason: "is missing: principals are known by certificates that nobody would verify"}
+	}
 	for _, l := range []struct{ field, addr string }{{"APIListen", c.APIListen}, {"PGListen", c.PGListen}, {"S3Listen", c.S3Listen}, {"MetricsListen", c.MetricsListen}} {
 		if _, _, err := net.SplitHostPort(l.addr); l.addr != "" && err != nil {
 			return &fence.InvalidError{Field: l.field, Reason: fmt.Sprintf("is %q; HOST:PORT is needed, such as 127.0.0.1:7070", l.addr)}

@@ -18,9 +18,15 @@ ALTER TABLE objects.pointers ENABLE ALWAYS TRIGGER judged;`
 // tidyAge is how old a blob is that nobody names any more when it is swept between rounds.
 const tidyAge = "1s"
 
-// Tidy makes room on the disk for another round where less than two thirds of it are free: every object goes, and its
-// bytes. Nobody writes meanwhile.
+// Tidy sweeps once, so that what stays of a round's blobs is what no sweep takes. Where less than two thirds of the disk
+// are free, it makes room for another round: every object goes, and its bytes. Nobody writes meanwhile.
 func (c *Cluster) Tidy(ctx context.Context) error {
+	if err := c.CaughtUp(ctx); err != nil { // a standby that is promoted later must not name what is swept now
+		return err
+	}
+	if err := c.sweep(ctx); err != nil {
+		return err
+	}
 	if roomy, err := c.roomy(); roomy || err != nil {
 		return err
 	}
@@ -36,15 +42,13 @@ func (c *Cluster) Tidy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.CaughtUp(ctx); err != nil { // a standby that is promoted later must not name what is swept now
+	if err := c.CaughtUp(ctx); err != nil {
 		return err
 	}
 	tick := time.NewTicker(2 * time.Second) // longer than the age
 	defer tick.Stop()
 	for range 5 { // after a failover every age begins with the first sweep
-		_, err := c.Tool(ctx, "objects", "sweep",
-			"--pending-age", tidyAge, "--superseded-age", tidyAge, "--unknown", "--unknown-age", tidyAge)
-		if err != nil {
+		if err := c.sweep(ctx); err != nil {
 			return err
 		}
 		if roomy, err := c.roomy(); roomy || err != nil {
@@ -57,6 +61,12 @@ func (c *Cluster) Tidy(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+func (c *Cluster) sweep(ctx context.Context) error {
+	_, err := c.Tool(ctx, "objects", "sweep",
+		"--pending-age", tidyAge, "--superseded-age", tidyAge, "--unknown", "--unknown-age", tidyAge)
+	return err
 }
 
 // roomy says that there is room for another round.

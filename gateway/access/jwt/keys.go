@@ -55,7 +55,7 @@ func (k *keys) named(ctx context.Context, kid string) ([]jose.JSONWebKey, error)
 		}
 		if k.asking == nil && (len(found) == 0 || now.Sub(k.told) >= refreshAfter) && (k.asked.IsZero() || now.Sub(k.asked) >= againAfter) {
 			k.asked, k.asking = now, make(chan struct{})
-			go k.ask(now, k.asking)
+			go k.ask(now, k.asking) //nolint:gosec // G118: others wait for the answer, too, and its time is bounded
 		}
 		asking, err := k.asking, k.err
 		k.mu.Unlock()

@@ -172,7 +172,7 @@ func asKey(key crypto.Signer) crypto.Signer {
 
 func TestWhatIsNotATokenOfTheIssuerDoesNotCount(t *testing.T) {
 	t.Parallel()
-	key, other, weak := rsaKey(t, 2048), rsaKey(t, 2048), rsaKey(t, 1024) //nolint:gosec // G403: to be refused
+	key, other, weak := rsaKey(t, 2048), rsaKey(t, 2048), rsaKey(t, 1024)
 	p := provide(t, public("1", key), public("weak", weak))
 	evil := provide(t, public("1", other))
 	v := verifier(t, p.issuer("RS256"))
@@ -340,7 +340,7 @@ func TestTheLogSaysWhyAndShowsNoToken(t *testing.T) {
 	if strings.Count(text, "\n") != 1 || !strings.Contains(text, `reason="it is for another audience"`) || !strings.Contains(text, idp) {
 		t.Errorf("logged %q", text)
 	}
-	for _, part := range strings.Split(token, ".") {
+	for part := range strings.SplitSeq(token, ".") {
 		if strings.Contains(text, part) {
 			t.Error("the log has a part of the token")
 		}
