@@ -15,7 +15,7 @@ const maxHeld = 1 << 20
 
 // heldRows are the rows of a single statement that were read before its COMMIT. [sql.Row]
 // and a context that ends close rows without asking what came of it, so a COMMIT after
-// the rows could fail unheard.
+// an error of the rows could go unnoticed.
 type heldRows struct {
 	*rows // what is left of them; its tx is nil where nothing is
 

@@ -199,7 +199,7 @@ func (s *Server) giveBack(ctx context.Context, ref leasing.Ref) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	if err := s.cfg.Leases.Release(ctx, ref); err != nil && !errors.Is(err, leasing.ErrLost) {
-		s.log.WarnContext(ctx, "a lease that nobody waited for any more could not be released; it ends by itself",
+		s.log.WarnContext(ctx, "failed to release a lease after its client disconnected; it expires at its TTL",
 			"resource", ref.Resource, "token", ref.Token, "error", err)
 	}
 }

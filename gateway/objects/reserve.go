@@ -154,7 +154,7 @@ func (r *reserve) drop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if all := r.takeAll(); len(all) > 0 && !r.closed {
-		r.log.Warn("s3: reserved blobs had been given up; a sweep was faster, or PostgreSQL has forgotten them", "dropped", len(all))
+		r.log.Warn("s3: discarding reserved blobs: they are no longer pending in PostgreSQL", "dropped", len(all))
 		r.work.Go(func() { r.giveBack(all) })
 	}
 }

@@ -185,7 +185,7 @@ func (c Config) withDefaults() Config {
 		c.Logger = slog.Default()
 	}
 	if c.Metrics == nil {
-		c.Metrics = deaf{}
+		c.Metrics = noMetrics{}
 	}
 	if c.TLS != nil {
 		c.TLS = c.TLS.Clone()

@@ -10,7 +10,7 @@ import (
 )
 
 type firstBytes struct {
-	deaf
+	noMetrics
 
 	told atomic.Int64
 }

@@ -177,7 +177,7 @@ func (c *slowReturn) Write(b []byte) (int, error) {
 }
 
 // PostgreSQL may have answered before the write that asked is over; a session that is
-// ended then takes its leave all the same.
+// ended then sends Terminate all the same.
 func TestPostgreSQLMayAnswerBeforeTheWriteThatAsksIsOver(t *testing.T) {
 	t.Parallel()
 	const query, ready, terminate = "Q\x00\x00\x00\x05\x00", "Z\x00\x00\x00\x05I", "X\x00\x00\x00\x04"

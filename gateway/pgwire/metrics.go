@@ -18,17 +18,17 @@ type Metrics interface {
 	LeaseEnded(held time.Duration, lost bool)
 }
 
-// deaf hears nothing.
-type deaf struct{}
+// noMetrics is the [Metrics] of who wants none.
+type noMetrics struct{}
 
-var _ Metrics = deaf{}
+var _ Metrics = noMetrics{}
 
-func (deaf) LoggedIn(time.Duration) {}
-func (deaf) Answered(time.Duration) {}
-func (deaf) Refused(string)         {}
-func (deaf) Ended(string)           {}
+func (noMetrics) LoggedIn(time.Duration) {}
+func (noMetrics) Answered(time.Duration) {}
+func (noMetrics) Refused(string)         {}
+func (noMetrics) Ended(string)           {}
 
-func (deaf) LeaseEnded(time.Duration, bool) {}
+func (noMetrics) LeaseEnded(time.Duration, bool) {}
 
 // Traffic is what is open and what passed, of all sessions. It names no resource: clients
 // name those, and [Server.Sessions] tells them.

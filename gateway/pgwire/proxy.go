@@ -37,7 +37,7 @@ func (c *Config) behindProxy(conn net.Conn) bool {
 	return false
 }
 
-var errUnheard = errors.New("too many connections that are refused already")
+var errNoAnswer = errors.New("too many connections that are refused already")
 
 // introduced learns from a proxy where the client is.
 func (s *session) introduced() error {
@@ -49,8 +49,8 @@ func (s *session) introduced() error {
 		return err
 	}
 	if s.proxied = client; client.IsValid() && !s.srv.admits(s, client.Addr()) {
-		if s.unheard {
-			return errUnheard
+		if s.silent {
+			return errNoAnswer
 		}
 		return errTooMany
 	}
@@ -68,7 +68,7 @@ func (s *Server) admits(ss *session, addr netip.Addr) bool {
 		ss.surplus = true
 		s.places--
 	}
-	ss.unheard = len(s.sessions)-s.places > refusers
+	ss.silent = len(s.sessions)-s.places > refusers
 	return false
 }
 

@@ -145,7 +145,7 @@ func (s *Server) accept(ctx context.Context, ln net.Listener, sessions *sync.Wai
 	}
 }
 
-// refusers is how many connections beyond the limit are heard out, to be told
+// refusers is how many connections beyond the limit may finish their start-up, to be told
 // that they are too many, or to have their cancel request passed on.
 const refusers = 16
 

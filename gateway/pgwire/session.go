@@ -26,7 +26,7 @@ type session struct {
 
 	loginEnds time.Time    // the one deadline of both directions until the session is open
 	surplus   bool         // over the limit of connections: to be refused
-	unheard   bool         // and without a word, as others are being told
+	silent    bool         // and without a word, as others are being told
 	stranger  netip.Addr   // it counts among the logins of this address; the server's mu guards it
 	refusal   loginRefusal // by which PostgreSQL refused the login; belongs to the goroutine that reads PostgreSQL
 

@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 )
 
-// GetObjectAttributes implements the front's Backend, which picks what the
+// GetObjectAttributes implements versitygw's Backend, which picks what the
 // client asked for.
 func (b *backend) GetObjectAttributes(ctx context.Context, in *s3.GetObjectAttributesInput) (s3response.GetObjectAttributesResponse, error) {
 	r := b.requestOf(ctx)

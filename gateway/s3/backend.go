@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
-// backend does the front's operations. Those that it does not have answer
+// backend does versitygw's operations. Those that it does not have answer
 // NotImplemented, through the embedded type. Its contexts are [fasthttp.RequestCtx]:
 // they end neither when the client goes nor before the server is told to stop,
 // so the work runs under base, with deadlines of its own.
@@ -50,20 +50,20 @@ func newBackend(base context.Context, cfg config) (*backend, error) {
 
 func (*backend) String() string { return "fencegate" }
 
-// What the front asks on each call is answered from memory. Whether the bucket
+// What versitygw asks on each call is answered from memory. Whether the bucket
 // exists is found by the operation itself.
 
-// GetBucketAcl implements the front's Backend: root owns everything.
+// GetBucketAcl implements versitygw's Backend: root owns everything.
 func (b *backend) GetBucketAcl(context.Context, *s3.GetBucketAclInput) ([]byte, error) {
 	return b.acl, nil
 }
 
-// GetBucketPolicy implements the front's Backend: there are no policies.
+// GetBucketPolicy implements versitygw's Backend: there are no policies.
 func (*backend) GetBucketPolicy(context.Context, string) ([]byte, error) {
 	return nil, s3err.GetAPIError(s3err.ErrNoSuchBucketPolicy)
 }
 
-// GetObjectLockConfiguration implements the front's Backend: there is none.
+// GetObjectLockConfiguration implements versitygw's Backend: there is none.
 func (*backend) GetObjectLockConfiguration(context.Context, string) ([]byte, error) {
 	return nil, s3err.GetAPIError(s3err.ErrObjectLockConfigurationNotFound)
 }

@@ -32,7 +32,7 @@ type body struct {
 	algo    string
 	err     error
 	count   int64 // bytes read
-	ended   bool  // read to its end, where the front compares the digests
+	ended   bool  // read to its end, where versitygw compares the digests
 	inside  bool  // it comes from our own store, not from the client
 }
 
@@ -107,7 +107,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// take reads from the front's readers, which panic where a chunk has a negative
+// take reads from versitygw's readers, which panic where a chunk has a negative
 // size. Whoever stores the body must not be left in the middle of it.
 func (b *body) take(p []byte) (n int, err error) {
 	defer func() {
@@ -120,7 +120,7 @@ func (b *body) take(p []byte) (n int, err error) {
 
 // Finish implements [objects.Body].
 func (b *body) Finish(size int64) error {
-	var more [512]byte // the end of chunks, which the front would take apart byte by byte
+	var more [512]byte // the end of chunks, which versitygw would take apart byte by byte
 	for b.count == size && !b.ended && b.err == nil {
 		_, _ = b.Read(more[:]) // remembers the error
 	}

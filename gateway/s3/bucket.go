@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/edge"
 )
 
-// CreateBucket implements the front's Backend. The bucket gets the default rule.
+// CreateBucket implements versitygw's Backend. The bucket gets the default rule.
 func (b *backend) CreateBucket(ctx context.Context, in *s3.CreateBucketInput, _ []byte) error {
 	r := b.requestOf(ctx)
 	if !r.root {
@@ -31,7 +31,7 @@ func (b *backend) CreateBucket(ctx context.Context, in *s3.CreateBucketInput, _ 
 		return b.fail(r, *in.Bucket, "CreateBucket", err)
 	case !created && b.cfg.Region != regionOfOld:
 		return s3err.GetBucketErr(s3err.ErrBucketAlreadyOwnedByYou, *in.Bucket)
-	case r.header(edge.HeaderOwnership) != "": // the front has a default
+	case r.header(edge.HeaderOwnership) != "": // versitygw has a default
 		return b.PutBucketOwnershipControls(ctx, *in.Bucket, in.ObjectOwnership)
 	}
 	return nil
@@ -65,7 +65,7 @@ func validLabels(name string) bool {
 	return true
 }
 
-// DeleteBucket implements the front's Backend.
+// DeleteBucket implements versitygw's Backend.
 func (b *backend) DeleteBucket(ctx context.Context, bucket string) error {
 	r := b.requestOf(ctx)
 	if !r.root {
@@ -77,7 +77,7 @@ func (b *backend) DeleteBucket(ctx context.Context, bucket string) error {
 	return nil
 }
 
-// HeadBucket implements the front's Backend.
+// HeadBucket implements versitygw's Backend.
 func (b *backend) HeadBucket(ctx context.Context, in *s3.HeadBucketInput) (*s3.HeadBucketOutput, error) {
 	if _, err := b.catalog.Rule(b.base, *in.Bucket); err != nil {
 		return nil, b.fail(b.requestOf(ctx), *in.Bucket, "HeadBucket", err)
@@ -85,7 +85,7 @@ func (b *backend) HeadBucket(ctx context.Context, in *s3.HeadBucketInput) (*s3.H
 	return &s3.HeadBucketOutput{}, nil
 }
 
-// ListBuckets implements the front's Backend.
+// ListBuckets implements versitygw's Backend.
 func (b *backend) ListBuckets(ctx context.Context, in s3response.ListBucketsInput) (s3response.ListAllMyBucketsResult, error) {
 	result := s3response.ListAllMyBucketsResult{Owner: s3response.CanonicalUser{ID: b.cfg.RootAccessKey}, Prefix: in.Prefix}
 	limit := int(in.MaxBuckets)

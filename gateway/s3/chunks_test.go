@@ -131,7 +131,7 @@ func TestChunksThatNobodySignedAreNotStored(t *testing.T) {
 	w.reserveIsWhole()
 }
 
-// The front takes another kind of signed chunks for the object itself.
+// versitygw takes another kind of signed chunks for the object itself.
 func TestChunksSignedInAnotherWayAreNotImplemented(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -180,7 +180,7 @@ func TestWhatFollowsTheChunksHasALimit(t *testing.T) {
 	}
 }
 
-// The front looks at no digest beside a presigned URL, and takes no chunks apart.
+// versitygw looks at no digest beside a presigned URL, and takes no chunks apart.
 func TestAPresignedUploadIsWhatIsSent(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

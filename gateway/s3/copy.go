@@ -20,7 +20,7 @@ import (
 
 const maxCopySize = 5 << 30 // bytes, as in S3
 
-// CopyObject implements the front's Backend: a read of the source, which needs
+// CopyObject implements versitygw's Backend: a read of the source, which needs
 // no grant, and an upload, which does. The bytes go through the gateway into a
 // blob of their own, so no two objects share one.
 func (b *backend) CopyObject(ctx context.Context, in s3response.CopyObjectInput) (s3response.CopyObjectOutput, error) {
@@ -125,7 +125,7 @@ func copySourceOf(in s3response.CopyObjectInput) (string, s3.GetObjectInput) {
 	}
 }
 
-// parseSource reads a copy's source. The front decodes before it looks for a
+// parseSource reads a copy's source. versitygw decodes before it looks for a
 // version's id, and so takes for one what belongs to a key.
 func parseSource(source string) (bucket, key, versionID string, err error) {
 	if bucket, _, _, err = front.ParseCopySource(source); err != nil {
@@ -155,7 +155,7 @@ func (b *backend) copySource(source string, conditions s3.GetObjectInput) (objec
 	return v, err
 }
 
-// condition reads a condition on the target, which the front does not pass on.
+// condition reads a condition on the target, which versitygw does not pass on.
 func (r request) condition(header string) *string {
 	return nullable(strings.Trim(r.header(header), `"`))
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// DeleteObject implements the front's Backend: the fence check and the removal
+// DeleteObject implements versitygw's Backend: the fence check and the removal
 // of the pointer in one transaction.
 func (b *backend) DeleteObject(ctx context.Context, in *s3.DeleteObjectInput) (*s3.DeleteObjectOutput, error) {
 	r := b.requestOf(ctx)
@@ -34,7 +34,7 @@ func (b *backend) DeleteObject(ctx context.Context, in *s3.DeleteObjectInput) (*
 	return &s3.DeleteObjectOutput{VersionId: gone.ID, DeleteMarker: &gone.Marker}, nil
 }
 
-// DeleteObjects implements the front's Backend: one commit for each key, each
+// DeleteObjects implements versitygw's Backend: one commit for each key, each
 // with its own answer.
 func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) (s3response.DeleteResult, error) {
 	r := b.requestOf(ctx)
@@ -85,7 +85,7 @@ func quiet(document []byte) bool {
 // deleteTime is what all deletions of one request have together.
 const deleteTime = time.Minute
 
-// deleteError names the version too: the front drops an error that does not fit
+// deleteError names the version too: versitygw drops an error that does not fit
 // the key and version that were asked for.
 func deleteError(o types.ObjectIdentifier, err error) types.Error {
 	e := types.Error{Key: o.Key, VersionId: o.VersionId}
@@ -110,7 +110,7 @@ func unreadable(document []byte) bool {
 	return bytes.Contains(document, []byte("LastModifiedTime")) && xml.Unmarshal(document, &s3response.DeleteObjects{}) != nil
 }
 
-// deleteDated is DeleteObjects for what the front can't read.
+// deleteDated is DeleteObjects for what versitygw can't read.
 func (b *backend) deleteDated(a addressed) (any, int, error) {
 	var list dated
 	if xml.Unmarshal(a.http.Request.Body(), &list) != nil {
@@ -140,7 +140,7 @@ func dateOf(text string) (time.Time, error) {
 	return at, err
 }
 
-// expects reads what the front drops of a deletion's conditions: a size that is
+// expects reads what versitygw drops of a deletion's conditions: a size that is
 // none, a date in another form or in the future. Nothing is deleted without them.
 func (r request) expects(in *s3.DeleteObjectInput) error {
 	if r.header(edge.HeaderExpectedSize) != "" && in.IfMatchSize == nil {

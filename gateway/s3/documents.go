@@ -49,14 +49,14 @@ func (b *backend) setDocument(ctx context.Context, bucket string, kind objects.D
 	return nil
 }
 
-// GetBucketCors implements the front's Backend. The front asks for each request
+// GetBucketCors implements versitygw's Backend. versitygw asks for each request
 // that a browser sends for a page of another origin, before it is authenticated.
 func (b *backend) GetBucketCors(ctx context.Context, bucket string) ([]byte, error) {
 	text, err := b.readDocument(ctx, bucket, objects.DocumentCORS, "GetBucketCors", s3err.GetAPIError(s3err.ErrNoSuchCORSConfiguration))
 	return []byte(text), err
 }
 
-// PutBucketCors implements the front's Backend, which has checked the rules.
+// PutBucketCors implements versitygw's Backend, which has checked the rules.
 func (b *backend) PutBucketCors(ctx context.Context, bucket string, document []byte) error {
 	config, err := auth.ParseCORSOutput(document)
 	if err != nil || len(config.Rules) > maxCORSRules {
@@ -74,12 +74,12 @@ func (b *backend) PutBucketCors(ctx context.Context, bucket string, document []b
 	return b.setDocument(ctx, bucket, objects.DocumentCORS, "PutBucketCors", string(stored))
 }
 
-// DeleteBucketCors implements the front's Backend.
+// DeleteBucketCors implements versitygw's Backend.
 func (b *backend) DeleteBucketCors(ctx context.Context, bucket string) error {
 	return b.setDocument(ctx, bucket, objects.DocumentCORS, "DeleteBucketCors", "")
 }
 
-// GetBucketTagging implements the front's Backend.
+// GetBucketTagging implements versitygw's Backend.
 func (b *backend) GetBucketTagging(ctx context.Context, bucket string) (map[string]string, error) {
 	text, err := b.readDocument(ctx, bucket, objects.DocumentTags, "GetBucketTagging", s3err.GetAPIError(s3err.ErrBucketTaggingNotFound))
 	if err != nil {
@@ -92,7 +92,7 @@ func (b *backend) GetBucketTagging(ctx context.Context, bucket string) (map[stri
 	return tags, nil
 }
 
-// PutBucketTagging implements the front's Backend, which has checked the tags.
+// PutBucketTagging implements versitygw's Backend, which has checked the tags.
 func (b *backend) PutBucketTagging(ctx context.Context, bucket string, tags map[string]string) error {
 	for key, value := range tags {
 		if !objects.ValidText(key) || !objects.ValidText(value) {
@@ -106,19 +106,19 @@ func (b *backend) PutBucketTagging(ctx context.Context, bucket string, tags map[
 	return b.setDocument(ctx, bucket, objects.DocumentTags, "PutBucketTagging", string(text))
 }
 
-// DeleteBucketTagging implements the front's Backend.
+// DeleteBucketTagging implements versitygw's Backend.
 func (b *backend) DeleteBucketTagging(ctx context.Context, bucket string) error {
 	return b.setDocument(ctx, bucket, objects.DocumentTags, "DeleteBucketTagging", "")
 }
 
-// GetBucketOwnershipControls implements the front's Backend: what was set, though
+// GetBucketOwnershipControls implements versitygw's Backend: what was set, though
 // root owns whatever is written in any case.
 func (b *backend) GetBucketOwnershipControls(ctx context.Context, bucket string) (types.ObjectOwnership, error) {
 	text, err := b.readDocument(ctx, bucket, objects.DocumentOwnership, "GetBucketOwnershipControls", s3err.GetAPIError(s3err.ErrOwnershipControlsNotFound))
 	return types.ObjectOwnership(text), err
 }
 
-// PutBucketOwnershipControls implements the front's Backend. The other kinds of
+// PutBucketOwnershipControls implements versitygw's Backend. The other kinds of
 // ownership are for ACLs, which are not there.
 func (b *backend) PutBucketOwnershipControls(ctx context.Context, bucket string, ownership types.ObjectOwnership) error {
 	if ownership != types.ObjectOwnershipBucketOwnerEnforced {
@@ -127,7 +127,7 @@ func (b *backend) PutBucketOwnershipControls(ctx context.Context, bucket string,
 	return b.setDocument(ctx, bucket, objects.DocumentOwnership, "PutBucketOwnershipControls", string(ownership))
 }
 
-// DeleteBucketOwnershipControls implements the front's Backend.
+// DeleteBucketOwnershipControls implements versitygw's Backend.
 func (b *backend) DeleteBucketOwnershipControls(ctx context.Context, bucket string) error {
 	return b.setDocument(ctx, bucket, objects.DocumentOwnership, "DeleteBucketOwnershipControls", "")
 }
@@ -154,7 +154,7 @@ func (b *backend) publicAccess(bucket string) (p publicAccess, set bool, err err
 	return p, true, nil
 }
 
-// PutBucketPolicy implements the front's Backend: there are no policies. One that
+// PutBucketPolicy implements versitygw's Backend: there are no policies. One that
 // makes the bucket public is denied where that is blocked.
 func (b *backend) PutBucketPolicy(ctx context.Context, bucket string, document []byte) error {
 	block, _, err := b.publicAccess(bucket)
@@ -167,7 +167,7 @@ func (b *backend) PutBucketPolicy(ctx context.Context, bucket string, document [
 	return s3error.NotThere
 }
 
-// DeleteBucketPolicy implements the front's Backend: there is none to delete.
+// DeleteBucketPolicy implements versitygw's Backend: there is none to delete.
 func (b *backend) DeleteBucketPolicy(ctx context.Context, bucket string) error {
 	r := b.requestOf(ctx)
 	if !r.root {
@@ -179,23 +179,23 @@ func (b *backend) DeleteBucketPolicy(ctx context.Context, bucket string) error {
 	return nil
 }
 
-// GetObjectRetention implements the front's Backend: no bucket locks its objects.
+// GetObjectRetention implements versitygw's Backend: no bucket locks its objects.
 func (b *backend) GetObjectRetention(ctx context.Context, bucket, key, version string) ([]byte, error) {
 	return nil, b.notLocked(ctx, bucket, key, version, "GetObjectRetention")
 }
 
-// GetObjectLegalHold implements the front's Backend, as GetObjectRetention.
+// GetObjectLegalHold implements versitygw's Backend, as GetObjectRetention.
 func (b *backend) GetObjectLegalHold(ctx context.Context, bucket, key, version string) (*bool, error) {
 	return nil, b.notLocked(ctx, bucket, key, version, "GetObjectLegalHold")
 }
 
-// PutObjectRetention implements the front's Backend: S3 refuses it, too, where the
+// PutObjectRetention implements versitygw's Backend: S3 refuses it, too, where the
 // bucket does not lock.
 func (b *backend) PutObjectRetention(ctx context.Context, bucket, key, version string, _ []byte) error {
 	return b.notLocked(ctx, bucket, key, version, "PutObjectRetention")
 }
 
-// PutObjectLegalHold implements the front's Backend, as PutObjectRetention.
+// PutObjectLegalHold implements versitygw's Backend, as PutObjectRetention.
 func (b *backend) PutObjectLegalHold(ctx context.Context, bucket, key, version string, _ bool) error {
 	return b.notLocked(ctx, bucket, key, version, "PutObjectLegalHold")
 }

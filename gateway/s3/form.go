@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/edge"
 )
 
-// form is what the front has read of a form before its file.
+// form is what versitygw has read of a form before its file.
 func (r request) form() (form middlewares.PostObjectResult, isForm bool) {
 	if r.http != nil {
 		form, isForm = r.http.UserValue(string(utils.ContextKeyObjectPostResult)).(middlewares.PostObjectResult)
@@ -33,7 +33,7 @@ func (r request) checkForm(key string) error {
 		return e
 	}
 	for name, value := range form.Fields {
-		if strings.Contains(value, "${filename}") { // the front puts no name there
+		if strings.Contains(value, "${filename}") { // versitygw puts no name there
 			return s3err.GetNotImplementedErr("${filename}", "")
 		}
 		header := textproto.CanonicalMIMEHeaderKey(name)
@@ -47,7 +47,7 @@ func (r request) checkForm(key string) error {
 	return nil
 }
 
-// cutForm leaves the file of a form as the body: the front takes what is behind it,
+// cutForm leaves the file of a form as the body: versitygw takes what is behind it,
 // such as a browser's button, for a part of it, or for a part of what the policy
 // says of its size.
 func (r request) cutForm(in *s3response.PutObjectInput) error {

@@ -103,7 +103,7 @@ func TestAFormEndsWithItsLastBoundary(t *testing.T) {
 	}
 }
 
-// The front joins fields of one name, and would be busy for seconds with a form that nobody signed.
+// versitygw joins fields of one name, and would be busy for seconds with a form that nobody signed.
 func TestAFormHasFewFields(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// gate is the first of our steps in the front: it refuses what would cost too
-// much or what is not there, sees to it that no error of the front goes out raw,
+// gate is the first of our steps in versitygw: it refuses what would cost too
+// much or what is not there, sees to it that no error of versitygw goes out raw,
 // and tells the metrics what came of each request.
 type gate struct {
 	cfg               config
@@ -60,7 +60,7 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 	if err := c.Next(); err != nil {
 		e, known := err.(s3err.S3Error) //nolint:errorlint // see codeOf
 		if !known {
-			g.cfg.Logger.Warn("s3: failed in the front", "method", c.Method(), "error", err)
+			g.cfg.Logger.Warn("s3: failed in versitygw", "method", c.Method(), "error", err)
 			e = s3err.GetAPIError(s3err.ErrBadRequest)
 		}
 		return answer(c, e)
@@ -77,7 +77,7 @@ func (g *gate) handle(c fiber.Ctx) (err error) {
 	return nil
 }
 
-// check refuses what must not reach the front. It returns the path as the front
+// check refuses what must not reach versitygw. It returns the path as versitygw
 // will see it.
 func (g *gate) check(c fiber.Ctx, began time.Time) (path string, refused s3err.S3Error) {
 	if e := edge.CheckFraming(&c.Request().Header); e != nil {
@@ -103,7 +103,7 @@ func (g *gate) check(c fiber.Ctx, began time.Time) (path string, refused s3err.S
 
 // endsEarly reports whether the connection ends though the client may be sending
 // still, and sees to it that it does where a body in HTTP's chunks was not read to
-// its end: the front leaves the rest, which would be taken for the next request.
+// its end: versitygw leaves the rest, which would be taken for the next request.
 func endsEarly(c fiber.Ctx, conn *edge.Conn, body *edge.Chunked) bool {
 	length, failed := c.Request().Header.ContentLength(), c.Response().StatusCode() >= http.StatusBadRequest
 	if length == -1 && (failed || !body.Over(conn)) {
@@ -112,7 +112,7 @@ func endsEarly(c fiber.Ctx, conn *edge.Conn, body *edge.Chunked) bool {
 	return c.Response().ConnectionClose() || failed && length > maxDrained
 }
 
-// maxDrained is what the front reads of a body that nobody wanted, in bytes. It
+// maxDrained is what versitygw reads of a body that nobody wanted, in bytes. It
 // ends the connection where there is more, but only behind us.
 const maxDrained = 256 << 10
 

@@ -22,7 +22,7 @@ import (
 // pointer has moved on then.
 const readTries = 3
 
-// GetObject implements the front's Backend. The look at the pointer is over
+// GetObject implements versitygw's Backend. The look at the pointer is over
 // before the first byte is read: no transaction waits for a slow reader.
 func (b *backend) GetObject(ctx context.Context, in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
 	out, err := b.get(in)
@@ -52,7 +52,7 @@ func (b *backend) get(in *s3.GetObjectInput) (*s3.GetObjectOutput, error) {
 	}
 }
 
-// HeadObject implements the front's Backend.
+// HeadObject implements versitygw's Backend.
 func (b *backend) HeadObject(ctx context.Context, in *s3.HeadObjectInput) (*s3.HeadObjectOutput, error) {
 	v, part, err := b.look(&s3.GetObjectInput{
 		Bucket: in.Bucket, Key: in.Key, VersionId: in.VersionId, Range: in.Range, PartNumber: in.PartNumber,

@@ -13,8 +13,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// iam answers the front's questions about who signed a request. There are no
-// accounts: only root, which the front knows, and the leases' credentials.
+// iam answers versitygw's questions about who signed a request. There are no
+// accounts: only root, which versitygw knows, and the leases' credentials.
 type iam struct{ keys *credentials.Keyring }
 
 var (
@@ -41,7 +41,7 @@ func (i iam) DeriveSigningKey(access, sessionToken, date, region, service string
 	case err != nil:
 		return nil, auth.Account{}, auth.ErrInvalidSessionToken
 	}
-	// Admin to the front, whose own access rules are not used: the back end decides.
+	// Admin to versitygw, whose own access rules are not used: the back end decides.
 	return t.SigningKey(date, region, service), auth.Account{Access: strings.Clone(access), Role: auth.RoleAdmin, SessionToken: strings.Clone(sessionToken), IsSession: true}, nil
 }
 

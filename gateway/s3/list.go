@@ -41,7 +41,7 @@ var encodeRest = strings.NewReplacer("+", "%20", "%2F", "/")
 
 func encodeName(s string) string { return encodeRest.Replace(url.QueryEscape(s)) }
 
-// encoding reads the encoding-type, which the front does not pass on.
+// encoding reads the encoding-type, which versitygw does not pass on.
 func (r request) encoding() (types.EncodingType, error) {
 	switch t := r.query("encoding-type"); t {
 	case "":
@@ -52,7 +52,7 @@ func (r request) encoding() (types.EncodingType, error) {
 	return "", s3error.Error{Code: "InvalidArgument", Status: 400, Message: "Invalid Encoding Method specified in Request"}
 }
 
-// ListObjectsV2 implements the front's Backend.
+// ListObjectsV2 implements versitygw's Backend.
 func (b *backend) ListObjectsV2(ctx context.Context, in *s3.ListObjectsV2Input) (s3response.ListObjectsV2Result, error) {
 	r := b.requestOf(ctx)
 	limit := min(int(*in.MaxKeys), maxList)
@@ -96,7 +96,7 @@ func (b *backend) ListObjectsV2(ctx context.Context, in *s3.ListObjectsV2Input) 
 	return result, nil
 }
 
-// ListObjects implements the front's Backend.
+// ListObjects implements versitygw's Backend.
 func (b *backend) ListObjects(ctx context.Context, in *s3.ListObjectsInput) (s3response.ListObjectsResult, error) {
 	r := b.requestOf(ctx)
 	result := s3response.ListObjectsResult{Name: in.Bucket, Prefix: in.Prefix, Delimiter: given(in.Delimiter), Marker: in.Marker, MaxKeys: in.MaxKeys}

@@ -18,7 +18,7 @@ import (
 // What is amended in the answers of versitygw's operations.
 
 // sayIDsOnce takes one of two ids of the request out of an answer whose header names
-// keep their case, as those of reads do: the front adds its own in small letters.
+// keep their case, as those of reads do: versitygw adds its own in small letters.
 func sayIDsOnce(h *fasthttp.ResponseHeader) {
 	for name := range h.All() {
 		if string(name) == utils.HeaderAmzRequestID {
@@ -32,7 +32,7 @@ func sayIDsOnce(h *fasthttp.ResponseHeader) {
 // partsCount is the number of an object's parts on its way to mendAttributes.
 const partsCount = "fencegate parts count"
 
-// mendAttributes puts in what the front's answer has no field for, and writes its
+// mendAttributes puts in what versitygw's answer has no field for, and writes its
 // date as HTTP has it.
 func mendAttributes(c fiber.Ctx) {
 	res := c.Response()
@@ -46,7 +46,7 @@ func mendAttributes(c fiber.Ctx) {
 	}
 }
 
-// sortTags gives tags an order, which the front's answer has not.
+// sortTags gives tags an order, which versitygw's answer has not.
 func sortTags(c fiber.Ctx) {
 	res := c.Response()
 	if !c.Request().Header.IsGet() || !c.Request().URI().QueryArgs().Has("tagging") || res.StatusCode() != fiber.StatusOK || res.IsBodyStream() {

@@ -26,15 +26,15 @@ type Metrics interface {
 // OperationNone stands for requests that did not get as far as an operation.
 const OperationNone = "none"
 
-// deaf hears nothing.
-type deaf struct{}
+// noMetrics is the [Metrics] of who wants none.
+type noMetrics struct{}
 
-var _ Metrics = deaf{}
+var _ Metrics = noMetrics{}
 
-func (deaf) Answered(string, int, string, time.Duration) {}
-func (deaf) Committed(time.Duration)                     {}
+func (noMetrics) Answered(string, int, string, time.Duration) {}
+func (noMetrics) Committed(time.Duration)                     {}
 
-// operations learns from the front which operation a request is, and what came
+// operations learns from versitygw which operation a request is, and what came
 // of it; the gate tells.
 type operations struct{}
 
@@ -46,7 +46,7 @@ const (
 	localCode      = "fencegate-code"
 )
 
-// Send implements the front's metrics.Manager.
+// Send implements versitygw's metrics.Manager.
 func (operations) Send(c fiber.Ctx, err error, action string, _ int64, _ int) {
 	if name, isS3 := strings.CutPrefix(action, actionPrefix); isS3 {
 		c.Locals(localOperation, name)
@@ -59,11 +59,11 @@ func (operations) Send(c fiber.Ctx, err error, action string, _ int64, _ int) {
 // actionPrefix is what versitygw's names of S3's operations begin with.
 const actionPrefix = "s3_"
 
-// Close implements the front's metrics.Manager.
+// Close implements versitygw's metrics.Manager.
 func (operations) Close() {}
 
 func codeOf(err error) string {
-	if e, ok := err.(s3err.S3Error); ok { //nolint:errorlint // the front tells them by their type, too
+	if e, ok := err.(s3err.S3Error); ok { //nolint:errorlint // versitygw tells them by their type, too
 		return e.BaseError().Code
 	}
 	return "InternalError"

@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 )
 
-// CreateMultipartUpload implements the front's Backend. It needs the grant, so
+// CreateMultipartUpload implements versitygw's Backend. It needs the grant, so
 // that a stale writer learns it early; completing the upload decides.
 func (b *backend) CreateMultipartUpload(ctx context.Context, in s3response.CreateMultipartUploadInput) (s3response.InitiateMultipartUploadResult, error) {
 	r := b.requestOf(ctx)
@@ -50,7 +50,7 @@ func (b *backend) createMultipart(r request, in s3response.CreateMultipartUpload
 	return b.catalog.BeginUpload(b.base, r.change(*in.Bucket, *in.Key, objects.Conditions{}), a)
 }
 
-// UploadPart implements the front's Backend: the part becomes a pending blob.
+// UploadPart implements versitygw's Backend: the part becomes a pending blob.
 func (b *backend) UploadPart(ctx context.Context, in *s3.UploadPartInput) (*s3.UploadPartOutput, error) {
 	r := b.requestOf(ctx)
 	out, err := b.uploadPart(r, strings.Clone(*in.Bucket), strings.Clone(*in.Key), in)
@@ -101,7 +101,7 @@ func (b *backend) storePart(u objects.Upload, p objects.NewPart, body *body) (ob
 	return b.writer.PutPart(b.base, p)
 }
 
-// CompleteMultipartUpload implements the front's Backend: one commit that lists
+// CompleteMultipartUpload implements versitygw's Backend: one commit that lists
 // the parts' blobs.
 func (b *backend) CompleteMultipartUpload(ctx context.Context, in *s3.CompleteMultipartUploadInput) (s3response.CompleteMultipartUploadResult, string, error) {
 	r := b.requestOf(ctx)
@@ -193,7 +193,7 @@ func (b *backend) completedBefore(r request, change objects.Change, in *s3.Compl
 	return v, err
 }
 
-// AbortMultipartUpload implements the front's Backend. Only the current holder
+// AbortMultipartUpload implements versitygw's Backend. Only the current holder
 // may: an upload that a stale one left is the sweep's.
 func (b *backend) AbortMultipartUpload(ctx context.Context, in *s3.AbortMultipartUploadInput) error {
 	r := b.requestOf(ctx)

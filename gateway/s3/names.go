@@ -31,7 +31,7 @@ func checkNames(c fiber.Ctx, path string) s3err.S3Error {
 	return nil
 }
 
-// beyondParts: the front would take what is over 32 bits for another number.
+// beyondParts: versitygw would take what is over 32 bits for another number.
 func beyondParts(text string) bool {
 	n, err := strconv.ParseInt(text, 10, 64)
 	return errors.Is(err, strconv.ErrRange) || err == nil && n > maxPartNumber

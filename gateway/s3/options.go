@@ -116,7 +116,7 @@ func configOf(deps Deps, o Options) (config, error) {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	if c.Metrics == nil {
-		c.Metrics = deaf{}
+		c.Metrics = noMetrics{}
 	}
 	c.Options = o.WithDefaults()
 	return c, nil

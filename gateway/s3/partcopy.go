@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 )
 
-// UploadPartCopy implements the front's Backend: a read of the source, which
+// UploadPartCopy implements versitygw's Backend: a read of the source, which
 // needs no grant, and a part, which does.
 func (b *backend) UploadPartCopy(ctx context.Context, in *s3.UploadPartCopyInput) (s3response.CopyPartResult, error) {
 	r := b.requestOf(ctx)

@@ -56,7 +56,7 @@ func choose(uploadID string, stored []objects.Part, listed []types.CompletedPart
 	return chosen, nil
 }
 
-// ListParts implements the front's Backend.
+// ListParts implements versitygw's Backend.
 func (b *backend) ListParts(ctx context.Context, in *s3.ListPartsInput) (s3response.ListPartsResult, error) {
 	r := b.requestOf(ctx)
 	result := s3response.ListPartsResult{Bucket: *in.Bucket, Key: *in.Key, UploadID: *in.UploadId, StorageClass: types.StorageClassStandard}

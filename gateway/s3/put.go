@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 )
 
-// PutObject implements the front's Backend: announce a new blob, stream the
+// PutObject implements versitygw's Backend: announce a new blob, stream the
 // bytes into it, then check the fence and swap the pointer in one transaction.
 func (b *backend) PutObject(ctx context.Context, in s3response.PutObjectInput) (s3response.PutObjectOutput, error) {
 	r := b.requestOf(ctx)

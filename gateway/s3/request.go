@@ -28,7 +28,7 @@ type request struct {
 	invocation string // empty where there is none
 }
 
-// requestOf reads the context that the front passes on, which is the HTTP
+// requestOf reads the context that versitygw passes on, which is the HTTP
 // request itself. Nothing in it outlives the request: what is kept is copied.
 func (b *backend) requestOf(ctx context.Context) request {
 	rc, ok := ctx.(*fasthttp.RequestCtx)
@@ -55,7 +55,7 @@ func accountOf(rc *fasthttp.RequestCtx) auth.Account {
 	return account
 }
 
-// sessionOf is the session of a lease's credentials. The front has authenticated it
+// sessionOf is the session of a lease's credentials. versitygw has authenticated it
 // through iam, expiry included: a lease that ends while the body is on its way is
 // the fence's business.
 func (b *backend) sessionOf(rc *fasthttp.RequestCtx) (credentials.Session, bool) {
@@ -73,9 +73,9 @@ func (r request) header(name string) string { return string(r.http.Request.Heade
 
 func (r request) query(name string) string { return string(r.http.QueryArgs().Peek(name)) }
 
-// signed reports whether the request's signature covers the header. The front
+// signed reports whether the request's signature covers the header. versitygw
 // makes sure of X-Amz-* and Host; other headers may have been added on the way.
-// The list is the one that the front itself checked: a request with anything of
+// The list is the one that versitygw itself checked: a request with anything of
 // a presigned URL in its query is one, whatever its Authorization header says.
 func (r request) signed(header string) bool {
 	list := r.query("X-Amz-SignedHeaders")

@@ -90,7 +90,7 @@ func TestADeletionSaysWhatItExpects(t *testing.T) {
 	}
 }
 
-// The front drops an error that names no version where one was asked for, and
+// versitygw drops an error that names no version where one was asked for, and
 // the client would take the version for deleted.
 func TestARefusalIsToldAlsoForAVersionAmongMany(t *testing.T) {
 	t.Parallel()

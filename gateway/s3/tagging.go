@@ -25,7 +25,7 @@ func tagsOf(header *string) (map[string]string, error) {
 	return tags, err
 }
 
-// GetObjectTagging implements the front's Backend.
+// GetObjectTagging implements versitygw's Backend.
 func (b *backend) GetObjectTagging(ctx context.Context, bucket, key, versionID string) (map[string]string, error) {
 	v, err := b.reader.Find(b.base, bucket, key, versionID)
 	if err != nil {
@@ -34,7 +34,7 @@ func (b *backend) GetObjectTagging(ctx context.Context, bucket, key, versionID s
 	return v.Attributes.Tags, nil
 }
 
-// PutObjectTagging implements the front's Backend: the fence check and the
+// PutObjectTagging implements versitygw's Backend: the fence check and the
 // change of the version's tags in one transaction.
 func (b *backend) PutObjectTagging(ctx context.Context, bucket, key, versionID string, tags map[string]string) error {
 	r := b.requestOf(ctx)
@@ -44,7 +44,7 @@ func (b *backend) PutObjectTagging(ctx context.Context, bucket, key, versionID s
 	return nil
 }
 
-// DeleteObjectTagging implements the front's Backend.
+// DeleteObjectTagging implements versitygw's Backend.
 func (b *backend) DeleteObjectTagging(ctx context.Context, bucket, key, versionID string) error {
 	r := b.requestOf(ctx)
 	if err := b.putTags(r, bucket, key, versionID, nil); err != nil {

@@ -51,7 +51,7 @@ func TestAnUploadThatIsCutShortLeavesNoObject(t *testing.T) {
 			t.Fatal(err)
 		}
 		res, err := http.ReadResponse(bufio.NewReader(conn), req)
-		if err == nil { // it may also just hang up; the front itself reads a small body
+		if err == nil { // it may also just hang up; versitygw itself reads a small body
 			if text := readAll(t, res.Body); res.StatusCode < 400 || size > 100 && !strings.Contains(text, "IncompleteBody") && !strings.Contains(text, "RequestTimeout") {
 				t.Errorf("%d bytes: got %d %s", size, res.StatusCode, text)
 			}

@@ -81,7 +81,7 @@ func TestWhatIsNotThereIsNotImplementedAndChangesNothing(t *testing.T) {
 	}
 }
 
-// documentFor is what a client would send: the front reads it before it finds
+// documentFor is what a client would send: versitygw reads it before it finds
 // that nobody serves the operation.
 func documentFor(path string) string {
 	const ns = ` xmlns="http://s3.amazonaws.com/doc/2006-03-01/"`

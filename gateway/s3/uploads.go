@@ -12,7 +12,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// ListMultipartUploads implements the front's Backend.
+// ListMultipartUploads implements versitygw's Backend.
 func (b *backend) ListMultipartUploads(ctx context.Context, in *s3.ListMultipartUploadsInput) (s3response.ListMultipartUploadsResult, error) {
 	r := b.requestOf(ctx)
 	limit := min(int(*in.MaxUploads), maxList)

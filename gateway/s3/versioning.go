@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// GetBucketVersioning implements the front's Backend: enabled where anything is kept.
+// GetBucketVersioning implements versitygw's Backend: enabled where anything is kept.
 func (b *backend) GetBucketVersioning(ctx context.Context, bucket string) (s3response.GetBucketVersioningOutput, error) {
 	var out s3response.GetBucketVersioningOutput
 	k, err := b.catalog.Keep(b.base, bucket)
@@ -25,7 +25,7 @@ func (b *backend) GetBucketVersioning(ctx context.Context, bucket string) (s3res
 	return out, nil
 }
 
-// PutBucketVersioning implements the front's Backend: enabling it keeps all,
+// PutBucketVersioning implements versitygw's Backend: enabling it keeps all,
 // unless the bucket keeps some already. Suspending it is not there.
 func (b *backend) PutBucketVersioning(ctx context.Context, bucket string, status types.BucketVersioningStatus) error {
 	r := b.requestOf(ctx)

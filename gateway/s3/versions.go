@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// ListObjectVersions implements the front's Backend.
+// ListObjectVersions implements versitygw's Backend.
 func (b *backend) ListObjectVersions(ctx context.Context, in *s3.ListObjectVersionsInput) (s3response.ListVersionsResult, error) {
 	r := b.requestOf(ctx)
 	result, err := b.listVersions(r, in)

@@ -36,7 +36,7 @@ func checkGuards(ctx context.Context, conn *pgx.Conn) []Finding {
 	var found []Finding
 	for _, u := range uncovered {
 		if strings.HasPrefix(u.Do, "is in report mode") {
-			found = append(found, warn(check, u.Found+" "+u.Do, "fencegate fence enforce "+u.Found+", once the log shows no refusal that is none of yours."))
+			found = append(found, warn(check, u.Found+" "+u.Do, "fencegate fence enforce "+u.Found+", once the log shows only refusals you expect."))
 			continue
 		}
 		found = append(found, fail(check, u.Found+" can be written without a grant: "+u.Do, remedy(u)))

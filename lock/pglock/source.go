@@ -61,7 +61,7 @@ type Source struct {
 	extends groups.Groups[*extension]
 	frees   groups.Groups[*freeing]
 	lines   lines
-	hearing listener
+	notices listener
 
 	ctx        context.Context // ends with Close
 	end        context.CancelFunc

@@ -216,14 +216,14 @@ type listener struct {
 
 // listen returns when the process hears its notifications; it goes on without them where that takes too long.
 func (s *Source) listen(ctx context.Context) {
-	s.hearing.once.Do(func() {
-		s.hearing.ready = make(chan struct{})
+	s.notices.once.Do(func() {
+		s.notices.ready = make(chan struct{})
 		s.inBackground(s.hear)
 	})
 	timer := time.NewTimer(lookEvery)
 	defer timer.Stop()
 	select {
-	case <-s.hearing.ready:
+	case <-s.notices.ready:
 	case <-timer.C:
 	case <-ctx.Done():
 	}
@@ -231,7 +231,7 @@ func (s *Source) listen(ctx context.Context) {
 
 // hear listens until the Source is closed.
 func (s *Source) hear() {
-	begun := sync.OnceFunc(func() { close(s.hearing.ready) })
+	begun := sync.OnceFunc(func() { close(s.notices.ready) })
 	for s.ctx.Err() == nil {
 		if err := s.hearOn(begun); err != nil && s.ctx.Err() == nil {
 			s.cfg.Logger.Debug("releases can't be heard; who waits looks now and then", "error", err)

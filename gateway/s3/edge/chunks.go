@@ -18,16 +18,16 @@ const (
 	signedChunks = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD" // and of those whose chunks are signed
 )
 
-// Chunked is an upload's body in S3's chunks, on its way to the front, which takes
+// Chunked is an upload's body in S3's chunks, on its way to versitygw, which takes
 // the object's bytes out of it.
 //
 // One whose chunks are signed ends with a chunk of no bytes, and only what comes
-// behind a chunk makes the front compare its signature. Where the body ended right
-// behind the last bytes, the front took them unseen, and a checksum that was to
+// behind a chunk makes versitygw compare its signature. Where the body ended right
+// behind the last bytes, versitygw took them unseen, and a checksum that was to
 // follow as absent. So for it such a body has no end but that chunk.
 type Chunked struct {
 	r      io.Reader
-	left   int64 // what it may still have, in bytes: the front holds in memory what follows the chunks
+	left   int64 // what it may still have, in bytes: versitygw holds in memory what follows the chunks
 	signed bool
 	ended  bool // read to the end that HTTP gives it
 	err    error
@@ -43,7 +43,7 @@ func GuardChunks(c fiber.Ctx) *Chunked {
 	if stream == nil {
 		stream = http.NoBody
 	}
-	size, _ := strconv.ParseInt(c.Get("X-Amz-Decoded-Content-Length"), 10, 64) // where it is no size, the front refuses it
+	size, _ := strconv.ParseInt(c.Get("X-Amz-Decoded-Content-Length"), 10, 64) // where it is no size, versitygw refuses it
 	b := &Chunked{r: stream, left: maxChunked(size), signed: strings.HasPrefix(payload, signedChunks)}
 	utils.ContextKeyBodyReader.Set(c, b)
 	return b
@@ -59,7 +59,7 @@ func maxChunked(size int64) int64 {
 	return size + size/64 + 8<<10
 }
 
-// Read implements [io.Reader]. An error comes alone: the front forgets bytes that
+// Read implements [io.Reader]. An error comes alone: versitygw forgets bytes that
 // come with one.
 func (b *Chunked) Read(p []byte) (int, error) {
 	if b.err == nil && b.left == 0 {
@@ -71,7 +71,7 @@ func (b *Chunked) Read(p []byte) (int, error) {
 	n, err := b.r.Read(p[:min(int64(len(p)), b.left)])
 	b.left -= int64(n)
 	b.ended = errors.Is(err, io.EOF)
-	if b.signed && (b.ended || errors.Is(err, io.ErrUnexpectedEOF)) { // the front takes the second for the first
+	if b.signed && (b.ended || errors.Is(err, io.ErrUnexpectedEOF)) { // versitygw takes the second for the first
 		err = s3err.GetAPIError(s3err.ErrIncompleteBody)
 	}
 	if b.err = err; n > 0 {
@@ -80,7 +80,7 @@ func (b *Chunked) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Over reports whether nothing is left of a body that the front is done with, so
+// Over reports whether nothing is left of a body that versitygw is done with, so
 // that what comes next on the connection is a request. What ends it in HTTP may
 // still be on its way.
 func (b *Chunked) Over(conn *Conn) bool {

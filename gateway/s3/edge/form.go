@@ -14,11 +14,11 @@ import (
 
 // A form, POST of multipart/form-data to a bucket, is how browsers upload: its
 // fields carry a policy that somebody signed, and what other uploads have in
-// headers. The front holds the fields in memory before it knows who sent them, so
+// headers. versitygw holds the fields in memory before it knows who sent them, so
 // a form is bounded as every document is, and like one it is read at once.
 
 // maxFormParts is how many fields a form may have. S3 allows 20 kB of them, which
-// is about as many; the front needs time by the square of it.
+// is about as many; versitygw needs time by the square of it.
 const maxFormParts = 256
 
 // IsForm reports whether the request is a form.
@@ -54,15 +54,15 @@ func AdmitForm(c fiber.Ctx, path string) s3err.S3Error {
 }
 
 // IgnoredInForm reports whether a header, or a field of that name, is a condition or
-// a digest that the front takes of no form.
+// a digest that versitygw takes of no form.
 func IgnoredInForm(header string) bool { return ofWrites[header] || header == "Content-Md5" }
 
-// TakeForm reads a form, and has the front find it complete: with a line break behind
+// TakeForm reads a form, and has versitygw find it complete: with a line break behind
 // the last boundary, which it insists on and some clients don't send.
 func TakeForm(c fiber.Ctx) s3err.S3Error {
 	boundary := BoundaryOf(c.Get("Content-Type"))
 	if boundary == "" {
-		return nil // the front refuses it
+		return nil // versitygw refuses it
 	}
 	var form bytes.Buffer
 	req := c.Request()

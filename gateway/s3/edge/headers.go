@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// What is not there is refused here, where the front would take it for something
+// What is not there is refused here, where versitygw would take it for something
 // else: it finds operations by the parameters that it knows, so that
 // DELETE /bucket?metadataTable would delete the bucket.
 
@@ -89,7 +89,7 @@ func CheckHeaders(c fiber.Ctx, path, owner string) s3err.S3Error {
 	for name, value := range c.Request().Header.All() {
 		header := string(name)
 		switch {
-		case !reads && ofWrites[header] && (len(bytes.Trim(value, `" `)) == 0 || len(c.Request().Header.PeekAll(header)) > 1): // the front takes the first, and none that is empty
+		case !reads && ofWrites[header] && (len(bytes.Trim(value, `" `)) == 0 || len(c.Request().Header.PeekAll(header)) > 1): // versitygw takes the first, and none that is empty
 			return s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "The condition " + header + " is there without a value, or more than once."}
 		case !strings.HasPrefix(header, "X-Amz-"):
 		case header == "X-Amz-Expected-Bucket-Owner" || header == "X-Amz-Source-Expected-Bucket-Owner":
@@ -112,7 +112,7 @@ func overlooked(c fiber.Ctx, header string) bool {
 		return c.Method() != fiber.MethodDelete
 	case "X-Amz-If-Match-Initiated-Time":
 		return true
-	case "X-Amz-Content-Sha256": // which the front does not look at beside a presigned URL
+	case "X-Amz-Content-Sha256": // which versitygw does not look at beside a presigned URL
 		return c.Get(header) != "UNSIGNED-PAYLOAD" && utils.IsPresignedURLAuth(c) && (c.Method() == fiber.MethodPut || c.Method() == fiber.MethodPost)
 	case "X-Amz-Copy-Source-Range":
 		return !c.Request().URI().QueryArgs().Has("partNumber")
@@ -121,7 +121,7 @@ func overlooked(c fiber.Ctx, header string) bool {
 		if err != nil {
 			_, err = time.Parse(time.RFC3339, c.Get(header))
 		}
-		return err != nil // the front takes no other form
+		return err != nil // versitygw takes no other form
 	}
 	return false
 }
@@ -146,7 +146,7 @@ func AsksForMore(header, value string, ofObject bool) bool {
 		return value != "STANDARD"
 	case HeaderOwnership:
 		return value != "BucketOwnerEnforced"
-	case "X-Amz-Content-Sha256": // the front would store the chunks with their signatures, unseen
+	case "X-Amz-Content-Sha256": // versitygw would store the chunks with their signatures, unseen
 		return strings.HasPrefix(value, "STREAMING-AWS4-ECDSA-")
 	case "X-Amz-Bucket-Object-Lock-Enabled":
 		return !strings.EqualFold(value, "false")

@@ -23,7 +23,7 @@ func ValidDomain(domain string) bool {
 }
 
 // HostBucket is the bucket that a request names by its host, "" where its path
-// does. It refuses hosts that the front would read in another way, or that are
+// does. It refuses hosts that versitygw would read in another way, or that are
 // not the one that was signed: a request line may name one, too.
 func HostBucket(c fiber.Ctx, domain string) (string, *s3error.Error) {
 	uri, header := c.Request().URI().Host(), c.Request().Header.Host()
@@ -47,7 +47,7 @@ func HostBucket(c fiber.Ctx, domain string) (string, *s3error.Error) {
 	return bucket, nil
 }
 
-// PathIn is the path with the bucket in it, decoded as the front will see it: it
+// PathIn is the path with the bucket in it, decoded as versitygw will see it: it
 // decodes before it looks for a bucket and a key.
 func PathIn(c fiber.Ctx, bucket string) (string, error) {
 	path, err := url.PathUnescape(c.Path())

@@ -16,11 +16,11 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
-// What stands between the network and the front: limits on what a request may
+// What stands between the network and versitygw: limits on what a request may
 // cost before, or beside, the operation that it asks for.
 
 const (
-	// MaxDocument bounds the body of every request but an upload: the front
+	// MaxDocument bounds the body of every request but an upload: versitygw
 	// holds it in memory. 10,000 parts with their checksums fit in.
 	MaxDocument = 2 << 20 // bytes
 
@@ -42,7 +42,7 @@ type Timeouts struct {
 	Stall  time.Duration // of a connection on which nothing moves
 }
 
-// Guard prepares the front's HTTP server, before it serves.
+// Guard prepares versitygw's HTTP server, before it serves.
 func Guard(server *fasthttp.Server, t Timeouts, log *slog.Logger) {
 	server.DisablePreParseMultipartForm = true // else anybody's forms are read into temporary files
 	server.Name = "fencegate"
@@ -136,7 +136,7 @@ func bodyTimeout(length int64, t Timeouts) time.Duration {
 	return min(t.Upload, t.Stall+time.Duration(length)*time.Second/minBodyRate)
 }
 
-// IsUpload reports whether the front streams the request's body: PutObject and
+// IsUpload reports whether versitygw streams the request's body: PutObject and
 // UploadPart, on a path with a bucket and a key.
 func IsUpload(c fiber.Ctx, path string) bool {
 	if c.Method() != fiber.MethodPut {

@@ -57,12 +57,12 @@ func (c *Connections) Cut() {
 	}
 }
 
-// Refusers is how many connections beyond the limit are heard out, to be told
+// Refusers is how many connections beyond the limit may send a request, to be told
 // that they are too many. Those beyond them are closed at once.
 const Refusers = 64
 
 // Listener is one whose connections wait for the other side only so long,
-// and are so many at the most. The front has no such limits, and a limit on whole
+// and are so many at the most. versitygw has no such limits, and a limit on whole
 // requests would cut long uploads off.
 type Listener struct {
 	net.Listener
