@@ -152,8 +152,8 @@ func rateGoals(results map[cell]map[string]*result, b *board) {
 				fmt.Sprintf("%s:%.0f/s", best, theirs.rate()), ours.rate()/theirs.rate(), want, false)
 		}
 	}
-	p50 := func(label, us, peer string, want float64) {
-		ours, theirs := results[cell{5, 1}][us], results[cell{5, 1}][peer]
+	p50 := func(label string, c cell, us, peer string, want float64) {
+		ours, theirs := results[c][us], results[c][peer]
 		if ours != nil && theirs != nil {
 			a, z := ours.quantile(0.5), theirs.quantile(0.5)
 			b.goal(label, a.Round(time.Microsecond).String(), peer+":"+z.Round(time.Microsecond).String(), float64(a)/float64(z), want, true)
@@ -161,9 +161,9 @@ func rateGoals(results map[cell]map[string]*result, b *board) {
 	}
 	rate(cell{5, 128}, 12, "redsync")
 	rate(cell{5, 16}, 4, "redsync")
-	p50("lock.cycle.p50.n5.c1", "fencegate", "redsync", 0.65)
-	p50("lock.cycle.p50.n5.c1.async", "fencegate-async", "redsync", 0.5)
+	p50("lock.cycle.p50.n5.c1", cell{5, 1}, "fencegate", "redsync", 0.7)
+	p50("lock.cycle.p50.n5.c1.async", cell{5, 1}, "fencegate-async", "redsync", 0.5)
 	rate(cell{1, 128}, 2.5, "redislock", "rueidislock")
 	rate(cell{1, 16}, 1, "redislock", "rueidislock")
-	rate(cell{1, 1}, 0.95, "redislock", "rueidislock")
+	p50("lock.cycle.p50.n1.c1", cell{1, 1}, "fencegate", "redislock", 1/0.9)
 }
