@@ -62,7 +62,7 @@ func TestClientsAreToldTheBalancersPorts(t *testing.T) {
 	cfg.PGAdvertise, cfg.S3Advertise = "db.example.net:5432", "https://s3.example.net"
 	c := start(t, cfg)
 	e := c.want(http.StatusOK, "GET", "/v1/endpoints", nil).Body
-	pg, s3 := e["postgres"].(map[string]any), e["s3"].(map[string]any)
+	pg, s3 := e["pg"].(map[string]any), e["s3"].(map[string]any)
 	if pg["host"] != "db.example.net" || pg["port"] != 5432.0 || s3["url"] != "https://s3.example.net" {
 		t.Errorf("%v", e)
 	}

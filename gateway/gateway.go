@@ -223,7 +223,7 @@ func (g *Gateway) Start(ctx context.Context) error {
 	}
 	g.probe(ctx)
 	a := g.Addrs()
-	g.log.Info("the gateway serves", "api", a.API, "postgresql", a.PG, "s3", a.S3, "metrics", a.Metrics, "access", g.access())
+	g.log.Info("the gateway serves", "api", a.API, "pg", a.PG, "s3", a.S3, "metrics", a.Metrics, "access", g.access())
 	return nil
 }
 

@@ -270,7 +270,7 @@ func TestSessionsLearnTheOtherPortsFromTheAPI(t *testing.T) {
 	pg := testenv.Postgres(t)
 	c := start(t, config(t, pg))
 	a := c.want(http.StatusOK, "GET", "/v1/endpoints", nil)
-	postgres, _ := a.Body["postgres"].(map[string]any)
+	postgres, _ := a.Body["pg"].(map[string]any)
 	s3, _ := a.Body["s3"].(map[string]any)
 	host, port, _ := net.SplitHostPort(c.g.Addrs().PG)
 	if postgres["host"] != host || fmt.Sprint(postgres["port"]) != port || postgres["database"] != pg.Database {

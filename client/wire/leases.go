@@ -91,7 +91,7 @@ type Credentials struct {
 
 // Endpoints says where the gateway's other ports are; nil where it has none.
 type Endpoints struct {
-	Postgres *PostgresEndpoint `json:"postgres"`
+	Postgres *PostgresEndpoint `json:"pg"`
 	S3       *S3Endpoint       `json:"s3"`
 	Version  string            `json:"version"`
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-var servedPostgres = regexp.MustCompile(`the gateway serves".* postgresql=127\.0\.0\.1:(\d+)`)
+var servedPostgres = regexp.MustCompile(`the gateway serves".* pg=127\.0\.0\.1:(\d+)`)
 
 // startServe starts `fencegate serve` in front of a database, and returns what it logs, and the address of its
 // PostgreSQL port as the database's writer.
