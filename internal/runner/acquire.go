@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/fencegate/fencegate/client"
@@ -49,9 +50,9 @@ const (
 )
 
 // acquire asks until the wait is over, also over a gateway that is away. Where an answer
-// was lost, the gateway may have given a lease that nobody knows: it ends by itself, and
-// what comes next waits for it as for another's.
-func acquire(ctx context.Context, cfg Config) (client.Lease, error) {
+// was lost, the gateway may have given leases that nobody knows: they end by themselves, and
+// what comes next waits for them as for another's.
+func acquire(ctx context.Context, cfg Config) ([]client.Lease, error) {
 	began, pause, said := time.Now(), firstPause, ""
 	for {
 		left := cfg.Acquire.Wait - time.Since(began)
@@ -61,16 +62,16 @@ func acquire(ctx context.Context, cfg Config) (client.Lease, error) {
 		request := cfg.Acquire
 		request.Wait = max(0, min(left, longestAsk))
 		asked := time.Now()
-		lease, err := cfg.Client.Acquire(ctx, request)
+		leases, err := ask(ctx, cfg, request)
 		if err == nil {
-			return lease, nil
+			return leases, nil
 		}
 		held := isHeld(err)
 		if left -= time.Since(asked); cfg.OnHeld != Wait && left <= 0 || !held && !Passes(err) || ctx.Err() != nil {
 			if held && cfg.OnHeld == Skip {
 				err = fmt.Errorf("%w: %w", ErrSkipped, err)
 			}
-			return client.Lease{}, err
+			return nil, err
 		}
 		if text := err.Error(); text != said { // once for each cause
 			said = text
@@ -80,12 +81,25 @@ func acquire(ctx context.Context, cfg Config) (client.Lease, error) {
 			pause = firstPause
 		}
 		if err := sleep(ctx, min(pause, left)); err != nil {
-			return client.Lease{}, err
+			return nil, err
 		}
 		if !held {
 			pause = min(2*pause, longestPause)
 		}
 	}
+}
+
+// ask makes one request, for all or none. Several are in the order of their names' bytes, as
+// everybody takes them, so that no two wait for each other.
+func ask(ctx context.Context, cfg Config, r client.AcquireRequest) ([]client.Lease, error) {
+	if len(cfg.Resources) > 1 {
+		return cfg.Client.AcquireAll(ctx, slices.Sorted(slices.Values(cfg.Resources)), r)
+	}
+	if len(cfg.Resources) == 1 {
+		r.Resource = cfg.Resources[0]
+	}
+	lease, err := cfg.Client.Acquire(ctx, r)
+	return []client.Lease{lease}, err
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

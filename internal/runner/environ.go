@@ -18,18 +18,19 @@ import (
 // gateway to the variables that it inherits: the grant, the PostgreSQL port, and
 // static S3 credentials, as far as the gateway has these ports.
 func Environ(ctx context.Context, c *client.Client, lease client.Lease, inherited []string) ([]string, error) {
-	env, _, err := provide(ctx, c, lease, needs{s3: S3Access{Kind: Static}, inherited: inherited})
+	env, _, err := provide(ctx, c, []client.Lease{lease}, needs{s3: S3Access{Kind: Static}, inherited: inherited})
 	return env, err
 }
 
 // PostgresEnviron is Environ of a gateway that has a PostgreSQL port only. urls names variables
 // that hold the database's address, besides JDBC_URL.
 func PostgresEnviron(inherited, urls []string, lease client.Lease, at wire.PostgresEndpoint) ([]string, error) {
-	all, err := addresses(inherited, urls, lease, at)
+	leases := []client.Lease{lease}
+	all, err := addresses(inherited, urls, leases, at)
 	if err != nil {
 		return nil, err
 	}
-	return environ(inherited, lease, wire.Endpoints{Postgres: &at}, all, nil), nil
+	return environ(inherited, leases, wire.Endpoints{Postgres: &at}, all, nil), nil
 }
 
 // needs are what a process is to find in its environment.
@@ -38,11 +39,12 @@ type needs struct {
 	s3        S3Access
 	pgURLs    []string // variables that hold the database's address
 	home      string   // a private folder for files, for as long as the process runs; "": none
+	say       func(format string, args ...any)
 }
 
-// provide is Environ with the S3 credentials that are asked for. The provider of
-// refreshing ones is nil where there are none; else it is to be closed.
-func provide(ctx context.Context, c *client.Client, lease client.Lease, n needs) ([]string, *provider, error) {
+// provide is Environ with the S3 credentials that are asked for, if there is one lease: they are
+// bound to one. The provider of refreshing ones is nil where there are none; else it is to be closed.
+func provide(ctx context.Context, c *client.Client, leases []client.Lease, n needs) ([]string, *provider, error) {
 	inherited, access := n.inherited, n.s3
 	at, err := c.Endpoints(ctx)
 	if err != nil {
@@ -50,13 +52,17 @@ func provide(ctx context.Context, c *client.Client, lease client.Lease, n needs)
 	}
 	var urls map[string]string
 	if at.Postgres != nil {
-		if urls, err = addresses(inherited, n.pgURLs, lease, *at.Postgres); err != nil {
+		if urls, err = addresses(inherited, n.pgURLs, leases, *at.Postgres); err != nil {
 			return nil, nil, err
 		}
 	}
-	if at.S3 == nil {
-		return environ(inherited, lease, at, urls, nil), nil, nil
+	if len(leases) > 1 && at.S3 != nil {
+		n.say("no S3 credentials for the command: they are of one resource, and it has %d", len(leases))
 	}
+	if at.S3 == nil || len(leases) > 1 {
+		return environ(inherited, leases, at, urls, nil), nil, nil
+	}
+	lease := leases[0]
 	issued, err := c.Credentials(ctx, access.request(lease))
 	if err != nil {
 		return nil, nil, fmt.Errorf("S3 credentials of the lease: %w", err)
@@ -84,7 +90,7 @@ func provide(ctx context.Context, c *client.Client, lease client.Lease, n needs)
 		set["AWS_ACCESS_KEY_ID"], set["AWS_SECRET_ACCESS_KEY"], set["AWS_SESSION_TOKEN"] = issued.AccessKeyID, issued.SecretAccessKey, issued.SessionToken
 	}
 	maps.Copy(set, files)
-	return environ(inherited, lease, at, urls, set), p, nil
+	return environ(inherited, leases, at, urls, set), p, nil
 }
 
 // Variables that take precedence over the gateway's address or the lease's
@@ -99,21 +105,23 @@ var (
 	}
 )
 
-// environ adds the grant, addresses of the database, and what is set for S3, to the variables that the command
+// environ adds the grants, addresses of the database, and what is set for S3, to the variables that the command
 // inherits. Variables of the same names are replaced and those that lead past the
 // gateway left out, but PGOPTIONS is extended: it may carry settings that the
 // command needs.
-func environ(inherited []string, lease client.Lease, at wire.Endpoints, urls, s3 map[string]string) []string {
+func environ(inherited []string, leases []client.Lease, at wire.Endpoints, urls, s3 map[string]string) []string {
 	set := map[string]string{
-		"FENCE_RESOURCE": lease.Resource,
-		"FENCE_TOKEN":    lease.Presented,
-		"FENCE_NONCE":    rand.Text(), // for further leases, by the command's connection strings
+		"FENCE_NONCE": rand.Text(), // for further leases, by the command's connection strings
+	}
+	if len(leases) == 1 {
+		set["FENCE_RESOURCE"], set["FENCE_TOKEN"] = leases[0].Resource, leases[0].Presented
+	} else {
+		set["FENCE_GRANTS"] = listed(leases)
 	}
 	if at.Postgres != nil {
 		set["PGHOST"] = at.Postgres.Host
 		set["PGPORT"] = strconv.Itoa(at.Postgres.Port)
-		set["PGOPTIONS"] = strings.TrimSpace(value(inherited, "PGOPTIONS") + " " +
-			"-c fence.resource=" + fence.EscapeResource(lease.Resource) + " -c fence.token=" + lease.Presented)
+		set["PGOPTIONS"] = options(value(inherited, "PGOPTIONS"), leases)
 		if value(inherited, "PGDATABASE") == "" {
 			set["PGDATABASE"] = at.Postgres.Database
 		}
@@ -123,7 +131,7 @@ func environ(inherited []string, lease client.Lease, at wire.Endpoints, urls, s3
 	env := make([]string, 0, len(inherited)+len(set))
 	for _, kv := range inherited {
 		name, _, _ := strings.Cut(kv, "=")
-		if _, replaced := set[name]; replaced || at.Postgres != nil && slices.Contains(aroundPostgres, name) || s3 != nil && slices.Contains(aroundS3, name) {
+		if _, replaced := set[name]; replaced || slices.Contains(grantVariables, name) || at.Postgres != nil && slices.Contains(aroundPostgres, name) || s3 != nil && slices.Contains(aroundS3, name) {
 			continue
 		}
 		env = append(env, kv)
@@ -132,6 +140,33 @@ func environ(inherited []string, lease client.Lease, at wire.Endpoints, urls, s3
 		env = append(env, name+"="+v)
 	}
 	return env
+}
+
+// grantVariables are those of the command's grants; what an outer run has set there is not theirs.
+var grantVariables = []string{"FENCE_RESOURCE", "FENCE_TOKEN", "FENCE_GRANTS"}
+
+// options are those of a connection that presents the grants, behind the ones that were there.
+// What these present, as in a run inside another, is taken back.
+func options(was string, leases []client.Lease) string {
+	presented := "-c fence.grants=" + listed(leases)
+	if len(leases) == 1 {
+		presented = "-c fence.resource=" + fence.EscapeResource(leases[0].Resource) + " -c fence.token=" + leases[0].Presented
+		if strings.Contains(was, "fence.grants") {
+			presented = "-c fence.grants= " + presented
+		}
+	} else if strings.Contains(was, "fence.resource") || strings.Contains(was, "fence.token") {
+		presented = "-c fence.resource= -c fence.token= " + presented
+	}
+	return strings.TrimSpace(was + " " + presented)
+}
+
+// listed are the grants as the setting fence.grants takes them.
+func listed(leases []client.Lease) string {
+	all := make([]string, len(leases))
+	for i, lease := range leases {
+		all[i] = fence.EscapeResource(lease.Resource) + "=" + lease.Presented
+	}
+	return strings.Join(all, ",")
 }
 
 func value(env []string, name string) string {

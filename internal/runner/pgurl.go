@@ -18,33 +18,33 @@ const variableJDBC = "JDBC_URL"
 const schemeJDBC = "jdbc:postgresql:"
 
 // addresses are those of the database in variables: the ones that names lists, and
-// JDBC's. Each leads to the gateway, with the grant in its options; the rest of an
+// JDBC's. Each leads to the gateway, with the grants in its options; the rest of an
 // address that the command inherits stays.
-func addresses(inherited []string, names []string, lease client.Lease, at wire.PostgresEndpoint) (map[string]string, error) {
+func addresses(inherited []string, names []string, leases []client.Lease, at wire.PostgresEndpoint) (map[string]string, error) {
 	all := map[string]string{}
 	for _, name := range names {
 		was := value(inherited, name)
 		if was == "" {
-			all[name] = through("postgresql:", "", inherited, lease, at)
+			all[name] = through("postgresql:", "", inherited, leases, at)
 			continue
 		}
 		scheme, rest, ok := strings.Cut(was, "//")
 		if !ok || !strings.HasPrefix(scheme, "postgres") || !strings.HasSuffix(scheme, ":") {
 			return nil, &fence.InvalidError{Field: "pg-url-env", Reason: "names " + name + ", whose value does not begin with postgres:// or postgresql://"}
 		}
-		all[name] = through(scheme, "//"+rest, inherited, lease, at)
+		all[name] = through(scheme, "//"+rest, inherited, leases, at)
 	}
 	if was := value(inherited, variableJDBC); was == "" {
-		all[variableJDBC] = through(schemeJDBC, "", inherited, lease, at)
+		all[variableJDBC] = through(schemeJDBC, "", inherited, leases, at)
 	} else if rest, ok := strings.CutPrefix(was, schemeJDBC); ok {
-		all[variableJDBC] = through(schemeJDBC, rest, inherited, lease, at)
+		all[variableJDBC] = through(schemeJDBC, rest, inherited, leases, at)
 	}
 	return all, nil
 }
 
 // through is an address that leads through the gateway. rest is what the one that was
 // there has behind its scheme: //user@hosts/database?parameters, or a database's name.
-func through(scheme, rest string, inherited []string, lease client.Lease, at wire.PostgresEndpoint) string {
+func through(scheme, rest string, inherited []string, leases []client.Lease, at wire.PostgresEndpoint) string {
 	rest, query, _ := strings.Cut(rest, "?")
 	user, database := "", rest // jdbc:postgresql:database
 	if authority, ok := strings.CutPrefix(rest, "//"); ok {
@@ -67,17 +67,17 @@ func through(scheme, rest string, inherited []string, lease client.Lease, at wir
 	if database == "" {
 		database = url.PathEscape(at.Database)
 	}
-	options := "-c fence.resource=" + fence.EscapeResource(lease.Resource) + " -c fence.token=" + lease.Presented
+	was := ""
 	var kept []string
 	for _, p := range given {
 		switch {
 		case p.name == "options":
-			options = p.value + " " + options
+			was = strings.TrimSpace(was + " " + p.value)
 		case p.value != "" && !leadsAround(p.name):
 			kept = append(kept, p.name+"="+escaped(p.value))
 		}
 	}
-	kept = append(kept, "options="+escaped(options))
+	kept = append(kept, "options="+escaped(options(was, leases)))
 	return scheme + "//" + user + net.JoinHostPort(at.Host, strconv.Itoa(at.Port)) + "/" + database + "?" + strings.Join(kept, "&")
 }
 

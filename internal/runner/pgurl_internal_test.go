@@ -12,7 +12,7 @@ import (
 // What leads to the database leads through the gateway with the grant, and keeps the rest.
 func TestAddressesLeadThroughTheGateway(t *testing.T) {
 	t.Parallel()
-	lease := client.Lease{Resource: "orders/10 01", Presented: "34.00112233445566778899aabbccddeeff"}
+	lease := []client.Lease{{Resource: "orders/10 01", Presented: "34.00112233445566778899aabbccddeeff"}}
 	at := wire.PostgresEndpoint{Host: "gw", Port: 7432, Database: "shop"}
 	const grant = "-c fence.resource=orders/10%2001 -c fence.token=34.00112233445566778899aabbccddeeff"
 	login := []string{"PGUSER=app", "PGPASSWORD=pass word"}

@@ -1,5 +1,5 @@
-// Package runner runs a command under a lease: it acquires and arms, hands the
-// grant to the command by environment variables, renews, and ends the command
+// Package runner runs a command under a lease, or several: it acquires and arms, hands the
+// grants to the command by environment variables, renews, and ends the command
 // before the lease can be another's.
 //
 // The guarantee is only as good as the scheduling of this process: frozen
@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/fencegate/fencegate/client"
@@ -46,9 +47,12 @@ func ParseOnLost(s string) (OnLost, error) {
 type Config struct {
 	Client  *client.Client
 	Acquire client.AcquireRequest
-	Command []string
-	Environ []string // the variables that the command inherits; the grant's are added
-	OnLost  OnLost
+	// Resources are what is acquired, all or none; empty: Acquire.Resource. S3 credentials are of
+	// one, so of several the command gets none.
+	Resources []string
+	Command   []string
+	Environ   []string // the variables that the command inherits; the grant's are added
+	OnLost    OnLost
 	// OnHeld says what follows where another holds the resource. Acquire.Wait comes first;
 	// it may be longer than a gateway's longest wait, and a gateway that is away meanwhile
 	// is asked again.
@@ -69,12 +73,19 @@ type Config struct {
 	Say func(format string, args ...any)
 }
 
+// Held is a lease that a run had.
+type Held struct {
+	Resource string      `json:"resource"`
+	Token    fence.Token `json:"token"`
+}
+
 // Result is how a run that started its command ended.
 type Result struct {
-	Token    fence.Token
-	ExitCode int   // the command's; 128 + the signal's number where one ended it
-	Lost     error // why the lease was lost; nil where it was held to the end
-	Ended    bool  // the command was told to end because of that
+	Held     []Held // in the order of the names' bytes
+	ExitCode int    // the command's; 128 + the signal's number where one ended it
+	Lost     error  // why a lease was lost; nil where all were held to the end
+	LostOf   Held   // which
+	Ended    bool   // the command was told to end because of that
 }
 
 // ErrLate says that the command was not started, because no time was left of the lease.
@@ -86,7 +97,7 @@ const releaseTimeout = 5 * time.Second
 // Run acquires the lease, runs the command and releases the lease. An error
 // means that the command was not started. When ctx ends, the command gets
 // SIGTERM, and the lease is kept for as long as it and its process group take to
-// stop.
+// stop. Of several leases, one that is lost ends the command as the only one does.
 //
 // What the command leaves running in the background when it ends by itself is
 // left alone, and has no lease any more.
@@ -98,32 +109,27 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	tell := newTeller(cfg.Say)
 	defer tell.close()
 	cfg.Say = tell.sayf
-	lease, err := acquire(ctx, cfg)
+	leases, err := acquire(ctx, cfg)
 	if err != nil {
 		return Result{}, err
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
-		defer cancel()
-		if err := cfg.Client.Release(ctx, lease.Handle); err != nil && !lost(err) {
-			cfg.Say("could not release %s; it ends by itself within %s: %v", cfg.Acquire.Resource, lease.TTL, err)
-		}
-	}()
+	defer release(ctx, cfg, leases)
 	home, err := os.MkdirTemp("", "fencegate-run-")
 	if err != nil {
 		return Result{}, fmt.Errorf("folder for the command's settings: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(home) }()
 	var creds *provider
-	if cfg.Environ, creds, err = provided(ctx, cfg, lease, home); err != nil {
+	if cfg.Environ, creds, err = provided(ctx, cfg, leases, home); err != nil {
 		return Result{}, err
 	}
 	if creds != nil {
 		defer creds.close()
 	}
-	w := watch{cfg: cfg, lease: lease, deadline: lease.Deadline}
+	w := newWatch(cfg, leases)
 	if w.due() <= 0 {
-		return Result{}, fmt.Errorf("%w on %q (token %d)", ErrLate, lease.Resource, lease.Token)
+		late := w.nearest().lease
+		return Result{}, fmt.Errorf("%w on %q (token %d)", ErrLate, late.Resource, late.Token)
 	}
 	started, err := start(cfg, path)
 	if err != nil {
@@ -131,17 +137,26 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	}
 	w.child = started
 	defer started.unwatched()
-	result := w.untilExit(ctx)
-	result.Token = lease.Token
-	return result, nil
+	return w.untilExit(ctx), nil
+}
+
+// release gives the leases back, the last one first.
+func release(ctx context.Context, cfg Config, leases []client.Lease) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	for _, lease := range slices.Backward(leases) {
+		if err := cfg.Client.Release(ctx, lease.Handle); err != nil && !lost(err) {
+			cfg.Say("could not release %s; it ends by itself within %s: %v", lease.Resource, lease.TTL, err)
+		}
+	}
 }
 
 // provided asks for what the command finds in its environment, again where the gateway is
 // away, for as long as the lease has time.
-func provided(ctx context.Context, cfg Config, lease client.Lease, home string) (environ []string, creds *provider, err error) {
-	w := watch{lease: lease, deadline: lease.Deadline}
+func provided(ctx context.Context, cfg Config, leases []client.Lease, home string) (environ []string, creds *provider, err error) {
+	w := newWatch(cfg, leases)
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		environ, creds, err = provide(ctx, cfg.Client, lease, needs{cfg.Environ, cfg.S3, cfg.PGURLs, home})
+		environ, creds, err = provide(ctx, cfg.Client, leases, needs{cfg.Environ, cfg.S3, cfg.PGURLs, home, cfg.Say})
 		if err == nil || !Passes(err) || lost(err) || w.due() <= pause {
 			return environ, creds, err
 		}

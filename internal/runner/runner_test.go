@@ -86,7 +86,7 @@ type outcome struct {
 	took         time.Duration
 }
 
-func run(t *testing.T, g *gateway, onLost runner.OnLost, script string) outcome {
+func run(t *testing.T, g *gateway, onLost runner.OnLost, script string, inherited ...string) outcome {
 	t.Helper()
 	server := httptest.NewServer(g)
 	defer server.Close()
@@ -102,10 +102,10 @@ func run(t *testing.T, g *gateway, onLost runner.OnLost, script string) outcome 
 		Client:  c,
 		Acquire: client.AcquireRequest{Resource: "orders/10 01", TTL: g.ttl},
 		Command: []string{"sh", "-c", script},
-		Environ: []string{
+		Environ: append(inherited, // of two, the first is found
 			"PATH=/usr/bin:/bin", "PGOPTIONS=-c statement_timeout=5s", "PGHOSTADDR=192.0.2.1", "PGSERVICE=around",
 			"AWS_PROFILE=around", "AWS_DEFAULT_PROFILE=around", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS=around", "AWS_ACCESS_KEY_ID=old",
-		},
+		),
 		OnLost: onLost,
 		Stdout: &stdout, Stderr: &stdout,
 		Say: func(format string, args ...any) {

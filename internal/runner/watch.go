@@ -1,8 +1,10 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"syscall"
 	"time"
 
@@ -34,18 +36,19 @@ type process interface {
 	groupGone() bool // of one that has ended
 }
 
-// watch renews the lease while the child runs and ends the child in time.
+// watch renews the leases while the child runs and ends the child in time.
 type watch struct {
-	cfg      Config
-	lease    client.Lease
-	child    process
-	deadline client.Deadline // the last CONFIRMED one; a renewal in flight does not count
+	cfg   Config
+	held  []*held
+	child process
 
-	renewal chan renewed
-	said    string // the last cause of a failed renewal that was told
-	lost    error
-	termed  bool
-	killed  bool
+	renewal  chan renewed
+	unheard  int  // how many renewals of the round are on their way
+	tryAgain bool // one of the round has failed
+	lost     error
+	lostOf   Held
+	termed   bool
+	killed   bool
 
 	asked  time.Time // the first signal
 	forced bool      // killed because somebody asked again
@@ -54,19 +57,55 @@ type watch struct {
 	code   int // the command's, once it has exited
 }
 
+// held is one of the leases.
+type held struct {
+	lease    client.Lease
+	deadline client.Deadline // the last CONFIRMED one; a renewal in flight does not count
+	said     string          // the last cause of a failed renewal that was told
+}
+
+func (h *held) id() Held { return Held{Resource: h.lease.Resource, Token: h.lease.Token} }
+
 type renewed struct {
+	of       *held
 	deadline client.Deadline
 	err      error
 }
 
+func newWatch(cfg Config, leases []client.Lease) *watch {
+	w := &watch{cfg: cfg, held: make([]*held, len(leases)), renewal: make(chan renewed, len(leases))}
+	for i, lease := range leases {
+		w.held[i] = &held{lease: lease, deadline: lease.Deadline}
+	}
+	return w
+}
+
+// nearest is the lease that ends first unless it is renewed: the others follow it.
+func (w *watch) nearest() *held {
+	return slices.MinFunc(w.held, func(a, b *held) int { return cmp.Compare(a.deadline.Remaining(), b.deadline.Remaining()) })
+}
+
+func (w *watch) remaining() time.Duration { return w.nearest().deadline.Remaining() }
+
+// ttl is that of each: they were asked for together.
+func (w *watch) ttl() time.Duration { return w.held[0].lease.TTL }
+
+// result is how it has ended.
+func (w *watch) result() Result {
+	all := make([]Held, len(w.held))
+	for i, h := range w.held {
+		all[i] = h.id()
+	}
+	return Result{Held: all, ExitCode: w.code, Lost: w.lost, LostOf: w.lostOf, Ended: w.termed || w.killed}
+}
+
 // grace is how long before the deadline the child gets TERM.
-func (w *watch) grace() time.Duration { return min(w.lease.TTL/4, maxGrace) }
+func (w *watch) grace() time.Duration { return min(w.ttl()/4, maxGrace) }
 
 func (w *watch) untilExit(ctx context.Context) Result {
 	renewCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	w.renewal = make(chan renewed, 1)
-	ticker := time.NewTicker(min(tick, max(w.lease.TTL/20, time.Millisecond)))
+	ticker := time.NewTicker(min(tick, max(w.ttl()/20, time.Millisecond)))
 	defer ticker.Stop()
 	next := time.NewTimer(w.untilRenewal())
 	defer next.Stop()
@@ -85,14 +124,14 @@ func (w *watch) untilExit(ctx context.Context) Result {
 				w.cfg.Say("stopping: sent TERM to the command")
 			}
 		case <-next.C:
-			go w.renew(renewCtx)
+			w.renewAll(renewCtx)
 		case r := <-w.renewal:
 			w.renewed(r, next)
 		case <-ticker.C:
 		case <-alarm.C:
 		}
 		if w.over() {
-			return Result{ExitCode: w.code, Lost: w.lost, Ended: w.termed || w.killed}
+			return w.result()
 		}
 		w.enforce()
 		alarm.Reset(w.due())
@@ -113,10 +152,10 @@ func (w *watch) over() bool {
 	if w.stop || w.lost != nil && w.cfg.OnLost == Kill {
 		return w.killed || w.forced || w.child.groupGone()
 	}
-	if w.lost == nil && w.deadline.Remaining() <= 0 {
-		w.lose(w.timeUp())
+	if h := w.nearest(); w.lost == nil && h.deadline.Remaining() <= 0 {
+		w.lose(h, h.timeUp())
 		if w.cfg.OnLost == Kill {
-			w.cfg.Say("WARNING: the lease on %s (token %d) was over before the end of the command was seen", w.lease.Resource, w.lease.Token)
+			w.cfg.Say("WARNING: the lease on %s (token %d) was over before the end of the command was seen", h.lease.Resource, h.lease.Token)
 		}
 	}
 	return true
@@ -146,55 +185,73 @@ func (w *watch) send(s syscall.Signal, name string) bool {
 }
 
 // untilRenewal is how long it takes until a third of the lease is over.
-func (w *watch) untilRenewal() time.Duration { return w.deadline.Remaining() - w.lease.TTL*2/3 }
+func (w *watch) untilRenewal() time.Duration { return w.remaining() - w.ttl()*2/3 }
 
-func (w *watch) renew(ctx context.Context) {
+// renewAll begins a round. Each answer counts when it comes: one lease that is over does not
+// wait for news of the others.
+func (w *watch) renewAll(ctx context.Context) {
+	w.unheard, w.tryAgain = len(w.held), false
+	for _, h := range w.held {
+		go w.renew(ctx, h)
+	}
+}
+
+func (w *watch) renew(ctx context.Context, h *held) {
 	// Short enough that another try is left where a connection was cut without a word.
-	ctx, cancel := context.WithTimeout(ctx, max(w.lease.TTL/8, 500*time.Millisecond))
+	ctx, cancel := context.WithTimeout(ctx, max(h.lease.TTL/8, 500*time.Millisecond))
 	defer cancel()
-	deadline, err := w.cfg.Client.Renew(ctx, w.lease.Handle, w.lease.TTL)
-	w.renewal <- renewed{deadline, err}
+	deadline, err := w.cfg.Client.Renew(ctx, h.lease.Handle, h.lease.TTL)
+	w.renewal <- renewed{h, deadline, err}
 }
 
 func (w *watch) renewed(r renewed, next *time.Timer) {
-	switch {
+	w.unheard--
+	switch h := r.of; {
 	case w.lost != nil:
 		// Too late: the child was told to end, or the storage may have seen a newer token.
+		return
 	case r.err == nil:
-		w.deadline, w.said = r.deadline, ""
-		next.Reset(max(w.untilRenewal(), w.retry()))
+		h.deadline, h.said = r.deadline, ""
 	case lost(r.err):
-		w.lose(r.err)
+		w.lose(h, r.err)
+		return
 	default:
-		if text := r.err.Error(); text != w.said { // once for each cause: it is tried often
-			w.said = text
-			w.cfg.Say("could not renew the lease on %s, which ends in %s: %v", w.lease.Resource, w.deadline.Remaining().Round(time.Millisecond), r.err)
+		w.tryAgain = true
+		if text := r.err.Error(); text != h.said { // once for each cause: it is tried often
+			h.said = text
+			w.cfg.Say("could not renew the lease on %s, which ends in %s: %v", h.lease.Resource, h.deadline.Remaining().Round(time.Millisecond), r.err)
 		}
+	}
+	switch {
+	case w.unheard > 0:
+	case w.tryAgain:
 		next.Reset(w.retry())
+	default:
+		next.Reset(max(w.untilRenewal(), w.retry()))
 	}
 }
 
 // retry is the pause between two tries to renew.
-func (w *watch) retry() time.Duration { return max(w.lease.TTL/12, 50*time.Millisecond) }
+func (w *watch) retry() time.Duration { return max(w.ttl()/12, 50*time.Millisecond) }
 
 // lose notes the loss once.
-func (w *watch) lose(cause error) {
+func (w *watch) lose(h *held, cause error) {
 	if w.lost != nil {
 		return
 	}
-	w.lost = cause
+	w.lost, w.lostOf = cause, h.id()
 	if w.cfg.OnLost == Warn {
-		w.cfg.Say("WARNING: the lease on %s (token %d) is lost: %v; the storage refuses further writes of the command", w.lease.Resource, w.lease.Token, cause)
+		w.cfg.Say("WARNING: the lease on %s (token %d) is lost: %v; the storage refuses further writes of the command", h.lease.Resource, h.lease.Token, cause)
 	}
 }
 
 // due is how long it takes until enforce has something to do, unless a clock
 // jumps: then the next tick finds out.
 func (w *watch) due() time.Duration {
-	left := w.deadline.Remaining() - killMargin
+	left := w.remaining() - killMargin
 	switch {
 	case w.killed, w.cfg.OnLost == Warn && w.lost != nil:
-		return w.lease.TTL // nothing is left to do
+		return w.ttl() // nothing is left to do
 	case w.cfg.OnLost == Warn, w.termed:
 		return left
 	}
@@ -202,8 +259,8 @@ func (w *watch) due() time.Duration {
 }
 
 // timeUp is why the deadline is reached.
-func (w *watch) timeUp() error {
-	if w.deadline.Final() {
+func (h *held) timeUp() error {
+	if h.deadline.Final() {
 		return errCapped
 	}
 	return errDeadline
@@ -212,25 +269,26 @@ func (w *watch) timeUp() error {
 // enforce ends the child when its time is over: TERM when only the grace is
 // left, KILL at the deadline, or at once when the lease is known to be gone.
 func (w *watch) enforce() {
-	left := w.deadline.Remaining() - killMargin
+	h := w.nearest()
+	left := h.deadline.Remaining() - killMargin
 	gone := w.lost != nil && !errors.Is(w.lost, errDeadline) && !errors.Is(w.lost, errCapped)
 	if w.cfg.OnLost == Warn {
 		if left <= 0 {
-			w.lose(w.timeUp())
+			w.lose(h, h.timeUp())
 		}
 		return
 	}
 	switch {
 	case w.killed:
 	case left <= 0 || gone:
-		w.lose(w.timeUp())
+		w.lose(h, h.timeUp())
 		w.killed = true
 		w.send(syscall.SIGKILL, "KILL")
 	case left <= w.grace() && !w.termed:
 		w.termed = true
-		w.lose(w.timeUp())
+		w.lose(h, h.timeUp())
 		if w.send(syscall.SIGTERM, "TERM") {
-			w.cfg.Say("the lease on %s ends in %s, %v: sent TERM to the command", w.lease.Resource, w.deadline.Remaining().Round(time.Millisecond), w.lost)
+			w.cfg.Say("the lease on %s ends in %s, %v: sent TERM to the command", h.lease.Resource, h.deadline.Remaining().Round(time.Millisecond), w.lost)
 		}
 	}
 }

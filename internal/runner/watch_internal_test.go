@@ -58,10 +58,8 @@ func TestTheCommandIsKilledBeforeItsLeaseIsOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			command := &stubborn{began: time.Now(), exited: make(chan int, 1)}
-			w := watch{
-				cfg:   Config{Client: c, Say: func(string, ...any) {}},
-				lease: client.Lease{Resource: "r", TTL: ttl}, child: command, deadline: client.DeadlineAfter(time.Now(), ttl),
-			}
+			w := newWatch(Config{Client: c, Say: func(string, ...any) {}}, []client.Lease{{Resource: "r", TTL: ttl, Deadline: client.DeadlineAfter(time.Now(), ttl)}})
+			w.child = command
 			if got := w.untilExit(t.Context()); !got.Ended || got.Lost == nil || !slices.Equal(command.got, want) {
 				t.Errorf("of a lease of %v: %q and %+v, want %q", ttl, command.got, got, want)
 			}
@@ -80,14 +78,12 @@ func TestWarningOnceIsAllThatIsDueUnderWarn(t *testing.T) {
 		began := time.Now()
 		command := &stubborn{began: began, exited: make(chan int, 1)}
 		time.AfterFunc(time.Minute, func() { command.exited <- 0 })
-		w := watch{
-			cfg: Config{Client: c, OnLost: Warn, Say: func(format string, _ ...any) {
-				if strings.HasPrefix(format, "WARNING") {
-					warned = append(warned, time.Since(began))
-				}
-			}},
-			lease: client.Lease{Resource: "r", TTL: 10 * time.Second}, child: command, deadline: client.DeadlineAfter(began, 10*time.Second),
-		}
+		w := newWatch(Config{Client: c, OnLost: Warn, Say: func(format string, _ ...any) {
+			if strings.HasPrefix(format, "WARNING") {
+				warned = append(warned, time.Since(began))
+			}
+		}}, []client.Lease{{Resource: "r", TTL: 10 * time.Second, Deadline: client.DeadlineAfter(began, 10*time.Second)}})
+		w.child = command
 		if got := w.untilExit(t.Context()); got.Ended || got.Lost == nil || len(command.got) != 0 || !slices.Equal(warned, []time.Duration{9900 * time.Millisecond}) {
 			t.Errorf("signals %q, warned at %v, %+v; want one warning after 9.9s", command.got, warned, got)
 		}
@@ -116,12 +112,10 @@ func watched(t *testing.T, gateway http.RoundTripper, left time.Duration, prepar
 	command := &stubborn{began: time.Now(), exited: make(chan int, 2)}
 	ends := time.AfterFunc(time.Minute, func() { command.exited <- 0 })
 	defer ends.Stop()
-	w := watch{
-		cfg:   Config{Client: c, Say: func(string, ...any) {}},
-		lease: client.Lease{Resource: "r", TTL: 30 * time.Second}, child: command, deadline: client.DeadlineAfter(time.Now(), left),
-	}
+	w := newWatch(Config{Client: c, Say: func(string, ...any) {}}, []client.Lease{{Resource: "r", TTL: 30 * time.Second, Deadline: client.DeadlineAfter(time.Now(), left)}})
+	w.child = command
 	if prepare != nil {
-		prepare(&w, command)
+		prepare(w, command)
 	}
 	return w.untilExit(t.Context()), command
 }
@@ -143,6 +137,49 @@ func TestTheFirstRenewalComesSoonerWhenTheStartTookLong(t *testing.T) {
 			t.Errorf("got %+v and %q, want an undisturbed command", got, command.got)
 		}
 	})
+}
+
+// oneOver is a gateway that renews all but the lease with this handle, of which it gives one answer.
+type oneOver struct {
+	handle string
+	status int
+	body   string
+}
+
+func (o oneOver) RoundTrip(r *http.Request) (*http.Response, error) {
+	asked, err := io.ReadAll(r.Body)
+	if err != nil || !strings.Contains(string(asked), `"`+o.handle+`"`) {
+		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(`{"valid_ms":30000}`))}, err
+	}
+	return &http.Response{StatusCode: o.status, Body: io.NopCloser(strings.NewReader(o.body))}, nil
+}
+
+func TestOneLostLeaseOfSeveralEndsTheCommand(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		gateway oneOver
+		want    []string
+	}{
+		"it is another's":     {oneOver{"second", http.StatusGone, `{"code":"lease_lost","status":410}`}, []string{"killed after 10s"}},
+		"it can't be renewed": {oneOver{"second", http.StatusServiceUnavailable, `{"code":"unavailable","status":503}`}, []string{"terminated after 22.4s", "killed after 29.9s"}},
+		"the others are fine": {oneOver{"nobody's", http.StatusGone, ""}, nil},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			got, command := watched(t, tc.gateway, 30*time.Second, func(w *watch, _ *stubborn) {
+				leases := make([]client.Lease, 3)
+				for i, handle := range []string{"first", "second", "third"} {
+					leases[i] = client.Lease{Resource: handle, Token: 7, Handle: handle, TTL: 30 * time.Second, Deadline: client.DeadlineAfter(time.Now(), 30*time.Second)}
+				}
+				child := w.child
+				*w = *newWatch(w.cfg, leases)
+				w.child = child
+			})
+			over := tc.want != nil
+			if got.Ended != over || (got.Lost != nil) != over || over && got.LostOf != (Held{"second", 7}) || !slices.Equal(command.got, tc.want) {
+				t.Errorf("%s: got %+v and %q, want %q", name, got, command.got, tc.want)
+			}
+		})
+	}
 }
 
 // A terminal that closes sends HUP twice, and timeout(1) sends TERM to its child
