@@ -22,6 +22,7 @@ import (
 // runFlags are those of `run` that are not the gateway's.
 type runFlags struct {
 	onLost, onHeld, kind string
+	resources            []string
 	lease                client.AcquireRequest
 	access               runner.S3Access
 	pgURLs               []string
@@ -32,7 +33,7 @@ func newRun(e env) *cobra.Command {
 	var g gatewayFlags
 	var o runFlags
 	cmd := &cobra.Command{
-		Use:     "run --resource RESOURCE [flags] [--] COMMAND [ARG…]",
+		Use:     "run --resource RESOURCE… [flags] [--] COMMAND [ARG…]",
 		Short:   "Run a command under a lease; its writes are refused once the lease is over",
 		Long:    runLong,
 		Example: runExample,
@@ -70,7 +71,7 @@ func (o *runFlags) register(cmd *cobra.Command) {
 	host, _ := os.Hostname()
 	f := cmd.Flags()
 	f.SetInterspersed(false) // what follows the command's name is the command's
-	f.StringVar(&o.lease.Resource, "resource", "", "what the command works on, such as orders/1001 (required)")
+	f.StringArrayVar(&o.resources, "resource", nil, "`RESOURCE` that the command works on, such as orders/1001 (required); may be repeated: all are held, or none")
 	f.DurationVar(&o.lease.TTL, "ttl", 30*time.Second, "how long the lease lasts unless renewed; it is renewed every third of it")
 	f.DurationVar(&o.lease.Wait, "wait", 0, "how long to wait while another holds the resource, or the gateway is away")
 	f.StringVar(&o.onHeld, "on-held", "fail", "what to do when another holds the resource after --wait: fail (exit code 75), skip (0), or wait without end")
@@ -94,8 +95,13 @@ func (o *runFlags) config(cmd *cobra.Command) (cfg runner.Config, err error) {
 	if o.access.Kind, err = runner.ParseKind(o.kind); err != nil {
 		return cfg, usage(err)
 	}
+	if err := o.distinct(); err != nil {
+		return cfg, err
+	}
 	given := cmd.Flags().Changed
 	switch {
+	case len(o.resources) > 1 && (given("s3-credentials") || given("s3-own-keys") || given("s3-read-only")):
+		return cfg, usage(errors.New("S3 credentials are of one resource, so a command with several gets none; leave the --s3-… flags out, or run it with one --resource"))
 	case o.lease.TTL <= 0:
 		return cfg, &fence.InvalidError{Field: "ttl", Reason: "must be positive"}
 	case given("wait") && cfg.OnHeld == runner.Wait:
@@ -106,7 +112,7 @@ func (o *runFlags) config(cmd *cobra.Command) (cfg runner.Config, err error) {
 		cfg.OnHeld = runner.Wait
 	}
 	stderr := cmd.ErrOrStderr()
-	cfg.Acquire, cfg.Environ, cfg.S3, cfg.PGURLs = o.lease, os.Environ(), o.access, o.pgURLs
+	cfg.Acquire, cfg.Resources, cfg.Environ, cfg.S3, cfg.PGURLs = o.lease, o.resources, os.Environ(), o.access, o.pgURLs
 	cfg.Stdin, cfg.Stdout, cfg.Stderr = cmd.InOrStdin(), cmd.OutOrStdout(), stderr
 	cfg.Say = func(format string, a ...any) {
 		if o.json {
@@ -118,9 +124,52 @@ func (o *runFlags) config(cmd *cobra.Command) (cfg runner.Config, err error) {
 	return cfg, nil
 }
 
+const (
+	// maxRunResources bounds the leases of one run: each is renewed by a request of its own.
+	maxRunResources = 64
+	// maxGrantsBytes is what all grants of a run take in a connection's options. PostgreSQL refuses a
+	// startup packet of more than 10,000 bytes, and other settings are in it.
+	maxGrantsBytes = 8000
+	// grantBytes is the most that one takes beside its name: "=", a token, ".", a seal and ",".
+	grantBytes = 1 + 19 + 1 + 32 + 1
+)
+
+// distinct refuses what can't be held together, before anything is acquired.
+func (o *runFlags) distinct() error {
+	if n := len(o.resources); n > maxRunResources {
+		return &fence.InvalidError{Field: "resource", Reason: fmt.Sprintf("is given %d times; at most %d are held together", n, maxRunResources)}
+	}
+	if len(o.resources) == 0 {
+		return usage(errors.New("--resource is missing: name what the command works on, such as --resource orders/1001"))
+	}
+	o.lease.Resource = o.resources[0]
+	size, seen := 0, map[string]bool{}
+	for _, name := range o.resources {
+		if err := fence.ValidateResource(name); err != nil {
+			return err
+		}
+		if seen[name] {
+			return &fence.InvalidError{Field: "resource", Reason: fmt.Sprintf("is %q twice; name each once", name)}
+		}
+		seen[name] = true
+		size += len(fence.EscapeResource(name)) + grantBytes
+	}
+	if len(o.resources) > 1 && size > maxGrantsBytes {
+		return &fence.InvalidError{Field: "resource", Reason: fmt.Sprintf(
+			"is given %d times with names so long that their grants may take %d bytes of a connection's options; at most %d fit: hold fewer, or one that stands for them",
+			len(o.resources), size, maxGrantsBytes)}
+	}
+	return nil
+}
+
 // line writes facts as one line of JSON.
 func (o *runFlags) line(w io.Writer, facts map[string]any) {
-	facts["time"], facts["resource"] = time.Now().UTC().Format(time.RFC3339Nano), o.lease.Resource
+	facts["time"] = time.Now().UTC().Format(time.RFC3339Nano)
+	if len(o.resources) > 1 {
+		facts["resources"] = o.resources
+	} else {
+		facts["resource"] = o.lease.Resource
+	}
 	if b, err := json.Marshal(facts); err == nil {
 		_, _ = fmt.Fprintf(w, "%s\n", b)
 	}
@@ -141,7 +190,7 @@ func (o *runFlags) once(ctx context.Context, cfg runner.Config) error {
 	case err != nil:
 		return err
 	case result.Ended:
-		return withHint(fmt.Errorf("lost the lease on %q (token %d) and ended the command: %w", o.lease.Resource, result.Token, result.Lost), exitLost,
+		return withHint(fmt.Errorf("lost the lease on %q (token %d) and ended the command: %w", result.LostOf.Resource, result.LostOf.Token, result.Lost), exitLost,
 			"whatever it wrote after the lease was another's has been refused; check what it did before, then run it again")
 	case result.ExitCode != 0:
 		return &childExit{code: result.ExitCode}
@@ -163,8 +212,15 @@ func (o *runFlags) tell(w io.Writer, result runner.Result, err error) {
 	case result.Ended:
 		facts["outcome"], facts["cause"] = "lost", result.Lost.Error()
 	}
-	if err == nil {
-		facts["token"], facts["exit_code"] = result.Token, result.ExitCode
+	switch {
+	case err != nil:
+	case len(result.Held) > 1:
+		facts["leases"], facts["exit_code"] = result.Held, result.ExitCode
+		if result.Ended {
+			facts["lost"] = result.LostOf.Resource
+		}
+	default:
+		facts["token"], facts["exit_code"] = result.Held[0].Token, result.ExitCode
 	}
 	o.line(w, facts)
 }
@@ -195,7 +251,7 @@ func (o *runFlags) again(ctx context.Context, cfg runner.Config) error {
 		if err != nil {
 			why = err.Error()
 		}
-		cfg.Say("%s; acquiring %s again in %s", strings.TrimSuffix(why, "."), o.lease.Resource, rest)
+		cfg.Say("%s; acquiring %s again in %s", strings.TrimSuffix(why, "."), strings.Join(o.resources, ", "), rest)
 		select {
 		case <-ctx.Done():
 			return err

@@ -1,6 +1,6 @@
 package main
 
-const runLong = `Run a command under a lease. The command finds in its environment
+const runLong = `Run a command under a lease, or under several, all or none. The command finds in its environment
 
   FENCE_RESOURCE, FENCE_TOKEN                   the grant, for any client
   FENCE_NONCE                                   a nonce of this run, for fence.lease=…;once=$FENCE_NONCE
@@ -21,6 +21,11 @@ With --s3-credentials=static it finds AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY a
 AWS_SESSION_TOKEN instead, for tools that read these only (curl, s3cmd). They write while the
 lease is held. --s3-own-keys and --s3-read-only limit what the credentials are good for.
 
+With several --resource, the waits and --on-held are about all of them as one: the command starts
+once it holds all, and ends when it loses one. It finds all grants in PGOPTIONS, JDBC_URL and the
+variables of --pg-url-env, and in FENCE_GRANTS (resource=token,…, names percent-encoded) instead of
+FENCE_RESOURCE and FENCE_TOKEN. S3 credentials are of one resource, so it gets no settings for S3.
+
 The lease is renewed while the command runs. When it cannot be renewed, the command is ended
 (TERM, then KILL) before the lease can be another's; --on-lost=warn only warns. That holds
 only while fencegate itself is scheduled; the fence in the storage covers the rest.
@@ -35,5 +40,6 @@ not started; 75 where another holds the resource.`
 
 const runExample = `  fencegate run --resource reports/q3 --ttl 30s -- ./nightly-report.sh
   fencegate run --resource orders/1001 --wait 1m -- psql -c "UPDATE orders SET status = 'paid' WHERE id = 1001"
+  fencegate run --resource accounts/7 --resource accounts/9 --wait 1m -- psql -f transfer.sql
   fencegate run --resource reports/q3 --on-held skip ./nightly-report.sh --month 9
   fencegate run --resource leaders/mailer --forever --holder 10.0.0.7:8080 ./mailer`
