@@ -91,7 +91,10 @@ func (s stack) runBoth(t *testing.T, flags []string, job ...string) *exec.Cmd {
 	return cmd
 }
 
-var both = []string{"--resource", credits, "--resource", debits}
+var (
+	both      = []string{"--resource", credits, "--resource", debits}
+	otherwise = []string{"--resource", debits, "--resource", credits}
+)
 
 func TestAJobWritesUnderAllOfItsGrantsAndEndsWithOneOfThem(t *testing.T) {
 	t.Parallel()
@@ -201,7 +204,7 @@ func TestAllAreHeldOrNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for flag, want := range map[string]int{"--wait=0s": exitHeld, "--wait=300ms": exitHeld, "--on-held=skip": 0} {
-		cmd := s.runBoth(t, append([]string{flag}, both...), "sh", "-c", "exit 9")
+		cmd := s.runBoth(t, append([]string{flag}, otherwise...), "sh", "-c", "exit 9")
 		_ = cmd.Run()
 		if got := cmd.ProcessState.ExitCode(); got != want {
 			t.Errorf("%s: exit code %d while one is another's, want %d", flag, got, want)
@@ -224,7 +227,7 @@ func TestAllAreHeldOrNone(t *testing.T) {
 func TestRunsWithTheSameSetInOtherOrdersDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	s := accounts(t)
-	orders := [][]string{both, {"--resource", debits, "--resource", credits}}
+	orders := [][]string{both, otherwise}
 	var all sync.WaitGroup
 	for i := range 6 {
 		cmd := s.runBoth(t, append([]string{"--wait=1m", "--ttl=2m"}, orders[i%2]...), "sleep", "0.2") // a deadlock outlasts the wait
