@@ -231,7 +231,7 @@ the resource that a write of the key needs. A stale one changes nothing.`,
 			resource, _ := e.lookup("FENCE_RESOURCE")
 			token, _ := e.lookup("FENCE_TOKEN")
 			if resource == "" || token == "" {
-				return usage(errors.New("FENCE_RESOURCE and FENCE_TOKEN are missing: run it under fencegate run"))
+				return usage(errors.New("FENCE_RESOURCE and FENCE_TOKEN are missing: run it under fencegate run, with one --resource"))
 			}
 			grant, err := fence.ParseGrant(resource, token)
 			if err != nil {

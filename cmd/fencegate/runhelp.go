@@ -33,7 +33,7 @@ only while fencegate itself is scheduled; the fence in the storage covers the re
 Where another holds the resource: --wait waits, also over a gateway that is away; --on-held=skip
 then ends with 0, for cron jobs of which one is enough; --on-held=wait waits without end.
 --forever makes the command a leader's: it runs again whenever the lease can be had; with the
-leader's address as --holder, others find it by "fencegate resources show".
+leader's address as --holder, others find it by "fencegate lease show".
 
 The exit code is the command's own; 79 where the lease was lost and the command was ended, or
 not started; 75 where another holds the resource.`

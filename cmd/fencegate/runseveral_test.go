@@ -26,6 +26,10 @@ func TestWhatCanNotBeHeldTogetherAcquiresNothing(t *testing.T) {
 	for i := range many {
 		many[i] = fmt.Sprint("r", i)
 	}
+	long := make([]string, 6)
+	for i := range long {
+		long[i] = fmt.Sprint(i, strings.Repeat("ä", 250))
+	}
 	for name, tc := range map[string]struct {
 		resources, flags []string
 		want             string
@@ -36,7 +40,7 @@ func TestWhatCanNotBeHeldTogetherAcquiresNothing(t *testing.T) {
 		"a pattern":                 {[]string{"a", "orders/*"}, nil, "*"},
 		"an empty name":             {[]string{"a", ""}, nil, "resource is empty"},
 		"a control character":       {[]string{"a", "b\n"}, nil, "control"},
-		"names of too many bytes":   {[]string{strings.Repeat("ä", 256), strings.Repeat("ö", 256), strings.Repeat("ü", 256), strings.Repeat("é", 256), strings.Repeat("è", 256), strings.Repeat("ê", 256)}, nil, "at most 8000 fit"},
+		"names of too many bytes":   {long, nil, "at most 8000 fit"},
 		"S3 credentials of several": {[]string{"a", "b"}, []string{"--s3-credentials=static"}, "S3 credentials are of one resource"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -152,14 +156,21 @@ func TestAJobWritesUnderAllOfItsGrantsAndEndsWithOneOfThem(t *testing.T) {
 	}
 	wantLost(t, said.String())
 	s.wantFree(t, debits)
-	var n [2]int
+	s.wantMoves(t, 3)
+}
+
+// wantMoves counts the transfers that both tables have seen.
+func (s stack) wantMoves(t *testing.T, want int) {
+	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.postgres)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
-	if err := conn.QueryRow(t.Context(), "SELECT d.n, c.n FROM debits d, credits c").Scan(&n[0], &n[1]); err != nil || n != [2]int{3, 3} {
-		t.Errorf("%v, %v; want three transfers", n, err)
+	var n [2]int
+	err = conn.QueryRow(t.Context(), "SELECT d.n, c.n FROM debits d, credits c").Scan(&n[0], &n[1])
+	if err != nil || n != [2]int{want, want} {
+		t.Errorf("%v, %v; want %d transfers", n, err, want)
 	}
 }
 
@@ -183,10 +194,11 @@ func wantLost(t *testing.T, said string) {
 	t.Errorf("no outcome in %s", said)
 }
 
-// wantFree takes a resource at once, and gives it back.
+// wantFree takes a resource, and gives it back. What was taken together with one that is held may
+// travel back for a moment; a lease that stayed would outlast the wait.
 func (s stack) wantFree(t *testing.T, resource string) {
 	t.Helper()
-	lease, err := s.client(t).Acquire(t.Context(), client.AcquireRequest{Resource: resource, TTL: time.Minute})
+	lease, err := s.client(t).Acquire(t.Context(), client.AcquireRequest{Resource: resource, TTL: time.Minute, Wait: 10 * time.Second})
 	if err != nil {
 		t.Errorf("%s is not free: %v", resource, err)
 		return
