@@ -96,7 +96,7 @@ func (s *Source) renew(ctx context.Context, t *Taken, ttl time.Duration) error {
 	case errors.Is(err, leasing.ErrLost):
 		return err
 	case !time.Now().Before(t.Deadline):
-		return fmt.Errorf("acquire %q: its lease ended while others were waited for: %w: %w", t.Resource, leasing.ErrLost, err)
+		return fmt.Errorf("acquire %q: its lease ended while the call waited for other resources: %w: %w", t.Resource, leasing.ErrLost, err)
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func (s *store) Free(ctx context.Context, ref leasing.Ref) error {
 	return s.change(ctx, fmt.Sprintf("release %q", ref.Resource), 2*callTries, func(int64) (*change, error) { return &change{ref: ref}, nil })
 }
 
-// change sends a change until etcd has answered it, a bounded number of times. next hears at which revision the last one
+// change sends a change until etcd has answered it, a bounded number of times. next is told at which revision the last one
 // found the owner's key; 0: there is none, or it did not.
 func (s *store) change(ctx context.Context, doing string, tries int, next func(found int64) (*change, error)) error {
 	lost := false // a release whose answer was lost may have been carried out

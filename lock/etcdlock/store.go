@@ -105,7 +105,7 @@ func (s *store) setBase(answer *clientv3.GetResponse) (*base, error) {
 		b.text = string(answer.Kvs[0].Value)
 		n, err := strconv.ParseInt(b.text, 10, 64)
 		if err != nil || n < 0 || n > maxBase {
-			return nil, fmt.Errorf("the key %s holds %.40q, which is no base of tokens: put the highest token there that a fence records", s.baseKey(), b.text)
+			return nil, fmt.Errorf("the key %s holds %.40q, which is not a base of tokens: set it to the highest token that a fence records", s.baseKey(), b.text)
 		}
 		b.value = fence.Token(n)
 	}

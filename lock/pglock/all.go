@@ -63,7 +63,7 @@ func (s *Source) each(ctx context.Context, all []leasing.Request, acquire func(c
 func alive(leases []leasing.Lease) error {
 	for _, lease := range leases {
 		if !time.Now().Before(lease.Deadline) {
-			return fmt.Errorf("acquire %q: its lease ended while others were waited for: %w", lease.Grant.Resource, leasing.ErrLost)
+			return fmt.Errorf("acquire %q: its lease ended while the call waited for other resources: %w", lease.Grant.Resource, leasing.ErrLost)
 		}
 	}
 	return nil

@@ -84,7 +84,7 @@ func (s *Source) first(ctx context.Context, r leasing.Request, w *waiter) (leasi
 // ended is why a wait was in vain.
 func ended(why, err error) error {
 	if errors.Is(err, leasing.ErrClosed) {
-		return err // nobody need hear who held the resource
+		return err // the holder is of no interest any more
 	}
 	return errors.Join(why, err)
 }
@@ -97,7 +97,7 @@ func (s *Source) leave(resource string, how way) {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	if _, err := s.cfg.Pool.Exec(ctx, sqlLeave, resource, how.waiter); err != nil {
-		s.cfg.Logger.Debug("the place in the line is kept until its time is over", "resource", resource, "error", err)
+		s.cfg.Logger.Debug("failed to leave the queue; the place expires by itself", "resource", resource, "error", err)
 	}
 }
 
@@ -208,17 +208,17 @@ func (w *waiter) wait(ctx context.Context, pause time.Duration) error {
 	}
 }
 
-// listener hears the notifications for this process, from the first wait on.
+// listener receives the notifications for this process, from the first wait on.
 type listener struct {
 	once  sync.Once
 	ready chan struct{} // closed when it has begun to listen
 }
 
-// listen returns when the process hears its notifications; it goes on without them where that takes too long.
+// listen returns when the process receives its notifications, or without them when that takes too long.
 func (s *Source) listen(ctx context.Context) {
 	s.notices.once.Do(func() {
 		s.notices.ready = make(chan struct{})
-		s.inBackground(s.hear)
+		s.inBackground(s.receive)
 	})
 	timer := time.NewTimer(lookEvery)
 	defer timer.Stop()
@@ -229,12 +229,12 @@ func (s *Source) listen(ctx context.Context) {
 	}
 }
 
-// hear listens until the Source is closed.
-func (s *Source) hear() {
+// receive takes notifications until the Source is closed.
+func (s *Source) receive() {
 	begun := sync.OnceFunc(func() { close(s.notices.ready) })
 	for s.ctx.Err() == nil {
 		if err := s.hearOn(begun); err != nil && s.ctx.Err() == nil {
-			s.cfg.Logger.Debug("releases can't be heard; who waits looks now and then", "error", err)
+			s.cfg.Logger.Debug("failed to listen for releases; waiting calls poll instead", "error", err)
 		}
 		select {
 		case <-s.ctx.Done():

@@ -103,7 +103,7 @@ func (g *greeted) Read(p []byte) (int, error) {
 func (s *session) short() error {
 	allowed := time.Duration(s.allowed.Load()) * time.Millisecond
 	if allowed > 0 && allowed < s.wanted {
-		return fmt.Errorf("the server lets sessions live for %v, but its leases need %v: raise maxSessionTimeout, or lower MaxTTL", allowed, s.wanted)
+		return fmt.Errorf("the server allows sessions of %v, but leases need %v: raise maxSessionTimeout, or lower MaxTTL", allowed, s.wanted)
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func (s *session) close(silently bool) {
 }
 
 // call makes one call, which knows no context: where it is given up, it goes on until it has an answer, or its connection
-// ends, and late hears of it then.
+// ends, and late is called with it then.
 func call[T any](ctx context.Context, s *session, f func(*zk.Conn) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errNoAnswer)
 	defer cancel()

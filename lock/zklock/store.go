@@ -116,7 +116,7 @@ func (s *store) readBase(ctx context.Context, fresh bool) (*base, error) {
 	}
 	n, err := strconv.ParseInt(string(r.data), 10, 64)
 	if err != nil || n < 0 || n > maxBase {
-		return nil, fmt.Errorf("the node %s holds %.40q, which is no base of tokens: put the highest token there that a fence records", s.baseNode(), r.data)
+		return nil, fmt.Errorf("the node %s holds %.40q, which is not a base of tokens: set it to the highest token that a fence records", s.baseNode(), r.data)
 	}
 	b := &base{value: fence.Token(n), version: r.stat.Version}
 	s.base.Store(b)

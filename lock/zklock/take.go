@@ -83,7 +83,7 @@ func (s *store) remove(ctx context.Context, h *hold) {
 			return
 		}
 		if errors.Is(err, zk.ErrNoAuth) {
-			s.logger.WarnContext(ctx, "a lease that is over holds its resource up until this process ends: the digest's user may not delete its node; mend the ACL of the resource's node",
+			s.logger.WarnContext(ctx, "failed to delete the node of an ended lease, which blocks its resource until this process ends: correct the ACL of the resource's node, so that the digest's user may delete",
 				"node", path.Dir(h.child), "error", err)
 			return
 		}

@@ -157,7 +157,7 @@ func TestANodeThatCannotBeDeletedIsSaidOnce(t *testing.T) {
 	zklock.Expire(s, lease.Owner)
 	until(t, "it is said", func() bool { return len(said) > 0 })
 	line := <-said
-	if !strings.Contains(line, "mend the ACL") || !strings.Contains(line, "node=/own/r:r ") || strings.Contains(line, "secret") || strings.Contains(line, lease.Owner[:26]) {
+	if !strings.Contains(line, "correct the ACL") || !strings.Contains(line, "node=/own/r:r ") || strings.Contains(line, "secret") || strings.Contains(line, lease.Owner[:26]) {
 		t.Errorf("%q; want the node and what to do, and no secret", line)
 	}
 	if _, err := s.Extend(t.Context(), lease.Ref(), ttl); !errors.Is(err, leasing.ErrLost) {
