@@ -152,7 +152,7 @@ func fail(check, found, do string) Finding {
 // leaves the rest in doubt; everything else (no answer in time, a connection that
 // broke, something that is not there) does not work for a gateway either.
 func unseen(check string, err error) Finding {
-	found := "could not be looked at: " + pgtext.Of(err)
+	found := "could not be checked: " + pgtext.Of(err)
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch {
 		case refused.Code == "42501": // insufficient_privilege

@@ -287,7 +287,7 @@ func TestWhatCannotBeLookedAtIsSaid(t *testing.T) {
 	pg := testenv.Postgres(t)
 	exec(t, pg.URL, `REVOKE SELECT ON fence.uncovered FROM PUBLIC`, `REVOKE ALL ON fencegate.fence_state FROM PUBLIC`)
 	findings := examine(t, pg.OtherURL)
-	want(t, findings, "postgresql.guards", Warn, "could not be looked at")
+	want(t, findings, "postgresql.guards", Warn, "could not be checked")
 }
 
 // prepare runs statements in one transaction.

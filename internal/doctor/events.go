@@ -44,7 +44,7 @@ func checkEventTriggers(ctx context.Context, conn *pgx.Conn) Finding {
 	if err != nil {
 		return unseen(check, err)
 	} else if len(owners) > 0 {
-		return fail(check, fmt.Sprintf("the event trigger %s runs %s, which whoever is fence_owner can replace, with everybody's rights", owners[0].Found, owners[0].Do), install)
+		return fail(check, fmt.Sprintf("the event trigger %s runs %s, a function that members of fence_owner can replace, with the rights of whoever runs the command", owners[0].Found, owners[0].Do), install)
 	}
 	triggers, err := collect[eventTrigger](ctx, conn, sqlEventTriggers)
 	if err != nil {
@@ -79,7 +79,7 @@ func checkEventCode(ctx context.Context, conn *pgx.Conn, check, install string, 
 	if err != nil {
 		return unseen(check, err)
 	} else if len(faults) > 0 {
-		return fail(check, faults[0].Found+", so somebody could replace what everybody's commands run", faults[0].Do)
+		return fail(check, faults[0].Found+", so somebody could replace a function that runs with the rights of other users", faults[0].Do)
 	}
 	var outdated bool
 	if err := conn.QueryRow(ctx, sqlEventsOutdated).Scan(&outdated); err != nil {

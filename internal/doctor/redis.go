@@ -132,7 +132,7 @@ func examineNode(ctx context.Context, node lock.Node, addr string) (map[string]s
 	name := cmp.Or(info["redis_version"], "?")
 	found := []Finding{ok("redis.reachable", "%s, version %s", addr, name)}
 	if info["role"] == "" { // as the nodes of fencegate dev, which are no Redis, or a proxy
-		return info, append(found, warn("redis.replica", addr+": INFO does not say what it is, so it could not be looked at", "Nothing for the nodes of fencegate dev; else name the Redis itself."))
+		return info, append(found, warn("redis.replica", addr+": INFO does not say what it is, so it could not be checked", "Nothing for the nodes of fencegate dev; else name the Redis itself."))
 	}
 	if !strings.HasPrefix(name, oldestRedis) && info["server_name"] != "valkey" && !newer(name) {
 		found = append(found, fail("redis.version", addr+" is version "+name+": its scripts outlive a restart, so a loss of data would go unnoticed", "Use Redis 7 or newer, or Valkey."))
@@ -185,7 +185,7 @@ func checkPersistence(ctx context.Context, addr string, client *redis.Client) Fi
 	values, err := client.ConfigGet(ctx, "append*").Result()
 	switch {
 	case err != nil:
-		return warn(check, addr+": could not be looked at: "+err.Error(), "Look at appendonly and appendfsync yourself: doctor may not read the node's configuration.")
+		return warn(check, addr+": could not be checked: "+err.Error(), "Look at appendonly and appendfsync yourself: doctor may not read the node's configuration.")
 	case values["appendonly"] != "yes":
 		return warn(check, addr+" keeps nothing over a restart (appendonly no)", "appendonly yes, appendfsync always; or accept that lock counters start from PostgreSQL's fences after a restart.")
 	case values["appendfsync"] != "always":
@@ -200,7 +200,7 @@ func checkEviction(ctx context.Context, addr string, client *redis.Client) Findi
 	policy := values["maxmemory-policy"]
 	switch {
 	case err != nil:
-		return warn(check, addr+": could not be looked at: "+err.Error(), "Set maxmemory-policy noeviction.")
+		return warn(check, addr+": could not be checked: "+err.Error(), "Set maxmemory-policy noeviction.")
 	case policy == "noeviction":
 		return ok(check, "%s evicts nothing", addr)
 	case values["maxmemory"] == "0":
@@ -214,7 +214,7 @@ func checkNodeClock(ctx context.Context, addr string, client *redis.Client) Find
 	begun := time.Now()
 	there, err := client.Time(ctx).Result()
 	if err != nil {
-		return warn(check, addr+": could not be looked at: "+err.Error(), "Allow the command TIME.")
+		return warn(check, addr+": could not be checked: "+err.Error(), "Allow the command TIME.")
 	}
 	f := judgeClock(check, there, begun)
 	f.Found = addr + ": " + f.Found

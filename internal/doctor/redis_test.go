@@ -68,7 +68,7 @@ func TestRedisNodesAreExamined(t *testing.T) {
 func TestNodesThatSayNothingOfThemselvesAreNotJudged(t *testing.T) {
 	t.Parallel()
 	findings := Examine(t.Context(), Config{RedisNodes: nodes(miniredis.RunT(t).Addr(), miniredis.RunT(t).Addr(), miniredis.RunT(t).Addr())})
-	want(t, findings, "redis.replica", Warn, "could not be looked at")
+	want(t, findings, "redis.replica", Warn, "could not be checked")
 	for _, f := range findings {
 		if f.Check == "redis.independent" || f.Check == "redis.version" {
 			t.Errorf("%+v", f)

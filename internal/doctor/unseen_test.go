@@ -43,7 +43,7 @@ func TestADatabaseThatStopsAnsweringFails(t *testing.T) {
 		}
 	}
 	findings := Examine(t.Context(), Config{PostgresURL: pg.URL, Patience: 5 * time.Second})
-	want(t, findings, "postgresql.schema", Fail, "could not be looked at", "--patience")
+	want(t, findings, "postgresql.schema", Fail, "could not be checked", "--patience")
 }
 
 func TestASchemaThatSomebodyRemovedAPartOfFails(t *testing.T) {
