@@ -222,11 +222,11 @@ func (s *session) learn(row []byte, judge func(identity string, written uint64) 
 		return err
 	}
 	if len(values.Values) != 3 {
-		return errors.New("fence.check and fence.identity said something else than a row of three values")
+		return errors.New("fence.check and fence.identity did not return one row of three values")
 	}
 	var high, low uint32
 	if _, err := fmt.Sscanf(string(values.Values[2]), "%X/%X", &high, &low); err != nil {
-		return fmt.Errorf("fence.identity says that %q was written: %w", values.Values[2], err)
+		return fmt.Errorf("parse %q of fence.identity: %w", values.Values[2], err)
 	}
 	if err := judge(string(values.Values[1]), uint64(high)<<32|uint64(low)); err != nil {
 		return unjudged(err)

@@ -33,7 +33,7 @@ func (a *answers) sent(c *clientStream) {
 	a.settle()
 }
 
-// comes notes what PostgreSQL has sent, before the client hears of it and answers.
+// comes notes what PostgreSQL has sent, before the client receives it and answers.
 func (a *answers) comes(s *serverStream) {
 	a.pending, a.more = max(0, a.pending-s.ready), false
 	a.guessed = a.guessed || a.extended && (s.copies || s.fails)

@@ -152,7 +152,7 @@ type Config struct {
 	// MaxTTL is the longest lease. Defaults to 5 min.
 	MaxTTL time.Duration
 
-	// Metrics hears what happens. Defaults to nil: nobody does.
+	// Metrics is told what happens. Defaults to nil: none.
 	Metrics Metrics
 	// Tell is given what people should see: writes that the fence refused, and leases of
 	// sessions. It is called while sessions wait. Defaults to nil: nobody is told.

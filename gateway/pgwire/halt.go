@@ -40,7 +40,7 @@ func (s *session) halt(upstream net.Conn, running bool) {
 			defer func() { _ = endWrites(upstream) }() // a pooler that sees the end first forgets the session, and what to cancel
 			if p := cancelRequest(s.backend); p != nil {
 				if err := s.srv.cancelAt(ctx, s.way, p); err != nil {
-					s.log().Warn("a statement could not be cancelled", "error", err)
+					s.log().Warn("failed to cancel a statement", "error", err)
 				}
 			}
 		}()
@@ -55,7 +55,7 @@ func (s *session) halt(upstream net.Conn, running bool) {
 	ended, err := s.srv.cfg.EndBackend(ctx, binary.BigEndian.Uint32(s.backend), local.Port)
 	switch {
 	case err != nil:
-		s.log().Warn("a backend that did not heed a cancel could not be terminated", "error", err)
+		s.log().Warn("failed to terminate a backend that ignored its cancel request", "error", err)
 	case ended:
 		endsWithin(upstream, haltFarewell)
 	}

@@ -224,7 +224,7 @@ func leaseRefusal(resource string, err error) error {
 			hint: "Connect again when it is free, or ask for a longer wait: fence.lease=…;wait=30s.",
 		}
 	case errors.As(err, &invalid):
-		return &fatalError{code: codeInvalidParameter, message: "the option fence.lease asks for what can't be had: " + invalid.Error()}
+		return &fatalError{code: codeInvalidParameter, message: "the option fence.lease is invalid: " + invalid.Error()}
 	case refused:
 		return &fatalError{code: code.SQLState, message: err.Error(), hint: code.Hint}
 	}
@@ -347,7 +347,7 @@ func (s *session) release() {
 		s.srv.cfg.Metrics.LeaseEnded(time.Since(lease.since), false)
 		s.tellLease(wire.EventReleased, lease)
 	case !errors.Is(err, leasing.ErrLost): // one that is over already needs no release
-		s.log().Warn("the lease of a PostgreSQL session could not be released; it ends by itself",
+		s.log().Warn("failed to release the lease of a PostgreSQL session; it expires at its TTL",
 			"resource", lease.Grant.Resource, "token", lease.Grant.Token, "error", err)
 	}
 }

@@ -2,7 +2,7 @@ package pgwire
 
 import "time"
 
-// Metrics hears what happens. Its methods are called while sessions wait, so they
+// Metrics is told what happens. Its methods are called while sessions wait, so they
 // are quick; they are safe for concurrent use.
 type Metrics interface {
 	// LoggedIn: a session opened, so long after its connection was accepted.

@@ -37,7 +37,7 @@ func (c *Config) behindProxy(conn net.Conn) bool {
 	return false
 }
 
-var errNoAnswer = errors.New("too many connections that are refused already")
+var errNoAnswer = errors.New("too many connections are being refused at once")
 
 // introduced learns from a proxy where the client is.
 func (s *session) introduced() error {

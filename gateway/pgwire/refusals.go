@@ -9,20 +9,20 @@ import (
 	"github.com/fencegate/fencegate/gateway/activity"
 )
 
-// maxErrorBytes bounds what is kept of an ErrorResponse that reads cut.
+// maxErrorBytes bounds what is buffered of an ErrorResponse that spans reads.
 const maxErrorBytes = 16 << 10
 
-// errorWatch finds the fence's refusals among the errors that pass. It keeps bytes only of
-// an ErrorResponse that the end of a read cut.
+// errorWatch finds the fence's refusals among the errors that pass. It buffers only an
+// ErrorResponse that continues after the end of a read.
 type errorWatch struct {
-	heard func(body []byte) // of a refusal; nil: nobody hears
-	cut   []byte
+	refused func(body []byte) // takes the body of a refusal; nil: refusals are not watched
+	cut     []byte
 }
 
 // begins takes what b has of an ErrorResponse's body, of size bytes.
 func (w *errorWatch) begins(b []byte, size uint32) {
 	switch {
-	case w.heard == nil:
+	case w.refused == nil:
 	case uint32(len(b)) >= size:
 		w.ends(b[:size])
 	default:
@@ -32,7 +32,7 @@ func (w *errorWatch) begins(b []byte, size uint32) {
 
 // goesOn takes more of one that was cut, of which left bytes are still to come.
 func (w *errorWatch) goesOn(b []byte, left uint32) {
-	if w.heard == nil {
+	if w.refused == nil {
 		return
 	}
 	n := min(len(b), int(left))
@@ -44,7 +44,7 @@ func (w *errorWatch) goesOn(b []byte, left uint32) {
 
 func (w *errorWatch) ends(body []byte) {
 	if bytes.HasPrefix(responseField(body, 'C'), []byte("ZF0")) {
-		w.heard(body)
+		w.refused(body)
 	}
 }
 
@@ -90,8 +90,8 @@ func (s *session) tokenOf(resource string) fence.Token {
 	return 0
 }
 
-// tellEnd tells that the gateway ends the session. What the fence would refuse and is
-// unanswered is refused by that.
+// tellEnd tells that the gateway ends the session. If a statement is unanswered that the
+// fence would refuse, the end counts as its refusal.
 func (s *session) tellEnd(why *fatalError, unanswered bool) {
 	if s.srv.cfg.Tell == nil {
 		return

@@ -166,7 +166,7 @@ func (s *session) serverToClient(upstream net.Conn) error {
 	defer from.free()
 	var stream serverStream
 	if s.srv.cfg.Tell != nil {
-		stream.errors.heard = s.tellRefusal
+		stream.errors.refused = s.tellRefusal
 	}
 	held, err := s.login(from, &stream)
 	if err == nil {

@@ -23,7 +23,7 @@ type TLSFiles struct {
 
 // Load makes a configuration that follows the files: one that is replaced counts
 // from the next handshake on. While new files can't be used, the last good ones
-// stay, and log hears why.
+// stay, and log says why.
 func (f TLSFiles) Load(log *slog.Logger) (*tls.Config, error) {
 	return tlsfiles.Files(f).Load(tlsfiles.Use{
 		Port: "the PostgreSQL port", NextProtos: []string{alpn},
