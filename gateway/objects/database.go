@@ -214,7 +214,7 @@ func (d Database) connect(ctx context.Context) (*pgx.Conn, error) {
 }
 
 // errReplaced: a new connection is of no use by now.
-var errReplaced = errors.New("the connection leads to another server than the others, or was made while that was in doubt")
+var errReplaced = errors.New("the connection reaches another PostgreSQL server than the pool's other connections, or was made before that was checked")
 
 // notSent marks an error from before the statement was sent.
 type notSent struct{ error }

@@ -38,7 +38,7 @@ var (
 	ErrVersionID      = errors.New("no version has such an id")
 	ErrBucketNotEmpty = errors.New("the bucket is not empty")
 	ErrRuleInUse      = errors.New("the bucket's rule can't change while it holds objects") // written under another rule
-	ErrRetained       = errors.New("the bucket's objects are written once, for longer")
+	ErrRetained       = errors.New("the bucket has a longer write-once retention")
 	ErrOtherRequest   = errors.New("the invocation id was used for another request on the same key")
 )
 
@@ -46,9 +46,9 @@ var (
 var (
 	ErrGivenUp      = errors.New("the upload took so long that it was given up")
 	ErrIncomplete   = errors.New("the body is not as long as was announced")
-	ErrStoreFailed  = errors.New("blob store failed")                                         // the blob store, not the client's connection
-	ErrDoubted      = errors.New("whether this PostgreSQL has forgotten fences is not known") // and nothing was changed
-	ErrDatabaseAway = errors.New("PostgreSQL did not answer")                                 // or refused for now, see [BusyError]; and nothing was changed
+	ErrStoreFailed  = errors.New("blob store failed")                                                // the blob store, not the client's connection
+	ErrDoubted      = errors.New("it is not known yet whether this PostgreSQL has forgotten fences") // and nothing was changed
+	ErrDatabaseAway = errors.New("PostgreSQL did not answer")                                        // or refused for now, see [BusyError]; and nothing was changed
 )
 
 // PreconditionError: what is there is not what the write expects.

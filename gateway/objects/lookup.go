@@ -98,7 +98,7 @@ func (s *lookups) ask(group []*lookup) {
 		err = s.many(ctx, group, found)
 	}
 	if err != nil {
-		s.log.Warn("s3: a common look-up failed; each is made alone", "look_ups", len(group), "error", err)
+		s.log.Warn("s3: a batched look-up failed; its objects are looked up one by one", "look_ups", len(group), "error", err)
 		return
 	}
 	for i, l := range group {

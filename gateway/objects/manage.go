@@ -137,7 +137,7 @@ func (c *Catalog) SetKeep(ctx context.Context, bucket string, k Keep) error {
 		return err
 	}
 	if err := c.setKeep(ctx, bucket, k); err != nil {
-		return fmt.Errorf("keep %s of bucket %q: %w", k, bucket, err)
+		return fmt.Errorf("set the kept versions of bucket %q to %s: %w", bucket, k, err)
 	}
 	return nil
 }

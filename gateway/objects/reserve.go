@@ -106,7 +106,7 @@ func (r *reserve) fill(n int) {
 	closed := r.closed
 	r.mu.Unlock()
 	if err != nil && !closed {
-		r.log.Warn("s3: no blobs could be reserved; each upload announces its own", "error", err)
+		r.log.Warn("s3: failed to reserve blobs; each upload announces its own", "error", err)
 	}
 	if !keep {
 		r.giveBack(ids)
@@ -199,7 +199,7 @@ func (r *reserve) giveBack(ids []blob.ID) {
 		err = errors.Join(err, r.places.Delete(ctx, id))
 	}
 	if err != nil {
-		r.log.Info("s3: reserved blobs could not be given back; the sweep takes them", "blobs", len(ids), "error", err)
+		r.log.Info("s3: failed to give back reserved blobs; the sweep deletes them", "blobs", len(ids), "error", err)
 	}
 }
 

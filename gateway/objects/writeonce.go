@@ -45,7 +45,7 @@ func (c *Catalog) SetRetention(ctx context.Context, bucket string, d time.Durati
 	age := Interval(d)
 	age.Valid = d > 0
 	if err := c.db.Settle(ctx, Exec(sqlSetRetention, bucket, age)); err != nil {
-		return fmt.Errorf("write objects of bucket %q once, for %s: %w", bucket, ShowRetention(d), err)
+		return fmt.Errorf("set the write-once retention of bucket %q to %s: %w", bucket, ShowRetention(d), err)
 	}
 	return nil
 }

@@ -113,7 +113,7 @@ func (b *backend) writePublicAccess(a addressed) (any, int, error) {
 	}
 	text, err := json.Marshal(asked)
 	if err != nil {
-		return nil, 0, fmt.Errorf("encode what bucket %q blocks: %w", a.bucket, err)
+		return nil, 0, fmt.Errorf("encode the public access block of bucket %q: %w", a.bucket, err)
 	}
 	return nil, http.StatusOK, b.setDocument(a.http, a.bucket, objects.DocumentPublicAccess, "PutPublicAccessBlock", string(text))
 }

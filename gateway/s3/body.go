@@ -128,7 +128,7 @@ func (b *body) Finish(size int64) error {
 	case b.err != nil:
 		return b.err
 	case b.count != size:
-		return fmt.Errorf("%w: %d bytes, announced were %d", blob.ErrSize, b.count, size)
+		return fmt.Errorf("%w: got %d bytes, announced %d", blob.ErrSize, b.count, size)
 	}
 	return nil
 }

@@ -149,7 +149,7 @@ func (b *backend) publicAccess(bucket string) (p publicAccess, set bool, err err
 		return p, false, err
 	}
 	if err := json.Unmarshal([]byte(text), &p); err != nil {
-		return p, false, fmt.Errorf("read what bucket %q blocks: %w", bucket, err)
+		return p, false, fmt.Errorf("read the public access block of bucket %q: %w", bucket, err)
 	}
 	return p, true, nil
 }

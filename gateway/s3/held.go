@@ -48,7 +48,7 @@ func (h *held) check(ctx context.Context, p objects.Proof) error {
 	began := time.Now()
 	left, err := h.leases.Held(ctx, p.Resource, p.Token)
 	if err != nil {
-		return fmt.Errorf("%w: whether the lease of %q is held: %w", objects.ErrDatabaseAway, p.Resource, err)
+		return fmt.Errorf("%w: can't tell whether the lease of %q is held: %w", objects.ErrDatabaseAway, p.Resource, err)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

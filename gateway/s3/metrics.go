@@ -9,7 +9,7 @@ import (
 	"github.com/versity/versitygw/s3err"
 )
 
-// Metrics hears what happens. Its methods are called while clients wait, so they
+// Metrics is told what happens. Its methods are called while clients wait, so they
 // are quick; they are safe for concurrent use.
 type Metrics interface {
 	// Answered: a request's answer was ready, so long after its headers had come; an

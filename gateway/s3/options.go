@@ -86,7 +86,7 @@ type Deps struct {
 	Rights  Rights                                         // of principals, asked with each request; default: nil, everybody may do everything
 	TLS     *tls.Config                                    // default: plain HTTP
 	Logger  *slog.Logger                                   // default: discards
-	Metrics Metrics                                        // hears what happens; default: nobody does
+	Metrics Metrics                                        // default: none
 	Tell    func(activity.Event)                           // is given what the fence refused, for people; default: nobody is told
 	Changes func(context.Context) (context.Context, error) // see [objects.Database.Changes]; default: nobody is asked
 }

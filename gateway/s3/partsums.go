@@ -43,7 +43,7 @@ func sumUp(a *objects.Attributes, parts []objects.Part) error {
 	}
 	h := compositeHash(a.ChecksumAlgorithm)
 	if h == nil {
-		return fmt.Errorf("an upload was begun with the checksum %s, of which none can be made of its parts'", a.ChecksumAlgorithm)
+		return fmt.Errorf("the upload uses the checksum %s, which can't be combined from the checksums of its parts", a.ChecksumAlgorithm)
 	}
 	for _, p := range parts {
 		raw, _ := base64.StdEncoding.DecodeString(p.Checksum) // made by body.checksum

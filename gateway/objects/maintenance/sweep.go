@@ -104,7 +104,7 @@ func (s *sweeper) mark(ctx context.Context) error {
 		}
 	}
 	if err := s.prune(ctx); err != nil {
-		return fmt.Errorf("sweep: let old versions go: %w", err)
+		return fmt.Errorf("sweep: release old versions: %w", err)
 	}
 	limit := sweepBatch
 	if s.DryRun {

@@ -175,7 +175,7 @@ func (v *verifier) version(ctx context.Context, r recorded) error {
 		got = hex.EncodeToString(parts[0])
 	}
 	if got != r.etag {
-		return v.bad(ctx, r, "", BlobContent, fmt.Errorf("the bytes' ETag is %s, recorded is %s", got, r.etag))
+		return v.bad(ctx, r, "", BlobContent, fmt.Errorf("the stored bytes have the ETag %s, but %s is recorded", got, r.etag))
 	}
 	if err := checksum.differs(); err != nil {
 		return v.bad(ctx, r, "", BlobContent, err)
@@ -201,7 +201,7 @@ func (v *verifier) sum(ctx context.Context, id blob.ID, want int64, checksum io.
 	case err != nil:
 		return nil, BlobUnreadable, err
 	case size != want:
-		return nil, BlobSize, fmt.Errorf("the store has %d bytes, recorded are %d", size, want)
+		return nil, BlobSize, fmt.Errorf("the store has %d bytes, but %d are recorded", size, want)
 	}
 	r, err := v.store.Open(ctx, id, 0, want)
 	if err != nil {
@@ -266,7 +266,7 @@ func (v *verifier) bad(ctx context.Context, r recorded, id, problem string, caus
 		return nil
 	}
 	if v.failed++; v.failed >= verifyPatience {
-		return fmt.Errorf("verify: %d blobs one after the other can't be read; is the store there? %w", v.failed, cause)
+		return fmt.Errorf("verify: %d blobs in a row can't be read; is the blob store available? %w", v.failed, cause)
 	}
 	return nil
 }

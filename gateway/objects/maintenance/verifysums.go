@@ -62,7 +62,7 @@ func (r *resummed) differs() error {
 		got += "-" + strconv.Itoa(r.parts)
 	}
 	if got != r.recorded {
-		return fmt.Errorf("the bytes' %s is %s, recorded is %s", r.algorithm, got, r.recorded)
+		return fmt.Errorf("the stored bytes have the %s %s, but %s is recorded", r.algorithm, got, r.recorded)
 	}
 	return nil
 }

@@ -56,11 +56,11 @@ func Guard(server *fasthttp.Server, t Timeouts, log *slog.Logger) {
 	}
 	server.ErrorHandler = func(ctx *fasthttp.RequestCtx, err error) {
 		e := malformed(err)
-		if timedOut(err) && (ctx.IsTLS() || !ConnOf(ctx.Conn()).heard) {
+		if timedOut(err) && (ctx.IsTLS() || !ConnOf(ctx.Conn()).began) {
 			_ = ctx.Conn().Close() // no request was begun, as far as is known: a client that keeps connections ready expects no answer
 			return
 		}
-		log.Debug("s3: not a request", "remote", ctx.RemoteAddr().String(), "code", e.Code) // err repeats the headers, and so secrets
+		log.Debug("s3: unreadable request", "remote", ctx.RemoteAddr().String(), "code", e.Code) // err repeats the headers, and so secrets
 		ctx.Response.Reset()
 		ctx.SetStatusCode(e.Status)
 		ctx.SetContentType(fiber.MIMEApplicationXML)

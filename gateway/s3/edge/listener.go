@@ -105,7 +105,7 @@ type Conn struct {
 	Unread  atomic.Bool // the client may be sending what nobody will read
 
 	stall time.Duration
-	heard bool // anything, at all; for who reads
+	began bool // a byte was received; used by the reader only
 	conns *Connections
 	mu    sync.Mutex
 	read  time.Time // the server's own deadline; zero: none
@@ -128,7 +128,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := c.Conn.Read(p)
-	c.heard = c.heard || n > 0
+	c.began = c.began || n > 0
 	c.conns.In.Add(int64(n))
 	return n, err
 }
