@@ -37,7 +37,7 @@ func (g *Gateway) admitNodes(ctx context.Context) error {
 	return g.admitUntil(ctx, asked)
 }
 
-// admitUntil admits the nodes. tried hears when it is done, or has failed by more than a busy machine.
+// admitUntil admits the nodes. tried is called when it is done, or has failed for another reason than a busy machine.
 func (g *Gateway) admitUntil(ctx context.Context, tried func()) error {
 	defer tried()
 	failed, said := false, time.Now() // the first failure is one of those that the start tells
@@ -57,7 +57,7 @@ func (g *Gateway) admitUntil(ctx context.Context, tried func()) error {
 		failed = true
 		if time.Since(said) >= remindEvery {
 			said = time.Now()
-			g.log.Warn("no leases are granted yet; the gateway serves what needs none", "step", "admit the Redis nodes", "error", pgtext.Of(err))
+			g.log.Warn("no leases are granted yet; requests that need no lease are served", "step", "admit the Redis nodes", "error", pgtext.Of(err))
 		}
 		select {
 		case <-ctx.Done():

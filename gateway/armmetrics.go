@@ -58,7 +58,7 @@ func (m *armMetrics) register(into *metrics) {
 	into.registry.MustRegister(m.arms, m.took, m.drains, m.ended, m.retired)
 }
 
-// drained hears of [pgfence.WithDrained].
+// drained is called by [pgfence.WithDrained].
 func (m *armMetrics) drained(took time.Duration, sessions int) {
 	m.drains.Observe(took.Seconds())
 	m.ended.Add(float64(sessions))

@@ -86,11 +86,11 @@ func bucketError(ctx context.Context, name string, err error) error {
 	case err == nil, ctx.Err() != nil, errors.Is(err, fence.ErrInvalid):
 		return err
 	case errors.Is(err, objects.ErrRuleInUse):
-		return fmt.Errorf("%w: %w; objects lie there that were written under another rule: remove them first, or take another bucket or prefix", api.ErrConflict, objects.ErrRuleInUse)
+		return fmt.Errorf("%w: %w; it holds objects that were written under another rule: remove them first, or use another bucket or prefix", api.ErrConflict, objects.ErrRuleInUse)
 	case errors.Is(err, objects.ErrRetained):
-		return fmt.Errorf("%w: %w: that can only become longer, or shorter when it holds no object any more", api.ErrConflict, objects.ErrRetained)
+		return fmt.Errorf("%w: %w: the retention can be extended, but shortened only while the bucket is empty", api.ErrConflict, objects.ErrRetained)
 	case errors.Is(err, objects.ErrNoBucket):
-		return fmt.Errorf("%w: there is no bucket %q; one is made with a rule", api.ErrNotFound, name)
+		return fmt.Errorf("%w: there is no bucket %q; name a rule to create it", api.ErrNotFound, name)
 	}
 	return &api.UnavailableError{Part: wire.PartPostgres, Cause: err}
 }

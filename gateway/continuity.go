@@ -398,7 +398,7 @@ func (s *servers) close() error {
 }
 
 // errElsewhere: a session has reached another server than the one that is PostgreSQL for this gateway.
-var errElsewhere = errors.New("the session has reached another PostgreSQL than the one that was served here; connect again")
+var errElsewhere = errors.New("the session reached another PostgreSQL server than the one that the gateway uses; connect again")
 
 // judge returns what tells of a server that a session has reached whether a grant counts there: not where PostgreSQL may have
 // forgotten fences. It is to be called before the session asks which server that is.

@@ -94,7 +94,7 @@ func (f fences) evict(ctx context.Context, held leasing.Ref) {
 		return
 	}
 	if err := f.source.Release(ctx, held); err != nil && !errors.Is(err, leasing.ErrLost) {
-		f.log.Warn("the lock of a holder that was revoked could not be freed; it ends by itself", "resource", held.Resource, "error", err)
+		f.log.Warn("failed to release the lock of a revoked holder; it expires at its TTL", "resource", held.Resource, "error", err)
 	}
 }
 

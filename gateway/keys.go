@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	errKeysUnknown = fmt.Errorf("%w: PostgreSQL has not said yet which keys on the Redis nodes are this database's", leasing.ErrUnavailable)
+	errKeysUnknown = fmt.Errorf("%w: the prefix of this database's Redis keys is not known until PostgreSQL answers", leasing.ErrUnavailable)
 	errNotAdmitted = fmt.Errorf("%w: the Redis nodes are being admitted", leasing.ErrUnavailable)
 )
 
@@ -264,8 +264,8 @@ func (o *ownWitness) Close() error {
 	return o.nodes.Close()
 }
 
-// learnKeys asks PostgreSQL for the prefix of the database's keys until it says it, and makes the locker of them. failed hears
-// that it takes longer. The error is the context's where that ended before.
+// learnKeys asks PostgreSQL for the prefix of the database's keys until it answers, and makes the locker of them. failed is
+// called when that takes longer. The error is the context's if that ended before.
 func (g *Gateway) learnKeys(ctx context.Context, failed func()) (*lock.Locker, error) {
 	var said time.Time
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
@@ -274,7 +274,7 @@ func (g *Gateway) learnKeys(ctx context.Context, failed func()) (*lock.Locker, e
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case err == nil:
-			g.log.Info("the keys on the Redis nodes are the database's own", "prefix", prefix)
+			g.log.Info("the prefix of this database's Redis keys is known", "prefix", prefix)
 			if g.own != nil {
 				err = g.own.learn(g.cfg.RedisNodes, prefix)
 			}
@@ -284,7 +284,7 @@ func (g *Gateway) learnKeys(ctx context.Context, failed func()) (*lock.Locker, e
 			return g.newLocker(prefix)
 		case time.Since(said) >= remindEvery:
 			said = time.Now()
-			g.log.Warn("no leases are granted yet; the gateway serves what needs none", "step", "ask PostgreSQL for the prefix of its Redis keys", "error", pgtext.Of(err))
+			g.log.Warn("no leases are granted yet; requests that need no lease are served", "step", "ask PostgreSQL for the prefix of its Redis keys", "error", pgtext.Of(err))
 		}
 		failed()
 		select {

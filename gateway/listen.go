@@ -9,71 +9,73 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// maxHeard is how many resources are remembered until the next look; beyond, it
-// is for all.
-const maxHeard = 1024
+// maxNotices is how many resources are remembered until the next look. Beyond that,
+// the look is at all resources.
+const maxNotices = 1024
 
-// heard collects what notifications name until the fence is asked. Anybody in the
-// database can send as many as he likes: they are taken as fast as they come, or
-// they would fill PostgreSQL's queue for all, and are looked into together.
-type heard struct {
+// notices collects the resources that notifications name until the fence is asked.
+// Any role of the database can send any number of them. They are received as fast as
+// they come, so that PostgreSQL's queue does not fill, and are looked up together.
+type notices struct {
 	mu    sync.Mutex
 	armed map[string]struct{}
 	any   bool
 	wake  chan struct{}
 }
 
-func newHeard() *heard { return &heard{armed: make(map[string]struct{}), wake: make(chan struct{}, 1)} }
+func newNotices() *notices {
+	return &notices{armed: make(map[string]struct{}), wake: make(chan struct{}, 1)}
+}
 
 // add takes the payload of a notification.
-func (h *heard) add(payload string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (n *notices) add(payload string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	switch {
-	case h.any:
+	case n.any:
 	case payload == "":
-		h.any = true
+		n.any = true
 	default:
 		for resource := range strings.SplitSeq(payload, "\n") {
-			h.armed[resource] = struct{}{}
+			n.armed[resource] = struct{}{}
 		}
-		h.any = len(h.armed) > maxHeard
+		n.any = len(n.armed) > maxNotices
 	}
 	select {
-	case h.wake <- struct{}{}:
+	case n.wake <- struct{}{}:
 	default:
 	}
 }
 
-// take returns what was named since the last time; none: any. It is false where
-// nothing was said.
-func (h *heard) take() (armed []string, said bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	said = h.any || len(h.armed) > 0
-	if !h.any {
-		for resource := range h.armed {
+// take returns the resources that were named since the last call; none: any may be meant.
+// It reports false if there was no notification.
+func (n *notices) take() (armed []string, some bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	some = n.any || len(n.armed) > 0
+	if !n.any {
+		for resource := range n.armed {
 			armed = append(armed, resource)
 		}
 	}
-	h.armed, h.any = make(map[string]struct{}), false
-	return armed, said
+	n.armed, n.any = make(map[string]struct{}), false
+	return armed, some
 }
 
-// follow calls look with what was heard, at once, and then at most every
-// notifyEvery, until ctx ends.
-func (h *heard) follow(ctx context.Context, look func(context.Context, ...string) error) {
+// follow calls look with the resources that were named, at once and then at most once
+// every notifyEvery, until ctx ends.
+func (n *notices) follow(ctx context.Context, look func(context.Context, ...string) error) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-h.wake:
+		case <-n.wake:
 		}
-		armed, said := h.take()
-		if !said {
+		armed, some := n.take()
+		if !some {
 			continue // it was taken with the last ones
 		}
-		_ = look(ctx, armed...) // an error is for the looks now and then to tell
+		_ = look(ctx, armed...) // the periodic looks report an error
 		select {
 		case <-ctx.Done():
 			return
@@ -82,8 +84,9 @@ func (h *heard) follow(ctx context.Context, look func(context.Context, ...string
 	}
 }
 
-// hear reports whether it could listen, and why no more.
-func (g *Gateway) hear(ctx context.Context) (heard bool, err error) {
+// receive takes notifications until its connection fails. It reports whether LISTEN
+// succeeded, and the failure.
+func (g *Gateway) receive(ctx context.Context) (listened bool, err error) {
 	ctx, leave := g.servers.here(ctx)
 	defer leave()
 	config := g.parsed.pool.ConnConfig.Copy()
@@ -102,30 +105,30 @@ func (g *Gateway) hear(ctx context.Context) (heard bool, err error) {
 	if _, err := conn.Exec(ctx, sqlListen); err != nil {
 		return false, err
 	}
-	said := newHeard()
-	said.add("") // what was said before
+	named := newNotices()
+	named.add("") // notifications may have been sent before LISTEN
 	following, stop := context.WithCancel(ctx)
 	var follower sync.WaitGroup
-	follower.Go(func() { said.follow(following, g.pg.Look) })
+	follower.Go(func() { named.follow(following, g.pg.Look) })
 	defer follower.Wait()
 	defer stop()
 	for {
-		n, err := conn.WaitForNotification(ctx)
+		notice, err := conn.WaitForNotification(ctx)
 		if err != nil {
 			return true, err
 		}
-		said.add(n.Payload)
+		named.add(notice.Payload)
 	}
 }
 
 // listen receives what other gateways notify, and ends superseded sessions, until ctx ends.
 func (g *Gateway) listen(ctx context.Context) error {
 	for {
-		heard, err := g.hear(ctx)
+		listened, err := g.receive(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case heard: // where it never could, PostgreSQL is away, and readiness says so
+		case listened: // if LISTEN never succeeded, PostgreSQL is away, and readiness reports it
 			g.log.Warn("failed to listen for notifications; the next look finds superseded sessions", "error", err)
 		}
 		select {

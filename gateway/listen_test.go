@@ -15,7 +15,7 @@ func TestAFloodOfNotificationsIsLookedIntoTogether(t *testing.T) {
 }
 
 func floods(t *testing.T) {
-	h := newHeard()
+	h := newNotices()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	looks := make(chan []string)
@@ -38,13 +38,13 @@ func floods(t *testing.T) {
 	if got := <-looks; !slices.Equal(got, []string{"b", "c"}) {
 		t.Errorf("10,000 at once: %q", got)
 	}
-	for i := range maxHeard + 1 {
+	for i := range maxNotices + 1 {
 		h.add(fmt.Sprint(i))
 	}
 	h.mu.Lock()
 	kept := len(h.armed)
 	h.mu.Unlock()
-	if kept > maxHeard+1 {
+	if kept > maxNotices+1 {
 		t.Errorf("%d names are kept", kept)
 	}
 	h.add("d") // all is said already

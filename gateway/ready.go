@@ -125,7 +125,7 @@ func (g *Gateway) checkPostgres(ctx context.Context) error {
 	case standby:
 		return errors.New("the database is a read-only standby")
 	case !plain: // reading it could run somebody's code
-		return errors.New("fencegate.code is not the table that migrations make; see: fencegate migrate status")
+		return errors.New("the table fencegate.code was not created by the migrations; see: fencegate migrate status")
 	}
 	var oldest int
 	err := g.pool.QueryRow(ctx, sqlMinProgram, g.s3 != nil).Scan(&oldest)

@@ -31,7 +31,7 @@ func (g *Gateway) retireOften(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			g.log.Warn("fences could not be retired; the next look goes on", "retired", retired, "error", err)
+			g.log.Warn("failed to retire unused fences; the next run continues", "retired", retired, "error", err)
 		case retired+ended > 0:
 			g.log.Info("unused fences were retired", "retired", retired, "grants_ended", ended)
 		}
@@ -55,7 +55,7 @@ func (g *Gateway) retire(ctx context.Context) (retired, ended int, err error) {
 			case ctx.Err() != nil, errors.Is(err, leasing.ErrUnavailable):
 				return retired, ended, err
 			default:
-				g.log.Warn("the grant of an unused fence could not be ended; the next look tries again", "resource", resource, "error", err)
+				g.log.Warn("failed to end the grant of an unused fence; the next run tries again", "resource", resource, "error", err)
 			}
 		}
 		if after = step.Next; after == "" {

@@ -36,7 +36,7 @@ type servers struct {
 	source  string                    // of the leases, as the database records it; "": one that it does not know
 	pool    *pgxpool.Pool             // of the gateway's login
 	reads   atomic.Pointer[s3.Server] // remembers what it has read of one PostgreSQL; nil: nobody does
-	moved   func(pgwire.Upstream)     // hears of each new home, in order; nil: nobody does
+	moved   func(pgwire.Upstream)     // is called with each new home, in order; nil: not called
 
 	choosing, settling singleflight.Group
 
@@ -320,7 +320,7 @@ func (s *servers) askAll(ctx context.Context) (fit []answer, accepted *witness.S
 type noHostError struct{ why error }
 
 func (e *noHostError) Error() string {
-	return "no host is as target_session_attrs asks: " + e.why.Error()
+	return "no host satisfies target_session_attrs: " + e.why.Error()
 }
 func (e *noHostError) Unwrap() error { return e.why }
 

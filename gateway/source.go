@@ -191,10 +191,10 @@ func (g guarded) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration)
 	if <-overtaken && ctx.Err() == nil {
 		if err == nil { // so nobody need wait for its end
 			if err := g.Release(ctx, ref); err != nil && !errors.Is(err, leasing.ErrLost) {
-				g.log.Warn("the lock of a lease that was revoked could not be released; it ends by itself", "resource", ref.Resource, "token", ref.Token, "error", err)
+				g.log.Warn("failed to release the lock of a revoked lease; it expires at its TTL", "resource", ref.Resource, "token", ref.Token, "error", err)
 			}
 		}
-		return 0, fmt.Errorf("%w: the fence of %q stands above its token %d, or has ended its grant", leasing.ErrLost, ref.Resource, ref.Token)
+		return 0, fmt.Errorf("%w: the fence of %q is above its token %d, or has ended its grant", leasing.ErrLost, ref.Resource, ref.Token)
 	}
 	return time.Until(end), err
 }

@@ -66,7 +66,7 @@ func (g *Gateway) steps() (steps []step) {
 func (g *Gateway) makeBucket(ctx context.Context, name string, rule objects.Rule) error {
 	created, there, err := g.s3.Catalog().CreateBucketIfAbsent(ctx, name, rule)
 	if err == nil && !created && there != rule {
-		g.log.Warn("a bucket keeps the rule that it has, which is not the configured one", "bucket", name, "rule", there.String(), "configured", rule.String(),
+		g.log.Warn("a bucket's rule differs from the configured one and was not changed", "bucket", name, "rule", there.String(), "configured", rule.String(),
 			"hint", "PUT /v1/buckets/"+name+" changes it while the bucket is empty")
 	}
 	return err

@@ -73,7 +73,7 @@ func (g *Gateway) overtakes(resource string, token fence.Token) {
 	g.superseded(resource, token)
 }
 
-// armed hears of the fences that PostgreSQL raised together with giving a lease.
+// armed is called with the fences that PostgreSQL raised together with giving a lease.
 func (g *Gateway) armed(resource string, token fence.Token) {
 	g.arms.arms.WithLabelValues(armArmed).Inc()
 	g.overtakes(resource, token)

@@ -88,7 +88,7 @@ func (g *Gateway) sweepOften(ctx context.Context) error {
 			g.seen.Tell(activity.Event{Kind: wire.EventSwept, Surface: wire.SurfaceS3, Deleted: swept.Deleted})
 		}
 		if swept.Named > 0 {
-			g.log.Error("the store holds blobs that versions list and that have no row; they were left alone", "blobs", swept.Named, "hint", "fencegate objects verify")
+			g.log.Error("the sweep kept blobs that versions list but that have no row in PostgreSQL", "blobs", swept.Named, "hint", "fencegate objects verify")
 		}
 	}
 }

@@ -46,7 +46,7 @@ func (p *parsed) readTLS(c Config) error {
 		}
 		var err error
 		if *port.into, err = port.load(port.files); err != nil {
-			return &fence.InvalidError{Field: cert, Reason: "and what belongs to it can't be used: " + err.Error()}
+			return &fence.InvalidError{Field: cert, Reason: "can't be used with its key and client CA: " + err.Error()}
 		}
 	}
 	return nil
