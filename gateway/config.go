@@ -336,7 +336,7 @@ func validateNodes(nodes []lock.Node) error {
 // from it.
 func (c Config) validateListens() error {
 	if c.Principals != nil && c.Principals.KnowsCertificates() && c.APITLSClientCA == "" {
-		return &fence.InvalidError{Field: "APITLSClientCA", Reason: "is missing: principals are known by certificates that nobody would verify"}
+		return errUnverified
 	}
 	for _, l := range []struct{ field, addr string }{{"APIListen", c.APIListen}, {"PGListen", c.PGListen}, {"S3Listen", c.S3Listen}, {"MetricsListen", c.MetricsListen}} {
 		if _, _, err := net.SplitHostPort(l.addr); l.addr != "" && err != nil {

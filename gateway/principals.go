@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"cmp"
+	"slices"
 	"sync/atomic"
 
 	"github.com/fencegate/fencegate/fence"
@@ -19,6 +20,9 @@ func (r *reloads) last() int64 {
 	return 1
 }
 
+// errUnverified refuses principals whom nobody could be.
+var errUnverified = &fence.InvalidError{Field: "APITLSClientCA", Reason: "is missing: principals are known by certificates that nobody would verify"}
+
 // SetPrincipals replaces the principals of a gateway that has some, at once, also for requests
 // and streams under way. read gives them; after an error of its own, or of theirs, nothing has
 // changed, and the metrics say so until a later change succeeds.
@@ -27,6 +31,9 @@ func (g *Gateway) SetPrincipals(read func() ([]access.Definition, []access.Optio
 		return &fence.InvalidError{Field: "Principals", Reason: "are none: the gateway was started without"}
 	}
 	all, opts, err := read()
+	if err == nil && g.cfg.APITLSClientCA == "" && slices.ContainsFunc(all, func(d access.Definition) bool { return len(d.Certificates) > 0 }) {
+		err = errUnverified
+	}
 	var change access.Change
 	if err == nil {
 		change, err = g.cfg.Principals.Replace(all, opts...)

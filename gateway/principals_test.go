@@ -111,6 +111,13 @@ func TestARefusedReloadKeepsTheRightsAndIsMeasured(t *testing.T) {
 	}
 	metric("1")
 	c.want(200, "GET", "/v1/sessions", nil)
+	unverified := func() ([]access.Definition, []access.Option, error) {
+		return []access.Definition{{Name: "ops", Certificates: []string{"dns:ops.example"}}}, nil, nil
+	}
+	if err := c.g.SetPrincipals(unverified); err == nil || !strings.Contains(err.Error(), "APITLSClientCA is missing") {
+		t.Errorf("certificates that nobody verifies: %v", err)
+	}
+	c.want(200, "GET", "/v1/sessions", nil)
 	none, err := gateway.New(config(t, pg))
 	if err != nil {
 		t.Fatal(err)

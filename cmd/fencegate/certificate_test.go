@@ -84,6 +84,12 @@ func TestACommandIsKnownByItsCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	pg := testenv.Postgres(t)
+	master := filepath.Join(p.dir, "master")
+	writeFile(t, master, "k1:"+strings.Repeat("5a", 32))
+	if code, _, stderr := cli(t, nil, "serve", "--postgres-url", pg.GatewayURL, "--lock", "postgres", "--master-key-file", master,
+		"--api-listen", addr, "--principals", file); code != exitUsage || !strings.Contains(stderr, "--api-tls-client-ca is missing") {
+		t.Errorf("certificates that nobody verifies: %d %s", code, stderr)
+	}
 	serveArgs := []string{"--api-listen", addr, "--principals", file, "--api-tls-cert", serverCert, "--api-tls-key", serverKey}
 	startServe(t, pg, append(serveArgs, "--api-tls-client-ca", ca)...)
 	for name, want := range map[string]struct {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/access/accessfile"
@@ -53,6 +54,9 @@ func (o *serveFlags) reloadPrincipals(g *gateway.Gateway, cfg gateway.Config) {
 		opts, err := file.Options(cfg.Logger)
 		return file.Principals, opts, err
 	})
+	if invalid, ok := errors.AsType[*fence.InvalidError](err); ok && flagOf[invalid.Field] != "" { // not a field of the file
+		err = inFlags(err)
+	}
 	if err != nil {
 		cfg.Logger.Error("SIGHUP: the principals are refused; those before stay", "file", o.principalsFile, "error", oneLine(err.Error()))
 	}

@@ -71,6 +71,7 @@ func TestAHangUpHasThePrincipalsReadAgain(t *testing.T) {
 		t.Errorf("a token that nobody has: %d", got)
 	}
 	hangUp(principalsText("      - {resources: orders/*, verb: [inspect]}\n"), "the principals are refused; those before stay")
+	hangUp("principals:\n  - {name: ops, certificates: [dns:ops.example]}\n", "--api-tls-client-ca is missing")
 	expect("after a file that is refused", first)
 	hangUp(principalsText("      - {resources: stock/*, verbs: [inspect]}\n"), "the principals were replaced")
 	expect("after a change", map[string]int{"/v1/resources/orders/1": 403, "/v1/resources/stock/1": 404, "/metrics": 403})
