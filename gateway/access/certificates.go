@@ -37,7 +37,7 @@ func (ps *Principals) AuthenticateCertificate(cert *x509.Certificate) (*Principa
 		return &Principal{}, ErrUnknown
 	}
 	name := r.definition.Name
-	return &Principal{name: name, ended: r.ended, expires: cert.NotAfter, now: func() *rights {
+	return &Principal{name: name, ended: r.ended, expires: cert.NotAfter, proof: "certificate", now: func() *rights {
 		if r := ps.naming(names); r != nil && r.definition.Name == name && time.Now().Before(cert.NotAfter) {
 			return r
 		}

@@ -76,7 +76,7 @@ func (ps *Principals) identified(i Identity) (*Principal, error) {
 		return &Principal{}, ErrUnknown
 	}
 	name := r.definition.Name
-	return &Principal{name: name, ended: r.ended, expires: i.Expires, now: func() *rights {
+	return &Principal{name: name, ended: r.ended, expires: i.Expires, proof: "token", now: func() *rights {
 		if r := ps.claiming(i); r != nil && r.definition.Name == name && time.Now().Before(i.Expires) {
 			return r
 		}

@@ -18,6 +18,7 @@ type Principal struct {
 	ended <-chan struct{}
 
 	expires time.Time // zero: never
+	proof   string    // what expires then
 }
 
 // rights are what the rules of a principal allow. They never change; others take their place.
@@ -88,7 +89,7 @@ func (p *Principal) Patterns(v Verb) []string {
 	})
 }
 
-// Lasts is ctx until the principal's rights have ended or changed, or its token has expired:
+// Lasts is ctx until the principal's rights have ended or changed, or its token or certificate has expired:
 // what it reads, such as a stream of events, ends then, and is asked for again.
 func (p *Principal) Lasts(ctx context.Context) (context.Context, context.CancelFunc) {
 	end := p.expires
@@ -134,7 +135,11 @@ func (p *Principal) Check(v Verb, resource string) error {
 
 // Denied is the error of what the principal may not do.
 func (p *Principal) Denied(v Verb, resource string) *DeniedError {
-	return &DeniedError{Principal: p.name, Verb: v, Resource: resource, Expired: !p.expires.IsZero() && !time.Now().Before(p.expires)}
+	e := &DeniedError{Principal: p.name, Verb: v, Resource: resource}
+	if !p.expires.IsZero() && !time.Now().Before(p.expires) {
+		e.Expired = p.proof
+	}
+	return e
 }
 
 type key struct{}
@@ -157,14 +162,14 @@ type DeniedError struct {
 	Principal string
 	Verb      Verb
 	Resource  string // "" where the verb is not about one
-	Expired   bool   // the token by which the principal was known
+	Expired   string // the proof that has expired, "token" or "certificate"; "" where none has
 }
 
 func (e *DeniedError) Error() string {
 	who := e.Principal
 	switch {
-	case e.Expired:
-		return fmt.Sprintf("the token of %s has expired", who)
+	case e.Expired != "":
+		return fmt.Sprintf("the %s of %s has expired", e.Expired, who)
 	case who == "":
 		who = "nobody"
 	}

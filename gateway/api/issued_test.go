@@ -83,18 +83,41 @@ func TestATokenThatCannotBeVerifiedIsAnOutage(t *testing.T) {
 	}
 }
 
-func TestSomebodyLogsInAtThePageByATokenOfOthers(t *testing.T) {
+// once verifies one token, which ends at a time.
+type once time.Time
+
+func (o once) Verify(context.Context, string) (access.Identity, error) {
+	return access.Identity{Issuer: "idp", Claims: map[string][]string{"sub": {"me"}}, Expires: time.Time(o)}, nil
+}
+
+// A session of the page, and what it watches, end with the token, and the page asks for another.
+func TestASessionOfThePageEndsWithTheToken(t *testing.T) {
 	t.Parallel()
 	feed := activity.New(activity.Config{})
 	defer feed.Close()
-	s := newServer(t, newFakes(), func(c *api.Config) { c.Principals, c.Events = shortly(t, access.Inspect), feed })
-	form := strings.NewReader("token=jwt.of.me")
-	req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1/page/login", form)
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	req.Header.Set("Origin", "http://127.0.0.1")
-	w := httptest.NewRecorder()
-	s.Handler().ServeHTTP(w, req)
-	if w.Code != http.StatusSeeOther || len(w.Result().Cookies()) != 1 {
-		t.Fatalf("log-in: %d %s", w.Code, w.Body)
+	me := access.Definition{Name: "me", Issued: claiming("me"), Rules: []access.Rule{{Resources: "*", Verbs: []access.Verb{access.Inspect}}}}
+	all, err := access.New([]access.Definition{me}, access.VerifiedBy(once(time.Now().Add(2*time.Second))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, newFakes(), func(c *api.Config) { c.Principals, c.Events = all, feed })
+	srv := httptest.NewServer(s.Handler())
+	defer srv.Close()
+	b := newBrowser(t, srv.URL)
+	if status, text := b.login("jwt.of.me"); status != http.StatusOK {
+		t.Fatalf("log-in: %d %s", status, text)
+	}
+	lines, status := b.stream(t.Context())
+	if status != http.StatusOK {
+		t.Fatalf("a stream: %d", status)
+	}
+	began := time.Now()
+	for range lines { // until it ends
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the stream ended after %v", took)
+	}
+	if status, text := b.do("/", nil); status != http.StatusUnauthorized || !strings.Contains(text, `name="token"`) {
+		t.Errorf("behind the end: %d %s", status, text)
 	}
 }
