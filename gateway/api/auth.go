@@ -17,13 +17,16 @@ import (
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
 
-var errUnauthorized = errors.New("the bearer token is missing or wrong")
+var (
+	errUnauthorized  = errors.New("the bearer token is missing or wrong")
+	errTwoPrincipals = errors.New("the bearer token is one principal's, and the client certificate another's")
+)
 
 // authenticate lets requests pass that carry a bearer token of a principal or come with its
-// certificate, or, without principals, those with the token of the gateway. No other header says who asks. Where neither is
-// configured, the gateway listens on loopback only; then the Host must be a
-// loopback name too, or a web page could reach it by a name of its own that
-// resolves to 127.0.0.1.
+// certificate, or, without principals, those with the token of the gateway. No other header says
+// who asks. Where neither is configured, the gateway listens on loopback only; then the Host must
+// be a loopback name too, or a web page could reach it by a name of its own that resolves to
+// 127.0.0.1.
 func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	if s.open() {
 		return func(c echo.Context) error {
@@ -49,19 +52,36 @@ func (s *Server) authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 }
 
 // asker is who sends a request: who has the bearer token, or, where there is none, the client
-// certificate.
+// certificate. They may not be of two principals. A certificate that is nobody's may come with
+// anybody's token.
 func (s *Server) asker(r *http.Request) (*access.Principal, error) {
+	shown, err := s.certified(r)
 	header := r.Header.Get(echo.HeaderAuthorization)
-	if header == "" && s.cfg.Principals != nil {
-		if cert := tlsfiles.ClientCertificate(r); cert != nil {
-			return s.cfg.Principals.AuthenticateCertificate(cert)
-		}
+	if header == "" {
+		return shown, err
 	}
+	certified := err == nil
 	scheme, presented, _ := strings.Cut(header, " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		return nil, access.ErrUnknown
 	}
-	return s.known(r.Context(), presented)
+	p, err := s.known(r.Context(), presented)
+	if err == nil && certified && shown.Name() != p.Name() {
+		return nil, errTwoPrincipals
+	}
+	return p, err
+}
+
+// certified is whose client certificate a request comes with.
+func (s *Server) certified(r *http.Request) (*access.Principal, error) {
+	if s.cfg.Principals == nil {
+		return nil, access.ErrUnknown
+	}
+	cert := tlsfiles.ClientCertificate(r)
+	if cert == nil {
+		return nil, access.ErrUnknown
+	}
+	return s.cfg.Principals.AuthenticateCertificate(cert)
 }
 
 // open reports whether the API asks nobody for a token.

@@ -110,7 +110,7 @@ func overTLS(t *testing.T, s *api.Server, a authority) *httptest.Server {
 func certified(t *testing.T, rules ...access.Rule) *access.Principals {
 	t.Helper()
 	all, err := access.New([]access.Definition{
-		{Name: "me", Certificates: []string{"dns:me.example", "uri:spiffe://x/me"}, Rules: rules},
+		{Name: "me", Certificates: []string{"dns:me.example", "uri:spiffe://x/me"}, Tokens: []access.Digest{access.DigestOf("me")}, Rules: rules},
 		{Name: "another", Certificates: []string{"email:another@x.example"}, Tokens: []access.Digest{access.DigestOf("another")}},
 	})
 	if err != nil {
@@ -142,12 +142,14 @@ func TestACertificateIsWhoseAlternativeNameItHas(t *testing.T) {
 		"two principals' names": {ours.client(t, time.Hour, func(c *x509.Certificate) {
 			c.DNSNames, c.EmailAddresses = []string{"me.example"}, []string{"another@x.example"}
 		}), nil, 401},
-		"another's token":      {ours.client(t, time.Hour, spiffe), []string{"Authorization", "Bearer another"}, 403},
-		"a wrong token":        {ours.client(t, time.Hour, spiffe), []string{"Authorization", "Bearer x"}, 401},
-		"of another authority": {theirs.client(t, time.Hour, spiffe), nil, 0},
-		"over":                 {ours.client(t, -time.Minute, spiffe), nil, 0},
-		"of a server":          {ours.client(t, time.Hour, func(c *x509.Certificate) { spiffe(c); c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), nil, 0},
-		"a header of the like": {ours.client(t, time.Hour, dns("you.example")), []string{"X-Forwarded-Client-Cert", "URI=spiffe://x/me"}, 401},
+		"another's token":                      {ours.client(t, time.Hour, spiffe), []string{"Authorization", "Bearer another"}, 401},
+		"its own token":                        {ours.client(t, time.Hour, spiffe), []string{"Authorization", "Bearer me"}, 200},
+		"a token, and a certificate of nobody": {ours.client(t, time.Hour, dns("you.example")), []string{"Authorization", "Bearer me"}, 200},
+		"a wrong token":                        {ours.client(t, time.Hour, spiffe), []string{"Authorization", "Bearer x"}, 401},
+		"of another authority":                 {theirs.client(t, time.Hour, spiffe), nil, 0},
+		"over":                                 {ours.client(t, -time.Minute, spiffe), nil, 0},
+		"of a server":                          {ours.client(t, time.Hour, func(c *x509.Certificate) { spiffe(c); c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), nil, 0},
+		"a header of the like":                 {ours.client(t, time.Hour, dns("you.example")), []string{"X-Forwarded-Client-Cert", "URI=spiffe://x/me"}, 401},
 	} {
 		if got, text := asked(t, srv, &c.cert, "GET", "/v1/resources", "", c.headers...); got != c.want {
 			t.Errorf("%s: %d %s; want %d", name, got, text, c.want)
@@ -157,6 +159,9 @@ func TestACertificateIsWhoseAlternativeNameItHas(t *testing.T) {
 		t.Errorf("no certificate: %d %s", got, text)
 	}
 	me := ours.client(t, time.Hour, spiffe)
+	if got, text := asked(t, srv, &me, "GET", "/v1/resources", "", "Authorization", "Bearer another"); got != 401 || !strings.Contains(text, "one principal's, and the client certificate another's") {
+		t.Errorf("two principals are told %d %s", got, text)
+	}
 	if _, err := all.Replace([]access.Definition{{Name: "me", Certificates: []string{"dns:me.example"}}}); err != nil {
 		t.Fatal(err)
 	}

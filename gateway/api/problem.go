@@ -73,6 +73,8 @@ func problemOf(err error) (p wire.Problem, known bool) {
 			"Stop; acquire the resource again and start from what its last holder wrote."), true
 	case errors.Is(err, errUnauthorized):
 		return word(wire.CodeUnauthorized, http.StatusUnauthorized, "Unauthorized", errUnauthorized.Error(), "Send the header Authorization: Bearer with your token."), true
+	case errors.Is(err, errTwoPrincipals):
+		return word(wire.CodeUnauthorized, http.StatusUnauthorized, "Unauthorized", errTwoPrincipals.Error(), "Send one of them, or both of one principal."), true
 	case errors.As(err, &fast):
 		p = word(wire.CodeRateLimited, http.StatusTooManyRequests, "Too many requests", fast.Error(), "Nothing was done. Ask less often, or have the limit raised (--api-rate).")
 		p.RetryAfterMS = fast.RetryAfter.Milliseconds() + 1
