@@ -19,6 +19,10 @@ type Verifier interface {
 	Verify(ctx context.Context, token string) (Identity, error)
 }
 
+// Successor is a [Verifier] that goes on with what the one before it has learned, which
+// [Principals.Replace] tells it of.
+type Successor interface{ Succeed(before Verifier) }
+
 // Option is one of [New] and of [Principals.Replace].
 type Option func(*set)
 

@@ -127,6 +127,9 @@ func (ps *Principals) Replace(all []Definition, opts ...Option) (Change, error) 
 	if before == nil {
 		before = &set{}
 	}
+	if s, ok := next.verify.(Successor); ok && before.verify != nil {
+		s.Succeed(before.verify)
+	}
 	var change Change
 	for _, d := range all {
 		old := before.byName[d.Name]

@@ -53,7 +53,8 @@ func (k *keys) named(ctx context.Context, kid string) ([]jose.JSONWebKey, error)
 		if trusted {
 			found = withID(k.known, kid)
 		}
-		if k.asking == nil && (len(found) == 0 || now.Sub(k.told) >= refreshAfter) && (k.asked.IsZero() || now.Sub(k.asked) >= againAfter) {
+		due := len(found) == 0 || k.asked.IsZero() || now.Sub(k.told) >= refreshAfter
+		if k.asking == nil && due && (k.asked.IsZero() || now.Sub(k.asked) >= againAfter) {
 			k.asked, k.asking = now, make(chan struct{})
 			go k.ask(now, k.asking) //nolint:gosec // G118: others wait for the answer, too, and its time is bounded
 		}
@@ -73,6 +74,16 @@ func (k *keys) named(ctx context.Context, kid string) ([]jose.JSONWebKey, error)
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// inherit takes over what another has been told. It has not asked itself: the first use does.
+func (k *keys) inherit(other *keys) {
+	other.mu.Lock()
+	known, told := other.known, other.told
+	other.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.known, k.told = known, told
 }
 
 // ask asks once; it takes no longer than patience, so nobody waits for its end.

@@ -39,7 +39,10 @@ type Verifier struct {
 	unsaid int
 }
 
-var _ access.Verifier = (*Verifier)(nil)
+var (
+	_ access.Verifier  = (*Verifier)(nil)
+	_ access.Successor = (*Verifier)(nil)
+)
 
 type issuer struct {
 	Issuer
@@ -69,6 +72,20 @@ func New(all []Issuer, log *slog.Logger) (*Verifier, error) {
 		v.algorithms = append(v.algorithms, one.algorithms()...)
 	}
 	return v, nil
+}
+
+// Succeed takes over the keys that the Verifier before has of the same addresses, until they are
+// asked for anew: a reload while an issuer's server is away refuses nobody.
+func (v *Verifier) Succeed(before access.Verifier) {
+	old, ok := before.(*Verifier)
+	if !ok {
+		return
+	}
+	for url, i := range v.issuers {
+		if same := old.issuers[url]; same != nil && i.Keys != "" && same.Keys == i.Keys {
+			i.keys.inherit(same.keys)
+		}
+	}
 }
 
 // fetch is how the keys are had.
