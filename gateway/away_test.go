@@ -306,6 +306,7 @@ func TestConfigIsValidatedByField(t *testing.T) {
 		"Redis on no host":    {func(c *gateway.Config) { c.RedisNodes = []lock.Node{{Addr: ":6379"}} }, "RedisNodes"},
 		"Redis with a scheme": {func(c *gateway.Config) { c.RedisNodes = []lock.Node{{Addr: "redis://redis1:6379"}} }, "RedisNodes"},
 		"nobody verifies":     {func(c *gateway.Config) { c.Principals = byCertificate(t) }, "APITLSClientCA"},
+		"optional for nobody": {func(c *gateway.Config) { c.APITLSClientOptional = true }, "APITLSClientOptional"},
 		"half of the pair":    {func(c *gateway.Config) { c.PGListen, c.PGTLSCert = "127.0.0.1:0", "x.crt" }, "PGTLSCert"},
 		"no such pair":        {func(c *gateway.Config) { c.PGListen, c.PGTLSCert, c.PGTLSKey = "127.0.0.1:0", "x.crt", "x.key" }, "PGTLSCert"},
 		"a pair for no port":  {func(c *gateway.Config) { c.PGTLSCert, c.PGTLSKey = "x.crt", "x.key" }, "PGTLSCert"},

@@ -77,6 +77,10 @@ type Config struct {
 	// APITLSCert, APITLSKey and APITLSClientCA are to the HTTP API what those of the
 	// PostgreSQL port are to it; with a certificate it speaks TLS only. Default to "".
 	APITLSCert, APITLSKey, APITLSClientCA string
+	// APITLSClientOptional has the HTTP API serve clients that show no certificate, too: Principals
+	// or the bearer token say who they are. One that is shown is verified. Needs APITLSClientCA.
+	// Defaults to false.
+	APITLSClientOptional bool
 	// PGListen is the address of the PostgreSQL port. Defaults to "": none.
 	PGListen string
 	// PGSocket is the path of a Unix socket that the PostgreSQL port is reached by, too.

@@ -16,10 +16,17 @@ var http11 = []string{"http/1.1"}
 // readTLS reads the certificates of the ports.
 func (p *parsed) readTLS(c Config) error {
 	log := cmp.Or(c.Logger, slog.Default())
-	ofHTTP := func(port string) func(tlsfiles.Files) (*tls.Config, error) {
+	ofHTTP := func(port string, auth tls.ClientAuthType) func(tlsfiles.Files) (*tls.Config, error) {
 		return func(f tlsfiles.Files) (*tls.Config, error) {
-			return f.Load(tlsfiles.Use{Port: port, NextProtos: http11}, log)
+			return f.Load(tlsfiles.Use{Port: port, NextProtos: http11, ClientAuth: auth}, log)
 		}
+	}
+	if c.APITLSClientOptional && c.APITLSClientCA == "" {
+		return &fence.InvalidError{Field: "APITLSClientOptional", Reason: "needs APITLSClientCA"}
+	}
+	ofAPI := tls.RequireAndVerifyClientCert
+	if c.APITLSClientOptional {
+		ofAPI = tls.VerifyClientCertIfGiven
 	}
 	ofPG := func(f tlsfiles.Files) (*tls.Config, error) { return pgwire.TLSFiles(f).Load(log) }
 	for _, port := range []struct {
@@ -29,9 +36,9 @@ func (p *parsed) readTLS(c Config) error {
 		into  **tls.Config
 		there bool
 	}{
-		{"APITLS", tlsfiles.Files{Cert: c.APITLSCert, Key: c.APITLSKey, ClientCA: c.APITLSClientCA}, ofHTTP("the HTTP API"), &p.apiTLS, true},
+		{"APITLS", tlsfiles.Files{Cert: c.APITLSCert, Key: c.APITLSKey, ClientCA: c.APITLSClientCA}, ofHTTP("the HTTP API", ofAPI), &p.apiTLS, true},
 		{"PGTLS", tlsfiles.Files{Cert: c.PGTLSCert, Key: c.PGTLSKey, ClientCA: c.PGTLSClientCA}, ofPG, &p.pgTLS, c.PGListen != ""},
-		{"S3TLS", tlsfiles.Files{Cert: c.S3TLSCert, Key: c.S3TLSKey, ClientCA: c.S3TLSClientCA}, ofHTTP("the S3 port"), &p.s3TLS, c.S3Listen != ""},
+		{"S3TLS", tlsfiles.Files{Cert: c.S3TLSCert, Key: c.S3TLSKey, ClientCA: c.S3TLSClientCA}, ofHTTP("the S3 port", tls.RequireAndVerifyClientCert), &p.s3TLS, c.S3Listen != ""},
 	} {
 		cert, key, ca := port.field+"Cert", port.field+"Key", port.field+"ClientCA"
 		switch {

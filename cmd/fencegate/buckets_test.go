@@ -93,6 +93,7 @@ func TestServeRefusesWhatItsFlagsSayByTheirNames(t *testing.T) {
 		{"--s3-tls-cert", key, "--s3-tls-cert and --s3-tls-key are needed together"},
 		{"--s3-tls-client-ca", key, "--s3-tls-client-ca needs --s3-tls-cert"},
 		{"--api-tls-key", key, "--api-tls-cert and --api-tls-key are needed together"},
+		{"--api-tls-client-optional", "--pg-listen=", "--api-tls-client-optional needs --api-tls-client-ca"},
 		{"--pg-tls-client-ca", key, "--pg-tls-client-ca needs --pg-tls-cert"},
 		{"--s3-domain", "S3.Example.com", "--s3-domain is \"S3.Example.com\"; a lower-case"},
 		{"--s3-domain", "s3.example.com:7480", "without a port"},

@@ -103,3 +103,39 @@ func TestACommandIsKnownByItsCertificate(t *testing.T) {
 		}
 	}
 }
+
+// One gateway for who has a certificate and who has a token.
+func TestWhereCertificatesAreOptionalATokenIsEnough(t *testing.T) {
+	t.Parallel()
+	p := newPKI(t)
+	ca := filepath.Join(p.dir, "ca.crt")
+	serverCert, serverKey := p.leaf(t, "gateway")
+	file, token := filepath.Join(p.dir, "principals"), filepath.Join(p.dir, "token")
+	writeFile(t, token, "the token of the worker")
+	writeFile(t, file, principalsText("      - {resources: orders/*, verbs: inspect}\n")+
+		"  - name: ops\n    certificates: [dns:ops.example]\n    allow: [{resources: orders/*, verbs: inspect}]\n")
+	addr, err := redisserver.FreeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	startServe(t, testenv.Postgres(t), "--api-listen", addr, "--principals", file, "--api-tls-cert", serverCert, "--api-tls-key", serverKey,
+		"--api-tls-client-ca", ca, "--api-tls-client-optional")
+	own, ownKey := p.leaf(t, "ops")
+	theirs := newPKI(t)
+	other, otherKey := theirs.leaf(t, "ops")
+	for name, c := range map[string]struct {
+		args []string
+		says string // "": it is served
+	}{
+		"a certificate":                        {[]string{"--cert", own, "--key", ownKey}, ""},
+		"a token":                              {[]string{"--token-file", token}, ""},
+		"neither":                              {nil, "bearer token is missing or wrong"},
+		"of two principals":                    {[]string{"--cert", own, "--key", ownKey, "--token-file", token}, "client certificate another's"},
+		"a certificate of another's authority": {[]string{"--cert", other, "--key", otherKey}, "unknown certificate authority"},
+	} {
+		code, _, stderr := cli(t, nil, append([]string{"resources", "ls", "--gateway", "https://" + addr, "--ca", ca}, c.args...)...)
+		if (code == exitOK) != (c.says == "") || !strings.Contains(stderr, c.says) {
+			t.Errorf("%s: %d %s", name, code, stderr)
+		}
+	}
+}

@@ -171,6 +171,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringVar(&c.MetricsListen, "metrics-listen", "", "address that serves /metrics and nothing else, to whoever reaches it, such as 127.0.0.1:9464 (default: only the HTTP API has it)")
 	f.DurationVar(&o.maxLease, "max-lease", 24*time.Hour, "how long a lease of the HTTP API may be renewed from its acquisition; 0: for as long as its holder renews it")
 	registerTLS(f, "api", "HTTP API", &c.APITLSCert, &c.APITLSKey, &c.APITLSClientCA)
+	f.BoolVar(&c.APITLSClientOptional, "api-tls-client-optional", false, "serve clients of the HTTP API that show no certificate, too: their bearer token says who they are")
 	f.StringVar(&c.PGListen, "pg-listen", "127.0.0.1:7432", "address of the PostgreSQL port")
 	f.StringVar(&c.PGSocket, "pg-socket", "", "path of a Unix socket for the PostgreSQL port, beside its address: DIRECTORY/.s.PGSQL.PORT (default: none)")
 	f.StringVar(&c.PGTLSCert, "pg-tls-cert", "", "file with the certificate chain that the PostgreSQL port offers to clients (default: no TLS for clients)")

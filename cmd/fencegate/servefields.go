@@ -51,7 +51,7 @@ func inFlags(err error) error {
 func checkTogether(f *pflag.FlagSet) error {
 	given := func(flag string) bool {
 		value := f.Lookup(flag).Value.String()
-		return value != "" && value != "[]"
+		return value != "" && value != "[]" && value != "false"
 	}
 	for _, pair := range [][2]string{
 		{"s3-access-key", "s3-secret-key-file"}, {"api-tls-cert", "api-tls-key"}, {"pg-tls-cert", "pg-tls-key"}, {"s3-tls-cert", "s3-tls-key"},
@@ -61,6 +61,7 @@ func checkTogether(f *pflag.FlagSet) error {
 		}
 	}
 	for _, pair := range [][2]string{
+		{"api-tls-client-optional", "api-tls-client-ca"},
 		{"api-tls-client-ca", "api-tls-cert"},
 		{"pg-tls-client-ca", "pg-tls-cert"},
 		{"s3-tls-client-ca", "s3-tls-cert"},
