@@ -122,7 +122,7 @@ func TestServeRefusesWhatItsFlagsSayByTheirNames(t *testing.T) {
 		{"--pg-lease", "nonsense", "--pg-lease "},
 		{"--sql-url", "nonsense://x", "--sql-url is not a PostgreSQL address"},
 		{"--master-key-file", empty, "--master-key-file is empty"},
-		{"--pg-tls-cert=" + key, "--pg-tls-key=" + key, "--pg-tls-cert and what belongs to it can't be used"},
+		{"--pg-tls-cert=" + key, "--pg-tls-key=" + key, "--pg-tls-cert can't be used with its key and client CA"},
 		{"--pg-listen=", "--pg-socket=" + dir + "/s", "--pg-socket needs --pg-listen"},
 		{"--pg-listen=", "--pg-policy=*=open", "--pg-policy needs --pg-listen"},
 		{"--pg-listen=", "--pg-lease=a=b", "--pg-lease needs --pg-listen"},
