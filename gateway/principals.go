@@ -21,7 +21,9 @@ func (r *reloads) last() int64 {
 }
 
 // errUnverified refuses principals whom nobody could be.
-var errUnverified = &fence.InvalidError{Field: "APITLSClientCA", Reason: "is missing: principals are known by certificates that nobody would verify"}
+var errUnverified = &fence.InvalidError{
+	Field: "APITLSClientCA", Reason: "is missing: principals are known by certificates that nobody would verify",
+}
 
 // SetPrincipals replaces the principals of a gateway that has some, at once, also for requests
 // and streams under way. read gives them; after an error of its own, or of theirs, nothing has
@@ -31,7 +33,8 @@ func (g *Gateway) SetPrincipals(read func() ([]access.Definition, []access.Optio
 		return &fence.InvalidError{Field: "Principals", Reason: "are none: the gateway was started without"}
 	}
 	all, opts, err := read()
-	if err == nil && g.cfg.APITLSClientCA == "" && slices.ContainsFunc(all, func(d access.Definition) bool { return len(d.Certificates) > 0 }) {
+	certified := func(d access.Definition) bool { return len(d.Certificates) > 0 }
+	if err == nil && g.cfg.APITLSClientCA == "" && slices.ContainsFunc(all, certified) {
 		err = errUnverified
 	}
 	var change access.Change

@@ -54,7 +54,8 @@ func (o *serveFlags) reloadPrincipals(g *gateway.Gateway, cfg gateway.Config) {
 		opts, err := file.Options(cfg.Logger)
 		return file.Principals, opts, err
 	})
-	if invalid, ok := errors.AsType[*fence.InvalidError](err); ok && flagOf[invalid.Field] != "" { // not a field of the file
+	// What is not a field of the file is a flag.
+	if invalid, ok := errors.AsType[*fence.InvalidError](err); ok && flagOf[invalid.Field] != "" {
 		err = inFlags(err)
 	}
 	if err != nil {
