@@ -20,6 +20,7 @@ import (
 const (
 	maxSet   = 1 << 20 // bytes
 	maxKeys  = 100
+	maxTried = 8 // for a token that names no key
 	minRSA   = 2048 // bits
 	maxRSA   = 8192
 	patience = 5 * time.Second // for one answer
@@ -42,7 +43,7 @@ type keys struct {
 	err    error         // of the last time
 }
 
-// named are the keys with a kid, all where it is "". A new key is asked for, now and then; who
+// named are the keys with a kid; where it is "", the first ones of all. A new key is asked for, now and then; who
 // has a known one does not wait for that. The error says that the issuer's keys can't be had.
 func (k *keys) named(ctx context.Context, kid string) ([]jose.JSONWebKey, error) {
 	for {
@@ -106,7 +107,7 @@ func withID(all []jose.JSONWebKey, kid string) (found []jose.JSONWebKey) {
 			found = append(found, k)
 		}
 	}
-	return found
+	return found[:min(len(found), maxTried)] // each costs a verification, and anybody may ask for it
 }
 
 // fetchFrom asks an https address.
