@@ -5,9 +5,11 @@ package witness
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/fencegate/fencegate/internal/pgserver"
@@ -126,5 +128,22 @@ func TestARestoredRecordOfTheLongestTTLCountsForNothing(t *testing.T) {
 	<-time.After(5 * time.Second) // it would be shortened
 	if left := second.longestQuarantine(t); left < time.Until(first.Deadline()) || left < lock.DefaultMaxTTL/2 {
 		t.Errorf("the quarantine ends in %v, a lease from before in %v", left, time.Until(first.Deadline()))
+	}
+}
+
+// What it has replayed may be less than what was recorded.
+func TestAStandbyTellsNoLongestTTL(t *testing.T) {
+	t.Parallel()
+	g := startGroup(t)
+	ask(t, g.Server, `SELECT record::text FROM fence.raise_longest('nodes', 1000)`)
+	standby := serve(t, pgserver.Config{Dir: copyOf(t, g.Server, true)})
+	conn, err := pgx.Connect(t.Context(), standby.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	_, err = conn.Exec(t.Context(), `SELECT record FROM fence.raise_longest('nodes', 1000)`)
+	if err == nil || !strings.Contains(err.Error(), "whose record of the longest TTL may lag") {
+		t.Errorf("%v", err)
 	}
 }
