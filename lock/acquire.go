@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math/bits"
 	"time"
 
@@ -191,8 +192,23 @@ func (l *Locker) tryAcquire(ctx context.Context, resource string, o acquireOptio
 	return l.measured(a, err, begun)
 }
 
-// attempt makes one acquisition, as far as step goes.
+// attempt makes one acquisition, as far as step goes. A TTL that is longer than any in use is recorded first.
 func (l *Locker) attempt(
+	ctx context.Context, resource string, o acquireOptions, floor fence.Token,
+	step func(*attempt, context.Context, fence.Token) error,
+) (*attempt, error) {
+	a, err := l.attemptTwice(ctx, resource, o, floor, step)
+	if over, ok := errors.AsType[*overMaxError](err); ok {
+		if err = l.longer(ctx, over); err != nil {
+			return nil, fmt.Errorf("acquire %q: %w", resource, err)
+		}
+		a, err = l.attemptTwice(ctx, resource, o, floor, step)
+	}
+	return a, err
+}
+
+// attemptTwice makes an attempt, and where that may help another one.
+func (l *Locker) attemptTwice(
 	ctx context.Context, resource string, o acquireOptions, floor fence.Token,
 	step func(*attempt, context.Context, fence.Token) error,
 ) (*attempt, error) {

@@ -27,7 +27,8 @@ type Admission struct {
 	Base       int64         // every later token that needs this node is higher
 	Quarantine time.Duration // how long the node still grants nothing, unless others know when that may end
 
-	begun instant // after the nonce was written; zero in one that another process began
+	begun   instant          // after the nonce was written; zero in one that another process began
+	longest fence.LongestTTL // read after that; zero where nobody records it
 }
 
 // askEvery is when the others are asked again, or another's admission is looked at.
@@ -85,11 +86,28 @@ func (l *Locker) admission(ctx context.Context, n *node, patient bool) (a Admiss
 	if err == nil && a.Base == 0 {
 		a.Base, err = l.newBase(ctx, states, n)
 	}
+	if err == nil && l.longest.store != nil && a.longest.Record == 0 {
+		a.longest, err = l.longestFor(ctx, a, states)
+	}
 	if err != nil {
 		l.keep(n, a, err)
 		return Admission{}, fmt.Errorf("admit %s: %w", n.name, err)
 	}
 	return a, nil
+}
+
+// longestFor reads the longest TTL in use for an admission whose nonce is written: all that the node has lost was
+// recorded by then. Where the quarantine is too short for it, because longer leases were allowed once, it begins anew.
+func (l *Locker) longestFor(ctx context.Context, a Admission, states []nodeState) (fence.LongestTTL, error) {
+	longest, err := l.recorded(ctx, l.cfg.DefaultTTL)
+	longest.Kept = longest.Kept && !doubts(states, longest)
+	if err == nil && longest.Kept && longest.TTL > a.Quarantine {
+		err = errRace
+	}
+	if err != nil {
+		return fence.LongestTTL{}, err
+	}
+	return longest, nil
 }
 
 // mayBegin says why a node cannot be admitted now; nil: an admission may begin, or this
@@ -120,7 +138,7 @@ func (l *Locker) mayBegin(n *node, a *Admission, states []nodeState, patient boo
 // write begins an admission on its node. With an error the node may have it all the same.
 func (l *Locker) write(ctx context.Context, n *node, states []nodeState) (Admission, error) {
 	// The longest TTL that anybody may have used, as far as it is still known.
-	longest := l.cfg.MaxTTL
+	longest := max(l.cfg.MaxTTL, time.Duration(l.longest.seen.Load()))
 	for _, other := range states {
 		longest = max(longest, other.maxTTL)
 	}
@@ -172,12 +190,16 @@ func (l *Locker) Admit(ctx context.Context, a Admission) error {
 	}
 	given, err := l.prepare(ctx, n, a)
 	if err == nil {
-		err = n.admit(ctx, a.Nonce, a.Base, l.cfg.MaxTTL)
+		var most fence.LongestTTL
+		if most, err = l.maximum(ctx, a.longest); err == nil {
+			err = n.admit(ctx, a.Nonce, a.Base, most)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("admit %s: %w", a.Node, err)
 	}
 	l.takeBack(ctx, n, a, given)
+	l.even(ctx)
 	return nil
 }
 
@@ -325,13 +347,13 @@ func (n *node) admitBegin(ctx context.Context, nonce string, quarantine time.Dur
 }
 
 // admit runs admit.lua.
-func (n *node) admit(ctx context.Context, nonce string, base int64, maxTTL time.Duration) error {
+func (n *node) admit(ctx context.Context, nonce string, base int64, most fence.LongestTTL) error {
 	reign := ""
 	if n.cfg.watched() {
 		reign = "reign"
 	}
 	values, err := n.client.EvalSha(ctx, bindScripts(nonce).sha[admitKind], []string{n.keys.h, n.keys.q},
-		strconv.FormatInt(base, 10), maxTTL.Milliseconds(), reign).Slice()
+		strconv.FormatInt(base, 10), most.TTL.Milliseconds(), reign, most.Record).Slice()
 	switch {
 	case redis.HasErrorPrefix(err, "NOSCRIPT"):
 		return errRestarted

@@ -106,6 +106,9 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 		r.late()
 	}
 	a.granted, a.counters = r.granted, r.counters
+	if r.maxTTL > 0 {
+		l.longest.uneven.Store(true)
+	}
 	a.may |= r.may
 	for i := range l.nodes {
 		// The silent nodes: what was not sent never will be, unless it was

@@ -101,15 +101,18 @@ type Config struct {
 	// [leasing.Ender] too, it ends the grant of each lease that is released. A
 	// pgfence.Fence is both.
 	Armer leasing.Armer
-	// Epochs, if set, keeps the epoch of lost nodes that are admitted again. With an
+	// Epochs, if set, keeps the epoch of lost nodes that are admitted again, and where it is a
+	// [LongestStore], which a pgfence.Fence is, the longest TTL in use: set it in all lockers of a
+	// group, or in none. With an
 	// Armer as well that happens by itself after the quarantine; without, by
 	// [Locker.Admit]. With neither, three nodes or more keep it themselves.
 	Epochs EpochStore
-	// MaxTTL is the longest TTL that the nodes accept, and the longest quarantine
-	// of a node that lost data. Set the same in all lockers of a
-	// group. Default 5 min.
+	// MaxTTL is the longest TTL that is allowed, and how long a node that lost data is in
+	// quarantine where nothing better is known: neither what other nodes say, nor the longest TTL
+	// in use. Set the same in all lockers of a group. Default 5 min.
 	MaxTTL time.Duration
-	// DefaultTTL is used where [WithTTL] is not given. Default 30 s, or MaxTTL where that is shorter.
+	// DefaultTTL is used where [WithTTL] is not given. A longer one is recorded first, where
+	// Epochs is a [LongestStore]. Default 30 s, or MaxTTL where that is shorter.
 	DefaultTTL time.Duration
 	// NodeTimeout is for how long a node may be silent before a step gives it up,
 	// whatever the TTL. Time in which this process did not run does not count. An
@@ -194,7 +197,7 @@ func (c *Config) nameNodes() error {
 	names, places := map[string]bool{}, map[string]bool{}
 	for i, n := range c.Nodes {
 		n.Name = cmp.Or(n.Name, n.Addr, n.MasterName)
-		place := fmt.Sprintf("%s/%s/%d", n.Addr, n.MasterName, n.DB)
+		place := n.place()
 		switch {
 		case n.watched() && (n.Addr != "" || n.MasterName == ""):
 			return &fence.InvalidError{Field: "nodes", Reason: fmt.Sprintf("at position %d need Sentinels with MasterName, or Addr", i+1)}
@@ -212,6 +215,8 @@ func (c *Config) nameNodes() error {
 	c.Nodes = named
 	return nil
 }
+
+func (n Node) place() string { return fmt.Sprintf("%s/%s/%d", n.Addr, n.MasterName, n.DB) }
 
 // validateTTL reports whether a lease may last that long.
 func (c *Config) validateTTL(ttl time.Duration) error {

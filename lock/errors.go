@@ -30,6 +30,9 @@ var (
 	ErrExhausted = errors.New("tokens of this epoch are used up")
 	// ErrClosed: the Locker is closed.
 	ErrClosed = leasing.ErrClosed
+	// ErrNotRecorded: a TTL that is longer than any in use could not be recorded, so no node
+	// may grant it. Shorter leases go on.
+	ErrNotRecorded = errors.New("the longest TTL in use could not be recorded")
 	// ErrNodeTimeout: a node did not answer within the node timeout.
 	ErrNodeTimeout = errors.New("no answer within the node timeout")
 	// ErrCluster: the node is part of a Redis Cluster.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -69,7 +70,7 @@ func (l *Locker) AdmitAtOnce(ctx context.Context, node string) error {
 	if err != nil {
 		return err
 	}
-	return n.admit(ctx, nonce, base, l.cfg.MaxTTL)
+	return n.admit(ctx, nonce, base, fence.LongestTTL{TTL: l.cfg.MaxTTL})
 }
 
 // Forgive takes a node back as if it had lost nothing, with whatever counters

@@ -50,8 +50,16 @@ func (l *Locker) extendRounds(ctx context.Context, ref leasing.Ref, ttl time.Dur
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(l.ctx, func() { cancel(ErrClosed) })()
+	recorded := false
 	for failed := 0; ; failed++ {
 		deadline, again, err := l.extendRound(ctx, ref, ttl, until)
+		if over, ok := errors.AsType[*overMaxError](err); ok && !recorded {
+			if err = l.longer(ctx, over); err != nil {
+				return instant{}, fmt.Errorf("extend %q: %w", ref.Resource, err)
+			}
+			recorded = true
+			continue
+		}
 		if err == nil || !again {
 			return deadline, err
 		}
@@ -77,6 +85,9 @@ func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Dura
 	until = until.earlier(end)
 	r.send(l.all(), ask{owner: ref.Owner, ttl: ttl.Milliseconds(), expires: until.mono})
 	err = r.waitUntil(ctx, until)
+	if r.maxTTL > 0 {
+		l.longest.uneven.Store(true)
+	}
 	if r.yes < l.quorum {
 		for i := range r.ops {
 			r.ops[i].abandon() // another round sends its own
@@ -102,6 +113,5 @@ func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Dura
 }
 
 func overNodeMax(ttl time.Duration, maxMS int64) error {
-	return &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; the nodes were admitted for at most %v",
-		ttl, time.Duration(maxMS)*time.Millisecond)}
+	return &overMaxError{ttl, time.Duration(maxMS) * time.Millisecond}
 }

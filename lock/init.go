@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
@@ -114,14 +115,19 @@ func (l *Locker) admitFresh(ctx context.Context, states []nodeState) error {
 			return err
 		}
 	}
+	most, err := l.maximum(ctx, fence.LongestTTL{})
+	if err != nil {
+		return err
+	}
 	for i, nonce := range nonces {
 		if nonce == "" {
 			continue
 		}
-		if err := l.nodes[i].admit(ctx, nonce, base, l.cfg.MaxTTL); err != nil {
+		if err := l.nodes[i].admit(ctx, nonce, base, most); err != nil {
 			return err
 		}
 	}
+	l.even(ctx)
 	return nil
 }
 
@@ -150,6 +156,7 @@ type nodeState struct {
 	base        int64
 	promised    int64 // the highest epoch that it was promised, where the nodes keep the epoch
 	maxTTL      time.Duration
+	record      int64 // that has maxTTL; 0: none has
 	counters    int64
 	unguarded   bool          // a primary with Sentinels that accepts writes while no replica is near
 	locks       bool          // only looked for where there is no incarnation
@@ -250,7 +257,7 @@ func (l *Locker) states(ctx context.Context) []nodeState {
 }
 
 // markerFields is how many fields of H say how the node is; the others are counters.
-const markerFields = 7
+const markerFields = 8
 
 // state reads the node's marker and looks for its scripts.
 func (n *node) state(ctx context.Context) nodeState {
@@ -264,7 +271,7 @@ func (n *node) state(ctx context.Context) nodeState {
 	var replication *redis.StringCmd
 	var clock *redis.TimeCmd
 	_, failed := n.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		marker = p.HMGet(ctx, n.keys.h, "@incarnation", "@base", "@maxttl", "@pending", "@note", "@reign", "@epoch")
+		marker = p.HMGet(ctx, n.keys.h, "@incarnation", "@base", "@maxttl", "@pending", "@note", "@reign", "@epoch", "@record")
 		fields = p.HLen(ctx, n.keys.h)
 		quarantine = p.PTTL(ctx, n.keys.q)
 		clock = p.Time(ctx)
@@ -334,6 +341,9 @@ func (st *nodeState) mark(marker []any, fields int64) {
 	}
 	if text, ok := marker[6].(string); ok {
 		st.promised = number(text)
+	}
+	if text, ok := marker[7].(string); ok {
+		st.record = number(text)
 	}
 }
 

@@ -20,7 +20,7 @@ type NodeStatus struct {
 	Addr       string
 	Admitted   bool          // it grants
 	Quarantine time.Duration // how long its quarantine still runs; 0: none runs
-	MaxTTL     time.Duration // the longest TTL that it grants
+	MaxTTL     time.Duration // the longest TTL that it grants: that in use, where that is recorded; a longer one raises it
 	Epoch      int64
 	RTT        time.Duration
 	Clock      time.Duration // how far its clock is ahead of this machine's, give or take RTT; 0 where HasClock is false

@@ -29,6 +29,7 @@ type Locker struct {
 	sweepEvery int64        // tries, on average, after which one looks
 	ear        ear
 	rounds     sync.Pool
+	longest    longest
 
 	ctx        context.Context // ends with Close
 	stop       context.CancelFunc
@@ -62,6 +63,7 @@ func New(cfg Config) (*Locker, error) {
 		sweepEvery: sweepEvery,
 	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
+	l.longest.store, l.longest.group, l.longest.turn = cfg.longestStore(), cfg.groupName(), make(chan struct{}, 1)
 	for i, n := range cfg.Nodes {
 		l.nodes = append(l.nodes, newNode(n, i, l.keys, cfg.NodeTimeout, l.nodeLost))
 	}

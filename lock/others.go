@@ -75,12 +75,12 @@ func (n *node) locks(ctx context.Context) ([]heldLock, error) {
 	}
 }
 
-// longest is how long a lock may still count that a lost node has granted, as the others
+// lasting is how long a lock may still count that a lost node has granted, as the others
 // say. It is not ok where too few of them do, or one has a lock that never ends.
 //
 // A lease that the node was needed for has locks on N/2 others, and of any N/2+1 others
 // one at least has such a lock. Locks that a minority holds count too.
-func (l *Locker) longest(all []told) (left time.Duration, ok bool) {
+func (l *Locker) lasting(all []told) (left time.Duration, ok bool) {
 	asked := 0
 	for _, t := range all {
 		if !t.ok {
@@ -97,9 +97,15 @@ func (l *Locker) longest(all []told) (left time.Duration, ok bool) {
 	return left, asked >= l.quorum
 }
 
-// shorten ends a node's quarantine earlier, where enough others know when.
+// shorten ends a node's quarantine earlier, where enough others know when, or the longest TTL in use is recorded.
 func (l *Locker) shorten(ctx context.Context, n *node, a Admission) error {
-	left, ok := l.longest(l.askOthers(ctx, n))
+	left, ok := l.lasting(l.askOthers(ctx, n))
+	if a.longest.Kept {
+		recorded := a.longest.TTL - time.Since(a.begun.mono) + time.Millisecond
+		if !ok || recorded < left {
+			left, ok = recorded, true
+		}
+	}
 	if !ok {
 		return nil
 	}
@@ -115,7 +121,7 @@ const maxGiven = 256
 // effort: a lease whose lock is not given goes on with the nodes that have it. The quarantine
 // was no shorter than the longest lease.
 func (l *Locker) give(ctx context.Context, n *node, a Admission) ([]heldLock, error) {
-	given := elect(l.askOthers(ctx, n), a.Quarantine)
+	given := elect(l.askOthers(ctx, n), max(a.Quarantine, l.cfg.MaxTTL))
 	for locks := given; len(locks) > 0; {
 		part := locks[:min(maxGiven, len(locks))]
 		locks = locks[len(part):]
@@ -144,7 +150,7 @@ func (l *Locker) takeBack(ctx context.Context, n *node, a Admission, given []hel
 		return nil
 	}
 	all := l.askOthers(ctx, n)
-	if _, ok := l.longest(all); !ok {
+	if _, ok := l.lasting(all); !ok {
 		return given
 	}
 	held := make(map[string]bool)

@@ -35,6 +35,8 @@ var (
 
 	//go:embed scripts/raise.lua
 	raiseText string
+	//go:embed scripts/longer.lua
+	longerText string
 	//go:embed scripts/sweep.lua
 	sweepText string
 	//go:embed scripts/wait.lua

@@ -34,7 +34,7 @@ func conversation(k keys) []scriptCall {
 		return scriptCall{script, nonce, keys, args, want}
 	}
 	admit := func(nonce, want string, base int64) scriptCall {
-		return scriptCall{"admit", nonce, []string{h, q}, []any{base, 60_000, ""}, want}
+		return scriptCall{"admit", nonce, []string{h, q}, []any{base, 60_000, "", 3}, want}
 	}
 	hl := []string{h, l}
 	return []scriptCall{
@@ -78,6 +78,10 @@ func conversation(k keys) []scriptCall {
 			1, 0, 30_000, 0, len(k.lockPrefix), k.waitPrefix, k.wakePrefix, b+name, b),
 		call("batch", "[-2]", []string{h, waits, k.lock("s")},
 			1, 0, 30_000, 0, len(k.lockPrefix), k.waitPrefix, k.wakePrefix, b+name),
+		call("longer", "[0]", []string{h}, "another", 70_000),
+		call("longer", "[1]", []string{h}, nonce, 70_000),
+		call("longer", "[1]", []string{h}, nonce, 65_000), // it never falls
+		call("extend", "[-3 1 70000 0 ]", hl, a, 70_001),
 		call("raise", "[0]", []string{h}, "another", int64(2)<<32),
 		call("raise", "[1]", []string{h}, nonce, int64(2)<<32),
 		call("sweep", "[0 9007199254740991 0]", []string{h}, "0", "look"),
@@ -143,7 +147,7 @@ func TestEveryScriptAnswersAlikeOnTheEmbeddedRedis(t *testing.T) {
 // embeddedTexts are the scripts by the names of their files, as the package has them.
 var embeddedTexts = map[string]*string{
 	"acquire": &acquireText, "confirm": &confirmText, "extend": &extendText, "release": &releaseText, "batch": &batchText,
-	"admit_begin": &admitBeginText, "admit": &admitText, "locks": &locksText, "shorten": &shortenText, "give": &giveText,
+	"admit_begin": &admitBeginText, "admit": &admitText, "locks": &locksText, "shorten": &shortenText, "longer": &longerText, "give": &giveText,
 	"epoch": &epochText, "raise": &raiseText, "sweep": &sweepText, "wait": &waitText, "leave": &leaveText,
 }
 

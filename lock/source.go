@@ -149,7 +149,7 @@ func sourceError(err error) error {
 		return err
 	case errors.Is(err, fence.ErrNotRaised): // overtaken by another acquisition again and again
 		as = leasing.ErrHeld
-	case errors.Is(err, ErrNoQuorum), errors.Is(err, ErrQuarantined), errors.Is(err, ErrNodeTimeout), errors.Is(err, ErrExhausted):
+	case errors.Is(err, ErrNoQuorum), errors.Is(err, ErrQuarantined), errors.Is(err, ErrNodeTimeout), errors.Is(err, ErrExhausted), errors.Is(err, ErrNotRecorded):
 		as = leasing.ErrUnavailable
 	case errors.As(err, new(cutShort)) && errors.Is(err, context.DeadlineExceeded): // the nodes took all the time there was
 		as = leasing.ErrUnavailable

@@ -28,6 +28,12 @@ func (l *Locker) watch() {
 			if looks[i].lost(used) {
 				l.nodeLost(n)
 			}
+			if looks[i].fresh {
+				l.longest.uneven.Store(true)
+			}
+		}
+		if l.longest.uneven.Load() {
+			l.even(l.ctx)
 		}
 	}
 }
@@ -43,6 +49,7 @@ func (l *Locker) looksAfter(n *node) bool {
 type looked struct {
 	admitted *bound // when it was last seen so; nil: never
 	used     bool   // it was admitted once, or an admission has begun
+	fresh    bool   // the last look found an admission that was not known
 	missing  int    // looks in a row that found it not admitted
 }
 
@@ -53,6 +60,7 @@ func (s *looked) lost(used bool) bool {
 }
 
 func (s *looked) again(ctx context.Context, n *node) {
+	s.fresh = false
 	if s.admitted != nil && !n.cfg.watched() && n.is(ctx, s.admitted) {
 		s.missing = 0
 		return
@@ -64,6 +72,7 @@ func (s *looked) again(ctx context.Context, n *node) {
 	}
 	s.used = s.used || st.incarnation != "" || st.quarantine > 0
 	if s.missing++; st.admitted {
+		s.fresh = s.admitted == nil || s.admitted.nonce != st.incarnation
 		s.admitted, s.missing = bindScripts(st.incarnation), 0
 	}
 }

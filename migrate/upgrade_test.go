@@ -39,12 +39,14 @@ func neverEnds(t *testing.T, files fstest.MapFS) {
 	delete(files, "fence/state/000006_leases.down.sql")
 	delete(files, "fence/state/000007_group.up.sql")
 	delete(files, "fence/state/000007_group.down.sql")
-	for _, name := range []string{"leases", "source", "own", "lockgroup"} {
+	delete(files, "fence/state/000008_longest.up.sql")
+	delete(files, "fence/state/000008_longest.down.sql")
+	for _, name := range []string{"leases", "source", "own", "lockgroup", "longest"} {
 		delete(files, "fence/code/"+name+".sql")
 	}
 	edit(t, files, "fence/code/identity.sql", "  PERFORM fence.end_leases();\n", "")
 	edit(t, files, "fence/code/manifest.txt", "file end.sql\nfile nonces.sql\nfile retire.sql\nfile leases.sql\nfile source.sql\nfile own.sql\n", "")
-	edit(t, files, "fence/code/manifest.txt", "file lockgroup.sql\n", "")
+	edit(t, files, "fence/code/manifest.txt", "file longest.sql\nfile lockgroup.sql\n", "")
 	edit(t, files, "fence/code/check.sql", "      p_token := fence.token_of(p_resource, p_token, p_seal_hash);\n", "")
 	edit(t, files, "objects/code/manifest.txt", "\nneeds fence state 2 revision 3\n", "\nneeds fence state 1 revision 3\n")
 	edit(t, files, "fence/code/identity.sql", "UPDATE fence.floors o SET floor = o.floor + CASE WHEN o.floor < 4503599627370496 THEN 4294967296 ELSE 1048576 END;", "")

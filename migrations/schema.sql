@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 7, code 9 b61a3cbd0076'
+  COMMENT 'fencegate fence state 8, code 12 8face8c51c85'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -39,7 +39,12 @@ TABLE fence.beats WITH (fillfactor=10)
 TABLE fence.epochs
   only_row boolean NOT NULL DEFAULT true
   epoch bigint NOT NULL
+  longest bigint
+  record bigint NOT NULL DEFAULT 0
+  history text
+  kept text[] NOT NULL DEFAULT '{}'::text[]
   CONSTRAINT epochs_epoch_check CHECK (((epoch >= 0) AND (epoch < 2097152)))
+  CONSTRAINT epochs_longest_check CHECK ((longest > 0))
   CONSTRAINT epochs_only_row_check CHECK (only_row)
   CONSTRAINT epochs_pkey PRIMARY KEY (only_row)
   CREATE UNIQUE INDEX epochs_pkey ON fence.epochs USING btree (only_row)
@@ -719,7 +724,7 @@ FUNCTION fence.intact(p_relation regclass) RETURNS boolean
 FUNCTION fence.invalidate_all(p_again boolean DEFAULT false, p_limit interval DEFAULT '00:00:05'::interval, OUT id uuid, OUT identity text, OUT raised bigint, OUT unsealed bigint, OUT already boolean) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body d0444ce40cf7602a53938aff3b77f92b
+  body 375298da33d9c77c6bd4934146601b0d
   OWNER fence_owner
 
 FUNCTION fence.is_newest(p_resource text) RETURNS boolean
@@ -764,6 +769,13 @@ FUNCTION fence.keep_dropped() RETURNS event_trigger
   SET search_path=pg_catalog, pg_temp
   body 56ae7210f30c6c6fc6d973fd10180505
   OWNER fence_owner
+
+FUNCTION fence.keep_longest(p_group text, p_record bigint, p_kept boolean) RETURNS void
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 21df86c83a4d31fd8d07023102975c57
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
 
 FUNCTION fence.keep_unsealed(p_resource text, p_token bigint) RETURNS boolean
   plpgsql VOLATILE COST 100
@@ -949,6 +961,13 @@ FUNCTION fence.new_group(p_limit interval DEFAULT '00:00:05'::interval, OUT id u
   body 62a9281ec3e2979edcce1645ff59759d
   OWNER fence_owner
 
+FUNCTION fence.next_epoch(p_above bigint) RETURNS bigint
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body f1f08ba09b46048ec853c52bf077c87b
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
 FUNCTION fence.nonce(p_resource text, p_nonce bytea, OUT armed bigint, OUT recorded bigint, OUT ended boolean) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
@@ -1042,7 +1061,14 @@ FUNCTION fence.raise_all(p_resources text[], p_tokens bigint[], p_seal_hashes by
 FUNCTION fence.raise_epoch(p_above bigint) RETURNS bigint
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body f1f08ba09b46048ec853c52bf077c87b
+  body 6b0ec30298296ef4cef12e8bfc8ab48d
+  OWNER fence_owner
+  GRANT EXECUTE TO fence_gateway
+
+FUNCTION fence.raise_longest(p_group text, p_ms bigint, OUT record bigint, OUT longest bigint, OUT kept boolean) RETURNS record
+  plpgsql VOLATILE SECURITY DEFINER COST 100
+  SET search_path=pg_catalog, pg_temp
+  body 839bc14145af8fcf8bb27a451748ce38
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1064,6 +1090,12 @@ FUNCTION fence.raise_unsealed(p_resource text, p_token bigint) RETURNS fence.ver
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
   body b917b6fef54cffaf2444dac366c757bc
+  OWNER fence_owner
+
+FUNCTION fence.record_history() RETURNS text
+  plpgsql STABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body a789dfead5c67994a233b5cd4e332401
   OWNER fence_owner
 
 FUNCTION fence.refresh(relation regclass, patience interval DEFAULT '00:00:03'::interval) RETURNS void
@@ -1133,7 +1165,7 @@ FUNCTION fence.resource_fault(p_resource text) RETURNS text
 FUNCTION fence.retire(p_unused interval, p_after text DEFAULT ''::text, p_limit integer DEFAULT 200, OUT last text, OUT retired integer, OUT unended text[]) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body c651194ce9acdc4ccd2c9cded48bc33b
+  body e096f4fc6adc4adf3c5d77801804e791
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1328,7 +1360,7 @@ FUNCTION fence.verdict_of(p_relation text, p_resources text[], p_tokens bigint[]
 FUNCTION fence.verify(p_resource text, p_token bigint, p_seal_hash bytea, p_kind text) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 258d4c102b43ecaed9ad0a1161c41cf9
+  body cee1b77bfd4aa208594438a3c2ff3f44
   OWNER fence_owner
 
 FUNCTION fence.verify_presented(p_resource text, p_presented text) RETURNS fence.verdict

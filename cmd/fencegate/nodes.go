@@ -68,7 +68,7 @@ type shownNode struct {
 	Name         string  `json:"name"`
 	Admitted     bool    `json:"admitted"`
 	QuarantineMS int64   `json:"quarantine_ms"` // how long its quarantine still runs
-	MaxTTLMS     int64   `json:"max_ttl_ms"`
+	MaxTTLMS     int64   `json:"max_ttl_ms"`    // the longest lease in use; a longer one raises it
 	Epoch        int64   `json:"epoch"`
 	RTTMicros    int64   `json:"rtt_us"`
 	Warning      string  `json:"warning,omitempty"`
@@ -78,8 +78,14 @@ type shownNode struct {
 func newNodesStatus(e env) *cobra.Command {
 	var g group
 	cmd := &cobra.Command{
-		Use:     "status",
-		Short:   "Print each node's state as JSON; exit code 69 where leases can't be had",
+		Use:   "status",
+		Short: "Print each node's state as JSON; exit code 69 where leases can't be had",
+		Long: `Print each node's state as JSON; exit code 69 where leases can't be had.
+
+quarantine_ms is how long a node that lost its data or its run still grants nothing. max_ttl_ms is
+the longest lease that a node grants: the longest in use. A longer one, up to the gateways'
+--max-ttl, is recorded in PostgreSQL first, and raises it. It is how long the quarantine lasts
+where no other node knows better.`,
 		Example: `  fencegate nodes status --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -130,13 +136,13 @@ PostgreSQL keeps.`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return (&database{url: g.url}).with(cmd.Context(), func(pool *pgxpool.Pool) error {
-				cfg := lock.Config{Epochs: pgfence.New(pool), MaxTTL: maxTTL}
+				cfg := lock.Config{Epochs: pgfence.New(pool), MaxTTL: maxTTL, DefaultTTL: min(time.Second, maxTTL)}
 				return g.with(cmd.Context(), e, cfg, func(l *lock.Locker) error { return admitNode(cmd, l, args[0]) })
 			})
 		},
 	}
 	g.register(cmd)
-	cmd.Flags().DurationVar(&maxTTL, "max-ttl", lock.DefaultMaxTTL, "longest lease that the gateways grant: the same as theirs")
+	cmd.Flags().DurationVar(&maxTTL, "max-ttl", lock.DefaultMaxTTL, "longest lease that the gateways allow: the same as theirs")
 	return cmd
 }
 

@@ -91,20 +91,8 @@ func (f *Fence) List(ctx context.Context, prefix, after string, limit int) ([]fe
 // RaiseEpoch allocates a durable epoch above `above` and above every one before
 // it. An epoch whose answer was lost is skipped, which does no harm.
 func (f *Fence) RaiseEpoch(ctx context.Context, above int64) (int64, error) {
-	conn, err := f.pool.Acquire(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("raise epoch above %d: %w", above, err)
-	}
-	defer conn.Release()
 	var epoch int64
-	warnings, err := watchCommit(ctx, conn.Conn())
-	if err == nil {
-		err = conn.QueryRow(ctx, core.SQLRaiseEpoch, above).Scan(&epoch)
-	}
-	if err == nil {
-		err = warnings.orUnknown("wait for the standby")
-	}
-	if err != nil {
+	if err := f.durably(ctx, core.SQLNextEpoch, []any{above}, &epoch); err != nil {
 		return 0, fmt.Errorf("raise epoch above %d: %w", above, err)
 	}
 	return epoch, nil

@@ -109,7 +109,7 @@ func admission(addr string, st lock.NodeStatus) Finding {
 	if st.Warning != "" {
 		return warn(check, addr+": "+st.Warning, "min-replicas-to-write 1, and min-replicas-max-lag no more than the Sentinels' down-after-milliseconds.")
 	}
-	return ok(check, "%s grants leases of up to %s, epoch %d", addr, st.MaxTTL, st.Epoch)
+	return ok(check, "%s is admitted; the longest leases that it has been told of last %s; epoch %d", addr, st.MaxTTL, st.Epoch)
 }
 
 func nameOf(n lock.Node) string { return cmp.Or(n.Name, n.Addr, n.MasterName) }

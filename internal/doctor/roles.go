@@ -86,7 +86,7 @@ const sqlPrivileges = `
 WITH lockers (names) AS (
   VALUES (ARRAY['drain', 'claim_source', 'take_leases', 'take_lease', 'extend_leases', 'free_leases', 'leave_line', 'lease_of', 'leases_ready'])
 ), needs (role, name) AS (
-  SELECT 'fence_gateway', unnest(ARRAY['arm', 'raise', 'drain', 'raise_all', 'drain_all', 'revoke', 'raise_epoch', 'check_issued', 'beat', 'identity', 'outcome'])
+  SELECT 'fence_gateway', unnest(ARRAY['arm', 'raise', 'drain', 'raise_all', 'drain_all', 'revoke', 'raise_epoch', 'next_epoch', 'raise_longest', 'keep_longest', 'check_issued', 'beat', 'identity', 'outcome'])
   UNION ALL SELECT r.role, unnest(l.names) FROM lockers l, (VALUES ('fence_gateway'), ('fence_locker')) r(role)
   UNION ALL SELECT 'fence_writer', unnest(ARRAY['use', 'check', 'server_run', 'outcome', 'identity'])
   UNION ALL SELECT 'fence_protector', unnest(ARRAY['guard', 'guard_rows', 'report', 'make_rows', 'make_counter', 'remember', 'leave'])

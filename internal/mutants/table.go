@@ -136,6 +136,24 @@ var table = []mutant{
 		new: "case false:",
 	},
 	{
+		name: "recorded-late", what: "the longest TTL is recorded after the nodes may grant it",
+		file: "lock/longest.go", test: "TestALongerTTLIsRecordedBeforeANodeGrantsIt",
+		old: "\trecord, err := l.recorded(ctx, ttl) // before any node hears of it\n",
+		new: "\tfor i, st := range l.states(ctx) {\n\t\t_ = l.nodes[i].longer(ctx, st.incarnation, ttl)\n\t}\n\trecord, err := l.recorded(ctx, ttl)\n",
+	},
+	{
+		name: "read-early", what: "a quarantine lasts the longest TTL that was read before the loss",
+		file: "lock/admit.go", test: "TestAQuarantineIsReadAfterTheLoss",
+		old: "longest, err := l.recorded(ctx, l.cfg.DefaultTTL)",
+		new: "longest, err := fence.LongestTTL{TTL: l.cfg.step(l.cfg.DefaultTTL), Record: 1, Kept: true}, error(nil)",
+	},
+	{
+		name: "unkept", what: "a record counts for nodes that were not admitted under it",
+		file: "lock/others.go", test: "TestAQuarantineWithoutARecordLastsTheLongestTTLThatIsAllowed",
+		old: "if a.longest.Kept {",
+		new: "if a.longest.Record > 0 {",
+	},
+	{
 		name: "asked-early", what: "others are asked as soon as the nonce is written",
 		file: "lock/admit.go", test: "TestAQuarantineIsWholeWhereTheOthersCannotTell",
 		old: "a.begun.add(l.askAfter()).passed()",

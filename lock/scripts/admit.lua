@@ -7,9 +7,10 @@
 -- KEYS[2]  Q: quarantine
 -- ARGV[1]  base = epoch * 2^32; the epoch was raised AFTER the nonce was
 --          written (a slow admission with an older epoch made tokens fall)
--- ARGV[2]  the node's maximum ttl, ms
+-- ARGV[2]  the node's maximum ttl, ms; longer.lua raises it
 -- ARGV[3]  'reign': note this server's replication id, for a node that Sentinels
 --          look after; '' for any other
+-- ARGV[4]  the record that has the maximum ttl; 0: none has
 --
 -- {1}        admitted
 -- {0}        race: another admission has begun, or the data is gone again
@@ -28,7 +29,7 @@ end
 -- The note is for people, and longer than 64 bytes for Redis: H is a hash table
 -- from the start then. As a list, which a short hash is, each counter took a
 -- walk over all of them.
-redis.call('HSET', KEYS[1], '@incarnation', '@NONCE@', '@base', ARGV[1], '@maxttl', ARGV[2],
+redis.call('HSET', KEYS[1], '@incarnation', '@NONCE@', '@base', ARGV[1], '@maxttl', ARGV[2], '@record', ARGV[4],
   '@note', 'kept by fencegate: without this key the node counts as lost and grants nothing')
 redis.call('HDEL', KEYS[1], '@pending')
 if ARGV[3] == 'reign' then

@@ -20,7 +20,10 @@ const (
 	SQLRetire     = `SELECT last, retired, unended FROM fence.retire($1::bigint * interval '1 us', $2::text)`
 	SQLFloors     = `SELECT bucket, floor FROM fence.retired`
 	SQLKeyPrefix  = `SELECT '` + KeyPrefix + `' || id::text FROM fence.lock_group()`
-	SQLRaiseEpoch = `SELECT fence.raise_epoch($1)`
+	SQLNextEpoch  = `SELECT fence.next_epoch($1)`
+
+	SQLRaiseLongest = `SELECT record, longest, kept FROM fence.raise_longest($1::text, $2::bigint)`
+	SQLKeepLongest  = `SELECT fence.keep_longest($1::text, $2::bigint, $3::boolean)::text`
 
 	SQLInspect = `SELECT resource, token, sealed, holder, armed_at, undrained, ended_at FROM fence.fences WHERE resource = $1::text`
 

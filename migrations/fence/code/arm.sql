@@ -199,17 +199,13 @@ END $$;
 REVOKE ALL ON FUNCTION fence.revoke(text, text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.revoke(text, text) TO fence_gateway;
 
--- Allocates an epoch above p_above and above every one before, for good once committed.
+-- Allocates an epoch above p_above and above every one before, for good once committed. For programs that keep no record of the
+-- longest TTL, see longest.sql: they may admit a node with it, which then grants more than the record says.
 CREATE OR REPLACE FUNCTION fence.raise_epoch(p_above bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-  allocated bigint;
 BEGIN
-  PERFORM fence.commit_durably();
-  UPDATE fence.epochs SET epoch = greatest(epoch, p_above) + 1 RETURNING epoch INTO STRICT allocated;
-  RETURN allocated;
-EXCEPTION WHEN check_violation OR numeric_value_out_of_range THEN
-  RAISE EXCEPTION 'no epoch is left above %: epochs end at 2097151', p_above USING ERRCODE = 'program_limit_exceeded';
+  UPDATE fence.epochs SET longest = NULL WHERE longest IS NOT NULL;
+  RETURN fence.next_epoch(p_above);
 END $$;
 REVOKE ALL ON FUNCTION fence.raise_epoch(bigint) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.raise_epoch(bigint) TO fence_gateway;

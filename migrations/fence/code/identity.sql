@@ -110,7 +110,8 @@ BEGIN
   -- The epoch may have fallen too. A lock node that is readmitted later starts above every fence.
   SELECT max(x.token) INTO highest FROM (SELECT r.token FROM fence.resources r UNION ALL SELECT o.floor FROM fence.floors o) x
    WHERE x.token < 9007199254740992;
-  UPDATE fence.epochs SET epoch = least(greatest(epoch, coalesce(highest >> 32, 0)) + 1, 2097151);
+  -- So may the longest TTL in use.
+  UPDATE fence.epochs SET epoch = least(greatest(epoch, coalesce(highest >> 32, 0)) + 1, 2097151), longest = NULL, record = record + 1048576;
 
   PERFORM fence.end_leases();
   INSERT INTO fence.invalidations (identity, raised, unsealed) VALUES (invalidate_all.identity, invalidate_all.raised, invalidate_all.unsealed)

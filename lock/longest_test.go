@@ -1,0 +1,406 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// records is a LongestStore in memory.
+type records struct {
+	epochs
+
+	mu     sync.Mutex
+	is     fence.LongestTTL
+	kept   map[string]bool
+	before func(atLeast time.Duration) error // runs before each raise, if set
+	after  func(atLeast time.Duration)       // once it is recorded
+}
+
+var _ lock.LongestStore = (*records)(nil)
+
+func (r *records) RaiseLongest(_ context.Context, group string, atLeast time.Duration) (fence.LongestTTL, error) {
+	r.mu.Lock()
+	before, after := r.before, r.after
+	r.mu.Unlock()
+	if before != nil {
+		if err := before(atLeast); err != nil {
+			return fence.LongestTTL{}, err
+		}
+	}
+	r.mu.Lock()
+	if r.is.Record == 0 {
+		r.is.Record = 1
+	}
+	r.is.TTL = max(r.is.TTL, atLeast)
+	said := fence.LongestTTL{TTL: r.is.TTL, Record: r.is.Record, Kept: r.kept[group]}
+	r.mu.Unlock()
+	if after != nil {
+		after(atLeast)
+	}
+	return said, nil
+}
+
+func (r *records) KeepLongest(_ context.Context, group string, record int64, kept bool) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.is.Record == record {
+		if r.kept == nil {
+			r.kept = make(map[string]bool)
+		}
+		r.kept[group] = kept
+	}
+	return nil
+}
+
+// anew is what PostgreSQL does where the record may be too low.
+func (r *records) anew() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.is, r.kept = fence.LongestTTL{Record: r.is.Record + 1}, nil
+}
+
+func (r *records) counts() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.kept) == 1 && r.kept[firstOf(r.kept)]
+}
+
+func firstOf(m map[string]bool) string {
+	for k := range m {
+		return k
+	}
+	return ""
+}
+
+func (r *records) hooks(before func(time.Duration) error, after func(time.Duration)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.before, r.after = before, after
+}
+
+// brief is a configuration of n own nodes whose leases last two seconds, and may last five minutes.
+func brief(t *testing.T, n int, server redisserver.Config) (lock.Config, []*redisserver.Server, *records) {
+	t.Helper()
+	cfg, servers := own(t, n, server)
+	kept := &records{}
+	cfg.DefaultTTL, cfg.Armer, cfg.Epochs = 2*time.Second, &register{}, kept
+	return cfg, servers, kept
+}
+
+// alone acquires a resource, and fails where that was before another's lease is over.
+func alone(t *testing.T, l *lock.Locker, first *lock.Lease, opts ...lock.AcquireOption) *lock.Lease {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	second, err := l.Acquire(ctx, first.Ref().Resource, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := time.Until(first.Deadline()); left > 0 {
+		t.Errorf("a second lease %v before the first was over", left)
+	}
+	return second
+}
+
+func maxTTLs(t *testing.T, l *lock.Locker) []time.Duration {
+	t.Helper()
+	var all []time.Duration
+	for _, st := range status(t, l) {
+		all = append(all, st.MaxTTL)
+	}
+	return all
+}
+
+func TestAfterTheLossOfTheOnlyNodeAQuarantineLastsTheLongestTTLInUse(t *testing.T) {
+	t.Parallel()
+	for name, loss := range losses {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, servers, _ := brief(t, 1, loss.server)
+			l := started(t, cfg)
+			first := acquire(t, l, "r")
+			lost := time.Now()
+			loss.lose(t, servers[0], client(t, servers[0].Addr))
+			second := alone(t, locker(t, cfg), first)
+			if took := time.Since(lost); took > 30*time.Second {
+				t.Errorf("the next lease came after %v", took)
+			}
+			release(t, second)
+		})
+	}
+}
+
+// One process knows of short leases only; another has recorded a longer one since, and has granted it.
+func TestAQuarantineIsReadAfterTheLoss(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			cfg, servers, _ := brief(t, n, redisserver.Config{})
+			l := started(t, cfg)
+			release(t, acquire(t, l, "r"))
+			other := locker(t, cfg)
+			first := acquire(t, other, "r", lock.WithTTL(10*time.Second))
+			must(t, other.Close())
+			for _, s := range servers {
+				must(t, client(t, s.Addr).FlushAll(t.Context()).Err())
+			}
+			release(t, alone(t, l, first))
+		})
+	}
+}
+
+func TestALongerTTLIsRecordedBeforeANodeGrantsIt(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 3} {
+		cfg, servers, kept := brief(t, n, redisserver.Config{})
+		l := started(t, cfg)
+		short := acquire(t, l, "short", lock.WithTTL(2*time.Second))
+		kept.hooks(func(time.Duration) error { return errors.New("PostgreSQL is away") }, nil)
+		_, acquired := l.TryAcquire(t.Context(), "r", lock.WithTTL(6*time.Second))
+		extended := short.Extend(t.Context(), 6*time.Second)
+		for what, err := range map[string]error{"acquire": acquired, "extend": extended} {
+			if !errors.Is(err, lock.ErrNotRecorded) || !strings.Contains(err.Error(), "PostgreSQL is away") {
+				t.Errorf("%d nodes: %s: %v", n, what, err)
+			}
+		}
+		for i, s := range servers {
+			if found := client(t, s.Addr).Exists(t.Context(), cfg.KeyPrefix+":lock:r").Val(); found != 0 || maxTTLs(t, l)[i] != 2*time.Second {
+				t.Errorf("%d nodes: %s has %d locks, and grants %v", n, cfg.Nodes[i].Name, found, maxTTLs(t, l)[i])
+			}
+		}
+		release(t, acquire(t, l, "another")) // shorter ones go on
+		var atRaise []time.Duration
+		kept.hooks(func(atLeast time.Duration) error {
+			if atLeast > 2*time.Second {
+				atRaise = append(atRaise, maxTTLs(t, l)...)
+			}
+			return nil
+		}, nil)
+		lease := acquire(t, l, "r", lock.WithTTL(6*time.Second))
+		for _, most := range atRaise {
+			if most != 2*time.Second {
+				t.Errorf("%d nodes: a node granted %v before that was recorded", n, most)
+			}
+		}
+		if len(atRaise) == 0 {
+			t.Errorf("%d nodes: granted, though nothing was recorded", n)
+		}
+		must(t, lease.Extend(t.Context(), 6*time.Second))
+		must(t, lease.Extend(t.Context(), time.Minute))
+		release(t, lease)
+	}
+}
+
+// A process that dies, or is cut off, between the record and the nodes leaves nothing that is too short.
+func TestARecordThatNoNodeHeardOfIsMadeGoodByTheNextAcquisition(t *testing.T) {
+	t.Parallel()
+	cfg, _, kept := brief(t, 3, redisserver.Config{})
+	cfg.Armer = nil // nobody looks after the nodes
+	l := started(t, cfg)
+	dying := locker(t, cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	kept.hooks(nil, func(time.Duration) { cancel() })
+	if _, err := dying.TryAcquire(ctx, "r", lock.WithTTL(6*time.Second)); !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %v", err)
+	}
+	kept.hooks(nil, nil)
+	if all := maxTTLs(t, l); all[0] != 2*time.Second {
+		t.Fatalf("the nodes grant %v: this test shows nothing", all)
+	}
+	release(t, acquire(t, l, "r", lock.WithTTL(6*time.Second)))
+	if all := maxTTLs(t, l); all[0] != 10*time.Second || all[1] != all[0] || all[2] != all[0] {
+		t.Errorf("the nodes grant %v", all)
+	}
+}
+
+// What is known nowhere takes the longest TTL that is allowed.
+func TestAQuarantineWithoutARecordLastsTheLongestTTLThatIsAllowed(t *testing.T) {
+	t.Parallel()
+	for name, forget := range map[string]func(cfg *lock.Config, kept *records){
+		"a store without one":       func(cfg *lock.Config, kept *records) { cfg.Epochs = &kept.epochs },
+		"a record that began anew":  func(_ *lock.Config, kept *records) { kept.anew() },
+		"a record of other nodes":   func(_ *lock.Config, kept *records) { kept.kept = map[string]bool{"others": true} },
+		"a record that nobody kept": func(_ *lock.Config, kept *records) { kept.kept = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, servers, kept := brief(t, 1, redisserver.Config{})
+			cfg.Armer = nil
+			release(t, acquire(t, started(t, cfg), "r"))
+			if !kept.counts() {
+				t.Fatal("the record does not count: this test shows nothing")
+			}
+			must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
+			forget(&cfg, kept)
+			l := locker(t, cfg)
+			begun, err := l.AdmitBegin(t.Context(), "node-1")
+			must(t, err)
+			l.Aged(&begun)
+			if err := l.Admit(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
+				t.Errorf("admit: %v", err)
+			}
+			if left := status(t, l)[0].Quarantine; left < 4*time.Minute {
+				t.Errorf("the quarantine lasts %v", left)
+			}
+			must(t, l.EndQuarantine(t.Context(), "node-1"))
+			must(t, l.Admit(t.Context(), begun))
+		})
+	}
+}
+
+// Nodes of before may have granted more than the record says, until each was admitted under it.
+func TestARecordCountsOnceEveryNodeWasAdmittedUnderIt(t *testing.T) {
+	t.Parallel()
+	cfg, servers, kept := brief(t, 3, redisserver.Config{})
+	cfg.Armer, cfg.Epochs = nil, &epochs{}
+	old := started(t, cfg)
+	if all := maxTTLs(t, old); all[0] != lock.DefaultMaxTTL {
+		t.Fatalf("without a record the nodes grant %v", all)
+	}
+	cfg.Epochs = kept
+	l := locker(t, cfg)
+	for i, s := range servers {
+		if kept.counts() {
+			t.Fatalf("the record counts after %d of 3 nodes", i)
+		}
+		must(t, client(t, s.Addr).FlushAll(t.Context()).Err())
+		admit(t, l, cfg.Nodes[i].Name)
+	}
+	if !kept.counts() {
+		t.Error("the record does not count")
+	}
+	if all := maxTTLs(t, l); all[0] != 2*time.Second || all[1] != all[0] || all[2] != all[0] {
+		t.Errorf("the nodes grant %v", all)
+	}
+}
+
+// One without a record can't raise it, so what it admits grants what the others do.
+func TestALockerWithoutARecordKeepsToTheOthersMaximum(t *testing.T) {
+	t.Parallel()
+	cfg, servers, kept := brief(t, 3, redisserver.Config{})
+	cfg.Armer = nil
+	started(t, cfg)
+	cfg.Epochs = nil // the nodes keep the epoch, for this one
+	l := locker(t, cfg)
+	must(t, client(t, servers[1].Addr).FlushAll(t.Context()).Err())
+	admit(t, l, "node-2")
+	if all := maxTTLs(t, l); all[1] != 2*time.Second {
+		t.Errorf("the nodes grant %v", all)
+	}
+	_, err := l.TryAcquire(t.Context(), "r", lock.WithTTL(6*time.Second))
+	if !errors.Is(err, fence.ErrInvalid) || !strings.Contains(err.Error(), "Config.Epochs") {
+		t.Errorf("a TTL of 6s: %v", err)
+	}
+	release(t, acquire(t, l, "r", lock.WithTTL(2*time.Second)))
+	if !kept.counts() {
+		t.Error("the record does not count any more")
+	}
+}
+
+// Where it admitted the only node there were no others, and the record is too low.
+func TestARecordCountsNoLongerOnceANodeWasAdmittedWithoutIt(t *testing.T) {
+	t.Parallel()
+	cfg, servers, kept := brief(t, 1, redisserver.Config{})
+	started(t, cfg)
+	ignorant := cfg
+	ignorant.Armer, ignorant.Epochs = nil, &kept.epochs
+	other := locker(t, ignorant)
+	eventually(t, 20*time.Second, "the node is admitted without the record", func() bool {
+		must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err()) // again, where the record's process was faster
+		begun, err := other.AdmitBegin(t.Context(), "node-1")
+		if err == nil {
+			err = errors.Join(other.EndQuarantine(t.Context(), "node-1"), other.Admit(t.Context(), begun))
+		}
+		return err == nil && maxTTLs(t, other)[0] == lock.DefaultMaxTTL
+	})
+	eventually(t, 20*time.Second, "the record counts no longer", func() bool { return !kept.counts() })
+}
+
+// A node's admission read the record before another process raised it, and ends after that one told the nodes.
+func TestANodeThatIsAdmittedWhileTheRecordRisesHearsOfIt(t *testing.T) {
+	t.Parallel()
+	cfg, servers, _ := brief(t, 3, redisserver.Config{})
+	cfg.Armer = nil
+	l := started(t, cfg)
+	must(t, client(t, servers[1].Addr).FlushAll(t.Context()).Err())
+	begun, err := l.AdmitBegin(t.Context(), "node-2")
+	must(t, err)
+	must(t, l.EndQuarantine(t.Context(), "node-2"))
+	lease := acquire(t, locker(t, cfg), "r", lock.WithTTL(6*time.Second))
+	must(t, l.Admit(t.Context(), begun))
+	if all := maxTTLs(t, l); all[1] != 10*time.Second {
+		t.Errorf("the nodes grant %v", all)
+	}
+	release(t, lease)
+}
+
+// Leases that were allowed once may still be held where the longest that is allowed is less now.
+func TestAQuarantineLastsTheLongestTTLInUseThoughLessIsAllowedNow(t *testing.T) {
+	t.Parallel()
+	cfg, servers, _ := brief(t, 1, redisserver.Config{})
+	l := started(t, cfg)
+	first := acquire(t, l, "r", lock.WithTTL(8*time.Second))
+	must(t, l.Close())
+	must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
+	cfg.MaxTTL = 3 * time.Second
+	release(t, alone(t, locker(t, cfg), first))
+}
+
+// A PostgreSQL that says less than the nodes were told has forgotten it.
+func TestARecordThatTheNodesContradictCountsForNothing(t *testing.T) {
+	t.Parallel()
+	for name, forget := range map[string]func(r *records){
+		"its TTL fell":    func(r *records) { r.is.TTL = 2 * time.Second },
+		"its number fell": func(r *records) { r.is.Record-- },
+		"it began anew": func(r *records) {
+			r.is.Record++
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, servers, kept := brief(t, 3, redisserver.Config{AppendOnly: redisserver.Always})
+			cfg.Armer = nil
+			kept.is.Record = 7
+			l := started(t, cfg)
+			release(t, acquire(t, l, "r", lock.WithTTL(6*time.Second)))
+			if !kept.counts() {
+				t.Fatal("the record does not count: this test shows nothing")
+			}
+			kept.mu.Lock()
+			forget(kept)
+			kept.mu.Unlock()
+			for _, s := range servers[:2] { // no majority is left that could tell
+				restart(t, s, nil)
+			}
+			begun, err := l.AdmitBegin(t.Context(), "node-1")
+			must(t, err)
+			l.Aged(&begun)
+			if err := l.Admit(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
+				t.Errorf("admit: %v", err)
+			}
+			if left := status(t, l)[0].Quarantine; left < 4*time.Minute {
+				t.Errorf("the quarantine lasts %v", left)
+			}
+			// A longer lease is granted all the same, and the record is no lower than the nodes then.
+			must(t, l.EndQuarantine(t.Context(), "node-1"))
+			must(t, l.Admit(t.Context(), begun))
+			admit(t, l, "node-2")
+			release(t, acquire(t, l, "r", lock.WithTTL(15*time.Second)))
+			for i, most := range maxTTLs(t, l) {
+				if most < 15*time.Second || most > kept.is.TTL {
+					t.Errorf("%s grants %v, and %v is recorded", cfg.Nodes[i].Name, most, kept.is.TTL)
+				}
+			}
+		})
+	}
+}
