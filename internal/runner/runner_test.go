@@ -47,7 +47,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/v1/endpoints":
 		reply(map[string]any{
 			"pg": map[string]any{"host": "127.0.0.1", "port": 7432, "database": "app"},
-			"s3":       map[string]any{"url": "http://127.0.0.1:7480", "region": "us-east-1"},
+			"s3": map[string]any{"url": "http://127.0.0.1:7480", "region": "us-east-1"},
 		})
 	case "/v1/leases":
 		g.acquired.Add(1)

@@ -20,7 +20,7 @@ import (
 const (
 	maxSet   = 1 << 20 // bytes
 	maxKeys  = 100
-	maxTried = 8 // for a token that names no key
+	maxTried = 8    // for a token that names no key
 	minRSA   = 2048 // bits
 	maxRSA   = 8192
 	patience = 5 * time.Second // for one answer
