@@ -53,8 +53,14 @@ func TestARecordCountsForTheNodesThatWereAdmittedUnderIt(t *testing.T) {
 		record     int64
 		kept, want bool
 	}{
-		{lockNodes, is - 1, true, false}, {lockNodes, is + 1, true, false}, {"others", is, true, false}, {lockNodes, is, true, true},
-		{lockNodes, is, true, true}, {"others", is, false, true}, {lockNodes, is, false, false}, {lockNodes, is, false, false},
+		{lockNodes, is - 1, true, false},
+		{lockNodes, is + 1, true, false},
+		{"others", is, true, false},
+		{lockNodes, is, true, true},
+		{lockNodes, is, true, true},
+		{"others", is, false, true},
+		{lockNodes, is, false, false},
+		{lockNodes, is, false, false},
 	} {
 		w.keep(t, c.group, c.record, c.kept)
 		if said := w.longest(t, 2*time.Second); said.Kept != c.want {
