@@ -200,8 +200,13 @@ func (p plan) idlePart(context.Context) (goals []goal, err error) {
 			if err != nil {
 				return err
 			}
+			load, err := atRest(relay.Pid())
+			if err != nil {
+				return err
+			}
 			each := float64(after-before) / 1024 / float64(sessions)
-			fmt.Printf("%d idle sessions through %s: %.1f KiB of resident memory each (opened in %v)\n", sessions, name, each, took.Round(time.Millisecond))
+			fmt.Printf("%d idle sessions through %s: %.1f KiB of resident memory each, %.1f ms of processor a second in all (opened in %v)\n",
+				sessions, name, each, load, took.Round(time.Millisecond))
 			if name == "ours" {
 				goals = append(goals, goal{name: fmt.Sprintf("idle.%d", p.idle), ours: fmt.Sprintf("%.1fKiB", each), peer: "40KiB", ratio: each / 40, want: 1, atMost: true})
 			}
@@ -212,6 +217,18 @@ func (p plan) idlePart(context.Context) (goals []goal, err error) {
 		}
 	}
 	return goals, nil
+}
+
+// atRest is how many ms of processor a process takes in a second while nothing is asked of it.
+func atRest(pid int) (float64, error) {
+	const seconds, tick = 10, 10 // ms in a tick
+	before, err := ticks(pid)
+	if err != nil {
+		return 0, err
+	}
+	time.Sleep(seconds * time.Second)
+	after, err := ticks(pid)
+	return float64(after-before) * tick / seconds, err
 }
 
 // logins opens so many sessions, several at a time. Those that were opened come
