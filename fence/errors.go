@@ -43,6 +43,8 @@ func (e *StaleError) Error() string {
 	case e.Recorded == 0:
 		return fmt.Sprintf("stale fencing token %d for %q: the fence was raised, or the lease released, after this transaction's snapshot",
 			e.Presented, e.Resource)
+	case e.Presented == 0:
+		return fmt.Sprintf("stale fencing token, presented by its seal alone, for %q: the fence stands at %d", e.Resource, e.Recorded)
 	}
 	return fmt.Sprintf("stale fencing token %d for %q: the fence stands at %d", e.Presented, e.Resource, e.Recorded)
 }

@@ -131,7 +131,7 @@ func TestVerifyStopsWhereTheStoreIsAway(t *testing.T) {
 	db := objects.NewDatabase(poolOf(t, w.pg.GatewayURL), 0)
 	var found []string
 	v, err := maintenance.New(db, away{w.store}).Verify(t.Context(), maintenance.Verify{}, func(f maintenance.Finding) { found = append(found, f.Problem) })
-	if err == nil || !strings.Contains(err.Error(), "is the store there?") || v.Bad != 10 || slices.Contains(found, maintenance.BlobMissing) {
+	if err == nil || !strings.Contains(err.Error(), "is the blob store available?") || v.Bad != 10 || slices.Contains(found, maintenance.BlobMissing) {
 		t.Errorf("%+v, %v, %v", v, err, found)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -99,7 +99,7 @@ func TestVerifyMakesEveryChecksumAnew(t *testing.T) {
 		if strings.Contains(f.Key, "copy") {
 			algorithm = "SHA1"
 		}
-		if f.Problem != maintenance.BlobContent || !strings.HasPrefix(f.Detail, "the bytes' "+algorithm+" is ") {
+		if f.Problem != maintenance.BlobContent || !strings.HasPrefix(f.Detail, "the stored bytes have the "+algorithm+" ") {
 			t.Errorf("found %+v", f)
 		}
 	}

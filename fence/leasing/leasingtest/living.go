@@ -172,7 +172,8 @@ func surveys(t testing.TB, s leasing.Source, seen leasing.Inspection) {
 			t.Errorf("%d: %+v; want %s", i, all[i], name)
 		}
 	}
-	if one := all[1]; one.Holder != seen.Holder || one.Owner != seen.Owner || one.Token != seen.Token || one.TTL <= 0 || one.TTL > seen.TTL {
+	const late = time.Second // a member may have it later than a quorum does
+	if one := all[1]; one.Holder != seen.Holder || one.Owner != seen.Owner || one.Token != seen.Token || one.TTL <= 0 || one.TTL > seen.TTL+late {
 		t.Errorf("%+v; want %+v", one, seen)
 	}
 	if all, err := several.InspectAll(t.Context(), nil); err != nil || len(all) != 0 {
