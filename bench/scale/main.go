@@ -2,7 +2,7 @@
 // adds.
 //
 //   - callers: arms a second of 1 … 512 callers of one gateway's library, each with resources of its own
-//   - resources: the same with 10^3 … 10^6 resources recorded, taken at random, and their size on disk
+//   - resources: the same with 10^3 … 10^6 resources recorded (-resources 10000000: 4 GB), taken at random, and their size on disk
 //   - names: what names leave on disk that are used once and retired, at most -live of them at a time (not among the defaults)
 //   - databases: acquire and release over HTTP, of one gateway with one database and of two with one each, resources spread by
 //     prefix; then one of the two databases stands still, and the other's resources are measured again
