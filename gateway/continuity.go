@@ -297,59 +297,17 @@ func (s *servers) watch(ctx context.Context, told func(error)) error {
 	}
 }
 
-// continuityArmer arms only on a PostgreSQL that is the one that it was.
-type continuityArmer struct {
-	armer   armer
-	servers *servers
-}
-
-var _ armer = continuityArmer{}
-
-func (t continuityArmer) Arm(ctx context.Context, arming fence.Arming) error {
-	return t.when(ctx, func() error { return t.armer.Arm(ctx, arming) })
-}
-
-// ArmAll arms several resources in one transaction.
-func (t continuityArmer) ArmAll(ctx context.Context, all []fence.Arming) error {
-	return t.when(ctx, func() error { return t.armer.ArmAll(ctx, all) })
-}
-
-// End needs no trust: ending changes the very grant that is meant, or nothing.
-func (t continuityArmer) End(ctx context.Context, e fence.Ending) error { return t.armer.End(ctx, e) }
-
-// Floor needs none either: it asks nobody.
-func (t continuityArmer) Floor(resource string) fence.Token { return t.armer.Floor(resource) }
-
-// Raised needs none: a PostgreSQL that has forgotten fences only says less. Where leases come from elsewhere nothing was
-// raised for the nodes, and nothing will be: each acquisition says so.
-func (t continuityArmer) Raised(ctx context.Context) (bool, error) {
-	raised, err := t.armer.Raised(ctx)
-	if raised && errors.As(t.servers.claim(ctx), new(*witness.OtherSourceError)) {
-		return false, nil
-	}
-	return raised, err
-}
-
-// MayAdmit refuses the nodes' admission where no lease is given on this PostgreSQL: it may be a copy, and the keys the first
-// one's, whose gateways admit the nodes. A PostgreSQL or nodes that are away refuse nothing.
-func (t continuityArmer) MayAdmit(ctx context.Context) error {
-	if _, err := t.servers.trust(ctx); witness.Refused(err) {
-		return err
-	}
-	return nil
-}
-
-func (t continuityArmer) when(ctx context.Context, arm func() error) error {
-	before, err := t.servers.begin(ctx)
+// unchanged does what counts only on the PostgreSQL that before looked at: it may have been done on a connection that was new.
+func (s *servers) unchanged(ctx context.Context, before func(context.Context) (doubts int, err error), do func() error) error {
+	doubts, err := before(ctx)
 	if err != nil {
-		return t.servers.untrusted(err)
+		return s.untrusted(err)
 	}
-	if err := arm(); err != nil {
+	if err := do(); err != nil {
 		return err
 	}
-	// It may have been armed on a connection that was new.
-	if after, err := t.servers.trust(ctx); err != nil || after != before {
-		return t.servers.untrusted(errors.Join(err, errChanging))
+	if after, err := s.trust(ctx); err != nil || after != doubts {
+		return s.untrusted(errors.Join(err, errChanging))
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
@@ -21,7 +20,7 @@ type continuityRecord struct {
 var _ lock.LongestStore = continuityRecord{}
 
 func (r continuityRecord) RaiseLongest(ctx context.Context, group string, atLeast time.Duration) (longest fence.LongestTTL, err error) {
-	err = r.when(ctx, func() error {
+	err = r.servers.unchanged(ctx, r.servers.trust, func() error {
 		longest, err = r.Fence.RaiseLongest(ctx, group, atLeast)
 		return err
 	})
@@ -29,19 +28,5 @@ func (r continuityRecord) RaiseLongest(ctx context.Context, group string, atLeas
 }
 
 func (r continuityRecord) KeepLongest(ctx context.Context, group string, record int64, kept bool) error {
-	return r.when(ctx, func() error { return r.Fence.KeepLongest(ctx, group, record, kept) })
-}
-
-func (r continuityRecord) when(ctx context.Context, do func() error) error {
-	before, err := r.servers.trust(ctx)
-	if err != nil {
-		return r.servers.untrusted(err)
-	}
-	if err := do(); err != nil {
-		return err
-	}
-	if after, err := r.servers.trust(ctx); err != nil || after != before {
-		return r.servers.untrusted(errors.Join(err, errChanging))
-	}
-	return nil
+	return r.servers.unchanged(ctx, r.servers.trust, func() error { return r.Fence.KeepLongest(ctx, group, record, kept) })
 }

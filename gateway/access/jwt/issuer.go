@@ -25,8 +25,8 @@ type Issuer struct {
 	CA string
 }
 
-// Algorithms are the signatures that may be configured: asymmetric ones alone, since whoever
-// can verify another can make it, too.
+// Algorithms are the signatures that may be configured: only asymmetric ones,
+// because the key that verifies a symmetric one can also make it.
 func Algorithms() []string {
 	return []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 }
