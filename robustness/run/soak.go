@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// soakRound is short enough for four samples of a gateway that is restarted every third minute.
+	// soakRound is short enough for four samples of a gateway that is restarted every other minute.
 	soakRound = 20 * time.Second
 	// soakEach is after how long the next gateway is restarted.
 	soakEach = time.Minute
@@ -18,12 +18,13 @@ const (
 	readyWithin = 30 * time.Second
 )
 
-// soak lets the clients work, and restarts the next gateway once a minute, draining.
+// soak lets the clients work, and restarts a gateway once a minute, draining: all but the last in turn, which lives as long
+// as the run, so that what grows slowly is seen.
 func (p *player) soak(ctx context.Context, s *scene) error {
 	over := time.NewTimer(p.o.Round)
 	defer over.Stop()
 	if due := int(time.Since(p.begun) / soakEach); due > p.soaked {
-		g := p.c.Gateways[p.soaked%len(p.c.Gateways)]
+		g := p.c.Gateways[p.soaked%(len(p.c.Gateways)-1)]
 		p.soaked = due
 		p.sayf("round %d: %s is restarted", s.number, g.Name)
 		if err := g.Stop(ctx); err != nil {
