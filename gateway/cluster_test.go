@@ -8,8 +8,6 @@ import (
 	"io"
 	"net"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -96,36 +94,15 @@ type cluster struct {
 
 var clusterSettings = map[string]string{"wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on", "shared_buffers": "16MB", "max_wal_size": "64MB"}
 
-// clusterFolder is a new folder that PostgreSQL's user may enter.
-func clusterFolder(t *testing.T) string {
+// run starts a server in the folder, which keeps what the server had.
+func run(t *testing.T, dir string) *pgserver.Server {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "fencegate-test-continuity-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(dir, "cluster")
-}
-
-func run(t *testing.T, cfg pgserver.Config) *pgserver.Server {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	cfg.Fast, cfg.Ephemeral, cfg.Settings = true, true, clusterSettings
-	s, err := pgserver.Start(ctx, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Stop() })
-	return s
+	return testenv.OwnPostgres(t, pgserver.Config{Dir: dir, Fast: true, Settings: clusterSettings})
 }
 
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{Server: run(t, pgserver.Config{Dir: clusterFolder(t)})}
+	c := &cluster{Server: run(t, testenv.ServerDir(t))}
 	c.at = newAddress(t, c.Addr())
 	if err := migrate.Up(t.Context(), c.URL("postgres"), migrate.All); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 	"github.com/fencegate/fencegate/lock/witness"
 )
@@ -40,7 +40,7 @@ func TestAProgramAndAGatewayOfOneGroupAgreeThatPostgreSQLMayHaveForgotten(t *tes
 	server := startCluster(t)
 	cfg := server.gateway(t)
 	c := start(t, cfg)
-	backup := clusterFolder(t)
+	backup := testenv.ServerDir(t)
 	if err := server.CopyTo(t.Context(), backup, false); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestAProgramAndAGatewayOfOneGroupAgreeThatPostgreSQLMayHaveForgotten(t *tes
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	restored := run(t, pgserver.Config{Dir: backup})
+	restored := run(t, backup)
 	server.at.moveTo(restored.Addr())
 	wantForgotten(c, "fencegate fence invalidate-all --yes")
 

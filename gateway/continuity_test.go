@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
@@ -73,11 +72,11 @@ func number(t *testing.T, text string) fence.Token {
 func TestAPromotedStandbyThatLaggedGetsNoLeasesUntilItsFencesAreInvalidated(t *testing.T) {
 	t.Parallel()
 	primary := startCluster(t)
-	dir := clusterFolder(t)
+	dir := testenv.ServerDir(t)
 	if err := primary.CopyTo(t.Context(), dir, true); err != nil {
 		t.Fatal(err)
 	}
-	standby := run(t, pgserver.Config{Dir: dir})
+	standby := run(t, dir)
 	cfg := primary.gateway(t)
 	c, beside := start(t, cfg), start(t, cfg)
 
@@ -195,7 +194,7 @@ func TestAServerThatWasSetBackGetsNoLeasesUntilItsFencesAreInvalidatedAgain(t *t
 	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": a.handle})
 	untilReady(c)
 	a = c.acquire("orders/1001", "30s", "10s")
-	backup := clusterFolder(t)
+	backup := testenv.ServerDir(t)
 	if err := server.CopyTo(t.Context(), backup, false); err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +206,7 @@ func TestAServerThatWasSetBackGetsNoLeasesUntilItsFencesAreInvalidatedAgain(t *t
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	restored := run(t, pgserver.Config{Dir: backup})
+	restored := run(t, backup)
 	server.at.moveTo(restored.Addr())
 	if refused := server.write(t, a.grant); refused != "" {
 		t.Fatalf("the restored server should have forgotten B's fence, but refuses A by %s: this test shows nothing", refused)
@@ -232,28 +231,18 @@ func TestAServerThatWasSetBackGetsNoLeasesUntilItsFencesAreInvalidatedAgain(t *t
 func TestAServerThatRestartsIsTrustedAtOnce(t *testing.T) {
 	t.Parallel()
 	server := startCluster(t)
-	kept := clusterFolder(t)
+	kept := testenv.ServerDir(t)
 	if err := server.CopyTo(t.Context(), kept, false); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	again := func() *pgserver.Server { // not ephemeral: it comes back with what it had
-		s, err := pgserver.Start(ctx, pgserver.Config{Dir: kept, Fast: true, Settings: clusterSettings})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
-	before := again()
+	before := run(t, kept)
 	server.at.moveTo(before.Addr())
 	c := start(t, server.gateway(t))
 	l := c.acquire("orders/1001", "30s", "0s")
 	if err := before.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	after := again()
-	t.Cleanup(func() { _ = after.Stop() })
+	after := run(t, kept) // with what it had
 	server.at.moveTo(after.Addr())
 	untilReady(c)
 	c.acquire("orders/2", "30s", "10s")

@@ -15,20 +15,21 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // pairOf is a primary, and a standby that streams from it.
 func pairOf(t *testing.T) (primary, standby *pgserver.Server) {
 	t.Helper()
-	dir := newFolder(t)
-	primary = runServer(t, filepath.Join(dir, "primary"))
+	primary = ownServer(t, "")
 	logins(t, primary, "ada")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := primary.CopyTo(ctx, filepath.Join(dir, "standby"), true); err != nil {
+	dir := testenv.ServerDir(t)
+	if err := primary.CopyTo(ctx, dir, true); err != nil {
 		t.Fatal(err)
 	}
-	return primary, runServer(t, filepath.Join(dir, "standby"))
+	return primary, ownServer(t, dir)
 }
 
 // hostsAddress names several servers in the address of one database.
@@ -111,8 +112,7 @@ func TestTheRelayFollowsTheRoleOfRealServers(t *testing.T) {
 // decodes changes through it.
 func TestReplicationPassesTheRelay(t *testing.T) {
 	t.Parallel()
-	dir := newFolder(t)
-	primary := runServer(t, filepath.Join(dir, "primary"))
+	primary, dir := ownServer(t, ""), testenv.ServerDir(t)
 	p := openPort(t, primary.URL("postgres"), nil)
 	query(t, primary.URL("postgres"), "CREATE TABLE t (n int); INSERT INTO t VALUES (1)")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -121,11 +121,11 @@ func TestReplicationPassesTheRelay(t *testing.T) {
 		"--no-password", "--wal-method", "stream", "--checkpoint", "fast", "--no-sync"); err != nil {
 		t.Errorf("a backup through the relay: %v", err)
 	}
-	if err := primary.CopyTo(ctx, filepath.Join(dir, "standby"), true); err != nil {
+	if err := primary.CopyTo(ctx, dir, true); err != nil {
 		t.Fatal(err)
 	}
-	redirect(t, filepath.Join(dir, "standby", "data", "postgresql.auto.conf"), portOf(primary.Addr()), portOf(p.addr))
-	standby := runServer(t, filepath.Join(dir, "standby"))
+	redirect(t, filepath.Join(dir, "data", "postgresql.auto.conf"), portOf(primary.Addr()), portOf(p.addr))
+	standby := ownServer(t, dir)
 	query(t, primary.URL("postgres"), "INSERT INTO t VALUES (2)")
 	within(t, "the standby has both rows", func() bool { return len(query(t, standby.URL("postgres"), "SELECT n::text FROM t")) == 2 })
 	within(t, "there is one walsender, and one session of the relay", func() bool { // those of the backup end beside it

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/fencegate/fencegate/gateway"
-	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
@@ -79,11 +78,11 @@ func TestGatewaysOfADatabaseHaveOneSourceOfLeases(t *testing.T) {
 func TestWithoutRedisAPromotedStandbyGetsNoLeasesUntilItsFencesAreInvalidated(t *testing.T) {
 	t.Parallel()
 	primary := startCluster(t)
-	dir := clusterFolder(t)
+	dir := testenv.ServerDir(t)
 	if err := primary.CopyTo(t.Context(), dir, true); err != nil {
 		t.Fatal(err)
 	}
-	standby := run(t, pgserver.Config{Dir: dir})
+	standby := run(t, dir)
 	cfg := alone(primary.gateway(t))
 	c := start(t, cfg)
 	a := c.acquire("orders/1001", "30s", "0s")
@@ -118,7 +117,7 @@ func TestWithoutRedisAServerThatWasSetBackGetsNoLeases(t *testing.T) {
 	c := start(t, alone(server.gateway(t)))
 	a := c.acquire("orders/1001", "30s", "0s")
 	untilReady(c)
-	backup := clusterFolder(t)
+	backup := testenv.ServerDir(t)
 	if err := server.CopyTo(t.Context(), backup, false); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +127,7 @@ func TestWithoutRedisAServerThatWasSetBackGetsNoLeases(t *testing.T) {
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	restored := run(t, pgserver.Config{Dir: backup})
+	restored := run(t, backup)
 	server.at.moveTo(restored.Addr())
 	wantForgotten(c, "fencegate fence invalidate-all --yes")
 	execOn(t, restored, `SELECT raised FROM fence.invalidate_all()`)

@@ -31,6 +31,7 @@ import (
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // authority signs certificates.
@@ -99,28 +100,10 @@ func (a *authority) issue(name string) (certFile, keyFile string) {
 	return certFile, keyFile
 }
 
-// newFolder is one that PostgreSQL's user may enter.
-func newFolder(t *testing.T) string {
+// ownServer is a PostgreSQL of the test's own; dir "" is a new folder.
+func ownServer(t *testing.T, dir string) *pgserver.Server {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "fencegate-test-gateway-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
-func runServer(t *testing.T, dir string) *pgserver.Server {
-	t.Helper()
-	s, err := pgserver.Start(t.Context(), pgserver.Config{Dir: dir, Fast: true, Settings: map[string]string{"shared_buffers": "16MB", "wal_level": "logical"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Kill() })
-	return s
+	return testenv.OwnPostgres(t, pgserver.Config{Dir: dir, Fast: true, Settings: map[string]string{"shared_buffers": "16MB", "wal_level": "logical"}})
 }
 
 func query(t *testing.T, address, sql string) []string {

@@ -31,34 +31,21 @@ type pair struct {
 func startPair(t *testing.T) *pair {
 	t.Helper()
 	made := startCluster(t)
-	p := &pair{t: t, dir: clusterFolder(t)}
+	p := &pair{t: t, dir: testenv.ServerDir(t)}
 	if err := made.CopyTo(t.Context(), p.dir, false); err != nil {
 		t.Fatal(err)
 	}
 	if err := made.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	p.primary = p.again()
-	dir := clusterFolder(t)
+	p.primary = run(t, p.dir)
+	dir := testenv.ServerDir(t)
 	if err := p.primary.CopyTo(t.Context(), dir, true); err != nil {
 		t.Fatal(err)
 	}
-	p.standby = run(t, pgserver.Config{Dir: dir})
+	p.standby = run(t, dir)
 	p.first, p.second = newAddress(t, p.primary.Addr()), newAddress(t, p.standby.Addr())
 	return p
-}
-
-// again starts the primary with what it had.
-func (p *pair) again() *pgserver.Server {
-	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), 2*time.Minute)
-	defer cancel()
-	s, err := pgserver.Start(ctx, pgserver.Config{Dir: p.dir, Fast: true, Settings: clusterSettings})
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.t.Cleanup(func() { _ = s.Stop() })
-	return s
 }
 
 // both is the address of the two hosts for a login.
@@ -120,7 +107,7 @@ func TestSessionsGoWhereTheFenceIs(t *testing.T) {
 			c.acquire("orders/2", "60s", "10s")
 
 			// The old primary is back, and takes writes.
-			p.first.moveTo(p.again().Addr())
+			p.first.moveTo(run(p.t, p.dir).Addr())
 			late := start(t, cfg)
 			for i, gateway := range []*client{c, late} {
 				name := []string{"the first", "a late one"}[i]

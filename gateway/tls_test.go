@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,6 +14,7 @@ import (
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // hba lets the superuser in with and without TLS, ada by SCRAM, and certified by
@@ -39,8 +39,8 @@ type tlsServer struct {
 
 func newTLSServer(t *testing.T) *tlsServer {
 	t.Helper()
-	dir := filepath.Join(newFolder(t), "pg")
-	s := &tlsServer{Server: runServer(t, dir), ca: newAuthority(t)}
+	dir := testenv.ServerDir(t)
+	s := &tlsServer{Server: ownServer(t, dir), ca: newAuthority(t)}
 	s.cert, s.key = s.ca.issue("localhost")
 	logins(t, s.Server, "anyone", "certified", "twofold", "ada")
 	secured(t, s.Server, dir, s.ca, s.cert, s.key, hba)

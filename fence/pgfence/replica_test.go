@@ -5,8 +5,6 @@ package pgfence_test
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,32 +20,6 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/migrate"
 )
-
-// serverFolder is a new folder that PostgreSQL's user may enter.
-func serverFolder(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "fencegate-test-replica-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(dir, "cluster")
-}
-
-func replicaServer(t *testing.T, dir string, settings map[string]string, fast bool) *pgserver.Server {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	s, err := pgserver.Start(ctx, pgserver.Config{Dir: dir, Fast: fast, Settings: settings})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Stop() })
-	return s
-}
 
 // on is a world on a server of the test's own.
 func on(t *testing.T, s *pgserver.Server) world {
@@ -66,13 +38,13 @@ var replicaSettings = map[string]string{"wal_level": "replica", "max_wal_senders
 
 func TestAHolderThatWaitsForTheReplicaReadsWhatTheLastOneWrote(t *testing.T) {
 	t.Parallel()
-	primary := replicaServer(t, serverFolder(t), replicaSettings, true)
+	primary := testenv.OwnPostgres(t, pgserver.Config{Settings: replicaSettings, Fast: true})
 	w := on(t, primary)
-	dir := serverFolder(t)
+	dir := testenv.ServerDir(t)
 	if err := primary.CopyTo(t.Context(), dir, true); err != nil {
 		t.Fatal(err)
 	}
-	standby := replicaServer(t, dir, replicaSettings, true)
+	standby := testenv.OwnPostgres(t, pgserver.Config{Dir: dir, Settings: replicaSettings, Fast: true})
 	replica := connect(t, standby.URL("postgres"))
 	writer := connect(t, primary.URL("postgres"), "-c synchronous_commit=off") // its COMMIT is not flushed when it returns
 	newest := func() (token int64) {
@@ -160,9 +132,9 @@ func TestAHolderThatWaitsForTheReplicaReadsWhatTheLastOneWrote(t *testing.T) {
 func TestACrashRightAfterArmLosesNothingThoughTheSessionCommitsAsynchronously(t *testing.T) {
 	t.Parallel()
 	const rounds = 3
-	dir := serverFolder(t)
+	dir := testenv.ServerDir(t)
 	settings := map[string]string{"synchronous_commit": "off", "wal_writer_delay": "10s", "shared_buffers": "16MB", "bgwriter_lru_maxpages": "0"}
-	server := replicaServer(t, dir, settings, false)
+	server := testenv.OwnPostgres(t, pgserver.Config{Dir: dir, Settings: settings})
 	w := on(t, server)
 	w.exec(t, `CREATE TABLE unfenced (v int)`)
 	armAndCrash := func(token fence.Token) (kept bool) {
@@ -171,7 +143,7 @@ func TestACrashRightAfterArmLosesNothingThoughTheSessionCommitsAsynchronously(t 
 		if err := server.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		server = replicaServer(t, dir, settings, false)
+		server = testenv.OwnPostgres(t, pgserver.Config{Dir: dir, Settings: settings})
 		pool := testenv.PoolOf(t, server.URL("postgres"))
 		w.admin, w.fence = pool, pgfence.New(pool)
 		return value[bool](t, w, `SELECT EXISTS (SELECT FROM fence.fences WHERE resource = $1 AND token = $2)`, orders, token)

@@ -3,7 +3,6 @@ package pgfence_test
 import (
 	"context"
 	"errors"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/migrate"
 )
 
@@ -25,17 +25,8 @@ type testServer struct {
 
 func startServer(t *testing.T) *testServer {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "fencegate-pg-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil { // PostgreSQL's user enters it
-		t.Fatal(err)
-	}
-	s := &testServer{dir: dir}
+	s := &testServer{dir: testenv.ServerDir(t)}
 	s.start(t)
-	t.Cleanup(func() { _ = s.Stop() })
 	if err := migrate.Up(t.Context(), s.URL("postgres"), migrate.All); err != nil {
 		t.Fatal(err)
 	}
@@ -44,12 +35,7 @@ func startServer(t *testing.T) *testServer {
 
 func (s *testServer) start(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	var err error
-	if s.Server, err = pgserver.Start(ctx, pgserver.Config{Dir: s.dir, Fast: true}); err != nil {
-		t.Fatal(err)
-	}
+	s.Server = testenv.OwnPostgres(t, pgserver.Config{Dir: s.dir, Fast: true})
 }
 
 // world is the database of the server, with the table `work`.

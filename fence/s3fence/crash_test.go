@@ -5,9 +5,7 @@ package s3fence_test
 import (
 	"context"
 	"net"
-	"os"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -22,17 +20,8 @@ import (
 // A transaction's number tells nothing after a crash, because it may be given out again. The stage does.
 func TestTheOutcomeIsKnownAfterACrash(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "fencegate-pg-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil { // PostgreSQL's user enters it
-		t.Fatal(err)
-	}
-	w := &world{t: t}
+	w, dir := &world{t: t}, testenv.ServerDir(t)
 	server := w.serve(dir)
-	t.Cleanup(func() { _ = server.Stop() })
 	if err := migrate.Up(t.Context(), server.URL("postgres"), migrate.All); err != nil {
 		t.Fatal(err)
 	}
@@ -85,12 +74,7 @@ func TestTheOutcomeIsKnownAfterACrash(t *testing.T) {
 // serve starts a PostgreSQL of the test's own and connects to it.
 func (w *world) serve(dir string) *pgserver.Server {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
-	defer cancel()
-	server, err := pgserver.Start(ctx, pgserver.Config{Dir: dir, Fast: true})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	server := testenv.OwnPostgres(w.t, pgserver.Config{Dir: dir, Fast: true})
 	w.admin = testenv.PoolOf(w.t, server.URL("postgres"))
 	w.writer = w.admin
 	return server

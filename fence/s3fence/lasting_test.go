@@ -4,7 +4,6 @@ package s3fence_test
 
 import (
 	"context"
-	"os"
 	"testing"
 	"time"
 
@@ -19,17 +18,8 @@ import (
 // A publication whose wait for the synchronous standby was cancelled is seen here, and a failover undoes it.
 func TestTheOutcomeIsNotToldBeforeTheStandbyHasIt(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "fencegate-pg-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil { // PostgreSQL's user enters it
-		t.Fatal(err)
-	}
 	w := &world{t: t}
-	server := w.serve(dir)
-	t.Cleanup(func() { _ = server.Stop() })
+	server := w.serve(testenv.ServerDir(t))
 	if err := migrate.Up(t.Context(), server.URL("postgres"), migrate.All); err != nil {
 		t.Fatal(err)
 	}

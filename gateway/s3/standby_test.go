@@ -3,9 +3,7 @@
 package s3_test
 
 import (
-	"context"
 	"net/http"
-	"os"
 	"testing"
 	"time"
 
@@ -17,35 +15,15 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// ownServer is a PostgreSQL of the test's own, in a folder that the test removes.
-func ownServer(t *testing.T, dir string) *pgserver.Server {
+// setupAlone is setup on a PostgreSQL of the test's own, which it may configure. A statement may take the timeout; 0: the default.
+func setupAlone(t *testing.T, timeout time.Duration) (w *world, server *pgserver.Server, dir string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	server, err := pgserver.Start(ctx, pgserver.Config{Dir: dir, Fast: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = server.Stop() })
-	return server
-}
-
-// setupAlone is setup on a PostgreSQL of the test's own, which it may configure.
-func setupAlone(t *testing.T) (w *world, server *pgserver.Server, dir string) {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "fencegate-pg-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil { // PostgreSQL's user enters it
-		t.Fatal(err)
-	}
-	server = ownServer(t, dir)
+	dir = testenv.ServerDir(t)
+	server = testenv.OwnPostgres(t, pgserver.Config{Dir: dir, Fast: true})
 	if err := migrate.Up(t.Context(), server.URL("postgres"), migrate.All); err != nil {
 		t.Fatal(err)
 	}
-	w = setup(t, func(cfg *config) { cfg.Pool, cfg.DatabaseTimeout = poolOf(t, server.URL("postgres")), time.Second })
+	w = setup(t, func(cfg *config) { cfg.Pool, cfg.DatabaseTimeout = poolOf(t, server.URL("postgres")), timeout })
 	w.admin = poolOf(t, server.URL("postgres"))
 	return w, server, dir
 }
@@ -54,7 +32,7 @@ func setupAlone(t *testing.T) (w *world, server *pgserver.Server, dir string) {
 // standby: what it did is seen then, and a failover undoes it.
 func TestNothingIsAcknowledgedThatTheSynchronousStandbyDoesNotHave(t *testing.T) {
 	t.Parallel()
-	w, _, _ := setupAlone(t)
+	w, _, _ := setupAlone(t, time.Second)
 	bucket := w.bucket()
 	w.keepAll()
 	holder := w.lease("orders/1001", 5)

@@ -9,13 +9,15 @@ import (
 
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // What is superseded or pending in a server that was restored, or promoted, may be
 // live in what is restored after it.
 func TestAfterARestoreEachGraceBeginsAnew(t *testing.T) {
 	t.Parallel()
-	w, server, dir := setupAlone(t)
+	w, server, dir := setupAlone(t, 0)
 	bucket := w.bucket()
 	holder := w.lease("orders/1001", 5)
 	put(t, holder, bucket, invoice, "old")
@@ -31,7 +33,7 @@ func TestAfterARestoreEachGraceBeginsAnew(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "data", "standby.signal"), nil, 0o644); err != nil { // PostgreSQL's user reads it
 		t.Fatal(err)
 	}
-	server = ownServer(t, dir)
+	server = testenv.OwnPostgres(t, pgserver.Config{Dir: dir, Fast: true})
 	w.admin = poolOf(t, server.URL("postgres"))
 	w.exec("SELECT pg_promote()") // another timeline, as after a recovery to a point in time
 	db := objects.NewDatabase(poolOf(t, server.URL("postgres")), 0)

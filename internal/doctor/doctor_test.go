@@ -185,7 +185,7 @@ func TestEachFaultOfADatabaseIsFound(t *testing.T) {
 // What belongs to the whole server: roles, its configuration, its standbys.
 func TestEachFaultOfAServerIsFound(t *testing.T) {
 	t.Parallel()
-	server := startServer(t, filepath.Join(serverFolder(t), "data"))
+	server := startServer(t, "")
 	if err := migrate.Up(t.Context(), server.URL("postgres"), migrate.All); err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestEachFaultOfAServerIsFound(t *testing.T) {
 	}
 
 	want(t, examine(t, server.URL("postgres")), "postgresql.standbys", OK)
-	dir := filepath.Join(serverFolder(t), "data")
+	dir := testenv.ServerDir(t)
 	if err := server.CopyTo(t.Context(), dir, true); err != nil {
 		t.Fatal(err)
 	}
@@ -237,31 +237,10 @@ func untilFound(t *testing.T, url, check string, status Status, words ...string)
 	want(t, findings, check, status, words...)
 }
 
-// serverFolder is a new folder that PostgreSQL's user may enter.
-func serverFolder(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "fencegate-test-doctor-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
 func startServer(t *testing.T, dir string) *pgserver.Server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
 	settings := map[string]string{"wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on", "shared_buffers": "16MB"}
-	server, err := pgserver.Start(ctx, pgserver.Config{Dir: dir, Settings: settings})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = server.Stop() })
-	return server
+	return testenv.OwnPostgres(t, pgserver.Config{Dir: dir, Settings: settings})
 }
 
 func TestOldVersionsAreFound(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -106,7 +105,7 @@ func TestTheRemedyFitsWhyATableHasNoGuard(t *testing.T) {
 
 func TestSuperusersAndOwnersThatWriteAreNamed(t *testing.T) {
 	t.Parallel()
-	server := startServer(t, filepath.Join(serverFolder(t), "data"))
+	server := startServer(t, "")
 	url := server.URL("postgres")
 	if err := migrate.Up(t.Context(), url, migrate.All); err != nil {
 		t.Fatal(err)

@@ -25,30 +25,9 @@ import (
 
 func TestMain(m *testing.M) { testenv.VerifyMain(m, testenv.LeakOptions()...) }
 
-// folder is a new folder that PostgreSQL's user may enter.
-func folder(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "fencegate-test-ops-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(dir, "cluster")
-}
-
 func start(t *testing.T, dir string) *pgserver.Server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	s, err := pgserver.Start(ctx, pgserver.Config{Dir: dir, Fast: true, Settings: map[string]string{"shared_buffers": "16MB"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Stop() })
-	return s
+	return testenv.OwnPostgres(t, pgserver.Config{Dir: dir, Fast: true, Settings: map[string]string{"shared_buffers": "16MB"}})
 }
 
 func connect(t *testing.T, address string) *pgx.Conn {
@@ -190,12 +169,12 @@ func wantInvalidated(t *testing.T, address string, g fence.Grant) {
 
 func TestADumpBringsEverythingBackAndAsksForInvalidation(t *testing.T) {
 	t.Parallel()
-	server := start(t, folder(t))
+	server := start(t, "")
 	g := used(t, server.URL("postgres"))
 	exec(t, connect(t, server.URL("postgres")), `CREATE DATABASE restored TEMPLATE template0`)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	dump := filepath.Join(filepath.Dir(folder(t)), "dump")
+	dump := filepath.Join(filepath.Dir(testenv.ServerDir(t)), "dump")
 	if err := os.Chmod(filepath.Dir(dump), 0o777); err != nil { // PostgreSQL's user writes it
 		t.Fatal(err)
 	}
@@ -232,7 +211,7 @@ func TestADumpBringsEverythingBackAndAsksForInvalidation(t *testing.T) {
 
 func TestPgUpgradeKeepsTheGuards(t *testing.T) {
 	t.Parallel()
-	oldDir, newDir := folder(t), folder(t)
+	oldDir, newDir := testenv.ServerDir(t), testenv.ServerDir(t)
 	older := start(t, oldDir)
 	g := used(t, older.URL("postgres"))
 	before, locks := identity(t, older.URL("postgres")), group(t, older.URL("postgres"))
@@ -272,7 +251,7 @@ func TestPgUpgradeKeepsTheGuards(t *testing.T) {
 
 func TestUninstallingLeavesNothing(t *testing.T) {
 	t.Parallel()
-	server := start(t, folder(t))
+	server := start(t, "")
 	address := server.URL("postgres")
 	conn := connect(t, address)
 	// Without the schemas of temporary tables: PostgreSQL makes them when a connection slot first needs them, and keeps them.

@@ -4,11 +4,8 @@ package testenv
 
 import (
 	"context"
-	"errors"
 	"net/url"
-	"os"
 
-	"github.com/fencegate/fencegate/internal/child"
 	"github.com/fencegate/fencegate/internal/pgserver"
 )
 
@@ -28,14 +25,8 @@ func localPostgres(ctx context.Context) (*cluster, error) {
 	if _, err := pgserver.Find(); err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "fencegate-test-pg-")
+	dir, err := serverDir()
 	if err != nil {
-		return nil, err
-	}
-	if err := child.RemoveAtDeath(dir); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	if err := os.Chmod(dir, 0o711); err != nil { // PostgreSQL's user passes
 		return nil, err
 	}
 	srv, err := pgserver.Start(ctx, pgserver.Config{Dir: dir, Fast: true, Ephemeral: true, Settings: serverSettings})

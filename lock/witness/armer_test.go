@@ -15,14 +15,13 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
-	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/lock"
 )
 
 func TestAPromotedStandbyThatLaggedIsArmedOnlyAfterAnInvalidation(t *testing.T) {
 	t.Parallel()
 	g := startGroup(t)
-	standby := serve(t, pgserver.Config{Dir: copyOf(t, g.Server, true)})
+	standby := serve(t, copyOf(t, g.Server, true))
 	p, beside := g.program(t), g.program(t)
 	lease, old := p.acquire(t, "orders/1001")
 	until(t, "the standby has the first fence", func() bool { return ask(t, standby, sqlToken, "orders/1001") == old.Token.String() })
@@ -85,7 +84,7 @@ func TestAServerThatWasSetBackIsArmedOnlyAfterAnInvalidation(t *testing.T) {
 	if err := g.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	restored := serve(t, pgserver.Config{Dir: backup})
+	restored := serve(t, backup)
 	g.home.moveTo(restored)
 	if is := ask(t, restored, sqlToken, "orders/1001"); is != old.Token.String() {
 		t.Fatalf("the fence stands at %s on the restored server: this test shows nothing", is)
@@ -113,7 +112,7 @@ func TestACloseHasTheNodesRememberWhatWasRaised(t *testing.T) {
 	if err := g.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	restored := serve(t, pgserver.Config{Dir: backup})
+	restored := serve(t, backup)
 	// It has written more than the server that is gone, so only the count tells.
 	for range 64 {
 		ask(t, restored, `SELECT pg_logical_emit_message(true, 'test', repeat('x', 100000))::text`)
@@ -126,24 +125,15 @@ func TestACrashOfPostgreSQLIsNoForgetting(t *testing.T) {
 	t.Parallel()
 	g := startGroup(t)
 	kept := copyOf(t, g.Server, false)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	again := func() *pgserver.Server { // not ephemeral: it comes back with what it had
-		s, err := pgserver.Start(ctx, pgserver.Config{Dir: kept, Fast: true, Settings: serverSettings})
-		if err != nil {
-			t.Fatal(err)
-		}
-		g.home.moveTo(s)
-		return s
-	}
-	before := again()
+	before := serve(t, kept)
+	g.home.moveTo(before)
 	p := g.program(t)
 	p.acquire(t, "orders/1001")
 	if err := before.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	after := again()
-	t.Cleanup(func() { _ = after.Stop() })
+	after := serve(t, kept) // with what it had
+	g.home.moveTo(after)
 	until(t, "leases are granted again", func() bool {
 		_, err := p.try(t, "orders/2")
 		if errors.As(err, new(*ForgottenError)) {
@@ -157,7 +147,7 @@ func TestACrashOfPostgreSQLIsNoForgetting(t *testing.T) {
 func TestAnotherServerIsNeverArmedOverANewConnection(t *testing.T) {
 	t.Parallel()
 	g := startGroup(t)
-	other := serve(t, pgserver.Config{Dir: copyOf(t, g.Server, true)})
+	other := serve(t, copyOf(t, g.Server, true))
 	ask(t, other, `SELECT pg_promote()::text`)
 	until(t, "the standby is promoted", func() bool { return ask(t, other, `SELECT pg_is_in_recovery()::text`) == "false" })
 	p := g.program(t)
@@ -185,7 +175,7 @@ func TestACopyOfTheServerIsNeverArmed(t *testing.T) {
 			t.Parallel()
 			g := startGroup(t)
 			g.pool.MaxConns = 8
-			copied := serve(t, pgserver.Config{Dir: copyOf(t, g.Server, false)})
+			copied := serve(t, copyOf(t, g.Server, false))
 			p := g.program(t)
 			p.acquire(t, "orders/1")
 			ask(t, g.Server, more)

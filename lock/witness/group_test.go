@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -28,36 +26,15 @@ const patience = 2 * time.Minute
 
 var serverSettings = map[string]string{"wal_level": "replica", "max_wal_senders": "4", "hot_standby": "on", "shared_buffers": "16MB", "max_wal_size": "64MB"}
 
-// folder is a new one that PostgreSQL's user may enter.
-func folder(t *testing.T) string {
+// serve starts a server in the folder, which keeps what the server had; dir "" is a new one.
+func serve(t *testing.T, dir string) *pgserver.Server {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "fencegate-test-witness-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(dir, "cluster")
-}
-
-func serve(t *testing.T, cfg pgserver.Config) *pgserver.Server {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	cfg.Fast, cfg.Ephemeral, cfg.Settings = true, true, serverSettings
-	s, err := pgserver.Start(ctx, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Stop() })
-	return s
+	return testenv.OwnPostgres(t, pgserver.Config{Dir: dir, Fast: true, Settings: serverSettings})
 }
 
 func copyOf(t *testing.T, s *pgserver.Server, standby bool) (dir string) {
 	t.Helper()
-	dir = folder(t)
+	dir = testenv.ServerDir(t)
 	if err := s.CopyTo(t.Context(), dir, standby); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +100,7 @@ type group struct {
 
 func startGroup(t *testing.T) *group {
 	t.Helper()
-	g := &group{Server: serve(t, pgserver.Config{Dir: folder(t)})}
+	g := &group{Server: serve(t, "")}
 	g.home.to = g.Server
 	if err := migrate.Up(t.Context(), g.URL("postgres"), migrate.Fence); err != nil {
 		t.Fatal(err)

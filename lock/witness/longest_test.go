@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -111,7 +110,7 @@ func TestARestoredRecordOfTheLongestTTLCountsForNothing(t *testing.T) {
 	if err := errors.Join(p.locker.Close(), p.Close(), g.Kill()); err != nil {
 		t.Fatal(err)
 	}
-	restored := serve(t, pgserver.Config{Dir: backup})
+	restored := serve(t, backup)
 	g.home.moveTo(restored)
 	if said := ask(t, restored, `SELECT longest || ' ms, kept by ' || cardinality(kept) FROM fence.epochs`); said != "2000 ms, kept by 1" {
 		t.Fatalf("the backup has recorded: %s: this test shows nothing", said)
@@ -136,7 +135,7 @@ func TestAStandbyTellsNoLongestTTL(t *testing.T) {
 	t.Parallel()
 	g := startGroup(t)
 	ask(t, g.Server, `SELECT record::text FROM fence.raise_longest('nodes', 1000)`)
-	standby := serve(t, pgserver.Config{Dir: copyOf(t, g.Server, true)})
+	standby := serve(t, copyOf(t, g.Server, true))
 	conn, err := pgx.Connect(t.Context(), standby.URL("postgres"))
 	if err != nil {
 		t.Fatal(err)
