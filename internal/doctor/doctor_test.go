@@ -68,7 +68,7 @@ func want(t *testing.T, findings []Finding, check string, status Status, words .
 
 func examine(t *testing.T, url string) []Finding {
 	t.Helper()
-	return Examine(t.Context(), Config{PostgresURL: url})
+	return Examine(t.Context(), Config{PostgresURL: url, Patience: time.Minute})
 }
 
 // with adds a startup option to an address.

@@ -29,11 +29,9 @@ func checkPooler(ctx context.Context, config *pgx.ConnConfig) Finding {
 	const check = "postgresql.pooler"
 	inTransactionMode := fail(check, "statements of one session run in different server sessions, or wait for other sessions: a pooler in transaction mode is in between",
 		"Name PostgreSQL itself, or a pooler in session mode. Through this one only grants per transaction work (fence.use, pgfence.InTx), and no gateway.")
-	bounded, cancel := context.WithTimeout(ctx, 4*time.Second)
-	defer cancel()
-	mixed, relayed, err := mixesSessions(bounded, config)
+	mixed, relayed, err := mixesSessions(ctx, config)
 	switch {
-	case mixed, errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+	case mixed:
 		return inTransactionMode
 	case err != nil:
 		return unseen(check, err)
@@ -66,16 +64,36 @@ func mixesSessions(ctx context.Context, config *pgx.ConnConfig) (mixed, relayed 
 		}
 		var other, later session
 		err = tx.QueryRow(ctx, sqlBackend).Scan(&other.pid, &other.mark)
+		waits := false
 		if err == nil {
-			err = first.QueryRow(ctx, sqlBackend).Scan(&later.pid, &later.mark)
+			later, waits, err = whileAnotherIsBusy(ctx, first, tx)
 		}
 		_ = tx.Rollback(ctx)
 		switch {
 		case err != nil:
 			return false, false, err
+		case waits:
+			return true, true, nil
 		case later != marked, other.pid == marked.pid, other.mark == marked.mark:
 			return true, true, nil
 		}
 	}
 	return false, int64(first.PgConn().PID()) != marked.pid, nil
+}
+
+// whileAnotherIsBusy asks a session while another one's transaction is open, or reports that it waits for that one: it does
+// not answer for seconds, while the other does at once. On a server that is slow neither does.
+func whileAnotherIsBusy(ctx context.Context, asked *pgx.Conn, busy pgx.Tx) (seen session, waits bool, err error) {
+	bounded, cancel := context.WithTimeout(ctx, 4*time.Second)
+	defer cancel()
+	err = asked.QueryRow(bounded, sqlBackend).Scan(&seen.pid, &seen.mark)
+	if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+		return seen, false, err
+	}
+	soon, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if _, slow := busy.Exec(soon, "SELECT"); slow != nil {
+		return seen, false, err
+	}
+	return seen, true, nil
 }

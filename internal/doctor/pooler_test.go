@@ -3,9 +3,12 @@
 package doctor
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -156,4 +159,39 @@ func TestAPoolerInTransactionModeIsFound(t *testing.T) {
 		})
 	}
 	clients.Wait()
+}
+
+// A machine that does nothing for seconds is no pooler.
+func TestAServerThatStandsStillIsNotTakenForAPooler(t *testing.T) {
+	t.Parallel()
+	config, err := pgx.ParseConfig(testenv.Postgres(t).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var still atomic.Bool // answers are kept back
+	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, network, address)
+		return &silent{Conn: conn, from: []byte("SELECT pg_backend_pid()"), still: &still}, err
+	}
+	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	want(t, []Finding{checkPooler(t.Context(), config)}, "postgresql.pooler", Fail, "could not be checked")
+}
+
+// silent sends nothing any more once a statement was to be sent for the second time, on any connection.
+type silent struct {
+	net.Conn
+	from  []byte
+	still *atomic.Bool
+	sent  atomic.Int32
+}
+
+func (s *silent) Write(p []byte) (int, error) {
+	if bytes.Contains(p, s.from) && s.sent.Add(1) == 2 {
+		s.still.Store(true)
+	}
+	if s.still.Load() {
+		return len(p), nil
+	}
+	return s.Conn.Write(p)
 }
