@@ -210,7 +210,7 @@ func TestErrorsAreProblemsWithTheirFacts(t *testing.T) {
 	} {
 		f := newFakes()
 		f.err = c.err
-		a := request(t, newServer(t, f), "POST", "/v1/sql", `{"statements":[{"sql":"x"}]}`, fence.HeaderResource, "a", fence.HeaderToken, "34."+seal.Reveal())
+		a := send(t, newServer(t, f), "POST", "/v1/sql", `{"statements":[{"sql":"x"}]}`, fence.HeaderResource, "a", fence.HeaderToken, "34."+seal.Reveal())
 		if a.status != c.status {
 			t.Errorf("%s: %d, want %d", name, a.status, c.status)
 		}

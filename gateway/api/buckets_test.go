@@ -58,7 +58,7 @@ func TestBucketsAreSetAndShown(t *testing.T) {
 	} {
 		f.err = err
 		for _, call := range [][3]string{{"PUT", "/v1/buckets/orders", `{"keep":"all"}`}, {"GET", "/v1/buckets/orders", ""}, {"PUT", "/v1/buckets/orders/rules", `{"prefix":"a","rule":"none"}`}, {"DELETE", "/v1/buckets/orders/rules?prefix=a", ""}} {
-			if a := request(t, s, call[0], call[1], call[2]); a.status != want {
+			if a := send(t, s, call[0], call[1], call[2]); a.status != want {
 				t.Errorf("%s %s with %v: %d %s", call[0], call[1], err, a.status, a.text)
 			}
 		}

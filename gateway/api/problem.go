@@ -19,11 +19,6 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
-// word makes a problem whose code is a word.
-func word(code string, status int, title, detail, hint string) wire.Problem {
-	return wire.Problem{Type: wire.ProblemType + strings.ReplaceAll(code, "_", "-"), Title: title, Status: status, Detail: detail, Code: code, Hint: hint}
-}
-
 // problemOf turns an error into what the client is told. known is false for
 // errors that say more than a client should read: they go to the log.
 func problemOf(err error) (p wire.Problem, known bool) {
@@ -40,11 +35,11 @@ func problemOf(err error) (p wire.Problem, known bool) {
 	)
 	switch {
 	case errors.As(err, &unavailable):
-		p = word(wire.CodeUnavailable, http.StatusServiceUnavailable, "Unavailable", unavailable.detail(), "Nothing was done. Try again later.")
+		p = word(wire.CodeUnavailable, "Unavailable", unavailable.detail(), "Nothing was done. Try again later.")
 		p.Part, p.RetryAfterMS = unavailable.Part, unavailable.retryAfter().Milliseconds()
 		return p, true
 	case errors.Is(err, fence.ErrUnknown):
-		return word(wire.CodeUnknown, http.StatusBadGateway, "The outcome is unknown",
+		return word(wire.CodeUnknown, "The outcome is unknown",
 			"The connection broke after COMMIT was sent: all of it has taken effect, or none of it.",
 			"Read what the statements would have changed, under a current grant, before you run them again."), true
 	case errors.As(err, &statement):
@@ -52,47 +47,47 @@ func problemOf(err error) (p wire.Problem, known bool) {
 	case isRefusal(err):
 		return refusalProblem(err), true
 	case errors.As(err, &invalid):
-		p = word(wire.CodeInvalid, http.StatusBadRequest, "Invalid input", invalid.Error(), "")
+		p = word(wire.CodeInvalid, "Invalid input", invalid.Error(), "")
 		p.Field = invalid.Field
 		return p, true
 	case errors.As(err, &held):
-		p = word(wire.CodeHeld, http.StatusConflict, "Held by another", held.Error(), "Try again, or ask with a wait.")
+		p = word(wire.CodeHeld, "Held by another", held.Error(), "Try again, or ask with a wait.")
 		p.Resource, p.Holder, p.RetryAfterMS = held.Resource, held.Holder, held.RetryAfter.Milliseconds()
 		return p, true
 	case errors.As(err, &tooLarge):
-		return word(wire.CodeTooLarge, http.StatusRequestEntityTooLarge, "Too large", tooLarge.Error(), "Nothing was done. Split the work."), true
+		return word(wire.CodeTooLarge, "Too large", tooLarge.Error(), "Nothing was done. Split the work."), true
 	case errors.As(err, &capped):
-		return word(wire.CodeLeaseLost, http.StatusGone, "The lease is lost", capped.Error(),
+		return word(wire.CodeLeaseLost, "The lease is lost", capped.Error(),
 			"Acquire the resource again. Who runs the gateway says how long a lease may be renewed (--max-lease)."), true
 	case errors.Is(err, ErrKeyUsed):
-		return word(wire.CodeLeaseLost, http.StatusGone, "The lease is over", ErrKeyUsed.Error(), "Nothing was acquired. Ask with a new Idempotency-Key."), true
+		return word(wire.CodeLeaseLost, "The lease is over", ErrKeyUsed.Error(), "Nothing was acquired. Ask with a new Idempotency-Key."), true
 	case errors.Is(err, errOtherRequest):
-		return word(wire.CodeKeyReused, http.StatusUnprocessableEntity, "The key is another request's", errOtherRequest.Error(), "Nothing was done. Make a key for each acquisition."), true
+		return word(wire.CodeKeyReused, "The key is another request's", errOtherRequest.Error(), "Nothing was done. Make a key for each acquisition."), true
 	case errors.Is(err, leasing.ErrLost):
-		return word(wire.CodeLeaseLost, http.StatusGone, "The lease is lost", leasing.ErrLost.Error(),
+		return word(wire.CodeLeaseLost, "The lease is lost", leasing.ErrLost.Error(),
 			"Stop; acquire the resource again and start from what its last holder wrote."), true
 	case errors.Is(err, errUnauthorized):
-		return word(wire.CodeUnauthorized, http.StatusUnauthorized, "Unauthorized", errUnauthorized.Error(), "Send the header Authorization: Bearer with your token."), true
+		return word(wire.CodeUnauthorized, "Unauthorized", errUnauthorized.Error(), "Send the header Authorization: Bearer with your token."), true
 	case errors.Is(err, errTwoPrincipals):
-		return word(wire.CodeUnauthorized, http.StatusUnauthorized, "Unauthorized", errTwoPrincipals.Error(), "Send one of them, or both of one principal."), true
+		return word(wire.CodeUnauthorized, "Unauthorized", errTwoPrincipals.Error(), "Send one of them, or both of one principal."), true
 	case errors.As(err, &fast):
-		p = word(wire.CodeRateLimited, http.StatusTooManyRequests, "Too many requests", fast.Error(), "Nothing was done. Ask less often, or have the limit raised (--api-rate).")
+		p = word(wire.CodeRateLimited, "Too many requests", fast.Error(), "Nothing was done. Ask less often, or have the limit raised (--api-rate).")
 		p.RetryAfterMS = fast.RetryAfter.Milliseconds() + 1
 		return p, true
 	case errors.As(err, &denied):
-		p = word(wire.CodeDenied, http.StatusForbidden, "Denied", denied.Error(), "Nothing was done. Who runs the gateway says who may do what, in the file of --principals.")
+		p = word(wire.CodeDenied, "Denied", denied.Error(), "Nothing was done. Who runs the gateway says who may do what, in the file of --principals.")
 		p.Resource = denied.Resource
 		return p, true
 	case errors.Is(err, ErrNotFound):
-		return word(wire.CodeNotFound, http.StatusNotFound, "Not found", err.Error(), ""), true
+		return word(wire.CodeNotFound, "Not found", err.Error(), ""), true
 	case errors.Is(err, ErrConflict):
-		return word(wire.CodeConflict, http.StatusConflict, "Conflict", err.Error(), ""), true
+		return word(wire.CodeConflict, "Conflict", err.Error(), ""), true
 	case errors.Is(err, ErrNotImplemented):
-		return word(wire.CodeNotImplemented, http.StatusNotImplemented, "Not implemented", err.Error(), ""), true
+		return word(wire.CodeNotImplemented, "Not implemented", err.Error(), ""), true
 	case errors.As(err, &routing):
 		return routingProblem(routing), true
 	}
-	return word(wire.CodeInternal, http.StatusInternalServerError, "Internal error", "The gateway failed; its log says more.", ""), false
+	return word(wire.CodeInternal, "Internal error", "The gateway failed; its log says more.", ""), false
 }
 
 func isRefusal(err error) bool {
@@ -145,7 +140,7 @@ func statementProblem(e *StatementError) wire.Problem {
 		p.Statement = index
 		return p
 	}
-	p := word(wire.CodeSQLError, http.StatusUnprocessableEntity, "SQL error", e.Message, e.Hint)
+	p := word(wire.CodeSQLError, "SQL error", e.Message, e.Hint)
 	p.SQLState, p.SQLDetail, p.Position, p.Statement = e.SQLState, e.Detail, e.Position, index
 	return p
 }
@@ -153,11 +148,13 @@ func statementProblem(e *StatementError) wire.Problem {
 func routingProblem(e *echo.HTTPError) wire.Problem {
 	switch e.Code {
 	case http.StatusNotFound:
-		return word(wire.CodeNotFound, e.Code, "Not found", "There is no such path.", "See /openapi.json.")
+		return word(wire.CodeNotFound, "Not found", "There is no such path.", "See /openapi.json.")
 	case http.StatusMethodNotAllowed:
-		return word(wire.CodeMethodNotAllowed, e.Code, "Method not allowed", "The path does not serve this method.", "See /openapi.json.")
+		return word(wire.CodeMethodNotAllowed, "Method not allowed", "The path does not serve this method.", "See /openapi.json.")
 	}
-	return word(wire.CodeInvalid, e.Code, http.StatusText(e.Code), fmt.Sprint(e.Message), "")
+	p := word(wire.CodeInvalid, http.StatusText(e.Code), fmt.Sprint(e.Message), "")
+	p.Status = e.Code
+	return p
 }
 
 // fail writes err as a problem. It is echo's error handler.

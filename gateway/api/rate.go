@@ -54,7 +54,7 @@ func (r *rates) check(name string) error {
 // limited is check for requests but those that keep what is held, or give it back: refusing them
 // would lose leases, or hold them longer.
 func (s *Server) limited(c echo.Context, p *access.Principal) error {
-	if c.Path() == "/v1/leases/renew" || c.Path() == "/v1/leases/release" {
+	if c.Path() == renewPath || c.Path() == releasePath {
 		return nil
 	}
 	return s.rates.check(p.Name())

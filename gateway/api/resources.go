@@ -18,8 +18,6 @@ import (
 	"github.com/fencegate/fencegate/gateway/activity"
 )
 
-const resourcesPath = "/v1/resources/"
-
 func (s *Server) inspect(c echo.Context) error {
 	resource, err := resourceIn(c, "")
 	if err != nil {

@@ -55,33 +55,10 @@ func (s *Server) routes() {
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = s.fail
 	e.Use(identify, s.observe, s.limitBody)
-	e.GET("/healthz", s.health)
-	e.GET("/readyz", s.ready)
-	e.GET("/openapi.json", openAPI)
-	// Not a group: one with middleware answers 404 where 405 is due.
-	auth := s.authenticate
-	e.GET("/metrics", s.metrics, auth, need(access.Metrics))
-	e.POST("/v1/leases", s.acquire, auth)
-	e.POST("/v1/leases/all", s.acquireAll, auth)
-	e.POST("/v1/leases/renew", s.renew, auth)
-	e.POST("/v1/leases/release", s.release, auth)
-	e.POST("/v1/leases/credentials", s.credentials, auth)
-	e.GET("/v1/resources", s.list, auth)
-	e.GET(resourcesPath+"*", s.inspect, auth)
-	e.POST(resourcesPath+"*", s.revoke, auth)
-	e.GET("/v1/endpoints", s.endpoints, auth)
-	e.GET("/v1/buckets", s.listBuckets, auth, need(access.Buckets))
-	e.GET("/v1/buckets/:bucket", s.inspectBucket, auth, need(access.Buckets))
-	e.PUT("/v1/buckets/:bucket", s.ensureBucket, auth, need(access.Buckets))
-	e.PUT("/v1/buckets/:bucket/rules", s.setPrefixRule, auth, need(access.Buckets))
-	e.DELETE("/v1/buckets/:bucket/rules", s.dropPrefixRule, auth, need(access.Buckets))
-	e.POST("/v1/sql", s.sql, auth)
-	e.POST("/v1/check", s.checkGrant, auth)
-	e.GET("/v1/events", s.events, auth)
-	e.GET("/v1/status", s.status, auth)
+	for _, r := range Routes() {
+		s.route(r)
+	}
 	s.livePage(e)
-	e.GET("/v1/sessions", s.sessions, auth, need(access.Sessions))
-	e.POST("/v1/sessions/:session/end", s.endSession, auth, need(access.Sessions))
 }
 
 // Leave has /readyz fail from now on. All else goes on.

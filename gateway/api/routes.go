@@ -1,0 +1,204 @@
+package api
+
+import (
+	"net/http"
+	"regexp"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/access"
+)
+
+// Route is a call of the API. The router serves it, and docs/reference/http.md is made from it.
+type Route struct {
+	Method  string
+	Path    string // a part in braces is the caller's; {resource} may have slashes
+	Does    string
+	Open    bool          // it needs no token
+	Rights  []access.Verb // one of them is needed, [Route.Does] says which; none: whoever has a token
+	Gateway bool          // the right is about the whole gateway, and not about a resource
+
+	Headers, Query []Parameter
+	Request        any      // of package wire; nil: none
+	Answer         any      // likewise
+	Status         []int    // of success
+	Codes          []string // of problems, beyond those of every call
+
+	serve func(*Server, echo.Context) error
+}
+
+// Parameter is one of a query's, or a header.
+type Parameter struct{ Name, Meaning string }
+
+// Routes are all calls of the API. The live page is not one of them.
+func Routes() []Route { return append(append(leaseRoutes(), writeRoutes()...), operatorRoutes()...) }
+
+// CommonCodes are the codes of problems that each call with a token may answer. Who has no
+// right gets a denial, where one is needed, and only what has a body can be too large.
+func (r Route) CommonCodes() []string {
+	if r.Open {
+		return nil
+	}
+	all := []string{wire.CodeInvalid, wire.CodeUnauthorized, wire.CodeUnavailable, wire.CodeInternal}
+	if !r.keeps() {
+		all = append(all, wire.CodeRateLimited)
+	}
+	if len(r.Rights) > 0 {
+		all = append(all, wire.CodeDenied)
+	}
+	if r.Request != nil {
+		all = append(all, wire.CodeTooLarge)
+	}
+	return all
+}
+
+const (
+	renewPath     = "/v1/leases/renew"
+	releasePath   = "/v1/leases/release"
+	resourcesPath = "/v1/resources/"
+)
+
+// keeps reports whether a call keeps what is held or gives it back: refusing it for its rate
+// would lose leases, or hold them longer.
+func (r Route) keeps() bool { return r.Path == renewPath || r.Path == releasePath }
+
+var (
+	idempotencyKey = Parameter{wire.IdempotencyKey, "16 to 128 visible ASCII characters, new for each acquisition: makes a repeat of a request whose answer was lost safe"}
+	presented      = []Parameter{
+		{fence.HeaderResource, "the grant's resource, percent-encoded"},
+		{fence.HeaderToken, "the grant as it was issued, `34.<seal>`; a bare token where its resource takes them"},
+	}
+	after = Parameter{"after", "the `next` of the page before"}
+	limit = Parameter{"limit", "how many at most: 1 to 1000, 100 by default"}
+)
+
+func leaseRoutes() []Route {
+	return []Route{
+		{
+			Method: http.MethodPost, Path: "/v1/leases", Does: "acquires a lease; with `wait` it waits while another holds the resource or too few Redis nodes answer",
+			Rights: []access.Verb{access.Acquire}, Headers: []Parameter{idempotencyKey}, Request: wire.AcquireRequest{}, Answer: wire.Lease{}, Status: []int{http.StatusCreated},
+			Codes: []string{wire.CodeHeld, wire.CodeLeaseLost, wire.CodeKeyReused, "ZF005"}, serve: (*Server).acquire,
+		}, {
+			Method: http.MethodPost, Path: "/v1/leases/all", Does: "acquires the leases of at most 100 resources, all or none",
+			Rights: []access.Verb{access.Acquire}, Headers: []Parameter{idempotencyKey}, Request: wire.AcquireAllRequest{}, Answer: wire.Leases{}, Status: []int{http.StatusCreated},
+			Codes: []string{wire.CodeHeld, wire.CodeLeaseLost, wire.CodeKeyReused, wire.CodeNotImplemented, "ZF005"}, serve: (*Server).acquireAll,
+		}, {
+			Method: http.MethodPost, Path: renewPath, Does: "extends a lease; `manage` for that of another principal. The lease is lost where the fence stands above its token, so a holder learns of a revocation",
+			Rights: []access.Verb{access.Acquire, access.Manage}, Request: wire.RenewRequest{}, Answer: wire.Renewed{}, Status: []int{http.StatusOK},
+			Codes: []string{wire.CodeLeaseLost}, serve: (*Server).renew,
+		}, {
+			Method: http.MethodPost, Path: releasePath, Does: "ends a lease; `manage` for that of another principal. One that is over needs no release, and gets the same answer",
+			Rights: []access.Verb{access.Acquire, access.Manage}, Request: wire.HandleRequest{}, Status: []int{http.StatusNoContent}, serve: (*Server).release,
+		}, {
+			Method: http.MethodPost, Path: "/v1/leases/credentials", Does: "issues temporary S3 credentials that are bound to the lease's token, for the lease's own principal",
+			Rights: []access.Verb{access.Acquire}, Request: wire.CredentialsRequest{}, Answer: wire.Credentials{}, Status: []int{http.StatusOK},
+			Codes: []string{wire.CodeLeaseLost, wire.CodeNotFound, wire.CodeNotImplemented, "ZF001"}, serve: (*Server).credentials,
+		},
+	}
+}
+
+func writeRoutes() []Route {
+	return []Route{
+		{
+			Method: http.MethodPost, Path: "/v1/sql", Does: "runs at most 100 statements in one transaction, under a grant",
+			Rights: []access.Verb{access.SQL}, Headers: presented, Request: wire.SQLRequest{}, Answer: wire.SQLAnswer{}, Status: []int{http.StatusOK},
+			Codes: []string{wire.CodeSQLError, wire.CodeNotImplemented, wire.CodeUnknown, "ZF001", "ZF002", "ZF003", "ZF004", "ZF005"}, serve: (*Server).sql,
+		}, {
+			Method: http.MethodPost, Path: "/v1/check", Does: "says whether the fence accepts a grant now; `sql` for a bare token, which raises the fence where it is the highest",
+			Rights: []access.Verb{access.Acquire, access.SQL}, Headers: presented, Answer: wire.Checked{}, Status: []int{http.StatusOK},
+			Codes: []string{wire.CodeSQLError, wire.CodeNotImplemented, wire.CodeUnknown, "ZF001", "ZF002", "ZF003", "ZF004", "ZF005"}, serve: (*Server).checkGrant,
+		}, {
+			Method: http.MethodGet, Path: "/v1/endpoints", Does: "says where the PostgreSQL port and the S3 port are", Answer: wire.Endpoints{}, Status: []int{http.StatusOK}, serve: (*Server).endpoints,
+		},
+	}
+}
+
+func operatorRoutes() []Route {
+	inspect, buckets, sessions := []access.Verb{access.Inspect}, []access.Verb{access.Buckets}, []access.Verb{access.Sessions}
+	return []Route{
+		{
+			Method: http.MethodGet, Path: "/v1/resources", Does: "lists the resources that were ever acquired and that the principal may inspect, in the order of their names' bytes",
+			Rights: inspect, Query: []Parameter{{"prefix", "of the names"}, after, limit, {"held", "`true`: only those that somebody holds, so a page may have few and yet a next one"}},
+			Answer: wire.Resources{}, Status: []int{http.StatusOK}, serve: (*Server).list,
+		}, {
+			Method: http.MethodGet, Path: resourcesPath + "{resource}", Does: "shows a resource: its fence, and who holds its lock on which server",
+			Rights: inspect, Answer: wire.Resource{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotFound}, serve: (*Server).inspect,
+		}, {
+			Method: http.MethodPost, Path: resourcesPath + "{resource}/revoke", Does: "takes the resource from its holder: raises the fence past it and returns that token, which nobody has",
+			Rights: []access.Verb{access.Revoke}, Request: wire.RevokeRequest{}, Answer: wire.Revoked{}, Status: []int{http.StatusOK},
+			Codes: []string{wire.CodeNotFound, wire.CodeUnknown, "ZF005"}, serve: (*Server).revoke,
+		}, {
+			Method: http.MethodGet, Path: "/v1/buckets", Does: "lists the buckets, in the order of their names", Rights: buckets, Gateway: true, Query: []Parameter{after, limit},
+			Answer: wire.Buckets{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).listBuckets,
+		}, {
+			Method: http.MethodGet, Path: "/v1/buckets/{bucket}", Does: "shows a bucket", Rights: buckets, Gateway: true,
+			Answer: wire.Bucket{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotFound, wire.CodeNotImplemented}, serve: (*Server).inspectBucket,
+		}, {
+			Method: http.MethodPut, Path: "/v1/buckets/{bucket}", Does: "makes a bucket (201), or changes what holds in one (200); the rule changes only while the bucket holds no object", Rights: buckets, Gateway: true,
+			Request: wire.BucketRequest{}, Answer: wire.Bucket{}, Status: []int{http.StatusOK, http.StatusCreated},
+			Codes: []string{wire.CodeNotFound, wire.CodeConflict, wire.CodeNotImplemented}, serve: (*Server).ensureBucket,
+		}, {
+			Method: http.MethodPut, Path: "/v1/buckets/{bucket}/rules", Does: "gives the keys below a prefix a rule of their own, while no object lies there", Rights: buckets, Gateway: true,
+			Request: wire.PrefixRule{}, Answer: wire.Bucket{}, Status: []int{http.StatusOK},
+			Codes: []string{wire.CodeNotFound, wire.CodeConflict, wire.CodeNotImplemented}, serve: (*Server).setPrefixRule,
+		}, {
+			Method: http.MethodDelete, Path: "/v1/buckets/{bucket}/rules", Does: "takes the rule of a prefix away, while no object lies there", Rights: buckets, Gateway: true,
+			Query: []Parameter{{"prefix", "whose rule goes; required"}}, Answer: wire.Bucket{}, Status: []int{http.StatusOK},
+			Codes: []string{wire.CodeNotFound, wire.CodeConflict, wire.CodeNotImplemented}, serve: (*Server).dropPrefixRule,
+		}, {
+			Method: http.MethodGet, Path: "/v1/sessions", Does: "lists the sessions of this gateway's PostgreSQL port, the oldest first", Rights: sessions, Gateway: true,
+			Answer: wire.Sessions{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).sessions,
+		}, {
+			Method: http.MethodPost, Path: "/v1/sessions/{session}/end", Does: "ends a session of this gateway's PostgreSQL port, FATAL `57P01`; its lease is released", Rights: sessions, Gateway: true,
+			Request: wire.EndRequest{}, Status: []int{http.StatusNoContent}, Codes: []string{wire.CodeNotFound, wire.CodeNotImplemented}, serve: (*Server).endSession,
+		}, {
+			Method: http.MethodGet, Path: "/v1/events", Does: "streams what happens at this gateway as `text/event-stream`: what is kept, the oldest first, and then what comes; each event's data has these fields",
+			Rights: inspect, Headers: []Parameter{{"Last-Event-ID", "goes on behind this event"}},
+			Query:  []Parameter{{"follow", "`false`: ends after what is kept"}, {"kind", "`refused`: the refusals alone"}},
+			Answer: wire.Event{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).events,
+		}, {
+			Method: http.MethodGet, Path: "/v1/status", Does: "says how the gateway is, also while PostgreSQL or the lock is away; who may not inspect everything sees no counts, and nodes without names",
+			Rights: inspect, Answer: wire.Status{}, Status: []int{http.StatusOK}, serve: (*Server).status,
+		}, {
+			Method: http.MethodGet, Path: "/metrics", Does: "the [metrics](metrics.md), in Prometheus' text format", Rights: []access.Verb{access.Metrics}, Gateway: true,
+			Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).metrics,
+		},
+		{Method: http.MethodGet, Path: "/healthz", Does: "says that the process runs", Open: true, Status: []int{http.StatusOK}, serve: (*Server).health},
+		{
+			Method: http.MethodGet, Path: "/readyz", Does: "says whether the gateway can serve, with each part's state", Open: true,
+			Query:  []Parameter{{"for", "`lease` (the default), `sql`, `pg` or `s3`: what is to be served"}, {"leaving", "`404`: a gateway that is about to stop answers 404 instead of 503"}},
+			Status: []int{http.StatusOK}, Codes: []string{wire.CodeInvalid, wire.CodeNotFound, wire.CodeUnavailable}, serve: (*Server).ready,
+		},
+		{
+			Method: http.MethodGet, Path: "/openapi.json", Does: "describes the API as OpenAPI 3.1", Open: true, Status: []int{http.StatusOK},
+			serve: func(_ *Server, c echo.Context) error { return openAPI(c) },
+		},
+	}
+}
+
+// pattern is the path as the router has it: what begins with a resource's name goes to the
+// end, since a plain slash may stand in it, and the handler reads it.
+func (r Route) pattern() string {
+	if head, _, ok := strings.Cut(r.Path, "{resource}"); ok {
+		return head + "*"
+	}
+	return pathPart.ReplaceAllString(r.Path, ":$1")
+}
+
+var pathPart = regexp.MustCompile(`\{(\w+)\}`)
+
+// route has the router serve a call. Not by a group: one with middleware answers 404 where 405
+// is due.
+func (s *Server) route(r Route) {
+	var before []echo.MiddlewareFunc
+	if !r.Open {
+		before = append(before, s.authenticate)
+	}
+	if r.Gateway {
+		before = append(before, need(r.Rights[0]))
+	}
+	s.echo.Add(r.Method, r.pattern(), func(c echo.Context) error { return r.serve(s, c) }, before...)
+}

@@ -1,0 +1,160 @@
+package api_test
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/gateway/api"
+)
+
+// statusOf is the status of a problem by its code; 0: there is no such code.
+func statusOf(code string) int {
+	for _, c := range api.Codes {
+		if c.Code == code {
+			return c.Status
+		}
+	}
+	for _, c := range fence.Codes {
+		if c.SQLState == code {
+			return c.HTTPStatus
+		}
+	}
+	return 0
+}
+
+// routeOf is the call that a request makes; ok is false where the API has none.
+func routeOf(method, path string) (route api.Route, ok bool) {
+	path, _, _ = strings.Cut(path, "?")
+	for _, r := range api.Routes() {
+		pattern := regexp.MustCompile(`\{\w+\}`).ReplaceAllString(strings.ReplaceAll(r.Path, "{resource}", ".+"), "[^/]+")
+		if r.Method == method && regexp.MustCompile("^"+pattern+"$").MatchString(path) {
+			return r, true
+		}
+	}
+	return route, false
+}
+
+// inTheTable fails where a call answers what its route does not say. Each request of this
+// package's tests goes through it.
+func inTheTable(t *testing.T, method, path string, a answer) {
+	t.Helper()
+	r, ok := routeOf(method, path)
+	if !ok || slices.Contains(r.Status, a.status) {
+		return
+	}
+	code := a.str("code")
+	if !slices.Contains(append(r.CommonCodes(), r.Codes...), code) {
+		t.Errorf("%s %s answers %d %s, which its route does not say: %s", method, r.Path, a.status, code, a.text)
+	}
+	if statusOf(code) != a.status {
+		t.Errorf("%s %s answers %d with %s, whose status is %d", method, r.Path, a.status, code, statusOf(code))
+	}
+}
+
+func TestEachRouteSaysWhatItDoesAndAnswersKnownCodes(t *testing.T) {
+	t.Parallel()
+	for _, r := range api.Routes() {
+		if r.Does == "" || len(r.Status) == 0 {
+			t.Errorf("%s %s does not say what it does, or answers", r.Method, r.Path)
+		}
+		if r.Open && len(r.Rights) > 0 || r.Gateway && len(r.Rights) != 1 {
+			t.Errorf("%s %s: open %v, of the gateway %v, rights %v", r.Method, r.Path, r.Open, r.Gateway, r.Rights)
+		}
+		for _, code := range append(r.CommonCodes(), r.Codes...) {
+			if statusOf(code) == 0 {
+				t.Errorf("%s %s answers the unknown code %s", r.Method, r.Path, code)
+			}
+		}
+	}
+}
+
+// The matrix of access_test.go asks each endpoint with each right.
+func TestTheRightsOfRoutesAreThoseOfTheMatrix(t *testing.T) {
+	t.Parallel()
+	type rights map[access.Verb]bool
+	said, held := map[string]rights{}, map[string]rights{}
+	note := func(all map[string]rights, route string, v access.Verb) {
+		if all[route] == nil {
+			all[route] = rights{}
+		}
+		all[route][v] = true
+	}
+	for _, r := range api.Routes() {
+		path := regexp.MustCompile(`\{(\w+)\}`).ReplaceAllString(regexp.MustCompile(`\{resource\}.*`).ReplaceAllString(r.Path, "*"), ":$1")
+		switch {
+		case r.Open:
+			note(said, r.Method+" "+path, public)
+		case len(r.Rights) == 0:
+			note(said, r.Method+" "+path, whoever)
+		}
+		for _, v := range r.Rights {
+			note(said, r.Method+" "+path, v)
+		}
+	}
+	for _, e := range matrix() {
+		if e.verb != nobody {
+			note(held, e.route, e.verb)
+		}
+	}
+	for _, route := range slices.Sorted(maps.Keys(held)) {
+		if !maps.Equal(said[route], held[route]) {
+			t.Errorf("%s: the route says %v, the matrix has %v", route, said[route], held[route])
+		}
+	}
+	if len(said) != len(held) {
+		t.Errorf("%d routes, %d in the matrix", len(said), len(held))
+	}
+}
+
+// The document leaves out 429 and 500, which any call may answer, and may leave out what is of the
+// gateway's configuration.
+func TestDocumentHasTheStatusesOfTheRoutes(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("openapi.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var document struct {
+		Paths map[string]map[string]struct {
+			Responses map[string]any
+		}
+	}
+	if err := json.Unmarshal(text, &document); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range api.Routes() {
+		table := map[int]bool{}
+		for _, status := range r.Status {
+			table[status] = true
+		}
+		for _, code := range r.Codes {
+			table[statusOf(code)] = true
+		}
+		documented := document.Paths[r.Path][strings.ToLower(r.Method)].Responses
+		for status := range table {
+			if documented[strconv.Itoa(status)] == nil {
+				t.Errorf("%s %s answers %d, which openapi.json leaves out", r.Method, r.Path, status)
+			}
+		}
+		for _, code := range r.CommonCodes() {
+			table[statusOf(code)] = true
+		}
+		for text := range documented {
+			if status, _ := strconv.Atoi(text); !table[status] {
+				t.Errorf("%s %s does not answer %s, which openapi.json has", r.Method, r.Path, text)
+			}
+		}
+	}
+	if len(document.Paths) == 0 || statusOf("held") != http.StatusConflict {
+		t.Error("nothing was compared")
+	}
+}
