@@ -42,6 +42,6 @@ type Checked struct {
 	Resource string      `json:"resource"`
 	Token    fence.Token `json:"token"`
 	// Locked says whether anybody holds the resource's lease. The fence accepts the grant of a
-	// lease that ran out until somebody acquires the resource. nil: not known.
+	// lease that ran out until somebody acquires the resource. Absent: not known.
 	Locked *bool `json:"locked,omitempty"`
 }

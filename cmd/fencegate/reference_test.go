@@ -27,8 +27,10 @@ func TestTheReferenceIsCurrent(t *testing.T) {
 	for name, page := range map[string]string{
 		"commands.md":      commandsPage(newRoot(env{})),
 		"configuration.md": configurationPage(),
+		"http.md":          httpPage(t),
 		"refusals.md":      refusalsPage(),
 		"sql.md":           sqlPage(t),
+		"sqlstates.md":     sqlStatesPage(t),
 	} {
 		path := filepath.Join("..", "..", "docs", "reference", name)
 		if *updateReference {

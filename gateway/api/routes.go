@@ -166,9 +166,9 @@ func operatorRoutes() []Route {
 			Method: http.MethodGet, Path: "/metrics", Does: "the [metrics](metrics.md), in Prometheus' text format", Rights: []access.Verb{access.Metrics}, Gateway: true,
 			Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).metrics,
 		},
-		{Method: http.MethodGet, Path: "/healthz", Does: "says that the process runs", Open: true, Status: []int{http.StatusOK}, serve: (*Server).health},
+		{Method: http.MethodGet, Path: "/healthz", Does: "says that the process runs: `{\"status\":\"ok\"}`", Open: true, Status: []int{http.StatusOK}, serve: (*Server).health},
 		{
-			Method: http.MethodGet, Path: "/readyz", Does: "says whether the gateway can serve, with each part's state", Open: true,
+			Method: http.MethodGet, Path: "/readyz", Does: "says whether the gateway can serve: `status`, and each part in `parts`; `degraded` has what a part that serves lacks", Open: true,
 			Query:  []Parameter{{"for", "`lease` (the default), `sql`, `pg` or `s3`: what is to be served"}, {"leaving", "`404`: a gateway that is about to stop answers 404 instead of 503"}},
 			Status: []int{http.StatusOK}, Codes: []string{wire.CodeInvalid, wire.CodeNotFound, wire.CodeUnavailable}, serve: (*Server).ready,
 		},
