@@ -31,7 +31,7 @@ func newArmMetrics() *armMetrics {
 	buckets := []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 	m := &armMetrics{
 		arms: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fencegate_arms_total", Help: "Fences that this gateway was asked to raise for leases, by what came of it.",
+			Name: "fencegate_arms_total", Help: "Fences that this gateway was asked to raise for leases, by outcome: armed, not_raised (another was faster), undrained, unknown or failed. Leases from PostgreSQL count as armed alone.",
 		}, []string{"outcome"}),
 		took: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "fencegate_arm_seconds", Buckets: buckets,
@@ -39,7 +39,7 @@ func newArmMetrics() *armMetrics {
 		}),
 		drains: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "fencegate_drain_seconds", Buckets: buckets,
-			Help: "Time that a raised fence waited for writers of older grants, where there may have been some.",
+			Help: "Time that a raised fence waited for writers of older grants, where there may have been some. Arms of several resources at once are not in it.",
 		}),
 		ended: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fencegate_drain_ended_sessions_total", Help: "Sessions in PostgreSQL that drains ended, as they held a transaction of an older grant beyond the grace.",

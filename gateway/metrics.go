@@ -54,7 +54,7 @@ func newMetrics(g *Gateway) *metrics {
 	g.arms.register(m)
 	m.registry.MustRegister(
 		newBuildInfo(g.cfg.Version), newPoolMetrics(g.pool.Stat),
-		newLooked("fencegate_ready", "Whether a port can serve, as /readyz has it for api: 1 or 0. The others need no Redis.", []string{"surface"}, readyFor, g.readiness),
+		newLooked("fencegate_ready", "1 where a port can serve, else 0, also while the gateway stops: api (leases, as /readyz), pg, s3 or sql. The others need no Redis. Asked every 5 s at most.", []string{"surface"}, readyFor, g.readiness),
 		newLooked("fencegate_uncovered_tables", "Tables that fence.uncovered lists: they could be written unfenced. Asked once a minute at most.", nil, uncoveredFor, g.uncovered),
 	)
 	return m
@@ -63,7 +63,7 @@ func newMetrics(g *Gateway) *metrics {
 // newBuildInfo is 1 for what this program was built from.
 func newBuildInfo(version string) prometheus.Collector {
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "fencegate_build_info", Help: "1, for the version of this gateway, the Go that built it, and its generation, which the schema knows.",
+		Name: "fencegate_build_info", Help: "1, for the version of this gateway, the Go that built it, and the generation of its program, for which a schema may ask.",
 	}, []string{"version", "go", "program"})
 	info.WithLabelValues(version, runtime.Version(), strconv.Itoa(migrations.Program)).Set(1)
 	return info

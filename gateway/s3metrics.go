@@ -45,7 +45,7 @@ func newS3Metrics() *s3Metrics {
 			Help: "What sweeps did, by step: blobs that the database did not know (adopted; named: left alone, since a version lists them), versions pruned, deletions forgotten, blobs condemned, bytes of blobs deleted.",
 		}, []string{"step"}),
 		sweeps: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fencegate_s3_sweeps_total", Help: "Sweeps of the blobs that ended, by how.",
+			Name: "fencegate_s3_sweeps_total", Help: "Sweeps of the blobs that ended, by outcome: done or failed.",
 		}, []string{"outcome"}),
 		last: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "fencegate_s3_last_sweep_timestamp_seconds", Help: "When this gateway's last sweep of the blobs succeeded, or where none has, when the gateway was made; in Unix time.",

@@ -47,7 +47,7 @@ const (
 type Listed struct {
 	fence.Record
 
-	State   string `json:"state"`
+	State   string `json:"state"`   // "live", "released", "expired" (ran out, or was revoked) or "unknown" (the lock is away)
 	LeftMS  *int64 `json:"left_ms"` // until its lease ends unless it is renewed; null: nobody holds it, or that is not known, or it never ends
 	Waiters int    `json:"waiters"` // processes that wait in a queue
 }

@@ -14,7 +14,7 @@ type Status struct {
 	Held      *int64         `json:"held"`     // leases that this gateway gave or extended, and that are not over
 	Waiters   *int64         `json:"waiters"`  // callers of this gateway that wait for a lease
 	Sessions  *int64         `json:"sessions"` // open on its PostgreSQL port; null also where it has none
-	Objects   *int64         `json:"objects"`  // about how many there are; null also where it has no S3 port
+	Objects   *int64         `json:"objects"`  // about how many there are, an estimate above 10,000; null also where it has no S3 port
 }
 
 // PostgresStatus is how PostgreSQL is, as this gateway sees it.

@@ -190,22 +190,22 @@ func standOn(t *testing.T, text string, stands []standing) {
 	}
 }
 
-// The page repeats some ratios of benchmarks.md.
+// The page repeats some ratios of bench/fence/README.md.
 func TestThePagesCostsAreThoseOfTheBenchmarks(t *testing.T) {
 	t.Parallel()
 	cost := says(t, "fence.md")
 	_, cost, _ = strings.Cut(cost, "## What it costs")
 	cost, _, _ = strings.Cut(cost, "## Removing it")
-	goals := page(t, "benchmarks.md")
+	goals := page(t, "../bench/fence/README.md")
 	for _, goal := range []string{
 		"INSERT, fast commits, constant", "INSERT, fast commits, per row", "INSERT, slow commits, constant", "INSERT, slow commits, per row",
 		"COPY of 100,000 rows, constant", "COPY of 100,000 rows, per row",
 	} {
 		row := regexp.MustCompile(`(?m)^\| ` + goal + ` \|[^|]*\|[^|]*\| ([0-9.]+) \|`).FindStringSubmatch(goals)
 		if row == nil {
-			t.Errorf("benchmarks.md has no line for %s", goal)
+			t.Errorf("bench/fence/README.md has no line for %s", goal)
 		} else if !strings.Contains(cost, row[1]) {
-			t.Errorf("%s is %s in benchmarks.md, which fence.md does not say: %s", goal, row[1], cost)
+			t.Errorf("%s is %s in bench/fence/README.md, which fence.md does not say: %s", goal, row[1], cost)
 		}
 	}
 }

@@ -52,7 +52,7 @@ func New() *Metrics {
 		}),
 		hold: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "fencegate_lease_hold_seconds",
-			Help:    "How long leases were held, by how they ended: released or lost.",
+			Help:    "How long leases were held, by how they ended: released, or lost, as a renewal found. A lease that nobody asks for again is in neither.",
 			Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 1800, 3600},
 		}, []string{"end"}),
 		quorum: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -61,7 +61,7 @@ func New() *Metrics {
 		}, []string{"granted"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fencegate_lease_failures_total",
-			Help: "Operations on leases that failed, by cause.",
+			Help: "Operations on leases that failed: acquire, extend or release; by cause: held, no_quorum, lost, invalid, arm (the fence), context (the caller left) or other. Leases from PostgreSQL have closed, cancelled, deadline and unavailable instead of no_quorum, arm and context.",
 		}, []string{"operation", "cause"}),
 		renewals: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fencegate_lease_renewals_total",
@@ -101,7 +101,7 @@ func (m *Metrics) Watch(l Watched) {
 // WatchHeld adds the gauge of the leases that this process holds: [lock.Locker.Held], or the
 // program's own count where it takes them by [lock.Locker.Source].
 func (m *Metrics) WatchHeld(held func() int) {
-	m.add(gauge("fencegate_leases_held", "Leases that this process holds.", held))
+	m.add(gauge("fencegate_leases_held", "Leases that this process holds; in a gateway those that it gave or extended, until their end.", held))
 }
 
 func (m *Metrics) add(all ...prometheus.Collector) {

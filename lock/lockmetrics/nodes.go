@@ -48,7 +48,7 @@ func newNodes(l Watched, named func(string)) *nodes {
 	return &nodes{
 		locker:     l,
 		named:      named,
-		states:     prometheus.NewDesc("fencegate_lease_nodes", "Redis nodes by state: admitted, quarantined, not_admitted, or away.", []string{"state"}, nil),
+		states:     prometheus.NewDesc("fencegate_lease_nodes", "Redis nodes by state: admitted, quarantined, not_admitted (new, or lost and not begun), or away.", []string{"state"}, nil),
 		quarantine: prometheus.NewDesc("fencegate_lease_node_quarantine_seconds", "For how long a Redis node's quarantine still runs; 0: none runs.", []string{"node"}, nil),
 		clock:      prometheus.NewDesc("fencegate_lease_node_clock_offset_seconds", "How far a Redis node's clock is ahead of this machine's, give or take a round trip.", []string{"node"}, nil),
 		look:       prometheus.NewDesc("fencegate_lease_node_round_trip_seconds", "How long the look at a Redis node took.", []string{"node"}, nil),
