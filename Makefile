@@ -48,8 +48,9 @@ schema: ## Write migrations/schema.sql anew, from what the migrations make (Post
 	@scripts/need postgres
 	$(GO) test -count 1 -run TestTheCommittedSchema ./migrate -update
 
-reference: ## Write docs/reference anew, from commands, refusals and SQL functions
+reference: ## Write docs/reference anew, from commands, options, the HTTP API, metrics, refusals and SQL
 	$(GO) test -count 1 -run TestTheReferenceIsCurrent ./cmd/fencegate -args -update
+	$(GO) test -count 1 -run TestTheReferenceOfMetricsIsCurrent ./gateway -args -update
 
 fmt: ## Format the code
 	$(LINT) fmt

@@ -43,8 +43,9 @@ func httpPage(t *testing.T) string {
 		fmt.Fprintf(&page, "| `%s` | %d | %s |\n", c.Code, c.Status, c.Meaning)
 	}
 	page.WriteString("\n## Types\n")
-	for i := 0; i < len(bodies.found); i++ { // adding one may find more
-		bodies.add(&page, bodies.found[i])
+	for done := 0; done < len(bodies.found); { // adding one may find more
+		done++
+		bodies.add(&page, bodies.found[done-1])
 	}
 	return page.String()
 }

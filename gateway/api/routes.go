@@ -3,6 +3,7 @@ package api
 import (
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -34,7 +35,9 @@ type Route struct {
 type Parameter struct{ Name, Meaning string }
 
 // Routes are all calls of the API. The live page is not one of them.
-func Routes() []Route { return append(append(leaseRoutes(), writeRoutes()...), operatorRoutes()...) }
+func Routes() []Route {
+	return slices.Concat(leaseRoutes(), writeRoutes(), resourceRoutes(), bucketRoutes(), gatewayRoutes(), openRoutes())
+}
 
 // CommonCodes are the codes of problems that each call with a token may answer. Who has no
 // right gets a denial, where one is needed, and only what has a body can be too large.
@@ -116,56 +119,85 @@ func writeRoutes() []Route {
 	}
 }
 
-func operatorRoutes() []Route {
-	inspect, buckets, sessions := []access.Verb{access.Inspect}, []access.Verb{access.Buckets}, []access.Verb{access.Sessions}
+func resourceRoutes() []Route {
+	inspect := []access.Verb{access.Inspect}
 	return []Route{
 		{
 			Method: http.MethodGet, Path: "/v1/resources", Does: "lists the resources that were ever acquired and that the principal may inspect, in the order of their names' bytes",
 			Rights: inspect, Query: []Parameter{{"prefix", "of the names"}, after, limit, {"held", "`true`: only those that somebody holds, so a page may have few and yet a next one"}},
 			Answer: wire.Resources{}, Status: []int{http.StatusOK}, serve: (*Server).list,
-		}, {
+		},
+		{
 			Method: http.MethodGet, Path: resourcesPath + "{resource}", Does: "shows a resource: its fence, and who holds its lock on which server",
 			Rights: inspect, Answer: wire.Resource{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotFound}, serve: (*Server).inspect,
-		}, {
+		},
+		{
 			Method: http.MethodPost, Path: resourcesPath + "{resource}/revoke", Does: "takes the resource from its holder: raises the fence past it and returns that token, which nobody has",
 			Rights: []access.Verb{access.Revoke}, Request: wire.RevokeRequest{}, Answer: wire.Revoked{}, Status: []int{http.StatusOK},
 			Codes: []string{wire.CodeNotFound, wire.CodeUnknown, "ZF005"}, serve: (*Server).revoke,
-		}, {
+		},
+	}
+}
+
+func bucketRoutes() []Route {
+	buckets := []access.Verb{access.Buckets}
+	return []Route{
+		{
 			Method: http.MethodGet, Path: "/v1/buckets", Does: "lists the buckets, in the order of their names", Rights: buckets, Gateway: true, Query: []Parameter{after, limit},
 			Answer: wire.Buckets{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).listBuckets,
-		}, {
+		},
+		{
 			Method: http.MethodGet, Path: "/v1/buckets/{bucket}", Does: "shows a bucket", Rights: buckets, Gateway: true,
 			Answer: wire.Bucket{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotFound, wire.CodeNotImplemented}, serve: (*Server).inspectBucket,
-		}, {
+		},
+		{
 			Method: http.MethodPut, Path: "/v1/buckets/{bucket}", Does: "makes a bucket (201), or changes what holds in one (200); the rule changes only while the bucket holds no object", Rights: buckets, Gateway: true,
 			Request: wire.BucketRequest{}, Answer: wire.Bucket{}, Status: []int{http.StatusOK, http.StatusCreated},
 			Codes: []string{wire.CodeNotFound, wire.CodeConflict, wire.CodeNotImplemented}, serve: (*Server).ensureBucket,
-		}, {
+		},
+		{
 			Method: http.MethodPut, Path: "/v1/buckets/{bucket}/rules", Does: "gives the keys below a prefix a rule of their own, while no object lies there", Rights: buckets, Gateway: true,
 			Request: wire.PrefixRule{}, Answer: wire.Bucket{}, Status: []int{http.StatusOK},
 			Codes: []string{wire.CodeNotFound, wire.CodeConflict, wire.CodeNotImplemented}, serve: (*Server).setPrefixRule,
-		}, {
+		},
+		{
 			Method: http.MethodDelete, Path: "/v1/buckets/{bucket}/rules", Does: "takes the rule of a prefix away, while no object lies there", Rights: buckets, Gateway: true,
 			Query: []Parameter{{"prefix", "whose rule goes; required"}}, Answer: wire.Bucket{}, Status: []int{http.StatusOK},
 			Codes: []string{wire.CodeNotFound, wire.CodeConflict, wire.CodeNotImplemented}, serve: (*Server).dropPrefixRule,
-		}, {
+		},
+	}
+}
+
+func gatewayRoutes() []Route {
+	inspect, sessions := []access.Verb{access.Inspect}, []access.Verb{access.Sessions}
+	return []Route{
+		{
 			Method: http.MethodGet, Path: "/v1/sessions", Does: "lists the sessions of this gateway's PostgreSQL port, the oldest first", Rights: sessions, Gateway: true,
 			Answer: wire.Sessions{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).sessions,
-		}, {
+		},
+		{
 			Method: http.MethodPost, Path: "/v1/sessions/{session}/end", Does: "ends a session of this gateway's PostgreSQL port, FATAL `57P01`; its lease is released", Rights: sessions, Gateway: true,
 			Request: wire.EndRequest{}, Status: []int{http.StatusNoContent}, Codes: []string{wire.CodeNotFound, wire.CodeNotImplemented}, serve: (*Server).endSession,
-		}, {
+		},
+		{
 			Method: http.MethodGet, Path: "/v1/events", Does: "streams what happens at this gateway as `text/event-stream`: what is kept, the oldest first, and then what comes; each event's data has these fields",
 			Rights: inspect, Headers: []Parameter{{"Last-Event-ID", "goes on behind this event"}},
 			Query:  []Parameter{{"follow", "`false`: ends after what is kept"}, {"kind", "`refused`: the refusals alone"}},
 			Answer: wire.Event{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).events,
-		}, {
+		},
+		{
 			Method: http.MethodGet, Path: "/v1/status", Does: "says how the gateway is, also while PostgreSQL or the lock is away; who may not inspect everything sees no counts, and nodes without names",
 			Rights: inspect, Answer: wire.Status{}, Status: []int{http.StatusOK}, serve: (*Server).status,
-		}, {
+		},
+		{
 			Method: http.MethodGet, Path: "/metrics", Does: "the [metrics](metrics.md), in Prometheus' text format", Rights: []access.Verb{access.Metrics}, Gateway: true,
 			Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).metrics,
 		},
+	}
+}
+
+func openRoutes() []Route {
+	return []Route{
 		{Method: http.MethodGet, Path: "/healthz", Does: "says that the process runs: `{\"status\":\"ok\"}`", Open: true, Status: []int{http.StatusOK}, serve: (*Server).health},
 		{
 			Method: http.MethodGet, Path: "/readyz", Does: "says whether the gateway can serve: `status`, and each part in `parts`; `degraded` has what a part that serves lacks", Open: true,
