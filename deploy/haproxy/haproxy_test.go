@@ -33,8 +33,8 @@ func TestClientsBehindABalancerOutliveTheirGateway(t *testing.T) {
 		errors  map[string]int // how many at most
 		longest time.Duration
 	}{
-		// In peace, and while gateways drain, nobody sees an error but sessions of PostgreSQL: those end between two transactions.
-		{"in peace", func(int) { w.rest(2 * time.Second) }, map[string]int{}, 15 * time.Second},
+		// Undisturbed or beside a draining gateway, clients see errors on PostgreSQL sessions only: these end between transactions.
+		{"undisturbed", func(int) { w.rest(2 * time.Second) }, map[string]int{}, 15 * time.Second},
 		{"drained", w.drain, map[string]int{"PostgreSQL": 50}, 15 * time.Second},
 		{"killed", w.kill, map[string]int{"API": 50, "PostgreSQL": 50, "S3": 50}, 20 * time.Second},
 		{"paused", w.pause, map[string]int{"API": 50, "PostgreSQL": 50, "S3": 50}, 25 * time.Second},
