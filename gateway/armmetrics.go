@@ -35,17 +35,17 @@ func newArmMetrics() *armMetrics {
 		}, []string{"outcome"}),
 		took: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "fencegate_arm_seconds", Buckets: buckets,
-			Help: "Time to raise fences for one acquisition and to drain what was in their way; with leases from PostgreSQL it is part of the wait.",
+			Help: "Time to raise the fences of one acquisition and to drain older writers; with leases from PostgreSQL it is part of the wait.",
 		}),
 		drains: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "fencegate_drain_seconds", Buckets: buckets,
-			Help: "Time that a raised fence waited for writers of older grants, where there may have been some. Arms of several resources at once are not in it.",
+			Help: "Time that arming waited for writers of older grants, if there may have been some. Arms of several resources at once are not in it.",
 		}),
 		ended: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "fencegate_drain_ended_sessions_total", Help: "Sessions in PostgreSQL that drains ended, as they held a transaction of an older grant beyond the grace.",
+			Name: "fencegate_drain_ended_sessions_total", Help: "Sessions in PostgreSQL that arming ended, because their transaction under an older grant outlasted the grace.",
 		}),
 		retired: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "fencegate_fences_retired_total", Help: "Fences that this gateway retired, as nobody had used them for the time of --retire-after.",
+			Name: "fencegate_fences_retired_total", Help: "Fences that this gateway retired, because they were unused for --retire-after.",
 		}),
 	}
 	for _, outcome := range []string{armArmed, armNotRaised, armUndrained, armUnknown, armFailed} {

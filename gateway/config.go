@@ -93,7 +93,7 @@ type Config struct {
 	// with channel binding. Default to "": no TLS for clients.
 	PGTLSCert, PGTLSKey string
 	// PGTLSClientCA is a file, PEM, with the authorities of clients' certificates.
-	// With it the PostgreSQL port refuses clients that show none of theirs, and plain
+	// With it the PostgreSQL port refuses clients without such a certificate, and plain
 	// connections. Defaults to "": none is asked for.
 	PGTLSClientCA string
 	// S3Listen is the address of the S3 port. Defaults to "": none. Needs BlobDir.

@@ -34,7 +34,7 @@ func newMetrics(g *Gateway) *metrics {
 		m.registry.MustRegister(g.seen.refusals)
 	}
 	if g.cfg.Principals != nil {
-		m.gauge("fencegate_principals_last_reload_successful", "1 unless the last attempt to replace the principals was refused; those before stay then.", g.reloads.last)
+		m.gauge("fencegate_principals_last_reload_successful", "1, or 0 if the last attempt to replace the principals was refused: the previous ones stay then.", g.reloads.last)
 	}
 	if g.leasing != nil {
 		m.registry.MustRegister(g.leasing)
@@ -82,7 +82,7 @@ func (m *metrics) handler() http.Handler {
 }
 
 // observe counts a request under its route's pattern; a path that has none is
-// one label, whatever it is.
+// one label.
 func (m *metrics) observe(route, method string, status int, took time.Duration) {
 	if route == "" || !slices.Contains([]string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete}, method) {
 		route, method = "none", "any" // what clients invent must not make label values

@@ -156,7 +156,7 @@ func TestAPoolsSecondConnectionIsToldThatItsOwnPoolHoldsTheLease(t *testing.T) {
 	defer cancel()
 	for _, wait := range []string{"", ";wait=1h"} {
 		_, err = c.login(patience, pg, "-c fence.lease=orders/1001;once="+runA+wait)
-		if refused := fatal(err); refused.Code != "55P03" || !strings.Contains(refused.Message, "this very process run") || refused.Hint == "" {
+		if refused := fatal(err); refused.Code != "55P03" || !strings.Contains(refused.Message, "of this process run") || refused.Hint == "" {
 			t.Errorf("%q: %v; want FATAL 55P03 that names the own run", wait, err)
 		}
 	}

@@ -33,8 +33,8 @@ func newPoolMetrics(stat func() *pgxpool.Stat) poolMetrics {
 		states:   desc("connections", "Connections of the gateway's own pool, by state: in_use, idle or opening.", "state"),
 		most:     desc("max_connections", "How many connections the gateway's own pool may have."),
 		acquires: desc("acquires_total", "How often a connection was taken from the gateway's own pool."),
-		waits:    desc("waits_total", "How often all connections of the gateway's own pool were in use, or none was open, so that a connection was waited for."),
-		waited:   desc("wait_seconds_total", "How long connections of the gateway's own pool were waited for, where none was idle."),
+		waits:    desc("waits_total", "How often a caller waited for a connection of the gateway's own pool, because none was idle."),
+		waited:   desc("wait_seconds_total", "How long callers waited for connections of the gateway's own pool, because none was idle."),
 		given:    desc("cancelled_total", "How often the wait for a connection of the gateway's own pool was given up."),
 	}
 }

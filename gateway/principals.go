@@ -48,7 +48,7 @@ func (g *Gateway) SetPrincipals(read func() ([]access.Definition, []access.Optio
 	return err
 }
 
-// access says what the API asks of who comes, for people who read the log.
+// access says what the API requires of callers, for readers of the log.
 func (g *Gateway) access() string {
 	switch {
 	case g.cfg.Principals != nil:

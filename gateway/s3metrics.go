@@ -27,7 +27,7 @@ func newS3Metrics() *s3Metrics {
 	buckets := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 	m := &s3Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fencegate_s3_requests_total", Help: "Requests on the S3 port, by operation and status; the operation none is of those that were not of any.",
+			Name: "fencegate_s3_requests_total", Help: "Requests on the S3 port, by operation and status; the operation is none if a request matched no operation.",
 		}, []string{"operation", "status"}),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fencegate_s3_refusals_total", Help: "Requests on the S3 port that were answered with an error, by S3's code.",
@@ -48,7 +48,7 @@ func newS3Metrics() *s3Metrics {
 			Name: "fencegate_s3_sweeps_total", Help: "Sweeps of the blobs that ended, by outcome: done or failed.",
 		}, []string{"outcome"}),
 		last: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "fencegate_s3_last_sweep_timestamp_seconds", Help: "When this gateway's last sweep of the blobs succeeded, or where none has, when the gateway was made; in Unix time.",
+			Name: "fencegate_s3_last_sweep_timestamp_seconds", Help: "Unix time of this gateway's last successful sweep of the blobs; before the first one, of the gateway's start.",
 		}),
 	}
 	m.last.SetToCurrentTime()

@@ -21,7 +21,7 @@ type seen struct {
 func newSeen(log *slog.Logger) *seen {
 	s := &seen{refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "fencegate_refusals_total",
-		Help: "Writes, and logins with a grant or lease, that the fence refused, by surface (pg, sql, check or s3) and SQLSTATE. What reaches PostgreSQL by another way is in fence.protected.",
+		Help: "Writes, and logins with a grant or lease, that the fence refused, by surface (pg, sql, check or s3) and SQLSTATE. fence.protected also counts refusals that bypass the gateway.",
 	}, []string{"surface", "code"})}
 	for _, surface := range []string{wire.SurfacePG, wire.SurfaceSQL, wire.SurfaceCheck, wire.SurfaceS3} {
 		for _, code := range fence.Codes { // a rate sees the first refusal where its series was there before

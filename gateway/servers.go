@@ -222,8 +222,8 @@ func (s *servers) pin(ctx context.Context, config *pgx.ConnConfig) error {
 	return nil
 }
 
-// pinned leaves of an address's ways those to one host, and all of them where none of them
-// leads there: a pooler in between, say.
+// pinned keeps the ways of an address that lead to one host, and all of them if none
+// does: with a pooler in between, for example.
 func pinned(config *pgconn.Config, addr string) {
 	ways := slices.DeleteFunc(waysOf(config), func(f *pgconn.FallbackConfig) bool {
 		_, to := pgconn.NetworkAddress(f.Host, f.Port)
@@ -260,7 +260,7 @@ func (s *servers) ask(ctx context.Context, way pgwire.Upstream) answer {
 	config := s.config.Copy()
 	pinned(&config.Config, way.Addr)
 	check := config.ValidateConnect
-	config.ValidateConnect = nil // its answer is wanted here, whatever it is
+	config.ValidateConnect = nil // run below, so that its answer is kept
 	if a.conn, a.err = pgx.ConnectConfig(ctx, config); a.err == nil && check != nil {
 		a.err = check(ctx, a.conn.PgConn())
 	}
@@ -316,7 +316,7 @@ func (s *servers) askAll(ctx context.Context) (fit []answer, accepted *witness.S
 	return ranked(fit, accepted), accepted, nil
 }
 
-// noHostError: none of the hosts can be reached, or is as it should be.
+// noHostError: no host can be reached and satisfies target_session_attrs.
 type noHostError struct{ why error }
 
 func (e *noHostError) Error() string {

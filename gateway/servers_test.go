@@ -151,7 +151,7 @@ func TestNoGrantOfBeforePassesWhereFencesMayBeForgotten(t *testing.T) {
 	p.first.moveTo(p.standby.Addr())
 	for range 3 {
 		_, err := present()
-		if refused := fatal(err); refused.Code != "57P03" || !strings.Contains(refused.Message, "no grant can be judged now") {
+		if refused := fatal(err); refused.Code != "57P03" || !strings.Contains(refused.Message, "grants can't be checked now") {
 			t.Errorf("where fences may be forgotten: %v; want 57P03", err)
 		}
 	}
@@ -273,7 +273,7 @@ func TestSessionsOfTheServerThatIsNotPostgreSQLAnyMoreEnd(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err = conn.Exec(ctx, "SELECT pg_sleep(60)")
-	if refused := fatal(err); refused.Code != "57P01" || !strings.Contains(refused.Message, "another server is PostgreSQL now") {
+	if refused := fatal(err); refused.Code != "57P01" || !strings.Contains(refused.Message, "PostgreSQL is another server now") {
 		t.Errorf("the session on the old primary: %v; want 57P01", err)
 	}
 	untilReady(c)

@@ -10,7 +10,7 @@ import (
 )
 
 // socketMode lets everybody on the machine connect, as PostgreSQL's own sockets do:
-// who may log in, PostgreSQL decides.
+// PostgreSQL decides who may log in.
 const socketMode = 0o777
 
 // openSocket opens the Unix socket of the PostgreSQL port; nil where there is to be

@@ -78,7 +78,7 @@ func (g *Gateway) patiently(ctx context.Context, s step) error {
 		if err == nil || permanent(err) || ctx.Err() != nil {
 			return stepError(s, err)
 		}
-		g.log.Warn("the gateway can't start yet", "step", s.what, "at", s.at, "error", pgtext.Of(err), "next_try_in", pause)
+		g.log.Warn("failed to start the gateway; trying again", "step", s.what, "at", s.at, "error", pgtext.Of(err), "next_try_in", pause)
 		select {
 		case <-ctx.Done():
 			return stepError(s, err)
@@ -115,7 +115,7 @@ func (g *Gateway) probe(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	checks := g.checks()
-	failed, what := make([]string, len(checks)), "the gateway serves, but not all of it; /readyz tells what"
+	failed, what := make([]string, len(checks)), "the gateway serves, but some parts are degraded; see /readyz"
 	var hindered atomic.Bool
 	var looks sync.WaitGroup
 	for i, check := range checks {
@@ -135,7 +135,7 @@ func (g *Gateway) probe(ctx context.Context) {
 	looks.Wait()
 	failed = slices.DeleteFunc(failed, func(s string) bool { return s == "" })
 	if hindered.Load() {
-		what = "the gateway is not ready; /readyz tells when it is"
+		what = "the gateway is not ready; see /readyz"
 	}
 	if len(failed) > 0 {
 		g.log.Warn(what, "why", strings.Join(failed, "; "))
@@ -146,7 +146,7 @@ func (g *Gateway) probe(ctx context.Context) {
 }
 
 // watchContinuity says in the log, once, that PostgreSQL may have forgotten
-// fences, and that it is trusted again.
+// fences, and that it is verified again.
 func (g *Gateway) watchContinuity(ctx context.Context) error {
 	var why string
 	return g.servers.watch(ctx, func(err error) {
@@ -156,7 +156,7 @@ func (g *Gateway) watchContinuity(ctx context.Context) error {
 			g.log.Error("no leases are granted", "why", why)
 		case err == nil && why != "":
 			why = ""
-			g.log.Info("PostgreSQL is trusted again; leases are granted")
+			g.log.Info("PostgreSQL is verified again; leases are granted")
 		}
 	})
 }

@@ -30,7 +30,7 @@ type logged struct {
 func (l *logged) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if bytes.Contains(b, []byte("can't start yet")) {
+	if bytes.Contains(b, []byte("failed to start the gateway")) {
 		if l.waits--; l.waits == 0 {
 			l.enough()
 		}
@@ -104,7 +104,7 @@ func TestTheLogSaysWhatTheStartWaitsForAndWhere(t *testing.T) {
 	away.PostgresURL = "postgres://u:hunter2@" + gone + "/shop"
 	for where, c := range map[string]gateway.Config{gone + "/shop": away} {
 		log, err := failedStart(t, c, 2)
-		waits := log.lines("can't start yet")
+		waits := log.lines("failed to start the gateway")
 		if len(waits) != 2 || err == nil {
 			t.Fatalf("%v: it was logged %d times that the start waits: %s", err, len(waits), waits)
 		}

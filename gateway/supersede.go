@@ -65,7 +65,7 @@ func (g *Gateway) superseded(resource string, token fence.Token) {
 	}
 }
 
-// overtakes is told of each token that was armed for a lease.
+// overtakes notes each token that was armed for a lease.
 func (g *Gateway) overtakes(resource string, token fence.Token) {
 	if last := g.held.armed(resource, token); last > 0 {
 		g.seen.Tell(activity.Event{Kind: wire.EventOver, Resource: resource, Presented: last, Recorded: token})

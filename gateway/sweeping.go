@@ -82,7 +82,7 @@ func (g *Gateway) sweepOften(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			g.log.Warn("a sweep of the blobs failed; the next one goes on", append(counts, "error", err)...)
+			g.log.Warn("a sweep of the blobs failed; the next one continues", append(counts, "error", err)...)
 		case swept != (maintenance.Swept{}):
 			g.log.Info("the blobs were swept", counts...)
 			g.seen.Tell(activity.Event{Kind: wire.EventSwept, Surface: wire.SurfaceS3, Deleted: swept.Deleted})

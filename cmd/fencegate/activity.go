@@ -53,8 +53,8 @@ Writes that reach PostgreSQL by another way than a gateway are counted there:
 	}
 	g.register(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print each event as a line of JSON")
-	cmd.Flags().BoolVar(&refused, "refused", false, "print the refused writes alone")
-	cmd.Flags().BoolVar(&follow, "follow", true, "go on with what happens; false: print what is kept, and end")
+	cmd.Flags().BoolVar(&refused, "refused", false, "print the refused writes only")
+	cmd.Flags().BoolVar(&follow, "follow", true, "print new events as they come; false: print the kept ones, and end")
 	return cmd
 }
 

@@ -61,7 +61,7 @@ fences), and PGUSER, PGPASSWORD and PGDATABASE in its environment.`,
 	f.StringVar(&cfg.APIListen, "api-listen", "127.0.0.1:7070", "address of the HTTP API")
 	f.StringVar(&cfg.PGListen, "pg-listen", "127.0.0.1:7432", "address of the PostgreSQL port")
 	f.StringVar(&cfg.S3Listen, "s3-listen", "127.0.0.1:7480", "address of the S3 port")
-	f.StringArrayVar(&buckets, "bucket", []string{"orders=prefix:1", "reports=key"}, "bucket and rule, made where missing: NAME=bucket, NAME=prefix:N or NAME=key")
+	f.StringArrayVar(&buckets, "bucket", []string{"orders=prefix:1", "reports=key"}, "bucket and rule, made if missing: NAME=bucket, NAME=prefix:N or NAME=key")
 	return cmd
 }
 

@@ -54,7 +54,7 @@ The exit code is 1 where something is FAIL.`,
 				return err
 			}
 			if doctor.Worst(findings) == doctor.Fail {
-				return errors.New("doctor found what does not work; see FAIL")
+				return errors.New("doctor found problems; see FAIL")
 			}
 			return nil
 		},

@@ -75,7 +75,7 @@ func report(w io.Writer, command string, err error) int {
 		text = "interrupted"
 	}
 	if _, malformed := errors.AsType[*pgconn.ParseConfigError](err); malformed {
-		text = "the database's address is no PostgreSQL address" // err shows it, at times with its password
+		text = "the database's address is not a PostgreSQL address" // err shows it, at times with its password
 	}
 	_, _ = fmt.Fprintf(w, "fencegate: %s\n", text)
 	if hint == seeHelp {
@@ -133,7 +133,7 @@ func refuseEmpty(f *pflag.Flag, given string) error {
 	if f.Annotations[neverEmpty] == nil {
 		return nil
 	}
-	return usage(fmt.Errorf("%s is empty; give it a value, or leave it away where you mean to go without it", given))
+	return usage(fmt.Errorf("%s is empty; give it a value, or omit it", given))
 }
 
 // fromEnvironment gives each flag that the command line leaves out the value of

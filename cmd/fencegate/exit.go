@@ -78,7 +78,7 @@ func classify(err error) (code int, hint string) {
 	case errors.Is(err, context.Canceled):
 		return exitInterrupted, ""
 	case errors.As(err, &unreachable) && mayBeDone(unreachable):
-		return exitUnavailable, "the gateway may have done it all the same: look before you do it again"
+		return exitUnavailable, "the gateway may have done it: check before you repeat it"
 	case errors.As(err, &unreachable):
 		return exitUnavailable, "start one with `fencegate dev`, or name yours with --gateway or FENCEGATE_GATEWAY"
 	case errors.As(err, &answered) && answered.Code == "ServiceUnavailable":
@@ -105,8 +105,8 @@ func mayBeDone(e *client.UnreachableError) bool {
 	return !untrusted && !plain && !errors.Is(e, http.ErrSchemeMismatch)
 }
 
-// broken is what becomes of an error of PostgreSQL's that ended the connection, or
-// is none of its answers: whether the statement took effect is not known then.
+// broken is the error for an error of PostgreSQL's that ended the connection, or that is not
+// one of its answers: it is unknown whether the statement took effect.
 func broken(err error) error {
 	if err == nil {
 		return nil
@@ -132,11 +132,11 @@ func classifyPostgreSQL(err error) (code int, hint string) {
 	case errors.As(err, &refused) && strings.HasPrefix(refused.Code, "28"): // invalid authorization
 		return exitForbidden, check
 	case refused != nil && refused.Code == "42501": // insufficient_privilege, at times to connect at all
-		return exitForbidden, cmp.Or(refused.Hint, "log in as what the command's --help says of --postgres-url")
+		return exitForbidden, cmp.Or(refused.Hint, "use the login that the command's --help names at --postgres-url")
 	case errors.As(err, &connect):
 		return exitUnavailable, check
 	case errors.Is(err, fence.ErrUnknown) && !errors.As(err, new(*client.UnreachableError)):
-		return exitUnavailable, "PostgreSQL may have done it all the same: look before you do it again"
+		return exitUnavailable, "PostgreSQL may have done it: check before you repeat it"
 	case refused == nil:
 		return 0, ""
 	case refused.Code == "25006": // read_only_sql_transaction

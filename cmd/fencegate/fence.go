@@ -169,13 +169,13 @@ gateway's "revoke" (POST /v1/resources/RESOURCE/revoke) also ends the holder's s
 				if d.json {
 					return printJSON(cmd.OutOrStdout(), map[string]string{"resource": args[0], "token": token.String()})
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s: the fence stands at %s; whoever held it is refused\n", args[0], token)
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: the fence stands at %s; its former holder is refused\n", args[0], token)
 				return nil
 			})
 		},
 	}
 	d.register(cmd, asGateway)
-	cmd.Flags().StringVar(&by, "by", "", "who revokes, for people (default: the login)")
+	cmd.Flags().StringVar(&by, "by", "", "name of who revokes, for display (default: the login)")
 	return cmd
 }
 
@@ -188,7 +188,7 @@ func newFenceUncovered() *cobra.Command {
 	var d database
 	cmd := &cobra.Command{
 		Use:     "uncovered",
-		Short:   "List what could still be written without a grant; the exit code is 1 where there is something",
+		Short:   "List what could still be written without a grant; the exit code is 1 if there is anything",
 		Example: `  fencegate fence uncovered || echo "somebody took a guard off"`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

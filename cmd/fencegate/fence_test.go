@@ -275,7 +275,7 @@ func TestADatabaseWithoutFencegatesSchemaIsSaidWithWhatToDo(t *testing.T) {
 	strange := map[string]string{"FENCEGATE_POSTGRES_URL": pg.As(t)}
 	for hint, args := range map[string][]string{
 		"hint: The owner of a protected table is fence_protector: GRANT fence_protector TO": {"protect", "guarded", "--under", "orders/"},
-		"hint: log in as what the command's --help says of --postgres-url":                  {"fence", "revoke", "orders/1001"},
+		"hint: use the login that the command's --help names at --postgres-url":             {"fence", "revoke", "orders/1001"},
 	} {
 		if code, _, stderr := cli(t, strange, args...); code != exitForbidden || !strings.Contains(stderr, hint) {
 			t.Errorf("%v without the right: %d\n%s", args, code, stderr)
@@ -293,12 +293,12 @@ func TestServeSaysAMissingRightAtOnce(t *testing.T) {
 	}
 	code, _, stderr := cli(t, nil, "serve", "--postgres-url", pg.WriterURL, "--redis", "127.0.0.1:1", "--master-key-file", key, "--bucket", "orders=key",
 		"--blobs", filepath.Join(dir, "blobs"), "--api-listen", "127.0.0.1:0", "--pg-listen", "127.0.0.1:0", "--s3-listen", "127.0.0.1:0")
-	if code != exitForbidden || !strings.Contains(stderr, "make the bucket orders: ") || !strings.Contains(stderr, "42501") || !strings.Contains(stderr, "hint: log in as") || strings.Contains(stderr, "can't start yet") {
+	if code != exitForbidden || !strings.Contains(stderr, "make the bucket orders: ") || !strings.Contains(stderr, "42501") || !strings.Contains(stderr, "hint: use the login") || strings.Contains(stderr, "failed to start the gateway") {
 		t.Errorf("%d %s", code, stderr)
 	}
 	runSQL(t, pg.URL, "REVOKE CONNECT ON DATABASE "+pgx.Identifier{pg.Database}.Sanitize()+" FROM PUBLIC")
 	code, _, stderr = cli(t, map[string]string{"FENCEGATE_POSTGRES_URL": pg.WriterURL}, "fence", "ls")
-	if code != exitForbidden || !strings.Contains(stderr, "permission denied for database") || !strings.Contains(stderr, "hint: log in as") {
+	if code != exitForbidden || !strings.Contains(stderr, "permission denied for database") || !strings.Contains(stderr, "hint: use the login") {
 		t.Errorf("no right to connect: %d %s", code, stderr)
 	}
 }

@@ -41,7 +41,7 @@ func newInvalidateAll() *cobra.Command {
 	var yes, again bool
 	cmd := &cobra.Command{
 		Use:   "invalidate-all --yes",
-		Short: "After a failover or a restore: raise every fence, so that every grant from before is refused",
+		Short: "After a failover or a restore: raise every fence, so that every earlier grant is refused",
 		Long: `Raise every fence by a large step, to seals that nobody knows, so that every grant from before
 is refused: for a PostgreSQL that may have forgotten fences, because an asynchronous standby was
 promoted or a backup was restored. Gateways notice that by themselves, grant no leases, and say
@@ -54,7 +54,7 @@ server was set back, which leaves its identity as it was, --again makes it run o
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !yes {
-				return usage(errors.New("it ends every lease there is: confirm it with --yes"))
+				return usage(errors.New("it ends every lease: confirm it with --yes"))
 			}
 			return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
 				done, err := invalidate(cmd.Context(), pool, again)
@@ -74,7 +74,7 @@ server was set back, which leaves its identity as it was, --again makes it run o
 		},
 	}
 	d.register(cmd, asMigrator)
-	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: every lease there is ends")
+	cmd.Flags().BoolVar(&yes, "yes", false, "confirm: this ends every lease")
 	cmd.Flags().BoolVar(&again, "again", false, "raise although it ran for this identity before")
 	markTypedOnly(cmd, "yes") // no variable may end all leases
 	markTypedOnly(cmd, "again")
@@ -88,7 +88,7 @@ func invalidate(ctx context.Context, pool *pgxpool.Pool, again bool) (invalidati
 		return done, pgfence.Translate(broken(err))
 	}
 	if done.Undrained, err = drainInvalidated(ctx, pool); err != nil {
-		err = withHint(fmt.Errorf("%s writers from before may not have ended: %w", done.text(), err), exitOf(err), "run it again: it goes on draining")
+		err = withHint(fmt.Errorf("%s writers under earlier grants may not have ended: %w", done.text(), err), exitOf(err), "run it again: it continues draining")
 	}
 	return done, err
 }
@@ -105,15 +105,15 @@ func left(all []undrained) error {
 	if len(all) == 0 {
 		return nil
 	}
-	return withHint(fmt.Errorf("%d resource(s) still have writers from before", len(all)), exitUnavailable, drainOn)
+	return withHint(fmt.Errorf("%d resource(s) still have writers under earlier grants", len(all)), exitUnavailable, drainOn)
 }
 
 // drainOn goes on draining after invalidate-all and new-group alike, and raises nothing.
-const drainOn = "end what holds them, then run fencegate fence invalidate-all --yes: it goes on draining"
+const drainOn = "end what holds them, then run fencegate fence invalidate-all --yes: it continues draining"
 
 func tellUnsealed(w io.Writer, n int64) {
 	if n > 0 {
-		_, _ = fmt.Fprintf(w, "%d of them take unsealed tokens and were raised by one only: make sure that whoever mints them goes above\n", n)
+		_, _ = fmt.Fprintf(w, "%d of them take unsealed tokens and were raised by one only: make sure that their issuer continues above\n", n)
 	}
 }
 
@@ -128,7 +128,7 @@ func (i invalidation) text() string {
 	if i.Already {
 		fmt.Fprintf(&b, "every fence was raised before for %s; nothing to raise (--again does it once more)\n", i.Identity)
 	} else {
-		fmt.Fprintf(&b, "%d fence(s) raised for %s: every grant from before is refused\n", i.Raised, i.Identity)
+		fmt.Fprintf(&b, "%d fence(s) raised for %s: every earlier grant is refused\n", i.Raised, i.Identity)
 	}
 	tellUnsealed(&b, i.Unsealed)
 	tellUndrained(&b, i.Undrained)

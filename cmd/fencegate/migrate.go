@@ -75,7 +75,7 @@ them every stale writer could write again, and tokens would start anew.`,
 				return err
 			}
 			return withHint(fmt.Errorf("not of this version, and in our schemas: %s", strings.Join(s.Outside, ", ")), exitFailed,
-				"an old function may let pass what its successor refuses; look whose it is, and DROP FUNCTION (or VIEW) it")
+				"an old function may accept what its successor refuses; find out whose it is, and DROP FUNCTION (or VIEW) it")
 		},
 	}
 	for _, sub := range []*cobra.Command{up, down, status} {
@@ -122,12 +122,12 @@ applies with psql. It records what it did, so that status, serve and a later up 
 			case err != nil:
 				return err
 			case from < 0 || from > 0 && only == "":
-				return usage(errors.New("--from is the state that one set has; name the set by --only"))
+				return usage(errors.New("--from is the state of one set; name the set with --only"))
 			}
 			return migrate.WriteSQL(cmd.OutOrStdout(), set, from)
 		},
 	}
 	cmd.Flags().StringVar(&only, "only", "", onlyUsage)
-	cmd.Flags().IntVar(&from, "from", 0, "the state that the database has, as migrate status says it")
+	cmd.Flags().IntVar(&from, "from", 0, "the database's state, as migrate status prints it")
 	return cmd
 }

@@ -78,7 +78,7 @@ func regroup(ctx context.Context, pool *pgxpool.Pool) (newGroup, error) {
 	}
 	var err error
 	if done.Undrained, err = drainInvalidated(ctx, pool); err != nil {
-		err = withHint(fmt.Errorf("%s writers from before may not have ended: %w", done.text(), err), exitOf(err), drainOn)
+		err = withHint(fmt.Errorf("%s writers under earlier grants may not have ended: %w", done.text(), err), exitOf(err), drainOn)
 	}
 	return done, err
 }
@@ -86,7 +86,7 @@ func regroup(ctx context.Context, pool *pgxpool.Pool) (newGroup, error) {
 func (n newGroup) text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "the Redis keys of the database %s begin with %s from now on; start its gateways and programs again\n", n.Database, n.KeyPrefix)
-	fmt.Fprintf(&b, "%d fence(s) raised: every grant from before is refused here\n", n.Raised)
+	fmt.Fprintf(&b, "%d fence(s) raised: every earlier grant is refused here\n", n.Raised)
 	tellUnsealed(&b, n.Unsealed)
 	tellUndrained(&b, n.Undrained)
 	return b.String()

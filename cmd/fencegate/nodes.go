@@ -37,7 +37,7 @@ type group struct {
 
 func (g *group) register(cmd *cobra.Command) {
 	g.redis.register(cmd.Flags(), "")
-	cmd.Flags().StringVar(&g.url, "postgres-url", "", "the database whose keys are meant, as "+asGateway+" (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
+	cmd.Flags().StringVar(&g.url, "postgres-url", "", "the database whose Redis keys to use, as "+asGateway+" (better in FENCEGATE_POSTGRES_URL: it may hold a password)")
 }
 
 // with runs f with a Locker on the nodes.
@@ -79,8 +79,8 @@ func newNodesStatus(e env) *cobra.Command {
 	var g group
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Print each node's state as JSON; exit code 69 where leases can't be had",
-		Long: `Print each node's state as JSON; exit code 69 where leases can't be had.
+		Short: "Print each node's state as JSON; exit code 69 if no lease can be acquired",
+		Long: `Print each node's state as JSON; exit code 69 if no lease can be acquired.
 
 quarantine_ms is how long a node that lost its data or its run still grants nothing. max_ttl_ms is
 the longest lease that a node grants: the longest in use. A longer one, up to the gateways'
@@ -125,8 +125,8 @@ func newNodesAdmit(e env) *cobra.Command {
 	var maxTTL time.Duration
 	cmd := &cobra.Command{
 		Use:   "admit NODE",
-		Short: "Admit a node that lost its data or its run, after its quarantine",
-		Long: `Admit a node that lost its data or its run, after its quarantine. Gateways do it by themselves;
+		Short: "Admit a node that restarted or lost its data, after its quarantine",
+		Long: `Admit a node that restarted or lost its data, after its quarantine. Gateways do it by themselves;
 this is for when none of them runs, or to watch it.
 
 It takes as long as the quarantine: the longest time for which a lease may still be held that
@@ -142,7 +142,7 @@ PostgreSQL keeps.`,
 		},
 	}
 	g.register(cmd)
-	cmd.Flags().DurationVar(&maxTTL, "max-ttl", lock.DefaultMaxTTL, "longest lease that the gateways allow: the same as theirs")
+	cmd.Flags().DurationVar(&maxTTL, "max-ttl", lock.DefaultMaxTTL, "longest lease that the gateways allow: their --max-ttl")
 	return cmd
 }
 
@@ -186,7 +186,7 @@ of somebody else can. Take such a resource from its holder with
 				}
 				switch {
 				case failed != nil:
-					return withHint(failed, exitUnavailable, "these nodes were not looked at")
+					return withHint(failed, exitUnavailable, "these nodes were not checked")
 				case len(leaks) > 0:
 					return fmt.Errorf("%d locks never end", len(leaks))
 				}

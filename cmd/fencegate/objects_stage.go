@@ -17,7 +17,7 @@ func newObjectsStage(e env) *cobra.Command {
 	var create bool
 	cmd := &cobra.Command{
 		Use:   "stage BUCKET KEY FILE",
-		Short: "Upload a file so that nobody sees it until a transaction publishes it with its rows; print the stage's id",
+		Short: "Upload a file that is invisible until a transaction publishes it with its rows; print the stage's id",
 		Long: `Upload a file so that nobody sees it until a transaction publishes it together with rows, and print
 the stage's id. The S3 port and the lease's credentials come from the environment, as "fencegate run"
 provides them. The transaction, under the same grant:
@@ -55,8 +55,8 @@ What is never published goes with the gateway's sweep, after a day.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&contentType, "content-type", "", "what readers are told of the object")
-	cmd.Flags().BoolVar(&create, "if-none-match", false, "let publishing fail where there is such a key by then")
+	cmd.Flags().StringVar(&contentType, "content-type", "", "Content-Type of the object")
+	cmd.Flags().BoolVar(&create, "if-none-match", false, "let publishing fail if the key exists by then")
 	return cmd
 }
 

@@ -64,7 +64,7 @@ in use have the same store, a copy for tests included.`,
 			return s.with(cmd.Context(), func(k *maintenance.Keeper) error {
 				err := k.Claim(cmd.Context(), yes)
 				if _, foreign := errors.AsType[*maintenance.StoreOwnerError](err); foreign {
-					return withHint(err, exitFailed, "where no other database uses these blobs any more: add --yes")
+					return withHint(err, exitFailed, "add --yes once no other database uses these blobs")
 				}
 				if err == nil {
 					_, err = fmt.Fprintln(cmd.OutOrStdout(), "the blob store is this database's")
@@ -84,7 +84,7 @@ func newObjectsSweep() *cobra.Command {
 	var o maintenance.Sweep
 	cmd := &cobra.Command{
 		Use:   "sweep",
-		Short: "Delete the bytes that nobody will ask for any more, now; gateways do it every hour",
+		Short: "Delete the bytes that nothing needs any more, now; gateways do it every hour",
 		Long: `Delete the bytes that nobody will ask for any more: of uploads that were given up, and of versions
 that are neither current nor kept, each after a grace. It may run beside gateways, and be
 interrupted at any moment; the next one goes on. No age endangers an object: an upload that is
@@ -117,8 +117,8 @@ swept while it is under way is refused at its end.`,
 	s.register(cmd)
 	f := cmd.Flags()
 	f.BoolVar(&o.DryRun, "dry-run", false, "only count what it would do")
-	f.IntVar(&o.Rate, "rate", 0, "delete so many blobs in a second (default: as fast as the store does it)")
-	f.BoolVar(&o.Store, "unknown", false, "look through the whole store, too, for blobs that the database does not know: they get their grace from now on")
+	f.IntVar(&o.Rate, "rate", 0, "delete at most this many blobs per second (default: as many as the store can)")
+	f.BoolVar(&o.Store, "unknown", false, "also search the whole store for blobs that the database does not know: their grace begins now")
 	f.DurationVar(&o.PendingAge, "pending-age", 24*time.Hour, "of uploads that were begun and never completed")
 	f.DurationVar(&o.SupersededAge, "superseded-age", 24*time.Hour, "of versions that are no longer current: readers, replicas and restored backups may need them")
 	f.DurationVar(&o.RecordAge, "record-age", maintenance.DefaultRecordAge, "of records of writes whose bytes are gone")
@@ -152,7 +152,7 @@ func newObjectsVerify() *cobra.Command {
 	var rate int64
 	cmd := &cobra.Command{
 		Use:   "verify [BUCKET [PREFIX]]",
-		Short: "Read the bytes again and compare them with what was recorded; the exit code is 1 where something is wrong",
+		Short: "Read the bytes again and compare them with what was recorded; the exit code is 1 if something is wrong",
 		Long: `Read the bytes of objects again and compare size, MD5 and checksum with what was recorded when
 they were written. Findings go to standard output, one to a line: missing, size, content or unreadable.
 Progress goes to standard error; --after goes on from the key that it names.`,
@@ -182,8 +182,8 @@ Progress goes to standard error; --after goes on from the key that it names.`,
 	f := cmd.Flags()
 	f.StringVar(&o.After, "after", "", "begin after this key: the last one that was told")
 	f.BoolVar(&o.Kept, "kept", false, "also the older versions that are kept")
-	f.Float64Var(&o.Sample, "sample", 1, "read only so large a share, chosen at random: 0.01 is one in a hundred")
-	f.Int64Var(&rate, "rate", 0, "read so many MiB in a second (default: as fast as the store gives them)")
+	f.Float64Var(&o.Sample, "sample", 1, "read only this share, chosen at random: 0.01 is one in a hundred")
+	f.Int64Var(&rate, "rate", 0, "read at most this many MiB per second (default: as many as the store can)")
 	return cmd
 }
 

@@ -94,7 +94,7 @@ func TestBlobsAreSweptAndVerifiedFromTheCommandLine(t *testing.T) {
 			t.Errorf("another database, %v: %d\n%s%s", args, code, stdout, stderr)
 		}
 	}
-	if _, _, stderr := cli(t, vars, "objects", "claim"); !strings.Contains(stderr, "hint: where no other database uses these blobs any more: add --yes") {
+	if _, _, stderr := cli(t, vars, "objects", "claim"); !strings.Contains(stderr, "hint: add --yes once no other database uses these blobs") {
 		t.Errorf("claim does not say how: %s", stderr)
 	}
 	if code, _, stderr := cli(t, vars, "objects", "claim", "--yes"); code != exitOK {
@@ -108,7 +108,7 @@ func TestAFolderThatIsNotMountedIsSaidSoAndLeftAlone(t *testing.T) {
 	unmounted := t.TempDir()
 	for _, command := range []string{"verify", "sweep", "claim"} {
 		code, stdout, stderr := cli(t, vars, "objects", command, "--blobs", unmounted)
-		if left, err := os.ReadDir(unmounted); code != exitUsage || stdout != "" || !strings.Contains(stderr, unmounted+" is no blob store") || err != nil || len(left) > 0 {
+		if left, err := os.ReadDir(unmounted); code != exitUsage || stdout != "" || !strings.Contains(stderr, unmounted+" is not a blob store") || err != nil || len(left) > 0 {
 			t.Errorf("%s of a folder that is not mounted: %d, %d files there now, %v\n%s%s", command, code, len(left), err, stdout, stderr)
 		}
 	}

@@ -102,7 +102,7 @@ func TestWhatMayHaveBeenDoneIsSaidSo(t *testing.T) {
 	plain := httptest.NewUnstartedServer(nil)
 	plain.StartTLS()
 	t.Cleanup(plain.Close)
-	const look, start = "hint: the gateway may have done it all the same", "hint: start one"
+	const look, start = "hint: the gateway may have done it: check", "hint: start one"
 	for _, c := range []struct{ gateway, args, hint string }{
 		{lost.URL, "resources revoke r", look},
 		{lost.URL, "sessions end A1", look},
@@ -147,12 +147,12 @@ func TestAStatementWhoseAnswerIsLostMayHaveBeenDone(t *testing.T) {
 		{"fence invalidate-all --yes", "invalidate_all"},
 	} {
 		code, stdout, stderr := cli(t, map[string]string{"FENCEGATE_POSTGRES_URL": losingAnswers(t, pg.URL, c.word)}, strings.Fields(c.args)...)
-		if code != exitUnavailable || stdout != "" || !strings.Contains(stderr, "outcome is unknown") || !strings.Contains(stderr, "hint: PostgreSQL may have done it all the same") {
+		if code != exitUnavailable || stdout != "" || !strings.Contains(stderr, "outcome is unknown") || !strings.Contains(stderr, "hint: PostgreSQL may have done it: check") {
 			t.Errorf("%s: %d %q %q", c.args, code, stdout, stderr)
 		}
 	}
 	code, _, stderr := cli(t, map[string]string{"FENCEGATE_POSTGRES_URL": losingAnswers(t, pg.URL, "drain_invalidated")}, "fence", "invalidate-all", "--yes")
-	if code != exitUnavailable || !strings.Contains(stderr, "every grant from before is refused") || !strings.Contains(stderr, "run it again") {
+	if code != exitUnavailable || !strings.Contains(stderr, "every earlier grant is refused") || !strings.Contains(stderr, "run it again") {
 		t.Errorf("raised, and not drained: %d %q", code, stderr)
 	}
 }

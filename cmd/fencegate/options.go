@@ -111,7 +111,7 @@ func (o *options) readFile() error {
 	for key, value := range file.Values {
 		f, at := byKey[key], origin{fromFile, fmt.Sprintf("%s:%d", o.path, value.Line)}
 		if f.Annotations[neverEmpty] != nil && (len(value.Texts) == 0 || slices.Contains(value.Texts, "")) {
-			problems = append(problems, &optionfile.Problem{Path: o.path, Line: value.Line, Reason: key + " is empty; give it a value, or leave it away where you mean to go without it"})
+			problems = append(problems, &optionfile.Problem{Path: o.path, Line: value.Line, Reason: key + " is empty; give it a value, or omit it"})
 			continue
 		}
 		if o.origins[f.Name].from > fromFile {

@@ -33,7 +33,7 @@ func readPolicyFile(path string) (p pgwire.Permits, err error) {
 	case len(text) > maxPolicyFile:
 		return invalid(fmt.Errorf("has more than %d bytes", maxPolicyFile))
 	case len(text) > 0 && !bytes.HasSuffix(text, []byte("\n")):
-		return invalid(errors.New("its last line does not end: is the file whole?"))
+		return invalid(errors.New("its last line has no line break: is the file complete?"))
 	}
 	number := 0
 	for line := range strings.Lines(string(text)) {

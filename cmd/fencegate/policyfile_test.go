@@ -121,8 +121,8 @@ func TestPolicyFilesAreReadWholeOrNotAtAll(t *testing.T) {
 	for text, reason := range map[string]string{
 		"":                                           "no policy",
 		"# policy *=open\nlease a=b\n":               "no policy",
-		"policy *=open":                              "does not end",
-		"policy *=open\nlease app=orders/*":          "does not end",
+		"policy *=open":                              "has no line break",
+		"policy *=open\nlease app=orders/*":          "has no line break",
 		"policy *=open\n\npolicy\n":                  "line 3",
 		"*=open\n":                                   "line 1",
 		"policies *=open\n":                          "line 1",

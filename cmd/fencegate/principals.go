@@ -32,7 +32,7 @@ func (o *serveFlags) principals(gatewayToken string, log *slog.Logger) (*access.
 	return access.New(file.Principals, opts...)
 }
 
-// reloadPrincipals has those of the file count, with the token that --token-file has now, or none of them.
+// reloadPrincipals applies the file's principals, with the present token of --token-file: all of them or none.
 func (o *serveFlags) reloadPrincipals(g *gateway.Gateway, cfg gateway.Config) {
 	err := g.SetPrincipals(func() ([]access.Definition, []access.Option, error) {
 		token := ""
@@ -45,7 +45,7 @@ func (o *serveFlags) reloadPrincipals(g *gateway.Gateway, cfg gateway.Config) {
 		warnShort(cfg.Logger, token)
 		file, err := accessfile.Read(o.principalsFile, token)
 		if errors.Is(err, accessfile.ErrUnnamedToken) { // so it is taken away
-			cfg.Logger.Warn("SIGHUP: no principal has gateway_token: true, so the token of --token-file is nobody's", "file", o.principalsFile)
+			cfg.Logger.Warn("SIGHUP: no principal has gateway_token: true, so the token of --token-file belongs to no principal", "file", o.principalsFile)
 			err = nil
 		}
 		if err != nil {
@@ -59,7 +59,7 @@ func (o *serveFlags) reloadPrincipals(g *gateway.Gateway, cfg gateway.Config) {
 		err = inFlags(err)
 	}
 	if err != nil {
-		cfg.Logger.Error("SIGHUP: the principals are refused; those before stay", "file", o.principalsFile, "error", oneLine(err.Error()))
+		cfg.Logger.Error("SIGHUP: the principals are refused; the previous ones stay", "file", o.principalsFile, "error", oneLine(err.Error()))
 	}
 }
 
@@ -118,7 +118,7 @@ func newPrincipalsCheck() *cobra.Command {
 		Example: `  fencegate principals check /etc/fencegate/principals.yaml`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			const someToken = "-" // whatever --token-file has
+			const someToken = "-" // stands for the token of --token-file
 			file, err := accessfile.Read(args[0], someToken)
 			if errors.Is(err, accessfile.ErrUnnamedToken) {
 				file, err = accessfile.Read(args[0], "")

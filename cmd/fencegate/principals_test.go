@@ -70,7 +70,7 @@ func TestAHangUpHasThePrincipalsReadAgain(t *testing.T) {
 	if got := ask("/metrics", "another"); got != http.StatusUnauthorized {
 		t.Errorf("a token that nobody has: %d", got)
 	}
-	hangUp(principalsText("      - {resources: orders/*, verb: [inspect]}\n"), "the principals are refused; those before stay")
+	hangUp(principalsText("      - {resources: orders/*, verb: [inspect]}\n"), "the principals are refused; the previous ones stay")
 	hangUp("principals:\n  - {name: ops, certificates: [dns:ops.example]}\n", "--api-tls-client-ca is missing")
 	expect("after a file that is refused", first)
 	hangUp(principalsText("      - {resources: stock/*, verbs: [inspect]}\n"), "the principals were replaced")
@@ -120,7 +120,7 @@ func TestAHangUpRotatesTheGatewaysToken(t *testing.T) {
 	hangUp("the principals were replaced")
 	expect("rotated", map[string]int{"short": 401, "another token, which is longer": 200})
 	writeFile(t, secret, "")
-	hangUp("the principals are refused; those before stay")
+	hangUp("the principals are refused; the previous ones stay")
 	expect("after a file without a token", map[string]int{"another token, which is longer": 200})
 	writeFile(t, secret, "another token, which is longer\n")
 	writeFile(t, file, principalsText("      - verbs: metrics\n"))

@@ -112,7 +112,7 @@ func newRefresh() *cobra.Command {
 	var patience time.Duration
 	cmd := &cobra.Command{
 		Use:   "refresh TABLE",
-		Short: "Make a table's guards anew, with the functions of the schema's version; doctor says where",
+		Short: "Make a table's guards anew, with the functions of the schema's version; doctor lists the tables",
 		Long: `Make a table's guards anew, as they are, with the functions that the schema's version makes for a table.
 Older ones go on working, so it is never urgent. It locks the table for a moment, and gives up where the writers
 at work take longer than --lock-timeout.`,
@@ -129,7 +129,7 @@ at work take longer than --lock-timeout.`,
 			return err
 		},
 	}
-	cmd.Flags().DurationVar(&patience, "lock-timeout", 3*time.Second, "wait that long for the writers at work")
+	cmd.Flags().DurationVar(&patience, "lock-timeout", 3*time.Second, "how long to wait for writers of the table")
 	d.register(cmd, asOwner)
 	return cmd
 }

@@ -32,7 +32,7 @@ const nodeForms = "host:port each, or rediss://USER@host:port for TLS; NAME@host
 
 func (r *redisFlags) register(f *pflag.FlagSet, more string) {
 	f.StringSliceVar(&r.addrs, "redis", nil, "addresses of the independent Redis nodes, 1, 3 or 5 of them, "+nodeForms+more)
-	f.StringVar(&r.prefix, "redis-prefix", "", "start of the names of all keys on the Redis nodes, the same for all gateways and commands of a database (default: the database's own, fencegate: and a UUID, as PostgreSQL says it)")
+	f.StringVar(&r.prefix, "redis-prefix", "", "prefix of all keys on the Redis nodes, the same for all gateways and commands of a database (default: fencegate: and the database's UUID, which PostgreSQL has)")
 	f.StringVar(&r.user, "redis-user", "", "user name on the Redis nodes")
 	f.StringVar(&r.passwordFile, "redis-password-file", "", "file with the Redis nodes' password, read again for each login (or the password itself in FENCEGATE_REDIS_PASSWORD)")
 	f.BoolVar(&r.tls, "redis-tls", false, "speak TLS to all Redis nodes, and their Sentinels; so with each of the flags below")
@@ -64,7 +64,7 @@ func (r *redisFlags) keyPrefix(ctx context.Context, url string) (string, error) 
 	case r.prefix != "":
 		return r.prefix, r.checkPrefix()
 	case url == "":
-		return "", usage(errors.New("the nodes may serve several databases: name this one's by --postgres-url (or FENCEGATE_POSTGRES_URL), or the start of its keys by --redis-prefix"))
+		return "", usage(errors.New("the nodes may serve several databases: name this one with --postgres-url (or FENCEGATE_POSTGRES_URL), or the prefix of its keys with --redis-prefix"))
 	}
 	var prefix string
 	err := (&database{url: url}).with(ctx, func(pool *pgxpool.Pool) (err error) {
@@ -129,7 +129,7 @@ func parseNode(text string) (address, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "redis" && u.Scheme != "rediss" {
-		return address{}, errors.New("is no URL that begins with redis:// or rediss://")
+		return address{}, errors.New("is not a URL that begins with redis:// or rediss://")
 	}
 	if _, has := u.User.Password(); has {
 		return address{}, errors.New("has a password in it")

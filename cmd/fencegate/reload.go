@@ -59,10 +59,10 @@ func (o *serveFlags) reloading(ctx context.Context, e env, g *gateway.Gateway, c
 	}
 }
 
-// reload has the options of the file count, and the rules of each file of rules, or none of them.
+// reload applies the options of the file, and the rules of each file of rules: all of them or none.
 func (o *serveFlags) reload(e env, g *gateway.Gateway, cfg gateway.Config) {
 	if o.options.path == "" && o.policyFile == "" && o.principalsFile == "" {
-		cfg.Logger.Info("SIGHUP: there is nothing to read again without --config, --pg-policy-file and --principals; replaced certificates are noticed without it")
+		cfg.Logger.Info("SIGHUP: nothing to read again without --config, --pg-policy-file or --principals; replaced certificates need no signal")
 	}
 	if o.options.path != "" && !o.reloadOptions(e, g, cfg.Logger) {
 		return
@@ -80,7 +80,7 @@ func (o *serveFlags) reload(e env, g *gateway.Gateway, cfg gateway.Config) {
 func (o *serveFlags) reloadOptions(e env, g *gateway.Gateway, log *slog.Logger) bool {
 	next, err := o.again(e)
 	if err != nil {
-		log.Error("SIGHUP: the configuration is refused; what was before stays", "file", o.options.path, "error", oneLine(err.Error()))
+		log.Error("SIGHUP: the configuration is refused; the previous one stays", "file", o.options.path, "error", oneLine(err.Error()))
 		return false
 	}
 	applied, waiting := o.changes(next)
@@ -90,7 +90,7 @@ func (o *serveFlags) reloadOptions(e env, g *gateway.Gateway, log *slog.Logger) 
 			err = g.Permit(rules) // it logs what changed
 		}
 		if err != nil {
-			log.Error("SIGHUP: the configuration is refused; what was before stays", "file", o.options.path, "error", oneLine(err.Error()))
+			log.Error("SIGHUP: the configuration is refused; the previous one stays", "file", o.options.path, "error", oneLine(err.Error()))
 			return false
 		}
 	}
@@ -100,7 +100,7 @@ func (o *serveFlags) reloadOptions(e env, g *gateway.Gateway, log *slog.Logger) 
 	o.log.apply()
 	log.Info("SIGHUP: the configuration was read again", "file", o.options.path, "applied", keysOf(next, applied))
 	if len(waiting) > 0 {
-		log.Warn("SIGHUP: some options have changed that a running gateway can't change: they stay as they were, until it is started again", "options", keysOf(next, waiting))
+		log.Warn("SIGHUP: some changed options need a restart; they keep their values until then", "options", keysOf(next, waiting))
 	}
 	for _, warning := range next.options.exposed() {
 		log.Warn(warning)
@@ -186,6 +186,6 @@ func (o *serveFlags) reloadPolicies(g *gateway.Gateway, log *slog.Logger) {
 		err = g.Permit(p) // it logs what changed
 	}
 	if err != nil {
-		log.Error("SIGHUP: the policies are refused; those before stay", "file", o.policyFile, "error", oneLine(err.Error()))
+		log.Error("SIGHUP: the policies are refused; the previous ones stay", "file", o.policyFile, "error", oneLine(err.Error()))
 	}
 }

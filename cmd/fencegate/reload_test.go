@@ -44,7 +44,7 @@ func TestAHangUpHasTheFileOfOptionsReadAgain(t *testing.T) {
 		}
 		return err
 	}
-	const read, refused, waits = "the configuration was read again", "the configuration is refused", "some options have changed"
+	const read, refused, waits = "the configuration was read again", "the configuration is refused", "some changed options need a restart"
 	wants(hangUp("", read), "applied=[]")
 
 	// What it would not start with changes nothing, though the policy in it is good.
@@ -53,7 +53,7 @@ func TestAHangUpHasTheFileOfOptionsReadAgain(t *testing.T) {
 		strict + "swep: {}\n":              ":3: unknown key swep; did you mean sweep?",
 		strict + "log: {level: geheim}\n":  "--log-level",
 		strict + "max-ttl: -1s\n":          "--max-ttl is negative",
-		strict + "lame-duck: 1s":           "its last line does not end",
+		strict + "lame-duck: 1s":           "its last line has no line break",
 		strict + "pg: {}\n":                "pg is there twice",
 		strict + "api: {tls: {cert: c}}\n": "--api-tls-cert and --api-tls-key are needed together",
 		"pg: {policy: ['*=shut']}\n":       "--pg-policy",

@@ -16,7 +16,7 @@ func newFenceRetire() *cobra.Command {
 	var unused time.Duration
 	cmd := &cobra.Command{
 		Use:   "retire --unused DURATION",
-		Short: "Delete the rows of fences that nobody has used for long; their stale tokens are still refused",
+		Short: "Delete the rows of fences that were unused for long; their stale tokens are still refused",
 		Long: `Delete the rows of fences whose grant ended longer ago than --unused, by a release or by
 invalidate-all. Their stale tokens are refused for ever: the greatest of them is kept as a floor
 that many names share, and tokens that are issued later lie above it.
@@ -52,7 +52,7 @@ lease, if nobody holds it, and so ends it.`,
 			if d.json {
 				return printJSON(cmd.OutOrStdout(), all)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d fence(s) retired, %d left with a grant that nobody has ended\n", all.Retired, all.Unended)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d fence(s) retired, %d left with a grant that has not ended\n", all.Retired, all.Unended)
 			return err
 		},
 	}

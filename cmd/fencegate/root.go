@@ -81,7 +81,7 @@ type gatewayFlags struct {
 const defaultGateway = "http://127.0.0.1:7070"
 
 func (g *gatewayFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&g.url, "gateway", defaultGateway, "base URL of the gateway's HTTP API; with commas between, those of several gateways, of which one that serves is asked")
+	cmd.Flags().StringVar(&g.url, "gateway", defaultGateway, "base URL of the gateway's HTTP API; or those of several gateways, separated by commas: one that serves is asked")
 	cmd.Flags().StringVar(&g.tokenFile, "token-file", "", "file with the gateway's bearer token, read again for each request (or the token itself in FENCEGATE_TOKEN)")
 	cmd.Flags().StringVar(&g.ca, "ca", "", "file with the authorities that the gateway's certificate must come from (default: the system's)")
 	cmd.Flags().StringVar(&g.cert, "cert", "", "file with the certificate chain to show the gateway, where it asks for one")
@@ -99,7 +99,7 @@ func (g *gatewayFlags) client(e env) (*client.Client, error) {
 		now = tokenNow(g.tokenFile, token)
 	}
 	if strings.ContainsFunc(token, unicode.IsControl) { // no header may hold one
-		return nil, usage(errors.New("the bearer token (--token-file or FENCEGATE_TOKEN) holds a control character or the end of a line"))
+		return nil, usage(errors.New("the bearer token (--token-file or FENCEGATE_TOKEN) contains a control character or a line break"))
 	}
 	http, err := g.http()
 	if err != nil {

@@ -75,7 +75,7 @@ func (o *runFlags) register(cmd *cobra.Command) {
 	f.DurationVar(&o.lease.TTL, "ttl", 30*time.Second, "how long the lease lasts unless renewed; it is renewed every third of it")
 	f.DurationVar(&o.lease.Wait, "wait", 0, "how long to wait while another holds the resource, or the gateway is away")
 	f.StringVar(&o.onHeld, "on-held", "fail", "what to do when another holds the resource after --wait: fail (exit code 75), skip (0), or wait without end")
-	f.BoolVar(&o.forever, "forever", false, "acquire and run again whenever the command ends or its lease is lost, until told to stop")
+	f.BoolVar(&o.forever, "forever", false, "acquire and run again whenever the command ends or its lease is lost, until stopped")
 	f.BoolVar(&o.json, "json", false, "write messages and the outcome as JSON, a line each, to standard error")
 	f.StringVar(&o.lease.Holder, "holder", fmt.Sprintf("%s/%d", host, os.Getpid()), "name shown to people who inspect the resource")
 	f.StringVar(&o.onLost, "on-lost", "kill", "what to do when the lease is lost: kill or warn")
@@ -105,9 +105,9 @@ func (o *runFlags) config(cmd *cobra.Command) (cfg runner.Config, err error) {
 	case o.lease.TTL <= 0:
 		return cfg, &fence.InvalidError{Field: "ttl", Reason: "must be positive"}
 	case given("wait") && cfg.OnHeld == runner.Wait:
-		return cfg, usage(errors.New("--on-held=wait waits without end; say --wait D or --on-held=wait, not both"))
+		return cfg, usage(errors.New("--on-held=wait waits without limit; use --wait D or --on-held=wait, not both"))
 	case o.forever && (given("wait") || given("on-held")):
-		return cfg, usage(errors.New("--forever waits without end for the resource; --wait and --on-held do not go with it"))
+		return cfg, usage(errors.New("--forever waits without limit for the resource; omit --wait and --on-held"))
 	case o.forever:
 		cfg.OnHeld = runner.Wait
 	}
@@ -191,7 +191,7 @@ func (o *runFlags) once(ctx context.Context, cfg runner.Config) error {
 		return err
 	case result.Ended:
 		return withHint(fmt.Errorf("lost the lease on %q (token %d) and ended the command: %w", result.LostOf.Resource, result.LostOf.Token, result.Lost), exitLost,
-			"whatever it wrote after the lease was another's has been refused; check what it did before, then run it again")
+			"its writes after another holder took over were refused; check what it wrote before, then run it again")
 	case result.ExitCode != 0:
 		return &childExit{code: result.ExitCode}
 	}

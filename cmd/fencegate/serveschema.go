@@ -41,7 +41,7 @@ func awaitSchema(ctx context.Context, url string, which migrate.Set, patience ti
 			again.Stop()
 			return withHint(fmt.Errorf("the database's schema: %w", err), exitFailed, "fencegate migrate status, as this login, must answer; migrate up publishes what it reads")
 		case err != nil && !told:
-			log.Warn("the database does not say how far it is migrated: waiting", "error", err, "at most", patience)
+			log.Warn("failed to read the schema's version: waiting", "error", err, "at most", patience)
 			told = true
 		case err != nil:
 		case state.NeedsNewerProgram():

@@ -47,8 +47,8 @@ func newSessionsEnd(e env) *cobra.Command {
 	var by string
 	cmd := &cobra.Command{
 		Use:   "end ID",
-		Short: "End a session, whatever it does",
-		Long: `End a session, whatever it does: its client gets FATAL 57P01, its transaction is rolled
+		Short: "End a session, also inside a transaction",
+		Long: `End a session, also inside a transaction: its client gets FATAL 57P01, its transaction is rolled
 back, and its lease is released where the gateway holds it. Its grant, if it brought one,
 stays current: see "fencegate resources revoke".`,
 		Example: `  fencegate sessions end 3QX7KJ2M5V --by "ops: idle since noon"`,

@@ -55,7 +55,7 @@ each second; elsewhere a line for each resource that is held, and then one for e
 		},
 	}
 	g.register(cmd)
-	cmd.Flags().BoolVar(&follow, "follow", true, "go on with what happens; false: print what is held and what is kept, and end")
+	cmd.Flags().BoolVar(&follow, "follow", true, "print changes as they come; false: print the held leases and the kept events, and end")
 	return cmd
 }
 

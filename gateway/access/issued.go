@@ -11,7 +11,7 @@ import (
 )
 
 // ErrUnknown is the error of a token that is nobody's.
-var ErrUnknown = errors.New("the token is nobody's")
+var ErrUnknown = errors.New("the token belongs to no principal")
 
 // Verifier says what the tokens claim that others issue. Its errors are [ErrUnknown] where the
 // token is not one of those, or not valid now, and another where that could not be found out.
@@ -34,7 +34,7 @@ func VerifiedBy(v Verifier) Option { return func(s *set) { s.verify = v } }
 type Identity struct {
 	Issuer  string
 	Claims  map[string][]string // texts, and lists of texts
-	Expires time.Time           // from then on the token is nobody's
+	Expires time.Time           // from then on the token belongs to no principal
 }
 
 // Claims say which tokens of an issuer are a principal's: those in which each of these claims

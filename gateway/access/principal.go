@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Principal is who asks. It is safe for concurrent use.
+// Principal is the caller. It is safe for concurrent use.
 type Principal struct {
 	name  string
 	all   bool
@@ -27,7 +27,7 @@ type rights struct {
 	ended      chan struct{} // closed when others have taken their place
 }
 
-// Everybody may do everything. It is who asks where no principals are configured.
+// Everybody may do everything. It is the caller where no principals are configured.
 func Everybody() *Principal { return &Principal{all: true} }
 
 // NewPrincipal makes one whose rights never end, which belongs to no [Principals].
@@ -144,12 +144,12 @@ func (p *Principal) Denied(v Verb, resource string) *DeniedError {
 
 type key struct{}
 
-// With returns a context that carries who asks.
+// With returns a context that carries the caller.
 func With(ctx context.Context, p *Principal) context.Context {
 	return context.WithValue(ctx, key{}, p)
 }
 
-// Of is who asks. Where nobody was set, it may do nothing.
+// Of is the context's caller. A context without one gets a principal that may do nothing.
 func Of(ctx context.Context) *Principal {
 	if p, ok := ctx.Value(key{}).(*Principal); ok {
 		return p

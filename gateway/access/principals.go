@@ -223,7 +223,7 @@ func (ps *Principals) Named(name string) (p *Principal, ok bool) {
 func Validate(all []Definition) error {
 	switch n := len(all); {
 	case n == 0:
-		return &fence.InvalidError{Field: "principals", Reason: "are none: nobody could do anything; leave them away to let everybody do everything"}
+		return &fence.InvalidError{Field: "principals", Reason: "are none: nobody could do anything; without a list everybody may do everything"}
 	case n > maxPrincipals:
 		return &fence.InvalidError{Field: "principals", Reason: fmt.Sprintf("are %d; at most %d are allowed", n, maxPrincipals)}
 	}

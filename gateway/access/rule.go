@@ -52,13 +52,13 @@ func (r Rule) Validate() error {
 	for i, v := range r.Verbs {
 		switch {
 		case !slices.Contains(Verbs(), v):
-			return &fence.InvalidError{Field: "verbs", Reason: fmt.Sprintf("have %q, which is none; they are %s", v, verbList())}
+			return &fence.InvalidError{Field: "verbs", Reason: fmt.Sprintf("have the unknown %q; there are %s", v, verbList())}
 		case slices.Contains(r.Verbs[:i], v):
 			return &fence.InvalidError{Field: "verbs", Reason: fmt.Sprintf("have %s twice", v)}
 		case v.OfGateway() && r.Resources != "" && r.Resources != Everything:
 			return &fence.InvalidError{Field: "verbs", Reason: fmt.Sprintf("have %s, which is about the whole gateway: it goes into a rule without resources", v)}
 		case !v.OfGateway() && r.Resources == "":
-			return &fence.InvalidError{Field: "resources", Reason: fmt.Sprintf("are missing, which %s is about", v)}
+			return &fence.InvalidError{Field: "resources", Reason: fmt.Sprintf("are missing; %s needs them", v)}
 		}
 	}
 	return validatePattern(r.Resources)

@@ -16,7 +16,7 @@ import (
 // Event is an event as the API tells it.
 type Event = wire.Event
 
-// Config says what a [Feed] keeps, and who hears of refusals.
+// Config says what a [Feed] keeps, and who is notified of refusals.
 type Config struct {
 	// Keep is how many events are remembered. Defaults to 2048: with the longest names
 	// there are, they take 3 MiB.

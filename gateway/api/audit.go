@@ -34,7 +34,7 @@ func (s *Server) auditAcquired(c echo.Context, all []leasing.Lease) {
 	}
 }
 
-// auditManaged tells of a lease that somebody used who has not acquired it.
+// auditManaged logs the use of a lease by a principal that has not acquired it.
 func (s *Server) auditManaged(c echo.Context, what string, h handle) {
 	if h.Principal != access.Of(c.Request().Context()).Name() {
 		s.audit(c, what, "resource", h.Resource, "token", h.Token, "of", h.Principal)

@@ -39,8 +39,8 @@ func TestTheLogSaysWhoManagesAndWhoWasDeniedOnThePage(t *testing.T) {
 	says("worker")
 	for _, c := range []struct{ path, by, says string }{
 		{"credentials", "worker", `msg="S3 credentials were issued" resource=orders/1001 token=34 read_only=false`},
-		{"renew", "ops", `msg="a lease of another was renewed" resource=orders/1001 token=34 of=worker`},
-		{"release", "ops", `msg="a lease of another was released" resource=orders/1001 token=34 of=worker`},
+		{"renew", "ops", `msg="a principal renewed another's lease" resource=orders/1001 token=34 of=worker`},
+		{"release", "ops", `msg="a principal released another's lease" resource=orders/1001 token=34 of=worker`},
 	} {
 		if a := request(t, s, "POST", "/v1/leases/"+c.path, `{"handle":"`+handle+`"}`, "Authorization", "Bearer token of "+c.by); a.status >= 300 {
 			t.Errorf("%s: %d %s", c.path, a.status, a.text)
@@ -48,7 +48,7 @@ func TestTheLogSaysWhoManagesAndWhoWasDeniedOnThePage(t *testing.T) {
 		says(c.by, c.says)
 	}
 	request(t, s, "POST", "/v1/leases/renew", `{"handle":"`+handle+`"}`, "Authorization", "Bearer token of worker")
-	if text := log.take(); strings.Contains(text, "of another") {
+	if text := log.take(); strings.Contains(text, "another's lease") {
 		t.Errorf("of one's own lease the log says %s", text)
 	}
 
@@ -101,7 +101,7 @@ func TestTheLogSaysWhoDidWhat(t *testing.T) {
 	s := newServer(t, newFakes(), func(c *api.Config) { c.Principals, c.Logger = all, slog.New(slog.NewTextHandler(&log, nil)) })
 	for _, c := range []struct{ method, path, body, says string }{
 		{"POST", "/v1/leases", `{"resource":"orders/1001"}`, `msg="a lease was acquired" resource=orders/1001 token=34`},
-		{"POST", "/v1/resources/orders/1001/revoke", `{}`, `msg="a resource was taken from its holder" resource=orders/1001 token=35`},
+		{"POST", "/v1/resources/orders/1001/revoke", `{}`, `msg="a resource was revoked" resource=orders/1001 token=35`},
 		{"PUT", "/v1/buckets/a", `{"rule":"key"}`, `msg="a bucket was set by an operator" bucket=a`},
 		{"GET", "/v1/sessions", "", `msg="a request was denied" verb=sessions`},
 		{"POST", "/v1/leases", `{"resource":"stock/7"}`, `msg="a request was denied" verb=acquire resource=stock/7`},

@@ -116,7 +116,7 @@ func need(v access.Verb) echo.MiddlewareFunc {
 	}
 }
 
-// check returns an [*access.DeniedError] where who asks has no such right.
+// check returns an [*access.DeniedError] where the caller has no such right.
 func check(c echo.Context, v access.Verb, resource string) error {
 	return access.Of(c.Request().Context()).Check(v, resource)
 }

@@ -81,7 +81,7 @@ type Config struct {
 	SQL         SQL
 	Sessions    Sessions
 
-	// Events is what happened at this gateway, and is told of what happens here. Defaults to
+	// Events keeps what happened at this gateway, and records what happens. Defaults to
 	// nil: its path answers 501.
 	Events Events
 

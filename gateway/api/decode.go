@@ -24,9 +24,9 @@ import (
 
 const maxBodyBytes = 1 << 20
 
-// limitBody gives a body its time, whatever becomes of the request: net/http reads on
-// before it sends an answer, also that somebody may not ask, and would wait for ever.
-// Only who has read it to its end takes the limit away.
+// limitBody limits a body's time on every path: net/http reads the rest of it
+// before it sends an answer, even a refusal, and would wait for ever.
+// Only reading the body to its end removes the limit.
 func (s *Server) limitBody(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if c.Request().ContentLength != 0 {
@@ -69,7 +69,7 @@ func decode(c echo.Context, v any) error {
 		return &fence.InvalidError{Field: "body", Reason: describe(err)}
 	}
 	if len(bytes.TrimLeft(body[dec.InputOffset():], whitespace)) > 0 {
-		return &fence.InvalidError{Field: "body", Reason: "has data behind its JSON value"}
+		return &fence.InvalidError{Field: "body", Reason: "has data after its JSON value"}
 	}
 	if name := repeated(body); name != "" {
 		return &fence.InvalidError{Field: "body", Reason: fmt.Sprintf("has the field %q twice", name)}

@@ -49,7 +49,7 @@ func (s *Server) events(c echo.Context) error {
 	}
 	leave, ok := s.streams.Take(p)
 	if !ok {
-		return &UnavailableError{Part: wire.PartGateway, Cause: errors.New("too many read its events, of this principal or of all")}
+		return &UnavailableError{Part: wire.PartGateway, Cause: errors.New("too many streams of events are open, of this principal or in all")}
 	}
 	defer leave()
 	ctx, cancel := p.Lasts(c.Request().Context())
@@ -126,7 +126,7 @@ func sendEvents(c echo.Context, events []activity.Event) error {
 	return send(c, text.Bytes())
 }
 
-// send gives a reader who does not read the time of one answer.
+// send gives a slow reader the time of one answer.
 func send(c echo.Context, text []byte) error {
 	extendWrite(c)
 	if _, err := c.Response().Write(text); err != nil {

@@ -86,7 +86,7 @@ var (
 	errNoSurface = errors.New("this gateway has no such port")
 )
 
-// newLooks are one for each surface: who asks about one waits for no part that it does not need.
+// newLooks are one for each surface: a request about one waits for no part that it does not need.
 func newLooks() map[string]*looks {
 	all := make(map[string]*looks, len(surfaces))
 	for _, surface := range surfaces {

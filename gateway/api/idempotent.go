@@ -151,7 +151,7 @@ func (o *once) look(ctx context.Context) []leasing.Lease {
 }
 
 // found is the lease of a resource whose current grant has one of the seals. It is extended, as
-// its holder hears of it only now.
+// its holder learns of it only now.
 func (s *Server) found(ctx context.Context, r leasing.Request, seals []fence.Seal) (leasing.Lease, time.Time, bool) {
 	none := func() (leasing.Lease, time.Time, bool) { return leasing.Lease{}, time.Time{}, false }
 	record, err := s.cfg.Fences.Inspect(ctx, r.Resource)

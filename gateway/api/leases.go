@@ -78,7 +78,7 @@ func (s *Server) grant(c echo.Context, all []leasing.Lease, once *once, answer f
 		return err // the client comes again with its key, and maybe has found them already; else they run out
 	}
 	if err != nil {
-		// The client went while it waited, or is told of no lease: nobody would release these.
+		// The client disconnected while it waited, or gets no lease: nobody would release these.
 		for _, lease := range all {
 			s.giveBack(c.Request().Context(), lease.Ref())
 		}
@@ -100,7 +100,7 @@ func (s *Server) handleOf(ref leasing.Ref, principal string, since time.Time) ha
 	return h
 }
 
-// told is a lease as its holder is told of it.
+// told is a lease as its holder gets it.
 func (s *Server) told(c echo.Context, lease leasing.Lease, ttl time.Duration, began, since time.Time) wire.Lease {
 	h := s.handleOf(lease.Ref(), access.Of(c.Request().Context()).Name(), since)
 	return wire.Lease{
@@ -257,7 +257,7 @@ func (s *Server) renew(c echo.Context) error {
 	if err != nil {
 		return leaseError(ctx, h.Resource, err)
 	}
-	s.auditManaged(c, "a lease of another was renewed", h)
+	s.auditManaged(c, "a principal renewed another's lease", h)
 	timing := timingOf(began, time.Now().Add(valid))
 	timing.Final = left <= ttl
 	return respond(c, http.StatusOK, wire.Renewed{Resource: h.Resource, Token: h.Token, Timing: timing})
@@ -278,7 +278,7 @@ func (s *Server) release(c echo.Context) error {
 	switch err := s.cfg.Leases.Release(ctx, h.Ref); {
 	case err == nil:
 		s.ended(h, false)
-		s.auditManaged(c, "a lease of another was released", h)
+		s.auditManaged(c, "a principal released another's lease", h)
 		s.tellLease(c, wire.EventReleased, h.Ref)
 	case !errors.Is(err, leasing.ErrLost): // one that is over already needs no release
 		return leaseError(ctx, h.Resource, err)

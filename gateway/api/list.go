@@ -104,7 +104,7 @@ func (s *Server) survey(ctx context.Context, found []fence.Record, need bool) ([
 	case err != nil && need:
 		return nil, leaseError(ctx, "", err)
 	case err != nil:
-		s.log.WarnContext(ctx, "whether resources are held is not known", "error", leaseError(ctx, "", err))
+		s.log.WarnContext(ctx, "failed to learn whether resources are held", "error", leaseError(ctx, "", err))
 	}
 	for i, one := range held {
 		switch {

@@ -29,10 +29,10 @@ func lockOf(state leasing.Inspection, servers bool) *wire.Lock {
 	return answer
 }
 
-// noAnswer is all that is told of why a server does not answer to who may not inspect everything.
+// noAnswer stands for a server's error where the caller may not inspect everything.
 const noAnswer = "no answer"
 
-// numbered is the name of a server for who may not know it.
+// numbered is the name of a server for a caller who may not see its own.
 func numbered(i int) string { return strconv.Itoa(i + 1) }
 
 // unnamed are nodes without their names, and without warnings, which name them.

@@ -23,7 +23,7 @@ type places struct {
 // placeTimeout bounds the wait for a place.
 const placeTimeout = time.Minute
 
-// take waits for a place of who asks. The error is ctx's or an [*UnavailableError].
+// take waits for a place of the caller's principal. The error is ctx's or an [*UnavailableError].
 func (p *places) take(ctx context.Context) (leave func(), err error) {
 	if p.each == 0 {
 		return func() {}, nil
@@ -51,7 +51,7 @@ func (p *places) take(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// run runs SQL in a place of who asks.
+// run runs SQL in a place of the caller's principal.
 func (s *Server) run(ctx context.Context, grant fence.Grant, statements []wire.Statement) ([]wire.Result, error) {
 	leave, err := s.places.take(ctx)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // Leases is what the API needs of a [leasing.Source]. An error of an acquisition
-// that is none of the source's own comes from arming; an [*UnavailableError] says
+// that is not the source's own comes from arming; an [*UnavailableError] says
 // which part failed.
 type Leases interface {
 	TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error)
@@ -93,7 +93,7 @@ type SQL interface {
 type Sessions interface {
 	// List returns those that are open, the oldest first.
 	List() []wire.Session
-	// End ends one, whatever it does; false: there is none with this id.
+	// End ends one, also inside a transaction; false: there is none with this id.
 	End(id string) bool
 }
 

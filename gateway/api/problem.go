@@ -51,18 +51,18 @@ func problemOf(err error) (p wire.Problem, known bool) {
 		p.Field = invalid.Field
 		return p, true
 	case errors.As(err, &held):
-		p = word(wire.CodeHeld, "Held by another", held.Error(), "Try again, or ask with a wait.")
+		p = word(wire.CodeHeld, "Held by another", held.Error(), "Try again, or send a wait.")
 		p.Resource, p.Holder, p.RetryAfterMS = held.Resource, held.Holder, held.RetryAfter.Milliseconds()
 		return p, true
 	case errors.As(err, &tooLarge):
 		return word(wire.CodeTooLarge, "Too large", tooLarge.Error(), "Nothing was done. Split the work."), true
 	case errors.As(err, &capped):
 		return word(wire.CodeLeaseLost, "The lease is lost", capped.Error(),
-			"Acquire the resource again. Who runs the gateway says how long a lease may be renewed (--max-lease)."), true
+			"Acquire the resource again. The gateway's operator sets how long a lease may be renewed (--max-lease)."), true
 	case errors.Is(err, ErrKeyUsed):
 		return word(wire.CodeLeaseLost, "The lease is over", ErrKeyUsed.Error(), "Nothing was acquired. Ask with a new Idempotency-Key."), true
 	case errors.Is(err, errOtherRequest):
-		return word(wire.CodeKeyReused, "The key is another request's", errOtherRequest.Error(), "Nothing was done. Make a key for each acquisition."), true
+		return word(wire.CodeKeyReused, "The key belongs to another request", errOtherRequest.Error(), "Nothing was done. Make a key for each acquisition."), true
 	case errors.Is(err, leasing.ErrLost):
 		return word(wire.CodeLeaseLost, "The lease is lost", leasing.ErrLost.Error(),
 			"Stop; acquire the resource again and start from what its last holder wrote."), true
@@ -71,11 +71,11 @@ func problemOf(err error) (p wire.Problem, known bool) {
 	case errors.Is(err, errTwoPrincipals):
 		return word(wire.CodeUnauthorized, "Unauthorized", errTwoPrincipals.Error(), "Send one of them, or both of one principal."), true
 	case errors.As(err, &fast):
-		p = word(wire.CodeRateLimited, "Too many requests", fast.Error(), "Nothing was done. Ask less often, or have the limit raised (--api-rate).")
+		p = word(wire.CodeRateLimited, "Too many requests", fast.Error(), "Nothing was done. Send fewer requests, or have the limit raised (--api-rate).")
 		p.RetryAfterMS = fast.RetryAfter.Milliseconds() + 1
 		return p, true
 	case errors.As(err, &denied):
-		p = word(wire.CodeDenied, "Denied", denied.Error(), "Nothing was done. Who runs the gateway says who may do what, in the file of --principals.")
+		p = word(wire.CodeDenied, "Denied", denied.Error(), "Nothing was done. The gateway's operator decides who may do what, in the file of --principals.")
 		p.Resource = denied.Resource
 		return p, true
 	case errors.Is(err, ErrNotFound):

@@ -17,7 +17,7 @@ type RateError struct {
 	RetryAfter time.Duration
 }
 
-func (e *RateError) Error() string { return fmt.Sprintf("%s asks too often", e.Principal) }
+func (e *RateError) Error() string { return fmt.Sprintf("%s sends too many requests", e.Principal) }
 
 // rates bound how often each principal asks. It is safe for concurrent use.
 type rates struct {

@@ -43,7 +43,7 @@ func (s *Server) inspected(ctx context.Context, resource string) (wire.Resource,
 	state, err := s.cfg.Leases.Inspect(ctx, resource)
 	answer.Lock = lockOf(state, access.Of(ctx).May(access.Inspect, ""))
 	if err != nil {
-		s.log.WarnContext(ctx, "whether a resource is locked is not known", "resource", resource, "error", leaseError(ctx, resource, err))
+		s.log.WarnContext(ctx, "failed to learn whether a resource is locked", "resource", resource, "error", leaseError(ctx, resource, err))
 	} else {
 		answer.Locked = &state.Locked
 	}
@@ -62,7 +62,7 @@ func resourceIn(c echo.Context, suffix string) (string, error) {
 	return fence.UnescapeResource(escaped)
 }
 
-// revoke takes the resource from its holder: whatever it still does is refused.
+// revoke takes the resource from its holder: its later writes are refused.
 func (s *Server) revoke(c echo.Context) error {
 	resource, err := resourceIn(c, "/revoke")
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *Server) takeAway(r *http.Request, resource, by string, seen fence.Token
 	if err != nil {
 		return 0, err
 	}
-	s.auditOf(r, "a resource was taken from its holder", "resource", resource, "token", token, "by", by)
+	s.auditOf(r, "a resource was revoked", "resource", resource, "token", token, "by", by)
 	s.tellOf(r, activity.Event{Kind: wire.EventRevoked, Surface: wire.SurfaceAPI, Resource: resource, Recorded: token, Holder: by})
 	return token, nil
 }

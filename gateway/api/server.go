@@ -111,7 +111,7 @@ func (s *Server) tellFull() {
 	const every = time.Minute
 	now := time.Now().UnixNano()
 	if last := s.toldFull.Load(); now-last >= int64(every) && s.toldFull.CompareAndSwap(last, now) {
-		s.log.Warn("the HTTP API has no place for a connection: all are at work", "connections", s.cfg.MaxConnections, "hint", "--api-max-connections")
+		s.log.Warn("the HTTP API closed a new connection: all connections are in use", "connections", s.cfg.MaxConnections, "hint", "--api-max-connections")
 	}
 }
 

@@ -53,7 +53,7 @@ func ParseS3(location string) (S3Config, error) {
 	case err != nil || u.Scheme != "s3" || u.Opaque != "":
 		return S3Config{}, errors.New("blob address: it must read s3://BUCKET/PREFIX?endpoint=URL&region=REGION")
 	case u.User != nil:
-		return S3Config{}, errors.New("blob address: credentials don't belong into it; they are taken from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or whatever else the AWS SDKs look at")
+		return S3Config{}, errors.New("blob address: it must not contain credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or another source that the AWS SDKs read")
 	case u.Host == "" || u.Port() != "" || u.Fragment != "":
 		return S3Config{}, errors.New("blob address: it names no bucket; it must read s3://BUCKET/PREFIX?endpoint=URL&region=REGION")
 	}

@@ -69,7 +69,7 @@ func hasFolders(root string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s is no blob store: it has none of the folders that a gateway makes at its start; is the right disk mounted?", root)
+	return fmt.Errorf("%s is not a blob store: it lacks the folders that a gateway makes at its start; is the right disk mounted?", root)
 }
 
 // Put implements [Store].

@@ -39,7 +39,7 @@ func Probe(ctx context.Context, s Store) error {
 		_ = r.Close()
 		return fmt.Errorf("the blob store still finds blob %s after it was deleted; strong consistency is needed: is there a cache, or a versioned bucket?", id)
 	case !errors.Is(err, ErrNotFound):
-		return fmt.Errorf("the blob store does not say that a blob is gone: %w", err)
+		return fmt.Errorf("the blob store does not report a deleted blob as missing: %w", err)
 	}
 	return nil
 }
@@ -49,9 +49,9 @@ func probeRead(ctx context.Context, s Store, id ID, data []byte) error {
 	case errors.Is(err, ErrNotFound):
 		return fmt.Errorf("the blob store does not find what was just written; strong consistency is needed: %w", err)
 	case err != nil:
-		return fmt.Errorf("the blob store does not say a blob's size: %w", err)
+		return fmt.Errorf("the blob store does not report a blob's size: %w", err)
 	case size != int64(len(data)):
-		return fmt.Errorf("the blob store says that blob %s has %d bytes, and not the %d that were written", id, size, len(data))
+		return fmt.Errorf("the blob store reports that blob %s has %d bytes; %d were written", id, size, len(data))
 	}
 	for _, offset := range []int{0, len(data) / 2} {
 		r, err := s.Open(ctx, id, int64(offset), int64(len(data)-offset))
@@ -70,7 +70,7 @@ func probeRead(ctx context.Context, s Store, id ID, data []byte) error {
 	return nil
 }
 
-// discard deletes whatever became of the context.
+// discard deletes, also after the context has ended.
 func discard(ctx context.Context, s Store, id ID) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()

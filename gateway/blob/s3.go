@@ -138,9 +138,9 @@ func (c S3Config) client(transport *http.Transport, tries int) func(*s3.Options)
 // noRedirect: what is sent can't be sent again to another place.
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// sender sends requests. The SDK puts a checksum behind a body that it can't read
-// twice only where it believes in TLS; one is needed all the more without. So it
-// is told of TLS, and plain is what remembers the truth.
+// sender sends requests. The SDK appends a checksum to a body that it can't read
+// twice only over TLS; without TLS one is needed even more. So the SDK
+// sees an https address, and plain says whether it is http in fact.
 type sender struct {
 	client *http.Client
 	plain  bool

@@ -105,7 +105,7 @@ func New(cfg Config) (*Runner, error) {
 		defer cancel()
 		_, err := conn.Exec(ctx, sqlDiscard)
 		if err != nil {
-			cfg.Logger.Warn("a SQL connection could not be cleaned and is closed", "error", err)
+			cfg.Logger.Warn("failed to reset a SQL connection; it is closed", "error", err)
 		}
 		return err == nil
 	}

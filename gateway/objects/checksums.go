@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// ChecksumHash is the hash of one of S3's checksums; nil for none of them.
+// ChecksumHash is the hash of one of S3's checksums; nil for any other name.
 func ChecksumHash(algorithm string) hash.Hash {
 	switch algorithm {
 	case "CRC32":

@@ -31,7 +31,7 @@ func (w *Writer) giveUp(ctx context.Context, id blob.ID) (gone, answered bool) {
 		w.erase(ctx, id)
 	}
 	if err != nil {
-		w.log.Warn("s3: an upload could not be given up; the sweep will", "blob", id, "error", err)
+		w.log.Warn("s3: failed to discard an upload; the sweep discards it", "blob", id, "error", err)
 	}
 	return gone, err == nil
 }
@@ -45,7 +45,7 @@ func (w *Writer) forget(ctx context.Context, id blob.ID) {
 		return q.QueryRow(ctx, sqlIsUnnamed, UUID(id)).Scan(&unnamed)
 	})
 	if err != nil {
-		w.log.Warn("s3: the bytes of an upload that was given up could not be deleted; the sweep will", "blob", id, "error", err)
+		w.log.Warn("s3: failed to delete the bytes of a discarded upload; the sweep deletes them", "blob", id, "error", err)
 	}
 	if unnamed {
 		w.erase(ctx, id)
@@ -55,6 +55,6 @@ func (w *Writer) forget(ctx context.Context, id blob.ID) {
 // erase deletes the bytes of a condemned blob. What fails is left to the sweep.
 func (w *Writer) erase(ctx context.Context, id blob.ID) {
 	if err := w.store.Delete(ctx, id); err != nil {
-		w.log.Warn("s3: a blob could not be deleted; the sweep will", "blob", id, "error", err)
+		w.log.Warn("s3: failed to delete a blob; the sweep deletes it", "blob", id, "error", err)
 	}
 }

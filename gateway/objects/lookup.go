@@ -13,8 +13,8 @@ import (
 // A question's snapshot is taken after all of its look-ups began, so each sees every
 // write that was acknowledged before it.
 //
-// A question is only the quick way: where it fails, for whatever reason, its look-ups
-// are made one by one, so that none fails for another's sake.
+// A question is only the quick way: if it fails, for any reason, its look-ups
+// are made one by one, so that none fails because of another.
 type lookups struct {
 	db    Database
 	log   *slog.Logger

@@ -27,7 +27,7 @@ const (
 // made, many at the cost of one. It grows with the uploads and is given back when
 // there are none.
 //
-// Nothing relies on it. Each blob is handed out once, and whatever is lost on the
+// Nothing relies on it. Each blob is handed out once. A blob that is lost on the
 // way, with this process or with PostgreSQL's memory, is a row in objects.blobs
 // that the sweep finds, or an upload whose commit is refused: then the reserve is
 // given up, and the upload announces a blob of its own. The same where a sweep was

@@ -44,9 +44,9 @@ type Config struct {
 	// it fails with [fence.ErrNotRaised] where another is recorded. Required.
 	Inspect func(ctx context.Context, resource string) (wire.Resource, error)
 	Revoke  func(r *http.Request, resource, by string, seen fence.Token) (fence.Token, error)
-	// Denied is told of what a visitor, whom the request's context carries, may not do. Required.
+	// Denied records what a visitor may not do; the request's context carries the visitor. Required.
 	Denied func(r *http.Request, denied *access.DeniedError)
-	// Problem is an error as its reader may be told of it. Required.
+	// Problem is an error as the visitor may see it. Required.
 	Problem func(err error) wire.Problem
 
 	// SessionTime is how long somebody stays logged in. Defaults to 12 h.
@@ -165,8 +165,8 @@ func asset(name, kind string) http.HandlerFunc {
 func (p *Page) render(w http.ResponseWriter, status int, name string, data any) {
 	var text strings.Builder
 	if err := templates.ExecuteTemplate(&text, name, data); err != nil {
-		p.cfg.Logger.Error("the page could not be made", "template", name, "error", err)
-		http.Error(w, "the page could not be made; the gateway's log says more", http.StatusInternalServerError)
+		p.cfg.Logger.Error("failed to render the page", "template", name, "error", err)
+		http.Error(w, "failed to render the page; the gateway's log has the cause", http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")

@@ -34,7 +34,7 @@ type session struct {
 // sessions are those who are logged in, by the hash of their cookie.
 type sessions struct {
 	time time.Duration
-	most int // of who has no name: all have one token
+	most int // without a name: all have one token
 	each int // of a principal
 
 	mu   sync.Mutex
@@ -126,7 +126,7 @@ type visitor struct {
 
 type visitorHandler func(w http.ResponseWriter, r *http.Request, v visitor)
 
-// as serves who is logged in, and shows others the form. A form that is posted carries the
+// as serves a visitor who is logged in, and shows others the form. A form that is posted carries the
 // session's own word.
 func (p *Page) as(next visitorHandler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -163,7 +163,7 @@ func (p *Page) limited(who *access.Principal) error {
 	return p.cfg.Limit(who)
 }
 
-// visitor is who looks at the page; [access.ErrUnknown]: nobody who is logged in.
+// visitor is the visitor's principal; [access.ErrUnknown]: not logged in.
 func (p *Page) visitor(r *http.Request) (visitor, error) {
 	if p.cfg.Know == nil {
 		return visitor{Principal: access.Everybody(), csrf: p.csrf}, nil
@@ -222,7 +222,7 @@ func (p *Page) login(w http.ResponseWriter, r *http.Request) {
 		p.sessions.end(c.Value)
 	}
 	id := p.sessions.begin(token, principal.Name())
-	p.cfg.Logger.InfoContext(r.Context(), "somebody logged in at the page", "principal", principal.Name(), "client", r.RemoteAddr)
+	p.cfg.Logger.InfoContext(r.Context(), "a principal logged in at the page", "principal", principal.Name(), "client", r.RemoteAddr)
 	http.SetCookie(w, cookie(r, id, int(p.cfg.SessionTime.Seconds())))
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }

@@ -52,12 +52,12 @@ func (p *Page) now(ctx context.Context, prefix string) now {
 		return n
 	}
 	if prefix != "" && fence.ValidateResource(prefix) != nil {
-		n.Trouble = "No resource's name begins so."
+		n.Trouble = "No resource name begins with this."
 		return n
 	}
 	held, more, err := p.cfg.Held(ctx, prefix)
 	if err != nil {
-		n.Trouble = "Who holds what is not known now: " + p.cfg.Problem(err).Detail
+		n.Trouble = "The held leases can't be listed now: " + p.cfg.Problem(err).Detail
 	}
 	who := access.Of(ctx)
 	for _, one := range held {
@@ -120,7 +120,7 @@ func (p *Page) watch(w http.ResponseWriter, r *http.Request, v visitor) {
 	}
 	leave, ok := p.streams.Take(v.Principal)
 	if !ok {
-		http.Error(w, "too many watch this page", http.StatusServiceUnavailable)
+		http.Error(w, "too many of these pages are open", http.StatusServiceUnavailable)
 		return
 	}
 	defer leave()

@@ -203,7 +203,7 @@ func (s *session) judge() (func(identity string, written uint64) error, error) {
 
 // unjudged refuses a grant that no server can judge now.
 func unjudged(err error) error {
-	why := "PostgreSQL is not known to be the one that it was"
+	why := "PostgreSQL's identity is not verified"
 	if told, ok := errors.AsType[interface {
 		error
 		Tell() string
@@ -211,7 +211,7 @@ func unjudged(err error) error {
 		why = told.Tell()
 	}
 	return &fatalError{
-		code: codeCannotConnectNow, message: "no grant can be judged now: " + why, hint: "Nothing was done. Try again later; the gateway's log says more.", cause: err,
+		code: codeCannotConnectNow, message: "grants can't be checked now: " + why, hint: "Nothing was done. Try again later; the gateway's log says more.", cause: err,
 	}
 }
 
@@ -252,7 +252,7 @@ func (s *session) checkRefusal(body []byte) error {
 		refusal.message = "the role " + quote(s.who.user) + " may not present a grant: " + e.Message
 		refusal.hint = "As the database's owner: GRANT fence_writer TO the role."
 	case codeUndefinedFunction, codeUndefinedSchema:
-		refusal.message = "the database has no fence that could judge the grant: " + e.Message
+		refusal.message = "the database has no fence to check the grant: " + e.Message
 		refusal.hint = "Run: fencegate migrate up"
 	}
 	return refusal

@@ -9,9 +9,9 @@ import (
 
 // Why SCRAM with channel binding can't pass this relay.
 var (
-	errBindingOverPlain = errors.New("PostgreSQL is reached with TLS, but clients are offered none: where it asks for SCRAM, it offers SCRAM-SHA-256-PLUS, " +
-		"and libpq refuses that over a plain connection; offer clients TLS with PostgreSQL's own certificate, or reach PostgreSQL without TLS")
-	errTwoCertificates = errors.New("clients see another certificate than PostgreSQL's own: where it asks for SCRAM, channel binding fails, " +
+	errBindingOverPlain = errors.New("the gateway uses TLS to PostgreSQL, but offers clients none: with SCRAM, PostgreSQL then offers SCRAM-SHA-256-PLUS, " +
+		"which libpq refuses over a plain connection; offer clients TLS with PostgreSQL's own certificate, or connect to PostgreSQL without TLS")
+	errTwoCertificates = errors.New("the gateway's certificate is not PostgreSQL's own: with SCRAM, channel binding fails, " +
 		"so clients must connect with channel_binding=disable; or offer them PostgreSQL's own certificate and key")
 )
 
@@ -29,7 +29,7 @@ const ofSCRAM = "auth-scram.c"
 func (s *Server) CheckChannelBinding(ctx context.Context) error {
 	switch {
 	case s.cfg.UpstreamTLS == nil && s.cfg.TLS != nil:
-		s.log.Info("clients that insist on channel binding (channel_binding=require) can't log in: PostgreSQL is reached without TLS, so it offers none")
+		s.log.Info("clients with channel_binding=require can't log in: the gateway connects to PostgreSQL without TLS, so there is no channel binding")
 		return nil
 	case s.cfg.UpstreamTLS == nil:
 		return nil
@@ -61,8 +61,8 @@ func (s *Server) compareCertificates(secure *tls.Conn) error {
 
 // unproved is said once: pg_hba.conf speaks of connections, and all clients of a relay
 // have that of the relay.
-const unproved = "PostgreSQL let a client of the gateway in without a password or any other proof: " +
-	"where pg_hba.conf has trust, peer or ident for connections from the gateway, everybody who reaches the gateway's port is let in"
+const unproved = "PostgreSQL accepted a client of the gateway without authentication: " +
+	"if pg_hba.conf has trust, peer or ident for connections from the gateway, everybody who reaches the gateway's port can log in"
 
 // explain says in the log why a login that PostgreSQL refused may have had no
 // chance, where the relay itself is the reason.

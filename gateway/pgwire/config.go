@@ -33,7 +33,7 @@ type Options struct {
 	// further one is refused as one beyond MaxConnections. Those by a Unix socket do not count. Defaults to half of MaxConnections.
 	MaxAddressLogins int
 	// ProxyNetworks are those of the balancers whose connections begin with a header of the PROXY protocol, version 2,
-	// which says where the client is. Such a connection without one is closed. Defaults to none: nobody is believed.
+	// which says where the client is. Such a connection without one is closed. Defaults to none: no header is accepted.
 	ProxyNetworks []netip.Prefix
 
 	// NamesClients has a session's application_name begin as "NAME @ADDRESS:PORT", with the client's address, but for
@@ -122,9 +122,9 @@ type Config struct {
 	// one first: the primary of several servers, say. Defaults to nil: all, each of which
 	// a login waits for while the ones before do not answer.
 	Suitable func(context.Context) ([]Upstream, error)
-	// Judge is called before the fence judges the grant of a session whose policy needs one. What it returns is called with
+	// Judge is called before the fence checks the grant of a session whose policy needs one. What it returns is called with
 	// what fence.identity() says in that session. An error of either refuses the session. Defaults to nil: the
-	// fence of each server is believed.
+	// fence of each server is accepted.
 	Judge func(context.Context) (func(identity string, written uint64) error, error)
 
 	// Fences reports the tokens that the fence records for these resources; one that
@@ -144,7 +144,7 @@ type Config struct {
 	// arming decides, after the wait.
 	Nonce func(ctx context.Context, resource string, hash []byte) (fence.NonceRecord, error)
 	// EndBackend terminates the backend with this process id, if its client's port is this
-	// one, and reports whether it did: for statements of ended sessions that heed no cancel.
+	// one, and reports whether it did: for statements of ended sessions that ignore a cancel.
 	// Defaults to nil: their connection is closed, and they run on.
 	EndBackend func(ctx context.Context, pid uint32, port int) (bool, error)
 	// DefaultTTL is a lease's length where the session names none. Defaults to 30 s.

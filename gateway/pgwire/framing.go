@@ -73,7 +73,7 @@ const (
 	typeCopyDone     = 'c'
 	typeCopyFail     = 'f'
 	typeTerminate    = 'X'
-	typePassword     = 'p' // and whatever else answers a request for authentication
+	typePassword     = 'p' // and other answers to a request for authentication
 )
 
 // serverStream follows what PostgreSQL sends.

@@ -178,7 +178,7 @@ func (c *Config) inVain(ctx context.Context, r leasing.Request, held *leasing.He
 type ownError struct{ held leasing.HeldError }
 
 func (e *ownError) Error() string {
-	return fmt.Sprintf("%q is held by this very process run: another connection with its nonce has it", e.held.Resource)
+	return fmt.Sprintf("%q is held by another connection with the same nonce, of this process run", e.held.Resource)
 }
 
 // wait lifts the login's deadline: the client has logged in, and its lease has a

@@ -15,9 +15,9 @@ type leaseAsked struct {
 	ttl, wait time.Duration
 }
 
-// neither is the hint for who has not said whether it carries state over.
-const neither = "Write fence.lease=RESOURCE;once=NONCE where the program may hold what it read before, as one with a pool does: NONCE is made anew by each run of the process, " +
-	"such as a UUID at its start, and is in no configuration that runs share. Write RESOURCE;fresh where each connection begins from what is stored then."
+// neither is the hint for a client that has not said whether it carries state over.
+const neither = "Write fence.lease=RESOURCE;once=NONCE if the program keeps data between connections, as one with a pool does: each run of the process makes its own NONCE, " +
+	"such as a UUID at its start; never put it into a shared configuration. Write RESOURCE;fresh if each connection begins from what is stored then."
 
 // leaseAsked is nil where none is asked for. The error is a [*fatalError].
 func (f fenceSettings) leaseAsked() (*leaseAsked, error) {
@@ -74,10 +74,10 @@ func (l *leaseAsked) take(option, name, value string) *fatalError {
 		}
 		*into, err = time.ParseDuration(value)
 		if err != nil || *into < 0 || name == "ttl" && *into == 0 {
-			return badLease("has " + quote(option) + ", which is no duration such as 30s")
+			return badLease("has " + quote(option) + ", which is not a duration such as 30s")
 		}
 	default:
-		return badLease("has " + quote(name) + ", which is none of once, fresh, ttl and wait")
+		return badLease("has " + quote(name) + ", which is not once, fresh, ttl or wait")
 	}
 	return nil
 }

@@ -91,7 +91,7 @@ var (
 
 // errSlowClient is hardly ever heard: the client's stream stands inside of a message.
 var errSlowClient = &fatalError{
-	code: codeConnectionFailure, message: "terminating connection: the client neither took nor sent anything for the gateway's slow-client timeout",
+	code: codeConnectionFailure, message: "terminating connection: the client neither read nor sent anything for the gateway's slow-client timeout",
 	hint: "Read results as they come, or fetch them in portions.",
 }
 

@@ -20,7 +20,7 @@ type Permits struct {
 // errPermits is what the client of a session is told that [Server.Permit] ends.
 var errPermits = &fatalError{
 	code: codeAdminShutdown, message: "terminating connection: the gateway's policies have changed",
-	hint: "Connect again: the policies of now apply.",
+	hint: "Connect again: the new policies apply.",
 }
 
 // Permit has these rules count instead of those before. New sessions obey them at once. An open session ends

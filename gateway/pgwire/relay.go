@@ -186,7 +186,7 @@ func (s *session) serverToClient(upstream net.Conn) error {
 	return s.farewell(upstream, &stream, err)
 }
 
-// login relays the server's side of the login, whatever its method, up to the
+// login relays the server's side of the login, by any method, up to the
 // first ReadyForQuery. It returns that message's first bytes, withheld.
 func (s *session) login(from *source, stream *serverStream) (held []byte, err error) {
 	for {

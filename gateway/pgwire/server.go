@@ -40,7 +40,7 @@ type Server struct {
 
 // Stats counts since the server was made, except where it says otherwise.
 type Stats struct {
-	Connections int64 // accepted, whatever came of them
+	Connections int64 // accepted, also those that were refused later
 	Sessions    int64 // that reached their first ReadyForQuery
 	Active      int64 // sessions that are open now
 	Refused     int64 // connections that this relay refused with an error of its own
@@ -123,7 +123,7 @@ func (s *Server) accept(ctx context.Context, ln net.Listener, sessions *sync.Wai
 		case err != nil:
 			// Out of file descriptors, most often: wait for some to come free.
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			s.log.Warn("accepting a PostgreSQL connection failed", "error", err, "retry_in", pause)
+			s.log.Warn("failed to accept a PostgreSQL connection", "error", err, "retry_in", pause)
 			select {
 			case <-ctx.Done():
 			case <-time.After(pause):

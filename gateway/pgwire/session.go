@@ -119,7 +119,7 @@ func (s *session) run(ctx context.Context) {
 	}
 	if opening.code() == codeCancel {
 		if err := s.srv.cancel(ctx, opening); err != nil {
-			s.srv.log.Warn("a cancel request could not be passed on", "client", s.from(), "error", err)
+			s.srv.log.Warn("failed to pass on a cancel request", "client", s.from(), "error", err)
 		}
 		return // PostgreSQL's answer to a cancel request is the end of the connection
 	}
@@ -329,7 +329,7 @@ func (s *session) isOpen() bool {
 // drain asks the session to end at its next idle moment.
 func (s *session) drain() { s.end(draining) }
 
-// cut asks the session to end now, whatever it does.
+// cut asks the session to end now, also inside a transaction.
 func (s *session) cut() { s.end(cutting) }
 
 func (s *session) end(how closing) {

@@ -85,10 +85,10 @@ func (s *session) carries() claim {
 // errEndedByOperator is what the client of a session is told that [Server.End] ends.
 var errEndedByOperator = &fatalError{
 	code: codeAdminShutdown, message: "terminating connection due to administrator command at the gateway",
-	hint: "A transaction that is not committed is rolled back, and the lease, where there is one, is over.",
+	hint: "An open transaction is rolled back, and the session's lease, if it has one, has ended.",
 }
 
-// End ends an open session, FATAL 57P01, whatever it does. It is false where this
+// End ends an open session, FATAL 57P01, also inside a transaction. It is false where this
 // server has none with this id.
 func (s *Server) End(id string) (ended bool) {
 	s.each(func(ss *session) {

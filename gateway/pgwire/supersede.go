@@ -29,8 +29,8 @@ func (s *Server) Moved(to Upstream) {
 
 // errMoved is what the client of a session is told that is on another server than [Server.Moved] says.
 var errMoved = &fatalError{
-	code: codeAdminShutdown, message: "terminating connection: another server is PostgreSQL now",
-	hint: "Connect again, and check what has become of the last transaction.",
+	code: codeAdminShutdown, message: "terminating connection: PostgreSQL is another server now",
+	hint: "Connect again, and check the outcome of the last transaction.",
 }
 
 // watch looks at the fence of each grant that a session carries, until ctx ends:
@@ -46,7 +46,7 @@ func (s *Server) watch(ctx context.Context) {
 		}
 		err := s.Look(ctx)
 		if err != nil && !failing && ctx.Err() == nil { // once, until it works again
-			s.log.Warn("sessions whose grants are superseded can't be found; their writes are refused all the same", "error", err)
+			s.log.Warn("failed to find sessions whose grants are superseded; the fence refuses their writes", "error", err)
 		}
 		failing = err != nil
 	}
@@ -97,7 +97,7 @@ func (s *session) watched() []claim {
 }
 
 // superseded ends the session if token supersedes one that it carries. Only once
-// it is open: who has not logged in learns nothing of fences.
+// it is open: a client that has not logged in learns nothing of fences.
 func (s *session) superseded(resource string, token fence.Token) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

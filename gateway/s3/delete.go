@@ -75,7 +75,7 @@ func (b *backend) DeleteObjects(ctx context.Context, in *s3.DeleteObjectsInput) 
 	return result, nil
 }
 
-// quiet reports whether a deletion of many wants to hear of refusals only. The
+// quiet reports whether a deletion of many asks for the refusals only. The
 // front does not pass that on.
 func quiet(document []byte) bool {
 	var list struct{ Quiet bool }

@@ -112,7 +112,7 @@ func (b *backend) DeleteBucketTagging(ctx context.Context, bucket string) error 
 }
 
 // GetBucketOwnershipControls implements versitygw's Backend: what was set, though
-// root owns whatever is written in any case.
+// root owns every object in any case.
 func (b *backend) GetBucketOwnershipControls(ctx context.Context, bucket string) (types.ObjectOwnership, error) {
 	text, err := b.readDocument(ctx, bucket, objects.DocumentOwnership, "GetBucketOwnershipControls", s3err.GetAPIError(s3err.ErrOwnershipControlsNotFound))
 	return types.ObjectOwnership(text), err

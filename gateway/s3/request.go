@@ -76,7 +76,7 @@ func (r request) query(name string) string { return string(r.http.QueryArgs().Pe
 // signed reports whether the request's signature covers the header. versitygw
 // makes sure of X-Amz-* and Host; other headers may have been added on the way.
 // The list is the one that versitygw itself checked: a request with anything of
-// a presigned URL in its query is one, whatever its Authorization header says.
+// a presigned URL in its query is one, also with an Authorization header.
 func (r request) signed(header string) bool {
 	list := r.query("X-Amz-SignedHeaders")
 	if !r.presigned() {

@@ -59,11 +59,11 @@ func (b *backend) permitted(r request, s credentials.Session, leased bool, actio
 
 // tellDenied writes the line of the audit, of each principal one in a while.
 func (b *backend) tellDenied(r request, n right, action string) {
-	untold, due := b.denials.due(n.principal, time.Now())
+	suppressed, due := b.denials.due(n.principal, time.Now())
 	if !due {
 		return
 	}
-	b.cfg.Logger.Info("a request was denied", "verb", n.verb, "resource", n.resource, "operation", strings.TrimPrefix(action, actionPrefix), "untold_before", untold,
+	b.cfg.Logger.Info("a request was denied", "verb", n.verb, "resource", n.resource, "operation", strings.TrimPrefix(action, actionPrefix), "suppressed_before", suppressed,
 		slog.Group("audit", "principal", n.principal, "client", r.http.RemoteAddr().String()))
 }
 
@@ -80,17 +80,17 @@ type denials struct {
 }
 
 type denied struct {
-	told   time.Time
-	untold int
+	told       time.Time
+	suppressed int
 }
 
 // due reports whether a denial is written now, and how many were not since the last.
-func (d *denials) due(principal string, now time.Time) (untold int, due bool) {
+func (d *denials) due(principal string, now time.Time) (suppressed int, due bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	last, known := d.of[principal]
 	if known && now.Sub(last.told) < denialsEvery {
-		last.untold++
+		last.suppressed++
 		d.of[principal] = last
 		return 0, false
 	}
@@ -98,7 +98,7 @@ func (d *denials) due(principal string, now time.Time) (untold int, due bool) {
 		d.of = map[string]denied{}
 	}
 	d.of[principal] = denied{told: now}
-	return last.untold, true
+	return last.suppressed, true
 }
 
 // readsAll reports whether credentials that are not limited to their resource read the rest now.

@@ -107,8 +107,8 @@ func TestADenialIsWrittenDownNowAndThen(t *testing.T) {
 	}
 	most := int(time.Since(began)/time.Second) + 1 // a busy machine takes its time
 	for _, says := range []string{
-		"verb=acquire resource=orders/1001 operation=GetObject untold_before=0 audit.principal=worker audit.client=127.0.0.1:",
-		`verb=s3-read resource="" operation=GetObject untold_before=0 audit.principal=reader audit.client=127.0.0.1:`,
+		"verb=acquire resource=orders/1001 operation=GetObject suppressed_before=0 audit.principal=worker audit.client=127.0.0.1:",
+		`verb=s3-read resource="" operation=GetObject suppressed_before=0 audit.principal=reader audit.client=127.0.0.1:`,
 	} {
 		if !strings.Contains(log.String(), says) {
 			t.Errorf("no %s in %s", says, log.String())

@@ -74,7 +74,7 @@ func (b *backend) ownKey(r request, bucket, key string) (bool, error) {
 	return err == nil && !rule.Unchecked() && rule.Resource(bucket, key) == r.grant.Resource, err
 }
 
-// ownPrefix reports whether that is so for whatever key begins with the prefix.
+// ownPrefix reports whether that is so for every key that begins with the prefix.
 func (b *backend) ownPrefix(r request, bucket, prefix string) (bool, error) {
 	found, err := b.catalog.Bucket(b.base, bucket)
 	return err == nil && found.Covers(prefix, r.grant.Resource), err

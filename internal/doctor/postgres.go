@@ -236,7 +236,7 @@ func checkSchema(ctx context.Context, conn *pgx.Conn, url string) (f Finding, mi
 		return fail(check, state.String(), up), true
 	case len(state.Outside) > 0:
 		return fail(check, "not of this version, and in our schemas: "+strings.Join(state.Outside, ", "),
-			"An old function may let pass what its successor refuses. Look whose it is, and DROP FUNCTION (or VIEW) it."), true
+			"An old function may accept what its successor refuses. Find out whose it is, and DROP FUNCTION (or VIEW) it."), true
 	}
 	return ok(check, "%s", state), true
 }

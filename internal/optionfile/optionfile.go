@@ -116,7 +116,7 @@ func contents(path string) (text []byte, anyReads bool, err error) {
 	case len(bytes.TrimSpace(text)) == 0:
 		return nil, false, errors.New("is empty; where no option is meant, write: {}")
 	case !bytes.HasSuffix(text, []byte("\n")):
-		return nil, false, errors.New("its last line does not end: is the file whole?")
+		return nil, false, errors.New("its last line has no line break: is the file complete?")
 	}
 	return text, info.Mode().Perm()&0o004 != 0, nil
 }

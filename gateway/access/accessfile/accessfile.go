@@ -35,7 +35,7 @@ import (
 const maxBytes = 1 << 20
 
 // ErrUnnamedToken: the gateway has a token that the file gives to nobody.
-var ErrUnnamedToken = errors.New("no principal has gateway_token: true, so the token of --token-file would be nobody's")
+var ErrUnnamedToken = errors.New("no principal has gateway_token: true, so the token of --token-file would belong to no principal")
 
 // File is what a file says.
 type File struct {
@@ -89,7 +89,7 @@ func contents(path string) ([]byte, error) {
 	case len(bytes.TrimSpace(text)) == 0:
 		return nil, errors.New("is empty: it names no principals; serve without --principals lets everybody do everything")
 	case !bytes.HasSuffix(text, []byte("\n")):
-		return nil, errors.New("its last line does not end: is the file whole?")
+		return nil, errors.New("its last line has no line break: is the file complete?")
 	}
 	return text, nil
 }

@@ -71,7 +71,7 @@ func TestWhatIsNotUnderstoodIsNamedWithItsLine(t *testing.T) {
 		{"    tokens:\n", "    token:\n", `line 4: unknown field "token" in a principal; it has allow, certificates, gateway_token, jwt, name, tokens`},
 		{"principals:", "principal:", `line 2: unknown field "principal"`},
 		{"verbs: metrics", "verb: metrics", `line 9: unknown field "verb" in an entry of allow`},
-		{"verbs: metrics", "verbs: metric", `line 9: verbs have "metric", which is none; they are acquire, manage`},
+		{"verbs: metrics", "verbs: metric", `line 9: verbs have the unknown "metric"; there are acquire, manage`},
 		{"- HASH", "- 6ca13d", "line 5: token is not a SHA-256"},
 		{"- HASH", "-", "line 5: tokens: a text is needed"},
 		{"name: worker", "name: [worker]", "line 3: name: a text is needed"},
@@ -161,7 +161,7 @@ func TestOnlyAWholeRegularFileIsRead(t *testing.T) {
 		filepath.Join(dir, "absent"): "no such file",
 		dir:                          "is no regular file",
 		write("empty", " \n"):        "is empty",
-		write("cut", strings.TrimSuffix(whole, "\n")):            "its last line does not end",
+		write("cut", strings.TrimSuffix(whole, "\n")):            "its last line has no line break",
 		write("long", "#"+strings.Repeat("x", 1<<20)+"\n"+whole): "more than 1048576 bytes",
 	} {
 		if _, err := accessfile.Read(path, "t"); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), path) {

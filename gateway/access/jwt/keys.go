@@ -147,7 +147,7 @@ func parseSet(text []byte) (all []jose.JSONWebKey, err error) {
 	case len(text) > maxSet:
 		return nil, fmt.Errorf("has more than %d bytes", maxSet)
 	case err != nil:
-		return nil, errors.New("is no JSON Web Key Set")
+		return nil, errors.New("is not a JSON Web Key Set")
 	case len(set.Keys) > maxKeys:
 		return nil, fmt.Errorf("has %d keys; at most %d are read", len(set.Keys), maxKeys)
 	}

@@ -116,7 +116,7 @@ func (i Issuer) fetch() (func(context.Context) ([]jose.JSONWebKey, error), error
 		Transport: &http.Transport{TLSClientConfig: config, Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, ForceAttemptHTTP2: true},
 		CheckRedirect: func(r *http.Request, via []*http.Request) error {
 			if r.URL.Scheme != "https" || len(via) > 3 {
-				return errors.New("keys lead on to an address that is not https, or too often")
+				return errors.New("keys redirect to an address that is not https, or too often")
 			}
 			return nil
 		},
@@ -173,7 +173,7 @@ func (v *Verifier) say(ctx context.Context, e *refusedError) {
 	unsaid := v.unsaid
 	v.said, v.unsaid = now, 0
 	v.mu.Unlock()
-	v.log.InfoContext(ctx, "a JWT was refused", "issuer", e.issuer, "reason", e.why, "untold_before", unsaid)
+	v.log.InfoContext(ctx, "a JWT was refused", "issuer", e.issuer, "reason", e.why, "suppressed_before", unsaid)
 }
 
 func (v *Verifier) verify(ctx context.Context, text string) (access.Identity, error) {
@@ -182,7 +182,7 @@ func (v *Verifier) verify(ctx context.Context, text string) (access.Identity, er
 	}
 	token, err := josejwt.ParseSigned(text, v.algorithms)
 	if err != nil || len(token.Headers) != 1 {
-		return access.Identity{}, &refusedError{"", "it is no JWT, or its algorithm is not configured"}
+		return access.Identity{}, &refusedError{"", "it is not a JWT, or its algorithm is not configured"}
 	}
 	var claims josejwt.Claims
 	if err := token.UnsafeClaimsWithoutVerification(&claims); err != nil { // to find the issuer, whose keys decide
@@ -208,7 +208,7 @@ func (v *Verifier) verify(ctx context.Context, text string) (access.Identity, er
 	if !slices.ContainsFunc(all, func(k jose.JSONWebKey) bool {
 		return (k.Algorithm == "" || k.Algorithm == head.Algorithm) && token.Claims(k.Key, &verified, &more) == nil
 	}) {
-		return refused("none of its issuer's keys has signed it")
+		return refused("no key of its issuer verifies its signature")
 	}
 	if why := from.judge(verified, v.now()); why != "" {
 		return refused(why)
@@ -220,7 +220,7 @@ func (v *Verifier) verify(ctx context.Context, text string) (access.Identity, er
 func (i Issuer) judge(c josejwt.Claims, now time.Time) (why string) {
 	switch {
 	case c.Issuer != i.URL:
-		return "its issuer is another's"
+		return "it is from another issuer"
 	case !c.Audience.Contains(i.Audience):
 		return "it is for another audience"
 	case c.Expiry == nil:

@@ -30,14 +30,14 @@ type StoreOwnerError struct {
 func (e *StoreOwnerError) Error() string {
 	if e.Empty {
 		return "the blob store is empty and has no mark of an owner, but this database lists blobs: is its folder mounted, and is it the same for all gateways? " +
-			"Where the blobs are lost: fencegate objects claim"
+			"If the blobs are lost, run: fencegate objects claim"
 	}
 	if e.Mark == "" {
-		return "the blob store holds blobs that this database knows nothing of, and no mark of an owner: it may be another installation's; " +
-			"where it is this one's: fencegate objects claim"
+		return "the blob store holds blobs that this database does not list, and no mark of an owner: it may belong to another installation; " +
+			"if it belongs to this one, run: fencegate objects claim"
 	}
 	return fmt.Sprintf("the blob store belongs to another database: it is marked %q, and this is %q; "+
-		"where this one has taken the other's place, restored or upgraded, and the other is gone for good: fencegate objects claim", e.Mark, e.Ours)
+		"if this database replaces that one, restored or upgraded, and that one is gone for good, run: fencegate objects claim", e.Mark, e.Ours)
 }
 
 // Claim sees that the store is this database's, and marks it where it is nobody's.

@@ -31,8 +31,8 @@ func IsForm(c fiber.Ctx) bool {
 	return !query.Has("delete") && !query.Has("uploads") && !query.Has("uploadId") && strings.HasPrefix(kind, "multipart/")
 }
 
-// AdmitForm refuses what only a signed header can ask for: none of a form's is.
-// Of those that merely help, nothing is taken.
+// AdmitForm refuses options that need a signed header: a form has none.
+// Options that merely help are ignored.
 func AdmitForm(c fiber.Ctx, path string) s3err.S3Error {
 	if _, key, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/"); key != "" {
 		return s3err.GetNotImplementedErr("POST of a form", "")

@@ -83,7 +83,7 @@ func (p *Listener) Accept() (net.Conn, error) {
 			return nil, err
 		case err != nil:
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			p.Log.Warn("s3: accepting a connection failed", "error", err, "retry_in", pause)
+			p.Log.Warn("s3: failed to accept a connection", "error", err, "retry_in", pause)
 			time.Sleep(pause)
 			continue
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 // Of is the S3 error that an error of the catalogue's comes to, or that it holds
-// already; nil where it is none of a client's. The bucket is the one that was asked for.
+// already; nil where it is not a client's error. The bucket is the one that was asked for.
 func Of(err error, bucket string) s3err.S3Error {
 	if errors.Is(err, objects.ErrNoBucket) {
 		return s3err.GetBucketErr(s3err.ErrNoSuchBucket, bucket)
@@ -51,7 +51,7 @@ var plain = []struct {
 	}},
 }
 
-// ofFacts is of the errors that carry facts; nil where it is none of them.
+// ofFacts maps the errors that carry facts; nil for any other.
 func ofFacts(err error) s3err.S3Error {
 	if e, ok := errors.AsType[*objects.PreconditionError](err); ok {
 		return s3err.GetPreconditionFailedErr(s3err.Condition(e.Condition))
