@@ -21,12 +21,13 @@ func newActivity(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "activity",
 		Short: "Print what happens at a gateway: refused writes, and leases that come and go",
-		Long: `Print what happens at a gateway: the writes that the fence refused, and leases that were
-acquired, released, lost or revoked, or that ran out; nodes that came and went. First comes what the gateway still keeps, the latest 2048
-events, or 512 refusals with --refused, which other events do not push out; then what happens, until you interrupt it. Each gateway tells its own: behind a
-balancer, name the replica with --gateway.
+		Long: `Print what happens at a gateway: refused writes; leases that were acquired, released, lost or
+revoked, or that ran out; nodes that came and went. First come the events that the gateway keeps:
+the latest 2048, or with --refused the latest 512 refusals, which other events do not displace. New
+events follow until you interrupt it. Each gateway has its own events: behind a balancer, name the
+replica with --gateway.
 
-Writes that reach PostgreSQL by another way than a gateway are counted there:
+PostgreSQL counts refused writes per table, also those that bypass the gateways:
 
   SELECT relation, refused FROM fence.protected`,
 		Example: `  fencegate activity

@@ -21,8 +21,9 @@ func newBuckets(e env) *cobra.Command {
 
 Rules are bucket, prefix:N, key, one of them behind monotone:, monotone, and none. A rule changes
 only while nothing lies below it. What is kept is none, a number of versions, a duration such as
-30d, or all. With --write-once an object can't change for a while after it was written; that becomes
-shorter only while the bucket holds none. CORS rules and tags are set by S3's own calls (put-bucket-cors). See docs/s3.md.`,
+30d, or all. With --write-once an object can't change for that time after it was written; the time
+can be shortened only while the bucket holds no object. CORS rules and tags are set by S3's own calls
+(put-bucket-cors). See docs/s3.md.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

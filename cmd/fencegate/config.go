@@ -43,8 +43,8 @@ func newConfigCheck(e env) *cobra.Command {
 		Long: `Say whether serve would start with these options. It takes what serve takes: the same flags, variables
 and file. It reads the files that they name, and asks no server; "fencegate doctor" does that.
 
-Beside what serve refuses, a variable that begins with FENCEGATE_ and is no option's is an error here.
-All that is wrong is named, and the exit code is 64.`,
+A variable that begins with FENCEGATE_ and belongs to no option is an error here, unlike in serve.
+It prints all errors, and the exit code is 64.`,
 		Example: `  fencegate config check --config /etc/fencegate/fencegate.yaml`,
 		Args:    noFile,
 		PersistentPreRunE: func(*cobra.Command, []string) error {

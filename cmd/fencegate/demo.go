@@ -37,11 +37,11 @@ func newDemo(e env) *cobra.Command {
 
 Worker A acquires orders/1001 and is stopped with SIGSTOP beyond its lease. Worker B takes
 over and does the work. A wakes up, and both its SQL write and its upload are refused. The
-exit code is 0 only if it really went so.
+exit code is 0 only if all of this happened.
 
 Without --gateway it starts a stack of its own and leaves nothing behind. With --gateway it
 uses a running one; --postgres-url then names its database, as a login that may create a
-schema. There the demo works in names of its own: the resource fencegate-demo/1001, the bucket
+schema. There the demo uses names of its own: the resource fencegate-demo/1001, the bucket
 fencegate-demo, and the schema fencegate_demo, which it removes.`,
 		Example: `  fencegate demo
   fencegate demo --watch

@@ -33,7 +33,7 @@ survives restarts; Ctrl-C stops everything.
 PostgreSQL comes from --postgres-url, else from the binaries on this machine. Not for
 production: see "fencegate serve".
 
-With a COMMAND it runs that while everything is up, then stops, and passes its exit code on.
+With a COMMAND it runs the command while everything is up, then stops with the command's exit code.
 The command finds FENCEGATE_GATEWAY, FENCEGATE_REDIS, FENCEGATE_REDIS_PREFIX,
 FENCEGATE_REDIS_PASSWORD, DATABASE_URL (the database's owner), ARMING_DATABASE_URL (may arm
 fences), and PGUSER, PGPASSWORD and PGDATABASE in its environment.`,

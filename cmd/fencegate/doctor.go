@@ -22,13 +22,13 @@ func newDoctor(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check PostgreSQL, Redis, the gateway and the blob folder, and say what to do",
-		Long: `Check what an installation rests on: PostgreSQL (version, schema, roles, privileges, guards,
+		Long: `Check the parts of an installation: PostgreSQL (version, schema, roles, privileges, guards,
 event triggers, timeouts, durability, poolers in between), the Redis nodes (admission,
-persistence, eviction, replicas, clocks), a gateway, and the blob folder. Only what is named is
-examined. It changes nothing and prints no password.
+persistence, eviction, replicas, clocks), a gateway, and the blob folder. It examines only the parts
+that you name. It changes nothing and prints no password.
 
 Each line is OK, WARN (works, but not as well or as safely as it could) or FAIL, with what to do.
-The exit code is 1 where something is FAIL.`,
+The exit code is 1 if a check is FAIL.`,
 		Example: `  FENCEGATE_POSTGRES_URL=postgres://fencegate_gateway:…@db/app fencegate doctor --redis r1:6379,r2:6379,r3:6379
   fencegate doctor --postgres-url postgres://admin@db/app --json`,
 		Args: cobra.NoArgs,

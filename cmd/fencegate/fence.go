@@ -153,7 +153,7 @@ func newFenceRevoke() *cobra.Command {
 		Use:   "revoke RESOURCE",
 		Short: "Raise a fence past its holder, whose writes are refused from then on",
 		Long: `Raise a fence past its holder, whose writes are refused from then on, and end the transactions
-that already passed the check. The lock in Redis stays until it is released or ends; a running
+that already passed the check. The lock in Redis stays until it is released or ends. A running
 gateway's "revoke" (POST /v1/resources/RESOURCE/revoke) also ends the holder's sessions on its ports.`,
 		Example: `  fencegate fence revoke orders/1001 --by alice`,
 		Args:    cobra.ExactArgs(1),

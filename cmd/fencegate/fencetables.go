@@ -31,8 +31,8 @@ func newFenceTables() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tables",
 		Short: "List protected tables, and how many writes each has refused",
-		Long: `List protected tables, and how many writes each has refused since it was protected, whichever way
-they came; those that refuse most come first. In report mode: how many it would have refused.`,
+		Long: `List protected tables, and how many writes each has refused since it was protected, on any
+connection; those that refuse most come first. In report mode: how many it would have refused.`,
 		Example: `  fencegate fence tables --json`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -9,9 +9,9 @@ func newHealth(e env) *cobra.Command {
 		Use:   "health",
 		Short: "Ask whether a gateway answers, or is ready; for containers' health checks",
 		Long: `Ask whether a gateway's process answers. With --ready ask whether it can serve: PostgreSQL
-and a quorum of the Redis nodes answer, and PostgreSQL is the one that it was. Exit code 69
-where it is not so. Restart on the first, take out of a balancer on the second: a gateway that
-is not ready becomes so by itself.`,
+and a quorum of the Redis nodes answer, and PostgreSQL is the server that the gateway knows. The
+exit code is 69 if not. Restart a gateway whose process does not answer. Take one that is not
+ready out of a balancer: it becomes ready by itself.`,
 		Example: `  fencegate health
   fencegate health --ready --gateway https://fencegate.example.com`,
 		Args: cobra.NoArgs,

@@ -42,14 +42,14 @@ func newInvalidateAll() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "invalidate-all --yes",
 		Short: "After a failover or a restore: raise every fence, so that every earlier grant is refused",
-		Long: `Raise every fence by a large step, to seals that nobody knows, so that every grant from before
-is refused: for a PostgreSQL that may have forgotten fences, because an asynchronous standby was
-promoted or a backup was restored. Gateways notice that by themselves, grant no leases, and say
-so in /readyz until this has run. Every holder has to acquire again. Not in a copy that stands
-beside the first database: there it would end the first one's leases; see new-group.
+		Long: `Raise every fence by a large step, to seals that nobody knows, so that every earlier grant is
+refused. Run it after an asynchronous standby was promoted or a backup was restored: PostgreSQL may
+have forgotten fences then. Gateways notice that, grant no leases, and say so in /readyz until this
+has run. Every holder has to acquire again. Do not run it in a copy beside the first database: there
+it would end the first one's leases; see new-group.
 
-It runs once for each identity of the server (system id, timeline, schema). Where the very same
-server was set back, which leaves its identity as it was, --again makes it run once more.`,
+It runs once for each identity of the server (system id, timeline, schema). A server that was reset
+to an older copy of itself keeps its identity: --again makes it run once more.`,
 		Example: `  fencegate fence invalidate-all --yes --postgres-url postgres://admin@db/app`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

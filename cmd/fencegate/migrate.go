@@ -45,8 +45,8 @@ func newMigrate() *cobra.Command {
 	down := &cobra.Command{
 		Use:   "down",
 		Short: "Remove the schema; with fences in it only with --force",
-		Long: `Remove the schema. A database that holds fences is left alone without --force: without
-them every stale writer could write again, and tokens would start anew.`,
+		Long: `Remove the schema. Without --force it refuses a database that holds fences: without them every
+stale writer could write again, and tokens would start anew.`,
 		Example: `  fencegate migrate down --force --postgres-url postgres://admin@db/app`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

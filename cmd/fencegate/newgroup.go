@@ -31,15 +31,16 @@ func newNewGroup() *cobra.Command {
 		Use:   "new-group --yes",
 		Short: "In a copied database: give it Redis keys of its own, and end the grants that it was copied with",
 		Long: `Give a copied database keys of its own on the Redis nodes, so that its gateways and those of the
-first database don't meet. A copy (CREATE DATABASE … TEMPLATE, a dump that was restored beside the
-first one, a cloned disk) has the first one's keys until then, and its gateways grant no leases.
+first database don't share keys. Until then a copy (CREATE DATABASE … TEMPLATE, a dump that was
+restored beside the first one, a cloned disk) has the first one's keys, and its gateways grant no
+leases.
 
-Every fence of this database is raised as by invalidate-all: grants from before the copy are
-refused here. Neither the first database nor its keys are touched. Gateways and programs of this
-database that run have to be started again. They grant leases once the nodes' quarantine, the
-longest lease (--max-ttl), is over.
+It raises every fence of this database, as invalidate-all does: grants from before the copy are
+refused here. It changes neither the first database nor its keys. Restart the gateways and programs
+of this database. They grant leases once the nodes' quarantine, the longest lease (--max-ttl), is
+over.
 
-Not after a failover or a restore that takes the first database's place: see invalidate-all.`,
+If this database replaces the first one after a failover or a restore, run invalidate-all instead.`,
 		Example: `  fencegate fence new-group --yes --postgres-url postgres://admin@db/app_copy`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -17,11 +17,11 @@ func newNodes(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nodes",
 		Short: "Look after the Redis nodes of the lock",
-		Long: `Look after the Redis nodes of the lock. They are asked directly: run this where the nodes can
-be reached, with the same --redis (or FENCEGATE_REDIS) as the gateways.
+		Long: `Look after the Redis nodes of the lock. The commands connect to the nodes: run them where the nodes
+can be reached, with the same --redis (or FENCEGATE_REDIS) as the gateways.
 
 Nodes may serve several databases, each with keys of its own. --postgres-url (or
-FENCEGATE_POSTGRES_URL) names the one that is meant; with --redis-prefix PostgreSQL is not asked.`,
+FENCEGATE_POSTGRES_URL) names the database; with --redis-prefix PostgreSQL is not asked.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -82,10 +82,10 @@ func newNodesStatus(e env) *cobra.Command {
 		Short: "Print each node's state as JSON; exit code 69 if no lease can be acquired",
 		Long: `Print each node's state as JSON; exit code 69 if no lease can be acquired.
 
-quarantine_ms is how long a node that lost its data or its run still grants nothing. max_ttl_ms is
-the longest lease that a node grants: the longest in use. A longer one, up to the gateways'
---max-ttl, is recorded in PostgreSQL first, and raises it. It is how long the quarantine lasts
-where no other node knows better.`,
+quarantine_ms is how long a node that restarted or lost its data still grants nothing. max_ttl_ms is
+the longest lease that a node grants: the longest in use. A longer lease, up to the gateways'
+--max-ttl, is recorded in PostgreSQL first, and raises it. A quarantine lasts max_ttl_ms if too few
+other nodes can say how long their locks last.`,
 		Example: `  fencegate nodes status --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -126,12 +126,11 @@ func newNodesAdmit(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "admit NODE",
 		Short: "Admit a node that restarted or lost its data, after its quarantine",
-		Long: `Admit a node that restarted or lost its data, after its quarantine. Gateways do it by themselves;
-this is for when none of them runs, or to watch it.
+		Long: `Admit a node that restarted or lost its data, after its quarantine. Gateways do it by themselves.
+Use this when no gateway runs, or to watch it.
 
-It takes as long as the quarantine: the longest time for which a lease may still be held that
-the node has forgotten. Its tokens continue above everything that was lost, by an epoch that
-PostgreSQL keeps.`,
+It takes as long as the quarantine: as long as a lease that the node has forgotten may still be
+held. Its tokens continue above everything that was lost, by an epoch that PostgreSQL keeps.`,
 		Example: `  fencegate nodes admit r2:6379 --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -18,7 +18,7 @@ func newObjectsStage(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stage BUCKET KEY FILE",
 		Short: "Upload a file that is invisible until a transaction publishes it with its rows; print the stage's id",
-		Long: `Upload a file so that nobody sees it until a transaction publishes it together with rows, and print
+		Long: `Upload a file that is invisible until a transaction publishes it together with rows, and print
 the stage's id. The S3 port and the lease's credentials come from the environment, as "fencegate run"
 provides them. The transaction, under the same grant:
 
@@ -27,7 +27,7 @@ provides them. The transaction, under the same grant:
   SELECT * FROM fence.publish('ID');
   COMMIT;
 
-What is never published goes with the gateway's sweep, after a day.`,
+The gateway's sweep deletes unpublished files after a day.`,
 		Example: `  fencegate run --resource reports/2026-11.csv -- sh -c 'id=$(fencegate objects stage reports 2026-11.csv out.csv) && psql -c "…"'`,
 		Args:    cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {

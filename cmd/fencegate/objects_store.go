@@ -53,11 +53,11 @@ func newObjectsClaim() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "claim",
 		Short: "Mark the blob store as this database's, after a restore or pg_upgrade",
-		Long: `Mark the blob store as this database's. A gateway does so by itself with an empty store. It
-refuses one that is marked as another database's: whatever one of the two does not know, it
-would delete as left over. After a restore into another server, or pg_upgrade, the database that
-the mark names is gone, and this command puts the new one in its place. Never let two databases
-in use have the same store, a copy for tests included.`,
+		Long: `Mark the blob store as this database's. A gateway marks an empty store by itself. It refuses one
+that is marked as another database's: each of the two would delete the other's blobs as left over.
+After a restore into another server, or pg_upgrade, the marked database is gone, and this command
+marks the store as the new one's. Never use one store with two databases, not even with a copy for
+tests.`,
 		Example: `  fencegate objects claim --blobs /var/lib/fencegate --yes`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -85,10 +85,10 @@ func newObjectsSweep() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sweep",
 		Short: "Delete the bytes that nothing needs any more, now; gateways do it every hour",
-		Long: `Delete the bytes that nobody will ask for any more: of uploads that were given up, and of versions
-that are neither current nor kept, each after a grace. It may run beside gateways, and be
-interrupted at any moment; the next one goes on. No age endangers an object: an upload that is
-swept while it is under way is refused at its end.`,
+		Long: `Delete the bytes that nothing needs any more: of abandoned uploads, and of versions that are
+neither current nor kept, each after a grace. It may run beside gateways, and be interrupted at any
+moment; the next one continues. No age endangers an object: an upload that is swept while it is
+under way is refused at its end.`,
 		Example: `  fencegate objects sweep --dry-run
   fencegate objects sweep --unknown --rate 100`,
 		Args: cobra.NoArgs,
@@ -155,7 +155,7 @@ func newObjectsVerify() *cobra.Command {
 		Short: "Read the bytes again and compare them with what was recorded; the exit code is 1 if something is wrong",
 		Long: `Read the bytes of objects again and compare size, MD5 and checksum with what was recorded when
 they were written. Findings go to standard output, one to a line: missing, size, content or unreadable.
-Progress goes to standard error; --after goes on from the key that it names.`,
+Progress goes to standard error; --after continues after the key that it names.`,
 		Example: `  fencegate objects verify
   fencegate objects verify orders 1001/ --kept --rate 50 --json
   fencegate objects verify orders --sample 0.01`,

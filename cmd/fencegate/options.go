@@ -69,7 +69,7 @@ type options struct {
 // registerFile adds the flag that names the file.
 func (o *options) registerFile(f *pflag.FlagSet) {
 	o.flags, o.origins = f, map[string]origin{}
-	f.StringVar(&o.path, "config", "", "YAML file with the options, see docs/configuration.md; variables count before it, and flags before those (default: none)")
+	f.StringVar(&o.path, "config", "", "YAML file with the options, see docs/configuration.md; variables override it, and flags override variables (default: none)")
 	markKey(f, "config", "")
 	markNeverEmpty(f, "config")
 }

@@ -79,7 +79,7 @@ func newPrincipalsHash(e env) *cobra.Command {
 		Use:   "hash",
 		Short: "Print the SHA-256 of a bearer token, as the file has it",
 		Long: `Print the SHA-256 of the bearer token on standard input, as the file of principals has it.
-Make tokens of a random generator: a token that can be guessed can be found from its hash.`,
+Use random tokens: a token that can be guessed can be found from its hash.`,
 		Example: `  openssl rand -hex 32 > worker.token
   fencegate principals hash < worker.token`,
 		Args: cobra.NoArgs,

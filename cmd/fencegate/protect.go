@@ -33,8 +33,8 @@ func newProtect() *cobra.Command {
 		Long: `Make PostgreSQL refuse writes to a table without a current grant: to the table itself, its
 partitions and its inheritance children. Protecting again replaces what the writes need.
 
-With --schema the name is that of a schema, and every table in it is protected alike; later ones
-too, where the event triggers are installed (fencegate fence events install).`,
+With --schema the name is that of a schema, and every table in it is protected alike. New tables are
+too, if the event triggers are installed (fencegate fence events install).`,
 		Example: `  fencegate protect public.orders --under orders/
   fencegate protect reports --resource reports/all
   fencegate protect public.orders --per-row "'orders/' || id" --stamp token
@@ -113,9 +113,9 @@ func newRefresh() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "refresh TABLE",
 		Short: "Make a table's guards anew, with the functions of the schema's version; doctor lists the tables",
-		Long: `Make a table's guards anew, as they are, with the functions that the schema's version makes for a table.
-Older ones go on working, so it is never urgent. It locks the table for a moment, and gives up where the writers
-at work take longer than --lock-timeout.`,
+		Long: `Make a table's guards anew, with the same options and the functions of the schema's version. Older
+guards go on working, so this is never urgent. It locks the table for a moment. It gives up, and
+changes nothing, if current writers take longer than --lock-timeout.`,
 		Example: `  fencegate fence refresh public.orders --lock-timeout 1s`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -52,7 +52,7 @@ func newResourcesRevoke(e env) *cobra.Command {
 		Use:   "revoke RESOURCE",
 		Short: "Take a resource from its holder, whose writes are refused from then on",
 		Long: `Take a resource from its holder: the fence is raised past it, to a token that nobody has, so
-that its writes are refused from then on, and its lock is freed. Prints that token as JSON.`,
+that its writes are refused from then on, and its lock is freed. It prints that token as JSON.`,
 		Example: `  fencegate resources revoke orders/1001 --by "ops: stuck since noon"`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -87,8 +87,8 @@ func newResourcesLs(e env) *cobra.Command {
 		Short: "List resources and who holds them, in the order of their names",
 		Long: `List resources that were ever acquired, in the order of their names: live (somebody holds the
 lease), released, expired (the lease ran out or was revoked; a late write is refused once
-somebody acquires), or unknown (the lock does not answer). A name that nobody ever held is in
-no list; "fencegate lease show" tells of one.`,
+somebody acquires), or unknown (the lock does not answer). A name that was never acquired is not
+listed; "fencegate lease show" says so of one.`,
 		Example: `  fencegate resources ls --held
   fencegate resources ls orders/ --json | jq -r .resource`,
 		Args: cobra.MaximumNArgs(1),

@@ -21,11 +21,11 @@ func newFenceRetire() *cobra.Command {
 invalidate-all. Their stale tokens are refused for ever: the greatest of them is kept as a floor
 that many names share, and tokens that are issued later lie above it.
 
-So whatever issues tokens for this database must go above a token that the fence has recorded, as
-package lock and gateways do. Names that take unsealed tokens (fence.unsealed) do not retire.
+So every source of tokens for this database must be able to go above a recorded token, as package
+lock and gateways do. Names that take unsealed tokens (fence.unsealed) do not retire.
 
-A grant that nobody released is left alone and counted as unended: serve --retire-after takes its
-lease, if nobody holds it, and so ends it.`,
+A grant that was not released does not retire and is counted as unended: serve --retire-after takes
+its lease, if nobody holds it, and so ends it.`,
 		Example: `  fencegate fence retire --unused 720h --postgres-url postgres://gateway@db/app`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

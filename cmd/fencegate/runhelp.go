@@ -21,22 +21,22 @@ With --s3-credentials=static it finds AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY a
 AWS_SESSION_TOKEN instead, for tools that read these only (curl, s3cmd). They write while the
 lease is held. --s3-own-keys and --s3-read-only limit what the credentials are good for.
 
-With several --resource, the waits and --on-held are about all of them as one: the command starts
-once it holds all, and ends when it loses one. It finds all grants in PGOPTIONS, JDBC_URL and the
+With several --resource, --wait and --on-held apply to all of them together: the command starts once
+it holds all, and ends when it loses one. It finds all grants in PGOPTIONS, JDBC_URL and the
 variables of --pg-url-env, and in FENCE_GRANTS (resource=token,…, names percent-encoded) instead of
 FENCE_RESOURCE and FENCE_TOKEN. S3 credentials are of one resource, so it gets no settings for S3.
 
 The lease is renewed while the command runs. When it cannot be renewed, the command is ended
-(TERM, then KILL) before the lease can be another's; --on-lost=warn only warns. That holds
-only while fencegate itself is scheduled; the fence in the storage covers the rest.
+(TERM, then KILL) before another can get the lease; --on-lost=warn only warns. If fencegate itself
+is paused, the fence refuses the command's late writes.
 
-Where another holds the resource: --wait waits, also over a gateway that is away; --on-held=skip
-then ends with 0, for cron jobs of which one is enough; --on-held=wait waits without end.
---forever makes the command a leader's: it runs again whenever the lease can be had; with the
+If another holds the resource, --wait waits, also while the gateway is away. After that,
+--on-held=skip ends with 0, for cron jobs of which one is enough; --on-held=wait waits without
+limit. --forever is for leaders: the command runs again whenever the lease can be acquired. With the
 leader's address as --holder, others find it by "fencegate lease show".
 
-The exit code is the command's own; 79 where the lease was lost and the command was ended, or
-not started; 75 where another holds the resource.`
+The exit code is the command's own; 79 if the lease was lost and the command was ended, or not
+started; 75 if another holds the resource.`
 
 const runExample = `  fencegate run --resource reports/q3 --ttl 30s -- ./nightly-report.sh
   fencegate run --resource orders/1001 --wait 1m -- psql -c "UPDATE orders SET status = 'paid' WHERE id = 1001"

@@ -62,14 +62,14 @@ func newServe(e env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run a gateway in front of your PostgreSQL, Redis nodes and blobs",
-		Long: `Run a gateway in front of your PostgreSQL, Redis nodes and blobs. It keeps no state of its
-own: run as many as you like behind any balancer, with the same master key. Leases come from
+		Long: `Run a gateway in front of your PostgreSQL, Redis nodes and blobs. It keeps no lasting state of its
+own: run any number behind a balancer, with the same master key. Leases come from
 Redis nodes, or, with --lock postgres, from the same PostgreSQL: then there is no Redis.
 
 Passwords belong into the environment or into files, not on the command line: every flag has
 a variable (--postgres-url is FENCEGATE_POSTGRES_URL), and secrets are read from files.
-With --config the options come from a YAML file. Variables count before it, and flags before
-those. SIGHUP has it read again; "fencegate config check" reads it as serve does.`,
+With --config the options come from a YAML file. Variables override it, and flags override
+variables. On SIGHUP it is read again; "fencegate config check" reads it as serve does.`,
 		Example: `  export FENCEGATE_POSTGRES_URL=postgres://fencegate_gateway:…@db/app
   fencegate serve --redis r1:6379,r2:6379,r3:6379 --blobs /var/lib/fencegate \
     --master-key-file /etc/fencegate/master.key --init
