@@ -143,7 +143,7 @@ func (b *backend) needGrant(r *request, bucket, key string) error {
 		presented = r.header(edge.HeaderToken)
 	}
 	if r.terms.Has(credentials.WhileHeld) {
-		if err := b.held.check(b.base, r.grant); err != nil {
+		if _, err := b.held.check(b.base, r.grant); err != nil {
 			return err
 		}
 	}
