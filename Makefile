@@ -76,8 +76,8 @@ compose-down: ## Stop what compose-up started, and remove its data
 model: ## Check the token protocol with spin, and that each safeguard removed breaks it
 	@docs/model/run
 
-mutants: ## Take each safeguard of the leases away, and show that a test fails then (about five minutes)
-	@scripts/need --local cc redis
+mutants: ## Take safeguards of the leases and the gateway away, one by one: a test fails then (about ten minutes)
+	@scripts/need --local cc postgres redis
 	$(GO) run ./internal/mutants $(MUTANTS)
 
 torture: ## Torment leases on real Redis for about ten minutes: faults of nodes, messages, clients and clocks
