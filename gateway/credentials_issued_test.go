@@ -62,7 +62,9 @@ func TestStaticCredentialsOfATokenThatExpiresReadNothingOnceTheLeaseIsOver(t *te
 	cfg.Principals = all
 	c := start(t, cfg)
 	for name, over := range map[string]func(l lease){
-		"released": func(l lease) { c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle}) },
+		"released": func(l lease) {
+			c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": l.handle})
+		},
 		"revoked": func(l lease) {
 			c.want(http.StatusOK, "POST", "/v1/resources/"+l.resource+"/revoke", map[string]string{})
 		},
