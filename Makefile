@@ -32,10 +32,10 @@ test-sources: ## Test leases over etcd and ZooKeeper, on real servers, alone and
 	@scripts/test lock/etcdlock -count=1 -timeout 10m
 	@scripts/test lock/zklock -count=1 -timeout 10m
 
-test-ops: ## Test dump, restore, pg_upgrade, failover, crash and uninstalling, with real servers
+test-ops: ## Test dump, restore, pg_upgrade, failover, restarts, crash and uninstalling, with real servers
 	@scripts/need cc postgres redis
 	$(GO) test -race -timeout 10m -count 1 ./internal/ops
-	$(GO) test -race -timeout 10m -count 1 -run 'TestAPromoted|TestAServerThat' ./gateway
+	$(GO) test -race -timeout 10m -count 1 -run 'TestAPromoted|TestAServerThat|TestADrill' ./gateway
 	$(GO) test -race -timeout 10m -count 1 -run 'TestAHolderThatWaits|TestACrashRight|TestArmIsFair' ./fence/pgfence
 
 lint: ## Check formatting, modules, vet and all linters
@@ -76,8 +76,8 @@ compose-down: ## Stop what compose-up started, and remove its data
 model: ## Check the token protocol with spin, and that each safeguard removed breaks it
 	@docs/model/run
 
-mutants: ## Take each safeguard of the leases away, and show that a test fails then (about five minutes)
-	@scripts/need --local cc redis
+mutants: ## Take safeguards of the leases and the gateway away, one by one: a test fails then (about ten minutes)
+	@scripts/need --local cc postgres redis
 	$(GO) run ./internal/mutants $(MUTANTS)
 
 torture: ## Torment leases on real Redis for about ten minutes: faults of nodes, messages, clients and clocks

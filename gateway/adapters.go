@@ -20,7 +20,7 @@ func (c issuer) Issue(resource string, token fence.Token, expires time.Time, ter
 	for _, t := range []struct {
 		on   bool
 		term credentials.Terms
-	}{{terms.WhileHeld, credentials.WhileHeld}, {terms.OwnKeys, credentials.OwnKeys}, {terms.ReadOnly, credentials.ReadOnly}} {
+	}{{terms.WhileHeld, credentials.WhileHeld}, {terms.OwnKeys, credentials.OwnKeys}, {terms.ReadOnly, credentials.ReadOnly}, {terms.EndHeld, credentials.EndHeld}} {
 		if t.on {
 			all |= t.term
 		}

@@ -70,15 +70,19 @@ func TestClientsAreToldTheBalancersPorts(t *testing.T) {
 	if a := c.want(http.StatusOK, "POST", "/v1/leases/credentials", map[string]string{"handle": l.handle}); a.Body["endpoint_url"] != "https://s3.example.net" {
 		t.Errorf("credentials for %v", a.Body["endpoint_url"])
 	}
-	for field, change := range map[string]func(*gateway.Config){
-		"PGAdvertise": func(c *gateway.Config) { c.PGAdvertise = "db.example.net" },
-		"S3Advertise": func(c *gateway.Config) { c.S3Advertise = "s3.example.net:7480" },
-	} {
+	refused := func(field, value string, set func(c *gateway.Config)) {
+		t.Helper()
 		wrong := cfg
-		change(&wrong)
+		set(&wrong)
 		_, err := gateway.New(wrong)
 		if invalid, ok := errors.AsType[*fence.InvalidError](err); !ok || invalid.Field != field {
-			t.Errorf("%s: %v", field, err)
+			t.Errorf("%s %q: %v", field, value, err)
 		}
+	}
+	for _, value := range []string{"db.example.net", ":5432", "db.example.net:0", "db.example.net:65536", "db.example.net:pg"} {
+		refused("PGAdvertise", value, func(c *gateway.Config) { c.PGAdvertise = value })
+	}
+	for _, value := range []string{"s3.example.net:7480", "ftp://s3.example.net", "https://", "https://me@s3.example.net", "https://s3.example.net/x"} {
+		refused("S3Advertise", value, func(c *gateway.Config) { c.S3Advertise = value })
 	}
 }

@@ -20,6 +20,7 @@ type held struct {
 // ender is what it needs of the fence.
 type ender interface {
 	End(ctx context.Context, e fence.Ending) error
+	Inspect(ctx context.Context, resource string) (fence.Record, error)
 }
 
 var _ s3.Leases = held{}
@@ -27,6 +28,7 @@ var _ s3.Leases = held{}
 const (
 	heldTimeout = 2 * time.Second
 	unsure      = time.Second // until the lock is asked again that did not answer, or whose leases have no end
+	readsFor    = time.Second // until it is asked again for a lease under which only reads come
 )
 
 // Held implements [s3.Leases]. Without the lock's word that of the fence is enough:
@@ -49,4 +51,29 @@ func (h held) Held(ctx context.Context, resource string, token fence.Token) (tim
 		err = nil // the fence refuses it as it is
 	}
 	return 0, err
+}
+
+// Current implements [s3.Leases]. Without the lock's word that of the fence is enough, as above.
+func (h held) Current(ctx context.Context, resource string, token fence.Token) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, heldTimeout)
+	defer cancel()
+	record, err := h.fence.Inspect(ctx, resource)
+	switch {
+	case errors.Is(err, fence.ErrNoFence):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case record.Token != token || record.EndedAt != nil:
+		return 0, nil
+	}
+	state, err := h.source.Inspect(ctx, resource)
+	switch {
+	case err != nil:
+		return unsure, nil //nolint:nilerr // see above
+	case !state.Locked:
+		return 0, nil
+	case state.TTL < 0:
+		return readsFor, nil
+	}
+	return min(readsFor, max(state.TTL, time.Millisecond)), nil
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -81,6 +82,7 @@ func (o *runFlags) register(cmd *cobra.Command) {
 	f.StringVar(&o.onLost, "on-lost", "kill", "what to do when the lease is lost: kill or warn")
 	f.StringArrayVar(&o.pgURLs, "pg-url-env", nil, "`NAME` of a variable with the database's URL, such as DATABASE_URL; may be repeated")
 	f.StringVar(&o.kind, "s3-credentials", "refreshing", "S3 credentials of the command: refreshing or static")
+	f.StringVar(&o.access.Resource, "s3-resource", "", "the `RESOURCE` among several whose lease the S3 credentials are of")
 	f.BoolVar(&o.access.OwnKeys, "s3-own-keys", false, "they read only keys of the resource")
 	f.BoolVar(&o.access.ReadOnly, "s3-read-only", false, "they write nothing")
 }
@@ -100,10 +102,14 @@ func (o *runFlags) config(cmd *cobra.Command) (cfg runner.Config, err error) {
 	}
 	given := cmd.Flags().Changed
 	switch {
-	case len(o.resources) > 1 && (given("s3-credentials") || given("s3-own-keys") || given("s3-read-only")):
-		return cfg, usage(errors.New("S3 credentials are of one resource, so a command with several gets none; leave the --s3-… flags out, or run it with one --resource"))
+	case given("s3-resource") && !slices.Contains(o.resources, o.access.Resource):
+		return cfg, &fence.InvalidError{Field: "s3-resource", Reason: fmt.Sprintf("is %q, which is none of the resources that --resource names", o.access.Resource)}
+	case len(o.resources) > 1 && !given("s3-resource") && (given("s3-credentials") || given("s3-own-keys") || given("s3-read-only")):
+		return cfg, usage(errors.New("S3 credentials are of one resource, and there are several; name it with --s3-resource, or leave the --s3-… flags out"))
 	case o.lease.TTL <= 0:
 		return cfg, &fence.InvalidError{Field: "ttl", Reason: "must be positive"}
+	case o.lease.Wait < 0:
+		return cfg, &fence.InvalidError{Field: "wait", Reason: "is negative"}
 	case given("wait") && cfg.OnHeld == runner.Wait:
 		return cfg, usage(errors.New("--on-held=wait waits without limit; use --wait D or --on-held=wait, not both"))
 	case o.forever && (given("wait") || given("on-held")):

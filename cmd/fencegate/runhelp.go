@@ -24,7 +24,8 @@ lease is held. --s3-own-keys and --s3-read-only limit what the credentials are g
 With several --resource, --wait and --on-held apply to all of them together: the command starts once
 it holds all, and ends when it loses one. It finds all grants in PGOPTIONS, JDBC_URL and the
 variables of --pg-url-env, and in FENCE_GRANTS (resource=token,…, names percent-encoded) instead of
-FENCE_RESOURCE and FENCE_TOKEN. S3 credentials are of one resource, so it gets no settings for S3.
+FENCE_RESOURCE and FENCE_TOKEN. S3 credentials are of one resource: --s3-resource says of which; without
+it the command gets no settings for S3.
 
 The lease is renewed while the command runs. When it cannot be renewed, the command is ended
 (TERM, then KILL) before another can get the lease; --on-lost=warn only warns. If fencegate itself
@@ -41,5 +42,6 @@ started; 75 if another holds the resource.`
 const runExample = `  fencegate run --resource reports/q3 --ttl 30s -- ./nightly-report.sh
   fencegate run --resource orders/1001 --wait 1m -- psql -c "UPDATE orders SET status = 'paid' WHERE id = 1001"
   fencegate run --resource accounts/7 --resource accounts/9 --wait 1m -- psql -f transfer.sql
+  fencegate run --resource accounts/7 --resource reports/q3 --s3-resource reports/q3 ./statement.sh
   fencegate run --resource reports/q3 --on-held skip ./nightly-report.sh --month 9
   fencegate run --resource leaders/mailer --forever --holder 10.0.0.7:8080 ./mailer`

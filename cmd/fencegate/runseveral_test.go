@@ -34,14 +34,18 @@ func TestWhatCanNotBeHeldTogetherAcquiresNothing(t *testing.T) {
 		resources, flags []string
 		want             string
 	}{
-		"none":                      {nil, nil, "--resource is missing"},
-		"one twice":                 {[]string{"b", "a", "b"}, nil, `resource is "b" twice; name each once`},
-		"too many":                  {many, nil, "at most 64"},
-		"a pattern":                 {[]string{"a", "orders/*"}, nil, "*"},
-		"an empty name":             {[]string{"a", ""}, nil, "resource is empty"},
-		"a control character":       {[]string{"a", "b\n"}, nil, "control"},
-		"names of too many bytes":   {long, nil, "at most 8000 fit"},
-		"S3 credentials of several": {[]string{"a", "b"}, []string{"--s3-credentials=static"}, "S3 credentials are of one resource"},
+		"none":                        {nil, nil, "--resource is missing"},
+		"one twice":                   {[]string{"b", "a", "b"}, nil, `resource is "b" twice; name each once`},
+		"too many":                    {many, nil, "at most 64"},
+		"a pattern":                   {[]string{"a", "orders/*"}, nil, "*"},
+		"an empty name":               {[]string{"a", ""}, nil, "resource is empty"},
+		"a control character":         {[]string{"a", "b\n"}, nil, "control"},
+		"names of too many bytes":     {long, nil, "at most 8000 fit"},
+		"S3 credentials of several":   {[]string{"a", "b"}, []string{"--s3-credentials=static"}, "name it with --s3-resource"},
+		"S3 credentials of another":   {[]string{"a", "b"}, []string{"--s3-resource=c"}, `s3-resource is "c", which is none of the resources`},
+		"S3 credentials of no name":   {[]string{"a", "b"}, []string{"--s3-resource="}, `s3-resource is "", which is none`},
+		"of another than the one":     {[]string{"a"}, []string{"--s3-resource=b"}, `s3-resource is "b", which is none`},
+		"a wait of less than no time": {[]string{"a"}, []string{"--wait=-5s"}, "wait is negative"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -112,6 +112,9 @@ func (p *Principal) Lasts(ctx context.Context) (context.Context, context.CancelF
 // never is later than any stream or wait of anybody.
 const never = 365 * 24 * time.Hour
 
+// Expires reports whether the principal is known by a token or a certificate that expires.
+func (p *Principal) Expires() bool { return !p.expires.IsZero() }
+
 // Changed is the principal as it is now, where [Principal.Lasts] has ended.
 func (p *Principal) Changed() *Principal {
 	if p.now == nil {

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/api"
 )
 
@@ -150,6 +151,37 @@ func TestAHandleOfAGatewayBeforeIsUnderstood(t *testing.T) {
 	}
 	if a := request(t, s, "POST", "/v1/leases/release", fmt.Sprintf(`{"handle":%q}`, handle)); a.status != http.StatusNoContent || held.Round(time.Minute) != time.Hour {
 		t.Errorf("%d %s, held for %v", a.status, a.text, held)
+	}
+}
+
+// Whoever has a handle may not make it another's, nor one of the version before, which has other fields behind it.
+func TestAHandleIsOfItsPrincipalAndItsVersion(t *testing.T) {
+	t.Parallel()
+	s, _, handles := holding(t, access.Rule{Resources: "*", Verbs: []access.Verb{access.Acquire, access.Manage}})
+	own := handles.Replace("%H")
+	raw, err := base64.RawURLEncoding.DecodeString(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine, others := []byte("\x02me"), []byte("\x07another")
+	if raw[0] != 3 || bytes.Count(raw, mine) != 1 {
+		t.Fatalf("the handle has another form: %q", raw)
+	}
+	before := bytes.Clone(raw)
+	before[0] = 2
+	for name, forged := range map[string][]byte{"the version before": before, "another's": bytes.Replace(raw, mine, others, 1), "nobody's": bytes.Replace(raw, mine, []byte{0}, 1)} {
+		body := fmt.Sprintf(`{"handle":%q}`, base64.RawURLEncoding.EncodeToString(forged))
+		for _, who := range []string{"me", "another"} {
+			for _, path := range []string{"renew", "release", "credentials"} {
+				a := request(t, s, "POST", "/v1/leases/"+path, body, "Authorization", "Bearer "+who)
+				if a.status != http.StatusBadRequest || a.str("field") != "handle" {
+					t.Errorf("%s, %s by %s: %d %s", name, path, who, a.status, a.text)
+				}
+			}
+		}
+	}
+	if a := request(t, s, "POST", "/v1/leases/renew", fmt.Sprintf(`{"handle":%q}`, own), "Authorization", "Bearer me"); a.status != http.StatusOK {
+		t.Errorf("as it was made: %d %s", a.status, a.text)
 	}
 }
 

@@ -315,8 +315,11 @@ func (s *Server) credentials(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	ownKeys := body.OwnKeys || !access.Of(c.Request().Context()).May(access.S3Read, "")
-	creds, err := s.cfg.Credentials.Issue(h.Resource, h.Token, expires, CredentialTerms{WhileHeld: !body.Refreshing, OwnKeys: ownKeys, ReadOnly: body.ReadOnly, Principal: h.Principal})
+	p := access.Of(c.Request().Context())
+	creds, err := s.cfg.Credentials.Issue(h.Resource, h.Token, expires, CredentialTerms{
+		WhileHeld: !body.Refreshing, OwnKeys: body.OwnKeys || !p.May(access.S3Read, ""), ReadOnly: body.ReadOnly,
+		EndHeld: !body.Refreshing && p.Expires(), Principal: h.Principal,
+	})
 	if err != nil {
 		return err
 	}

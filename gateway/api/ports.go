@@ -60,6 +60,7 @@ type CredentialTerms struct {
 	WhileHeld bool // they write only while the lease is held, for they may expire later
 	OwnKeys   bool // they read only keys of their resource
 	ReadOnly  bool // they write nothing
+	EndHeld   bool // they read nothing either once the lease is over
 
 	Principal string // whose rights of each moment bound them; "": everybody's
 }

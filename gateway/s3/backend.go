@@ -28,7 +28,8 @@ type backend struct {
 	reader  *objects.Reader
 	writer  *objects.Writer
 	keeper  *maintenance.Keeper // knows whether the store is ours
-	held    *held
+	held    *held               // asked before writes
+	current *held               // asked before reads
 	denials denials
 }
 
@@ -40,7 +41,8 @@ func newBackend(base context.Context, cfg config) (*backend, error) {
 		return nil, fmt.Errorf("encode the buckets' ACL: %w", err)
 	}
 	db := objects.NewDatabase(cfg.Pool, cfg.DatabaseTimeout).Changes(cfg.Changes)
-	b := &backend{cfg: cfg, base: base, acl: acl, catalog: objects.NewCatalog(db), keeper: maintenance.New(db, cfg.Store), held: &held{leases: cfg.Leases}}
+	b := &backend{cfg: cfg, base: base, acl: acl, catalog: objects.NewCatalog(db), keeper: maintenance.New(db, cfg.Store)}
+	b.held, b.current = newHeld(cfg.Leases)
 	b.reader = objects.NewReader(db, cfg.Store, cfg.Logger)
 	b.writer = objects.NewWriter(base, objects.Config{
 		DB: db, Store: cfg.Store, Log: cfg.Logger, Owned: b.keeper.Owned, Decided: cfg.Metrics.Committed, Reserve: cfg.Reserve,

@@ -35,7 +35,7 @@ func (b *backend) fail(r request, bucket, operation string, err error) error {
 		return e
 	}
 	busy, isBusy := errors.AsType[*objects.BusyError](err)
-	b.cfg.Logger.Error("s3: failed", "operation", operation, "bucket", bucket, "error", err)
+	b.cfg.Logger.Error("s3: failed", "operation", operation, "bucket", bucket, "request_id", r.id(), "error", err)
 	switch {
 	case unknown && r.invocation == "":
 		return s3error.Unavailable(s3error.MessageUnknownOnce)

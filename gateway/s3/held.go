@@ -19,12 +19,15 @@ type Leases interface {
 	// Zero: it is over, and the fence refuses its grant. After an error nobody can tell,
 	// and nothing was changed.
 	Held(ctx context.Context, resource string, token fence.Token) (time.Duration, error)
+	// Current reports for how long it may be taken for certain that the lease with this token goes
+	// on. Zero: it is over, or another has the resource. After an error nobody can tell.
+	Current(ctx context.Context, resource string, token fence.Token) (time.Duration, error)
 }
 
-// held remembers until when leases are held, so that it asks once in a lease's time
-// to live and not with each write. Safe for concurrent use.
+// held remembers until when leases are held, so that it does not ask with each
+// request. Safe for concurrent use.
 type held struct {
-	leases Leases // nil: all are
+	ask func(ctx context.Context, resource string, token fence.Token) (time.Duration, error) // nil: all are
 
 	mu    sync.Mutex
 	until map[leaseID]time.Time
@@ -38,17 +41,25 @@ type leaseID struct {
 // maxHeld bounds the memory.
 const maxHeld = 4096
 
-// check sees that a lease is held, or has its grant refused by the commit, which
-// first looks whether an earlier attempt did what is asked for.
-func (h *held) check(ctx context.Context, p objects.Proof) error {
+// newHeld are those for writes and for reads. A lease that is not held has its grant refused by
+// the commit, which first looks whether an earlier attempt did what is asked for.
+func newHeld(leases Leases) (writes, reads *held) {
+	if leases == nil {
+		return new(held), new(held)
+	}
+	return &held{ask: leases.Held}, &held{ask: leases.Current}
+}
+
+// check reports whether a lease is held.
+func (h *held) check(ctx context.Context, p objects.Proof) (bool, error) {
 	id := leaseID{p.Resource, p.Token}
-	if h.leases == nil || h.remembers(id) {
-		return nil
+	if h.ask == nil || h.remembers(id) {
+		return true, nil
 	}
 	began := time.Now()
-	left, err := h.leases.Held(ctx, p.Resource, p.Token)
+	left, err := h.ask(ctx, p.Resource, p.Token)
 	if err != nil {
-		return fmt.Errorf("%w: can't tell whether the lease of %q is held: %w", objects.ErrDatabaseAway, p.Resource, err)
+		return false, fmt.Errorf("%w: can't tell whether the lease of %q is held: %w", objects.ErrDatabaseAway, p.Resource, err)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -58,7 +69,7 @@ func (h *held) check(ctx context.Context, p objects.Proof) error {
 	if left > 0 {
 		h.until[id] = began.Add(left)
 	}
-	return nil
+	return left > 0, nil
 }
 
 func (h *held) remembers(id leaseID) bool {

@@ -22,6 +22,12 @@ var (
 	_ auth.SigningKeyProvider = iam{}
 )
 
+// errExpired refuses credentials that are over.
+var errExpired = s3error.Error{
+	Code: "ExpiredToken", Status: http.StatusBadRequest,
+	Message: "The provided token has expired. Acquire the resource again and ask for new credentials.",
+}
+
 // DeriveSigningKey implements [auth.SigningKeyProvider]. The strings lie in the
 // request's buffer; what is kept beyond it is copied.
 func (i iam) DeriveSigningKey(access, sessionToken, date, region, service string) ([]byte, auth.Account, error) {
@@ -34,10 +40,7 @@ func (i iam) DeriveSigningKey(access, sessionToken, date, region, service string
 	t, err := i.keys.Verify(access, sessionToken, time.Now())
 	switch {
 	case errors.Is(err, credentials.ErrExpired):
-		return nil, auth.Account{}, s3error.Error{
-			Code: "ExpiredToken", Status: http.StatusBadRequest,
-			Message: "The provided token has expired. Acquire the resource again and ask for new credentials.",
-		}
+		return nil, auth.Account{}, errExpired
 	case err != nil:
 		return nil, auth.Account{}, auth.ErrInvalidSessionToken
 	}

@@ -69,6 +69,15 @@ func (b *backend) sessionOf(rc *fasthttp.RequestCtx) (credentials.Session, bool)
 
 const maxInvocation = 128 // bytes of its id
 
+// id is that of the answer's header x-amz-request-id; "" where there is no HTTP request.
+func (r request) id() string {
+	if r.http == nil {
+		return ""
+	}
+	id, _ := r.http.UserValue(string(utils.ContextKeyRequestID)).(string)
+	return strings.Clone(id)
+}
+
 func (r request) header(name string) string { return string(r.http.Request.Header.Peek(name)) }
 
 func (r request) query(name string) string { return string(r.http.QueryArgs().Peek(name)) }
@@ -134,7 +143,7 @@ func (b *backend) needGrant(r *request, bucket, key string) error {
 		presented = r.header(edge.HeaderToken)
 	}
 	if r.terms.Has(credentials.WhileHeld) {
-		if err := b.held.check(b.base, r.grant); err != nil {
+		if _, err := b.held.check(b.base, r.grant); err != nil {
 			return err
 		}
 	}

@@ -63,7 +63,7 @@ func (b *backend) tellDenied(r request, n right, action string) {
 	if !due {
 		return
 	}
-	b.cfg.Logger.Info("a request was denied", "verb", n.verb, "resource", n.resource, "operation", strings.TrimPrefix(action, actionPrefix), "suppressed_before", suppressed,
+	b.cfg.Logger.Info("a request was denied", "verb", n.verb, "resource", n.resource, "operation", strings.TrimPrefix(action, actionPrefix), "suppressed_before", suppressed, "request_id", r.id(),
 		slog.Group("audit", "principal", n.principal, "client", r.http.RemoteAddr().String()))
 }
 

@@ -93,22 +93,26 @@ func TestADenialIsWrittenDownNowAndThen(t *testing.T) {
 	})
 	w.bucket()
 	w.arm("orders/1001", 5)
-	began := time.Now()
+	began, ids := time.Now(), map[string]string{}
 	for _, principal := range []string{"worker", "reader"} {
 		c, err := w.keys.IssueTo(principal, "orders/1001", 5, time.Now().Add(time.Hour), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 10 {
-			if res, _ := w.send(raw{creds: c, method: "GET", path: "/orders/1002/a"}); res.StatusCode != http.StatusForbidden {
+			res, _ := w.send(raw{creds: c, method: "GET", path: "/orders/1002/a"})
+			if res.StatusCode != http.StatusForbidden {
 				t.Errorf("%s: %d", principal, res.StatusCode)
+			}
+			if ids[principal] == "" { // of the one whose line is written
+				ids[principal] = res.Header.Get("X-Amz-Request-Id")
 			}
 		}
 	}
 	most := int(time.Since(began)/time.Second) + 1 // a busy machine takes its time
 	for _, says := range []string{
-		"verb=acquire resource=orders/1001 operation=GetObject suppressed_before=0 audit.principal=worker audit.client=127.0.0.1:",
-		`verb=s3-read resource="" operation=GetObject suppressed_before=0 audit.principal=reader audit.client=127.0.0.1:`,
+		"verb=acquire resource=orders/1001 operation=GetObject suppressed_before=0 request_id=" + ids["worker"] + " audit.principal=worker audit.client=127.0.0.1:",
+		`verb=s3-read resource="" operation=GetObject suppressed_before=0 request_id=` + ids["reader"] + ` audit.principal=reader audit.client=127.0.0.1:`,
 	} {
 		if !strings.Contains(log.String(), says) {
 			t.Errorf("no %s in %s", says, log.String())

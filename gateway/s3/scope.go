@@ -8,6 +8,7 @@ import (
 	"github.com/versity/versitygw/s3err"
 
 	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
@@ -20,6 +21,10 @@ func (p *port) within(r route) fiber.Handler {
 		asked := p.backend.addressedBy(c)
 		if !p.backend.permitted(asked.request, s, leased, r.action) {
 			return p.backend.fail(asked.request, asked.bucket, r.action, errNoRight)
+		}
+		reads := c.Method() == http.MethodGet || c.Method() == http.MethodHead || tells[r.action] || r.header == headerCopySource
+		if err := p.backend.goesOn(s, leased && reads); err != nil {
+			return p.backend.fail(asked.request, asked.bucket, r.action, err)
 		}
 		if !leased || !s.Terms.Has(credentials.OwnKeys) && p.backend.cfg.readsAll(s) {
 			return nil
@@ -47,6 +52,19 @@ func (p *port) within(r route) fiber.Handler {
 		}
 		return nil
 	}
+}
+
+// goesOn refuses what reads under credentials that end with their lease, once that is over. The
+// fence refuses their writes.
+func (b *backend) goesOn(s credentials.Session, reads bool) error {
+	if !reads || !s.Terms.Has(credentials.EndHeld) {
+		return nil
+	}
+	held, err := b.current.check(b.base, objects.Proof{Resource: s.Resource, Token: s.Token})
+	if err == nil && !held {
+		err = errExpired
+	}
+	return err
 }
 
 // tells are the writes of objects that change nothing, so no fence judges them: what they answer

@@ -1,5 +1,5 @@
-// Command mutants takes the safeguards of package lock away, one at a time, and shows
-// that a test fails then. A replacement that does not apply to the present text, or does
+// Command mutants takes safeguards of the leases and of the gateway away, one at a time, and
+// shows that a test fails then. A replacement that does not apply to the present text, or does
 // not compile, is an error and never a mutant that changes nothing.
 //
 //	go run ./internal/mutants            all of them
@@ -7,6 +7,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,8 +29,15 @@ type mutant struct {
 	file string // below the root of the repository
 	old  string // occurs exactly once
 	new  string
-	test string // of package lock, which fails
+	in   string // the folder of the test's package; "": lock
+	test string // which fails
 }
+
+// folder is that of the test's package.
+func (m mutant) folder() string { return cmp.Or(m.in, "lock") }
+
+// all are those of the leases, and of the gateway.
+func all() []mutant { return slices.Concat(table, service) }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -43,7 +51,7 @@ func main() {
 
 func run(ctx context.Context, names []string) error {
 	for _, name := range names {
-		if !slices.ContainsFunc(table, func(m mutant) bool { return m.name == name }) {
+		if !slices.ContainsFunc(all(), func(m mutant) bool { return m.name == name }) {
 			return fmt.Errorf("no mutant is called %q", name)
 		}
 	}
@@ -53,7 +61,7 @@ func run(ctx context.Context, names []string) error {
 	}
 	defer os.RemoveAll(dir)
 	var escaped []string
-	for _, m := range table {
+	for _, m := range all() {
 		if len(names) > 0 && !slices.Contains(names, m.name) {
 			continue
 		}
@@ -95,7 +103,7 @@ func (m mutant) catch(ctx context.Context, root, dir string) error {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", list, "-vet=off", "-count=1", "-timeout=3m",
-		"-run", "^"+m.test+"$", "./lock")
+		"-run", "^"+m.test+"$", "./"+m.folder())
 	cmd.Dir = root
 	out, err := cmd.CombinedOutput()
 	switch {

@@ -11,7 +11,27 @@ import (
 func TestEveryMutantApplies(t *testing.T) {
 	t.Parallel()
 	const root = "../.."
-	files, err := filepath.Glob(filepath.Join(root, "lock", "*_test.go"))
+	tests, names := map[string]map[string]bool{}, map[string]bool{}
+	for _, m := range all() {
+		if tests[m.folder()] == nil {
+			tests[m.folder()] = testsIn(t, filepath.Join(root, m.folder()))
+		}
+		if _, err := m.apply(root); err != nil {
+			t.Errorf("%s: %v", m.name, err)
+		}
+		if !tests[m.folder()][m.test] {
+			t.Errorf("%s: there is no %s", m.name, m.test)
+		}
+		if names[m.name] {
+			t.Errorf("two mutants are called %s", m.name)
+		}
+		names[m.name] = true
+	}
+}
+
+func testsIn(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,17 +45,5 @@ func TestEveryMutantApplies(t *testing.T) {
 			tests[found[1]] = true
 		}
 	}
-	names := map[string]bool{}
-	for _, m := range table {
-		if _, err := m.apply(root); err != nil {
-			t.Errorf("%s: %v", m.name, err)
-		}
-		if !tests[m.test] {
-			t.Errorf("%s: there is no %s", m.name, m.test)
-		}
-		if names[m.name] {
-			t.Errorf("two mutants are called %s", m.name)
-		}
-		names[m.name] = true
-	}
+	return tests
 }

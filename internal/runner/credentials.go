@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,8 +40,22 @@ func ParseKind(s string) (Kind, error) {
 
 // S3Access says which S3 credentials a command gets, and what they are good for.
 type S3Access struct {
-	Kind              Kind
+	Kind Kind
+	// Resource says of which lease they are. Defaults to "": of the only one; of several, none are.
+	Resource          string
 	OwnKeys, ReadOnly bool // see [wire.CredentialsRequest]
+}
+
+// lease is the one that the credentials are of; false where it is not said.
+func (a S3Access) lease(leases []client.Lease) (client.Lease, bool) {
+	if a.Resource == "" && len(leases) == 1 {
+		return leases[0], true
+	}
+	i := slices.IndexFunc(leases, func(l client.Lease) bool { return l.Resource == a.Resource })
+	if i < 0 {
+		return client.Lease{}, false
+	}
+	return leases[i], true
 }
 
 func (a S3Access) request(lease client.Lease) wire.CredentialsRequest {

@@ -42,8 +42,8 @@ type needs struct {
 	say       func(format string, args ...any)
 }
 
-// provide is Environ with the S3 credentials that are asked for, if there is one lease: they are
-// bound to one. The provider of refreshing ones is nil where there are none; else it is to be closed.
+// provide is Environ with the S3 credentials that are asked for: they are bound to one lease, and
+// of several without a choice there are none. The provider of refreshing ones is nil where there are none; else it is to be closed.
 func provide(ctx context.Context, c *client.Client, leases []client.Lease, n needs) ([]string, *provider, error) {
 	inherited, access := n.inherited, n.s3
 	at, err := c.Endpoints(ctx)
@@ -56,13 +56,16 @@ func provide(ctx context.Context, c *client.Client, leases []client.Lease, n nee
 			return nil, nil, err
 		}
 	}
-	if len(leases) > 1 && at.S3 != nil {
-		n.say("no S3 credentials for the command: they are of one resource, and it has %d", len(leases))
+	lease, chosen := access.lease(leases)
+	switch {
+	case at.S3 != nil && !chosen:
+		n.say("no S3 credentials for the command: they are of one resource, and it has %d; --s3-resource chooses one", len(leases))
+	case at.S3 == nil && access.Resource != "":
+		n.say("no S3 credentials for the command: the gateway has no S3 port")
 	}
-	if at.S3 == nil || len(leases) > 1 {
+	if at.S3 == nil || !chosen {
 		return environ(inherited, leases, at, urls, nil), nil, nil
 	}
-	lease := leases[0]
 	issued, err := c.Credentials(ctx, access.request(lease))
 	if err != nil {
 		return nil, nil, fmt.Errorf("S3 credentials of the lease: %w", err)

@@ -48,7 +48,7 @@ type Config struct {
 	Client  *client.Client
 	Acquire client.AcquireRequest
 	// Resources are what is acquired, all or none; empty: Acquire.Resource. S3 credentials are of
-	// one, so of several the command gets none.
+	// one: of several the command gets those of S3.Resource.
 	Resources []string
 	Command   []string
 	Environ   []string // the variables that the command inherits; the grant's are added

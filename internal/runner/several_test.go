@@ -55,13 +55,24 @@ func (s *set) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/v1/leases/release":
 		s.released = append(s.released, body.Handle)
 		w.WriteHeader(http.StatusNoContent)
+	case "/v1/leases/credentials":
+		reply(map[string]any{
+			"access_key_id": "ASIA of " + body.Handle, "secret_access_key": "s", "session_token": "t", "expires_at": time.Now().Add(time.Minute),
+			"endpoint_url": "http://127.0.0.1:7480", "region": "us-east-1",
+		})
 	default:
 		w.WriteHeader(http.StatusTeapot)
 	}
 }
 
-// runSet runs a script with these resources; inherited are further variables.
+// runSet runs a command with these resources; inherited are further variables.
 func runSet(t *testing.T, resources []string, inherited ...string) (s *set, out, said string) {
+	t.Helper()
+	return runSetWith(t, resources, runner.S3Access{}, inherited...)
+}
+
+// runSetWith is runSet with such S3 credentials.
+func runSetWith(t *testing.T, resources []string, access runner.S3Access, inherited ...string) (s *set, out, said string) {
 	t.Helper()
 	s = new(set)
 	server := httptest.NewServer(s)
@@ -72,7 +83,7 @@ func runSet(t *testing.T, resources []string, inherited ...string) (s *set, out,
 	}
 	var stdout, messages strings.Builder
 	result, err := runner.Run(t.Context(), runner.Config{
-		Client: c, Acquire: client.AcquireRequest{TTL: time.Minute}, Resources: resources,
+		Client: c, Acquire: client.AcquireRequest{TTL: time.Minute}, Resources: resources, S3: access,
 		Command: []string{"env"}, Environ: append([]string{"PATH=/usr/bin:/bin"}, inherited...), Stdout: &stdout,
 		Say: func(format string, args ...any) { _, _ = fmt.Fprintf(&messages, format+"\n", args...) },
 	})
@@ -117,6 +128,24 @@ func TestTheCommandFindsAllGrantsAndNoneOfAnOuterRun(t *testing.T) {
 	}
 	if !strings.Contains(said, "no S3 credentials") || strings.Contains(said, seal) {
 		t.Errorf("said %q", said)
+	}
+}
+
+func TestOfSeveralTheCommandHasTheCredentialsOfTheChosenOne(t *testing.T) {
+	t.Parallel()
+	resources := []string{"a", "orders/10 01"}
+	_, out, said := runSetWith(t, resources, runner.S3Access{Kind: runner.Static, Resource: "orders/10 01"}, "AWS_PROFILE=mine")
+	for _, want := range []string{"AWS_ACCESS_KEY_ID=ASIA of orders/10 01\n", "AWS_ENDPOINT_URL_S3=http://127.0.0.1:7480\n", "FENCE_GRANTS=a=1." + seal + ","} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is missing in:\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "AWS_PROFILE=") || strings.Contains(said, "no S3 credentials") {
+		t.Errorf("another profile, or said %q:\n%s", said, out)
+	}
+	_, out, _ = runSetWith(t, resources, runner.S3Access{Resource: "a"})
+	if !strings.Contains(out, "AWS_CONTAINER_CREDENTIALS_FULL_URI=") || strings.Contains(out, "AWS_ACCESS_KEY_ID=") {
+		t.Errorf("no refreshing credentials in:\n%s", out)
 	}
 }
 

@@ -58,6 +58,7 @@ const (
 	WhileHeld Terms = 1 << iota // they write only while the lease is held: they expire later than its deadline
 	OwnKeys                     // they read only keys of their resource
 	ReadOnly                    // they write nothing
+	EndHeld                     // they read nothing either once the lease is over
 )
 
 // Has reports whether the terms include t.

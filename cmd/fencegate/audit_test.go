@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencegate/fencegate/gateway/access"
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
+)
+
+const auditedPrincipals = `principals:
+  - name: worker
+    tokens: [WORKER]
+    allow: [{resources: "orders/*", verbs: [acquire]}]
+  - name: ops
+    tokens: [OPS]
+    allow: [{resources: "*", verbs: [VERBS]}]
+  - name: "pg:ROLE"
+    allow: [{resources: "orders/*", verbs: [acquire]}]
+`
+
+// audited is a gateway as serve runs it, whose log is kept.
+type audited struct {
+	t       *testing.T
+	cmd     *exec.Cmd
+	api     string
+	lines   *bufio.Scanner
+	all     strings.Builder
+	secrets []string // that no line may have
+}
+
+// says awaits a line with these words, and wants others in it.
+func (a *audited) says(words string, wants ...string) {
+	a.t.Helper()
+	defer time.AfterFunc(time.Minute, func() { _ = a.cmd.Process.Kill() }).Stop() // which ends the log
+	for a.lines.Scan() {
+		line := a.lines.Text()
+		a.all.WriteString(line + "\n")
+		if !strings.Contains(line, words) {
+			continue
+		}
+		for _, want := range wants {
+			if !strings.Contains(line, want) {
+				a.t.Errorf("%q is missing in %s", want, line)
+			}
+		}
+		return
+	}
+	a.t.Fatalf("the log ends without %q", words)
+}
+
+// ask makes a request with an id, and returns the answer's texts.
+func (a *audited) ask(token, id, path, body string) map[string]any {
+	a.t.Helper()
+	req, err := http.NewRequestWithContext(a.t.Context(), http.MethodPost, a.api+path, bytes.NewReader([]byte(body)))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	for name, value := range map[string]string{"Authorization": "Bearer " + token, "Content-Type": "application/json", "X-Request-Id": id} {
+		req.Header.Set(name, value)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer := map[string]any{}
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+		a.t.Fatal(err)
+	}
+	return answer
+}
+
+// Acquisitions, revocations, denials, and changes of principals, policies and options are each in the log, with who and, of
+// requests, their id. No line has a token, a grant, a handle, a key or a password.
+func TestTheLogTellsWhoDidWhatAndNoSecret(t *testing.T) {
+	t.Parallel()
+	pg, dir := testenv.Postgres(t), t.TempDir()
+	role, err := pgx.ParseConfig(pg.WriterURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, err := redisserver.FreeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const worker, ops = "the secret token of the worker", "the secret token of the operator"
+	principals, policies, options := filepath.Join(dir, "principals"), filepath.Join(dir, "policies"), filepath.Join(dir, "fencegate.yaml")
+	write := func(verbs, policy, level string) {
+		t.Helper()
+		writeFile(t, principals, strings.NewReplacer("WORKER", access.DigestOf(worker).String(), "OPS", access.DigestOf(ops).String(),
+			"ROLE", role.User, "VERBS", verbs).Replace(auditedPrincipals))
+		writeFile(t, policies, policy)
+		writeFile(t, options, "log: {level: "+level+"}\n")
+	}
+	write("revoke", "policy *=open\n", "info")
+	cmd, lines, address := startServe(t, pg, "--api-listen", addr, "--principals", principals, "--pg-policy-file", policies, "--config", options)
+	a := &audited{t: t, cmd: cmd, api: "http://" + addr, lines: lines, secrets: []string{
+		worker, ops, access.DigestOf(worker).String(), access.DigestOf(ops).String(), strings.Repeat("5a", 32), ":" + role.Password + "@",
+	}}
+
+	lease := a.ask(worker, "request-1", "/v1/leases", `{"resource":"orders/1","ttl":"30s","holder":"me"}`)
+	a.says("a lease was acquired", "resource=orders/1 token=1", "audit.principal=worker", "audit.client=127.0.0.1:", "request_id=request-1")
+	a.ask(ops, "request-2", "/v1/resources/orders/1/revoke", `{}`)
+	a.says("a resource was taken from its holder", "resource=orders/1 token=2", "audit.principal=ops", "audit.client=127.0.0.1:", "request_id=request-2")
+	a.ask(worker, "request-3", "/v1/resources/orders/1/revoke", `{}`)
+	a.says("a request was denied", "verb=revoke resource=orders/1", "audit.principal=worker", "request_id=request-3")
+	_, seal, _ := strings.Cut(text(lease, "grant"), ".")
+	a.secrets = append(a.secrets, seal, text(lease, "handle"))
+
+	cfg, err := pgx.ParseConfig(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.RuntimeParams["options"] = "-c fence.lease=orders/2;fresh"
+	conn, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	a.says("a lease was acquired", "resource=orders/2 token=1", "audit.principal=pg:"+role.User, "audit.client=127.0.0.1:", "session=")
+
+	write("revoke, inspect", "policy *=grant-required\n", "debug")
+	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	a.says("the configuration was read again", "applied=[log.level]", "file="+options)
+	a.says("the rules of the PostgreSQL port were replaced", "*=open", "*=grant-required")
+	a.says("the principals were replaced", "changed=[ops]", "removed=[]")
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	for a.lines.Scan() { // to its end
+		a.all.WriteString(a.lines.Text() + "\n")
+	}
+	_ = cmd.Wait()
+	for _, secret := range a.secrets {
+		if secret == "" || strings.Contains(a.all.String(), secret) {
+			t.Errorf("the log shows %q:\n%s", secret, a.all.String())
+		}
+	}
+}
+
+func text(answer map[string]any, name string) string { s, _ := answer[name].(string); return s }

@@ -1,0 +1,240 @@
+//go:build unix
+
+package gateway_test
+
+import (
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// The drills of docs/restarts.md, with real servers. Each asserts what its row says; the bounds have room for a busy machine.
+
+// drill is a PostgreSQL that comes back with what it had, Redis nodes that keep theirs, and a gateway in front.
+type drill struct {
+	*cluster
+
+	folder string
+	pg     *pgserver.Server
+	nodes  []*redisserver.Server
+	cfg    gateway.Config
+}
+
+func startDrill(t *testing.T, nodes int) *drill {
+	t.Helper()
+	d := &drill{cluster: startCluster(t), folder: testenv.ServerDir(t)}
+	if err := errors.Join(d.CopyTo(t.Context(), d.folder, false), d.Stop()); err != nil {
+		t.Fatal(err)
+	}
+	d.startPostgres(t)
+	d.nodes = testenv.OwnRedisWith(t, nodes, redisserver.Config{AppendOnly: redisserver.Always})
+	d.cfg = d.gateway(t)
+	d.cfg.PGListen, d.cfg.RedisNodes, d.cfg.DefaultTTL, d.cfg.MaxTTL = "127.0.0.1:0", nil, 5*time.Second, 30*time.Second
+	for _, n := range d.nodes {
+		d.cfg.RedisNodes = append(d.cfg.RedisNodes, lock.Node{Addr: n.Addr})
+	}
+	return d
+}
+
+func (d *drill) startPostgres(t *testing.T) {
+	t.Helper()
+	d.pg = run(t, d.folder)
+	d.at.moveTo(d.pg.Addr())
+}
+
+func (d *drill) writer() testenv.PG { return testenv.PG{WriterURL: d.as("writer")} }
+
+// restartNodes kills the nodes together, and starts them when what is done meanwhile is done.
+func (d *drill) restartNodes(t *testing.T, nodes []*redisserver.Server, meanwhile func()) {
+	t.Helper()
+	for _, n := range nodes {
+		if err := n.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	meanwhile()
+	for _, n := range nodes {
+		if err := n.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// wantStatus is the order's, as the database has it.
+func (d *drill) wantStatus(t *testing.T, want string) {
+	t.Helper()
+	if got := execOn(t, d.pg, "SELECT status FROM orders WHERE id = 1001"); got != want {
+		t.Errorf("the order is %q, want %q", got, want)
+	}
+}
+
+// leasesEnd waits until a lease can be had again, and says how long that took.
+func leasesEnd(t *testing.T, c *client, resource string) (l lease, took time.Duration) {
+	t.Helper()
+	began := time.Now()
+	until(t, "a lease can be had again", func() bool {
+		a := c.do("POST", "/v1/leases", map[string]string{"resource": resource, "ttl": "5s"})
+		l = lease{resource, a.text("token"), a.text("grant"), a.text("handle")}
+		return a.Status == http.StatusCreated
+	})
+	return l, time.Since(began)
+}
+
+// Two of three nodes, and the only one: no lease is given or renewed for the longest TTL in use, and what is held writes.
+func TestADrillOfAQuorumOfRedisNodes(t *testing.T) {
+	t.Parallel()
+	for name, nodes := range map[string]int{"two of three": 3, "the only one": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := startDrill(t, nodes)
+			c := start(t, d.cfg)
+			held := c.acquire("orders/1001", "5s", "0s")
+			conn := c.connect(d.writer(), held)
+			lost := time.Now()
+			d.restartNodes(t, d.nodes[:nodes/2+1], func() {
+				c.want(http.StatusServiceUnavailable, "POST", "/v1/leases", map[string]string{"resource": "orders/2"})
+				c.want(http.StatusServiceUnavailable, "POST", "/v1/leases/renew", map[string]string{"handle": held.handle})
+				if _, err := conn.Exec(t.Context(), updateOrder, "without a quorum"); err != nil {
+					t.Errorf("a write under the lease that is held: %v", err)
+				}
+			})
+			leasesEnd(t, c, "orders/2") // which nobody held
+			took := time.Since(lost)
+			t.Logf("the next lease came %v after the loss", took.Round(100*time.Millisecond))
+			if took < 4*time.Second || took > 25*time.Second { // 5 s are the longest TTL in use
+				t.Errorf("the next lease came after %v", took)
+			}
+			next, _ := leasesEnd(t, c, "orders/1001")
+			if number(t, next.token) <= number(t, held.token) {
+				t.Errorf("token %s after %s", next.token, held.token)
+			}
+			if refused := d.write(t, held.grant); refused != "ZF001" {
+				t.Errorf("the holder of before: %q, want ZF001", refused)
+			}
+			d.wantStatus(t, "without a quorum")
+		})
+	}
+}
+
+// PostgreSQL stops in order, and as in a crash. What was open is rolled back, the gateway goes on by itself, and no grant is lost.
+func TestADrillOfPostgreSQL(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*pgserver.Server) error{"stopped": (*pgserver.Server).Stop, "killed": (*pgserver.Server).Kill} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := startDrill(t, 1)
+			c := start(t, d.cfg)
+			held := c.acquire("orders/1001", "30s", "0s")
+			conn := c.connect(d.writer(), held)
+			if _, err := conn.Exec(t.Context(), updateOrder, "committed"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Exec(t.Context(), "BEGIN; UPDATE orders SET status = 'open' WHERE id = 1001"); err != nil {
+				t.Fatal(err)
+			}
+			if err := end(d.pg); err != nil {
+				t.Fatal(err)
+			}
+			c.want(http.StatusServiceUnavailable, "POST", "/v1/leases", map[string]string{"resource": "orders/2", "ttl": "5s"})
+			c.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": held.handle, "ttl": "30s"})
+			if _, err := conn.Exec(t.Context(), "COMMIT"); err == nil {
+				t.Error("the transaction that was open has committed")
+			}
+			d.startPostgres(t)
+			began := time.Now()
+			untilReady(c)
+			t.Logf("ready %v after PostgreSQL", time.Since(began).Round(100*time.Millisecond))
+			d.wantStatus(t, "committed")
+			if _, err := c.connect(d.writer(), held).Exec(t.Context(), updateOrder, "after it"); err != nil {
+				t.Errorf("under the grant from before: %v", err)
+			}
+			c.acquire("orders/2", "5s", "5s")
+			d.wantStatus(t, "after it")
+		})
+	}
+}
+
+// One gateway of two is stopped: its sessions end between two transactions, and the other one goes on with its leases.
+func TestADrillOfAGateway(t *testing.T) {
+	t.Parallel()
+	d := startDrill(t, 1)
+	leaves, stays := start(t, d.cfg), start(t, d.cfg)
+	held := leaves.acquire("orders/1001", "30s", "0s")
+	busy, idle := leaves.connect(d.writer(), held), leaves.connect(d.writer(), held)
+	if _, err := busy.Exec(t.Context(), "BEGIN; UPDATE orders SET status = 'committed while it drains' WHERE id = 1001"); err != nil {
+		t.Fatal(err)
+	}
+	stopped := stopping(leaves)
+	if err := idle.PgConn().WaitForNotification(t.Context()); sqlState(err) != "57P01" {
+		t.Errorf("the idle session: %v; want 57P01", err)
+	}
+	stays.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": held.handle, "ttl": "30s"})
+	if _, err := busy.Exec(t.Context(), "COMMIT"); err != nil {
+		t.Errorf("the transaction that was open: %v", err)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	d.wantStatus(t, "committed while it drains")
+	if _, err := stays.connect(d.writer(), held).Exec(t.Context(), updateOrder, "at the other"); err != nil {
+		t.Errorf("at the other gateway: %v", err)
+	}
+	stays.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": held.handle})
+	d.wantStatus(t, "at the other")
+}
+
+// All parts restart, in the order of the page and in another: nothing is lost, the next token is higher, and the old grant
+// is refused once somebody has it.
+func TestADrillOfEverything(t *testing.T) {
+	t.Parallel()
+	for name, gatewayFirst := range map[string]bool{"gateways first": true, "gateways stay": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := startDrill(t, 3)
+			c := start(t, d.cfg)
+			held := c.acquire("orders/1001", "5s", "0s")
+			conn := c.connect(d.writer(), held)
+			if _, err := conn.Exec(t.Context(), updateOrder, "before"); err != nil {
+				t.Fatal(err)
+			}
+			if gatewayFirst {
+				if err := c.g.Stop(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d.restartNodes(t, d.nodes, func() {
+				if err := d.pg.Stop(); err != nil {
+					t.Fatal(err)
+				}
+				d.startPostgres(t)
+			})
+			if gatewayFirst {
+				c = start(t, d.cfg)
+			}
+			d.wantStatus(t, "before")
+			if refused := d.write(t, held.grant); refused != "" && refused != "ZF001" {
+				t.Errorf("the grant from before: %q", refused)
+			}
+			began := time.Now()
+			untilReady(c)
+			next, took := leasesEnd(t, c, "orders/1001")
+			t.Logf("ready and leasing after %v, of which %v for the lease", time.Since(began).Round(100*time.Millisecond), took.Round(100*time.Millisecond))
+			if number(t, next.token) <= number(t, held.token) {
+				t.Errorf("token %s after %s", next.token, held.token)
+			}
+			if refused := d.write(t, held.grant); refused != "ZF001" {
+				t.Errorf("the grant from before, after the next one: %q, want ZF001", refused)
+			}
+			if refused := d.write(t, next.grant); refused != "" {
+				t.Errorf("the next holder: %q", refused)
+			}
+		})
+	}
+}

@@ -1,0 +1,90 @@
+package main
+
+// service has the safeguards of the gateway: what a handle is worth, what is written down, and
+// where clients are sent.
+var service = []mutant{
+	{
+		name: "handle-version", what: "the MAC of a handle leaves its version out",
+		file: "gateway/api/handle.go", in: "gateway/api", test: "TestAHandleIsOfItsPrincipalAndItsVersion",
+		old: "\th.Write(b)\n",
+		new: "\th.Write(b[1:])\n",
+	},
+	{
+		name: "handle-principal", what: "the MAC of a handle leaves its principal out",
+		file: "gateway/api/handle.go", in: "gateway/api", test: "TestAHandleIsOfItsPrincipalAndItsVersion",
+		old: "\th.Write(b)\n",
+		new: "\t_, rest, _ := cutBytes(b[1:])\n\t_, rest, _ = cutBytes(rest)\n\th.Write(b[:2])\n\th.Write(rest)\n",
+	},
+	{
+		name: "handle-outlives-right", what: "a handle is worth what its bearer might when it was made",
+		file: "gateway/api/auth.go", in: "gateway/api", test: "TestAHandleIsWorthWhatItsBearerMayNow",
+		old: "h.Principal == p.Name() && p.May(access.Acquire, h.Resource)",
+		new: "h.Principal == p.Name()",
+	},
+	{
+		name: "handle-of-anybody", what: "another's lease is renewed without the right to manage it",
+		file: "gateway/api/auth.go", in: "gateway/api", test: "TestAHandleIsWorthWhatItsBearerMayNow",
+		old: "return p.Check(access.Manage, h.Resource)",
+		new: "return nil",
+	},
+	{
+		name: "credentials-outlive-right", what: "S3 credentials are issued without the right to acquire",
+		file: "gateway/api/auth.go", in: "gateway/api", test: "TestAHandleIsWorthWhatItsBearerMayNow",
+		old: "\treturn p.Check(access.Acquire, h.Resource)\n",
+		new: "\treturn nil\n",
+	},
+	{
+		name: "credentials-of-anybody", what: "S3 credentials are issued for another's lease",
+		file: "gateway/api/auth.go", in: "gateway/api", test: "TestEveryEndpointNeedsItsRightAndNoOther",
+		old: "if h.Principal != p.Name() {",
+		new: "if false {",
+	},
+	{
+		name: "reads-outlive-lease", what: "static credentials of a token that expires read on after the lease",
+		file: "gateway/api/leases.go", in: "gateway", test: "TestStaticCredentialsOfATokenThatExpiresReadNothingOnceTheLeaseIsOver",
+		old: "EndHeld: !body.Refreshing && p.Expires()",
+		new: "EndHeld: false",
+	},
+	{
+		name: "audit-no-principal", what: "a line of the audit does not say who",
+		file: "gateway/api/audit.go", in: "cmd/fencegate", test: "TestTheLogTellsWhoDidWhatAndNoSecret",
+		old: "\tif s.cfg.Principals != nil {\n\t\tattrs = append",
+		new: "\tif false {\n\t\tattrs = append",
+	},
+	{
+		name: "audit-no-request", what: "a line of the audit has no request id",
+		file: "gateway/api/requestid.go", in: "cmd/fencegate", test: "TestTheLogTellsWhoDidWhatAndNoSecret",
+		old: "if id := requestID(ctx); id != \"\" {",
+		new: "if id := requestID(ctx); id == \"never\" {",
+	},
+	{
+		name: "audit-no-login", what: "a lease of the PostgreSQL port is not written down",
+		file: "gateway/pgwire/lease.go", in: "cmd/fencegate", test: "TestTheLogTellsWhoDidWhatAndNoSecret",
+		old: "\t\ts.auditAcquired(held)\n",
+		new: "",
+	},
+	{
+		name: "own-pg-port", what: "clients are told the gateway's own PostgreSQL port",
+		file: "gateway/endpoints.go", in: "gateway", test: "TestClientsAreToldTheBalancersPorts",
+		old: "if g.parsed.pgAdvertise.host != \"\" {",
+		new: "if false {",
+	},
+	{
+		name: "own-s3-port", what: "clients are told the gateway's own S3 port",
+		file: "gateway/endpoints.go", in: "gateway", test: "TestClientsAreToldTheBalancersPorts",
+		old: "cmp.Or(g.cfg.S3Advertise, scheme+",
+		new: "cmp.Or(scheme+",
+	},
+	{
+		name: "any-pg-port", what: "an advertised PostgreSQL port needs neither a host nor a number",
+		file: "gateway/endpoints.go", in: "gateway", test: "TestClientsAreToldTheBalancersPorts",
+		old: "if err != nil || host == \"\" || numberErr != nil || port == 0 {",
+		new: "if err != nil && numberErr != nil {",
+	},
+	{
+		name: "drill-no-quarantine", what: "lost nodes are admitted at once, as a gateway's clients see it",
+		file: "lock/admit.go", in: "gateway", test: "TestADrillOfAQuorumOfRedisNodes",
+		old: "a := Admission{Node: n.name,",
+		new: "longest = 0\n\ta := Admission{Node: n.name,",
+	},
+}
