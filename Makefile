@@ -90,8 +90,8 @@ torture-sources: ## The same of PostgreSQL alone, etcd and ZooKeeper only (FOR=6
 	cd lock/etcdlock && $(GO) test -count=1 -run 'TestTorture' -v -timeout 40m . -args -torture.for=$(or $(FOR),60s)
 	cd lock/zklock && $(GO) test -count=1 -run 'TestTorture' -v -timeout 40m . -args -torture.for=$(or $(FOR),60s)
 
-bench-lock: ## Measure leases against redsync, redislock and rueidislock
-	@scripts/need redis
+bench-lock: ## Measure leases against redsync, redislock, rueidislock, and over each source beside etcd's mutex and PostgreSQL's locks
+	@scripts/need --local postgres redis etcd zookeeper
 	cd bench && $(GO) run ./lock
 
 bench-fence: ## Measure the fence in PostgreSQL against no fence and what is written by hand

@@ -50,10 +50,11 @@ type server struct {
 	*pgserver.Server
 	dir, url string
 	port     int
+	env      []string
 	frozen   []int // processes
 }
 
-func crashable(t *testing.T) *server {
+func crashable(t *testing.T, env ...string) *server {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "fencegate-pg-")
 	if err != nil {
@@ -63,7 +64,7 @@ func crashable(t *testing.T) *server {
 	if err := os.Chmod(dir, 0o711); err != nil { // PostgreSQL's user enters it
 		t.Fatal(err)
 	}
-	s := &server{dir: dir}
+	s := &server{dir: dir, env: env}
 	if err := s.start(); err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +80,7 @@ func crashable(t *testing.T) *server {
 func (s *server) start() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	s.Server, err = pgserver.Start(ctx, pgserver.Config{Dir: s.dir, Fast: true, Port: s.port})
+	s.Server, err = pgserver.Start(ctx, pgserver.Config{Dir: s.dir, Fast: true, Port: s.port, Env: s.env})
 	if err == nil {
 		_, port, _ := strings.Cut(s.Addr(), ":")
 		s.port, err = strconv.Atoi(port)
