@@ -20,7 +20,11 @@ import (
 // nobody releases last longer, and gives nothing twice.
 func TestAServersClockThatJumpsEndsExclusionAndNothingElse(t *testing.T) {
 	t.Parallel()
-	clock := clockshim.New(t)
+	clock, err := clockshim.Compile(entered(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = clock.Close() })
 	s := crashable(t, clock.Env()...)
 	p := pool(t, s.url)
 	one, other := source(t, pglock.Config{Pool: p}), source(t, pglock.Config{Pool: p})

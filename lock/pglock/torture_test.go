@@ -54,17 +54,23 @@ type server struct {
 	frozen   []int // processes
 }
 
-func crashable(t *testing.T, env ...string) *server {
+// entered is a folder that PostgreSQL's user may enter.
+func entered(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "fencegate-pg-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil { // PostgreSQL's user enters it
+	if err := os.Chmod(dir, 0o711); err != nil {
 		t.Fatal(err)
 	}
-	s := &server{dir: dir, env: env}
+	return dir
+}
+
+func crashable(t *testing.T, env ...string) *server {
+	t.Helper()
+	s := &server{dir: entered(t), env: env}
 	if err := s.start(); err != nil {
 		t.Fatal(err)
 	}
