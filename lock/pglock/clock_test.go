@@ -4,6 +4,7 @@ package pglock_test
 
 import (
 	"errors"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/internal/testenv/clockshim"
 	"github.com/fencegate/fencegate/lock/pglock"
 )
@@ -20,7 +22,7 @@ import (
 // nobody releases last longer, and gives nothing twice.
 func TestAServersClockThatJumpsEndsExclusionAndNothingElse(t *testing.T) {
 	t.Parallel()
-	clock, err := clockshim.Compile(entered(t))
+	clock, err := clockshim.Compile(filepath.Dir(testenv.ServerDir(t)))
 	if err != nil {
 		t.Fatal(err)
 	}

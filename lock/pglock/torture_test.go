@@ -19,6 +19,7 @@ import (
 	"github.com/fencegate/fencegate/internal/child"
 	"github.com/fencegate/fencegate/internal/leases/torture"
 	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock/pglock"
 	"github.com/fencegate/fencegate/migrate"
 )
@@ -54,23 +55,9 @@ type server struct {
 	frozen   []int // processes
 }
 
-// entered is a folder that PostgreSQL's user may enter.
-func entered(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "fencegate-pg-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
 func crashable(t *testing.T, env ...string) *server {
 	t.Helper()
-	s := &server{dir: entered(t), env: env}
+	s := &server{dir: testenv.ServerDir(t), env: env}
 	if err := s.start(); err != nil {
 		t.Fatal(err)
 	}
