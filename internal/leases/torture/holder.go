@@ -21,7 +21,7 @@ func passing(err error) bool { return leasing.Retryable(err) || errors.Is(err, l
 func (m *torment) use(ctx context.Context, t testing.TB, s leasing.Source) {
 	for ctx.Err() == nil {
 		acquire := s.Acquire
-		if rand.N(3) == 0 {
+		if rand.N(2) == 0 {
 			acquire = s.TryAcquire
 		}
 		ttl := m.TTL/2 + rand.N(m.TTL)
