@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,8 +47,8 @@ func sourced(name string, s leasing.Source) contender {
 func (s *services) contendSources(ctx context.Context, servers []*redisserver.Server) (all []contender, done func(), err error) {
 	var closers []func()
 	done = func() {
-		for i := len(closers) - 1; i >= 0; i-- {
-			closers[i]()
+		for _, f := range slices.Backward(closers) {
+			f()
 		}
 	}
 	defer func() {

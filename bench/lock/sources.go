@@ -97,14 +97,14 @@ type server interface {
 }
 
 // sourcesFrozen freezes each server of three in turn, and so also the one that leads.
-func (sv *services) sourcesFrozen(ctx context.Context, redis []*redisserver.Server, contenders []contender, b *board) error {
+func (s *services) sourcesFrozen(ctx context.Context, redis []*redisserver.Server, contenders []contender, b *board) error {
 	groups := map[string][]server{}
 	for i := range members {
 		groups["fencegate-redis"] = append(groups["fencegate-redis"], redis[i])
 		for _, name := range []string{"fencegate-etcd", "etcd-mutex-arm"} {
-			groups[name] = append(groups[name], sv.etcd.Members[i])
+			groups[name] = append(groups[name], s.etcd.Members[i])
 		}
-		groups["fencegate-zookeeper"] = append(groups["fencegate-zookeeper"], sv.zk.Servers[i])
+		groups["fencegate-zookeeper"] = append(groups["fencegate-zookeeper"], s.zk.Servers[i])
 	}
 	fmt.Printf("\n%-22s %8s %10s %10s %8s   one server of three frozen, each in turn: an acquisition and its release\n", "contender", "cycles", "p50", "max", "failed")
 	for _, c := range contenders {
