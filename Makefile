@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ops lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture test-busy observability-test balancer-test soak test-sources page-test page-pictures
+.PHONY: help demo test test-ops lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture torture-sources test-busy observability-test balancer-test soak test-sources page-test page-pictures
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -80,12 +80,18 @@ mutants: ## Take safeguards of the leases and the gateway away, one by one: a te
 	@scripts/need --local cc postgres redis
 	$(GO) run ./internal/mutants $(MUTANTS)
 
-torture: ## Torment leases on real Redis for about ten minutes: faults of nodes, messages, clients and clocks
+torture: torture-sources ## Torment leases of every source for about fifteen minutes: faults of servers, messages, clients and clocks (FOR=60s each)
 	@scripts/need --local cc redis
-	$(GO) test -count=1 -run 'TestTorture(OfBursts)?$$' -v -timeout 40m ./lock -args -torture.for=60s -torture.want=200000 $(TORTURE)
+	$(GO) test -count=1 -run 'TestTorture(OfBursts)?$$' -v -timeout 40m ./lock -args -torture.for=$(or $(FOR),60s) -torture.want=200000 $(TORTURE)
 
-bench-lock: ## Measure leases against redsync, redislock and rueidislock
-	@scripts/need redis
+torture-sources: ## The same of PostgreSQL alone, etcd and ZooKeeper only (FOR=60s each)
+	@scripts/need --local cc postgres etcd zookeeper
+	$(GO) test -count=1 -run 'TestTorture' -v -timeout 40m ./lock/pglock -args -torture.for=$(or $(FOR),60s)
+	cd lock/etcdlock && $(GO) test -count=1 -run 'TestTorture' -v -timeout 40m . -args -torture.for=$(or $(FOR),60s)
+	cd lock/zklock && $(GO) test -count=1 -run 'TestTorture' -v -timeout 40m . -args -torture.for=$(or $(FOR),60s)
+
+bench-lock: ## Measure leases against redsync, redislock, rueidislock, and over each source beside etcd's mutex and PostgreSQL's locks
+	@scripts/need --local postgres redis etcd zookeeper
 	cd bench && $(GO) run ./lock
 
 bench-fence: ## Measure the fence in PostgreSQL against no fence and what is written by hand

@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 8, code 12 8face8c51c85'
+  COMMENT 'fencegate fence state 8, code 13 096bac1e5204'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -645,7 +645,11 @@ FUNCTION fence.free_leases(p_resources text[], p_owners text[], p_limit interval
   plpgsql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
   SET search_path=pg_catalog, pg_temp
   SET lock_timeout=5s
-  body c01dc781b77a9d1b58de3208cf44f582
+  SET plan_cache_mode=force_generic_plan
+  SET enable_seqscan=off
+  SET enable_hashjoin=off
+  SET enable_mergejoin=off
+  body 50e70b55b12648027fa402d8f9c3f861
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_locker

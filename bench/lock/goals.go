@@ -16,8 +16,13 @@ type board struct {
 // fails notes how often a contender failed, if it is ours.
 func (b *board) fails(contender, where string, times int) {
 	if times > 0 && strings.HasPrefix(contender, "fencegate") {
-		b.failed = append(b.failed, fmt.Sprintf("%s failed %d times: %s", contender, times, where))
+		b.failure(contender, where, times)
 	}
+}
+
+// failure notes how often a contender failed, whosever it is.
+func (b *board) failure(contender, where string, times int) {
+	b.failed = append(b.failed, fmt.Sprintf("%s failed %d times: %s", contender, times, where))
 }
 
 // goal notes one goal. Lower is better where atMost.

@@ -1,9 +1,11 @@
 // Command lock measures fencegate's leases against redsync, redislock and
-// rueidislock: in one process, on the same real Redis nodes, interleaved.
+// rueidislock: in one process, on the same real Redis nodes, interleaved; and
+// leases over each source, Redis, PostgreSQL, etcd and ZooKeeper, beside each
+// other and beside etcd's mutex and the locks of PostgreSQL.
 //
 // It ends with one line for each goal, and exits with 1 where a lease of ours was
-// refused or could not be given back, and where a goal is missed and -strict is given. The flags cut the whole, which takes about three minutes,
-// into parts.
+// refused or could not be given back, or any operation over the sources failed, and where a goal is missed and -strict is
+// given. The flags cut the whole, which takes about four minutes, into parts.
 package main
 
 import (
@@ -39,7 +41,7 @@ func listed(list, name string) bool {
 
 func main() {
 	var s settings
-	flag.StringVar(&s.parts, "parts", "", "with commas: rate, crowd, handoff, frozen; empty: all")
+	flag.StringVar(&s.parts, "parts", "", "with commas: rate, crowd, handoff, frozen, sources; empty: all")
 	flag.StringVar(&s.contenders, "contenders", "", "rate: those in this list, with commas; empty: all")
 	flag.IntVar(&s.nodes, "nodes", 0, "groups of this size only; 0: all")
 	flag.IntVar(&s.callers, "callers", 0, "rate: this many callers only; 0: all")
@@ -82,7 +84,7 @@ func run(ctx context.Context, s settings, b *board) error {
 	parts := []struct {
 		name    string
 		measure func(context.Context, settings, []*redisserver.Server, *board) error
-	}{{"rate", rates}, {"crowd", crowds}, {"handoff", handOffs}, {"frozen", frozen}}
+	}{{"rate", rates}, {"crowd", crowds}, {"handoff", handOffs}, {"frozen", frozen}, {"sources", sources}}
 	for _, p := range parts {
 		if !s.wants(p.name) {
 			continue

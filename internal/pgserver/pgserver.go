@@ -53,6 +53,7 @@ type Config struct {
 	Fast      bool              // give up durability for speed (fsync=off …); for tests only
 	Ephemeral bool              // remove Dir at Stop, and when this process dies
 	Settings  map[string]string // further settings of postgresql.conf; never secrets
+	Env       []string          // further environment of the server, as KEY=value
 	Patience  time.Duration     // for starting, with recovery; default 60s
 	Logger    *slog.Logger      // default: discards
 }

@@ -171,7 +171,7 @@ func (s *Server) startOnce(ctx context.Context) error {
 		death = syscall.SIGQUIT // at once: nothing is to be kept
 	}
 	s.proc, err = child.Start(child.Spec{
-		Path: filepath.Join(s.cfg.BinDir, "postgres"), Args: s.args(), Env: s.env(), Dir: "/",
+		Path: filepath.Join(s.cfg.BinDir, "postgres"), Args: s.args(), Env: append(s.env(), s.cfg.Env...), Dir: "/",
 		Log: log, Credential: s.user.credential(), StopSignal: death,
 	})
 	if err != nil {

@@ -65,6 +65,36 @@ func TestWhatAnotherHasLockedIsBusy(t *testing.T) {
 	}
 }
 
+// Who changes a fence has its turn: a lease is not freed beside that, and not held to be over, and others of its group are freed.
+func TestAReleaseTakesNobodysTurn(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	lease, other := w.take(t, "r", 5*time.Minute), w.take(t, "s", 5*time.Minute)
+	done := w.lock(t, `SELECT FROM fence.arms WHERE resource = 'r' FOR UPDATE`)
+	for _, c := range []struct{ limit, want string }{{"0", "r: busy, s: freed"}, {"100 ms", "r: busy, s: "}} {
+		said := ask[string](t, w, `SELECT string_agg(format('%s: %s', CASE n WHEN 1 THEN 'r' ELSE 's' END, CASE WHEN freed THEN 'freed' WHEN busy THEN 'busy' END), ', ' ORDER BY n)
+			FROM fence.free_leases(ARRAY['r', 's'], ARRAY[$1, $2], $3::interval)`, lease.Owner, other.Owner, c.limit)
+		if said != c.want {
+			t.Errorf("with a limit of %s: %q; want %q", c.limit, said, c.want)
+		}
+	}
+	done()
+	if err := w.Release(t.Context(), lease.Ref()); err != nil {
+		t.Errorf("release: %v", err)
+	}
+}
+
+// Nobody has taken the resource since, and all the same the holder hears that it came too late.
+func TestAReleaseAfterTheEndSaysSo(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	lease := w.take(t, "r", ttl)
+	w.exec(t, `UPDATE fence.leases SET ends_at = clock_timestamp() - interval '1 s'`)
+	if err := w.Release(t.Context(), lease.Ref()); !errors.Is(err, leasing.ErrLost) {
+		t.Errorf("%v; want ErrLost", err)
+	}
+}
+
 // The source can't be set on a server that was not accepted.
 func TestSettingTheSourceDoesNotAcceptAServerThatMayHaveForgotten(t *testing.T) {
 	t.Parallel()

@@ -111,8 +111,9 @@ func take(t testing.TB, s leasing.Source, r leasing.Request) leasing.Lease {
 	t.Helper()
 	begun := time.Now()
 	lease, err := s.TryAcquire(t.Context(), r)
-	for errors.Is(err, leasing.ErrLost) && time.Since(begun) > r.TTL/2 {
-		begun = time.Now()
+	lost := false
+	for errors.Is(err, leasing.ErrLost) && time.Since(begun) > r.TTL/2 || lost && errors.Is(err, leasing.ErrHeld) { // given back a moment later
+		begun, lost = time.Now(), true
 		lease, err = s.TryAcquire(t.Context(), r)
 	}
 	if err != nil {

@@ -1,164 +1,215 @@
-// Package torture torments a source of leases: processes race for few resources, renew, vanish and come late, while
-// faults happen, and what they were given is judged.
+// Package torture torments a source of leases on real servers: processes race for few resources, renew, stop renewing,
+// vanish and come late, while servers freeze, die and restart and connections stand still. What the processes were given
+// is judged.
 //
-//	torture.Run(t, torture.Config{Open: open, Fault: func(ctx context.Context) error { … freeze a server, thaw it … }})
+// The guarantee: where a token came twice or fell, two holders had a resource at one time for longer than the source's
+// promise allows, a lease was lost before its deadline, or a resource was not free once it was released, the test fails.
+//
+//	torture.Run(t, torture.Config{
+//		Servers: servers,
+//		Open:    func(addrs []string) leasing.Source { … through these addresses … },
+//		TTL:     time.Second,
+//	})
+//
+// A run lasts -torture.for.
 package torture
 
 import (
+	"cmp"
 	"context"
-	"errors"
-	"fmt"
+	"flag"
 	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/leases"
 )
 
+var lasting = flag.Duration("torture.for", 6*time.Second, "how long a source of leases is tormented")
+
+const (
+	processes = 3
+	callers   = 4 // of each process
+	resources = 5
+
+	// enough leases are needed for a run that found nothing to mean something. A busy machine gives few: it has so much more time.
+	enough = 4 * resources
+	more   = 30 * time.Second
+)
+
 // Config says what to torment.
 type Config struct {
-	Open      func() leasing.Source           // one process's; Run closes it
-	Fault     func(ctx context.Context) error // is called again and again; nil: none
-	Processes int
-	For       time.Duration
-	TTL       time.Duration
+	Servers []Server
+	// Open makes the source of one process. It reaches the servers by these addresses, in the order of Servers: a process
+	// can be cut off from some of them. Run closes it.
+	Open func(addrs []string) leasing.Source
+	// TTL is how long leases live, give or take a half.
+	TTL time.Duration
+	// Overlap is how long two may hold a resource by the source's own promise, when clocks run alike. Defaults to 0.
+	Overlap time.Duration
+	// For is how long it lasts. Defaults to the flag's.
+	For time.Duration
+
+	patience time.Duration // for a resource that has to be free in the end
 }
 
-// hold is one lease as its holder saw it.
-type hold struct {
-	token       fence.Token
-	asked, from time.Time // before the call, and after it
-	to          time.Time // before its release, or its deadline
+// Server is one real server of the source.
+type Server struct {
+	Addr         string
+	Freeze, Thaw func() error
+	Kill         func() error // as kill -9 does
+	Start        func() error // again, with the data that it has
 }
 
-type judge struct {
-	mu    sync.Mutex
-	holds map[string][]hold
+// process is one that wants leases.
+type process struct {
+	source leasing.Source
+	links  []*link // to each server
 }
 
-// Run torments, and fails t where a token came twice or fell, or two leases of one resource overlapped.
+// torment is a run.
+type torment struct {
+	Config
+	judge
+	processes []process
+}
+
+// Run torments, and fails t where a rule was broken.
 func Run(t testing.TB, cfg Config) {
 	t.Helper()
-	const callers = 3
-	ctx, cancel := context.WithTimeout(t.Context(), cfg.For)
-	defer cancel()
-	j := &judge{holds: make(map[string][]hold)}
-	var done sync.WaitGroup
-	for range cfg.Processes {
-		s := cfg.Open()
-		t.Cleanup(func() { _ = s.Close() })
-		for range callers {
-			done.Go(func() {
-				for ctx.Err() == nil {
-					if err := j.cycle(ctx, s, cfg.TTL); err != nil {
-						t.Error(err)
-						return
-					}
-				}
-			})
-		}
+	if cfg.For == 0 {
+		cfg.For = *lasting
 	}
-	faults := 0
-	for cfg.Fault != nil && ctx.Err() == nil {
-		if err := cfg.Fault(ctx); err != nil {
-			t.Error(err)
-			break
+	v := run(t, cfg)
+	t.Logf("%v: %v", cfg.For, v)
+	for _, text := range v.wrong(cfg.Overlap) {
+		t.Error(text)
+	}
+}
+
+func run(t testing.TB, cfg Config) verdict {
+	t.Helper()
+	m := &torment{Config: cfg, judge: judge{holds: make(map[string][]hold)}}
+	for range processes {
+		m.processes = append(m.processes, m.open(t))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), cfg.For+cmp.Or(m.patience, more))
+	defer cancel()
+	defer time.AfterFunc(cfg.For, func() { m.over(cancel) }).Stop()
+	var done sync.WaitGroup
+	for _, p := range m.processes {
+		for range callers {
+			done.Go(func() { m.use(ctx, t, p.source) })
 		}
-		faults++
+		done.Go(func() { m.cut(ctx, p) })
+	}
+	if len(cfg.Servers) > 0 {
+		done.Go(func() { m.fault(ctx, t) })
 	}
 	done.Wait()
-	given, wrong := j.verdict()
-	for _, line := range wrong {
-		t.Error(line)
-	}
-	t.Logf("%d leases and %d faults in %v: %d wrong", given, faults, cfg.For, len(wrong))
-	if given < cfg.Processes {
-		t.Errorf("only %d leases were given, so this shows nothing", given)
-	}
+	m.stuck = m.allFree(t)
+	return m.verdict()
 }
 
-// cycle has one lease, which ends in one of several ways.
-func (j *judge) cycle(ctx context.Context, s leasing.Source, ttl time.Duration) error {
-	r := leasing.Request{Resource: []string{"a", "b"}[rand.N(2)], TTL: ttl/2 + rand.N(ttl)}
-	acquire := s.Acquire
-	if rand.N(3) == 0 {
-		acquire = s.TryAcquire
+// open starts a process with links of its own.
+func (m *torment) open(t testing.TB) process {
+	t.Helper()
+	var p process
+	var addrs []string
+	for _, s := range m.Servers {
+		l := newLink(t, s.Addr)
+		p.links = append(p.links, l)
+		addrs = append(addrs, l.addr)
 	}
-	asked := time.Now()
-	lease, err := acquire(ctx, r)
-	from := time.Now()
-	switch {
-	case ctx.Err() != nil:
-		if err == nil {
-			j.note(r.Resource, hold{lease.Grant.Token, asked, from, lease.Deadline})
+	p.source = m.Open(addrs)
+	t.Cleanup(func() { _ = p.source.Close() })
+	return p
+}
+
+// fault does one thing after the other to the servers, and leaves them in order.
+func (m *torment) fault(ctx context.Context, t testing.TB) {
+	for ; ctx.Err() == nil; leases.Pause(ctx, rand.N(2*m.TTL)) {
+		s := m.Servers[rand.N(len(m.Servers))]
+		var err error
+		if rand.N(4) == 0 {
+			if err = s.Kill(); err == nil {
+				leases.Pause(ctx, rand.N(m.TTL))
+				err = s.Start()
+			}
+			m.count(&m.kills)
+		} else {
+			if err = s.Freeze(); err == nil {
+				leases.Pause(ctx, m.atMost())
+				err = s.Thaw()
+			}
+			m.count(&m.freezes)
 		}
-		return nil
-	case leasing.Retryable(err), errors.Is(err, leasing.ErrLost):
-		leases.Pause(ctx, rand.N(20*time.Millisecond))
-		return nil
-	case err != nil:
-		return err
-	}
-	deadline := lease.Deadline
-	leases.Pause(ctx, rand.N(ttl/20))
-	if rand.N(4) == 0 {
-		asked := time.Now()
-		valid, err := s.Extend(ctx, lease.Ref(), ttl)
-		switch {
-		case err == nil && asked.Before(deadline):
-			deadline = time.Now().Add(valid)
-		case errors.Is(err, leasing.ErrUnavailable):
-			deadline = earlier(deadline, asked.Add(ttl))
+		if err != nil {
+			t.Errorf("a fault: %v", err)
+			return
 		}
 	}
-	switch rand.N(5) {
-	case 0: // it vanishes
-	case 1: // it comes late
-		leases.Pause(ctx, time.Until(deadline)+rand.N(ttl/10))
-	default:
-		deadline = earlier(deadline, time.Now())
-		if err := s.Release(ctx, lease.Ref()); err != nil && !leasing.Retryable(err) && !errors.Is(err, leasing.ErrLost) && ctx.Err() == nil {
-			return err
+}
+
+// cut holds up what a process sends to some servers, or their answers, or both.
+func (m *torment) cut(ctx context.Context, p process) {
+	for {
+		leases.Pause(ctx, rand.N(6*m.TTL))
+		if ctx.Err() != nil || len(p.links) == 0 {
+			return
 		}
-	}
-	j.note(r.Resource, hold{lease.Grant.Token, asked, from, deadline})
-	return nil
-}
-
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
-}
-
-func (j *judge) note(resource string, h hold) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.holds[resource] = append(j.holds[resource], h)
-}
-
-// verdict compares every lease with every other of its resource.
-func (j *judge) verdict() (given int, wrong []string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for resource, all := range j.holds {
-		given += len(all)
-		for i, h := range all {
-			for k, o := range all {
-				switch {
-				case i < k && h.token == o.token:
-					wrong = append(wrong, fmt.Sprintf("%s: token %d came twice", resource, h.token))
-				case h.from.Before(o.asked) && o.token < h.token:
-					wrong = append(wrong, fmt.Sprintf("%s: token %d came after %d", resource, o.token, h.token))
-				case o.token > h.token && o.from.Before(h.to):
-					wrong = append(wrong, fmt.Sprintf("%s: token %d was had %v before %d was over", resource, o.token, h.to.Sub(o.from), h.token))
-				}
+		all, ways := rand.N(3) == 0, 1+rand.N(3)
+		var gates []*gate
+		for _, l := range p.links {
+			if all || rand.N(2) == 0 {
+				gates = append(gates, l.ways(ways)...)
 			}
 		}
+		for _, g := range gates {
+			g.close()
+		}
+		leases.Pause(ctx, m.atMost())
+		for _, g := range gates {
+			g.open()
+		}
+		m.count(&m.cuts)
 	}
-	return given, wrong
+}
+
+// atMost is how long a fault lasts: now and then for longer than the leases do.
+func (m *torment) atMost() time.Duration {
+	if rand.N(4) == 0 {
+		return rand.N(3 * m.TTL)
+	}
+	return rand.N(m.TTL / 2)
+}
+
+// allFree looks whether each resource can be had once nothing is wrong any more.
+func (m *torment) allFree(t testing.TB) (stuck int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(m.patience, time.Minute))
+	defer cancel()
+	for i := range resources {
+		lease, err := m.again(ctx, leasing.Request{Resource: named(i), TTL: m.TTL})
+		if err == nil {
+			_ = m.processes[0].source.Release(ctx, lease.Ref())
+		} else {
+			t.Logf("%s is not free in the end: %v", named(i), err)
+			stuck++
+		}
+	}
+	return stuck
+}
+
+// again acquires until ctx ends: a lease may run out on the way, and a server may still be starting.
+func (m *torment) again(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+	for {
+		lease, err := m.processes[0].source.Acquire(ctx, r)
+		if err == nil || ctx.Err() != nil || !passing(err) {
+			return lease, err
+		}
+		leases.Pause(ctx, 20*time.Millisecond)
+	}
 }

@@ -289,41 +289,53 @@ REVOKE ALL ON FUNCTION fence.extend_leases(text[], text[], bigint[], boolean) FR
 GRANT EXECUTE ON FUNCTION fence.extend_leases(text[], text[], bigint[], boolean) TO fence_gateway, fence_locker;
 
 -- Frees leases and ends their grants, at most 64, and notifies the first process that waits for each. Waits p_limit in all for the
--- turns, and not at all where it is 0. One row for each, n is its position:
+-- turns, in the order of the names' bytes, and not at all where it is 0. One row for each, n is its position:
 -- freed: it was the owner's, and alive. busy: another has the turn, or the row; nothing was changed. Neither: it was over.
 CREATE OR REPLACE FUNCTION fence.free_leases(p_resources text[], p_owners text[], p_limit interval DEFAULT '0')
 RETURNS TABLE (n integer, freed boolean, busy boolean)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s'
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
   until timestamptz := clock_timestamp() + p_limit;
-  a record;
-  l record;
+  turns int[] := '{}';   -- positions: whose turn it is. A resource without a row in fence.arms has no lease, and gets neither
+  mine int[];            -- positions: whose lease is the owner's, and locked
+  places tid[];          -- of their rows
+  alive int[];           -- positions: whose lease had not ended
+  m int;
 BEGIN
   PERFORM fence.need_read_committed();
   PERFORM fence.commit_durably();
-  FOR a IN SELECT * FROM unnest(p_resources, p_owners) WITH ORDINALITY x(r, owner, n) ORDER BY x.r COLLATE "C", x.n LOOP
-    n := a.n;
-    freed := false;
-    busy := false;
-    PERFORM FROM fence.arms w WHERE w.resource = a.r FOR UPDATE SKIP LOCKED;
-    -- A resource without a row in fence.arms has no lease, and gets neither.
-    busy := NOT FOUND AND EXISTS (SELECT FROM fence.arms w WHERE w.resource = a.r) AND (clock_timestamp() >= until OR NOT fence.take_turn(a.r, 1000 * extract(epoch FROM until - clock_timestamp())));
-    IF NOT busy THEN
-      IF p_limit = '0' THEN
-        SELECT x.owner, x.token, x.ends_at INTO l FROM fence.leases x WHERE x.resource = a.r FOR UPDATE SKIP LOCKED;
-      ELSE
-        SELECT x.owner, x.token, x.ends_at INTO l FROM fence.leases x WHERE x.resource = a.r FOR UPDATE;
+  IF p_limit = '0' THEN
+    turns := ARRAY(SELECT x.n FROM unnest(p_resources) WITH ORDINALITY x(r, n) JOIN fence.arms a ON a.resource = x.r FOR UPDATE OF a SKIP LOCKED);
+  ELSE
+    FOR m IN SELECT x.n FROM unnest(p_resources) WITH ORDINALITY x(r, n) JOIN fence.arms a ON a.resource = x.r ORDER BY x.r COLLATE "C", x.n LOOP
+      PERFORM FROM fence.arms a WHERE a.resource = p_resources[m] FOR UPDATE SKIP LOCKED;
+      IF FOUND OR clock_timestamp() < until AND fence.take_turn(p_resources[m], 1000 * extract(epoch FROM until - clock_timestamp())) THEN
+        PERFORM FROM fence.leases l WHERE l.resource = p_resources[m] AND l.owner = p_owners[m] FOR UPDATE;
+        turns := turns || m;
       END IF;
-      busy := NOT FOUND AND EXISTS (SELECT FROM fence.leases x WHERE x.resource = a.r);
-      IF NOT busy AND l.owner = a.owner THEN
-        freed := l.ends_at > clock_timestamp();
-        UPDATE fence.leases x SET owner = '', ends_at = '-infinity' WHERE x.resource = a.r;
-        UPDATE fence.resources f SET ended_at = now() WHERE f.resource = a.r AND f.token = l.token AND f.ended_at IS NULL;
-        PERFORM fence.call_next(a.r);
-      END IF;
-    END IF;
-    RETURN NEXT;
-  END LOOP;
+    END LOOP;
+  END IF;
+
+  SELECT coalesce(array_agg(x.n), '{}'), coalesce(array_agg(x.place), '{}'), coalesce(array_agg(x.n) FILTER (WHERE x.lives), '{}')
+    INTO mine, places, alive
+    FROM (SELECT t.n, l.ctid AS place, l.ends_at > clock_timestamp() AS lives
+            FROM unnest(turns) t(n) JOIN fence.leases l ON l.resource = p_resources[t.n]
+           WHERE l.owner = p_owners[t.n] FOR UPDATE OF l SKIP LOCKED) x;   -- locked, the clock is read
+
+  WITH freed AS (
+    UPDATE fence.leases l SET owner = '', ends_at = '-infinity' FROM unnest(places) x(place) WHERE l.ctid = x.place RETURNING l.resource, l.token)
+  UPDATE fence.resources f SET ended_at = now() FROM freed WHERE f.resource = freed.resource AND f.token = freed.token AND f.ended_at IS NULL;
+
+  PERFORM fence.call_next(p_resources[x.n]) FROM unnest(mine) x(n)
+    WHERE EXISTS (SELECT FROM fence.lease_waiters w WHERE w.resource = p_resources[x.n]);
+
+  RETURN QUERY
+  SELECT x.n::int, x.n = ANY (alive),
+         CASE WHEN x.n = ANY (mine) THEN false
+              WHEN x.n = ANY (turns) THEN EXISTS (SELECT FROM fence.leases l WHERE l.resource = x.r AND l.owner = p_owners[x.n])
+              ELSE EXISTS (SELECT FROM fence.arms a WHERE a.resource = x.r) END
+    FROM unnest(p_resources) WITH ORDINALITY x(r, n);
 END $$;
 REVOKE ALL ON FUNCTION fence.free_leases(text[], text[], interval) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 GRANT EXECUTE ON FUNCTION fence.free_leases(text[], text[], interval) TO fence_gateway, fence_locker;

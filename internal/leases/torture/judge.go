@@ -1,0 +1,138 @@
+package torture
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// hold is one lease as its holder saw it.
+type hold struct {
+	resource    string
+	token       fence.Token
+	asked, from time.Time // before the call, and after it
+	to          time.Time // before its release, or its deadline
+}
+
+// judge keeps what was given.
+type judge struct {
+	mu    sync.Mutex
+	holds map[string][]hold
+	given int
+	end   func() // where it is time, once enough was given
+
+	early, kept, stuck, kills, freezes, cuts int
+}
+
+func (j *judge) note(h hold) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.holds[h.resource] = append(j.holds[h.resource], h)
+	if j.given++; j.given >= enough && j.end != nil {
+		j.end()
+	}
+}
+
+// over ends a run, or has it end once enough was given.
+func (j *judge) over(end func()) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.end = end; j.given >= enough {
+		end()
+	}
+}
+
+func (j *judge) count(n *int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	*n++
+}
+
+// verdict is what a run came to.
+type verdict struct {
+	leases     int
+	duplicates int // tokens that came twice
+	falling    int // tokens lower than one whose acquisition was complete before theirs began
+	overlaps   []overlap
+	early      int // leases that were over before their deadline
+	kept       int // resources that were not free once they were released
+	stuck      int // resources that nobody could have in the end
+
+	kills, freezes, cuts int
+}
+
+// overlap is a lease that was given before an older one was over.
+type overlap struct {
+	older, newer hold
+	lasted       time.Duration
+}
+
+// verdict compares every lease with every other of its resource.
+func (j *judge) verdict() verdict {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	v := verdict{early: j.early, kept: j.kept, stuck: j.stuck, kills: j.kills, freezes: j.freezes, cuts: j.cuts}
+	for _, all := range j.holds {
+		v.leases += len(all)
+		for i, h := range all {
+			fell := false
+			for k, o := range all {
+				if i < k && h.token == o.token {
+					v.duplicates++
+				}
+				fell = fell || o.from.Before(h.asked) && h.token < o.token
+				if both := h.to.Sub(o.from); o.token > h.token && both > 0 {
+					v.overlaps = append(v.overlaps, overlap{h, o, both})
+				}
+			}
+			if fell {
+				v.falling++
+			}
+		}
+	}
+	return v
+}
+
+// wrong says what breaks the rules; two holders may overlap for no longer than allowed.
+func (v verdict) wrong(allowed time.Duration) (said []string) {
+	if v.duplicates+v.falling > 0 {
+		said = append(said, fmt.Sprintf("%d tokens came twice, %d fell", v.duplicates, v.falling))
+	}
+	if o := v.longest(); o.lasted > allowed {
+		said = append(said, fmt.Sprintf("%s: token %d was given %.1f ms before %d was over; allowed are %.1f ms",
+			o.older.resource, o.newer.token, ms(o.lasted), o.older.token, ms(allowed)))
+	}
+	if v.early > 0 {
+		said = append(said, fmt.Sprintf("%d leases were lost before their deadline", v.early))
+	}
+	if v.kept > 0 {
+		said = append(said, fmt.Sprintf("%d resources were not free once they were released", v.kept))
+	}
+	if v.stuck > 0 {
+		said = append(said, fmt.Sprintf("%d resources could not be had in the end", v.stuck))
+	}
+	if v.leases < enough {
+		said = append(said, fmt.Sprintf("only %d leases were given, so this shows nothing", v.leases))
+	}
+	return said
+}
+
+// longest is the worst overlap; the zero value: there is none.
+func (v verdict) longest() (worst overlap) {
+	for _, o := range v.overlaps {
+		if o.lasted > worst.lasted {
+			worst = o
+		}
+	}
+	return worst
+}
+
+func (v verdict) String() string {
+	return fmt.Sprintf("%d leases: %d tokens came twice, %d fell, %d overlaps (at most %.1f ms), %d lost early, %d released and not free; "+
+		"servers: %d killed, %d frozen; processes: %d times cut off",
+		v.leases, v.duplicates, v.falling, len(v.overlaps), ms(v.longest().lasted), v.early, v.kept, v.kills, v.freezes, v.cuts)
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -1,0 +1,162 @@
+package torture
+
+import (
+	"context"
+	"crypto/rand"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A judge that lets everything pass proves nothing: each of these sources breaks one rule, and the judge has to see it.
+func TestTheJudgeCatchesASourceThatBreaksARule(t *testing.T) {
+	t.Parallel()
+	for broken, seen := range map[string]func(v verdict) bool{
+		"":                      func(v verdict) bool { return len(v.wrong(0)) == 0 },
+		"the same token again":  func(v verdict) bool { return v.duplicates > 0 },
+		"tokens fall":           func(v verdict) bool { return v.falling > 0 && v.duplicates == 0 },
+		"two holders":           func(v verdict) bool { return len(v.overlaps) > 0 && v.duplicates+v.falling == 0 },
+		"ends early":            func(v verdict) bool { return len(v.overlaps) > 0 && v.duplicates+v.falling == 0 },
+		"revives leases":        func(v verdict) bool { return len(v.overlaps) > 0 },
+		"loses leases":          func(v verdict) bool { return v.early > 0 },
+		"releases nothing":      func(v verdict) bool { return v.kept > 0 },
+		"leases never end":      func(v verdict) bool { return v.stuck > 0 },
+		"gives hardly anything": func(v verdict) bool { return len(v.wrong(0)) > 0 && v.leases < enough },
+	} {
+		t.Run(broken, func(t *testing.T) {
+			t.Parallel()
+			b := &board{broken: broken, held: make(map[string]entry)}
+			v := run(t, Config{
+				Open: func([]string) leasing.Source { return toy{b} },
+				TTL:  100 * time.Millisecond, For: 2 * time.Second, patience: time.Second,
+			})
+			if t.Log(v); !seen(v) {
+				t.Errorf("%q was not seen: %q", broken, v.wrong(0))
+			}
+		})
+	}
+}
+
+// Two may have a resource at one time for as long as the source's promise allows, and no longer.
+func TestAnOverlapIsWrongBeyondWhatIsAllowed(t *testing.T) {
+	t.Parallel()
+	begun := time.Now()
+	at := func(ms int) time.Time { return begun.Add(time.Duration(ms) * time.Millisecond) }
+	j := judge{holds: map[string][]hold{"r": {
+		{resource: "r", token: 1, asked: at(0), from: at(1), to: at(50)},
+		{resource: "r", token: 2, asked: at(20), from: at(40), to: at(90)},
+	}}}
+	for i := range enough {
+		j.note(hold{resource: named(i), token: 1, asked: at(0), from: at(1), to: at(2)})
+	}
+	if v := j.verdict(); len(v.wrong(10*time.Millisecond)) != 0 || len(v.wrong(9*time.Millisecond)) != 1 {
+		t.Errorf("%v: %q at 10 ms, %q at 9 ms", v, v.wrong(10*time.Millisecond), v.wrong(9*time.Millisecond))
+	}
+}
+
+// board keeps leases in memory, and breaks one rule.
+type board struct {
+	broken string
+
+	mu    sync.Mutex
+	given fence.Token
+	held  map[string]entry
+}
+
+type entry struct {
+	owner string
+	token fence.Token
+	until time.Time
+}
+
+func (b *board) current(resource string) (entry, bool) {
+	e, ok := b.held[resource]
+	early := map[string]time.Duration{"ends early": 20 * time.Millisecond, "leases never end": -time.Hour}[b.broken]
+	return e, ok && time.Now().Before(e.until.Add(-early))
+}
+
+// toy is one process's source.
+type toy struct{ *board }
+
+func (s toy) TryAcquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ctx.Err() != nil {
+		return leasing.Lease{}, ctx.Err()
+	}
+	_, held := s.current(r.Resource)
+	if held && s.broken != "two holders" || s.broken == "gives hardly anything" && s.given > 3 {
+		return leasing.Lease{}, &leasing.HeldError{Resource: r.Resource}
+	}
+	s.given++
+	e := entry{owner: rand.Text(), token: s.given, until: time.Now().Add(r.TTL)}
+	switch s.broken {
+	case "the same token again":
+		e.token = 1 + s.given/2
+	case "tokens fall":
+		e.token = 1_000_000 - s.given
+	}
+	s.held[r.Resource] = e
+	return leasing.Lease{Grant: fence.Grant{Resource: r.Resource, Token: e.token}, Owner: e.owner, Deadline: e.until}, nil
+}
+
+func (s toy) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, error) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		lease, err := s.TryAcquire(ctx, r)
+		if err == nil || ctx.Err() != nil {
+			return lease, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return lease, err
+		}
+	}
+}
+
+func (s toy) Extend(_ context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, alive := s.current(ref.Resource)
+	switch {
+	case s.broken == "revives leases":
+		e.owner = ref.Owner
+	case !alive || e.owner != ref.Owner || s.broken == "loses leases":
+		return 0, leasing.ErrLost
+	}
+	e.until = time.Now().Add(ttl)
+	s.held[ref.Resource] = e
+	return ttl, nil
+}
+
+func (s toy) Release(_ context.Context, ref leasing.Ref) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, alive := s.current(ref.Resource)
+	if !alive || e.owner != ref.Owner {
+		return leasing.ErrLost
+	}
+	if s.broken != "releases nothing" {
+		delete(s.held, ref.Resource)
+	}
+	return nil
+}
+
+func (s toy) Inspect(_ context.Context, resource string) (leasing.Inspection, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, held := s.current(resource)
+	return leasing.Inspection{Resource: resource, Locked: held, Owner: e.owner}, nil
+}
+
+func (toy) Ready(context.Context) error { return nil }
+func (toy) Close() error                { return nil }

@@ -1,0 +1,119 @@
+//go:build linux
+
+package pglock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/child"
+	"github.com/fencegate/fencegate/internal/leases/torture"
+	"github.com/fencegate/fencegate/internal/pgserver"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock/pglock"
+	"github.com/fencegate/fencegate/migrate"
+)
+
+// No token twice, none that falls and no two holders, while PostgreSQL freezes for longer than leases live, or crashes.
+func TestTortureOfPostgreSQL(t *testing.T) {
+	t.Parallel()
+	s := crashable(t)
+	torture.Run(t, torture.Config{
+		Servers: []torture.Server{{Addr: s.Addr(), Freeze: s.freeze, Thaw: s.thaw, Kill: s.kill, Start: s.start}},
+		Open: func(addrs []string) leasing.Source {
+			address, err := url.Parse(s.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			address.Host = addrs[0]
+			p, err := pglock.New(pglock.Config{Pool: pool(t, address.String())})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		},
+		TTL: 600 * time.Millisecond,
+	})
+}
+
+// server is a PostgreSQL of the test's own.
+type server struct {
+	*pgserver.Server
+	dir, url string
+	port     int
+	env      []string
+	frozen   []int // processes
+}
+
+func crashable(t *testing.T, env ...string) *server {
+	t.Helper()
+	s := &server{dir: testenv.ServerDir(t), env: env}
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Stop() })
+	s.url = s.URL("postgres")
+	if err := migrate.Up(t.Context(), s.url, migrate.All); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// start runs it, again on its address; it goes on where the test's time is over.
+func (s *server) start() (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	s.Server, err = pgserver.Start(ctx, pgserver.Config{Dir: s.dir, Fast: true, Port: s.port, Env: s.env})
+	if err == nil {
+		_, port, _ := strings.Cut(s.Addr(), ":")
+		s.port, err = strconv.Atoi(port)
+	}
+	return err
+}
+
+// kill ends the server and its children at once. A backend that still ran would keep the next start waiting.
+func (s *server) kill() error {
+	if err := s.freeze(); err != nil {
+		return err
+	}
+	for _, pid := range s.frozen {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		child.Disown(pid)
+	}
+	return s.Kill()
+}
+
+// freeze stops the server, which then starts no more children, and those that it has.
+func (s *server) freeze() error {
+	if err := child.Freeze(s.Pid()); err != nil {
+		return err
+	}
+	s.frozen = nil
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", s.Pid(), s.Pid()))
+	for field := range bytes.FieldsSeq(text) {
+		pid, bad := strconv.Atoi(string(field))
+		err = errors.Join(err, bad, child.Adopt(pid, syscall.SIGKILL)) // a frozen one would outlive the test
+		_ = syscall.Kill(pid, syscall.SIGSTOP)                         // it may have ended
+		s.frozen = append(s.frozen, pid)
+	}
+	return err
+}
+
+// thaw lets them go on, the server last: it would take them for hung.
+func (s *server) thaw() error {
+	for _, pid := range s.frozen {
+		_ = syscall.Kill(pid, syscall.SIGCONT)
+		child.Disown(pid)
+	}
+	return syscall.Kill(s.Pid(), syscall.SIGCONT)
+}
