@@ -1488,7 +1488,7 @@ TABLE objects.bucket_documents
   document text NOT NULL
   CONSTRAINT bucket_documents_bucket_fkey FOREIGN KEY (bucket) REFERENCES objects.buckets(name) ON DELETE CASCADE
   CONSTRAINT bucket_documents_document_check CHECK (((octet_length(document) >= 1) AND (octet_length(document) <= 65536)))
-  CONSTRAINT bucket_documents_kind_check CHECK ((kind = ANY (ARRAY['cors'::text, 'tagging'::text, 'ownership'::text, 'public-access'::text])))
+  CONSTRAINT bucket_documents_kind_check CHECK ((kind = ANY (ARRAY['cors'::text, 'tagging'::text])))
   CONSTRAINT bucket_documents_pkey PRIMARY KEY (bucket, kind)
   CREATE UNIQUE INDEX bucket_documents_pkey ON objects.bucket_documents USING btree (bucket, kind)
   OWNER fence_owner

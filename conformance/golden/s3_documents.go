@@ -71,7 +71,6 @@ func playDocuments(ctx context.Context, w *world, b *book) error {
 	}
 	b.part("other documents")
 	for _, d := range [][2]string{
-		{"ownershipControls", strings.ReplaceAll(documentOf("ownershipControls"), "BucketOwnerEnforced", "ObjectWriter")},
 		{"cors", `<CORSConfiguration></CORSConfiguration>`},
 		{"cors", strings.ReplaceAll(documentOf("cors"), "GET", "nonsense")},
 		{"tagging", strings.Replace(documentOf("tagging"), "<TagSet>", "<TagSet><Tag><Key>a</Key><Value>2</Value></Tag>", 1)},
@@ -86,8 +85,5 @@ func playDocuments(ctx context.Context, w *world, b *book) error {
 	}
 	t.do(root, "GET", "/g-documents?policyStatus")
 	t.do(root, "GET", "/g-documents?location")
-	t.must(root, "PUT", "/g-documents?publicAccessBlock", signed(documentOf("publicAccessBlock"))...)
-	t.do(root, "PUT", "/g-documents?policy", signed(documentOf("policy"))...)
-	t.do(root, "PUT", "/g-documents?acl", header("X-Amz-Acl", "public-read"))
 	return t.err
 }

@@ -93,7 +93,7 @@ func (t *talk) subresource(principals []principal, method, level, sub string) st
 
 // restored makes the bucket and its object as they were, and says how they look.
 func (t *talk) restored() string {
-	for _, undo := range []string{"cors", "tagging", "ownershipControls", "publicAccessBlock"} {
+	for _, undo := range []string{"cors", "tagging"} {
 		t.quiet(root, "DELETE", "/g-matrix?"+undo)
 	}
 	t.must(root, "PUT", "/g-matrix", note("again"))

@@ -11,10 +11,8 @@ type DocumentKind string
 
 // Kinds of documents.
 const (
-	DocumentCORS         DocumentKind = "cors"
-	DocumentTags         DocumentKind = "tagging"
-	DocumentOwnership    DocumentKind = "ownership"
-	DocumentPublicAccess DocumentKind = "public-access"
+	DocumentCORS DocumentKind = "cors"
+	DocumentTags DocumentKind = "tagging"
 )
 
 const (

@@ -16,10 +16,7 @@ import (
 // It is what reads of ACLs answer; setting it changes nothing; any other one is
 // not implemented.
 
-const (
-	namespaceXSI = "http://www.w3.org/2001/XMLSchema-instance"
-	groupURIs    = "http://acs.amazonaws.com/groups/global/" // of everybody, and of everybody with an account
-)
+const namespaceXSI = "http://www.w3.org/2001/XMLSchema-instance"
 
 // owner and the types below are an ACL's document, as it is written.
 type owner struct {
@@ -66,76 +63,58 @@ type askedACL struct {
 	} `xml:"AccessControlList>Grant"`
 }
 
-// aclKind is what an ACL that a client wants set comes to.
-type aclKind int
-
-const (
-	aclPrivate aclKind = iota // the one that holds
-	aclShared                 // others are granted something, or root is not
-	aclPublic                 // everybody is
-)
-
-// askedFor judges the ACL in the headers or the body of a request to set one.
-func (b *backend) askedFor(req *fasthttp.Request, ofObject bool) (aclKind, error) {
+// isPrivate reports whether the ACL in the headers or the body of a request is the one that holds. It is not where
+// others are granted something, or root is not.
+func (b *backend) isPrivate(req *fasthttp.Request, ofObject bool) (bool, error) {
 	canned, body := string(req.Header.Peek(edge.HeaderACL)), req.Body()
 	for name := range req.Header.All() {
 		if strings.HasPrefix(string(name), edge.HeaderGrant) {
-			return aclShared, nil
+			return false, nil
 		}
 	}
 	switch {
 	case canned != "" && len(body) > 0:
-		return aclShared, s3err.GetAPIError(s3err.ErrUnexpectedContent)
+		return false, s3err.GetAPIError(s3err.ErrUnexpectedContent)
 	case canned == "" && len(body) == 0:
-		return aclShared, s3error.Error{Code: "MissingSecurityHeader", Status: http.StatusBadRequest, Message: "Your request says no ACL."}
+		return false, s3error.Error{Code: "MissingSecurityHeader", Status: http.StatusBadRequest, Message: "Your request says no ACL."}
 	case canned == "":
-		return b.askedInXML(body)
+		return b.isPrivateXML(body)
 	case canned == "private", canned == "bucket-owner-full-control" && ofObject:
-		return aclPrivate, nil
-	case canned == "public-read", canned == "public-read-write", canned == "authenticated-read":
-		return aclPublic, nil
-	case canned == "bucket-owner-read" && ofObject, canned == "aws-exec-read", canned == "log-delivery-write" && !ofObject:
-		return aclShared, nil
+		return true, nil
+	case canned == "public-read", canned == "public-read-write", canned == "authenticated-read",
+		canned == "bucket-owner-read" && ofObject, canned == "aws-exec-read", canned == "log-delivery-write" && !ofObject:
+		return false, nil
 	}
-	return aclShared, s3err.GetInvalidArgumentErr(s3err.InvalidArgCannedAcl, strings.ToValidUTF8(canned, "?"))
+	return false, s3err.GetInvalidArgumentErr(s3err.InvalidArgCannedAcl, strings.ToValidUTF8(canned, "?"))
 }
 
-func (b *backend) askedInXML(body []byte) (aclKind, error) {
+func (b *backend) isPrivateXML(body []byte) (bool, error) {
 	var asked askedACL
 	if xml.Unmarshal(body, &asked) != nil {
-		return aclShared, s3err.GetAPIError(s3err.ErrMalformedACL)
+		return false, s3err.GetAPIError(s3err.ErrMalformedACL)
 	}
 	if asked.Owner != nil && asked.Owner.ID != b.cfg.RootAccessKey || len(asked.Grants) == 0 {
-		return aclShared, nil
+		return false, nil
 	}
-	kind := aclPrivate
+	private := true
 	for _, g := range asked.Grants {
 		switch {
-		case strings.HasPrefix(g.Grantee.URI, groupURIs):
-			return aclPublic, nil
 		case g.Grantee.Type == "AmazonCustomerByEmail":
-			return kind, s3error.Error{Code: "UnresolvableGrantByEmailAddress", Status: http.StatusBadRequest, Message: "The email address you provided does not match any account on record."}
+			return false, s3error.Error{Code: "UnresolvableGrantByEmailAddress", Status: http.StatusBadRequest, Message: "The email address you provided does not match any account on record."}
 		case g.Grantee.Type == "CanonicalUser" && g.Grantee.ID != b.cfg.RootAccessKey:
-			return kind, s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "Invalid id: there is no account but root's."}
-		case g.Grantee.Type != "CanonicalUser", g.Permission != fullControl:
-			kind = aclShared
+			return false, s3error.Error{Code: "InvalidArgument", Status: http.StatusBadRequest, Message: "Invalid id: there is no account but root's."}
+		case g.Grantee.Type != "CanonicalUser", g.Grantee.URI != "", g.Permission != fullControl:
+			private = false
 		}
 	}
-	return kind, nil
+	return private, nil
 }
 
 // setACL accepts the ACL that holds anyway.
-func (b *backend) setACL(r request, bucket string, ofObject bool) error {
-	kind, err := b.askedFor(&r.http.Request, ofObject)
-	if err != nil || kind == aclPrivate {
-		return err
+func (b *backend) setACL(r request, ofObject bool) error {
+	private, err := b.isPrivate(&r.http.Request, ofObject)
+	if err == nil && !private {
+		return s3error.NotThere
 	}
-	block, _, err := b.publicAccess(bucket)
-	switch {
-	case err != nil:
-		return err
-	case kind == aclPublic && block.BlockPublicAcls:
-		return s3err.GetAPIError(s3err.ErrAccessDenied)
-	}
-	return s3error.NotThere
+	return err
 }

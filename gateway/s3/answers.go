@@ -1,9 +1,7 @@
 package s3
 
 import (
-	"encoding/json"
 	"encoding/xml"
-	"fmt"
 	"net/http"
 	"strings"
 
@@ -12,7 +10,6 @@ import (
 	"github.com/versity/versitygw/s3api/controllers"
 	"github.com/versity/versitygw/s3err"
 
-	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/s3/s3error"
 )
 
@@ -58,9 +55,11 @@ func none(code, message string) ownAnswer {
 }
 
 var (
-	noEncryption  = none("ServerSideEncryptionConfigurationNotFoundError", "The server side encryption configuration was not found.")
-	noLifecycle   = none("NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist.")
-	noReplication = none("ReplicationConfigurationNotFoundError", "The replication configuration was not found.")
+	noOwnership    = none("OwnershipControlsNotFoundError", "The bucket ownership controls were not found.")
+	noPublicAccess = none("NoSuchPublicAccessBlockConfiguration", "The public access block configuration was not found.")
+	noEncryption   = none("ServerSideEncryptionConfigurationNotFoundError", "The server side encryption configuration was not found.")
+	noLifecycle    = none("NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist.")
+	noReplication  = none("ReplicationConfigurationNotFoundError", "The replication configuration was not found.")
 )
 
 // deleteNone deletes a configuration that no bucket can have.
@@ -79,7 +78,7 @@ func (b *backend) readACL(a addressed) (any, int, error) {
 func (b *backend) writeACL(a addressed) (any, int, error) {
 	err := b.there(a)
 	if err == nil {
-		err = b.setACL(a.request, a.bucket, a.key != "")
+		err = b.setACL(a.request, a.key != "")
 	}
 	if err == nil && a.key == "" && !a.root {
 		err = s3err.GetAPIError(s3err.ErrAccessDenied)
@@ -93,33 +92,6 @@ func (b *backend) readPolicyStatus(a addressed) (any, int, error) {
 		XMLName  xml.Name `xml:"PolicyStatus"`
 		IsPublic bool
 	}{}, http.StatusOK, b.there(a)
-}
-
-func (b *backend) readPublicAccess(a addressed) (any, int, error) {
-	block, set, err := b.publicAccess(a.bucket)
-	if err == nil && !set {
-		err = s3error.Error{
-			Code: "NoSuchPublicAccessBlockConfiguration", Status: http.StatusNotFound,
-			Message: "The public access block configuration was not found.",
-		}
-	}
-	return block, http.StatusOK, err
-}
-
-func (b *backend) writePublicAccess(a addressed) (any, int, error) {
-	var asked publicAccess
-	if xml.Unmarshal(a.http.Request.Body(), &asked) != nil {
-		return nil, 0, s3err.GetAPIError(s3err.ErrMalformedXML)
-	}
-	text, err := json.Marshal(asked)
-	if err != nil {
-		return nil, 0, fmt.Errorf("encode the public access block of bucket %q: %w", a.bucket, err)
-	}
-	return nil, http.StatusOK, b.setDocument(a.http, a.bucket, objects.DocumentPublicAccess, "PutPublicAccessBlock", string(text))
-}
-
-func (b *backend) deletePublicAccess(a addressed) (any, int, error) {
-	return nil, http.StatusNoContent, b.setDocument(a.http, a.bucket, objects.DocumentPublicAccess, "DeletePublicAccessBlock", "")
 }
 
 // deleteObjects is versitygw's, but for lists that it can't read.

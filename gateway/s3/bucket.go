@@ -10,7 +10,6 @@ import (
 	"github.com/versity/versitygw/s3response"
 
 	"github.com/fencegate/fencegate/gateway/objects"
-	"github.com/fencegate/fencegate/gateway/s3/edge"
 )
 
 // CreateBucket implements versitygw's Backend. The bucket gets the default rule.
@@ -31,8 +30,6 @@ func (b *backend) CreateBucket(ctx context.Context, in *s3.CreateBucketInput, _ 
 		return b.fail(r, *in.Bucket, "CreateBucket", err)
 	case !created && b.cfg.Region != regionOfOld:
 		return s3err.GetBucketErr(s3err.ErrBucketAlreadyOwnedByYou, *in.Bucket)
-	case r.header(edge.HeaderOwnership) != "": // versitygw has a default
-		return b.PutBucketOwnershipControls(ctx, *in.Bucket, in.ObjectOwnership)
 	}
 	return nil
 }

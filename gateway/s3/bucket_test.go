@@ -51,15 +51,15 @@ func TestABucketIsCreatedAgainOnlyWhereS3AllowsIt(t *testing.T) {
 		if _, err := root.CreateBucket(t.Context(), in); err != nil {
 			t.Fatal(err)
 		}
-		if n := w.count("SELECT count(*) FROM objects.bucket_documents WHERE kind = 'ownership'"); n != 1 {
-			t.Errorf("%s: the ownership that was asked for is not stored", region)
-		}
 		_, err := root.CreateBucket(t.Context(), in)
 		if again && err != nil {
 			t.Errorf("%s: %v", region, err)
 		}
 		if !again {
 			wantRefused(t, err, 409, "BucketAlreadyOwnedByYou")
+		}
+		if n := w.count("SELECT count(*) FROM objects.bucket_documents"); n != 0 {
+			t.Errorf("%s: %d documents are stored", region, n)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/xml"
 	"fmt"
 
-	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/versity/versitygw/auth"
 	"github.com/versity/versitygw/s3err"
 
@@ -109,62 +108,6 @@ func (b *backend) PutBucketTagging(ctx context.Context, bucket string, tags map[
 // DeleteBucketTagging implements versitygw's Backend.
 func (b *backend) DeleteBucketTagging(ctx context.Context, bucket string) error {
 	return b.setDocument(ctx, bucket, objects.DocumentTags, "DeleteBucketTagging", "")
-}
-
-// GetBucketOwnershipControls implements versitygw's Backend: what was set, though
-// root owns every object in any case.
-func (b *backend) GetBucketOwnershipControls(ctx context.Context, bucket string) (types.ObjectOwnership, error) {
-	text, err := b.readDocument(ctx, bucket, objects.DocumentOwnership, "GetBucketOwnershipControls", s3err.GetAPIError(s3err.ErrOwnershipControlsNotFound))
-	return types.ObjectOwnership(text), err
-}
-
-// PutBucketOwnershipControls implements versitygw's Backend. The other kinds of
-// ownership are for ACLs, which are not there.
-func (b *backend) PutBucketOwnershipControls(ctx context.Context, bucket string, ownership types.ObjectOwnership) error {
-	if ownership != types.ObjectOwnershipBucketOwnerEnforced {
-		return s3error.NotThere
-	}
-	return b.setDocument(ctx, bucket, objects.DocumentOwnership, "PutBucketOwnershipControls", string(ownership))
-}
-
-// DeleteBucketOwnershipControls implements versitygw's Backend.
-func (b *backend) DeleteBucketOwnershipControls(ctx context.Context, bucket string) error {
-	return b.setDocument(ctx, bucket, objects.DocumentOwnership, "DeleteBucketOwnershipControls", "")
-}
-
-// publicAccess says what must never become public. Nothing is, here: what the
-// flags add is that an attempt is denied, where it would not be implemented.
-type publicAccess struct {
-	XMLName               xml.Name `json:"-" xml:"PublicAccessBlockConfiguration"`
-	BlockPublicAcls       bool
-	IgnorePublicAcls      bool
-	BlockPublicPolicy     bool
-	RestrictPublicBuckets bool
-}
-
-// publicAccess is what root has set; the zero value where nothing is.
-func (b *backend) publicAccess(bucket string) (p publicAccess, set bool, err error) {
-	text, err := b.catalog.Document(b.base, bucket, objects.DocumentPublicAccess)
-	if err != nil || text == "" {
-		return p, false, err
-	}
-	if err := json.Unmarshal([]byte(text), &p); err != nil {
-		return p, false, fmt.Errorf("read the public access block of bucket %q: %w", bucket, err)
-	}
-	return p, true, nil
-}
-
-// PutBucketPolicy implements versitygw's Backend: there are no policies. One that
-// makes the bucket public is denied where that is blocked.
-func (b *backend) PutBucketPolicy(ctx context.Context, bucket string, document []byte) error {
-	block, _, err := b.publicAccess(bucket)
-	if err != nil {
-		return b.fail(b.requestOf(ctx), bucket, "PutBucketPolicy", err)
-	}
-	if policy, err := auth.ParsePolicyDocument(document); err == nil && block.BlockPublicPolicy && policy.IsPublic() {
-		return s3err.GetAPIError(s3err.ErrAccessDenied)
-	}
-	return s3error.NotThere
 }
 
 // DeleteBucketPolicy implements versitygw's Backend: there is none to delete.

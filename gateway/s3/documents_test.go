@@ -41,11 +41,6 @@ func (w *world) ask(creds credentials.Credentials, method, path, document string
 var documents = []struct{ parameter, document, piece, missing string }{
 	{"cors", `<CORSConfiguration><CORSRule><AllowedMethod>GET</AllowedMethod><AllowedOrigin>https://*.example.com</AllowedOrigin></CORSRule></CORSConfiguration>`, "https://*.example.com", "NoSuchCORSConfiguration"},
 	{"tagging", `<Tagging><TagSet><Tag><Key>team</Key><Value>blue</Value></Tag></TagSet></Tagging>`, "<Value>blue</Value>", "NoSuchTagSet"},
-	{"ownershipControls", `<OwnershipControls><Rule><ObjectOwnership>BucketOwnerEnforced</ObjectOwnership></Rule></OwnershipControls>`, "BucketOwnerEnforced", "OwnershipControlsNotFoundError"},
-	{
-		"publicAccessBlock", `<PublicAccessBlockConfiguration><BlockPublicAcls>true</BlockPublicAcls></PublicAccessBlockConfiguration>`,
-		"<BlockPublicAcls>true</BlockPublicAcls><IgnorePublicAcls>false</IgnorePublicAcls>", "NoSuchPublicAccessBlockConfiguration",
-	},
 }
 
 func TestRootKeepsDocumentsWithABucketAndEverybodyReadsThem(t *testing.T) {
@@ -107,27 +102,24 @@ func TestADocumentThatIsMalformedOrTooLongIsRefused(t *testing.T) {
 	}
 	const origin, get = "<AllowedOrigin>*</AllowedOrigin>", "<AllowedMethod>GET</AllowedMethod>"
 	for name, c := range map[string]struct{ parameter, document string }{
-		"no XML":          {"cors", "{}"},
-		"no rules":        {"cors", "<CORSConfiguration></CORSConfiguration>"},
-		"no origin":       {"cors", rule(get)},
-		"no method":       {"cors", rule(origin)},
-		"two wildcards":   {"cors", rule(get + "<AllowedOrigin>*.*</AllowedOrigin>")},
-		"another method":  {"cors", rule(origin + "<AllowedMethod>PATCH</AllowedMethod>")},
-		"no header":       {"cors", rule(origin + get + "<ExposeHeader>a b</ExposeHeader>")},
-		"an age below 0":  {"cors", rule(origin + get + "<MaxAgeSeconds>-1</MaxAgeSeconds>")},
-		"101 rules":       {"cors", "<CORSConfiguration>" + strings.Repeat("<CORSRule>"+origin+get+"</CORSRule>", 101) + "</CORSConfiguration>"},
-		"66 KiB":          {"cors", rule(get + strings.Repeat("<AllowedOrigin>https://a.example.com</AllowedOrigin>", 1300))},
-		"no flags":        {"publicAccessBlock", "<PublicAccessBlockConfiguration><BlockPublicAcls>maybe</BlockPublicAcls></PublicAccessBlockConfiguration>"},
-		"another element": {"publicAccessBlock", "<CORSConfiguration></CORSConfiguration>"},
-		"a tag twice":     {"tagging", "<Tagging><TagSet>" + strings.Repeat("<Tag><Key>a</Key><Value>b</Value></Tag>", 2) + "</TagSet></Tagging>"},
-		"no ownership":    {"ownershipControls", "<OwnershipControls><Rule><ObjectOwnership>Mine</ObjectOwnership></Rule></OwnershipControls>"},
+		"no XML":         {"cors", "{}"},
+		"no rules":       {"cors", "<CORSConfiguration></CORSConfiguration>"},
+		"no origin":      {"cors", rule(get)},
+		"no method":      {"cors", rule(origin)},
+		"two wildcards":  {"cors", rule(get + "<AllowedOrigin>*.*</AllowedOrigin>")},
+		"another method": {"cors", rule(origin + "<AllowedMethod>PATCH</AllowedMethod>")},
+		"no header":      {"cors", rule(origin + get + "<ExposeHeader>a b</ExposeHeader>")},
+		"an age below 0": {"cors", rule(origin + get + "<MaxAgeSeconds>-1</MaxAgeSeconds>")},
+		"101 rules":      {"cors", "<CORSConfiguration>" + strings.Repeat("<CORSRule>"+origin+get+"</CORSRule>", 101) + "</CORSConfiguration>"},
+		"66 KiB":         {"cors", rule(get + strings.Repeat("<AllowedOrigin>https://a.example.com</AllowedOrigin>", 1300))},
+		"a tag twice":    {"tagging", "<Tagging><TagSet>" + strings.Repeat("<Tag><Key>a</Key><Value>b</Value></Tag>", 2) + "</TagSet></Tagging>"},
 	} {
 		if status, code, text := w.ask(rootCredentials(), "PUT", "/orders?"+c.parameter+"=", c.document, nil); status != 400 || code == "" {
 			t.Errorf("%s: got %d %.200s", name, status, text)
 		}
 	}
 	wrong := with(nil, "Content-MD5", md5Of("another document"))
-	d := documents[3]
+	d := documents[1]
 	res, text := w.send(raw{creds: rootCredentials(), method: "PUT", path: "/orders?" + d.parameter + "=", body: body(d.document), size: int64(len(d.document)), header: wrong})
 	if res.StatusCode != http.StatusBadRequest || !strings.Contains(text, "BadDigest") {
 		t.Errorf("with the digest of another document: got %d %s", res.StatusCode, text)
@@ -238,24 +230,25 @@ func TestTheOnlyACLIsReadAndAnyOtherIsNotImplemented(t *testing.T) {
 		document, canned, granted string
 		bucket, object            int
 	}{
-		"private":                   {canned: "private", bucket: 200, object: 200},
-		"bucket-owner-full-control": {canned: "bucket-owner-full-control", bucket: 400, object: 200},
-		"public-read":               {canned: "public-read", bucket: 501, object: 501},
-		"authenticated-read":        {canned: "authenticated-read", bucket: 501, object: 501},
-		"log-delivery-write":        {canned: "log-delivery-write", bucket: 501, object: 400},
-		"a canned one of no kind":   {canned: "public-ready", bucket: 400, object: 400},
-		"a grant in a header":       {canned: "private", granted: "id=other", bucket: 501, object: 501},
-		"nothing":                   {bucket: 400, object: 400},
-		"canned and a document":     {canned: "private", document: fmt.Sprintf(policy, rootAccess, rootsGrant), bucket: 400, object: 400},
-		"no XML":                    {document: "{}", bucket: 400, object: 400},
-		"root's":                    {document: fmt.Sprintf(policy, rootAccess, rootsGrant), bucket: 200, object: 200},
-		"no grants":                 {document: fmt.Sprintf(policy, rootAccess, ""), bucket: 501, object: 501},
-		"less than full control":    {document: fmt.Sprintf(policy, rootAccess, fmt.Sprintf(grant, "CanonicalUser", rootAccess, "READ")), bucket: 501, object: 501},
-		"another owner":             {document: fmt.Sprintf(policy, "other", rootsGrant), bucket: 501, object: 501},
-		"another grantee beside":    {document: fmt.Sprintf(policy, rootAccess, rootsGrant+fmt.Sprintf(grant, "CanonicalUser", "other", "READ")), bucket: 400, object: 400},
-		"a group named as root is":  {document: fmt.Sprintf(policy, rootAccess, fmt.Sprintf(grant, "Group", rootAccess, "FULL_CONTROL")), bucket: 501, object: 501},
-		"an email address":          {document: fmt.Sprintf(policy, rootAccess, fmt.Sprintf(grant, "AmazonCustomerByEmail", "", "READ")), bucket: 400, object: 400},
-		"everybody":                 {document: documentFor("?acl="), bucket: 501, object: 501},
+		"private":                        {canned: "private", bucket: 200, object: 200},
+		"bucket-owner-full-control":      {canned: "bucket-owner-full-control", bucket: 400, object: 200},
+		"public-read":                    {canned: "public-read", bucket: 501, object: 501},
+		"authenticated-read":             {canned: "authenticated-read", bucket: 501, object: 501},
+		"log-delivery-write":             {canned: "log-delivery-write", bucket: 501, object: 400},
+		"a canned one of no kind":        {canned: "public-ready", bucket: 400, object: 400},
+		"a grant in a header":            {canned: "private", granted: "id=other", bucket: 501, object: 501},
+		"nothing":                        {bucket: 400, object: 400},
+		"canned and a document":          {canned: "private", document: fmt.Sprintf(policy, rootAccess, rootsGrant), bucket: 400, object: 400},
+		"no XML":                         {document: "{}", bucket: 400, object: 400},
+		"root's":                         {document: fmt.Sprintf(policy, rootAccess, rootsGrant), bucket: 200, object: 200},
+		"no grants":                      {document: fmt.Sprintf(policy, rootAccess, ""), bucket: 501, object: 501},
+		"less than full control":         {document: fmt.Sprintf(policy, rootAccess, fmt.Sprintf(grant, "CanonicalUser", rootAccess, "READ")), bucket: 501, object: 501},
+		"another owner":                  {document: fmt.Sprintf(policy, "other", rootsGrant), bucket: 501, object: 501},
+		"another grantee beside":         {document: fmt.Sprintf(policy, rootAccess, rootsGrant+fmt.Sprintf(grant, "CanonicalUser", "other", "READ")), bucket: 400, object: 400},
+		"a group named as root is":       {document: fmt.Sprintf(policy, rootAccess, fmt.Sprintf(grant, "Group", rootAccess, "FULL_CONTROL")), bucket: 501, object: 501},
+		"a group's URI beside root's id": {document: fmt.Sprintf(policy, rootAccess, strings.Replace(rootsGrant, "</ID>", "</ID><URI>http://acs.amazonaws.com/groups/global/AllUsers</URI>", 1)), bucket: 501, object: 501},
+		"an email address":               {document: fmt.Sprintf(policy, rootAccess, fmt.Sprintf(grant, "AmazonCustomerByEmail", "", "READ")), bucket: 400, object: 400},
+		"everybody":                      {document: documentFor("?acl="), bucket: 501, object: 501},
 	} {
 		header := map[string]string{}
 		if c.canned != "" {
@@ -299,40 +292,6 @@ func TestOneOfTwoOperationsIsDoneAndAnswered(t *testing.T) {
 	}
 }
 
-// Nothing is public in any case; what is blocked is denied, and else not there.
-func TestWhatIsBlockedFromBecomingPublicIsDenied(t *testing.T) {
-	t.Parallel()
-	w := setup(t)
-	bucket := w.bucket()
-	put(t, w.lease("orders/1001", 5), bucket, invoice, "data")
-	attempts := func(want int) {
-		t.Helper()
-		for path, document := range map[string]string{"/orders?acl=": documentFor("?acl="), "/orders/" + invoice + "?acl=": documentFor("?acl="), "/orders?policy=": documentFor("?policy=")} {
-			if status, code, text := w.ask(rootCredentials(), "PUT", path, document, nil); status != want {
-				t.Errorf("PUT %s: got %d %s %.300s, want %d", path, status, code, text, want)
-			}
-		}
-	}
-	attempts(501)
-	block := func(blocked bool) {
-		t.Helper()
-		_, err := w.root().PutPublicAccessBlock(t.Context(), &awss3.PutPublicAccessBlockInput{Bucket: &bucket, PublicAccessBlockConfiguration: &types.PublicAccessBlockConfiguration{
-			BlockPublicAcls: &blocked, BlockPublicPolicy: &blocked, RestrictPublicBuckets: aws.Bool(true),
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	block(true)
-	attempts(403)
-	got, err := w.root().GetPublicAccessBlock(t.Context(), &awss3.GetPublicAccessBlockInput{Bucket: &bucket})
-	if c := got.PublicAccessBlockConfiguration; err != nil || !*c.BlockPublicAcls || *c.IgnorePublicAcls || !*c.BlockPublicPolicy || !*c.RestrictPublicBuckets {
-		t.Errorf("got %+v, %v", c, err)
-	}
-	block(false)
-	attempts(501)
-}
-
 // Who asks for what no bucket can have is told that it is not there, and may
 // delete it. None of it is behind a door that an unsigned request opens.
 func TestWhatNoBucketCanHaveIsNotFound(t *testing.T) {
@@ -344,6 +303,7 @@ func TestWhatNoBucketCanHaveIsNotFound(t *testing.T) {
 	for parameter, code := range map[string]string{
 		"policy": "NoSuchBucketPolicy", "encryption": "ServerSideEncryptionConfigurationNotFoundError", "lifecycle": "NoSuchLifecycleConfiguration",
 		"replication": "ReplicationConfigurationNotFoundError", "object-lock": "ObjectLockConfigurationNotFoundError",
+		"ownershipControls": "OwnershipControlsNotFoundError", "publicAccessBlock": "NoSuchPublicAccessBlockConfiguration",
 	} {
 		if status, got, _ := w.ask(holder, "GET", "/orders?"+parameter+"=", "", nil); status != 404 || got != code {
 			t.Errorf("GET %s: got %d %s", parameter, status, got)
@@ -363,7 +323,7 @@ func TestWhatNoBucketCanHaveIsNotFound(t *testing.T) {
 	if status, _, text := w.ask(holder, "GET", "/orders?policyStatus=", "", nil); status != 200 || !strings.Contains(text, "<IsPublic>false</IsPublic>") {
 		t.Errorf("policyStatus: got %d %s", status, text)
 	}
-	for _, parameter := range []string{"policy", "encryption"} {
+	for _, parameter := range []string{"policy", "encryption", "ownershipControls", "publicAccessBlock"} {
 		for _, c := range []struct {
 			creds  credentials.Credentials
 			bucket string
@@ -376,7 +336,7 @@ func TestWhatNoBucketCanHaveIsNotFound(t *testing.T) {
 	}
 	forged := root
 	forged.SecretAccessKey += "x"
-	for _, path := range []string{"/orders?acl=", "/orders/" + invoice + "?acl=", "/orders?encryption=", "/orders?publicAccessBlock=", "/orders?policyStatus="} {
+	for _, path := range []string{"/orders?acl=", "/orders/" + invoice + "?acl=", "/orders?encryption=", "/orders?ownershipControls=", "/orders?publicAccessBlock=", "/orders?policyStatus="} {
 		if status, code, _ := w.ask(forged, "GET", path, "", nil); status != 403 || code != "SignatureDoesNotMatch" {
 			t.Errorf("forged GET %s: got %d %s", path, status, code)
 		}
@@ -388,7 +348,7 @@ func TestWhatNoBucketCanHaveIsNotFound(t *testing.T) {
 			t.Errorf("unsigned GET %s: got %d %s", path, res.StatusCode, text)
 		}
 	}
-	if status, code, _ := w.ask(forged, "PUT", "/orders?publicAccessBlock=", documents[3].document, nil); status != 403 || code != "SignatureDoesNotMatch" || w.count("SELECT count(*) FROM objects.bucket_documents") != 0 {
+	if status, code, _ := w.ask(forged, "PUT", "/orders?tagging=", documents[1].document, nil); status != 403 || code != "SignatureDoesNotMatch" || w.count("SELECT count(*) FROM objects.bucket_documents") != 0 {
 		t.Errorf("forged PUT: got %d %s", status, code)
 	}
 }

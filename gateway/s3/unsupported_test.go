@@ -20,6 +20,7 @@ func (w *world) state() string {
 	var s string
 	err := w.admin.QueryRow(w.t.Context(), `SELECT concat_ws(';',
 		(SELECT string_agg(b::text, ',' ORDER BY name) FROM objects.buckets b),
+		(SELECT string_agg(d::text, ',' ORDER BY kind) FROM objects.bucket_documents d),
 		(SELECT string_agg(p::text, ',' ORDER BY key) FROM objects.pointers p),
 		(SELECT string_agg(v::text, ',' ORDER BY id) FROM objects.versions v),
 		(SELECT string_agg(u::text, ',' ORDER BY id) FROM objects.uploads u),
@@ -87,7 +88,8 @@ func documentFor(path string) string {
 	const ns = ` xmlns="http://s3.amazonaws.com/doc/2006-03-01/"`
 	for name, text := range map[string]string{
 		"object-lock":       `<ObjectLockConfiguration` + ns + `><ObjectLockEnabled>Enabled</ObjectLockEnabled></ObjectLockConfiguration>`,
-		"ownershipControls": `<OwnershipControls` + ns + `><Rule><ObjectOwnership>ObjectWriter</ObjectOwnership></Rule></OwnershipControls>`,
+		"ownershipControls": `<OwnershipControls` + ns + `><Rule><ObjectOwnership>BucketOwnerEnforced</ObjectOwnership></Rule></OwnershipControls>`,
+		"publicAccessBlock": `<PublicAccessBlockConfiguration` + ns + `><BlockPublicAcls>true</BlockPublicAcls></PublicAccessBlockConfiguration>`,
 		"acl": `<AccessControlPolicy` + ns + `><Owner><ID>` + rootAccess + `</ID></Owner><AccessControlList><Grant><Grantee xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"` +
 			` xsi:type="Group"><URI>http://acs.amazonaws.com/groups/global/AllUsers</URI></Grantee><Permission>READ</Permission></Grant></AccessControlList></AccessControlPolicy>`,
 		"policy":     `{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*","Action":"s3:GetObject","Resource":"arn:aws:s3:::orders/*"}]}`,
@@ -132,6 +134,7 @@ PUT /orders?notification=
 PUT /orders?object-lock=
 PUT /orders?ownershipControls=
 PUT /orders?policy=
+PUT /orders?publicAccessBlock=
 PUT /orders?replication=
 PUT /orders?requestPayment=
 PUT /orders?website=

@@ -46,9 +46,8 @@ func InvalidToken(reason string) s3error.Error {
 
 // Headers that ask for an ACL, or for none.
 const (
-	HeaderACL       = "X-Amz-Acl"
-	HeaderGrant     = "X-Amz-Grant-" // the begin of several
-	HeaderOwnership = "X-Amz-Object-Ownership"
+	HeaderACL   = "X-Amz-Acl"
+	HeaderGrant = "X-Amz-Grant-" // the begin of several
 )
 
 // ofWrites are the headers of conditions on a write, a deletion or a copy's source.
@@ -144,7 +143,7 @@ func AsksForMore(header, value string, ofObject bool) bool {
 		return value != "private" && (value != "bucket-owner-full-control" || !ofObject)
 	case "X-Amz-Storage-Class":
 		return value != "STANDARD"
-	case HeaderOwnership:
+	case "X-Amz-Object-Ownership":
 		return value != "BucketOwnerEnforced"
 	case "X-Amz-Content-Sha256": // versitygw would store the chunks with their signatures, unseen
 		return strings.HasPrefix(value, "STREAMING-AWS4-ECDSA-")

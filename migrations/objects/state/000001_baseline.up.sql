@@ -25,11 +25,11 @@ CREATE TABLE objects.prefix_rules (
   PRIMARY KEY (bucket, prefix)
 );
 
--- Documents that root keeps with a bucket: what browsers of other origins may do, tags, who owns what is written, what must never
--- become public. The gateway checks a document before it stores it, and reads it whole.
+-- Documents that root keeps with a bucket: what browsers of other origins may do, and tags. The gateway checks a document
+-- before it stores it, and reads it whole.
 CREATE TABLE objects.bucket_documents (
   bucket   text COLLATE "C" NOT NULL REFERENCES objects.buckets ON DELETE CASCADE,
-  kind     text NOT NULL CHECK (kind IN ('cors', 'tagging', 'ownership', 'public-access')),
+  kind     text NOT NULL CHECK (kind IN ('cors', 'tagging')),
   document text NOT NULL CHECK (octet_length(document) BETWEEN 1 AND 65536),
   PRIMARY KEY (bucket, kind)
 );
