@@ -52,7 +52,7 @@ const leasesPath, namespace = "/apis/coordination.k8s.io/v1/namespaces/", "shop"
 func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 	lease, err := s.answer(r)
 	w.Header().Set("Content-Type", "application/json")
-	if status, ok := errors.AsType[apierrors.APIStatus](err); ok {
+	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
 		answer := status.Status()
 		answer.Kind, answer.APIVersion = "Status", "v1"
 		w.WriteHeader(int(answer.Code))
@@ -165,12 +165,14 @@ type network struct {
 	lose  func(r *http.Request) bool // the answer is lost
 	began time.Time                  // when the latest request came here
 	after time.Duration              // answers take so long
+	count int                        // of requests
 }
 
 func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
 	n.mu.Lock()
 	held, lose, after := n.held, n.lose, n.after
 	n.began = time.Now()
+	n.count++
 	n.mu.Unlock()
 	if held != nil {
 		select {
@@ -203,6 +205,13 @@ func (n *network) cut() (mend func()) {
 		n.held = nil
 		close(held)
 	})
+}
+
+// requests are how many came.
+func (n *network) requests() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.count
 }
 
 // client is that of one process.

@@ -224,7 +224,10 @@ func (l *Lock) explain(ctx context.Context, err error) error {
 
 // failed keeps why the Lease was not had. Where waiting does not help, who waits for it is told.
 func (l *Lock) failed(err error, lasting bool) error {
-	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !isMissing(err) { // else somebody else was faster, or will be
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), isMissing(err): // the next look says more
+	case errors.Is(err, context.Canceled): // nobody waits any more
+	default:
 		l.why = err
 	}
 	if lasting && l.giveUp != nil && l.term.token() == 0 {

@@ -113,7 +113,7 @@ func TestAnElectorThatWasPausedSparesItsSuccessorsLease(t *testing.T) {
 					LockConfig: resourcelock.ResourceLockConfig{Identity: "a"},
 				}
 			}
-			stop := elect(t, cfg, lock, true)
+			cancel, ended := elect(t, cfg, lock, true)
 			mend := n.cut()
 			defer mend()
 			s.mu.Lock() // its successor, whose Lease the paused one has not seen
@@ -122,11 +122,7 @@ func TestAnElectorThatWasPausedSparesItsSuccessorsLease(t *testing.T) {
 			s.version++
 			s.leases[namespace+"/"+leaseName].ResourceVersion = "99"
 			s.mu.Unlock()
-			ended := make(chan struct{})
-			go func() {
-				defer close(ended)
-				stop()
-			}()
+			cancel()
 			mend()
 			await(t, "the end of the elector", ended)
 			if spared := s.holder(leaseName) == "b"; spared != ours {

@@ -50,8 +50,8 @@ func newLock(t testing.TB, cfg kubelock.Config) *kubelock.Lock {
 	return lock
 }
 
-// elect runs client-go's elector until it leads. stop ends it, as the end of its context does.
-func elect(t testing.TB, cfg kubelock.Config, lock resourcelock.Interface, release bool) (stop func()) {
+// elect runs client-go's elector until it leads. Its context ends with cancel.
+func elect(t testing.TB, cfg kubelock.Config, lock resourcelock.Interface, release bool) (cancel func(), ended chan struct{}) {
 	t.Helper()
 	leads, ended := make(chan struct{}), make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -66,13 +66,20 @@ func elect(t testing.TB, cfg kubelock.Config, lock resourcelock.Interface, relea
 		defer close(ended)
 		elector.Run(ctx)
 	}()
-	stop = sync.OnceFunc(func() {
+	t.Cleanup(func() {
 		cancel()
 		<-ended
 	})
-	t.Cleanup(stop)
 	await(t, "leads", leads)
-	return stop
+	return cancel, ended
+}
+
+// crash runs it until it leads, and no longer.
+func crash(t testing.TB, cfg kubelock.Config, lock resourcelock.Interface) {
+	t.Helper()
+	cancel, ended := elect(t, cfg, lock, false)
+	cancel()
+	await(t, "the end of the elector", ended)
 }
 
 // leader is a process in kubelock.Run whose work waits until it is told to end, or its context ends.

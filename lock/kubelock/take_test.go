@@ -20,18 +20,18 @@ func TestLeaseTransitionsAreNoFencingTokens(t *testing.T) {
 	s := newAPIServer(t)
 	cfg, _ := config(t, s, "a")
 	var seen []int32
-	crash := func() {
+	term := func() {
 		lock := &resourcelock.LeaseLock{
 			LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: leaseName}, Client: cfg.Client,
 			LockConfig: resourcelock.ResourceLockConfig{Identity: "a"},
 		}
-		elect(t, cfg, lock, false)()
+		crash(t, cfg, lock)
 		seen = append(seen, *s.lease(leaseName).Spec.LeaseTransitions)
 	}
-	crash()
-	crash()
+	term()
+	term()
 	s.remove(leaseName)
-	crash()
+	term()
 	if seen[0] != seen[1] || seen[1] != seen[2] {
 		t.Errorf("transitions %v: they no longer repeat, and the documentation says that they do", seen)
 	}
@@ -48,7 +48,7 @@ func TestTheTokenRisesWhereLeaseTransitionsRepeat(t *testing.T) {
 			s.remove(leaseName)
 		}
 		lock := newLock(t, cfg)
-		elect(t, cfg, lock, false)() // it crashes: nothing is released
+		crash(t, cfg, lock) // nothing is released
 		grant, err := lock.Grant()
 		if err != nil || grant.Token != want {
 			t.Fatalf("grant %v, %v; want token %d", grant, err, want)
