@@ -81,6 +81,34 @@ func TestADeletedLeaseEndsTheLeadership(t *testing.T) {
 	}
 }
 
+// An elector goes on with its Lock after the end of a term. Nothing is taken, renewed or created for it any more.
+func TestATermThatIsOverIsNotRevived(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(s *apiServer, lock *kubelock.Lock){
+		"deleted":  func(s *apiServer, _ *kubelock.Lock) { s.remove(leaseName) },
+		"ran out":  func(_ *apiServer, lock *kubelock.Lock) { <-lock.Context().Done() },
+		"released": func(_ *apiServer, lock *kubelock.Lock) { _ = lock.Release(t.Context()) },
+	} {
+		s := newAPIServer(t)
+		cfg, _ := config(t, s, "a")
+		lock := newLock(t, cfg)
+		record := resourcelock.LeaderElectionRecord{HolderIdentity: "a", LeaseDurationSeconds: 2}
+		if err := lock.Create(t.Context(), record); err != nil {
+			t.Fatal(err)
+		}
+		end(s, lock)
+		writes := len(s.history())
+		_, _, err := lock.Get(t.Context())
+		again := lock.Update
+		if err != nil {
+			again = lock.Create
+		}
+		if err := again(t.Context(), record); !errors.Is(err, leasing.ErrLost) || len(s.history()) != writes || lock.Context().Err() == nil {
+			t.Errorf("%s: %v; %d writes more", name, err, len(s.history())-writes)
+		}
+	}
+}
+
 // client-go takes an identity that it finds in the Lease for its own.
 func TestASecondProcessOfOneIdentityEndsTheFirstOnesLeadership(t *testing.T) {
 	t.Parallel()
