@@ -1,3 +1,4 @@
+//nolint:testableexamples // they need a cluster and a database
 package kubelock_test
 
 import (

@@ -69,7 +69,7 @@ func (l *Lock) Describe() string { return l.cfg.Lease.String() }
 
 // RecordEvent logs what the elector says.
 func (l *Lock) RecordEvent(what string) {
-	l.cfg.Logger.Info(what, "lease", l.Describe(), "identity", l.cfg.Identity) //nolint:sloglint // the interface has no context
+	l.cfg.Logger.Info(what, "lease", l.Describe(), "identity", l.cfg.Identity)
 }
 
 // Grant is what the leader presents with each write. It fails with [ErrNotLeading] before the leadership, and with
