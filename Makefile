@@ -27,10 +27,11 @@ test-busy: ## Run the tests of leases that a busy machine can break beside four 
 	@names=$$(sed -n 's/^func \(Test[A-Za-z0-9]*\)(.*/\1/p' lock/$(BUSY)_test.go | grep -v TestMain | paste -sd'|'); \
 	  cd lock && ../scripts/busy 4 ../bin/lock.test -test.run "^($$names)\$$" -test.timeout 2m
 
-test-sources: ## Test leases over etcd and ZooKeeper, on real servers, alone and in groups of three
+test-sources: ## Test leases over etcd and ZooKeeper, on real servers, alone and in groups of three, and elections over Kubernetes Leases
 	@scripts/need --local cc postgres etcd zookeeper
 	@scripts/test lock/etcdlock -count=1 -timeout 10m
 	@scripts/test lock/zklock -count=1 -timeout 10m
+	@scripts/test lock/kubelock -count=1 -timeout 10m
 
 test-ops: ## Test dump, restore, pg_upgrade, failover, restarts, crash and uninstalling, with real servers
 	@scripts/need cc postgres redis

@@ -1,0 +1,78 @@
+package kubelock
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fencegate/fencegate/fence/leasing"
+)
+
+var (
+	// ErrNotLeading: a [Lock] has no grant, because it has not taken the Lease so far.
+	ErrNotLeading = errors.New("not the leader so far")
+
+	errReleased   = errors.New("it was released")
+	errNotRenewed = errors.New("it was not renewed in time")
+	errNoAnswer   = errors.New("no answer in time") // why a request was given up
+)
+
+// UnavailableError says why the Lease could not be had from Kubernetes. It is a [leasing.ErrUnavailable].
+type UnavailableError struct {
+	Lease types.NamespacedName
+	Err   error
+}
+
+func (e *UnavailableError) Error() string {
+	text := fmt.Sprintf("lease %v: Kubernetes: %s", e.Lease, strings.ReplaceAll(e.Err.Error(), "\n", " "))
+	switch {
+	case apierrors.IsForbidden(e.Err):
+		text += "; allow get, create and update on leases of coordination.k8s.io in the namespace"
+	case apierrors.IsUnauthorized(e.Err):
+		text += "; check the credentials of the client"
+	case isNoServer(e.Err):
+		text += "; is this the API server of Kubernetes 1.14 or later?"
+	}
+	return text
+}
+
+// Is matches [leasing.ErrUnavailable].
+func (e *UnavailableError) Is(target error) bool { return target == leasing.ErrUnavailable }
+
+// Unwrap is the cause.
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// TokenError says that the Lease's annotation holds no token. Nothing was changed.
+type TokenError struct {
+	Lease types.NamespacedName
+	Text  string // what it holds
+}
+
+func (e *TokenError) Error() string {
+	return fmt.Sprintf("lease %v: the annotation %s holds %q, which is no token below the highest: "+
+		"remove it, and the next leader's token is above what the fence records", e.Lease, Annotation, e.Text)
+}
+
+// Is matches [leasing.ErrUnavailable].
+func (e *TokenError) Is(target error) bool { return target == leasing.ErrUnavailable }
+
+// isNoServer reports whether the 404 is not of a Kubernetes API server that knows Leases: it names no object.
+func isNoServer(err error) bool {
+	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
+
+// isMissing reports whether the API server says that the object is not there.
+func isMissing(err error) bool { return apierrors.IsNotFound(err) && !isNoServer(err) }
+
+// isLasting reports whether only an operator mends an error.
+func isLasting(err error) bool {
+	if _, ok := errors.AsType[*TokenError](err); ok {
+		return true
+	}
+	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) ||
+		apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
+}

@@ -1,0 +1,161 @@
+package kubelock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/lock/kubelock"
+)
+
+func TestABadConfigIsRefused(t *testing.T) {
+	t.Parallel()
+	good, _ := config(t, newAPIServer(t), "a")
+	for name, spoil := range map[string]func(*kubelock.Config){
+		"no client":        func(c *kubelock.Config) { c.Client = nil },
+		"no namespace":     func(c *kubelock.Config) { c.Lease.Namespace = "" },
+		"no name":          func(c *kubelock.Config) { c.Lease.Name = "" },
+		"no resource":      func(c *kubelock.Config) { c.Resource = "" },
+		"identity":         func(c *kubelock.Config) { c.Identity = "a\nb" },
+		"half seconds":     func(c *kubelock.Config) { c.LeaseDuration = 1500 * time.Millisecond },
+		"renewed too late": func(c *kubelock.Config) { c.RenewDeadline = c.LeaseDuration },
+		"tried too rarely": func(c *kubelock.Config) { c.RetryPeriod = c.RenewDeadline },
+	} {
+		cfg := good
+		spoil(&cfg)
+		if _, err := kubelock.New(cfg); !errors.Is(err, fence.ErrInvalid) {
+			t.Errorf("%s: %v; want ErrInvalid", name, err)
+		}
+	}
+	if _, err := newLock(t, good).Grant(); !errors.Is(err, kubelock.ErrNotLeading) {
+		t.Errorf("a grant before the election: %v", err)
+	}
+}
+
+func TestARenewalKeepsTheToken(t *testing.T) {
+	t.Parallel()
+	s := newAPIServer(t)
+	cfg, _ := config(t, s, "a")
+	lead(t.Context(), t, cfg)
+	until(t, "renewals", func() bool { return len(s.history()) > 3 })
+	for _, version := range s.history() {
+		if version.Annotations[kubelock.Annotation] != "1" {
+			t.Errorf("a renewal wrote %q", version.Annotations)
+		}
+	}
+}
+
+// The answers take a while. Candidates count from when the API server has an update, which may be the moment it was sent.
+func TestTheDeadlineCountsFromBeforeTheUpdateIsSent(t *testing.T) {
+	t.Parallel()
+	s := newAPIServer(t)
+	cfg, n := config(t, s, "a")
+	n.after = 300 * time.Millisecond // more than what is left for clocks that run apart
+	lock := newLock(t, cfg)
+	record := resourcelock.LeaderElectionRecord{HolderIdentity: "a", LeaseDurationSeconds: 10}
+	for _, write := range []func(context.Context, resourcelock.LeaderElectionRecord) error{lock.Create, lock.Update} { // taken, and renewed
+		if err := write(t.Context(), record); err != nil {
+			t.Fatal(err)
+		}
+		if ends := kubelock.Deadline(lock); ends.IsZero() || !ends.Before(n.began.Add(10*time.Second)) {
+			t.Errorf("the term ends %v too late", ends.Sub(n.began)-10*time.Second)
+		}
+	}
+}
+
+func TestADeletedLeaseEndsTheLeadership(t *testing.T) {
+	t.Parallel()
+	s := newAPIServer(t)
+	cfg, _ := config(t, s, "a")
+	l := lead(t.Context(), t, cfg)
+	s.remove(leaseName)
+	await(t, "the end of the work", l.ctx.Done())
+	if err := l.end(); !errors.Is(err, leasing.ErrLost) || s.lease(leaseName) != nil {
+		t.Errorf("%v; the Lease is %v", err, s.lease(leaseName))
+	}
+}
+
+// An elector goes on with its Lock after the end of a term. Nothing is taken, renewed or created for it any more.
+func TestATermThatIsOverIsNotRevived(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(s *apiServer, lock *kubelock.Lock){
+		"deleted":  func(s *apiServer, _ *kubelock.Lock) { s.remove(leaseName) },
+		"ran out":  func(_ *apiServer, lock *kubelock.Lock) { <-lock.Context().Done() },
+		"released": func(_ *apiServer, lock *kubelock.Lock) { _ = lock.Release(t.Context()) },
+	} {
+		s := newAPIServer(t)
+		cfg, _ := config(t, s, "a")
+		lock := newLock(t, cfg)
+		record := resourcelock.LeaderElectionRecord{HolderIdentity: "a", LeaseDurationSeconds: 2}
+		if err := lock.Create(t.Context(), record); err != nil {
+			t.Fatal(err)
+		}
+		end(s, lock)
+		writes := len(s.history())
+		_, _, err := lock.Get(t.Context())
+		again := lock.Update
+		if err != nil {
+			again = lock.Create
+		}
+		if err := again(t.Context(), record); !errors.Is(err, leasing.ErrLost) || len(s.history()) != writes || lock.Context().Err() == nil {
+			t.Errorf("%s: %v; %d writes more", name, err, len(s.history())-writes)
+		}
+	}
+}
+
+// client-go takes an identity that it finds in the Lease for its own.
+func TestASecondProcessOfOneIdentityEndsTheFirstOnesLeadership(t *testing.T) {
+	t.Parallel()
+	s := newAPIServer(t)
+	cfg, _ := config(t, s, "a")
+	first := lead(t.Context(), t, cfg)
+	second := lead(t.Context(), t, cfg)
+	await(t, "the end of the first one's work", first.ctx.Done())
+	if err := first.end(); !errors.Is(err, leasing.ErrLost) || second.grant.Token != 2 {
+		t.Errorf("%v; the second has token %d", err, second.grant.Token)
+	}
+	if s.holder(leaseName) != "a" {
+		t.Error("the first one released the second one's Lease")
+	}
+}
+
+// An elector that could not renew in time, and runs on then, with client-go's LeaseLock and with ours.
+func TestAnElectorThatWasPausedSparesItsSuccessorsLease(t *testing.T) {
+	t.Parallel()
+	for name, ours := range map[string]bool{"kubelock": true, "client-go": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newAPIServer(t)
+			cfg, n := config(t, s, "a")
+			cfg = short(cfg)
+			var lock resourcelock.Interface = newLock(t, cfg)
+			if !ours {
+				lock = &resourcelock.LeaseLock{
+					LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: leaseName}, Client: cfg.Client,
+					LockConfig: resourcelock.ResourceLockConfig{Identity: "a"},
+				}
+			}
+			cancel, ended := elect(t, cfg, lock, true)
+			mend := n.cut()
+			defer mend()
+			s.mu.Lock() // its successor, whose Lease the paused one has not seen
+			other := "b"
+			s.leases[namespace+"/"+leaseName].Spec.HolderIdentity = &other
+			s.version++
+			s.leases[namespace+"/"+leaseName].ResourceVersion = "99"
+			s.mu.Unlock()
+			cancel()
+			mend()
+			await(t, "the end of the elector", ended)
+			if spared := s.holder(leaseName) == "b"; spared != ours {
+				t.Errorf("spared the successor's Lease: %v; held by %q", spared, s.holder(leaseName))
+			}
+		})
+	}
+}

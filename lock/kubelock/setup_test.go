@@ -1,0 +1,199 @@
+package kubelock_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/lock/kubelock"
+)
+
+const leaseName, resource = "orders", "orders/leader"
+
+// patience bounds what has to happen, on a busy machine.
+const patience = time.Minute
+
+// long is for terms that do not run out in a test.
+func long(c kubelock.Config) kubelock.Config {
+	c.LeaseDuration, c.RenewDeadline, c.RetryPeriod = patience, patience/2, 50*time.Millisecond
+	return c
+}
+
+// short is for those that do.
+func short(c kubelock.Config) kubelock.Config {
+	c.LeaseDuration, c.RenewDeadline, c.RetryPeriod = 3*time.Second, 2*time.Second, 50*time.Millisecond
+	return c
+}
+
+// config is that of one process.
+func config(t testing.TB, s *apiServer, identity string) (kubelock.Config, *network) {
+	t.Helper()
+	c, n := client(t, s.URL, "candidate")
+	return long(kubelock.Config{
+		Client: c, Lease: types.NamespacedName{Namespace: namespace, Name: leaseName}, Resource: resource, Identity: identity,
+	}), n
+}
+
+func newLock(t testing.TB, cfg kubelock.Config) *kubelock.Lock {
+	t.Helper()
+	lock, err := kubelock.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lock
+}
+
+// elect runs client-go's elector until it leads. Its context ends with cancel.
+func elect(t testing.TB, cfg kubelock.Config, lock resourcelock.Interface, release bool) (cancel func(), ended chan struct{}) {
+	t.Helper()
+	leads, ended := make(chan struct{}), make(chan struct{})
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: lock, LeaseDuration: cfg.LeaseDuration, RenewDeadline: cfg.RenewDeadline, RetryPeriod: cfg.RetryPeriod, ReleaseOnCancel: release,
+		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) { close(leads) }, OnStoppedLeading: func() {}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	go func() {
+		defer close(ended)
+		elector.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	await(t, "leads", leads)
+	return cancel, ended
+}
+
+// crash runs it until it leads, and no longer.
+func crash(t testing.TB, cfg kubelock.Config, lock resourcelock.Interface) {
+	t.Helper()
+	cancel, ended := elect(t, cfg, lock, false)
+	cancel()
+	await(t, "the end of the elector", ended)
+}
+
+// leader is a process in kubelock.Run whose work waits until it is told to end, or its context ends.
+type leader struct {
+	ctx   context.Context // of the work; valid, with grant, after leads
+	grant fence.Grant
+	quit  func() // ends the work
+	leads chan struct{}
+	ended chan struct{}
+	err   error // of Run, after ended
+}
+
+// lead runs a process until it leads.
+func lead(ctx context.Context, t testing.TB, cfg kubelock.Config) *leader {
+	t.Helper()
+	l := start(ctx, t, cfg)
+	select {
+	case <-l.leads:
+	case <-l.ended:
+		t.Fatalf("Run: %v", l.err)
+	case <-time.After(patience):
+		t.Fatal("waited in vain for the leadership")
+	}
+	return l
+}
+
+func start(ctx context.Context, t testing.TB, cfg kubelock.Config) *leader {
+	t.Helper()
+	quit := make(chan struct{})
+	ctx, cancel := context.WithCancel(ctx)
+	l := &leader{quit: sync.OnceFunc(func() { close(quit) }), leads: make(chan struct{}), ended: make(chan struct{})}
+	go func() {
+		defer close(l.ended)
+		l.err = kubelock.Run(ctx, cfg, func(ctx context.Context, grant fence.Grant) error {
+			l.ctx, l.grant = ctx, grant
+			close(l.leads)
+			select {
+			case <-quit:
+			case <-ctx.Done():
+			}
+			return nil
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-l.ended
+	})
+	return l
+}
+
+// end ends the work and returns what Run said.
+func (l *leader) end() error {
+	l.quit()
+	<-l.ended
+	return l.err
+}
+
+func await(t testing.TB, what string, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatalf("waited in vain: %s", what)
+	}
+}
+
+// until polls for a condition.
+func until(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(patience); !ok(); {
+		select {
+		case <-tick.C:
+		case <-end:
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}
+
+// memory is a fence that raises and records, and knows nothing of writers.
+type memory struct {
+	mu     sync.Mutex
+	record fence.Record
+	arms   []fence.Arming
+	err    error
+}
+
+func (m *memory) Arm(_ context.Context, a fence.Arming) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.arms = append(m.arms, a)
+	switch {
+	case m.err != nil:
+		return m.err
+	case a.Token <= m.record.Token:
+		return &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: m.record.Token}
+	}
+	m.record.Token = a.Token
+	return nil
+}
+
+func (m *memory) Inspect(context.Context, string) (fence.Record, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.record.Token == 0 {
+		return m.record, fence.ErrNoFence
+	}
+	return m.record, nil
+}
+
+// onlyArms is a fence that can't be asked.
+type onlyArms struct{ m *memory }
+
+func (o onlyArms) Arm(ctx context.Context, a fence.Arming) error { return o.m.Arm(ctx, a) }
+
+var errAway = errors.New("the fence is away")

@@ -1,0 +1,190 @@
+package kubelock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/leases"
+)
+
+// armTries bounds how often the token is raised because a fence stands higher.
+const armTries = 3
+
+// Inspector is an Armer that knows which token a fence records, as [pgfence.Fence] does.
+//
+// [pgfence.Fence]: https://pkg.go.dev/github.com/fencegate/fencegate/fence/pgfence#Fence
+type Inspector interface {
+	leasing.Armer
+	// Inspect returns what the fence of a resource holds, or [fence.ErrNoFence].
+	Inspect(ctx context.Context, resource string) (fence.Record, error)
+}
+
+// take takes the Lease with a new token, and arms the fence. Where that fails, the Lease is given back.
+func (l *Lock) take(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	above, err := l.recorded(ctx)
+	if err != nil {
+		return l.failed(err, true)
+	}
+	grant := fence.Grant{Resource: l.cfg.Resource, Seal: fence.NewSeal()}
+	ends := deadline(time.Now(), record)
+	for try := 1; ; try++ {
+		if grant.Token, err = l.next(above); err != nil {
+			return l.failed(err, true)
+		}
+		l.tried = grant.Token
+		if err := l.send(ctx, record, grant.Token); err != nil {
+			return l.failed(err, isLasting(err))
+		}
+		err = l.arm(ctx, grant, ends)
+		low, isLow := errors.AsType[*fence.NotRaisedError](err)
+		if !isLow || try == armTries {
+			break
+		}
+		above = low.Recorded
+	}
+	if err == nil {
+		err = l.term.begin(grant, ends)
+	}
+	if err != nil {
+		l.tried = 0
+		if freeErr := l.free(context.WithoutCancel(ctx), grant.Token); freeErr != nil {
+			l.cfg.Logger.WarnContext(ctx, "the Lease was not given back; it ends by itself", "lease", l.Describe(), "error", freeErr)
+		}
+		return l.failed(err, true)
+	}
+	return nil
+}
+
+// recorded is what the fence holds: where the Lease was deleted or restored, that is above the annotation.
+func (l *Lock) recorded(ctx context.Context) (fence.Token, error) {
+	var recorded fence.Token
+	if floorer, ok := l.cfg.Armer.(leasing.Floorer); ok {
+		recorded = floorer.Floor(l.cfg.Resource)
+	}
+	inspector, ok := l.cfg.Armer.(Inspector)
+	if !ok {
+		return recorded, nil
+	}
+	ctx, cancel := l.bounded(ctx)
+	defer cancel()
+	record, err := inspector.Inspect(ctx, l.cfg.Resource)
+	if err != nil && !errors.Is(err, fence.ErrNoFence) {
+		return 0, err
+	}
+	return max(recorded, record.Token), nil
+}
+
+// next is the token above the annotation and another one.
+func (l *Lock) next(above fence.Token) (fence.Token, error) {
+	if l.lease != nil {
+		if text, ok := l.lease.Annotations[Annotation]; ok {
+			counter, err := fence.ParseToken(text)
+			if err != nil || counter == math.MaxInt64 {
+				return 0, &TokenError{Lease: l.cfg.Lease, Text: text}
+			}
+			above = max(above, counter)
+		}
+	}
+	if above == math.MaxInt64 {
+		return 0, &fence.InvalidError{Field: "recorded token", Reason: "is the highest; there is none above it"}
+	}
+	return above + 1, nil
+}
+
+// arm raises the fence, within the time of the Lease.
+func (l *Lock) arm(ctx context.Context, grant fence.Grant, ends time.Time) error {
+	if l.cfg.Armer == nil {
+		return nil
+	}
+	ctx, cancel := context.WithDeadlineCause(ctx, ends, leasing.ErrLost)
+	defer cancel()
+	return l.cfg.Armer.Arm(ctx, fence.Arming{Resource: grant.Resource, Token: grant.Token, SealHash: grant.Seal.Hash(), Holder: l.cfg.Identity})
+}
+
+const (
+	// endTimeout bounds how long a release waits for the fence.
+	endTimeout = 500 * time.Millisecond
+	// freeTimeout bounds how long it waits for the API server.
+	freeTimeout = 5 * time.Second
+	freePause   = 100 * time.Millisecond
+)
+
+// Release ends the leadership: the fence refuses the grant from then on, and the Lease is free. It is carried out also when
+// ctx has ended. An elector that still runs renews nothing any more. [leasing.ErrLost]: the leadership was over before.
+func (l *Lock) Release(ctx context.Context) error {
+	lost := l.term.over()
+	_ = l.term.lose(errReleased)
+	if l.stop != nil {
+		l.stop()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	err := l.release(context.WithoutCancel(ctx))
+	return cmp.Or(lost, err)
+}
+
+// release ends the grant, and frees the Lease where it is this candidate's. An elector that was paused releases a Lease
+// that its successor holds (tryRelease reads the Lease, but asks what it saw before who leads): here it does not.
+func (l *Lock) release(ctx context.Context) error {
+	_ = l.term.lose(errReleased)
+	token := l.term.token()
+	if token > 0 {
+		l.endGrant(ctx, token)
+	} else if token = l.tried; token == 0 {
+		return nil // nothing was taken
+	}
+	return l.free(ctx, token)
+}
+
+func (l *Lock) endGrant(ctx context.Context, token fence.Token) {
+	ender, ok := l.cfg.Armer.(leasing.Ender)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	defer cancel()
+	err := ender.End(ctx, fence.Ending{Resource: l.cfg.Resource, Token: token})
+	if err != nil && !errors.Is(err, fence.ErrStale) {
+		l.cfg.Logger.WarnContext(ctx, "the fence did not end the grant of a leader that stepped down; it stays current until the next election",
+			"resource", l.cfg.Resource, "token", token, "error", err)
+	}
+}
+
+// free gives back the Lease where it was taken with a token, and goes on for a time while that is not known.
+func (l *Lock) free(ctx context.Context, token fence.Token) error {
+	ctx, cancel := context.WithTimeout(ctx, freeTimeout)
+	defer cancel()
+	for {
+		err := l.read(ctx)
+		if isMissing(err) || err == nil && !l.holds(token) {
+			return fmt.Errorf("lease %v: %w", l.cfg.Lease, leasing.ErrLost)
+		}
+		if err == nil {
+			err = l.send(ctx, l.freed(), token)
+		}
+		if err == nil || isLasting(err) && !apierrors.IsConflict(err) {
+			return err
+		}
+		leases.Pause(ctx, freePause)
+		if ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// freed is the record of a Lease that nobody holds, as client-go writes it. The annotation stays.
+func (l *Lock) freed() resourcelock.LeaderElectionRecord {
+	now := metav1.Now()
+	record := resourcelock.LeaseSpecToLeaderElectionRecord(&l.lease.Spec)
+	return resourcelock.LeaderElectionRecord{LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now}
+}

@@ -1,0 +1,126 @@
+package kubelock
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
+)
+
+// term is the time for which a Lock leads. It begins once, and ends once.
+type term struct {
+	lease  types.NamespacedName
+	ctx    context.Context // ends with the term; the cause says why
+	cancel context.CancelCauseFunc
+
+	mu       sync.Mutex
+	grant    fence.Grant // token 0: it has not begun
+	deadline time.Time
+	timer    *time.Timer
+}
+
+func newTerm(lease types.NamespacedName) *term {
+	t := &term{lease: lease}
+	t.ctx, t.cancel = context.WithCancelCause(context.Background())
+	return t
+}
+
+// begin begins the term, unless its deadline has passed.
+func (t *term) begin(grant fence.Grant, deadline time.Time) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	left := time.Until(deadline)
+	switch {
+	case t.ctx.Err() != nil:
+		return context.Cause(t.ctx)
+	case left <= 0:
+		return fmt.Errorf("lease %v: its time ran out while it was taken and the fence armed: %w", t.lease, leasing.ErrLost)
+	}
+	t.grant, t.deadline = grant, deadline
+	t.timer = time.AfterFunc(left, t.look)
+	return nil
+}
+
+// prolong sets another deadline. A term that is over stays over.
+func (t *term) prolong(deadline time.Time) error {
+	if err := t.over(); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ctx.Err() == nil {
+		t.deadline = deadline
+		t.timer.Reset(time.Until(deadline))
+	}
+	return nil
+}
+
+// look ends the term when its deadline has passed, by the clock.
+func (t *term) look() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.grant.Token > 0 && !time.Now().Before(t.deadline) {
+		t.cancel(t.loss(errNotRenewed))
+	}
+}
+
+func (t *term) loss(why error) error {
+	return fmt.Errorf("lease %v: %w: %w", t.lease, leasing.ErrLost, why)
+}
+
+// lose ends the term, also one that has not begun, and returns why it ended: this, or what was before.
+func (t *term) lose(why error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cancel(t.loss(why))
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+	return context.Cause(t.ctx)
+}
+
+// over is why the term ended; nil: it has not.
+func (t *term) over() error {
+	t.look()
+	return context.Cause(t.ctx)
+}
+
+// token is that of the term, also after its end; 0: it has not begun.
+func (t *term) token() fence.Token {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.grant.Token
+}
+
+func (t *term) current() (fence.Grant, error) {
+	if err := t.over(); err != nil {
+		return fence.Grant{}, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.grant.Token == 0 {
+		return fence.Grant{}, fmt.Errorf("lease %v: %w", t.lease, ErrNotLeading)
+	}
+	return t.grant, nil
+}
+
+// termContext looks at the clock whenever it is asked: the timer of a process that was paused may not have run.
+type termContext struct {
+	context.Context
+	t *term
+}
+
+func (c termContext) Err() error {
+	c.t.look()
+	return c.Context.Err()
+}
+
+func (c termContext) Done() <-chan struct{} {
+	c.t.look()
+	return c.Context.Done()
+}
