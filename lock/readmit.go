@@ -21,6 +21,9 @@ func (l *Locker) Readmit(ctx context.Context, node string) error {
 	for {
 		a, err := l.admission(ctx, n, true)
 		wait := a.begun.add(min(a.Quarantine, l.askAfter())).left()
+		if a.intact {
+			wait = 0
+		}
 		for err == nil {
 			if err = pause(ctx, wait); err != nil {
 				break
