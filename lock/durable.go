@@ -43,8 +43,8 @@ func (n *node) durability(ctx context.Context) error {
 	return nil
 }
 
-// keeps reports whether a node that is declared durable has all that it granted: so it was when it was admitted, so it is
-// now, and no fence stands above its counters.
+// keeps reports whether a node that is declared durable has all that it granted: so it was when it was
+// admitted, so it is now, and no fence stands above its counters.
 func (l *Locker) keeps(ctx context.Context, n *node, st nodeState) bool {
 	err := n.durability(ctx)
 	if store, ok := l.cfg.Epochs.(lister); ok && err == nil {

@@ -10,13 +10,13 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Park has a node grant nothing until its server has been restarted, after which it is admitted at once, if its data
-// survived: its own locks bind, and its counters are whole. It is for the only node of a group, which has nobody to
-// ask. [Locker.Readmit] takes a parked node back without a restart.
+// Park has a node grant nothing until its server has been restarted, after which it is admitted at once, if its
+// data survived: its own locks bind, and its counters are whole. It is for the only node of a group, which has
+// nobody to ask. [Locker.Readmit] takes a parked node back without a restart.
 //
-// The epoch is raised, and written on the node as the last of its data. Who admits the node raises the epoch again: only
-// where that is the next one was nobody admitted in between, and no other restart of the same data. Otherwise,
-// and where the data is older or gone, the quarantine is what it is for every lost node.
+// The epoch is raised, and written on the node as the last of its data. Who admits the node raises the epoch
+// again: only where that is the next one was nobody admitted in between, and no other restart of the same data.
+// Otherwise, and where the data is older or gone, the quarantine is what it is for every lost node.
 //
 // It needs Config.Epochs. After an error the node may be parked.
 func (l *Locker) Park(ctx context.Context, node string) error {
@@ -60,7 +60,8 @@ var (
 	errNotAdmitted = errors.New("the node is not admitted")
 )
 
-// parkedMark starts the incarnation of a node that is parked; then come the epoch, a colon, and the incarnation before.
+// parkedMark starts the incarnation of a node that is parked; then come the epoch, a colon, and the incarnation
+// before.
 const parkedMark = "parked:"
 
 // parkedAs reads the incarnation of a node that is parked; 0: it is not.
@@ -74,9 +75,9 @@ func parkedAs(incarnation string) (epoch int64, before string) {
 	return epoch, before
 }
 
-// unbroken reports whether the data of a node whose admission has begun is all that it ever granted: it was parked,
-// or is durable, and the epoch that was raised after the admission began is the next one to that which it has. The record
-// of the longest TTL says that PostgreSQL, which keeps the epoch, is the one of then.
+// unbroken reports whether the data of a node whose admission has begun is all that it ever granted: it was
+// parked, or is durable, and the epoch that was raised after the admission began is the next one to that which
+// it has. The record of the longest TTL says that PostgreSQL, which keeps the epoch, is the one of then.
 func (l *Locker) unbroken(ctx context.Context, n *node, st nodeState, a Admission) bool {
 	durable := st.parked == 0 && st.durable && n.cfg.Durable
 	last := st.parked

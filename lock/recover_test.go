@@ -111,6 +111,14 @@ func TestARecoveryWaitsForAWholeQuarantineOnce(t *testing.T) {
 		return client(t, servers[0].Addr).HGet(t.Context(), cfg.KeyPrefix+":h", "@pending").Val()
 	}
 	begun := pending()
+	must(t, l.EndQuarantine(t.Context(), "node-1"))
+	lost = time.Now()
+	again, stop := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer stop()
+	if _, err := l.Recover(again, 100); !errors.Is(err, lock.ErrQuarantined) || pending() == begun {
+		t.Errorf("recover an admission without a quarantine: %v", err)
+	}
+	begun = pending()
 	recovered(t, locker(t, cfg), 100)
 	if passed := time.Since(lost); passed < cfg.MaxTTL {
 		t.Errorf("admitted %v after the loss", passed)
