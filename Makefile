@@ -76,7 +76,7 @@ compose-down: ## Stop what compose-up started, and remove its data
 model: ## Check the token protocol with spin, and that each safeguard removed breaks it
 	@docs/model/run
 
-mutants: ## Take each safeguard of the leases away, and show that a test fails then (about five minutes)
+mutants: ## Take each safeguard of the leases away, and show that a test fails then (about ten minutes)
 	@scripts/need --local cc redis
 	$(GO) run ./internal/mutants $(MUTANTS)
 
