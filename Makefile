@@ -77,7 +77,7 @@ compose-down: ## Stop what compose-up started, and remove its data
 model: ## Check the token protocol with spin, and that each safeguard removed breaks it
 	@docs/model/run
 
-mutants: ## Take safeguards of the leases and the gateway away, one by one: a test fails then (about ten minutes)
+mutants: ## Take safeguards of the leases and the gateway away, one by one: a test fails then (about fifteen minutes)
 	@scripts/need --local cc postgres redis
 	$(GO) run ./internal/mutants $(MUTANTS)
 

@@ -29,6 +29,7 @@ type Admission struct {
 
 	begun   instant          // after the nonce was written; zero in one that another process began
 	longest fence.LongestTTL // read after that; zero where nobody records it
+	intact  bool             // the node was parked, or is durable, and has lost nothing
 }
 
 // askEvery is when the others are asked again, or another's admission is looked at.
@@ -93,6 +94,7 @@ func (l *Locker) admission(ctx context.Context, n *node, patient bool) (a Admiss
 		l.keep(n, a, err)
 		return Admission{}, fmt.Errorf("admit %s: %w", n.name, err)
 	}
+	a.intact = l.unbroken(ctx, n, states[n.index], a)
 	return a, nil
 }
 
@@ -209,7 +211,7 @@ func (l *Locker) prepare(ctx context.Context, n *node, a Admission) (given []hel
 		return nil, nil
 	}
 	left, err := n.inQuarantine(ctx)
-	if err == nil && left > 0 && a.begun != (instant{}) && a.begun.add(l.askAfter()).passed() {
+	if err == nil && left > 0 && (a.intact || a.begun != (instant{}) && a.begun.add(l.askAfter()).passed()) {
 		if err = l.shorten(ctx, n, a); err == nil {
 			left, err = n.inQuarantine(ctx)
 		}
@@ -283,7 +285,7 @@ func (l *Locker) lookAfter(n *node) {
 	if !l.leftByInit() {
 		return
 	}
-	if st := n.state(l.ctx); st.err == nil && st.admitted || l.mayAdmit(l.ctx) != nil { // it is found lost again
+	if st := n.state(l.ctx); st.err == nil && (st.admitted || st.resting) || l.mayAdmit(l.ctx) != nil { // it is found lost again
 		return
 	}
 	log.Warn("node is new or lost its data or its run; it grants nothing until its quarantine is over")
@@ -353,7 +355,7 @@ func (n *node) admit(ctx context.Context, nonce string, base int64, most fence.L
 		reign = "reign"
 	}
 	values, err := n.client.EvalSha(ctx, bindScripts(nonce).sha[admitKind], []string{n.keys.h, n.keys.q},
-		strconv.FormatInt(base, 10), most.TTL.Milliseconds(), reign, most.Record).Slice()
+		strconv.FormatInt(base, 10), most.TTL.Milliseconds(), reign, most.Record, n.durableMark(ctx)).Slice()
 	switch {
 	case redis.HasErrorPrefix(err, "NOSCRIPT"):
 		return errRestarted

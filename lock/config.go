@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -58,6 +59,13 @@ type Node struct {
 	// Dialer, if set, connects to the server and its Sentinels, in place of net.Dialer and
 	// TLS: what it returns is ready for the first command. ctx bounds it.
 	Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
+
+	// Durable declares that the server keeps all that it has acknowledged over each restart, and is never restored
+	// from a copy: its append-only file is written always. It is for the only node of a group, which is admitted at
+	// once after a restart: its own locks bind. Config.Epochs is needed. Each admission looks at the server's settings.
+	// Where they are others, where the epoch was raised in between, or where a fence stands above the
+	// node's counter, the node is in quarantine as it is without this.
+	Durable bool
 
 	// Sentinels, host:port each, instead of Addr: the node is the primary that they
 	// call MasterName. A failover counts as the loss of the node: it grants nothing
@@ -180,6 +188,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if err := c.nameNodes(); err != nil {
 		return c, err
+	}
+	if n := c.Nodes[0]; n.Durable && n.watched() || len(c.Nodes) > 1 && slices.ContainsFunc(c.Nodes, func(n Node) bool { return n.Durable }) {
+		return c, &fence.InvalidError{Field: "nodes", Reason: "are declared durable; that is for one only node, without Sentinels"}
 	}
 	if len(c.Nodes) == 2 {
 		return c, &fence.InvalidError{Field: "nodes", Reason: "are two, and both would be needed: that fails more often than one alone; give 1, 3 or 5"}

@@ -150,6 +150,9 @@ type nodeState struct {
 	err         error
 	admitted    bool   // marker and scripts of the same incarnation are there
 	incarnation string // may be there without being admitted: the run is lost
+	parked      int64  // the epoch that was raised for it; 0: it is not parked
+	resting     bool   // it is, and was not restarted since
+	durable     bool   // it was declared so, and its settings said so, when it was admitted
 	pending     string // the admission that has begun
 	void        bool   // the run in which it began is lost
 	hasBase     bool
@@ -257,7 +260,7 @@ func (l *Locker) states(ctx context.Context) []nodeState {
 }
 
 // markerFields is how many fields of H say how the node is; the others are counters.
-const markerFields = 8
+const markerFields = 9
 
 // state reads the node's marker and looks for its scripts.
 func (n *node) state(ctx context.Context) nodeState {
@@ -271,7 +274,7 @@ func (n *node) state(ctx context.Context) nodeState {
 	var replication *redis.StringCmd
 	var clock *redis.TimeCmd
 	_, failed := n.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		marker = p.HMGet(ctx, n.keys.h, "@incarnation", "@base", "@maxttl", "@pending", "@note", "@reign", "@epoch", "@record")
+		marker = p.HMGet(ctx, n.keys.h, "@incarnation", "@base", "@maxttl", "@pending", "@note", "@reign", "@epoch", "@record", "@durable")
 		fields = p.HLen(ctx, n.keys.h)
 		quarantine = p.PTTL(ctx, n.keys.q)
 		clock = p.Time(ctx)
@@ -305,6 +308,10 @@ func (n *node) state(ctx context.Context) nodeState {
 		}
 	} else {
 		st.admitted, err = n.hasScripts(ctx, st.incarnation)
+	}
+	var before string
+	if st.parked, before = parkedAs(st.incarnation); err == nil && st.parked > 0 {
+		st.resting, err = n.hasScripts(ctx, before)
 	}
 	if err == nil && !st.admitted && st.pending != "" {
 		var alive bool
@@ -345,6 +352,7 @@ func (st *nodeState) mark(marker []any, fields int64) {
 	if text, ok := marker[7].(string); ok {
 		st.record = number(text)
 	}
+	st.durable = marker[8] != nil
 }
 
 func (n *node) hasScripts(ctx context.Context, nonce string) (bool, error) {

@@ -19,6 +19,7 @@ type NodeStatus struct {
 	Name       string
 	Addr       string
 	Admitted   bool          // it grants
+	Parked     bool          // it grants nothing until it is restarted; see [Locker.Park]
 	Quarantine time.Duration // how long its quarantine still runs; 0: none runs
 	MaxTTL     time.Duration // the longest TTL that it grants: that in use, where that is recorded; a longer one raises it
 	Epoch      int64
@@ -38,12 +39,10 @@ func (l *Locker) Status(ctx context.Context) []NodeStatus {
 	for i, st := range l.states(ctx) {
 		status[i] = NodeStatus{
 			Name: l.nodes[i].name, Addr: l.cfg.Nodes[i].Addr,
-			Admitted: st.admitted, Quarantine: st.quarantine, MaxTTL: st.maxTTL,
+			Admitted: st.admitted, Parked: st.resting, Quarantine: st.quarantine, MaxTTL: st.maxTTL,
 			Epoch: st.base >> epochShift, RTT: st.rtt, Clock: st.clock, HasClock: st.hasClock, Err: st.err,
 		}
-		if st.unguarded {
-			status[i].Warning = unguarded
-		}
+		status[i].Warning = l.nodes[i].warning(ctx, st)
 		if st.err == nil && !st.admitted {
 			l.nodeLost(l.nodes[i])
 		}

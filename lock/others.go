@@ -99,6 +99,9 @@ func (l *Locker) lasting(all []told) (left time.Duration, ok bool) {
 
 // shorten ends a node's quarantine earlier, where enough others know when, or the longest TTL in use is recorded.
 func (l *Locker) shorten(ctx context.Context, n *node, a Admission) error {
+	if a.intact {
+		return n.shorten(ctx, a, 0)
+	}
 	left, ok := l.lasting(l.askOthers(ctx, n))
 	if a.longest.Kept {
 		recorded := a.longest.TTL - time.Since(a.begun.mono) + time.Millisecond
@@ -109,6 +112,11 @@ func (l *Locker) shorten(ctx context.Context, n *node, a Admission) error {
 	if !ok {
 		return nil
 	}
+	return n.shorten(ctx, a, left)
+}
+
+// shorten runs shorten.lua.
+func (n *node) shorten(ctx context.Context, a Admission, left time.Duration) error {
 	mark := fmt.Sprintf("%s:%d", a.Nonce, a.Quarantine.Milliseconds())
 	_, err := n.boundCall(ctx, a.Nonce, shortenKind, []string{n.keys.h, n.keys.q}, mark, left.Milliseconds())
 	return err

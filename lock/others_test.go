@@ -239,3 +239,28 @@ func TestANodeIsNotGivenALockThatLastsLongerThanALease(t *testing.T) {
 	release(t, again)
 	lease.ReleaseAsync()
 }
+
+// A lock that most of the others name is given, though another lasts longer on one of them.
+func TestANodeIsGivenTheLockThatMostOthersHold(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 5, redisserver.Config{})
+	cfg.Epochs, cfg.MaxTTL = &epochs{}, 8*time.Second
+	l := started(t, cfg)
+	restart(t, servers[0], nil)
+	begun, err := l.AdmitBegin(t.Context(), "node-1")
+	must(t, err)
+	must(t, l.EndQuarantine(t.Context(), "node-1"))
+	key := cfg.KeyPrefix + ":lock:r"
+	most, one := fmt.Sprintf("%032xmost", 1), fmt.Sprintf("%032xone", 2)
+	for i, s := range servers[1:] {
+		value, left := most, 6*time.Second
+		if i == 2 {
+			value, left = one, 7*time.Second
+		}
+		must(t, client(t, s.Addr).Set(t.Context(), key, value, left).Err())
+	}
+	must(t, l.Admit(t.Context(), begun))
+	if given := client(t, servers[0].Addr).Get(t.Context(), key).Val(); given != most {
+		t.Errorf("node-1 was given %q", given)
+	}
+}

@@ -10,15 +10,20 @@ import (
 // Readmit is [Locker.AdmitBegin], the wait, and [Locker.Admit], again where
 // another admission came between, until the node is admitted or ctx ends. With an error that
 // leaves the admission valid, the next Readmit of this Locker goes on with it. What another
-// process has begun is its to end, for ten seconds and more after its quarantine is over.
+// process has begun is its to end, for ten seconds and more after its quarantine is over, which
+// this one may shorten.
 func (l *Locker) Readmit(ctx context.Context, node string) error {
 	n, err := l.nodeNamed(node)
 	if err != nil {
 		return err
 	}
+	var seen another
 	for {
 		a, err := l.admission(ctx, n, true)
 		wait := a.begun.add(min(a.Quarantine, l.askAfter())).left()
+		if a.intact {
+			wait = 0
+		}
 		for err == nil {
 			if err = pause(ctx, wait); err != nil {
 				break
@@ -44,8 +49,9 @@ func (l *Locker) Readmit(ctx context.Context, node string) error {
 			return nil
 		case errors.Is(err, errOthers):
 			err = pause(ctx, askEvery/4+jitter())
-		case errors.As(err, &quarantine): // somebody else's: see what becomes of it
-			err = pause(ctx, min(quarantine.left, askEvery)+jitter())
+		case errors.As(err, &quarantine): // somebody else's
+			seen.hasten(ctx, l, n)
+			err = pause(ctx, seen.again(l, quarantine.left))
 		case voids(err):
 			err = pause(ctx, jitter())
 		}

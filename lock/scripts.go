@@ -32,6 +32,8 @@ var (
 	giveText string
 	//go:embed scripts/epoch.lua
 	epochText string
+	//go:embed scripts/park.lua
+	parkText string
 
 	//go:embed scripts/raise.lua
 	raiseText string
@@ -64,6 +66,7 @@ const (
 	shortenKind
 	giveKind
 	epochKind
+	parkKind
 	scriptKinds // how many there are
 )
 
@@ -80,6 +83,7 @@ var boundTexts = [scriptKinds]*string{
 	shortenKind: &shortenText,
 	giveKind:    &giveText,
 	epochKind:   &epochText,
+	parkKind:    &parkText,
 }
 
 // bindScripts names the scripts of an incarnation.

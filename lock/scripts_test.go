@@ -34,7 +34,7 @@ func conversation(k keys) []scriptCall {
 		return scriptCall{script, nonce, keys, args, want}
 	}
 	admit := func(nonce, want string, base int64) scriptCall {
-		return scriptCall{"admit", nonce, []string{h, q}, []any{base, 60_000, "", 3}, want}
+		return scriptCall{"admit", nonce, []string{h, q}, []any{base, 60_000, "", 3, "durable"}, want}
 	}
 	hl := []string{h, l}
 	return []scriptCall{
@@ -104,6 +104,9 @@ func conversation(k keys) []scriptCall {
 		{"shorten", "next", []string{h, q}, []any{"next:50000", 30_000}, "[1]"},
 		{"shorten", "next", []string{h, q}, []any{"next:50000", 0}, "[0]"}, // once
 		admit("third", "[0]", 3<<32),
+		call("park", "[1]", []string{h}, 9),
+		call("park", "[-1]", []string{h}, 10),
+		call("acquire", "[-1]", hl, "c:r", a+name, 30_000, 0),
 	}
 }
 
@@ -148,7 +151,7 @@ func TestEveryScriptAnswersAlikeOnTheEmbeddedRedis(t *testing.T) {
 var embeddedTexts = map[string]*string{
 	"acquire": &acquireText, "confirm": &confirmText, "extend": &extendText, "release": &releaseText, "batch": &batchText,
 	"admit_begin": &admitBeginText, "admit": &admitText, "locks": &locksText, "shorten": &shortenText, "longer": &longerText, "give": &giveText,
-	"epoch": &epochText, "raise": &raiseText, "sweep": &sweepText, "wait": &waitText, "leave": &leaveText,
+	"epoch": &epochText, "raise": &raiseText, "sweep": &sweepText, "wait": &waitText, "leave": &leaveText, "park": &parkText,
 }
 
 // answerOf makes the call as the package does: bound scripts by their name,

@@ -25,7 +25,7 @@ FENCEGATE_POSTGRES_URL) names the database; with --redis-prefix PostgreSQL is no
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newNodesStatus(e), newNodesAdmit(e), newNodesLeaks(e), newNodesSweep(e))
+	cmd.AddCommand(newNodesStatus(e), newNodesAdmit(e), newNodesPark(e), newNodesRecover(e), newNodesLeaks(e), newNodesSweep(e))
 	return cmd
 }
 
@@ -67,8 +67,9 @@ func (g *group) with(ctx context.Context, e env, cfg lock.Config, f func(*lock.L
 type shownNode struct {
 	Name         string  `json:"name"`
 	Admitted     bool    `json:"admitted"`
-	QuarantineMS int64   `json:"quarantine_ms"` // how long its quarantine still runs
-	MaxTTLMS     int64   `json:"max_ttl_ms"`    // the longest lease in use; a longer one raises it
+	Parked       bool    `json:"parked,omitempty"` // it waits for its restart
+	QuarantineMS int64   `json:"quarantine_ms"`    // how long its quarantine still runs
+	MaxTTLMS     int64   `json:"max_ttl_ms"`       // the longest lease in use; a longer one raises it
 	Epoch        int64   `json:"epoch"`
 	RTTMicros    int64   `json:"rtt_us"`
 	Warning      string  `json:"warning,omitempty"`
@@ -93,7 +94,7 @@ other nodes can say how long their locks last.`,
 				shown, admitted := []shownNode{}, 0
 				for _, st := range l.Status(cmd.Context()) {
 					one := shownNode{
-						Name: st.Name, Admitted: st.Admitted, QuarantineMS: st.Quarantine.Milliseconds(), MaxTTLMS: st.MaxTTL.Milliseconds(),
+						Name: st.Name, Admitted: st.Admitted, Parked: st.Parked, QuarantineMS: st.Quarantine.Milliseconds(), MaxTTLMS: st.MaxTTL.Milliseconds(),
 						Epoch: st.Epoch, RTTMicros: st.RTT.Microseconds(), Warning: st.Warning,
 					}
 					if st.Err != nil {

@@ -24,7 +24,7 @@ type redisFlags struct {
 	user                   string
 	passwordFile           string
 	prefix                 string
-	tls                    bool
+	durable, tls           bool
 	ca, cert, key, tlsName string
 }
 
@@ -35,6 +35,7 @@ func (r *redisFlags) register(f *pflag.FlagSet, more string) {
 	f.StringVar(&r.prefix, "redis-prefix", "", "prefix of all keys on the Redis nodes, the same for all gateways and commands of a database (default: fencegate: and the database's UUID, which PostgreSQL has)")
 	f.StringVar(&r.user, "redis-user", "", "user name on the Redis nodes")
 	f.StringVar(&r.passwordFile, "redis-password-file", "", "file with the Redis nodes' password, read again for each login (or the password itself in FENCEGATE_REDIS_PASSWORD)")
+	f.BoolVar(&r.durable, "redis-durable", false, "the only Redis node keeps all it acknowledged over each restart (appendonly yes, appendfsync always), and is never restored from a copy: it is admitted at once then")
 	f.BoolVar(&r.tls, "redis-tls", false, "speak TLS to all Redis nodes, and their Sentinels; so with each of the flags below")
 	f.StringVar(&r.ca, "redis-tls-ca", "", "file with the authorities of the Redis nodes' certificates (default: the system's)")
 	f.StringVar(&r.cert, "redis-tls-cert", "", "file with the certificate chain that is shown to the Redis nodes, read again for each connection (default: none)")
@@ -101,6 +102,7 @@ func (r *redisFlags) nodes(e env) ([]lock.Node, error) {
 				"host:port, rediss://USER@host:port or NAME@host:port+host:port; a password comes by --redis-password-file or FENCEGATE_REDIS_PASSWORD")
 		}
 		nodes[i] = nodeAt(at.rest, cmp.Or(at.user, r.user), password, r.passwordFile)
+		nodes[i].Durable = r.durable
 		if at.secure || r.secure() {
 			nodes[i].TLS = secure
 		}

@@ -10,6 +10,8 @@
  * admission may read an admitted node's lock and plant it, any time later, while the node is still in quarantine. A
  * loss may leave locks behind (OLDDATA: also such as had ended). Attempts ask for ACQUIRE ticks and are extended to TTL.
  * RELEASES: holders may release. With SYM, nodes are sorted after each step: which is which is only a name.
+ * OTHER: another process may see an admission that has begun, ask others from OWAIT ticks after that, and shorten its
+ * quarantine by what these told it alone, any time later, unless it is shortened already.
  * INIT: nodes are new, and a first start admits them without quarantine; a node that lost its data looks new.
  *
  * A macro removes or changes one safeguard each; every such run must fail:
@@ -22,6 +24,9 @@
  *   COUNTSLOST  a node in quarantine grants
  *   SHORTENS    a first message that comes again shortens its lock
  *   AGAIN       (WHOLE) an admission begins anew while a quarantine runs
+ *   OWAIT=0     (OTHER) another process asks as soon as it sees the admission
+ *   OASKS=n     (OTHER) and fewer others than a quorum
+ *   OLOOSE      (OTHER) what others told for one admission shortens another's quarantine
  *   LOOSEINIT   a first start looks at counters only
  * REACHED fails where an admission ends early, and both attempts have held the lease.
  */
@@ -53,6 +58,12 @@
 #ifndef ASKS
 #define ASKS QUORUM
 #endif
+#ifndef OWAIT
+#define OWAIT WAIT
+#endif
+#ifndef OASKS
+#define OASKS QUORUM
+#endif
 #define BIT(x) (1 << (x))
 #define MIN(a, b) ((a) < (b) -> (a) : (b))
 #define MAX(a, b) ((a) > (b) -> (a) : (b))
@@ -75,6 +86,10 @@ byte arr[N], gr[N];     /* attempts whose message has arrived; whose reply was t
 byte ea[N], er[N];      /* the same of the extension */
 #ifdef INIT
 bool cnt[N];            /* it has counters */
+#endif
+#ifdef OTHER
+byte oN = N;            /* the node whose admission another process has seen; N: none */
+byte oW, oasked, ohigh; /* ticks since then; who has answered it, and the longest time to live that was told */
 #endif
 
 /* attempts, 1 and 2 */
@@ -107,6 +122,10 @@ byte m, n, c, i;        /* of one step */
 #define ANSWERS(y) TAKES(y)
 #endif
 #define CANASK(x, y) (x != y && st[x] == BEGUN && W[x] >= WAIT && !set[x] && ANSWERS(y) && !(asked[x] & BIT(y)))
+#define OBITS ((oasked & 1) + (oasked >> 1 & 1) + (oasked >> 2 & 1) + (oasked >> 3 & 1) + (oasked >> 4 & 1))
+#define CANSEE(x) (oN == N && st[x] == BEGUN)
+#define CANOASK(y) (oN < N && oN != y && oW >= OWAIT && TAKES(y) && !(oasked & BIT(y)))
+#define CANOSHORTEN (oN < N && OBITS >= OASKS)
 #define CANADMIT(x) (st[x] == BEGUN && Q[x] == 0)
 #ifdef GIVE
 #define CANREAD(x, y) (x != y && st[x] == BEGUN && TAKES(y) && L[y] != 0 && gL[x] == 0)
@@ -159,6 +178,8 @@ byte m, n, c, i;        /* of one step */
 #define TRYPLANT(x) :: CANPLANT(x) -> n = x; goto plant
 #define TRYFIRST(x) :: CANFIRST(x) -> n = x; goto first
 #define TRYSTART(x) :: CANSTART(x) -> n = x; goto start
+#define TRYSEE(x) :: CANSEE(x) -> n = x; goto see
+#define TRYOASK(y) :: CANOASK(y) -> m = y; goto oask
 #define PAIRS(X, x) NODES(X, x)
 
 /* c = how many nodes' words have the attempt's bit */
@@ -174,14 +195,25 @@ inline over(a) {
 	c = 0
 }
 
+#if defined(OTHER) && !defined(OLOOSE)
+#define UNSEE(x) if :: oN == x -> oN = N; oW = 0; oasked = 0; ohigh = 0 :: else fi
+#else
+#define UNSEE(x) skip
+#endif
 inline forget(x) {
-	asked[x] = 0; high[x] = 0; set[x] = false; W[x] = 0; gL[x] = 0; gT[x] = 0; Q[x] = 0
+	asked[x] = 0; high[x] = 0; set[x] = false; W[x] = 0; gL[x] = 0; gT[x] = 0; Q[x] = 0;
+	UNSEE(x)
 }
 
 #define SWAP(f) c = f[x]; f[x] = f[y]; f[y] = c
 #define SWAPBITS(w) (w & ~(BIT(x) | BIT(y)) | ((w >> x) & 1) << y | ((w >> y) & 1) << x)
 #define K1(z) (L[z] + (T[z] << 2) + (st[z] << 5) + (Q[z] << 8) + (W[z] << 11) + (arr[z] << 15) + (gr[z] << 18) + (ea[z] << 21) + (er[z] << 24))
-#define K2(z) (high[z] + (set[z] << 4) + (gL[z] << 6) + (gT[z] << 8))
+#ifdef OTHER
+#define SEEN(z) (oN == z)
+#else
+#define SEEN(z) 0
+#endif
+#define K2(z) (high[z] + (set[z] << 4) + (gL[z] << 6) + (gT[z] << 8) + (SEEN(z) << 12))
 inline order(x, y) {
 	if
 	:: K1(x) > K1(y) || K1(x) == K1(y) && K2(x) > K2(y) ->
@@ -189,6 +221,10 @@ inline order(x, y) {
 		SWAP(arr); SWAP(gr); SWAP(ea); SWAP(er);
 #ifdef INIT
 		SWAP(cnt);
+#endif
+#ifdef OTHER
+		oasked = SWAPBITS(oasked);
+		oN = (oN == x -> y : (oN == y -> x : oN));
 #endif
 		c = 0;
 		do
@@ -221,6 +257,10 @@ end:
 #if N > 3
 		PAIRS(TRYASK, 3) PAIRS(TRYASK, 4)
 #endif
+#endif
+#ifdef OTHER
+		EACHNODE(TRYSEE) EACHNODE(TRYOASK)
+		:: CANOSHORTEN -> n = oN; goto oshorten
 #endif
 #ifdef GIVE
 		PAIRS(TRYREAD, 0) PAIRS(TRYREAD, 1) PAIRS(TRYREAD, 2)
@@ -255,6 +295,9 @@ tick:           /* time passes, for all clocks alike */
 				n++
 			:: else -> break
 			od;
+#ifdef OTHER
+			oW = (oN < N -> MIN(oW + 1, OWAIT) : 0);
+#endif
 			i = 1;
 			do
 			:: i <= 2 ->
@@ -421,6 +464,35 @@ ask:            /* locks.lua on the other node; with the last answer shorten.lua
 			i = 0; c = 0
 		}
 		goto done;
+#ifdef OTHER
+see:
+		skip;
+		d_step { oN = n; printf("another process sees the admission of node %d\n", n) }
+		goto done;
+oask:           /* as ask */
+		skip;
+		d_step {
+			oasked = oasked | BIT(m); ohigh = MAX(ohigh, T[m]);
+			printf("another process is told of %d ticks by node %d\n", T[m], m)
+		}
+		goto done;
+oshorten:       /* shorten.lua */
+		skip;
+		d_step {
+			if
+			:: st[n] == BEGUN && !set[n] ->
+				set[n] = true;
+				if
+				:: ohigh < Q[n] -> Q[n] = ohigh; early = true
+				:: else
+				fi;
+				printf("another process shortens the quarantine of node %d to %d ticks\n", n, Q[n])
+			:: else
+			fi;
+			oN = N; oW = 0; oasked = 0; ohigh = 0
+		}
+		goto done;
+#endif
 #ifdef GIVE
 read:
 		skip;

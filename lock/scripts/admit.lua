@@ -11,6 +11,7 @@
 -- ARGV[3]  'reign': note this server's replication id, for a node that Sentinels
 --          look after; '' for any other
 -- ARGV[4]  the record that has the maximum ttl; 0: none has
+-- ARGV[5]  'durable': note that this server keeps what it acknowledges over a crash
 --
 -- {1}        admitted
 -- {0}        race: another admission has begun, or the data is gone again
@@ -31,7 +32,10 @@ end
 -- walk over all of them.
 redis.call('HSET', KEYS[1], '@incarnation', '@NONCE@', '@base', ARGV[1], '@maxttl', ARGV[2], '@record', ARGV[4],
   '@note', 'kept by fencegate: without this key the node counts as lost and grants nothing')
-redis.call('HDEL', KEYS[1], '@pending')
+redis.call('HDEL', KEYS[1], '@pending', '@durable')
+if ARGV[5] == 'durable' then
+  redis.call('HSET', KEYS[1], '@durable', '1')
+end
 if ARGV[3] == 'reign' then
   redis.call('HSET', KEYS[1], '@reign', string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)'))
 end

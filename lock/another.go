@@ -1,0 +1,69 @@
+package lock
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// another is an admission of a node that another process began, as this process sees it.
+type another struct {
+	nonce string
+	since instant // the nonce was written before
+}
+
+// hasten shortens the quarantine of an admission that another process began, and perhaps did not live
+// to shorten. Nobody knows when the nonce was written, but that was before this process first saw it:
+// the others are asked a round's time after that. What fails is tried again with the next look.
+func (seen *another) hasten(ctx context.Context, l *Locker, n *node) {
+	nonce, whole, err := n.underWay(ctx)
+	if err != nil || whole == 0 {
+		return
+	}
+	if seen.nonce != nonce {
+		*seen = another{nonce: nonce, since: now()}
+	}
+	if !seen.since.add(l.askAfter()).passed() {
+		return
+	}
+	a := Admission{Node: n.name, Nonce: nonce, Quarantine: whole, begun: seen.since}
+	if l.longest.store != nil {
+		if longest, err := l.longestFor(ctx, a, l.states(ctx)); err == nil {
+			a.longest = longest
+		}
+	}
+	if err := l.shorten(ctx, n, a); err != nil && ctx.Err() == nil {
+		l.cfg.Logger.Warn("the quarantine that another process began could not be shortened yet", "node", n.name, "error", err)
+	}
+}
+
+// again is when another's admission is looked at next, whose quarantine lasts that long still.
+func (seen *another) again(l *Locker, left time.Duration) time.Duration {
+	if ask := seen.since.add(l.askAfter()).left(); ask > 0 {
+		left = min(left, ask)
+	}
+	return min(left, askEvery) + jitter()
+}
+
+// underWay reads the admission that a node is in, and what its quarantine was set to; 0: it has none,
+// or a shortened one.
+func (n *node) underWay(ctx context.Context) (nonce string, whole time.Duration, err error) {
+	var pending, quarantine *redis.StringCmd
+	_, err = n.client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
+		pending = tx.HGet(ctx, n.keys.h, "@pending")
+		quarantine = tx.Get(ctx, n.keys.q)
+		return nil
+	})
+	if err != nil { // redis.Nil too: one of them is missing
+		return "", 0, err
+	}
+	text, found := strings.CutPrefix(quarantine.Val(), pending.Val()+":")
+	ms, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || !found || ms <= 0 { // ":shortened:" comes between
+		return pending.Val(), 0, nil
+	}
+	return pending.Val(), time.Duration(ms) * time.Millisecond, nil
+}

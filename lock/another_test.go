@@ -1,0 +1,119 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// leftBehind has a process begin a node's admission and end.
+func leftBehind(t *testing.T, cfg lock.Config, node string) {
+	t.Helper()
+	l, err := lock.New(cfg)
+	must(t, err)
+	_, err = l.AdmitBegin(t.Context(), node)
+	must(t, errors.Join(err, l.Close()))
+}
+
+// quarantineOf is what a node's quarantine key holds.
+func quarantineOf(t *testing.T, cfg lock.Config, addr string) string {
+	t.Helper()
+	return client(t, addr).Get(t.Context(), cfg.KeyPrefix+":q").Val()
+}
+
+// readmitting runs Readmit until the test ends, or until stop.
+func readmitting(t *testing.T, l *lock.Locker, node string) (readmitted <-chan error, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- l.Readmit(ctx, node) }()
+	t.Cleanup(cancel)
+	return done, cancel
+}
+
+// The process that began an admission has ended. Whoever finds the admission shortens its quarantine of
+// five minutes, no earlier than a round's time after it was seen, and to no less than the others say.
+func TestAQuarantineThatAnotherProcessBeganIsShortened(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	cfg.Epochs = &epochs{}
+	l := started(t, cfg)
+	lease := acquire(t, l, "r", lock.WithTTL(8*time.Second))
+	dropLock(t, servers[0].Addr, cfg.KeyPrefix, "r") // a minority of the others has it
+	restart(t, servers[1], nil)
+	leftBehind(t, cfg, "node-2")
+	seen := time.Now()
+	readmitted, _ := readmitting(t, l, "node-2")
+	eventually(t, 20*time.Second, "the quarantine is shortened", func() bool {
+		text := quarantineOf(t, cfg, servers[1].Addr)
+		return text == "" || strings.Contains(text, "shortened")
+	})
+	if passed := time.Since(seen); passed < time.Second {
+		t.Errorf("others were asked %v after the admission was seen", passed)
+	}
+	if left, lasts := status(t, l)[1].Quarantine, time.Until(lease.Deadline()); left < lasts || left > 9*time.Second {
+		t.Errorf("%v are left of the quarantine, %v of the lease", left, lasts)
+	}
+	eventually(t, 20*time.Second, "the quarantine is over", func() bool { return l.Impatient("node-2") })
+	must(t, <-readmitted)
+}
+
+// Two others say nothing for a third of three nodes, whoever asks.
+func TestAnotherProcessShortensNothingWhereTheOthersCannotTell(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	cfg.Epochs = &epochs{}
+	l := started(t, cfg)
+	restart(t, servers[0], nil)
+	restart(t, servers[1], nil)
+	leftBehind(t, cfg, "node-2")
+	_, stop := readmitting(t, l, "node-2")
+	time.Sleep(3 * time.Second) // nothing tells when it would have asked
+	stop()
+	if left := status(t, l)[1].Quarantine; left < 4*time.Minute {
+		t.Errorf("only %v are left of the quarantine", left)
+	}
+}
+
+// What is recorded of the longest TTL shortens a quarantine of another process, too.
+func TestTheRecordShortensAQuarantineThatAnotherProcessBegan(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{})
+	cfg.Epochs, cfg.DefaultTTL = &records{}, 5*time.Second
+	l := started(t, cfg)
+	release(t, acquire(t, l, "r"))
+	restart(t, servers[0], nil)
+	leftBehind(t, cfg, "node-1")
+	readmitted, _ := readmitting(t, l, "node-1")
+	eventually(t, 20*time.Second, "the quarantine is shortened", func() bool { return status(t, l)[0].Quarantine <= 5*time.Second })
+	eventually(t, 20*time.Second, "the quarantine is over", func() bool { return l.Impatient("node-1") })
+	must(t, <-readmitted)
+}
+
+// A quarantine is set once: what the others say later makes it no shorter.
+func TestAQuarantineIsShortenedOnce(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	cfg.Epochs = &epochs{}
+	l := started(t, cfg)
+	lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
+	restart(t, servers[1], nil)
+	begun, err := l.AdmitBegin(t.Context(), "node-2")
+	must(t, err)
+	l.Aged(&begun)
+	if err := l.Admit(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
+		t.Errorf("admit: %v", err)
+	}
+	release(t, lease)
+	if err := l.Admit(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
+		t.Errorf("admit, once the lease is released: %v", err)
+	}
+	if left := status(t, l)[1].Quarantine; left > time.Minute || left < 10*time.Second {
+		t.Errorf("%v are left of the quarantine", left)
+	}
+}

@@ -1,0 +1,115 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// lister is an [EpochStore] that also has the fences, as a pgfence.Fence does.
+type lister interface {
+	List(ctx context.Context, prefix, after string, limit int) ([]fence.Record, error)
+}
+
+// settings are what keeps all that a server has acknowledged over a crash.
+var settings = []struct{ name, value string }{
+	{"appendonly", "yes"}, {"appendfsync", "always"}, {"no-appendfsync-on-rewrite", "no"},
+}
+
+// durability says why a server may lose what it has acknowledged; nil: as far as it says, it keeps that.
+func (n *node) durability(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, stallTimeout)
+	defer cancel()
+	for _, s := range settings {
+		is, err := n.client.ConfigGet(ctx, s.name).Result()
+		if err != nil {
+			return fmt.Errorf("look at %s: %w", s.name, serverError(err))
+		}
+		if is[s.name] != s.value {
+			return fmt.Errorf("its %s is %q, and has to be %q", s.name, is[s.name], s.value)
+		}
+	}
+	said, err := n.client.Info(ctx, "persistence").Result()
+	if err != nil {
+		return fmt.Errorf("look at its append-only file: %w", serverError(err))
+	}
+	if !strings.Contains(said, "aof_last_write_status:ok") {
+		return errors.New("its append-only file could not be written")
+	}
+	return nil
+}
+
+// keeps reports whether a node that is declared durable has all that it granted: so it was when it was
+// admitted, so it is now, and no fence stands above its counters.
+func (l *Locker) keeps(ctx context.Context, n *node, st nodeState) bool {
+	err := n.durability(ctx)
+	if store, ok := l.cfg.Epochs.(lister); ok && err == nil {
+		err = n.above(ctx, store, st.base)
+	}
+	if err != nil {
+		l.cfg.Logger.WarnContext(ctx, "node is declared durable, and waits for its quarantine all the same", "node", n.name, "error", err)
+	}
+	return err == nil
+}
+
+const (
+	fencePage = 1000
+	// fencesWithin bounds the look at all fences: it is over long before a quarantine is.
+	fencesWithin = 10 * time.Second
+)
+
+// above is an error where a fence stands above the node's counter: the node was restored from a copy that is older.
+func (n *node) above(ctx context.Context, store lister, base int64) error {
+	ctx, cancel := context.WithTimeout(ctx, fencesWithin)
+	defer cancel()
+	for after := ""; ; {
+		page, err := store.List(ctx, "", after, fencePage)
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		fields := make([]string, len(page))
+		for i, record := range page {
+			fields[i] = counterField(record.Resource)
+		}
+		counters, err := n.client.HMGet(ctx, n.keys.h, fields...).Result()
+		switch {
+		case err != nil:
+			return serverError(err)
+		case len(counters) != len(page):
+			return errMalformed
+		}
+		for i, record := range page {
+			text, _ := counters[i].(string)
+			if counted := max(number(text), base); int64(record.Token) > counted {
+				return fmt.Errorf("it has counted to %d for %q, and the fence stands at %d", counted, record.Resource, record.Token)
+			}
+		}
+		after = page[len(page)-1].Resource
+	}
+}
+
+// durableMark is what the admission of a node notes that is declared durable, and is.
+func (n *node) durableMark(ctx context.Context) string {
+	if n.cfg.Durable && n.durability(ctx) == nil {
+		return "durable"
+	}
+	return ""
+}
+
+// warning says what an operator should change about a node.
+func (n *node) warning(ctx context.Context, st nodeState) string {
+	switch {
+	case st.err != nil:
+	case st.unguarded:
+		return unguarded
+	case n.cfg.Durable:
+		if err := n.durability(ctx); err != nil {
+			return "it is declared durable, but " + err.Error()
+		}
+	}
+	return ""
+}

@@ -1,0 +1,122 @@
+package lock_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// fences are an epoch store that has fences, too, a page of which is two.
+type fences struct {
+	epochs
+
+	rows []fence.Record
+}
+
+func (f *fences) List(_ context.Context, _, after string, _ int) ([]fence.Record, error) {
+	slices.SortFunc(f.rows, func(a, b fence.Record) int { return cmp.Compare(a.Resource, b.Resource) })
+	i := slices.IndexFunc(f.rows, func(r fence.Record) bool { return r.Resource > after })
+	if i < 0 {
+		return nil, nil
+	}
+	return f.rows[i:min(i+2, len(f.rows))], nil
+}
+
+// The only node is declared durable, and is: what it had granted binds after a restart, and it is admitted at once, each time.
+func TestADurableNodeIsAdmittedAtOnceAfterItsRestart(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
+	kept := &fences{}
+	cfg.Epochs, cfg.Nodes[0].Durable = kept, true
+	l := started(t, cfg)
+	lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
+	kept.rows = []fence.Record{{Resource: "r", Token: lease.Ref().Token}}
+	for range 2 {
+		restart(t, servers[0], nil)
+		readmit(t, l, "node-1")
+		if _, err := locker(t, cfg).TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
+			t.Errorf("acquire what is held: %v", err)
+		}
+	}
+	if st := status(t, l)[0]; !st.Admitted || st.Warning != "" {
+		t.Errorf("%+v", st)
+	}
+	before := lease.Ref().Token
+	release(t, lease)
+	if next := acquire(t, l, "r"); token(t, next) <= before {
+		t.Errorf("token %d after %d", token(t, next), before)
+	}
+}
+
+// What is declared is not enough.
+func TestANodeThatMayNotBeDurableIsQuarantined(t *testing.T) {
+	t.Parallel()
+	set := func(t *testing.T, c *redis.Client, name, value string) {
+		t.Helper()
+		must(t, c.ConfigSet(t.Context(), name, value).Err())
+	}
+	for name, one := range map[string]struct {
+		before, after func(t *testing.T, c *redis.Client, kept *fences) // its admission; its restart
+	}{
+		"it was not when it was admitted": {
+			before: func(t *testing.T, c *redis.Client, _ *fences) { set(t, c, "appendfsync", "everysec") },
+		},
+		"it is not any more": {
+			after: func(t *testing.T, c *redis.Client, _ *fences) { set(t, c, "appendfsync", "everysec") },
+		},
+		"it does not sync while its file is rewritten": {
+			after: func(t *testing.T, c *redis.Client, _ *fences) { set(t, c, "no-appendfsync-on-rewrite", "yes") },
+		},
+		"a fence stands above its counter": {
+			after: func(_ *testing.T, _ *redis.Client, kept *fences) {
+				kept.rows = []fence.Record{{Resource: "a", Token: 1<<32 + 1}, {Resource: "b", Token: 1<<32 + 1}, {Resource: "r", Token: 1<<32 + 3}}
+			},
+		},
+		"the epoch was raised": {
+			after: func(_ *testing.T, _ *redis.Client, kept *fences) { kept.last.Add(1) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
+			kept := &fences{}
+			cfg.Epochs, cfg.Nodes[0].Durable = kept, true
+			if one.before != nil {
+				one.before(t, client(t, servers[0].Addr), kept)
+			}
+			l := started(t, cfg)
+			for _, resource := range []string{"a", "b", "r", "r"} {
+				release(t, acquire(t, l, resource))
+			}
+			restart(t, servers[0], nil)
+			if one.after != nil {
+				one.after(t, client(t, servers[0].Addr), kept)
+			}
+			quarantined(t, l)
+		})
+	}
+}
+
+func TestANodeThatIsDeclaredDurableAndIsNotIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	cfg, _ := own(t, 1, redisserver.Config{AppendOnly: redisserver.EverySec})
+	cfg.Nodes[0].Durable = true
+	if warning := status(t, started(t, cfg))[0].Warning; !strings.Contains(warning, `appendfsync is "everysec"`) {
+		t.Errorf("warning: %q", warning)
+	}
+	cfg.Nodes = nodesAt("a:1", "b:1", "c:1")
+	cfg.Nodes[2].Durable = true
+	if err := cfg.Validate(); !errors.Is(err, fence.ErrInvalid) {
+		t.Errorf("one of three nodes: %v", err)
+	}
+}

@@ -1,0 +1,137 @@
+package lock_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// parked is the only node of a group, which keeps its data over a restart, with a lease of a minute on r.
+func parked(t *testing.T, cfg lock.Config) (l *lock.Locker, lease *lock.Lease) {
+	t.Helper()
+	l = started(t, cfg)
+	lease = acquire(t, l, "r", lock.WithTTL(time.Minute))
+	must(t, l.Park(t.Context(), "node-1"))
+	return l, lease
+}
+
+// The only node grants nothing once it is parked. Its restart, which has all data, is admitted at once, and not after five
+// minutes: the lease is still held, and tokens rise.
+func TestAParkedNodeIsAdmittedAtOnceAfterItsRestart(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
+	cfg.Epochs = &records{}
+	l, lease := parked(t, cfg)
+	if _, err := l.TryAcquire(t.Context(), "other"); !errors.Is(err, lock.ErrQuarantined) {
+		t.Errorf("acquire from a parked node: %v", err)
+	}
+	if st := status(t, l)[0]; !st.Parked || st.Admitted {
+		t.Errorf("parked: %+v", st)
+	}
+	restart(t, servers[0], nil)
+	if _, err := l.TryAcquire(t.Context(), "other"); !errors.Is(err, lock.ErrQuarantined) {
+		t.Errorf("acquire after the restart: %v", err)
+	}
+	readmit(t, l, "node-1")
+	if _, err := locker(t, cfg).TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
+		t.Errorf("acquire what is held: %v", err)
+	}
+	must(t, lease.Extend(t.Context(), time.Minute))
+	before := lease.Ref().Token
+	release(t, lease)
+	next := acquire(t, l, "r")
+	if token(t, next) <= before {
+		t.Errorf("token %d after %d", token(t, next), before)
+	}
+	release(t, next)
+}
+
+// quarantined begins to admit a node, and fails where that could end at once.
+func quarantined(t *testing.T, l *lock.Locker) {
+	t.Helper()
+	begun, err := l.AdmitBegin(t.Context(), "node-1")
+	must(t, err)
+	if err := l.Admit(t.Context(), begun); !errors.Is(err, lock.ErrQuarantined) {
+		t.Errorf("admit: %v", err)
+	}
+}
+
+// What lets a parked node in counts once: not for a copy of its data that is restored later.
+func TestAParkedNodeIsAdmittedAtOnceOnlyOnce(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
+	cfg.Epochs = &epochs{}
+	l, _ := parked(t, cfg)
+	admin, h := client(t, servers[0].Addr), cfg.KeyPrefix+":h"
+	copied := admin.HGetAll(t.Context(), h).Val()
+	restart(t, servers[0], nil)
+	readmit(t, l, "node-1")
+	must(t, errors.Join(admin.Del(t.Context(), h).Err(), admin.HSet(t.Context(), h, copied).Err(), admin.ScriptFlush(t.Context()).Err()))
+	quarantined(t, l)
+}
+
+// A node that comes back without its data, or after somebody has raised the epoch, waits like any lost one.
+func TestAParkedNodeThatMayHaveLostSomethingIsQuarantined(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(t *testing.T, servers []*redisserver.Server, cfg lock.Config, kept *records){
+		"its data is gone": func(t *testing.T, servers []*redisserver.Server, _ lock.Config, _ *records) {
+			must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
+		},
+		"the epoch was raised": func(t *testing.T, _ []*redisserver.Server, _ lock.Config, kept *records) {
+			_, err := kept.RaiseEpoch(t.Context(), 0)
+			must(t, err)
+		},
+		"PostgreSQL is another": func(_ *testing.T, _ []*redisserver.Server, _ lock.Config, kept *records) { kept.anew() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
+			kept := &records{}
+			cfg.Epochs = kept
+			l, _ := parked(t, cfg)
+			spoil(t, servers, cfg, kept)
+			restart(t, servers[0], nil)
+			quarantined(t, l)
+		})
+	}
+}
+
+// A process that admits lost nodes leaves a parked one alone until its restart.
+func TestAParkedNodeIsLeftAloneUntilItsRestart(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
+	cfg.Epochs, cfg.Armer = &records{}, &register{}
+	l, _ := parked(t, cfg)
+	time.Sleep(4 * time.Second) // it looks every one to two
+	if client(t, servers[0].Addr).HExists(t.Context(), cfg.KeyPrefix+":h", "@pending").Val() {
+		t.Error("an admission has begun")
+	}
+	restart(t, servers[0], nil)
+	eventually(t, 20*time.Second, "the node is admitted", func() bool { return status(t, l)[0].Admitted })
+}
+
+func TestWhatIsNotAdmittedIsNotParked(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
+	if err := started(t, cfg).Park(t.Context(), "node-1"); !errors.Is(err, fence.ErrInvalid) {
+		t.Errorf("without an epoch store: %v", err)
+	}
+	cfg.Epochs = &epochs{}
+	l := locker(t, cfg)
+	must(t, l.Park(t.Context(), "node-1"))
+	if err := l.Park(t.Context(), "node-1"); err == nil {
+		t.Error("parked twice")
+	}
+	readmit(t, l, "node-1") // takes it back
+	restart(t, servers[0], nil)
+	if err := l.Park(t.Context(), "node-1"); err == nil {
+		t.Error("parked a lost node")
+	}
+	if err := l.Park(t.Context(), "node-9"); !errors.Is(err, fence.ErrInvalid) {
+		t.Errorf("a stranger: %v", err)
+	}
+}

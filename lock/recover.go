@@ -1,0 +1,138 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fencegate/fencegate/fence"
+)
+
+// Recover admits the lost nodes of a group without Config.Epochs and Config.Armer after the loss of so many
+// that the others cannot tell which epochs were used. above says it in their place: it is at least the highest
+// token that anybody was ever given, and all later tokens are higher. Run one Recover at a time.
+//
+// It waits for the longest TTL that is allowed, unless ctx ends first: called again it goes on with what has
+// begun. The error is a [*fence.InvalidError], and nothing was changed, where above is not higher than what
+// nodes remember, where a quorum is admitted, or where something else keeps the epoch. A quorum has to answer;
+// nodes that do not are left to [Locker.Readmit]. The result is the nodes that this call admitted.
+func (l *Locker) Recover(ctx context.Context, above fence.Token) (admitted []string, err error) {
+	states, err := l.recoverable(ctx, above)
+	if err != nil {
+		return nil, err
+	}
+	begun := make([]Admission, 0, len(states))
+	for i, st := range states {
+		if st.err != nil || st.admitted {
+			continue
+		}
+		a, err := l.recovery(ctx, l.nodes[i], states)
+		if err != nil {
+			return nil, fmt.Errorf("recover %s: %w", l.nodes[i].name, err)
+		}
+		a.Base = (int64(above)>>epochShift + 1) << epochShift
+		begun = append(begun, a)
+	}
+	for _, a := range begun {
+		if err := l.outlast(ctx, a); err != nil {
+			return admitted, err
+		}
+	}
+	// Nodes may have come back meanwhile, and remember more.
+	if _, err := l.recoverable(ctx, above); err != nil {
+		return nil, err
+	}
+	for _, a := range begun {
+		if err := l.Admit(ctx, a); err != nil {
+			return admitted, err
+		}
+		admitted = append(admitted, a.Node)
+	}
+	return admitted, nil
+}
+
+// recoverable asks all nodes whether the group may be recovered above a token.
+func (l *Locker) recoverable(ctx context.Context, above fence.Token) ([]nodeState, error) {
+	if !l.keepsEpoch() {
+		return nil, &fence.InvalidError{Field: "epochs", Reason: "are kept outside of the nodes: admit each node, no token is needed"}
+	}
+	if above <= 0 || int64(above)>>epochShift >= maxEpoch {
+		return nil, &fence.InvalidError{Field: "above", Reason: fmt.Sprintf("is %d; it must be positive and below %d", above, int64(maxEpoch)<<epochShift)}
+	}
+	states := l.states(ctx)
+	answered := 0
+	for i, st := range states {
+		if st.err != nil {
+			continue
+		}
+		answered++
+		if st.record > 0 {
+			return nil, &fence.InvalidError{Field: "epochs", Reason: fmt.Sprintf(
+				"are kept by PostgreSQL, as %s remembers: admit each node, no token is needed", l.nodes[i].name)}
+		}
+		if err := l.nodes[i].below(ctx, st, above); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case admitted(states) >= l.quorum:
+		return nil, &fence.InvalidError{Field: "nodes", Reason: fmt.Sprintf("are admitted, %d of them, and know the epoch: admit the others, no token is needed", admitted(states))}
+	case answered < l.quorum:
+		return nil, l.unanswered(states)
+	}
+	return states, nil
+}
+
+func (l *Locker) unanswered(states []nodeState) error {
+	var causes []*NodeError
+	for i, st := range states {
+		if st.err != nil {
+			causes = append(causes, &NodeError{Node: l.nodes[i].name, Err: st.err})
+		}
+	}
+	return l.quorumError("recover", l.cfg.KeyPrefix, causes)
+}
+
+// below reports whether all that a node remembers is below a token: counters, its base, and the epoch that it
+// was promised.
+func (n *node) below(ctx context.Context, st nodeState, above fence.Token) error {
+	top, _, err := n.pages(ctx, "look")
+	if err != nil {
+		return &NodeError{Node: n.name, Err: serverError(err)}
+	}
+	if top = max(top, st.base, st.promised<<epochShift); int64(above) <= top {
+		return &fence.InvalidError{Field: "above", Reason: fmt.Sprintf("is %d; %s remembers %d, and it must be higher", above, n.name, top)}
+	}
+	return nil
+}
+
+// recovery begins a lost node's admission, or goes on with one whose quarantine runs. (One without a quarantine
+// may be that of a first start.)
+func (l *Locker) recovery(ctx context.Context, n *node, states []nodeState) (Admission, error) {
+	if st := states[n.index]; st.pending != "" && !st.void && st.quarantine > 0 {
+		return Admission{Node: n.name, Nonce: st.pending, Quarantine: st.quarantine}, nil
+	}
+	return l.write(ctx, n, states)
+}
+
+// outlast waits until the quarantine of an admission is over.
+func (l *Locker) outlast(ctx context.Context, a Admission) error {
+	n, err := l.nodeNamed(a.Node)
+	if err != nil {
+		return err
+	}
+	for {
+		left, err := n.inQuarantine(ctx)
+		if err == nil && left > 0 {
+			err = pause(ctx, min(left, askEvery)+jitter())
+			if errors.Is(err, context.DeadlineExceeded) {
+				err = errors.Join(err, &quarantineError{node: n.name, left: left})
+			}
+		} else if err == nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("recover %s: %w", n.name, err)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// recovered runs Recover until it has admitted nodes.
+func recovered(t *testing.T, l *lock.Locker, above fence.Token) []string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	nodes, err := l.Recover(ctx, above)
+	must(t, err)
+	return nodes
+}
+
+// unrecovered runs Recover where it must change nothing.
+func unrecovered(t *testing.T, cfg lock.Config, l *lock.Locker, above fence.Token) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := l.Recover(ctx, above); !errors.Is(err, fence.ErrInvalid) {
+		t.Errorf("recover above %d: %v", above, err)
+	}
+	for _, n := range cfg.Nodes {
+		if client(t, n.Addr).HExists(t.Context(), cfg.KeyPrefix+":h", "@pending").Val() {
+			t.Errorf("recover above %d began to admit %s", above, n.Name)
+		}
+	}
+}
+
+// Most of the nodes are lost, and nobody else keeps the epoch. The highest token comes from whoever recorded it.
+func TestAGroupThatLostItsMajorityIsRecoveredAboveAToken(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 3, redisserver.Config{})
+	cfg.MaxTTL = 2 * time.Second
+	l := started(t, cfg)
+	var last fence.Token
+	for range 5 {
+		lease := acquire(t, l, "r")
+		last = token(t, lease)
+		release(t, lease)
+	}
+	unrecovered(t, cfg, l, last+1) // nothing is lost
+	restart(t, servers[0], nil)
+	lost := time.Now()
+	restart(t, servers[1], nil)
+	if err := l.Readmit(t.Context(), "node-1"); err == nil {
+		t.Fatal("admitted without a token")
+	}
+	for _, above := range []fence.Token{-1, 0, last - 1, last, 1 << 53, 1<<63 - 1} { // node-3 remembers last
+		unrecovered(t, cfg, l, above)
+	}
+	above := last + 5<<32 // of a node that is lost
+	admitted := recovered(t, l, above)
+	if passed := time.Since(lost); passed < cfg.MaxTTL {
+		t.Errorf("admitted %v after the loss", passed)
+	}
+	if len(admitted) != 2 || admitted[0] != "node-1" || admitted[1] != "node-2" {
+		t.Errorf("admitted %q", admitted)
+	}
+	next := acquire(t, l, "r")
+	if token(t, next) <= above {
+		t.Errorf("token %d after %d", token(t, next), above)
+	}
+	release(t, next)
+	restart(t, servers[2], nil) // the recovered nodes keep the epoch now
+	readmit(t, l, "node-3")
+	unrecovered(t, cfg, l, above*2)
+}
+
+// A lost node that has its data remembers more than is known to whoever recovers the group.
+func TestAGroupIsNotRecoveredBelowWhatALostNodeRemembers(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
+	cfg.MaxTTL = 2 * time.Second
+	l := started(t, cfg)
+	lease := acquire(t, l, "r")
+	last := token(t, lease)
+	release(t, lease)
+	restart(t, servers[0], nil)
+	unrecovered(t, cfg, l, last)
+	first := recovered(t, l, last+1)
+	if st := status(t, l)[0]; len(first) != 1 || st.Epoch != 1 {
+		t.Errorf("%q, epoch %d", first, st.Epoch)
+	}
+	restart(t, servers[0], nil)
+	unrecovered(t, cfg, l, 1<<32) // its base
+}
+
+// What a first start left behind has no quarantine, and an interrupted recovery has one that goes on.
+func TestARecoveryWaitsForAWholeQuarantineOnce(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{})
+	cfg.MaxTTL = 8 * time.Second
+	l := started(t, cfg)
+	release(t, acquire(t, l, "r"))
+	restart(t, servers[0], nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	if _, err := l.Recover(ctx, 100); !errors.Is(err, lock.ErrQuarantined) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("recover: %v", err)
+	}
+	pending := func() string {
+		return client(t, servers[0].Addr).HGet(t.Context(), cfg.KeyPrefix+":h", "@pending").Val()
+	}
+	begun := pending()
+	must(t, l.EndQuarantine(t.Context(), "node-1"))
+	lost := time.Now()
+	again, stop := context.WithTimeout(t.Context(), 3*time.Second)
+	defer stop()
+	if _, err := l.Recover(again, 100); !errors.Is(err, lock.ErrQuarantined) || pending() == begun {
+		t.Errorf("recover an admission without a quarantine: %v", err)
+	}
+	begun = pending()
+	recovered(t, locker(t, cfg), 100)
+	if passed := time.Since(lost); passed < cfg.MaxTTL {
+		t.Errorf("admitted %v after the loss", passed)
+	}
+	if is := client(t, servers[0].Addr).HGet(t.Context(), cfg.KeyPrefix+":h", "@incarnation").Val(); is != begun || begun == "" {
+		t.Errorf("begun as %q, admitted as %q", begun, is)
+	}
+}
+
+func TestAGroupWhoseEpochIsKeptElsewhereIsNotRecovered(t *testing.T) {
+	t.Parallel()
+	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
+	cfg.Epochs = &records{}
+	l := started(t, cfg)
+	release(t, acquire(t, l, "r"))
+	restart(t, servers[0], nil)
+	unrecovered(t, cfg, l, 100)
+	cfg.Epochs = nil
+	unrecovered(t, cfg, locker(t, cfg), 2<<32) // above its base; the node remembers the record
+}
