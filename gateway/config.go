@@ -52,6 +52,9 @@ type Config struct {
 	// EmbeddedNodes says that the nodes live and die with every lease on them, in
 	// this process, so they need no quarantine. Defaults to false.
 	EmbeddedNodes bool
+	// BestEffort has lost nodes admitted at once, without a quarantine: two may hold a resource then, and the fence lets only the
+	// newest write. The same for all gateways of a group; see [lock.Config]. Needs RedisNodes. Defaults to false.
+	BestEffort bool
 	// NodeTimeout bounds how long one step waits for a node. Defaults to
 	// [lock.DefaultNodeTimeout].
 	NodeTimeout time.Duration
@@ -309,6 +312,9 @@ func (c Config) validateSource() error {
 		return &fence.InvalidError{Field: "PostgresLeases", Reason: "is one source of leases, and RedisNodes or Leases another: give one"}
 	case len(c.RedisNodes) == 0 && c.Leases == nil && !c.PostgresLeases:
 		return &fence.InvalidError{Field: "RedisNodes", Reason: "are missing"}
+	}
+	if c.BestEffort && len(c.RedisNodes) == 0 {
+		return &fence.InvalidError{Field: "BestEffort", Reason: "is about RedisNodes"}
 	}
 	if c.DatabaseKeys && (c.KeyPrefix != "" || len(c.RedisNodes) == 0) {
 		return &fence.InvalidError{Field: "DatabaseKeys", Reason: "is about RedisNodes, and stands in place of a KeyPrefix"}

@@ -59,7 +59,7 @@ func (g *Gateway) newLocker(prefix string) (*lock.Locker, error) {
 func (g *Gateway) lockerOf(prefix string) lock.Config {
 	return lock.Config{
 		Nodes: g.cfg.RedisNodes, Armer: g.armer(), Epochs: continuityRecord{g.fence, g.servers}, MaxTTL: g.cfg.MaxTTL, DefaultTTL: g.cfg.DefaultTTL,
-		NodeTimeout: g.cfg.NodeTimeout, KeyPrefix: prefix, Embedded: g.cfg.EmbeddedNodes, Logger: g.log, Metrics: g.leasing,
+		NodeTimeout: g.cfg.NodeTimeout, KeyPrefix: prefix, Embedded: g.cfg.EmbeddedNodes, BestEffort: g.cfg.BestEffort, Logger: g.log, Metrics: g.leasing,
 	}
 }
 

@@ -211,6 +211,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringArrayVar(&o.buckets, "bucket", nil, "bucket and rule, made where missing: NAME=bucket, NAME=prefix:N or NAME=key, a lease each; also NAME=monotone… and NAME=none, see docs/s3.md (may be repeated)")
 	f.DurationVar(&c.MaxTTL, "max-ttl", 0, "longest lease that is allowed (default: the lock's); a quarantine lasts as long where PostgreSQL has no record of the longest one in use")
 	f.DurationVar(&c.NodeTimeout, "node-timeout", lock.DefaultNodeTimeout, "how long one step waits for a Redis node")
+	f.BoolVar(&c.BestEffort, "redis-best-effort", false, "choose availability over exclusion: admit a Redis node that lost its data, or failed over, at once; two may hold a resource then, and the fence lets only the newest write; the same for all gateways of a database")
 	f.BoolVar(&c.InitNodes, "init", false, "admit Redis nodes that are proven empty at once: for the first start")
 	o.log.register(f)
 	for flag, key := range map[string]string{
@@ -231,8 +232,8 @@ func (o *serveFlags) config(e env, log *slog.Logger) (gateway.Config, error) {
 		return gateway.Config{}, err
 	case o.cfg.PostgresURL == "":
 		return gateway.Config{}, usage(errors.New("--postgres-url is missing (or FENCEGATE_POSTGRES_URL)"))
-	case postgres && (len(o.redis.addrs) > 0 || o.redis.prefix != "" || o.cfg.InitNodes):
-		return gateway.Config{}, usage(errors.New("--redis, --redis-prefix and --init are for --lock redis: with --lock postgres there are no Redis nodes"))
+	case postgres && (len(o.redis.addrs) > 0 || o.redis.prefix != "" || o.cfg.InitNodes || o.cfg.BestEffort):
+		return gateway.Config{}, usage(errors.New("--redis, --redis-prefix, --redis-best-effort and --init are for --lock redis: with --lock postgres there are no Redis nodes"))
 	case !postgres && len(o.redis.addrs) == 0:
 		return gateway.Config{}, usage(errors.New("--redis is missing (or FENCEGATE_REDIS); with PostgreSQL alone: --lock postgres"))
 	case o.masterKeyFile == "":
