@@ -24,6 +24,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/lockmetrics"
 )
 
 // Config says what a [Gateway] serves and where. It is validated once, by [New].
@@ -108,6 +109,9 @@ type Config struct {
 	// MetricsListen is the address of a listener that serves /metrics and nothing else, to whoever reaches it: no token,
 	// no TLS. Defaults to "": none; the HTTP API's own path asks for a token as its others do.
 	MetricsListen string
+
+	// MetricsPrefixes are beginnings of resources' names, at most 20, by which /metrics tells held leases. Defaults to none.
+	MetricsPrefixes []string
 
 	// API, PG and S3 are what the parts let users choose. Off loopback an API without a
 	// bearer token gets one, see [Gateway.GeneratedToken]. Root credentials of the S3
@@ -208,6 +212,8 @@ type parsed struct {
 	keyring *credentials.Keyring
 	buckets map[string]objects.Rule
 
+	prefixes lockmetrics.Prefixes
+
 	pgAdvertise address
 	// nil: none for clients
 	apiTLS, pgTLS, s3TLS *tls.Config
@@ -260,6 +266,9 @@ func (c Config) validate() (p parsed, err error) {
 		return p, err
 	}
 	if err = c.validateSource(); err != nil {
+		return p, err
+	}
+	if p.prefixes, err = lockmetrics.NewPrefixes(c.MetricsPrefixes); err != nil {
 		return p, err
 	}
 	if err = c.validateListens(); err != nil {

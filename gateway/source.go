@@ -81,6 +81,7 @@ type guarded struct {
 
 func (g *Gateway) guarded(source leasing.Source) guarded {
 	g.leasing.WatchHeld(g.held.count)
+	g.leasing.WatchHeldByPrefix(g.parsed.prefixes, g.held.each)
 	return guarded{Source: source, fence: g.fence, servers: g.servers, log: g.log, held: g.held, returns: &returns{look: g.watched.Returns}}
 }
 

@@ -23,7 +23,7 @@ var (
 	ErrReleased = errors.New("lease was released")
 	// ErrQuarantined: a node is not admitted: it is new, or lost its data or
 	// its run, and grants nothing until it is admitted again.
-	ErrQuarantined = errors.New("node is not admitted (the nodes of a new group are by Locker.Init, or fencegate serve --init)")
+	ErrQuarantined = errors.New("node is not admitted, so it grants no leases; admit the nodes of a new group with Locker.Init or fencegate serve --init")
 	// ErrExhausted: a resource has used up the tokens of this epoch. Every
 	// acquisition that finds that raises the epoch, so it is seen only where
 	// that fails.

@@ -57,6 +57,14 @@ func (l *Locker) Status(ctx context.Context) []NodeStatus {
 // among them: any process may end them.
 func (l *Locker) Held() int { return int(l.held.Load()) }
 
+// EachHeld visits the resource of each of these leases.
+func (l *Locker) EachHeld(visit func(resource string)) {
+	l.sessions.Range(func(_, resource any) bool {
+		visit(resource.(string))
+		return true
+	})
+}
+
 // Waiters is how many of this Locker's callers wait for a lease, or are trying for one that
 // they would wait for.
 func (l *Locker) Waiters() int { return l.lines.count() }

@@ -169,6 +169,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringVar(&c.APIListen, "api-listen", "127.0.0.1:7070", "address of the HTTP API")
 	f.IntVar(&c.API.MaxConnections, "api-max-connections", 4096, "how many connections the HTTP API has open at once; a further one takes the place of one that asks nothing, or is closed where all are at work")
 	f.StringVar(&c.MetricsListen, "metrics-listen", "", "address that serves /metrics and nothing else, to whoever reaches it, such as 127.0.0.1:9464 (default: only the HTTP API has it)")
+	f.StringArrayVar(&c.MetricsPrefixes, "metrics-prefix", nil, "beginning of resources' names, such as jobs/, by which /metrics tells held leases; the longest that fits counts (may be repeated, 20 at most; default: none)")
 	f.DurationVar(&o.maxLease, "max-lease", 24*time.Hour, "how long a lease of the HTTP API may be renewed from its acquisition; 0: for as long as its holder renews it")
 	registerTLS(f, "api", "HTTP API", &c.APITLSCert, &c.APITLSKey, &c.APITLSClientCA)
 	f.BoolVar(&c.APITLSClientOptional, "api-tls-client-optional", false, "serve clients of the HTTP API that show no certificate, too: their bearer token says who they are")
@@ -284,6 +285,7 @@ func (o *serveFlags) config(e env, log *slog.Logger) (gateway.Config, error) {
 	if cfg.Principals, err = o.principals(cfg.API.BearerToken, log); err != nil {
 		return gateway.Config{}, err
 	}
+	cfg.MetricsPrefixes = splitAll(o.cfg.MetricsPrefixes)
 	cfg.RedisNodes, err = o.redis.nodes(e)
 	cfg.KeyPrefix, cfg.DatabaseKeys = o.redis.prefix, o.redis.prefix == "" && !postgres
 	return cfg, err
