@@ -24,6 +24,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3"
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/lockmetrics"
 )
 
 // Config says what a [Gateway] serves and where. It is validated once, by [New].
@@ -52,6 +53,9 @@ type Config struct {
 	// EmbeddedNodes says that the nodes live and die with every lease on them, in
 	// this process, so they need no quarantine. Defaults to false.
 	EmbeddedNodes bool
+	// BestEffort has lost nodes admitted at once, without a quarantine: two may hold a resource then, and the fence lets only the
+	// newest write. The same for all gateways of a group; see [lock.Config]. Needs RedisNodes. Defaults to false.
+	BestEffort bool
 	// NodeTimeout bounds how long one step waits for a node. Defaults to
 	// [lock.DefaultNodeTimeout].
 	NodeTimeout time.Duration
@@ -105,6 +109,9 @@ type Config struct {
 	// MetricsListen is the address of a listener that serves /metrics and nothing else, to whoever reaches it: no token,
 	// no TLS. Defaults to "": none; the HTTP API's own path asks for a token as its others do.
 	MetricsListen string
+
+	// MetricsPrefixes are beginnings of resources' names, at most 20, by which /metrics tells held leases. Defaults to none.
+	MetricsPrefixes []string
 
 	// API, PG and S3 are what the parts let users choose. Off loopback an API without a
 	// bearer token gets one, see [Gateway.GeneratedToken]. Root credentials of the S3
@@ -205,6 +212,8 @@ type parsed struct {
 	keyring *credentials.Keyring
 	buckets map[string]objects.Rule
 
+	prefixes lockmetrics.Prefixes
+
 	pgAdvertise address
 	// nil: none for clients
 	apiTLS, pgTLS, s3TLS *tls.Config
@@ -259,6 +268,9 @@ func (c Config) validate() (p parsed, err error) {
 	if err = c.validateSource(); err != nil {
 		return p, err
 	}
+	if p.prefixes, err = lockmetrics.NewPrefixes(c.MetricsPrefixes); err != nil {
+		return p, err
+	}
 	if err = c.validateListens(); err != nil {
 		return p, err
 	}
@@ -309,6 +321,9 @@ func (c Config) validateSource() error {
 		return &fence.InvalidError{Field: "PostgresLeases", Reason: "is one source of leases, and RedisNodes or Leases another: give one"}
 	case len(c.RedisNodes) == 0 && c.Leases == nil && !c.PostgresLeases:
 		return &fence.InvalidError{Field: "RedisNodes", Reason: "are missing"}
+	}
+	if c.BestEffort && len(c.RedisNodes) == 0 {
+		return &fence.InvalidError{Field: "BestEffort", Reason: "is about RedisNodes"}
 	}
 	if c.DatabaseKeys && (c.KeyPrefix != "" || len(c.RedisNodes) == 0) {
 		return &fence.InvalidError{Field: "DatabaseKeys", Reason: "is about RedisNodes, and stands in place of a KeyPrefix"}

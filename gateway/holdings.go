@@ -97,6 +97,16 @@ func (h *holdings) count() int {
 	return len(h.until)
 }
 
+// each visits the resource of each lease that is held.
+func (h *holdings) each(visit func(resource string)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.dropOver()
+	for ref := range h.until {
+		visit(ref.Resource)
+	}
+}
+
 // over are those that ran out since it was asked last.
 func (h *holdings) over() []leasing.Ref {
 	h.mu.Lock()

@@ -35,7 +35,7 @@ func complete(t *testing.T) *Gateway {
 		PostgresURL: "postgres://gateway@" + nowhere + "/none", SQLURL: "postgres://writer@" + nowhere + "/none", KeyPrefix: "none",
 		RedisNodes: []lock.Node{{Addr: nowhere}}, MasterKey: "k1:" + strings.Repeat("5a", 32),
 		APIListen: "127.0.0.1:0", PGListen: "127.0.0.1:0", S3Listen: "127.0.0.1:0", BlobDir: t.TempDir(),
-		Principals: principals, Logger: slog.New(slog.DiscardHandler),
+		Principals: principals, Logger: slog.New(slog.DiscardHandler), MetricsPrefixes: []string{"jobs/"},
 	})
 	if err != nil {
 		t.Fatal(err)

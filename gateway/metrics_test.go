@@ -81,6 +81,7 @@ func TestEachMetricIsOnThePageAndNoLabelNamesAResource(t *testing.T) {
 	guarded(t, pg)
 	cfg := config(t, pg)
 	cfg.MetricsListen, cfg.PG.Rules, cfg.Version = "127.0.0.1:0", grantRequired, "v1.2.3"
+	cfg.MetricsPrefixes = []string{"jobs/"}
 	c := start(t, cfg)
 	l := c.acquire("orders/1001", "30s", "0s")
 	conn := c.connect(pg, l)

@@ -59,7 +59,7 @@ func (n need) hinders(surface string, found error) bool {
 func (g *Gateway) needs() []need {
 	needs := []need{
 		{Check: api.Check{Part: wire.PartPostgres, Run: g.checkPostgres}},
-		{Check: api.Check{Part: g.servers.part, Run: g.source.Ready, Degraded: g.degraded}, only: leasesOnly},
+		{Check: api.Check{Part: g.servers.part, Run: g.source.Ready, Degraded: g.degraded, Note: g.note()}, only: leasesOnly},
 		{Check: api.Check{Part: wire.PartPostgres, Run: g.checkContinuity}, only: leasesOnly}, // asks the nodes anew
 	}
 	if g.sql != nil {
@@ -102,6 +102,14 @@ func (g *Gateway) checkSQL(ctx context.Context) error {
 		return &api.DegradedError{What: "/v1/sql can't serve: its login to PostgreSQL fails", Cause: err}
 	}
 	return err
+}
+
+// note is what anybody may know of the source of leases, also while nothing of it is missing.
+func (g *Gateway) note() string {
+	if g.cfg.BestEffort {
+		return "best effort: after the loss of a node two may hold a resource, and the fence lets only the newest write"
+	}
+	return ""
 }
 
 // degraded says what of the source of leases is missing while it serves.

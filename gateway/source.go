@@ -59,7 +59,7 @@ func (g *Gateway) newLocker(prefix string) (*lock.Locker, error) {
 func (g *Gateway) lockerOf(prefix string) lock.Config {
 	return lock.Config{
 		Nodes: g.cfg.RedisNodes, Armer: g.armer(), Epochs: continuityRecord{g.fence, g.servers}, MaxTTL: g.cfg.MaxTTL, DefaultTTL: g.cfg.DefaultTTL,
-		NodeTimeout: g.cfg.NodeTimeout, KeyPrefix: prefix, Embedded: g.cfg.EmbeddedNodes, Logger: g.log, Metrics: g.leasing,
+		NodeTimeout: g.cfg.NodeTimeout, KeyPrefix: prefix, Embedded: g.cfg.EmbeddedNodes, BestEffort: g.cfg.BestEffort, Logger: g.log, Metrics: g.leasing,
 	}
 }
 
@@ -81,6 +81,7 @@ type guarded struct {
 
 func (g *Gateway) guarded(source leasing.Source) guarded {
 	g.leasing.WatchHeld(g.held.count)
+	g.leasing.WatchHeldByPrefix(g.parsed.prefixes, g.held.each)
 	return guarded{Source: source, fence: g.fence, servers: g.servers, log: g.log, held: g.held, returns: &returns{look: g.watched.Returns}}
 }
 

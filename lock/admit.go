@@ -103,7 +103,7 @@ func (l *Locker) admission(ctx context.Context, n *node, patient bool) (a Admiss
 func (l *Locker) longestFor(ctx context.Context, a Admission, states []nodeState) (fence.LongestTTL, error) {
 	longest, err := l.recorded(ctx, l.cfg.DefaultTTL)
 	longest.Kept = longest.Kept && !doubts(states, longest)
-	if err == nil && longest.Kept && longest.TTL > a.Quarantine {
+	if err == nil && longest.Kept && longest.TTL > a.Quarantine && !l.cfg.BestEffort {
 		err = errRace
 	}
 	if err != nil {
@@ -119,7 +119,9 @@ func (l *Locker) mayBegin(n *node, a *Admission, states []nodeState, patient boo
 	if st.err == nil && (st.pending != a.Nonce || st.void || st.quarantine > a.Quarantine) { // more than at first: the clock was set back
 		*a = Admission{}
 	}
-	switch {
+	switch other := inOtherMode(states); {
+	case other != nil:
+		return other
 	case l.keepsEpoch() && !st.admitted && admitted(states) < l.quorum:
 		return fmt.Errorf("without Config.Epochs the epoch is kept by the nodes, and %d other admitted ones are needed; there are %d",
 			l.quorum, admitted(states))
@@ -128,6 +130,8 @@ func (l *Locker) mayBegin(n *node, a *Admission, states []nodeState, patient boo
 	case st.admitted:
 		return errAdmitted
 	case a.Nonce != "" || st.pending == "" || st.void:
+		return nil
+	case l.cfg.BestEffort && !isBestEffort(st.pending): // a strict one's quarantine is not waited for
 		return nil
 	case st.quarantine > 0 && st.quarantine <= l.cfg.MaxTTL: // another's; each beginning leaves its scripts
 		return &quarantineError{node: n.name, left: st.quarantine}
@@ -144,10 +148,10 @@ func (l *Locker) write(ctx context.Context, n *node, states []nodeState) (Admiss
 	for _, other := range states {
 		longest = max(longest, other.maxTTL)
 	}
-	if l.cfg.Embedded {
+	if l.cfg.Embedded || l.cfg.BestEffort {
 		longest = 0
 	}
-	a := Admission{Node: n.name, Nonce: newID(), Quarantine: longest}
+	a := Admission{Node: n.name, Nonce: l.newNonce(), Quarantine: longest}
 	return a, n.admitBegin(ctx, a.Nonce, longest, states[n.index])
 }
 
@@ -276,7 +280,7 @@ func (l *Locker) lookAfter(n *node) {
 		delete(l.admitting, n.index)
 	}()
 	log := l.cfg.Logger.With("node", n.name)
-	if !l.cfg.Embedded {
+	if !l.cfg.Embedded && !l.cfg.BestEffort {
 		// Somebody may be in the middle of a first start, which needs no quarantine.
 		if pause(l.ctx, 2*jitter()) != nil {
 			return
@@ -288,8 +292,8 @@ func (l *Locker) lookAfter(n *node) {
 	if st := n.state(l.ctx); st.err == nil && (st.admitted || st.resting) || l.mayAdmit(l.ctx) != nil { // it is found lost again
 		return
 	}
-	log.Warn("node is new or lost its data or its run; it grants nothing until its quarantine is over")
-	for {
+	log.Warn("node is new or lost its data or its run; it grants nothing until " + l.cfg.admittedWhen())
+	for told := ""; ; {
 		err := l.Readmit(l.ctx, n.name)
 		if err == nil {
 			log.Info("node is admitted again")
@@ -298,7 +302,10 @@ func (l *Locker) lookAfter(n *node) {
 		if l.ctx.Err() != nil {
 			return
 		}
-		log.Warn("node could not be admitted yet", "error", err)
+		if !errors.Is(err, ErrMode) || told != err.Error() { // which lasts until a person mends it
+			log.Warn("node could not be admitted yet", "error", err)
+			told = err.Error()
+		}
 		if pause(l.ctx, time.Second+jitter()) != nil {
 			return
 		}
@@ -321,12 +328,12 @@ func (l *Locker) nodeNamed(name string) (*node, error) {
 // so that it may be repeated.
 func (n *node) admitBegin(ctx context.Context, nonce string, quarantine time.Duration, st nodeState) error {
 	void := ""
-	if st.void {
+	if st.void || n.cfg.bestEffort {
 		void = st.pending
 	}
 	var result *redis.Cmd
 	_, err := n.client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
-		result = tx.Eval(ctx, admitBeginText, []string{n.keys.h, n.keys.q}, nonce, quarantine.Milliseconds(), st.incarnation, void)
+		result = tx.Eval(ctx, admitBeginText, []string{n.keys.h, n.keys.q}, nonce, n.quarantineMS(quarantine), st.incarnation, void)
 		for _, text := range boundTexts {
 			tx.ScriptLoad(ctx, bindText(*text, nonce))
 		}

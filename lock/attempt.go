@@ -121,7 +121,7 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 	case err != nil:
 		return 0, fmt.Errorf("acquire %q: %w", a.resource, cutShort{err})
 	case granted && a.deadline.passed():
-		return 0, fmt.Errorf("acquire %q: the TTL of %v ran out on the way: %w", a.resource, a.o.ttl, ErrLost)
+		return 0, fmt.Errorf("acquire %q: the TTL of %v ended before a quorum had granted: %w", a.resource, a.o.ttl, ErrLost)
 	case granted:
 		return fence.Token(r.top), nil
 	case r.maxTTL > 0:
@@ -165,7 +165,7 @@ func (a *attempt) confirm(ctx context.Context, token fence.Token) (failure error
 	case err != nil:
 		return fmt.Errorf("acquire %q: %w", a.resource, cutShort{err})
 	case r.yes >= l.quorum && a.deadline.passed():
-		return fmt.Errorf("acquire %q: the TTL of %v ran out on the way: %w", a.resource, a.o.ttl, ErrLost)
+		return fmt.Errorf("acquire %q: the TTL of %v ended before a quorum had confirmed: %w", a.resource, a.o.ttl, ErrLost)
 	case r.yes >= l.quorum:
 		return nil
 	case r.no > 0:
@@ -192,7 +192,7 @@ func (a *attempt) arming() fence.Arming {
 func (a *attempt) armed(ctx context.Context, err error) error {
 	switch {
 	case err == nil && a.deadline.passed():
-		return fmt.Errorf("acquire %q: the TTL of %v ran out while arming: %w", a.resource, a.o.ttl, ErrLost)
+		return fmt.Errorf("acquire %q: the TTL of %v ended while the fence was raised: %w", a.resource, a.o.ttl, ErrLost)
 	case err == nil:
 		return nil
 	case errors.Is(err, fence.ErrNotRaised):

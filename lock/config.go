@@ -77,7 +77,8 @@ type Node struct {
 	SentinelUsername string
 	SentinelPassword string // "": the Sentinels ask for none
 
-	client string // name of the connections, for CLIENT LIST
+	client     string // name of the connections, for CLIENT LIST
+	bestEffort bool   // of the group
 }
 
 // Login is what to log in to the node with; a password of "" is none.
@@ -101,7 +102,7 @@ func clientName(holder string) string {
 // Config says how a [Locker] works. Only Nodes is required.
 type Config struct {
 	// Nodes: 1, 3, 5, 7… independent Redis servers. All lockers of a group
-	// must list the same nodes. Two are refused: both would be needed. Four
+	// must list the same nodes. Two are refused: both are required for a quorum. Four
 	// tolerate no more failures than three.
 	Nodes []Node
 	// Armer, if set, raises the fence as the last step of each acquisition:
@@ -137,6 +138,12 @@ type Config struct {
 	// Embedded says that the nodes live and die with every lease on them (in
 	// one process, in memory), so they need no quarantine.
 	Embedded bool
+	// BestEffort chooses availability over exclusion: a node that lost its data or its run,
+	// a failover too, is admitted at once, without a quarantine. Two may hold a resource
+	// then, until the older lease ends, and the fence lets only the newest write. Needs an
+	// Armer. The nodes are marked for it when they are admitted, and refuse Lockers of the
+	// other mode ([ErrMode]); [Locker.Mark] changes a group that is in use. Default: false.
+	BestEffort bool
 	// Logger hears about nodes that are lost and admitted again. Default: silent.
 	Logger *slog.Logger
 	// Metrics hears what happens. Default: nobody.
@@ -177,6 +184,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, &fence.InvalidError{Field: "max ttl", Reason: fmt.Sprintf("is %v; allowed is %v to 24h", c.MaxTTL, MinTTL)}
 	case c.NodeTimeout < time.Millisecond:
 		return c, &fence.InvalidError{Field: "node timeout", Reason: fmt.Sprintf("is %v; at least 1ms is needed", c.NodeTimeout)}
+	case c.BestEffort && c.Armer == nil:
+		return c, &fence.InvalidError{Field: "best effort", Reason: "needs an Armer: without a fence two holders at once would both write"}
 	case !(c.DriftFactor >= 0 && c.DriftFactor <= 0.5): // nor NaN
 		return c, &fence.InvalidError{Field: "drift factor", Reason: fmt.Sprintf("is %v; allowed is 0 to 0.5", c.DriftFactor)}
 	}
@@ -193,7 +202,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, &fence.InvalidError{Field: "nodes", Reason: "are declared durable; that is for one only node, without Sentinels"}
 	}
 	if len(c.Nodes) == 2 {
-		return c, &fence.InvalidError{Field: "nodes", Reason: "are two, and both would be needed: that fails more often than one alone; give 1, 3 or 5"}
+		return c, &fence.InvalidError{Field: "nodes", Reason: "are two, which is not supported: both are required for a quorum; use 1, 3 or 5"}
 	}
 	return c, nil
 }
@@ -220,7 +229,7 @@ func (c *Config) nameNodes() error {
 			return &fence.InvalidError{Field: "nodes", Reason: fmt.Sprintf("name %s twice; each must be a server of its own", n.Name)}
 		}
 		names[n.Name], places[place] = true, true
-		n.client = clientName(c.Holder)
+		n.client, n.bestEffort = clientName(c.Holder), c.BestEffort
 		named[i] = n
 	}
 	c.Nodes = named

@@ -80,6 +80,9 @@ func (n *node) connect() error {
 	_ = n.link.conn.SetDeadline(time.Now().Add(n.stall))
 	nonce, err := n.incarnation()
 	if err == nil && nonce != "" {
+		err = n.cfg.checkMode(nonce)
+	}
+	if err == nil && nonce != "" {
 		err = n.leaveTrace()
 	}
 	_ = n.link.conn.SetDeadline(time.Time{})

@@ -23,7 +23,7 @@ var (
 	ErrReleased = errors.New("lease was released")
 	// ErrQuarantined: a node is not admitted: it is new, or lost its data or
 	// its run, and grants nothing until it is admitted again.
-	ErrQuarantined = errors.New("node is not admitted (the nodes of a new group are by Locker.Init, or fencegate serve --init)")
+	ErrQuarantined = errors.New("node is not admitted, so it grants no leases; admit the nodes of a new group with Locker.Init or fencegate serve --init")
 	// ErrExhausted: a resource has used up the tokens of this epoch. Every
 	// acquisition that finds that raises the epoch, so it is seen only where
 	// that fails.
@@ -40,6 +40,13 @@ var (
 
 	// ErrOldRedis: the node is a Redis before version 7.
 	ErrOldRedis = errors.New("redis before version 7 is not supported: its scripts outlive a restart, so a loss of data would go unnoticed; use Redis 7 or newer, or Valkey")
+
+	// ErrMode: the node is marked for the other mode than this Locker's: best effort, or
+	// strict. It takes [Config.BestEffort], or [Locker.Mark].
+	ErrMode = errors.New("the node is marked for another mode")
+
+	// ErrEvicts: the node may evict locks and counters before their time.
+	ErrEvicts = errors.New("redis that evicts keys is not supported: locks and counters would vanish before their time; set maxmemory-policy noeviction")
 
 	errSentinel = errors.New("this is a Redis Sentinel, not a server: give the address of the server")
 )
@@ -126,7 +133,7 @@ func (e *QuorumError) Unwrap() []error {
 func (e *QuorumError) mayReturn() bool {
 	broken := 0
 	for _, c := range e.Causes {
-		if errors.Is(c, ErrCluster) || errors.Is(c, errSentinel) || errors.Is(c, ErrOldRedis) || refusesLogin(c) {
+		if errors.Is(c, ErrCluster) || errors.Is(c, errSentinel) || errors.Is(c, ErrOldRedis) || errors.Is(c, ErrMode) || errors.Is(c, ErrEvicts) || refusesLogin(c) {
 			broken++
 		}
 	}

@@ -104,7 +104,7 @@ func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Dura
 	case r.maxTTL > 0:
 		return instant{}, false, overNodeMax(ttl, r.maxTTL)
 	case r.yes >= l.quorum:
-		return instant{}, true, fmt.Errorf("extend %q: the TTL of %v ran out on the way: %w", ref.Resource, ttl, ErrLost)
+		return instant{}, true, fmt.Errorf("extend %q: the TTL of %v ended before it was extended: %w", ref.Resource, ttl, ErrLost)
 	case r.no > len(l.nodes)-l.quorum:
 		return instant{}, false, fmt.Errorf("extend %q: %w", ref.Resource, ErrLost)
 	}

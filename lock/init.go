@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -99,7 +98,7 @@ func (l *Locker) admitFresh(ctx context.Context, states []nodeState) error {
 		if st.admitted {
 			continue
 		}
-		nonces[i] = newID()
+		nonces[i] = l.newNonce()
 		if err := l.nodes[i].admitBegin(ctx, nonces[i], 0, st); err != nil {
 			return err
 		}
@@ -248,22 +247,18 @@ func anyBase(states []nodeState) bool {
 	return false
 }
 
-// states asks all nodes at once.
+// states asks all nodes at once. One that is marked for the other mode is an error.
 func (l *Locker) states(ctx context.Context) []nodeState {
 	states := make([]nodeState, len(l.nodes))
-	var asks sync.WaitGroup
-	for i, n := range l.nodes {
-		asks.Go(func() { states[i] = n.state(ctx) })
-	}
-	asks.Wait()
+	l.each(func(i int, n *node) { states[i] = n.state(ctx) })
 	return states
 }
 
 // markerFields is how many fields of H say how the node is; the others are counters.
 const markerFields = 9
 
-// state reads the node's marker and looks for its scripts.
-func (n *node) state(ctx context.Context) nodeState {
+// read reads the node's marker and looks for its scripts.
+func (n *node) read(ctx context.Context) nodeState {
 	ctx, cancel := context.WithTimeout(ctx, stallTimeout)
 	defer cancel()
 	var st nodeState
@@ -271,24 +266,27 @@ func (n *node) state(ctx context.Context) nodeState {
 	var marker *redis.SliceCmd
 	var fields *redis.IntCmd
 	var quarantine *redis.DurationCmd
-	var replication *redis.StringCmd
+	var replication, memory *redis.StringCmd
 	var clock *redis.TimeCmd
 	_, failed := n.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		marker = p.HMGet(ctx, n.keys.h, "@incarnation", "@base", "@maxttl", "@pending", "@note", "@reign", "@epoch", "@record", "@durable")
 		fields = p.HLen(ctx, n.keys.h)
 		quarantine = p.PTTL(ctx, n.keys.q)
-		clock = p.Time(ctx)
+		clock, memory = p.Time(ctx), p.Info(ctx, "memory")
 		if n.cfg.watched() {
 			replication = p.Info(ctx, "replication")
 		}
 		return nil
 	})
-	err := cmp.Or(marker.Err(), fields.Err(), quarantine.Err()) // the time is for people, and may be refused
+	err := cmp.Or(marker.Err(), fields.Err(), quarantine.Err()) // the time and the memory may be refused
 	if err == nil && replication != nil {
 		err = replication.Err()
 	}
-	if err == nil && clock.Err() == nil {
+	if err == nil && clock.Err() == nil && memory.Err() == nil {
 		err = failed
+	}
+	if err == nil {
+		err = evicts(memory.Val())
 	}
 	if err == nil && len(marker.Val()) != markerFields {
 		err = errMalformed
@@ -302,6 +300,20 @@ func (n *node) state(ctx context.Context) nodeState {
 	}
 	st.mark(marker.Val(), fields.Val())
 	st.quarantine = max(0, quarantine.Val())
+	err = n.readRun(ctx, &st)
+	if replication != nil {
+		id, guarded := reign(replication.Val())
+		admitted, _ := marker.Val()[5].(string)
+		st.admitted, st.unguarded = st.admitted && id == admitted, !guarded
+	}
+	if err != nil {
+		return nodeState{err: serverError(err)}
+	}
+	return st
+}
+
+// readRun looks for what only lasts for a run: the scripts of the node's incarnation, or of the admission that has begun.
+func (n *node) readRun(ctx context.Context, st *nodeState) (err error) {
 	if st.incarnation == "" {
 		if st.locks, err = n.hasLocks(ctx); err == nil {
 			st.emptied, err = n.hasTrace(ctx)
@@ -318,15 +330,7 @@ func (n *node) state(ctx context.Context) nodeState {
 		alive, err = n.hasScripts(ctx, st.pending)
 		st.void = !alive
 	}
-	if replication != nil {
-		id, guarded := reign(replication.Val())
-		admitted, _ := marker.Val()[5].(string)
-		st.admitted, st.unguarded = st.admitted && id == admitted, !guarded
-	}
-	if err != nil {
-		return nodeState{err: serverError(err)}
-	}
-	return st
+	return err
 }
 
 // mark takes what the node's hash says: its marker, and how many fields it has in all.

@@ -26,6 +26,7 @@ type NodeStatus struct {
 	RTT        time.Duration
 	Clock      time.Duration // how far its clock is ahead of this machine's, give or take RTT; 0 where HasClock is false
 	HasClock   bool          // it told the time
+	BestEffort bool          // it is marked for best effort; see [Config.BestEffort]
 	Warning    string        // what an operator should change; "": nothing
 	Err        error         // nil: it answered
 }
@@ -36,11 +37,12 @@ const unguarded = "its primary accepts writes while no replica is near: cut off 
 // half) is admitted.
 func (l *Locker) Status(ctx context.Context) []NodeStatus {
 	status := make([]NodeStatus, len(l.nodes))
-	for i, st := range l.states(ctx) {
+	for i, st := range l.read(ctx) {
 		status[i] = NodeStatus{
 			Name: l.nodes[i].name, Addr: l.cfg.Nodes[i].Addr,
 			Admitted: st.admitted, Parked: st.resting, Quarantine: st.quarantine, MaxTTL: st.maxTTL,
 			Epoch: st.base >> epochShift, RTT: st.rtt, Clock: st.clock, HasClock: st.hasClock, Err: st.err,
+			BestEffort: isBestEffort(st.incarnation),
 		}
 		status[i].Warning = l.nodes[i].warning(ctx, st)
 		if st.err == nil && !st.admitted {
@@ -54,6 +56,14 @@ func (l *Locker) Status(ctx context.Context) []NodeStatus {
 // among them: any process may end them.
 func (l *Locker) Held() int { return int(l.held.Load()) }
 
+// EachHeld visits the resource of each of these leases.
+func (l *Locker) EachHeld(visit func(resource string)) {
+	l.sessions.Range(func(_, resource any) bool {
+		visit(resource.(string))
+		return true
+	})
+}
+
 // Waiters is how many of this Locker's callers wait for a lease, or are trying for one that
 // they would wait for.
 func (l *Locker) Waiters() int { return l.lines.count() }
@@ -62,12 +72,13 @@ func (l *Locker) Waiters() int { return l.lines.count() }
 // which nodes are missing and why.
 func (l *Locker) Ping(ctx context.Context) error {
 	var causes []*NodeError
-	for _, st := range l.Status(ctx) {
+	for i, st := range l.states(ctx) {
 		switch {
-		case st.Err != nil:
-			causes = append(causes, &NodeError{Node: st.Name, Err: st.Err})
-		case !st.Admitted:
-			causes = append(causes, &NodeError{Node: st.Name, Err: ErrQuarantined})
+		case st.err != nil:
+			causes = append(causes, &NodeError{Node: l.nodes[i].name, Err: st.err})
+		case !st.admitted:
+			l.nodeLost(l.nodes[i])
+			causes = append(causes, &NodeError{Node: l.nodes[i].name, Err: ErrQuarantined})
 		}
 	}
 	if len(l.nodes)-len(causes) >= l.quorum {

@@ -26,8 +26,9 @@ type Locker struct {
 	initing    atomic.Int64 // those that run
 	attempts   atomic.Int64 // phase 1, on all nodes
 	held       atomic.Int64 // leases with a handle in this process
+	sessions   sync.Map     // the same: *session to its resource
 	sweepEvery int64        // tries, on average, after which one looks
-	ear        ear
+	listener   listener
 	rounds     sync.Pool
 	longest    longest
 

@@ -239,7 +239,7 @@ func (n *node) boundCall(ctx context.Context, nonce string, kind opKind, names [
 // these are looked at again, so that at one moment all of them had it. The node that
 // is to be admitted with it is not among them; nil: none is.
 func (l *Locker) agreeEpoch(ctx context.Context, except *node, above int64) (int64, error) {
-	states := l.states(ctx)
+	states := l.read(ctx) // whatever the mode: a sweep asks too
 	ask := func(epoch int64) (highest int64, err error) {
 		var mu sync.Mutex
 		var missing []string

@@ -166,14 +166,14 @@ func (p *place) queue(ctx context.Context) (pttl time.Duration, rank int64, ok b
 	}
 	for i := range min(homes, len(l.nodes)) {
 		n := l.nodes[(l.home(p.resource)+i)%len(l.nodes)]
-		if !l.ear.listen(ctx, l, n) {
+		if !l.listener.listen(ctx, l, n) {
 			continue
 		}
 		bounded, cancel := context.WithTimeout(ctx, l.cfg.NodeTimeout)
 		values, err := waitScript.Run(bounded, n.client, p.keys(n), p.id, p.resource, l.keys.wakePrefix, unseen.Milliseconds()).Slice()
 		cancel()
 		if err != nil {
-			l.ear.lost(n)
+			l.listener.lost(n)
 			continue
 		}
 		if p.home != nil && p.home != n {
@@ -224,22 +224,22 @@ var (
 	leaveScript = redis.NewScript(leaveText)
 )
 
-// ear hears on which resources it is this Locker's turn: one subscription for
+// listener learns on which resources it is this Locker's turn: by one subscription to
 // each node that keeps a queue with this Locker in it.
-type ear struct {
-	mu    sync.Mutex
-	heard map[*node]*redis.PubSub
-	down  map[*node]time.Time // not tried again until then
+type listener struct {
+	mu         sync.Mutex
+	subscribed map[*node]*redis.PubSub
+	down       map[*node]time.Time // not tried again until then
 }
 
-// listen makes sure that the node's calls are heard.
-func (e *ear) listen(ctx context.Context, l *Locker, n *node) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// listen makes sure that this Locker is subscribed to the node's calls.
+func (s *listener) listen(ctx context.Context, l *Locker, n *node) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch {
-	case e.heard[n] != nil:
-		return time.Now().After(e.down[n])
-	case time.Now().Before(e.down[n]):
+	case s.subscribed[n] != nil:
+		return time.Now().After(s.down[n])
+	case time.Now().Before(s.down[n]):
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.NodeTimeout)
@@ -248,7 +248,7 @@ func (e *ear) listen(ctx context.Context, l *Locker, n *node) bool {
 	if _, err := sub.Receive(ctx); err != nil {
 		_ = sub.Close()
 		if ctx.Err() == nil || context.Cause(ctx) == context.DeadlineExceeded { //nolint:errorlint // the cause of our own bound is bare
-			e.setDown(n)
+			s.setDown(n)
 		}
 		return false
 	}
@@ -256,25 +256,25 @@ func (e *ear) listen(ctx context.Context, l *Locker, n *node) bool {
 		_ = sub.Close()
 		return false
 	}
-	if e.heard == nil {
-		e.heard = make(map[*node]*redis.PubSub)
+	if s.subscribed == nil {
+		s.subscribed = make(map[*node]*redis.PubSub)
 	}
-	e.heard[n] = sub
+	s.subscribed[n] = sub
 	return true
 }
 
-func (e *ear) setDown(n *node) {
-	if e.down == nil {
-		e.down = make(map[*node]time.Time)
+func (s *listener) setDown(n *node) {
+	if s.down == nil {
+		s.down = make(map[*node]time.Time)
 	}
-	e.down[n] = time.Now().Add(homeDown)
+	s.down[n] = time.Now().Add(homeDown)
 }
 
 // lost notes that a node does not answer.
-func (e *ear) lost(n *node) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.setDown(n)
+func (s *listener) lost(n *node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setDown(n)
 }
 
 // hear passes calls on until the Locker is closed. A subscription that breaks is

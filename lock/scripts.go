@@ -47,6 +47,8 @@ var (
 	leaveText string
 	//go:embed scripts/admit_begin.lua
 	admitBeginText string
+	//go:embed scripts/mark.lua
+	markText string
 )
 
 // bound are the scripts of one incarnation of a node. They are called by

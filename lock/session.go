@@ -41,6 +41,7 @@ func newSession(ctx context.Context, l *Locker, grant fence.Grant, owner string,
 	defer s.mu.Unlock()
 	s.timer = time.AfterFunc(deadline.left(), s.expire)
 	l.held.Add(1)
+	l.sessions.Store(s, grant.Resource)
 	return s
 }
 
@@ -101,6 +102,7 @@ func (s *session) endLocked(why error) {
 	}
 	s.over = why
 	s.l.held.Add(-1)
+	s.l.sessions.Delete(s)
 	s.l.cfg.Metrics.Ended(time.Since(s.begun), why != ErrReleased) //nolint:errorlint // one of two sentinels, never wrapped
 	s.timer.Stop()
 	if s.cancel != nil {

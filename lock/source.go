@@ -119,12 +119,15 @@ func (s source) Ready(ctx context.Context) error { return sourceError(s.l.Ping(c
 
 func (s source) Degraded(ctx context.Context) string {
 	away, out := 0, 0
-	for _, st := range s.l.Status(ctx) {
+	for i, st := range s.l.states(ctx) {
 		switch {
-		case st.Err != nil:
-			away++
-		case !st.Admitted:
+		case errors.Is(st.err, ErrMode):
 			out++
+		case st.err != nil:
+			away++
+		case !st.admitted:
+			out++
+			s.l.nodeLost(s.l.nodes[i])
 		}
 	}
 	if away+out == 0 {

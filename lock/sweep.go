@@ -35,7 +35,7 @@ var (
 //
 // The error names the nodes that could not be swept.
 func (l *Locker) Sweep(ctx context.Context) (int, error) {
-	states := l.states(ctx)
+	states := l.read(ctx)
 	errs := make([]error, len(l.nodes))
 	tops := make([]int64, len(l.nodes))
 	l.each(func(i int, n *node) {

@@ -93,6 +93,9 @@ func (k *link) greet(cfg Node) error {
 	if cfg.watched() && !primary(vals) {
 		return errNotPrimary
 	}
+	if err := k.refuseEvicting(); err != nil {
+		return err
+	}
 	if cfg.DB != 0 {
 		_, err = k.do("SELECT", strconv.Itoa(cfg.DB))
 	}

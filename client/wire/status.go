@@ -30,6 +30,8 @@ type LockStatus struct {
 	State  string       `json:"state"`  // "ok", or "away"
 	Detail string       `json:"detail"` // why no leases can be had, or what is missing; "": nothing is
 	Nodes  []NodeStatus `json:"nodes"`  // of Redis; else none
+
+	BestEffort bool `json:"best_effort,omitempty"` // lost nodes are admitted without a quarantine
 }
 
 // The states of a part, and of a node.

@@ -107,8 +107,8 @@ func TestServeRefusesWhatItsFlagsSayByTheirNames(t *testing.T) {
 		{"--api-listen", "nonsense", "--api-listen is \"nonsense\"; HOST:PORT is needed"},
 		{"--s3-listen", "7480", "--s3-listen is \"7480\""},
 		{"--redis", "redis1", "--redis has the address \"redis1\""},
-		{"--redis", "127.0.0.1:2", "nodes are two, and both would be needed"}, // beside 127.0.0.1:1
-		{"--redis", "PGListen", "--redis has the address \"PGListen\""},       // a value is not a field's name
+		{"--redis", "127.0.0.1:2", "nodes are two, which is not supported"}, // beside 127.0.0.1:1
+		{"--redis", "PGListen", "--redis has the address \"PGListen\""},     // a value is not a field's name
 		{"--s3-access-key", "admin", "--s3-access-key and --s3-secret-key-file are needed together"},
 		{"--s3-secret-key-file", key, "--s3-access-key and --s3-secret-key-file are needed together"},
 		{"--max-ttl", "-1s", "--max-ttl is negative"},

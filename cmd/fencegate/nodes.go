@@ -25,7 +25,7 @@ FENCEGATE_POSTGRES_URL) names the database; with --redis-prefix PostgreSQL is no
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newNodesStatus(e), newNodesAdmit(e), newNodesPark(e), newNodesRecover(e), newNodesLeaks(e), newNodesSweep(e))
+	cmd.AddCommand(newNodesStatus(e), newNodesAdmit(e), newNodesPark(e), newNodesRecover(e), newNodesMode(e), newNodesLeaks(e), newNodesSweep(e))
 	return cmd
 }
 
@@ -72,6 +72,7 @@ type shownNode struct {
 	MaxTTLMS     int64   `json:"max_ttl_ms"`       // the longest lease in use; a longer one raises it
 	Epoch        int64   `json:"epoch"`
 	RTTMicros    int64   `json:"rtt_us"`
+	BestEffort   bool    `json:"best_effort"` // admitted without a quarantine: see "nodes mode"
 	Warning      string  `json:"warning,omitempty"`
 	Error        *string `json:"error"` // null: it answered
 }
@@ -86,7 +87,8 @@ func newNodesStatus(e env) *cobra.Command {
 quarantine_ms is how long a node that restarted or lost its data still grants nothing. max_ttl_ms is
 the longest lease that a node grants: the longest in use. A longer lease, up to the gateways'
 --max-ttl, is recorded in PostgreSQL first, and raises it. A quarantine lasts max_ttl_ms if too few
-other nodes can say how long their locks last.`,
+other nodes can say how long their locks last. best_effort is true where a node is admitted without a
+quarantine: see "fencegate nodes mode".`,
 		Example: `  fencegate nodes status --redis r1:6379,r2:6379,r3:6379`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -95,7 +97,7 @@ other nodes can say how long their locks last.`,
 				for _, st := range l.Status(cmd.Context()) {
 					one := shownNode{
 						Name: st.Name, Admitted: st.Admitted, Parked: st.Parked, QuarantineMS: st.Quarantine.Milliseconds(), MaxTTLMS: st.MaxTTL.Milliseconds(),
-						Epoch: st.Epoch, RTTMicros: st.RTT.Microseconds(), Warning: st.Warning,
+						Epoch: st.Epoch, RTTMicros: st.RTT.Microseconds(), BestEffort: st.BestEffort, Warning: st.Warning,
 					}
 					if st.Err != nil {
 						why := st.Err.Error()

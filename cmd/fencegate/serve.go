@@ -169,6 +169,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringVar(&c.APIListen, "api-listen", "127.0.0.1:7070", "address of the HTTP API")
 	f.IntVar(&c.API.MaxConnections, "api-max-connections", 4096, "how many connections the HTTP API has open at once; a further one replaces an idle one, or is closed if none is idle")
 	f.StringVar(&c.MetricsListen, "metrics-listen", "", "address that serves /metrics alone, without a token, such as 127.0.0.1:9464 (default: only the HTTP API has it)")
+	f.StringArrayVar(&c.MetricsPrefixes, "metrics-prefix", nil, "start of resource names, such as jobs/, by which /metrics counts held leases; the longest match counts (may be repeated, 20 at most; default: none)")
 	f.DurationVar(&o.maxLease, "max-lease", 24*time.Hour, "how long a lease of the HTTP API may be renewed from its acquisition; 0: without limit")
 	registerTLS(f, "api", "HTTP API", &c.APITLSCert, &c.APITLSKey, &c.APITLSClientCA)
 	f.BoolVar(&c.APITLSClientOptional, "api-tls-client-optional", false, "also serve clients of the HTTP API without a certificate: their bearer token says who they are")
@@ -211,6 +212,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.StringArrayVar(&o.buckets, "bucket", nil, "bucket and rule, made if missing: NAME=bucket, NAME=prefix:N or NAME=key, a lease each; also NAME=monotone… and NAME=none, see docs/s3.md (may be repeated)")
 	f.DurationVar(&c.MaxTTL, "max-ttl", 0, "longest lease that is allowed (default: the lock's); a quarantine lasts this long if PostgreSQL has no record of the longest one in use")
 	f.DurationVar(&c.NodeTimeout, "node-timeout", lock.DefaultNodeTimeout, "how long one step waits for a Redis node")
+	f.BoolVar(&c.BestEffort, "redis-best-effort", false, "choose availability over exclusion: admit a Redis node that lost its data, or failed over, at once; two may hold a resource then, and the fence lets only the newest write; the same for all gateways of a database")
 	f.BoolVar(&c.InitNodes, "init", false, "admit Redis nodes that are proven empty at once: for the first start")
 	o.log.register(f)
 	for flag, key := range map[string]string{
@@ -231,8 +233,8 @@ func (o *serveFlags) config(e env, log *slog.Logger) (gateway.Config, error) {
 		return gateway.Config{}, err
 	case o.cfg.PostgresURL == "":
 		return gateway.Config{}, usage(errors.New("--postgres-url is missing (or FENCEGATE_POSTGRES_URL)"))
-	case postgres && (len(o.redis.addrs) > 0 || o.redis.prefix != "" || o.cfg.InitNodes):
-		return gateway.Config{}, usage(errors.New("--redis, --redis-prefix and --init are for --lock redis: with --lock postgres there are no Redis nodes"))
+	case postgres && (len(o.redis.addrs) > 0 || o.redis.prefix != "" || o.cfg.InitNodes || o.cfg.BestEffort):
+		return gateway.Config{}, usage(errors.New("--redis, --redis-prefix, --redis-best-effort and --init are for --lock redis: with --lock postgres there are no Redis nodes"))
 	case !postgres && len(o.redis.addrs) == 0:
 		return gateway.Config{}, usage(errors.New("--redis is missing (or FENCEGATE_REDIS); with PostgreSQL alone: --lock postgres"))
 	case o.masterKeyFile == "":
@@ -283,6 +285,7 @@ func (o *serveFlags) config(e env, log *slog.Logger) (gateway.Config, error) {
 	if cfg.Principals, err = o.principals(cfg.API.BearerToken, log); err != nil {
 		return gateway.Config{}, err
 	}
+	cfg.MetricsPrefixes = splitAll(o.cfg.MetricsPrefixes)
 	cfg.RedisNodes, err = o.redis.nodes(e)
 	cfg.KeyPrefix, cfg.DatabaseKeys = o.redis.prefix, o.redis.prefix == "" && !postgres
 	return cfg, err

@@ -23,6 +23,7 @@ var flagOf = map[string]string{
 	"PGListen":       "--pg-listen",
 	"S3Listen":       "--s3-listen",
 	"MetricsListen":  "--metrics-listen",
+	"prefixes":       "--metrics-prefix",
 	"APITLSCert":     "--api-tls-cert",
 	"APITLSClientCA": "--api-tls-client-ca",
 	"PGTLSCert":      "--pg-tls-cert",

@@ -79,7 +79,7 @@ func (f *Fence) armAlone(ctx context.Context, a fence.Arming) error {
 		return fmt.Errorf("arm %q: %w", a.Resource, err)
 	}
 	return f.twice(ctx, conn, fmt.Sprintf("arm %q to %d", a.Resource, a.Token), func(conn *pgxpool.Conn) (answered bool, err error) {
-		return f.armHearing(ctx, conn, a)
+		return f.armAnswered(ctx, conn, a)
 	})
 }
 
@@ -164,9 +164,9 @@ func (f *Fence) acquireAnswering(ctx context.Context) (*pgxpool.Conn, error) {
 	return nil, errors.New("no connection answers")
 }
 
-// armHearing is raiseAndDrainOn where a standby may be synchronous. Arming again waits
+// armAnswered is raiseAndDrainOn where a standby may be synchronous. Arming again waits
 // for it again, because every raise writes, also one that changes nothing.
-func (f *Fence) armHearing(ctx context.Context, conn *pgxpool.Conn, a fence.Arming) (answered bool, err error) {
+func (f *Fence) armAnswered(ctx context.Context, conn *pgxpool.Conn, a fence.Arming) (answered bool, err error) {
 	warnings, err := watchCommit(ctx, conn.Conn())
 	if err != nil {
 		return ended(err) || errors.Is(err, ErrNoticesUnavailable), fmt.Errorf("arm %q: %w", a.Resource, err)

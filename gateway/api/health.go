@@ -42,7 +42,7 @@ func (s *Server) ready(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	parts, degraded := make(map[string]string, len(found)), make(map[string]string)
+	parts, degraded, notes := make(map[string]string, len(found)), make(map[string]string), make(map[string]string)
 	for i, f := range found {
 		part := checks[i].Part
 		if f.err == nil && f.degraded != "" && surface != wire.SurfaceLease {
@@ -50,6 +50,9 @@ func (s *Server) ready(c echo.Context) error {
 		}
 		if f.err != nil {
 			return &UnavailableError{Part: part, Cause: f.err}
+		}
+		if checks[i].Note != "" {
+			notes[part] = checks[i].Note
 		}
 		if parts[part] = "ok"; f.degraded != "" {
 			degraded[part] = f.degraded
@@ -59,7 +62,8 @@ func (s *Server) ready(c echo.Context) error {
 		Status   string            `json:"status"`
 		Parts    map[string]string `json:"parts"`
 		Degraded map[string]string `json:"degraded,omitempty"`
-	}{"ready", parts, degraded})
+		Notes    map[string]string `json:"notes,omitempty"`
+	}{"ready", parts, degraded, notes})
 }
 
 // surfaceOf reads which surface /readyz is asked about. Without one it is leases, which need all

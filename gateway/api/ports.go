@@ -124,6 +124,9 @@ type Check struct {
 	// Degraded, if set, says what of a part that serves is missing; "": nothing. Anybody may read it.
 	Degraded func(context.Context) string
 
+	// Note, if set, is said of a part that serves. Anybody may read it.
+	Note string
+
 	// For are the surfaces that need it, as /readyz?for= names them. Defaults to nil: each.
 	For []string
 }

@@ -200,7 +200,7 @@ func openRoutes() []Route {
 	return []Route{
 		{Method: http.MethodGet, Path: "/healthz", Does: "says that the process runs: `{\"status\":\"ok\"}`", Open: true, Status: []int{http.StatusOK}, serve: (*Server).health},
 		{
-			Method: http.MethodGet, Path: "/readyz", Does: "says whether the gateway can serve: `status`, and each part in `parts`; `degraded` has what a part that serves lacks", Open: true,
+			Method: http.MethodGet, Path: "/readyz", Does: "says whether the gateway can serve: `status`, and each part in `parts`; `degraded` has what a part that serves lacks, and `notes` what else to know of one", Open: true,
 			Query:  []Parameter{{"for", "`lease` (the default), `sql`, `pg` or `s3`: what is to be served"}, {"leaving", "`404`: a gateway that is about to stop answers 404 instead of 503"}},
 			Status: []int{http.StatusOK}, Codes: []string{wire.CodeInvalid, wire.CodeNotFound, wire.CodeUnavailable}, serve: (*Server).ready,
 		},

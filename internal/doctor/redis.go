@@ -65,6 +65,7 @@ func examineRedis(ctx context.Context, cfg Config) []Finding {
 		}
 		found = append(found, admission(node.Addr, states[i]))
 	}
+	found = append(found, mode(cfg.RedisNodes, states)...)
 	quorum := len(cfg.RedisNodes)/2 + 1
 	if admitted < quorum {
 		return append(found, fail("redis.quorum", fmt.Sprintf("%d of %d nodes grant leases; %d are needed", admitted, len(cfg.RedisNodes), quorum),
@@ -110,6 +111,29 @@ func admission(addr string, st lock.NodeStatus) Finding {
 		return warn(check, addr+": "+st.Warning, "min-replicas-to-write 1, and min-replicas-max-lag no more than the Sentinels' down-after-milliseconds.")
 	}
 	return ok(check, "%s is admitted; the longest leases that it has been told of last %s; epoch %d", addr, st.MaxTTL, st.Epoch)
+}
+
+// mode says where a group is best effort, and where its nodes disagree.
+func mode(nodes []lock.Node, states []lock.NodeStatus) []Finding {
+	const check = "redis.mode"
+	var strict, bestEffort []string
+	for i, st := range states {
+		switch {
+		case st.Err != nil || !st.Admitted:
+		case st.BestEffort:
+			bestEffort = append(bestEffort, nameOf(nodes[i]))
+		default:
+			strict = append(strict, nameOf(nodes[i]))
+		}
+	}
+	switch {
+	case len(bestEffort) == 0:
+		return nil
+	case len(strict) > 0:
+		return []Finding{fail(check, strings.Join(bestEffort, ", ")+" best effort, and "+strings.Join(strict, ", ")+" strict: a gateway uses the nodes of its own mode only",
+			"Mark all of them, by: fencegate nodes mode strict, or best-effort; and start all gateways with or without --redis-best-effort.")}
+	}
+	return []Finding{ok(check, "best effort: a node that lost its data is admitted at once; two may hold a resource then, and the fence lets only the newest write")}
 }
 
 func nameOf(n lock.Node) string { return cmp.Or(n.Name, n.Addr, n.MasterName) }

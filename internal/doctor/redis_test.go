@@ -47,7 +47,7 @@ func TestRedisNodesAreExamined(t *testing.T) {
 	}
 	findings = examine(addrs[0], strings.Replace(addrs[0], "127.0.0.1", "localhost", 1), addrs[1])
 	want(t, findings, "redis.independent", Fail, addrs[0])
-	want(t, examine(addrs[:2]...), "redis.nodes", Fail, "both would be needed")
+	want(t, examine(addrs[:2]...), "redis.nodes", Fail, "both are required for a quorum")
 	want(t, examine(append(addrs[:3:3], "127.0.0.1:1")...), "redis.nodes", Warn, "even number")
 
 	if err := sound[2].Restart(t.Context()); err != nil {

@@ -142,7 +142,7 @@ func (s *Source) arm(ctx context.Context, all []leasing.Request, taken []Taken) 
 	}
 	for i, t := range taken {
 		if !time.Now().Before(t.Deadline) {
-			return nil, fmt.Errorf("acquire %q: the TTL of %v ran out on the way: %w", t.Resource, all[i].TTL, leasing.ErrLost)
+			return nil, fmt.Errorf("acquire %q: the TTL of %v ended before it was acquired: %w", t.Resource, all[i].TTL, leasing.ErrLost)
 		}
 	}
 	return leases, nil

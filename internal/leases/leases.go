@@ -176,7 +176,7 @@ func (s *Source) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration)
 	}
 	left := time.Until(deadline)
 	if left <= 0 {
-		return 0, fmt.Errorf("extend %q: the TTL of %v ran out on the way: %w", ref.Resource, ttl, leasing.ErrLost)
+		return 0, fmt.Errorf("extend %q: the TTL of %v ended before it was extended: %w", ref.Resource, ttl, leasing.ErrLost)
 	}
 	return left, nil
 }

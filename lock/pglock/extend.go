@@ -47,7 +47,7 @@ func (s *Source) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration)
 	case !e.done:
 		return 0, fmt.Errorf("%s: %w", e.doing(), leasing.ErrLost)
 	case left <= 0:
-		return 0, fmt.Errorf("%s: the TTL of %v ran out on the way: %w", e.doing(), ttl, leasing.ErrLost)
+		return 0, fmt.Errorf("%s: the TTL of %v ended before it was extended: %w", e.doing(), ttl, leasing.ErrLost)
 	}
 	return left, nil
 }

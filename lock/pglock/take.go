@@ -82,7 +82,7 @@ func (s *Source) acquire(ctx context.Context, r leasing.Request, w way) (leasing
 		}
 		deadline := good(a.start, a.ttl)
 		if err == nil && !time.Now().Before(deadline) {
-			err = fmt.Errorf("%s: the TTL of %v ran out on the way: %w", a.doing(), a.ttl, leasing.ErrLost)
+			err = fmt.Errorf("%s: the TTL of %v ended before it was acquired: %w", a.doing(), a.ttl, leasing.ErrLost)
 		}
 		if err == nil {
 			return leasing.Lease{Grant: fence.Grant{Resource: a.resource, Token: a.given(), Seal: a.seal}, Owner: a.owner, Deadline: deadline}, nil
@@ -172,7 +172,7 @@ func (s *Source) takeOn(ctx context.Context, conn *pgx.Conn, all []*attempt, war
 		case yes(taken) && token != nil:
 			given[n-1] = fence.Token(*token)
 		case yes(taken):
-			answers[n-1] = groups.Settled{Done: true, Err: fmt.Errorf("%s: the TTL of %v ran out on the way: %w", a.doing(), a.ttl, leasing.ErrLost)}
+			answers[n-1] = groups.Settled{Done: true, Err: fmt.Errorf("%s: the TTL of %v ended before it was acquired: %w", a.doing(), a.ttl, leasing.ErrLost)}
 		case yes(held):
 			answers[n-1] = groups.Settled{Done: true, Err: heldError(a.resource, holder, left)}
 		}

@@ -6,7 +6,8 @@
 -- KEYS[1]  H: hash of this node's marker, base and counters
 -- KEYS[2]  Q: quarantine, expires by itself
 -- ARGV[1]  nonce of this admission
--- ARGV[2]  quarantine, ms; 0 for none (first start, embedded nodes)
+-- ARGV[2]  quarantine, ms; 0 for none (first start, embedded nodes); -1 for none, and
+--          one that runs ends (best effort)
 -- ARGV[3]  the incarnation that the caller found dead; '' for none
 -- ARGV[4]  the admission that the caller found void, because the node has lost its
 --          run since: it can neither end nor shorten its quarantine; '' for none
@@ -30,5 +31,7 @@ end
 redis.call('HSET', KEYS[1], '@pending', ARGV[1])
 if tonumber(ARGV[2]) > 0 then
   redis.call('SET', KEYS[2], ARGV[1] .. ':' .. ARGV[2], 'PX', ARGV[2])
+elseif tonumber(ARGV[2]) < 0 then
+  redis.call('DEL', KEYS[2])
 end
 return {1}

@@ -70,7 +70,7 @@ var lockMutants = []Mutant{
 		}, {
 			File: "lock/attempt.go",
 			Old: `	case err == nil && a.deadline.passed():
-		return fmt.Errorf("acquire %q: the TTL of %v ran out while arming: %w", a.resource, a.o.ttl, ErrLost)
+		return fmt.Errorf("acquire %q: the TTL of %v ended while the fence was raised: %w", a.resource, a.o.ttl, ErrLost)
 	case err == nil:
 		return nil`,
 			New: `	case err == nil:
