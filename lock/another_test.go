@@ -73,7 +73,7 @@ func TestAnotherProcessShortensNothingWhereTheOthersCannotTell(t *testing.T) {
 	restart(t, servers[1], nil)
 	leftBehind(t, cfg, "node-2")
 	_, stop := readmitting(t, l, "node-2")
-	time.Sleep(3 * time.Second) // nothing tells when it would have asked
+	<-time.After(3 * time.Second) // nothing tells when it would have asked
 	stop()
 	if left := status(t, l)[1].Quarantine; left < 4*time.Minute {
 		t.Errorf("only %v are left of the quarantine", left)

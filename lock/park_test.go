@@ -106,7 +106,7 @@ func TestAParkedNodeIsLeftAloneUntilItsRestart(t *testing.T) {
 	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
 	cfg.Epochs, cfg.Armer = &records{}, &register{}
 	l, _ := parked(t, cfg)
-	time.Sleep(4 * time.Second) // it looks every one to two
+	<-time.After(4 * time.Second) // it looks every one to two
 	if client(t, servers[0].Addr).HExists(t.Context(), cfg.KeyPrefix+":h", "@pending").Val() {
 		t.Error("an admission has begun")
 	}

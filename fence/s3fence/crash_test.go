@@ -56,7 +56,7 @@ func TestTheOutcomeIsKnownAfterACrash(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	server = w.serve(dir)
+	w.serve(dir)
 	if err := s3fence.Outcome(t.Context(), w.writer, answered); err != nil {
 		t.Errorf("committed before the crash: %v", err)
 	}
