@@ -114,7 +114,7 @@ func TestTheLogTellsWhoDidWhatAndNoSecret(t *testing.T) {
 	lease := a.ask(worker, "request-1", "/v1/leases", `{"resource":"orders/1","ttl":"30s","holder":"me"}`)
 	a.says("a lease was acquired", "resource=orders/1 token=1", "audit.principal=worker", "audit.client=127.0.0.1:", "request_id=request-1")
 	a.ask(ops, "request-2", "/v1/resources/orders/1/revoke", `{}`)
-	a.says("a resource was taken from its holder", "resource=orders/1 token=2", "audit.principal=ops", "audit.client=127.0.0.1:", "request_id=request-2")
+	a.says("a resource was revoked", "resource=orders/1 token=2", "audit.principal=ops", "audit.client=127.0.0.1:", "request_id=request-2")
 	a.ask(worker, "request-3", "/v1/resources/orders/1/revoke", `{}`)
 	a.says("a request was denied", "verb=revoke resource=orders/1", "audit.principal=worker", "request_id=request-3")
 	_, seal, _ := strings.Cut(text(lease, "grant"), ".")
