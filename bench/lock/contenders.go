@@ -159,7 +159,11 @@ func rueidislocks(l rueidislock.Locker) contender {
 
 // ours is a Locker on a key space of its own for each size of the group.
 func ours(ctx context.Context, servers []*redisserver.Server) (*lock.Locker, error) {
-	cfg := lock.Config{KeyPrefix: fmt.Sprintf("bench-%d", len(servers))}
+	return started(ctx, lock.Config{KeyPrefix: fmt.Sprintf("bench-%d", len(servers))}, servers)
+}
+
+// started is a Locker over new nodes.
+func started(ctx context.Context, cfg lock.Config, servers []*redisserver.Server) (*lock.Locker, error) {
 	for _, s := range servers {
 		cfg.Nodes = append(cfg.Nodes, lock.Node{Addr: s.Addr})
 	}

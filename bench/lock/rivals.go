@@ -121,18 +121,9 @@ func (s *services) ours(ctx context.Context, servers []*redisserver.Server, clie
 }
 
 func overRedis(ctx context.Context, servers []*redisserver.Server, fences *pgfence.Fence) (leasing.Source, error) {
-	cfg := lock.Config{KeyPrefix: "bench-sources", Armer: fences}
-	for _, s := range servers {
-		cfg.Nodes = append(cfg.Nodes, lock.Node{Addr: s.Addr})
-	}
-	l, err := lock.New(cfg)
+	l, err := started(ctx, lock.Config{KeyPrefix: "bench-sources", Armer: fences}, servers)
 	if err != nil {
 		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	if err := l.Init(ctx); err != nil {
-		return nil, errors.Join(err, l.Close())
 	}
 	return l.Source(), nil
 }

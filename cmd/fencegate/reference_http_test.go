@@ -88,27 +88,13 @@ func addCall(page *bytes.Buffer, r api.Route, bodies *types) {
 		fmt.Fprintf(page, "| %d | %s |\n", status, answer)
 	}
 	codes := append(r.CommonCodes(), r.Codes...)
-	slices.SortStableFunc(codes, func(a, b string) int { return cmp.Compare(problemStatus(a), problemStatus(b)) })
+	slices.SortStableFunc(codes, func(a, b string) int { return cmp.Compare(api.StatusOf(a), api.StatusOf(b)) })
 	for i, code := range codes {
-		codes[i] = fmt.Sprintf("%d `%s`", problemStatus(code), code)
+		codes[i] = fmt.Sprintf("%d `%s`", api.StatusOf(code), code)
 	}
 	if len(codes) > 0 {
 		fmt.Fprintf(page, "| problems | %s |\n", strings.Join(codes, ", "))
 	}
-}
-
-func problemStatus(code string) int {
-	for _, c := range api.Codes {
-		if c.Code == code {
-			return c.Status
-		}
-	}
-	for _, c := range fence.Codes {
-		if c.SQLState == code {
-			return c.HTTPStatus
-		}
-	}
-	return 0
 }
 
 // types are the bodies that the page has met, in the order in which it met them.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
 )
 
 // Code is the code of a problem that is no refusal of the fence; [fence.Codes] has those.
@@ -33,6 +34,21 @@ var Codes = []Code{
 	{wire.CodeNotImplemented, http.StatusNotImplemented, "this gateway is not configured for the call"},
 	{wire.CodeUnknown, http.StatusBadGateway, "PostgreSQL's answer to COMMIT was lost: look before you repeat the call"},
 	{wire.CodeUnavailable, http.StatusServiceUnavailable, "`part` is `postgresql`, `redis` or `gateway`; nothing was done"},
+}
+
+// StatusOf is the HTTP status of a problem by its code, one of [Codes] or a SQLSTATE of [fence.Codes]; 0: there is no such code.
+func StatusOf(code string) int {
+	for _, c := range Codes {
+		if c.Code == code {
+			return c.Status
+		}
+	}
+	for _, c := range fence.Codes {
+		if c.SQLState == code {
+			return c.HTTPStatus
+		}
+	}
+	return 0
 }
 
 // word makes a problem whose code is one of [Codes].

@@ -154,7 +154,7 @@ func TestAHandleOfAGatewayBeforeIsUnderstood(t *testing.T) {
 	}
 }
 
-// Whoever has a handle may not make it another's, nor one of the version before, which has other fields behind it.
+// A handle is bound to its principal and its format version: changing either invalidates it.
 func TestAHandleIsOfItsPrincipalAndItsVersion(t *testing.T) {
 	t.Parallel()
 	s, _, handles := holding(t, access.Rule{Resources: "*", Verbs: []access.Verb{access.Acquire, access.Manage}})

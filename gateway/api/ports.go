@@ -124,7 +124,7 @@ type Check struct {
 	// Degraded, if set, says what of a part that serves is missing; "": nothing. Anybody may read it.
 	Degraded func(context.Context) string
 
-	// Note, if set, is said of a part that serves. Anybody may read it.
+	// Note, if set, appears in the answer of /readyz while the part serves. It needs no token to read.
 	Note string
 
 	// For are the surfaces that need it, as /readyz?for= names them. Defaults to nil: each.

@@ -11,25 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/access"
 	"github.com/fencegate/fencegate/gateway/api"
 )
-
-// statusOf is the status of a problem by its code; 0: there is no such code.
-func statusOf(code string) int {
-	for _, c := range api.Codes {
-		if c.Code == code {
-			return c.Status
-		}
-	}
-	for _, c := range fence.Codes {
-		if c.SQLState == code {
-			return c.HTTPStatus
-		}
-	}
-	return 0
-}
 
 // routeOf is the call that a request makes; ok is false where the API has none.
 func routeOf(method, path string) (route api.Route, ok bool) {
@@ -55,8 +39,8 @@ func inTheTable(t *testing.T, method, path string, a answer) {
 	if !slices.Contains(append(r.CommonCodes(), r.Codes...), code) {
 		t.Errorf("%s %s answers %d %s, which its route does not say: %s", method, r.Path, a.status, code, a.text)
 	}
-	if statusOf(code) != a.status {
-		t.Errorf("%s %s answers %d with %s, whose status is %d", method, r.Path, a.status, code, statusOf(code))
+	if api.StatusOf(code) != a.status {
+		t.Errorf("%s %s answers %d with %s, whose status is %d", method, r.Path, a.status, code, api.StatusOf(code))
 	}
 }
 
@@ -70,7 +54,7 @@ func TestEachRouteSaysWhatItDoesAndAnswersKnownCodes(t *testing.T) {
 			t.Errorf("%s %s: open %v, of the gateway %v, rights %v", r.Method, r.Path, r.Open, r.Gateway, r.Rights)
 		}
 		for _, code := range append(r.CommonCodes(), r.Codes...) {
-			if statusOf(code) == 0 {
+			if api.StatusOf(code) == 0 {
 				t.Errorf("%s %s answers the unknown code %s", r.Method, r.Path, code)
 			}
 		}
@@ -137,7 +121,7 @@ func TestDocumentHasTheStatusesOfTheRoutes(t *testing.T) {
 			table[status] = true
 		}
 		for _, code := range r.Codes {
-			table[statusOf(code)] = true
+			table[api.StatusOf(code)] = true
 		}
 		documented := document.Paths[r.Path][strings.ToLower(r.Method)].Responses
 		for status := range table {
@@ -146,7 +130,7 @@ func TestDocumentHasTheStatusesOfTheRoutes(t *testing.T) {
 			}
 		}
 		for _, code := range r.CommonCodes() {
-			table[statusOf(code)] = true
+			table[api.StatusOf(code)] = true
 		}
 		for text := range documented {
 			if status, _ := strconv.Atoi(text); !table[status] {
@@ -154,7 +138,7 @@ func TestDocumentHasTheStatusesOfTheRoutes(t *testing.T) {
 			}
 		}
 	}
-	if len(document.Paths) == 0 || statusOf("held") != http.StatusConflict {
+	if len(document.Paths) == 0 || api.StatusOf("held") != http.StatusConflict {
 		t.Error("nothing was compared")
 	}
 }

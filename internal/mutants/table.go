@@ -274,7 +274,7 @@ var table = []mutant{
 		new: "if not held or string.sub(held, 1, 32) ~= string.sub(value, 1, 32) then",
 	},
 	{
-		name: "elect-longest", what: "the lock that lasts longest is given, whoever has it",
+		name: "elect-longest", what: "the node receives the longest-lasting lock, not the one that most nodes hold",
 		file: "lock/others.go", test: "TestANodeIsGivenTheLockThatMostOthersHold",
 		old: "c.votes > best.votes || c.votes == best.votes && c.left > best.left",
 		new: "c.left > best.left",

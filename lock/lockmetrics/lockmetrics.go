@@ -52,7 +52,7 @@ func New() *Metrics {
 		}),
 		hold: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "fencegate_lease_hold_seconds",
-			Help:    "How long leases were held, by how they ended: released, or lost, as a renewal found. A lease that nobody asks for again is in neither.",
+			Help:    "How long leases were held, by how they ended: released, or found lost by a renewal. Leases that are neither released nor renewed are not counted.",
 			Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 1800, 3600},
 		}, []string{"end"}),
 		quorum: prometheus.NewCounterVec(prometheus.CounterOpts{
