@@ -66,7 +66,10 @@ func (s *services) contendSources(ctx context.Context, servers []*redisserver.Se
 		return nil, nil, err
 	}
 	closers = append(closers, own.Close)
-	client, err := clientv3.New(clientv3.Config{Endpoints: s.etcd.Endpoints(), Logger: zap.NewNop()})
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: s.etcd.Endpoints(), Logger: zap.NewNop(), // and as etcdlock's documentation has it
+		DialKeepAliveTime: 2 * time.Second, DialKeepAliveTimeout: 2 * time.Second, PermitWithoutStream: true,
+	})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -6,7 +6,11 @@
 // gives tokens that fall; with an Armer none of them is given: arming refuses them, and the Source raises the base above
 // what the fence records. Without one, raise it with [Source.RaiseTokens].
 //
-//	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: 5 * time.Second})
+//	client, err := clientv3.New(clientv3.Config{
+//		Endpoints: endpoints, DialTimeout: 5 * time.Second,
+//		// Without them a client waits for a member that froze, and kept its connections.
+//		DialKeepAliveTime: 2 * time.Second, DialKeepAliveTimeout: 2 * time.Second, PermitWithoutStream: true,
+//	})
 //	if err != nil {
 //		return err
 //	}

@@ -123,6 +123,22 @@ func (s *session) close(silently bool) {
 	s.login.Wait()
 }
 
+func (s *session) connection() net.Conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.on
+}
+
+// leave has the client go to the next server, where a call got no answer from this one: by itself it does so after two
+// thirds of the session's time only. The session goes on.
+func (s *session) leave(on net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if on != nil && s.on == on {
+		_ = on.Close()
+	}
+}
+
 // call makes one call, which knows no context: where it is given up, it goes on until it has an answer, or its connection
 // ends, and late is called with it then.
 func call[T any](ctx context.Context, s *session, f func(*zk.Conn) (T, error)) (T, error) {
@@ -133,6 +149,7 @@ func call[T any](ctx context.Context, s *session, f func(*zk.Conn) (T, error)) (
 		err   error
 	}
 	done := make(chan outcome, 1)
+	on := s.connection()
 	go func() {
 		select {
 		case <-s.known:
@@ -151,6 +168,9 @@ func call[T any](ctx context.Context, s *session, f func(*zk.Conn) (T, error)) (
 	case <-ctx.Done():
 		var none T
 		err := context.Cause(ctx)
+		if errors.Is(err, errNoAnswer) {
+			s.leave(on)
+		}
 		if errors.Is(err, errNoAnswer) && s.conn.State() != zk.StateHasSession {
 			err = fmt.Errorf("%w: no connection to %s", errNoAnswer, strings.Join(s.servers, ", "))
 		}
