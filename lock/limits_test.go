@@ -108,7 +108,7 @@ func TestAConfigurationOutOfBoundsIsRefused(t *testing.T) {
 func TestTwoNodesAreRefusedAndFourAreNot(t *testing.T) {
 	t.Parallel()
 	_, err := lock.New(lock.Config{Nodes: nodesAt("127.0.0.1:1", "127.0.0.1:2")})
-	if err == nil || !strings.Contains(err.Error(), "nodes are two") || !strings.Contains(err.Error(), "give 1, 3 or 5") {
+	if err == nil || !strings.Contains(err.Error(), "nodes are two") || !strings.Contains(err.Error(), "use 1, 3 or 5") {
 		t.Errorf("two: %v", err)
 	}
 	if _, err := lock.New(lock.Config{Nodes: nodesAt("127.0.0.1:1", "127.0.0.1:1")}); err == nil || !strings.Contains(err.Error(), " twice; each") {

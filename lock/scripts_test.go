@@ -107,6 +107,10 @@ func conversation(k keys) []scriptCall {
 		call("park", "[1]", []string{h}, 9),
 		call("park", "[-1]", []string{h}, 10),
 		call("acquire", "[-1]", hl, "c:r", a+name, 30_000, 0),
+		call("mark", "[0]", []string{h}, "another", "best-effort-1"),
+		call("mark", "[1]", []string{h}, "parked:9:"+nonce, "best-effort-1"),
+		call("admit_begin", "[1]", []string{h, q}, "best-effort-2", -1, "best-effort-1"),
+		call("admit_begin", "[1]", []string{h, q}, "third", 50_000, "best-effort-1"), // no quarantine runs, as one did before
 	}
 }
 
@@ -151,7 +155,7 @@ func TestEveryScriptAnswersAlikeOnTheEmbeddedRedis(t *testing.T) {
 var embeddedTexts = map[string]*string{
 	"acquire": &acquireText, "confirm": &confirmText, "extend": &extendText, "release": &releaseText, "batch": &batchText,
 	"admit_begin": &admitBeginText, "admit": &admitText, "locks": &locksText, "shorten": &shortenText, "longer": &longerText, "give": &giveText,
-	"epoch": &epochText, "raise": &raiseText, "sweep": &sweepText, "wait": &waitText, "leave": &leaveText, "park": &parkText,
+	"epoch": &epochText, "raise": &raiseText, "sweep": &sweepText, "wait": &waitText, "leave": &leaveText, "park": &parkText, "mark": &markText,
 }
 
 // answerOf makes the call as the package does: bound scripts by their name,
