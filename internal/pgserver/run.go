@@ -193,8 +193,9 @@ func (s *Server) args() []string {
 		// A Unix socket's path is limited to about 100 bytes; loopback TCP has no such trap.
 		"unix_socket_directories": "",
 	}
+	// Shared memory lies in the folder, where a killed server leaves nothing behind.
 	if s.cfg.Fast {
-		maps.Copy(set, map[string]string{"fsync": "off", "full_page_writes": "off"})
+		maps.Copy(set, map[string]string{"fsync": "off", "full_page_writes": "off", "dynamic_shared_memory_type": "mmap"})
 	}
 	maps.Copy(set, s.cfg.Settings)
 	args := []string{"-D", s.data()}
