@@ -70,7 +70,7 @@ func (g *Gateway) readiness(ctx context.Context) map[string]float64 {
 		running.Go(func() { found[i] = c.Run(ctx) })
 	}
 	running.Wait()
-	ready := map[string]float64{wire.SurfaceAPI: 1}
+	ready := map[string]float64{wire.SurfaceLease: 1}
 	for surface, on := range map[string]bool{wire.SurfacePG: g.pg != nil, wire.SurfaceS3: g.s3 != nil, wire.SurfaceSQL: g.sql != nil} {
 		if on {
 			ready[surface] = 1

@@ -130,7 +130,7 @@ func TestEachMetricIsOnThePageAndNoLabelNamesAResource(t *testing.T) {
 	}
 	series := c.scraped()
 	for name, want := range map[string]string{
-		`fencegate_ready{surface="api"}`: "1", `fencegate_ready{surface="pg"}`: "1", `fencegate_ready{surface="s3"}`: "1", `fencegate_ready{surface="sql"}`: "1",
+		`fencegate_ready{surface="lease"}`: "1", `fencegate_ready{surface="pg"}`: "1", `fencegate_ready{surface="s3"}`: "1", `fencegate_ready{surface="sql"}`: "1",
 		`fencegate_arms_total{outcome="armed"}`: "1", `fencegate_uncovered_tables`: "0", `fencegate_lease_endless_locks`: "0",
 		`fencegate_refusals_total{code="ZF001",surface="s3"}`: "1", `fencegate_refusals_total{code="ZF001",surface="sql"}`: "0",
 	} {
@@ -185,7 +185,7 @@ func TestReadinessIsToldByPort(t *testing.T) {
 		}
 	}
 	series := c.scraped()
-	for surface, want := range map[string]string{"api": "0", "pg": "1", "s3": "1", "sql": "1"} {
+	for surface, want := range map[string]string{"lease": "0", "pg": "1", "s3": "1", "sql": "1"} {
 		if got := series[`fencegate_ready{surface="`+surface+`"}`]; got != want {
 			t.Errorf("%s: %q; want %q", surface, got, want)
 		}

@@ -52,7 +52,7 @@ func (n need) surfaces() []string {
 // leaves the API ready.
 func (n need) hinders(surface string, found error) bool {
 	_, degraded := errors.AsType[*api.DegradedError](found)
-	return found != nil && (surface == wire.SurfaceAPI && !degraded || n.only == "" || n.only == surface)
+	return found != nil && (surface == wire.SurfaceLease && !degraded || n.only == "" || n.only == surface)
 }
 
 // needs are what readiness means.

@@ -44,7 +44,7 @@ func TestALoginOfSQLThatFailsIsTroubleOfSQLAlone(t *testing.T) {
 	}
 	c.acquire("orders/2", "10s", "0s")
 	series := c.scraped()
-	for surface, want := range map[string]string{"api": "1", "pg": "1", "s3": "1", "sql": "0"} {
+	for surface, want := range map[string]string{"lease": "1", "pg": "1", "s3": "1", "sql": "0"} {
 		if got := series[`fencegate_ready{surface="`+surface+`"}`]; got != want {
 			t.Errorf("%s: %q; want %q", surface, got, want)
 		}

@@ -209,6 +209,7 @@ func TestADrillOfEverything(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			lost := time.Now()
 			d.restartNodes(t, d.nodes, func() {
 				if err := d.pg.Stop(); err != nil {
 					t.Fatal(err)
@@ -226,6 +227,9 @@ func TestADrillOfEverything(t *testing.T) {
 			untilReady(c)
 			next, took := leasesEnd(t, c, "orders/1001")
 			t.Logf("ready and leasing after %v, of which %v for the lease", time.Since(began).Round(100*time.Millisecond), took.Round(100*time.Millisecond))
+			if waited := time.Since(lost); waited < 4*time.Second { // 5 s are the longest TTL in use
+				t.Errorf("the next lease came %v after the loss", waited)
+			}
 			if number(t, next.token) <= number(t, held.token) {
 				t.Errorf("token %s after %s", next.token, held.token)
 			}

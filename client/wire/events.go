@@ -35,7 +35,7 @@ const (
 	SurfaceS3    = "s3"
 	SurfaceAPI   = "api" // the rest of the HTTP API
 
-	SurfaceLease = "lease" // for /readyz: leases, and so all that the API needs
+	SurfaceLease = "lease" // for /readyz and its metric: leases, and so all that the API needs
 )
 
 // Event is something that happened at one gateway. It holds no secret and nothing of a
