@@ -126,8 +126,8 @@ type Lease struct {
 func (l Lease) Grant() (fence.Grant, error) { return fence.ParseGrant(l.Resource, l.Presented) }
 
 // Acquire asks for a lease. While another holds the resource it waits up to
-// Wait, then fails with a [*Problem] whose code is "held". Where an answer was lost it asks once
-// more, with the same Idempotency-Key: the lease is the same, if one was granted. After an
+// Wait, then fails with a [*Problem] whose code is "held". Where an answer was lost it asks up
+// to twice more, with the same Idempotency-Key: the lease is the same, if one was granted. After an
 // [*UnreachableError] one may have been granted all the same; nobody knows its handle, and it
 // ends by itself after its TTL.
 func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (Lease, error) {

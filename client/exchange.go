@@ -53,18 +53,43 @@ func (c *Client) acquire(ctx context.Context, path string, wait time.Duration, b
 	return sent, err
 }
 
-// exchange asks until a gateway answers, once more where an answer was lost and the request may
-// be sent twice. It returns when the request was sent that was answered.
+// repeats are the pauses before a request is sent again whose answer was lost. A process that ends
+// closes its sockets one after the other: it may take a connection that it never answers.
+var repeats = [...]time.Duration{50 * time.Millisecond, 500 * time.Millisecond}
+
+// exchange asks until a gateway answers. Where an answer was lost and the request may be sent
+// twice, it asks again after each of the pauses. It returns when the request was sent that was
+// answered.
 func (c *Client) exchange(ctx context.Context, r request, reply any) (sent time.Time, err error) {
 	sent, err = c.round(ctx, r, reply)
-	if lost, ok := errors.AsType[*UnreachableError](err); !r.again || ctx.Err() != nil || !(ok && lost.broken()) && !betweenLost(err) {
-		return sent, err
-	}
-	first := err
-	if sent, err = c.round(ctx, r, reply); notSent(err) {
-		err = first // which may have been carried out
+	for _, pause := range repeats {
+		if !r.again || !answerLost(err) || !waited(ctx, pause) {
+			return sent, err
+		}
+		first := err
+		if sent, err = c.round(ctx, r, reply); notSent(err) {
+			err = first // which may have been carried out
+		}
 	}
 	return sent, err
+}
+
+// answerLost reports whether a request was sent, and its connection ended or a balancer gave up.
+func answerLost(err error) bool {
+	lost, ok := errors.AsType[*UnreachableError](err)
+	return ok && lost.broken() || betweenLost(err)
+}
+
+// waited reports whether the time has passed; false: the context ended.
+func waited(ctx context.Context, d time.Duration) bool {
+	over := time.NewTimer(d)
+	defer over.Stop()
+	select {
+	case <-over.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // round asks the gateways, the one that answered last first, until one answers. A request goes

@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -110,19 +111,37 @@ func TestAnUnknownOutcomeStaysUnknownWhereTheOtherGatewaysAreAway(t *testing.T) 
 	}
 }
 
+// Two answers in a row are lost where a process takes a connection while it ends.
 func TestAnAnswerThatABalancerLostIsAskedForAgain(t *testing.T) {
 	t.Parallel()
-	g := newGateway(t, func(n int32, w http.ResponseWriter) {
-		if n == 1 {
-			says(http.StatusBadGateway, "<html>502")(n, w)
-			return
+	for name, lose := range map[string]func(int32, http.ResponseWriter){"502": says(http.StatusBadGateway, "<html>502"), "no answer": cut} {
+		g := newGateway(t, func(n int32, w http.ResponseWriter) {
+			if n <= 2 {
+				lose(n, w)
+				return
+			}
+			says(http.StatusCreated, granted)(n, w)
+		})
+		if _, err := of(t, g.URL).Acquire(t.Context(), client.AcquireRequest{Resource: "a"}); err != nil {
+			t.Fatalf("%s: %v", name, err)
 		}
-		says(http.StatusCreated, granted)(n, w)
-	})
-	if _, err := of(t, g.URL).Acquire(t.Context(), client.AcquireRequest{Resource: "a"}); err != nil {
-		t.Fatal(err)
+		if first, second, third := <-g.keys, <-g.keys, <-g.keys; first == "" || first != second || second != third {
+			t.Errorf("%s: keys %q, %q and %q", name, first, second, third)
+		}
 	}
-	if first, second := <-g.keys, <-g.keys; first == "" || first != second {
-		t.Errorf("keys %q and %q", first, second)
+}
+
+func TestARepeatEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	g := newGateway(t, func(n int32, w http.ResponseWriter) {
+		cancel()
+		says(http.StatusBadGateway, "<html>502")(n, w)
+	})
+	if err := of(t, g.URL).Release(ctx, "h"); err == nil {
+		t.Error("no error")
+	}
+	if n := g.asked.Load(); n != 1 {
+		t.Errorf("asked %d times", n)
 	}
 }
