@@ -87,4 +87,16 @@ var service = []mutant{
 		old: "a := Admission{Node: n.name,",
 		new: "longest = 0\n\ta := Admission{Node: n.name,",
 	},
+	{
+		name: "drill-everything-at-once", what: "after a restart of everything, lost nodes are admitted at once",
+		file: "lock/admit.go", in: "gateway", test: "TestADrillOfEverything",
+		old: "a := Admission{Node: n.name,",
+		new: "longest = 0\n\ta := Admission{Node: n.name,",
+	},
+	{
+		name: "drill-renewal-asks", what: "a renewal needs PostgreSQL",
+		file: "gateway/api/leases.go", in: "gateway", test: "TestADrillOfPostgreSQL",
+		old: "valid, err := s.cfg.Leases.Extend(ctx, h.Ref, min(ttl, left))",
+		new: "if err := s.cfg.Checks[0].Run(ctx); err != nil {\n\t\treturn leaseError(ctx, h.Resource, err)\n\t}\n\tvalid, err := s.cfg.Leases.Extend(ctx, h.Ref, min(ttl, left))",
+	},
 }
