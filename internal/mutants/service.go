@@ -58,6 +58,36 @@ var service = []mutant{
 		new: "if id := requestID(ctx); id == \"never\" {",
 	},
 	{
+		name: "audit-no-revocation", what: "a revocation is not written down",
+		file: "gateway/api/resources.go", in: "cmd/fencegate", test: "TestTheLogTellsWhoDidWhatAndNoSecret",
+		old: "\ts.auditOf(r, \"a resource was revoked\", \"resource\", resource, \"token\", token, \"by\", by)\n",
+		new: "",
+	},
+	{
+		name: "audit-no-rules", what: "a change of the PostgreSQL port's rules is not written down",
+		file: "gateway/pgwire/permits.go", in: "cmd/fencegate", test: "TestTheLogTellsWhoDidWhatAndNoSecret",
+		old: "s.log.Info(\"the rules of the PostgreSQL port were replaced\", attrs...)",
+		new: "_ = attrs",
+	},
+	{
+		name: "audit-no-principals", what: "a change of the principals does not say which",
+		file: "gateway/principals.go", in: "cmd/fencegate", test: "TestTheLogTellsWhoDidWhatAndNoSecret",
+		old: ", \"changed\", change.Changed",
+		new: "",
+	},
+	{
+		name: "audit-s3-no-request", what: "a line of the audit of the S3 port has no request id",
+		file: "gateway/s3/rights.go", in: "gateway/s3", test: "TestADenialIsWrittenDownNowAndThen",
+		old: ", \"request_id\", r.id(),\n",
+		new: ",\n",
+	},
+	{
+		name: "audit-no-config", what: "a change of the configuration does not say what was applied",
+		file: "cmd/fencegate/reload.go", in: "cmd/fencegate", test: "TestTheLogTellsWhoDidWhatAndNoSecret",
+		old: ", \"applied\", keysOf(next, applied))",
+		new: ")",
+	},
+	{
 		name: "audit-no-login", what: "a lease of the PostgreSQL port is not written down",
 		file: "gateway/pgwire/lease.go", in: "cmd/fencegate", test: "TestTheLogTellsWhoDidWhatAndNoSecret",
 		old: "\t\ts.auditAcquired(held)\n",
