@@ -60,7 +60,8 @@ func OpenRegular(path string) (f *os.File, size int64, err error) {
 	return f, info.Size(), nil
 }
 
-// inParts uploads one part after the other; each is read again where it is sent again.
+// inParts uploads one part after the other; each is read again where it is sent again. The SDK's transfer manager completes
+// an upload by itself; here the file is looked at first: of one that was written to meanwhile no object is made.
 func (c *Client) inParts(ctx context.Context, f *os.File, size int64, to Object, contentType *string, o Options) (err error) {
 	begun, err := c.s3.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{Bucket: &to.Bucket, Key: &to.Key, ContentType: contentType})
 	if err != nil {
