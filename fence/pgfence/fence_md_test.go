@@ -114,13 +114,13 @@ var stands = []standing{
 	{"subscriptions (`uncovered_test.go`, `stamp_test.go`)", "TestASubscriptionPassesTheGuard"},
 	{"A name that reads as a seal is shown as `[seal]`", "TestNoRefusalRepeatsASealThatWasGivenAsAName"},
 	{"the right to protect is apart from the right to write", "TestAWriterDoesNotProtectAndAProtectorDoesNotWrite"},
-	{"Both what a row was and what it becomes must be covered", "TestEachRowNeedsTheGrantOfItsOwnResource"},
+	{"Both the old and the new version of a row must be covered", "TestEachRowNeedsTheGrantOfItsOwnResource"},
 	{"after `BEFORE` triggers and generated columns", "TestTheStoredRowIsJudged"},
 	{"Several grants may cover one statement, each its rows", "TestSeveralGrantsCoverTheirRows"},
-	{"The expression is immutable and uses what PostgreSQL itself brings", "TestAnExpressionUsesWhatPostgreSQLBrings"},
-	{"no letter outside ASCII but in quotes, and names no temporary type", "TestAnExpressionsTextNamesNothingOfItsAuthors"},
-	{"The expression, the rows and whatever their types bring along run with", "TestNoCodeOfAnAttackersRunsUnderATrigger"},
-	{"whose functions every login may call, takes names and tokens only", "TestFunctionsWithTheFencesRightsTakeFacts"},
+	{"The expression must be immutable and use only what PostgreSQL itself has", "TestAnExpressionUsesWhatPostgreSQLBrings"},
+	{"no letter outside ASCII but in quotes, and no name of a temporary type", "TestAnExpressionsTextNamesNothingOfItsAuthors"},
+	{"The expression, the rows and the functions of their types run with", "TestNoCodeOfAnAttackersRunsUnderATrigger"},
+	{"Every login may call the fence's own functions, so these take names and tokens only", "TestFunctionsWithTheFencesRightsTakeFacts"},
 	{"A trigger on every partition does that, for `INSERT` and `DELETE`", "TestWhatMergeMovesBelowAPartitionIsJudged"},
 	{"Partitions that were attached later need `fence.protect` again", "TestAPartitionThatIsAttachedLaterIsNamedOrGuarded"},
 	{"Each write that a guard refuses is counted for its table", "TestRefusalsAreCountedPerTable"},
@@ -129,16 +129,16 @@ var stands = []standing{
 	{"It is verified after the statement, so it can't be forged", "TestAStampCannotBeForged"},
 	{"A subscription keeps the publisher's stamps", "TestASubscriptionKeepsResourcesAndStamps"},
 	{"A view with `INSTEAD OF` triggers can be protected", "TestAViewWithTriggersOfItsOwnCanBeProtected"},
-	{"The grant ends with it: each check answers `ZF001`", "TestAnEndedGrantIsRefusedOnEveryWay"},
+	{"When a lease is released, its grant ends. Each check then answers `ZF001`", "TestAnEndedGrantIsRefusedOnEveryWay"},
 	{"A transaction at REPEATABLE READ or SERIALIZABLE that began before", "TestASnapshotFromBeforeTheEndIsStale"},
-	{"Ending drains nobody", "TestEndingDrainsNobody"},
-	{"It ends this grant or nothing", "TestEndingTouchesNoOtherGrant"},
+	{"Ending waits for no writer", "TestEndingDrainsNobody"},
+	{"Ending ends this grant or nothing", "TestEndingTouchesNoOtherGrant"},
 	{"It is a row's HOT update in a transaction of its own", "TestEndingIsAHOTUpdate"},
 	{"An end whose answer was lost is harmless", "TestAnUnknownEndHarmsNobody"},
 	{"No token up to it is raised to, and a check of one is `ZF001`", "TestARetiredFenceRefusesItsStaleTokens"},
 	{"Retiring skips a fence with a writer in flight", "TestWhatIsInUseIsNotRetired"},
 	{"It waits a second at most", "TestRetireGivesUpWherePatternsAreLocked"},
-	{"A pattern notes the highest floor of the moment in which it is added", "TestTheFloorOfUnsealedTokensIsThatOfTheirPattern"},
+	{"A pattern records the highest floor at the time when it is added", "TestTheFloorOfUnsealedTokensIsThatOfTheirPattern"},
 	{"Nonces of connection strings stay", "TestNoncesAreForgottenByTheirOwnerOnly"},
 	{"through the session's end and a crash", "TestAPreparedTransactionHoldsItsGrantThroughACrash"},
 	{"So what `COMMIT PREPARED` makes visible was there before the next holder", "TestAPreparedTransactionIsThereBeforeArmReturnsOrNever"},
@@ -195,7 +195,6 @@ func TestThePagesCostsAreThoseOfTheBenchmarks(t *testing.T) {
 	t.Parallel()
 	cost := says(t, "fence.md")
 	_, cost, _ = strings.Cut(cost, "## What it costs")
-	cost, _, _ = strings.Cut(cost, "## Removing it")
 	goals := page(t, "../bench/fence/README.md")
 	for _, goal := range []string{
 		"INSERT, fast commits, constant", "INSERT, fast commits, per row", "INSERT, slow commits, constant", "INSERT, slow commits, per row",

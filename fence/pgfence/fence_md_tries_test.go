@@ -28,7 +28,7 @@ var tries = []struct {
 		wantUnder(t, owner, nobody, `INSERT INTO own.mine VALUES (1)`, "ZF002")
 		wantUnder(t, connect(t, w.pg.URL), nobody, `INSERT INTO own.mine VALUES (1)`, "ZF002")
 	}},
-	{"Protecting again replaces what was.", func(t *testing.T, w world) {
+	{"Protecting again replaces the earlier guard.", func(t *testing.T, w world) {
 		g := w.acquire(t, orders, 34)
 		w.exec(t, `SELECT fence.protect('work', resource => 'another')`)
 		wantUnder(t, w.session(t), g, `INSERT INTO work (token) VALUES (1)`, "ZF004")
@@ -118,7 +118,7 @@ var tries = []struct {
 			wantUnder(t, conn, one, `UPDATE items SET note = 'n' WHERE id = 1`, "")
 		}
 	}},
-	{"take the lock of the grant that it presents, and be refused; besides, it tells of any resource whether it is known, and its recorded token.", func(t *testing.T, w world) {
+	{"take the lock of the grant that it presents, and be refused. It also tells of any resource whether it is known, and its recorded token.", func(t *testing.T, w world) {
 		other := connect(t, w.pg.OtherURL)
 		g := w.acquire(t, orders, 34)
 		tx := begin(t, other, pgx.ReadCommitted, g)
@@ -170,7 +170,7 @@ var tries = []struct {
 			t.Error("not so")
 		}
 	}},
-	{"After a crash a counter may be up to 32 too high, or lack what was counted in the second before it.", func(t *testing.T, _ world) {
+	{"After a crash a counter may be up to 32 too high, or miss the counts of the last second before it.", func(t *testing.T, _ world) {
 		s := startServer(t)
 		w := s.world(t)
 		wantUnder(t, connect(t, s.URL("postgres")), nobody, `INSERT INTO work (token) VALUES (1)`, "ZF002")
@@ -208,7 +208,7 @@ var tries = []struct {
 			t.Errorf("%d counted", n)
 		}
 	}},
-	{"A stamp is filled only once it enforces.", func(t *testing.T, w world) {
+	{"In report mode no stamp is filled.", func(t *testing.T, w world) {
 		g, conn := w.acquire(t, orders, 34), w.session(t)
 		w.exec(t, `SELECT fence.protect('work', resource => 'orders/1001', mode => 'report', stamp => 'token')`)
 		for want, enforce := range []string{`SELECT 1`, `SELECT fence.enforce('work')`} {
@@ -221,7 +221,7 @@ var tries = []struct {
 			}
 		}
 	}},
-	{"With several grants and a resource in a *generated* column, use one transaction per grant: at the moment of stamping that column is not computed yet.", func(t *testing.T, w world) {
+	{"With several grants and a resource in a *generated* column, use one transaction per grant: the column is not yet computed when the stamp is filled.", func(t *testing.T, w world) {
 		w.exec(t, `CREATE TABLE made (doc text, resource text GENERATED ALWAYS AS ('docs/' || doc) STORED, stamp bigint); GRANT ALL ON made TO PUBLIC`)
 		w.exec(t, `SELECT fence.protect('made', per_row => 'resource', stamp => 'stamp')`)
 		one, two := w.acquire(t, "docs/1", 34), w.acquire(t, "docs/2", 7)
@@ -233,7 +233,7 @@ var tries = []struct {
 		})
 		wantCode(t, err, "ZF003") // the token of one of them is in the other one's row
 	}},
-	{"The grant ends with it: each check answers `ZF001`, `the lease of token 34 for \"orders/1001\" was released`", func(t *testing.T, w world) {
+	{"When a lease is released, its grant ends. Each check then answers `ZF001`, `the lease of token 34 for \"orders/1001\" was released`", func(t *testing.T, w world) {
 		g := w.acquire(t, orders, 34)
 		w.end(t, g)
 		err := under(t, w.session(t), g, `INSERT INTO work (token) VALUES (1)`)
@@ -282,7 +282,7 @@ var tries = []struct {
 			t.Error("rolled back from another database")
 		}
 	}},
-	{"Without event triggers `fence.uncovered` lists a missing column, and does not see that two columns have changed their names.", func(t *testing.T, _ world) {
+	{"Without event triggers `fence.uncovered` lists a missing column, but not two columns that have swapped their names.", func(t *testing.T, _ world) {
 		w, _, _ := perRow(t)
 		w.exec(t, `ALTER TABLE items RENAME doc TO was; ALTER TABLE items RENAME note TO doc; ALTER TABLE items RENAME was TO note`)
 		if got := uncovered(t, w); got != "" {
