@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/robustness/judge"
 )
 
-// Summary is the run in lines for people, and for docs/robustness.md.
+// Summary is the run in lines for people, and for README.md.
 func (r Result) Summary() string {
 	o := r.Options
 	var b strings.Builder
