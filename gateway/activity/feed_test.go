@@ -143,11 +143,11 @@ func TestTheLogIsToldOfEachResourceOnceAPause(t *testing.T) {
 		refuse("a", 100)
 		refuse("b", 1)
 		got := said()
-		if len(got) != 2 || !strings.Contains(got[0], "resource=a login=app presented=3 recorded=4") || strings.Contains(got[0], "left_out") || !strings.Contains(got[1], "resource=b") {
+		if len(got) != 2 || !strings.Contains(got[0], "resource=a login=app presented=3 recorded=4") || strings.Contains(got[0], "suppressed_before") || !strings.Contains(got[1], "resource=b") {
 			t.Errorf("at once: %q", got)
 		}
 		<-time.After(11 * time.Second) // of the bubble's clock
-		if got = said(); len(got) != 1 || !strings.Contains(got[0], "resource=a") || !strings.Contains(got[0], "left_out=98") {
+		if got = said(); len(got) != 1 || !strings.Contains(got[0], "resource=a") || !strings.Contains(got[0], "suppressed_before=98") {
 			t.Errorf("after a pause: %q", got)
 		}
 		<-time.After(11 * time.Second)
@@ -156,7 +156,7 @@ func TestTheLogIsToldOfEachResourceOnceAPause(t *testing.T) {
 		}
 		refuse("b", 3)
 		f.Close()
-		if got = said(); len(got) != 2 || !strings.Contains(got[1], "left_out=1") {
+		if got = said(); len(got) != 2 || !strings.Contains(got[1], "suppressed_before=1") {
 			t.Errorf("at the end: %q", got)
 		}
 		if counted != 104 {
@@ -177,7 +177,7 @@ func TestTheLogsMemoryIsBounded(t *testing.T) {
 		}
 		f.Close()
 		text := log.taken()
-		if n := strings.Count(text, "\n"); n != 1002 || !strings.Contains(text, "left_out=1998") {
+		if n := strings.Count(text, "\n"); n != 1002 || !strings.Contains(text, "suppressed_before=1998") {
 			t.Errorf("%d lines", n)
 		}
 	})

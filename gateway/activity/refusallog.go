@@ -86,8 +86,8 @@ func (l *refusalLog) close() {
 	}
 }
 
-// say writes one line; leftOut are the refusals since the line before that have none.
-func (l *refusalLog) say(e Event, leftOut int) {
+// say writes one line; suppressed is the number of refusals since the line before that have none.
+func (l *refusalLog) say(e Event, suppressed int) {
 	all := []slog.Attr{slog.String("surface", e.Surface), slog.String("code", e.Code)}
 	for _, a := range []struct{ name, value string }{
 		{"resource", e.Resource},
@@ -108,8 +108,8 @@ func (l *refusalLog) say(e Event, leftOut int) {
 	if e.Recorded != 0 {
 		all = append(all, slog.Int64("recorded", int64(e.Recorded)))
 	}
-	if leftOut > 0 {
-		all = append(all, slog.Int("left_out", leftOut))
+	if suppressed > 0 {
+		all = append(all, slog.Int("suppressed_before", suppressed))
 	}
 	l.log.LogAttrs(context.Background(), slog.LevelInfo, "the fence refused a write", all...)
 }
