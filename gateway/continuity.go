@@ -22,14 +22,14 @@ const (
 	// lookEvery is how often the identity is compared while nothing else asks.
 	lookEvery = 2 * time.Second
 
-	// trustTries bounds how often PostgreSQL is looked at anew because a connection was opened meanwhile.
-	trustTries = 20
+	// confirmTries bounds how often PostgreSQL is looked at anew because a connection was opened meanwhile.
+	confirmTries = 20
 )
 
 // What a connection carries: the identity of its server, and whether that was the accepted one when it was made.
 const (
-	serverKey  = "fencegate.server"
-	trustedKey = "fencegate.trusted"
+	serverKey   = "fencegate.server"
+	acceptedKey = "fencegate.accepted"
 )
 
 // configure has the connections of a pool go to home, and those of another server left.
@@ -45,7 +45,7 @@ func (s *servers) configure(pool *pgxpool.Config, judges bool) {
 			return nil
 		}
 		same, elsewhere := s.compare(ctx, conn)
-		conn.PgConn().CustomData()[trustedKey] = same
+		conn.PgConn().CustomData()[acceptedKey] = same
 		switch {
 		case s.witness == nil || same:
 		case judges:
@@ -62,12 +62,12 @@ func (s *servers) configure(pool *pgxpool.Config, judges bool) {
 	}
 	pool.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {
 		server, known := conn.PgConn().CustomData()[serverKey].(string)
-		trusted, _ := conn.PgConn().CustomData()[trustedKey].(bool)
+		accepted, _ := conn.PgConn().CustomData()[acceptedKey].(bool)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		switch {
 		case s.accepted != nil: // one that was made in doubt may lead to a copy, of the same name
-			return trusted && server == s.accepted.Identity, nil
+			return accepted && server == s.accepted.Identity, nil
 		case ctx.Value(underGrant{}) != nil:
 			return true, errChanging
 		}
@@ -84,13 +84,13 @@ func (s *servers) changes(ctx context.Context) (context.Context, error) {
 	if s.witness == nil {
 		return ctx, nil
 	}
-	if _, err := s.trust(ctx); err != nil {
-		return nil, s.untrusted(err)
+	if _, err := s.confirm(ctx); err != nil {
+		return nil, s.unconfirmed(err)
 	}
 	return context.WithValue(ctx, underGrant{}, true), nil
 }
 
-// fencedSQL runs requests of the API where the fence is trusted.
+// fencedSQL runs requests of the API, on the accepted PostgreSQL only.
 type fencedSQL struct {
 	*fencedsql.Runner
 
@@ -214,17 +214,17 @@ func (s *servers) look(ctx context.Context) error {
 	return err
 }
 
-// trust returns nil where the connections so far are of the accepted PostgreSQL,
-// with a number by which a later call tells whether that has changed since.
-func (s *servers) trust(ctx context.Context) (doubts int, err error) {
+// confirm returns nil if the connections so far are of the accepted PostgreSQL. If that is in doubt, it looks anew. A later
+// call that returns another number says that the doubt was raised in between.
+func (s *servers) confirm(ctx context.Context) (doubts int, err error) {
 	if s.witness == nil {
 		return 0, nil
 	}
-	for range trustTries { // the look itself, and others meanwhile, may open connections, which are compared
+	for range confirmTries { // the look itself, and others meanwhile, may open connections, which are compared
 		s.mu.Lock()
-		trusted, doubts := s.accepted != nil, s.doubts
+		accepted, doubts := s.accepted != nil, s.doubts
 		s.mu.Unlock()
-		if trusted {
+		if accepted {
 			return doubts, nil
 		}
 		if err := s.together(ctx, "check", s.check); err != nil {
@@ -259,18 +259,18 @@ func (s *servers) may(ctx context.Context) error {
 	if !refused {
 		return nil
 	}
-	if _, err := s.trust(ctx); err != nil {
-		return s.untrusted(err)
+	if _, err := s.confirm(ctx); err != nil {
+		return s.unconfirmed(err)
 	}
 	return nil
 }
 
-// begin is trust before a fence is raised.
+// begin is confirm before a fence is raised.
 func (s *servers) begin(ctx context.Context) (doubts int, err error) {
 	if err = s.claim(ctx); err != nil {
 		return 0, err
 	}
-	if doubts, err = s.trust(ctx); err == nil {
+	if doubts, err = s.confirm(ctx); err == nil {
 		s.mu.Lock()
 		s.raised = true
 		s.mu.Unlock()
@@ -301,19 +301,19 @@ func (s *servers) watch(ctx context.Context, told func(error)) error {
 func (s *servers) unchanged(ctx context.Context, before func(context.Context) (doubts int, err error), do func() error) error {
 	doubts, err := before(ctx)
 	if err != nil {
-		return s.untrusted(err)
+		return s.unconfirmed(err)
 	}
 	if err := do(); err != nil {
 		return err
 	}
-	if after, err := s.trust(ctx); err != nil || after != doubts {
-		return s.untrusted(errors.Join(err, errChanging))
+	if after, err := s.confirm(ctx); err != nil || after != doubts {
+		return s.unconfirmed(errors.Join(err, errChanging))
 	}
 	return nil
 }
 
-// untrusted says which part keeps a lease from being granted.
-func (s *servers) untrusted(err error) error {
+// unconfirmed says which part keeps a lease from being granted.
+func (s *servers) unconfirmed(err error) error {
 	_, refused := errors.AsType[*pgconn.PgError](err)
 	if refused || witness.Refused(err) || errors.Is(err, witness.ErrOlder) || errors.Is(err, errChanging) || errors.Is(err, errKeysUnknown) || errors.Is(err, witness.StandbyError{}) || isUnconnected(err) || errors.As(err, new(*witness.OtherSourceError)) {
 		return &api.UnavailableError{Part: wire.PartPostgres, Cause: err}
@@ -361,7 +361,7 @@ var errElsewhere = errors.New("the session reached another PostgreSQL server tha
 // judge returns what tells of a server that a session has reached whether a grant counts there: not where PostgreSQL may have
 // forgotten fences. It is to be called before the session asks which server that is.
 func (s *servers) judge(ctx context.Context) (func(identity string, written uint64) error, error) {
-	if _, err := s.trust(ctx); err != nil {
+	if _, err := s.confirm(ctx); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()

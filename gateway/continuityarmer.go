@@ -25,7 +25,7 @@ func (t continuityArmer) ArmAll(ctx context.Context, all []fence.Arming) error {
 	return t.when(ctx, func() error { return t.armer.ArmAll(ctx, all) })
 }
 
-// End needs no trust: ending changes the very grant that is meant, or nothing.
+// End needs no confirmation: it changes exactly the grant that is meant, or nothing.
 func (t continuityArmer) End(ctx context.Context, e fence.Ending) error { return t.armer.End(ctx, e) }
 
 // Floor needs none either: it asks nobody.
@@ -44,7 +44,7 @@ func (t continuityArmer) Raised(ctx context.Context) (bool, error) {
 // MayAdmit refuses the nodes' admission where no lease is given on this PostgreSQL: it may be a copy, and the keys the first
 // one's, whose gateways admit the nodes. A PostgreSQL or nodes that are away refuse nothing.
 func (t continuityArmer) MayAdmit(ctx context.Context) error {
-	if _, err := t.servers.trust(ctx); witness.Refused(err) {
+	if _, err := t.servers.confirm(ctx); witness.Refused(err) {
 		return err
 	}
 	return nil

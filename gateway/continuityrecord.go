@@ -20,7 +20,7 @@ type continuityRecord struct {
 var _ lock.LongestStore = continuityRecord{}
 
 func (r continuityRecord) RaiseLongest(ctx context.Context, group string, atLeast time.Duration) (longest fence.LongestTTL, err error) {
-	err = r.servers.unchanged(ctx, r.servers.trust, func() error {
+	err = r.servers.unchanged(ctx, r.servers.confirm, func() error {
 		longest, err = r.Fence.RaiseLongest(ctx, group, atLeast)
 		return err
 	})
@@ -28,5 +28,5 @@ func (r continuityRecord) RaiseLongest(ctx context.Context, group string, atLeas
 }
 
 func (r continuityRecord) KeepLongest(ctx context.Context, group string, record int64, kept bool) error {
-	return r.servers.unchanged(ctx, r.servers.trust, func() error { return r.Fence.KeepLongest(ctx, group, record, kept) })
+	return r.servers.unchanged(ctx, r.servers.confirm, func() error { return r.Fence.KeepLongest(ctx, group, record, kept) })
 }

@@ -53,6 +53,6 @@ func TestARecordOfAPostgreSQLThatWasInDoubtMeanwhileCountsForNothing(t *testing.
 		t.Errorf("kept: %v", err)
 	}
 	if longest, err = record.RaiseLongest(t.Context(), "nodes", time.Second); err != nil || longest.TTL != time.Minute || !longest.Kept {
-		t.Errorf("once it is trusted again: %+v, %v", longest, err)
+		t.Errorf("once PostgreSQL is accepted again: %+v, %v", longest, err)
 	}
 }

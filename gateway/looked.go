@@ -63,7 +63,7 @@ func (l *looked) latest() map[string]float64 {
 
 // readiness says of each port whether it can serve: 1 or 0.
 func (g *Gateway) readiness(ctx context.Context) map[string]float64 {
-	needs := append(g.needs(), need{Check: api.Check{Part: wire.PartPostgres, Run: g.trusted}})
+	needs := append(g.needs(), need{Check: api.Check{Part: wire.PartPostgres, Run: g.confirmed}})
 	found := make([]error, len(needs))
 	var running sync.WaitGroup
 	for i, c := range needs {

@@ -178,7 +178,7 @@ func TestReadinessIsToldByPort(t *testing.T) {
 		cfg.RedisNodes[i].Addr = s.Addr
 	}
 	c := start(t, cfg)
-	until(t, "PostgreSQL is trusted", func() bool { return c.do("GET", "/readyz", nil).Status == http.StatusOK })
+	until(t, "PostgreSQL is accepted", func() bool { return c.do("GET", "/readyz", nil).Status == http.StatusOK })
 	for _, s := range servers[:2] {
 		if err := s.Kill(); err != nil {
 			t.Fatal(err)

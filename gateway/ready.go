@@ -74,7 +74,7 @@ func (g *Gateway) checks() (checks []api.Check) {
 		n.For = n.surfaces()
 		checks = append(checks, n.Check)
 	}
-	return append(checks, api.Check{Part: wire.PartPostgres, Run: g.trusted, For: []string{wire.SurfacePG, wire.SurfaceSQL, wire.SurfaceS3}})
+	return append(checks, api.Check{Part: wire.PartPostgres, Run: g.confirmed, For: []string{wire.SurfacePG, wire.SurfaceSQL, wire.SurfaceS3}})
 }
 
 // surfaces are what this gateway serves, for /readyz.
@@ -88,9 +88,9 @@ func (g *Gateway) surfaces() []string {
 	return all
 }
 
-// trusted asks as writes do: no node has to answer while there is no doubt.
-func (g *Gateway) trusted(ctx context.Context) error {
-	_, err := g.servers.trust(ctx)
+// confirmed checks PostgreSQL as writes do: no node has to answer while there is no doubt.
+func (g *Gateway) confirmed(ctx context.Context) error {
+	_, err := g.servers.confirm(ctx)
 	return err
 }
 
