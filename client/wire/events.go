@@ -16,7 +16,7 @@ const (
 	EventRevoked  = "revoked"    // recorded is the token that nobody has
 	EventExpired  = "expired"    // a lease of this gateway ran out, and nobody has taken its resource yet; presented is its token
 	EventOver     = "superseded" // the fence was armed over a lease of this gateway that was not released: presented is its token, recorded the new one
-	EventMissed   = "missed"     // the reader was slow, or comes from another run: events are left out here
+	EventMissed   = "missed"     // the reader was slow, or comes from another run: events were dropped here
 )
 
 // The kinds of events that are about no resource.
@@ -43,9 +43,9 @@ const (
 type Event struct {
 	ID        string      `json:"id,omitempty"` // for Last-Event-ID
 	Time      time.Time   `json:"time"`
-	Kind      string      `json:"kind"`
-	Surface   string      `json:"surface,omitempty"`
-	Code      string      `json:"code,omitempty"` // SQLSTATE of a refusal or an end
+	Kind      string      `json:"kind"`              // "refused", "acquired", "released", "lost", "expired", "superseded", "ended", "revoked", "admitted", "quarantined", "away", "swept" or "missed"; there may be more
+	Surface   string      `json:"surface,omitempty"` // "pg", "sql", "check", "s3" or "api"
+	Code      string      `json:"code,omitempty"`    // SQLSTATE of a refusal or an end
 	Login     string      `json:"login,omitempty"`
 	Client    string      `json:"client,omitempty"`           // address
 	App       string      `json:"application_name,omitempty"` // or the User-Agent
@@ -58,5 +58,5 @@ type Event struct {
 	Holder    string      `json:"holder,omitempty"`
 	Node      string      `json:"node,omitempty"`    // a server of the lock
 	Deleted   int         `json:"deleted,omitempty"` // how many blobs
-	Missed    uint64      `json:"missed,omitempty"`  // how many are left out; absent: that is not known
+	Missed    uint64      `json:"missed,omitempty"`  // how many events were dropped; absent: not known
 }

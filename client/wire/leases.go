@@ -12,17 +12,17 @@ const IdempotencyKey = "Idempotency-Key"
 
 // AcquireRequest asks for a lease: POST /v1/leases.
 type AcquireRequest struct {
-	Holder   string  `json:"holder,omitempty"` // for people
-	Resource string  `json:"resource"`
-	TTL      *string `json:"ttl,omitempty"`  // absent: the gateway's default
-	Wait     *string `json:"wait,omitempty"` // how long to wait while another holds it or too few nodes answer; absent: not at all
+	Holder   string  `json:"holder,omitempty"` // for people; at most 200 bytes
+	Resource string  `json:"resource"`         // 1 to 512 bytes of UTF-8, such as "orders/1001": no control characters, no '*', and not what reads as a token with its seal
+	TTL      *string `json:"ttl,omitempty"`    // such as "30s"; absent: the gateway's default
+	Wait     *string `json:"wait,omitempty"`   // how long to wait while another holds it or too few nodes answer; absent: not at all
 }
 
 // Lease is what was acquired.
 type Lease struct {
 	Resource string      `json:"resource"`
 	Token    fence.Token `json:"token"`
-	Grant    string      `json:"grant"`  // what a writer presents: a secret
+	Grant    string      `json:"grant"`  // what a writer presents: token, dot, seal. A secret
 	Handle   string      `json:"handle"` // to renew and release it: a secret
 	TTLMS    int64       `json:"ttl_ms"`
 	Timing
@@ -31,24 +31,26 @@ type Lease struct {
 // AcquireAllRequest asks for the leases of several resources, all or none:
 // POST /v1/leases/all.
 type AcquireAllRequest struct {
-	Holder    string   `json:"holder,omitempty"` // for people
-	Resources []string `json:"resources"`
-	TTL       *string  `json:"ttl,omitempty"`  // of each; absent: the gateway's default
-	Wait      *string  `json:"wait,omitempty"` // how long to wait while others hold some of them; absent: not at all
+	Holder    string   `json:"holder,omitempty"` // for people; at most 200 bytes
+	Resources []string `json:"resources"`        // 1 to 100, each once
+	TTL       *string  `json:"ttl,omitempty"`    // of each; absent: the gateway's default
+	Wait      *string  `json:"wait,omitempty"`   // how long to wait while others hold some of them; absent: not at all
 }
 
 // Leases are what was acquired, in the order of the request.
 type Leases struct {
-	Leases []Lease `json:"leases"`
+	Leases []Lease `json:"leases"` // in the order of the request
 }
 
 // Timing tells when a lease ends without comparing clocks: the request was sent
 // before the gateway began to count, so its sending time + elapsed + valid is
 // never later than the true end.
 type Timing struct {
-	ElapsedMS int64 `json:"elapsed_ms"` // from the request's arrival to the writing of this answer
-	ValidMS   int64 `json:"valid_ms"`   // from then to the lease's end
-	// Final says that no further renewal makes the lease last longer: the gateway's cap is reached.
+	// ElapsedMS runs from the request's arrival to the writing of this answer. The time of sending + elapsed_ms + valid_ms is
+	// never later than the lease's end.
+	ElapsedMS int64 `json:"elapsed_ms"`
+	ValidMS   int64 `json:"valid_ms"` // from the writing of this answer to the lease's end
+	// Final says that no further renewal makes the lease last longer: the gateway's cap (--max-lease) is reached.
 	Final bool `json:"final,omitempty"`
 }
 
@@ -67,13 +69,13 @@ type Renewed struct {
 
 // HandleRequest names a lease: POST /v1/leases/release.
 type HandleRequest struct {
-	Handle string `json:"handle"`
+	Handle string `json:"handle"` // from the lease
 }
 
 // CredentialsRequest asks for S3 credentials of a lease: POST /v1/leases/credentials.
 type CredentialsRequest struct {
 	Handle     string `json:"handle"`
-	Refreshing bool   `json:"refreshing,omitempty"` // they expire with the lease as it is now; after a renewal, ask again
+	Refreshing bool   `json:"refreshing,omitempty"` // they expire with the lease as it is now; after a renewal, ask again. Absent: they last for a day, and write while the lease is held
 	OwnKeys    bool   `json:"own_keys,omitempty"`   // they read only keys of the lease's resource
 	ReadOnly   bool   `json:"read_only,omitempty"`  // they write nothing
 }
@@ -91,8 +93,8 @@ type Credentials struct {
 
 // Endpoints says where the gateway's other ports are; nil where it has none.
 type Endpoints struct {
-	Postgres *PostgresEndpoint `json:"pg"`
-	S3       *S3Endpoint       `json:"s3"`
+	Postgres *PostgresEndpoint `json:"pg"` // nil: this gateway has no such port
+	S3       *S3Endpoint       `json:"s3"` // likewise
 	Version  string            `json:"version"`
 }
 

@@ -18,8 +18,8 @@ type Resource struct {
 type Lock struct {
 	Holder  string       `json:"holder"` // "": nobody
 	Token   fence.Token  `json:"token"`
-	TTLMS   *int64       `json:"ttl_ms"` // null: it never ends, or nobody holds it
-	Waiters int          `json:"waiters"`
+	TTLMS   *int64       `json:"ttl_ms"`  // null: it never ends, or nobody holds it
+	Waiters int          `json:"waiters"` // processes that wait in the queue
 	Servers []LockServer `json:"servers"`
 }
 
@@ -60,7 +60,7 @@ type Resources struct {
 
 // RevokeRequest takes a resource from its holder.
 type RevokeRequest struct {
-	Holder string `json:"holder"` // who asks, for people
+	Holder string `json:"holder,omitempty"` // who revokes and why, for people; at most 200 bytes
 }
 
 // Revoked is what a fence was raised to.
@@ -72,17 +72,17 @@ type Revoked struct {
 // Bucket is a bucket and what holds in it.
 type Bucket struct {
 	Bucket    string       `json:"bucket"`
-	Rule      string       `json:"rule"`       // which resource a write of a key needs
-	Keep      string       `json:"keep"`       // what becomes of older versions
-	WriteOnce string       `json:"write_once"` // for how long an object can't change, from its writing on; "none": it can
+	Rule      string       `json:"rule"`       // which resource a write of a key needs: "bucket", "prefix:N", "key", one of them behind "monotone:", "monotone" or "none"
+	Keep      string       `json:"keep"`       // which noncurrent versions it keeps: "none", a number of them, a duration, or "all"
+	WriteOnce string       `json:"write_once"` // how long an object can't change after it was written; "none": it can change at any time
 	Prefixes  []PrefixRule `json:"prefixes"`
 	CreatedAt time.Time    `json:"created_at"`
 }
 
 // PrefixRule is the rule of the keys that begin with a prefix; the longest counts.
 type PrefixRule struct {
-	Prefix string `json:"prefix"`
-	Rule   string `json:"rule"`
+	Prefix string `json:"prefix"` // of keys; the longest counts
+	Rule   string `json:"rule"`   // as a bucket has one
 }
 
 // Buckets is a page of buckets.
@@ -93,9 +93,9 @@ type Buckets struct {
 
 // BucketRequest makes a bucket, or changes what holds in one.
 type BucketRequest struct {
-	Keep      string `json:"keep,omitempty"` // absent: stays as it is; so with the others
-	Rule      string `json:"rule,omitempty"`
-	WriteOnce string `json:"write_once,omitempty"`
+	Keep      string `json:"keep,omitempty"`       // absent: stays as it is, and "none" of a new bucket
+	Rule      string `json:"rule,omitempty"`       // absent: stays as it is; a new bucket needs one
+	WriteOnce string `json:"write_once,omitempty"` // absent: stays as it is, and "none" of a new bucket
 }
 
 // Session is an open session of the PostgreSQL port. It holds no secret.
@@ -123,5 +123,5 @@ type Sessions struct {
 
 // EndRequest ends a session.
 type EndRequest struct {
-	By string `json:"by"` // who asks, for the log
+	By string `json:"by,omitempty"` // who ends it and why, for the log; at most 200 bytes
 }

@@ -8,13 +8,15 @@ import (
 
 // SQLRequest runs statements under a grant, in one transaction: POST /v1/sql.
 type SQLRequest struct {
-	Statements []Statement `json:"statements"`
+	Statements []Statement `json:"statements"` // 1 to 100
 }
 
 // Statement is one SQL command and its arguments, as they stood in the request.
 type Statement struct {
-	SQL  string            `json:"sql"`
-	Args []json.RawMessage `json:"args"`
+	SQL string `json:"sql"` // one command, with $1, $2, … for arguments
+	// Args are its arguments. null, booleans, numbers and strings go as text, for PostgreSQL to read as the parameter's type;
+	// objects as jsonb; arrays as a PostgreSQL array if the parameter is one, else as JSON.
+	Args []json.RawMessage `json:"args,omitempty"`
 }
 
 // SQLAnswer has one result for each statement.
@@ -24,8 +26,10 @@ type SQLAnswer struct {
 
 // Result is what one statement gave.
 type Result struct {
-	Columns      []Column          `json:"columns"`
-	Rows         []json.RawMessage `json:"rows"` // one JSON array each
+	Columns []Column `json:"columns"`
+	// Rows are one JSON array each. bool, int2, int4, oid and finite floats are JSON's own; json and jsonb are embedded;
+	// everything else, int8 and numeric included, is a string in PostgreSQL's text form.
+	Rows         []json.RawMessage `json:"rows"`
 	RowsAffected int64             `json:"rows_affected"`
 	Command      string            `json:"command"` // PostgreSQL's command tag
 }

@@ -34,6 +34,19 @@ type LockStatus struct {
 	BestEffort bool `json:"best_effort,omitempty"` // lost nodes are admitted without a quarantine
 }
 
+// Health is the answer of /healthz.
+type Health struct {
+	Status string `json:"status"` // "ok"
+}
+
+// Readiness is the answer of /readyz where the gateway can serve. The keys are parts.
+type Readiness struct {
+	Status   string            `json:"status"`             // "ready"
+	Parts    map[string]string `json:"parts"`              // "ok" for each
+	Degraded map[string]string `json:"degraded,omitempty"` // what is missing of a part that still serves
+	Notes    map[string]string `json:"notes,omitempty"`    // what else to know of a part
+}
+
 // The states of a part, and of a node.
 const (
 	NodeAdmitted    = "admitted"
@@ -46,7 +59,7 @@ const (
 // NodeStatus is a Redis node.
 type NodeStatus struct {
 	Name         string `json:"name"`
-	State        string `json:"state"`
-	QuarantineMS int64  `json:"quarantine_ms"` // how long its quarantine still runs
-	Warning      string `json:"warning,omitempty"`
+	State        string `json:"state"`             // "admitted", "quarantined", "not_admitted" or "away"
+	QuarantineMS int64  `json:"quarantine_ms"`     // how long its quarantine still runs
+	Warning      string `json:"warning,omitempty"` // what an operator should change
 }

@@ -67,10 +67,10 @@ func rightsOf(r api.Route) string {
 func addCall(page *bytes.Buffer, r api.Route, bodies *types) {
 	fmt.Fprintf(page, "\n### %s %s\n\n| | |\n|---|---|\n", r.Method, r.Path)
 	for _, p := range r.Headers {
-		fmt.Fprintf(page, "| header `%s` | %s |\n", p.Name, p.Meaning)
+		fmt.Fprintf(page, "| header `%s`%s | %s |\n", p.Name, map[bool]string{true: ", required"}[p.Required], p.Meaning)
 	}
 	for _, p := range r.Query {
-		fmt.Fprintf(page, "| query `%s` | %s |\n", p.Name, p.Meaning)
+		fmt.Fprintf(page, "| query `%s`%s | %s |\n", p.Name, map[bool]string{true: ", required"}[p.Required], p.Meaning)
 	}
 	if r.Request != nil {
 		fmt.Fprintf(page, "| request | %s |\n", bodies.link(reflect.TypeOf(r.Request)))
@@ -143,6 +143,8 @@ func (b *types) kind(of reflect.Type) string {
 		return b.kind(of.Elem()) + " or null"
 	case reflect.Slice:
 		return "list of " + b.kind(of.Elem())
+	case reflect.Map:
+		return "object of " + b.kind(of.Elem())
 	case reflect.Bool:
 		return "true or false"
 	case reflect.Int, reflect.Int64, reflect.Uint64:
@@ -189,6 +191,10 @@ func noteFields(found map[string]string, spec *ast.TypeSpec, doc string) {
 	for _, f := range body.Fields.List {
 		for _, name := range f.Names {
 			comment := cmp.Or(f.Doc.Text(), f.Comment.Text())
+			if rest, ok := strings.CutPrefix(comment, name.Name+" "); ok && f.Tag != nil { // as Go's comments begin
+				inJSON, _, _ := strings.Cut(reflect.StructTag(strings.Trim(f.Tag.Value, "`")).Get("json"), ",")
+				comment = "`" + inJSON + "` " + rest
+			}
 			found[spec.Name.Name+"."+name.Name] = strings.NewReplacer("|", `\|`, "nil:", "null:").Replace(strings.Join(strings.Fields(comment), " "))
 		}
 	}

@@ -21,18 +21,19 @@ import (
 
 var updateReference = flag.Bool("update", false, "write docs/reference anew")
 
-// The pages of docs/reference are made from the code, and committed.
+// The pages of docs/reference and openapi.json are made from the code, and committed.
 func TestTheReferenceIsCurrent(t *testing.T) {
 	t.Parallel()
 	for name, page := range map[string]string{
-		"commands.md":      commandsPage(newRoot(env{})),
-		"configuration.md": configurationPage(),
-		"http.md":          httpPage(t),
-		"refusals.md":      refusalsPage(),
-		"sql.md":           sqlPage(t),
-		"sqlstates.md":     sqlStatesPage(t),
+		"docs/reference/commands.md":      commandsPage(newRoot(env{})),
+		"docs/reference/configuration.md": configurationPage(),
+		"docs/reference/http.md":          httpPage(t),
+		"docs/reference/refusals.md":      refusalsPage(),
+		"docs/reference/sql.md":           sqlPage(t),
+		"docs/reference/sqlstates.md":     sqlStatesPage(t),
+		"gateway/api/openapi.json":        openAPIDocument(t),
 	} {
-		path := filepath.Join("..", "..", "docs", "reference", name)
+		path := filepath.Join("..", "..", filepath.FromSlash(name))
 		if *updateReference {
 			if err := os.WriteFile(path, []byte(page), 0o644); err != nil {
 				t.Fatal(err)
@@ -43,7 +44,7 @@ func TestTheReferenceIsCurrent(t *testing.T) {
 			t.Fatal(err)
 		}
 		if string(committed) != page {
-			t.Errorf("docs/reference/%s differs from the code: make reference", name)
+			t.Errorf("%s differs from the code: make reference", name)
 		}
 	}
 }

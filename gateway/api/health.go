@@ -22,7 +22,7 @@ import (
 const checkTimeout = 3 * time.Second
 
 func (s *Server) health(c echo.Context) error {
-	return respond(c, http.StatusOK, map[string]string{"status": "ok"})
+	return respond(c, http.StatusOK, wire.Health{Status: wire.PartOK})
 }
 
 // ready answers 200 where every part serves, else 503 naming the first that
@@ -54,16 +54,11 @@ func (s *Server) ready(c echo.Context) error {
 		if checks[i].Note != "" {
 			notes[part] = checks[i].Note
 		}
-		if parts[part] = "ok"; f.degraded != "" {
+		if parts[part] = wire.PartOK; f.degraded != "" {
 			degraded[part] = f.degraded
 		}
 	}
-	return respond(c, http.StatusOK, struct {
-		Status   string            `json:"status"`
-		Parts    map[string]string `json:"parts"`
-		Degraded map[string]string `json:"degraded,omitempty"`
-		Notes    map[string]string `json:"notes,omitempty"`
-	}{"ready", parts, degraded, notes})
+	return respond(c, http.StatusOK, wire.Readiness{Status: "ready", Parts: parts, Degraded: degraded, Notes: notes})
 }
 
 // surfaceOf reads which surface /readyz is asked about. Without one it is leases, which need all

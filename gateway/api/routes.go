@@ -13,10 +13,11 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
-// Route is a call of the API. The router serves it, and docs/reference/http.md is made from it.
+// Route is a call of the API. The router serves it, and docs/reference/http.md and openapi.json are made from it.
 type Route struct {
 	Method  string
 	Path    string // a part in braces is the caller's; {resource} may have slashes
+	ID      string // its operationId in openapi.json
 	Does    string
 	Open    bool          // it needs no token
 	Rights  []access.Verb // one of them is needed, [Route.Does] says which; none: whoever has a token
@@ -25,6 +26,7 @@ type Route struct {
 	Headers, Query []Parameter
 	Request        any      // of package wire; nil: none
 	Answer         any      // likewise
+	Media          string   // of the answer; empty: JSON
 	Status         []int    // of success
 	Codes          []string // of problems, beyond those of every call
 
@@ -32,7 +34,11 @@ type Route struct {
 }
 
 // Parameter is one of a query's, or a header.
-type Parameter struct{ Name, Meaning string }
+type Parameter struct {
+	Name, Meaning string
+	Kind          string // a type of JSON Schema; empty: string
+	Required      bool
+}
 
 // Routes are all calls of the API. The live page is not one of them.
 func Routes() []Route {
@@ -69,34 +75,34 @@ const (
 func (r Route) keeps() bool { return r.Path == renewPath || r.Path == releasePath }
 
 var (
-	idempotencyKey = Parameter{wire.IdempotencyKey, "16 to 128 visible ASCII characters, new for each acquisition: makes a repeat of a request whose answer was lost safe"}
+	idempotencyKey = Parameter{Name: wire.IdempotencyKey, Meaning: "16 to 128 visible ASCII characters, new for each acquisition: makes a repeat of a request whose answer was lost safe"}
 	presented      = []Parameter{
-		{fence.HeaderResource, "the grant's resource, percent-encoded"},
-		{fence.HeaderToken, "the grant as it was issued, `34.<seal>`; a bare token where its resource takes them"},
+		{Name: fence.HeaderResource, Meaning: "the grant's resource, percent-encoded", Required: true},
+		{Name: fence.HeaderToken, Meaning: "the grant as it was issued, `34.<seal>`; a bare token where its resource takes them", Required: true},
 	}
-	after = Parameter{"after", "the `next` of the page before"}
-	limit = Parameter{"limit", "how many at most: 1 to 1000, 100 by default"}
+	after = Parameter{Name: "after", Meaning: "the `next` of the page before"}
+	limit = Parameter{Name: "limit", Meaning: "how many at most: 1 to 1000, 100 by default", Kind: "integer"}
 )
 
 func leaseRoutes() []Route {
 	return []Route{
 		{
-			Method: http.MethodPost, Path: "/v1/leases", Does: "acquires a lease; with `wait` it waits while another holds the resource or too few Redis nodes answer",
+			Method: http.MethodPost, Path: "/v1/leases", ID: "acquire", Does: "acquires a lease; with `wait` it waits while another holds the resource or too few Redis nodes answer",
 			Rights: []access.Verb{access.Acquire}, Headers: []Parameter{idempotencyKey}, Request: wire.AcquireRequest{}, Answer: wire.Lease{}, Status: []int{http.StatusCreated},
 			Codes: []string{wire.CodeHeld, wire.CodeLeaseLost, wire.CodeKeyReused, "ZF005"}, serve: (*Server).acquire,
 		}, {
-			Method: http.MethodPost, Path: "/v1/leases/all", Does: "acquires the leases of at most 100 resources, all or none",
+			Method: http.MethodPost, Path: "/v1/leases/all", ID: "acquireAll", Does: "acquires the leases of at most 100 resources, all or none",
 			Rights: []access.Verb{access.Acquire}, Headers: []Parameter{idempotencyKey}, Request: wire.AcquireAllRequest{}, Answer: wire.Leases{}, Status: []int{http.StatusCreated},
 			Codes: []string{wire.CodeHeld, wire.CodeLeaseLost, wire.CodeKeyReused, wire.CodeNotImplemented, "ZF005"}, serve: (*Server).acquireAll,
 		}, {
-			Method: http.MethodPost, Path: renewPath, Does: "extends a lease; `manage` for that of another principal. The lease is lost where the fence stands above its token, so a holder learns of a revocation",
+			Method: http.MethodPost, Path: renewPath, ID: "renew", Does: "extends a lease; `manage` for that of another principal. The lease is lost where the fence stands above its token, so a holder learns of a revocation",
 			Rights: []access.Verb{access.Acquire, access.Manage}, Request: wire.RenewRequest{}, Answer: wire.Renewed{}, Status: []int{http.StatusOK},
 			Codes: []string{wire.CodeLeaseLost}, serve: (*Server).renew,
 		}, {
-			Method: http.MethodPost, Path: releasePath, Does: "ends a lease; `manage` for that of another principal. One that is over needs no release, and gets the same answer",
+			Method: http.MethodPost, Path: releasePath, ID: "release", Does: "ends a lease; `manage` for that of another principal. One that is over needs no release, and gets the same answer",
 			Rights: []access.Verb{access.Acquire, access.Manage}, Request: wire.HandleRequest{}, Status: []int{http.StatusNoContent}, serve: (*Server).release,
 		}, {
-			Method: http.MethodPost, Path: "/v1/leases/credentials", Does: "issues temporary S3 credentials that are bound to the lease's token, for the lease's own principal",
+			Method: http.MethodPost, Path: "/v1/leases/credentials", ID: "credentials", Does: "issues temporary S3 credentials that are bound to the lease's token, for the lease's own principal",
 			Rights: []access.Verb{access.Acquire}, Request: wire.CredentialsRequest{}, Answer: wire.Credentials{}, Status: []int{http.StatusOK},
 			Codes: []string{wire.CodeLeaseLost, wire.CodeNotFound, wire.CodeNotImplemented, "ZF001"}, serve: (*Server).credentials,
 		},
@@ -106,15 +112,15 @@ func leaseRoutes() []Route {
 func writeRoutes() []Route {
 	return []Route{
 		{
-			Method: http.MethodPost, Path: "/v1/sql", Does: "runs at most 100 statements in one transaction, under a grant",
+			Method: http.MethodPost, Path: "/v1/sql", ID: "sql", Does: "runs at most 100 statements in one transaction, under a grant",
 			Rights: []access.Verb{access.SQL}, Headers: presented, Request: wire.SQLRequest{}, Answer: wire.SQLAnswer{}, Status: []int{http.StatusOK},
 			Codes: []string{wire.CodeSQLError, wire.CodeNotImplemented, wire.CodeUnknown, "ZF001", "ZF002", "ZF003", "ZF004", "ZF005"}, serve: (*Server).sql,
 		}, {
-			Method: http.MethodPost, Path: "/v1/check", Does: "says whether the fence accepts a grant now; `sql` for a bare token, which raises the fence where it is the highest",
+			Method: http.MethodPost, Path: "/v1/check", ID: "check", Does: "says whether the fence accepts a grant now; `sql` for a bare token, which raises the fence where it is the highest",
 			Rights: []access.Verb{access.Acquire, access.SQL}, Headers: presented, Answer: wire.Checked{}, Status: []int{http.StatusOK},
 			Codes: []string{wire.CodeSQLError, wire.CodeNotImplemented, wire.CodeUnknown, "ZF001", "ZF002", "ZF003", "ZF004", "ZF005"}, serve: (*Server).checkGrant,
 		}, {
-			Method: http.MethodGet, Path: "/v1/endpoints", Does: "says where the PostgreSQL port and the S3 port are", Answer: wire.Endpoints{}, Status: []int{http.StatusOK}, serve: (*Server).endpoints,
+			Method: http.MethodGet, Path: "/v1/endpoints", ID: "endpoints", Does: "says where the PostgreSQL port and the S3 port are", Answer: wire.Endpoints{}, Status: []int{http.StatusOK}, serve: (*Server).endpoints,
 		},
 	}
 }
@@ -123,16 +129,16 @@ func resourceRoutes() []Route {
 	inspect := []access.Verb{access.Inspect}
 	return []Route{
 		{
-			Method: http.MethodGet, Path: "/v1/resources", Does: "lists the resources that were ever acquired and that the principal may inspect, in the order of their names' bytes",
-			Rights: inspect, Query: []Parameter{{"prefix", "of the names"}, after, limit, {"held", "`true`: only those that somebody holds, so a page may have few and yet a next one"}},
+			Method: http.MethodGet, Path: "/v1/resources", ID: "list", Does: "lists the resources that were ever acquired and that the principal may inspect, in the order of their names' bytes",
+			Rights: inspect, Query: []Parameter{{Name: "prefix", Meaning: "of the names"}, after, limit, {Name: "held", Meaning: "`true`: only those that somebody holds, so a page may have few and yet a next one", Kind: "boolean"}},
 			Answer: wire.Resources{}, Status: []int{http.StatusOK}, serve: (*Server).list,
 		},
 		{
-			Method: http.MethodGet, Path: resourcesPath + "{resource}", Does: "shows a resource: its fence, and who holds its lock on which server",
+			Method: http.MethodGet, Path: resourcesPath + "{resource}", ID: "inspect", Does: "shows a resource: its fence, and who holds its lock on which server",
 			Rights: inspect, Answer: wire.Resource{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotFound}, serve: (*Server).inspect,
 		},
 		{
-			Method: http.MethodPost, Path: resourcesPath + "{resource}/revoke", Does: "takes the resource from its holder: raises the fence past it and returns that token, which nobody has",
+			Method: http.MethodPost, Path: resourcesPath + "{resource}/revoke", ID: "revoke", Does: "takes the resource from its holder: raises the fence past it and returns that token, which nobody has",
 			Rights: []access.Verb{access.Revoke}, Request: wire.RevokeRequest{}, Answer: wire.Revoked{}, Status: []int{http.StatusOK},
 			Codes: []string{wire.CodeNotFound, wire.CodeUnknown, "ZF005"}, serve: (*Server).revoke,
 		},
@@ -143,26 +149,26 @@ func bucketRoutes() []Route {
 	buckets := []access.Verb{access.Buckets}
 	return []Route{
 		{
-			Method: http.MethodGet, Path: "/v1/buckets", Does: "lists the buckets, in the order of their names", Rights: buckets, Gateway: true, Query: []Parameter{after, limit},
+			Method: http.MethodGet, Path: "/v1/buckets", ID: "listBuckets", Does: "lists the buckets, in the order of their names", Rights: buckets, Gateway: true, Query: []Parameter{after, limit},
 			Answer: wire.Buckets{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).listBuckets,
 		},
 		{
-			Method: http.MethodGet, Path: "/v1/buckets/{bucket}", Does: "shows a bucket", Rights: buckets, Gateway: true,
+			Method: http.MethodGet, Path: "/v1/buckets/{bucket}", ID: "inspectBucket", Does: "shows a bucket", Rights: buckets, Gateway: true,
 			Answer: wire.Bucket{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotFound, wire.CodeNotImplemented}, serve: (*Server).inspectBucket,
 		},
 		{
-			Method: http.MethodPut, Path: "/v1/buckets/{bucket}", Does: "makes a bucket (201), or changes what holds in one (200); the rule changes only while the bucket holds no object", Rights: buckets, Gateway: true,
+			Method: http.MethodPut, Path: "/v1/buckets/{bucket}", ID: "ensureBucket", Does: "makes a bucket (201), or changes what holds in one (200); the rule changes only while the bucket holds no object", Rights: buckets, Gateway: true,
 			Request: wire.BucketRequest{}, Answer: wire.Bucket{}, Status: []int{http.StatusOK, http.StatusCreated},
 			Codes: []string{wire.CodeNotFound, wire.CodeConflict, wire.CodeNotImplemented}, serve: (*Server).ensureBucket,
 		},
 		{
-			Method: http.MethodPut, Path: "/v1/buckets/{bucket}/rules", Does: "gives the keys below a prefix a rule of their own, while no object lies there", Rights: buckets, Gateway: true,
+			Method: http.MethodPut, Path: "/v1/buckets/{bucket}/rules", ID: "setPrefixRule", Does: "gives the keys below a prefix a rule of their own, while no object lies there", Rights: buckets, Gateway: true,
 			Request: wire.PrefixRule{}, Answer: wire.Bucket{}, Status: []int{http.StatusOK},
 			Codes: []string{wire.CodeNotFound, wire.CodeConflict, wire.CodeNotImplemented}, serve: (*Server).setPrefixRule,
 		},
 		{
-			Method: http.MethodDelete, Path: "/v1/buckets/{bucket}/rules", Does: "takes the rule of a prefix away, while no object lies there", Rights: buckets, Gateway: true,
-			Query: []Parameter{{"prefix", "whose rule goes; required"}}, Answer: wire.Bucket{}, Status: []int{http.StatusOK},
+			Method: http.MethodDelete, Path: "/v1/buckets/{bucket}/rules", ID: "dropPrefixRule", Does: "takes the rule of a prefix away, while no object lies there", Rights: buckets, Gateway: true,
+			Query: []Parameter{{Name: "prefix", Meaning: "whose rule goes", Required: true}}, Answer: wire.Bucket{}, Status: []int{http.StatusOK},
 			Codes: []string{wire.CodeNotFound, wire.CodeConflict, wire.CodeNotImplemented}, serve: (*Server).dropPrefixRule,
 		},
 	}
@@ -172,40 +178,40 @@ func gatewayRoutes() []Route {
 	inspect, sessions := []access.Verb{access.Inspect}, []access.Verb{access.Sessions}
 	return []Route{
 		{
-			Method: http.MethodGet, Path: "/v1/sessions", Does: "lists the sessions of this gateway's PostgreSQL port, the oldest first", Rights: sessions, Gateway: true,
+			Method: http.MethodGet, Path: "/v1/sessions", ID: "sessions", Does: "lists the sessions of this gateway's PostgreSQL port, the oldest first", Rights: sessions, Gateway: true,
 			Answer: wire.Sessions{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).sessions,
 		},
 		{
-			Method: http.MethodPost, Path: "/v1/sessions/{session}/end", Does: "ends a session of this gateway's PostgreSQL port, FATAL `57P01`; its lease is released", Rights: sessions, Gateway: true,
+			Method: http.MethodPost, Path: "/v1/sessions/{session}/end", ID: "endSession", Does: "ends a session of this gateway's PostgreSQL port, FATAL `57P01`; its lease is released", Rights: sessions, Gateway: true,
 			Request: wire.EndRequest{}, Status: []int{http.StatusNoContent}, Codes: []string{wire.CodeNotFound, wire.CodeNotImplemented}, serve: (*Server).endSession,
 		},
 		{
-			Method: http.MethodGet, Path: "/v1/events", Does: "streams what happens at this gateway as `text/event-stream`: what is kept, the oldest first, and then what comes; each event's data has these fields",
-			Rights: inspect, Headers: []Parameter{{"Last-Event-ID", "goes on behind this event"}},
-			Query:  []Parameter{{"follow", "`false`: ends after what is kept"}, {"kind", "`refused`: the refusals alone"}},
-			Answer: wire.Event{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).events,
+			Method: http.MethodGet, Path: "/v1/events", ID: "events", Does: "streams what happens at this gateway as `text/event-stream`: what is kept, the oldest first, and then what comes; each event's data has these fields",
+			Rights: inspect, Headers: []Parameter{{Name: "Last-Event-ID", Meaning: "only events after this one; an event of the kind `missed` says how many were dropped"}},
+			Query:  []Parameter{{Name: "follow", Meaning: "`false`: ends after the kept events; default `true`", Kind: "boolean"}, {Name: "kind", Meaning: "`refused`: only the refused writes; the latest 512 are kept apart from other events"}},
+			Answer: wire.Event{}, Media: "text/event-stream", Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).events,
 		},
 		{
-			Method: http.MethodGet, Path: "/v1/status", Does: "says how the gateway is, also while PostgreSQL or the lock is away; who may not inspect everything sees no counts, and nodes without names",
+			Method: http.MethodGet, Path: "/v1/status", ID: "status", Does: "says how the gateway is, also while PostgreSQL or the lock is away; who may not inspect everything sees no counts, and nodes without names",
 			Rights: inspect, Answer: wire.Status{}, Status: []int{http.StatusOK}, serve: (*Server).status,
 		},
 		{
-			Method: http.MethodGet, Path: "/metrics", Does: "the [metrics](metrics.md), in Prometheus' text format", Rights: []access.Verb{access.Metrics}, Gateway: true,
-			Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).metrics,
+			Method: http.MethodGet, Path: "/metrics", ID: "metrics", Does: "the [metrics](metrics.md), in Prometheus' text format", Rights: []access.Verb{access.Metrics}, Gateway: true,
+			Media: "text/plain", Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).metrics,
 		},
 	}
 }
 
 func openRoutes() []Route {
 	return []Route{
-		{Method: http.MethodGet, Path: "/healthz", Does: "says that the process runs: `{\"status\":\"ok\"}`", Open: true, Status: []int{http.StatusOK}, serve: (*Server).health},
+		{Method: http.MethodGet, Path: "/healthz", ID: "health", Does: "says that the process runs: `{\"status\":\"ok\"}`", Open: true, Answer: wire.Health{}, Status: []int{http.StatusOK}, serve: (*Server).health},
 		{
-			Method: http.MethodGet, Path: "/readyz", Does: "says whether the gateway can serve: `status`, and each part in `parts`; `degraded` has what a part that serves lacks, and `notes` what else to know of one", Open: true,
-			Query:  []Parameter{{"for", "`lease` (the default), `sql`, `pg` or `s3`: what is to be served"}, {"leaving", "`404`: a gateway that is about to stop answers 404 instead of 503"}},
-			Status: []int{http.StatusOK}, Codes: []string{wire.CodeInvalid, wire.CodeNotFound, wire.CodeUnavailable}, serve: (*Server).ready,
+			Method: http.MethodGet, Path: "/readyz", ID: "ready", Does: "says whether the gateway can serve: `status`, and each part in `parts`; `degraded` has what a part that serves lacks, and `notes` what else to know of one", Open: true,
+			Query:  []Parameter{{Name: "for", Meaning: "`lease` (the default), `sql`, `pg` or `s3`: what is to be served"}, {Name: "leaving", Meaning: "`404`: a gateway that is about to stop answers 404 instead of 503"}},
+			Answer: wire.Readiness{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeInvalid, wire.CodeNotFound, wire.CodeUnavailable}, serve: (*Server).ready,
 		},
 		{
-			Method: http.MethodGet, Path: "/openapi.json", Does: "describes the API as OpenAPI 3.1", Open: true, Status: []int{http.StatusOK},
+			Method: http.MethodGet, Path: "/openapi.json", ID: "openapi", Does: "describes the API as OpenAPI 3.1", Open: true, Status: []int{http.StatusOK},
 			serve: func(_ *Server, c echo.Context) error { return openAPI(c) },
 		},
 	}
