@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// adversaries are the claims of the threat model in docs/architecture.md, row by row, and the tests that hold them. What
-// fence_locker can do is tested in lock/pglock.
+// adversaries are the claims of the threat model in docs/architecture.md, row by row, and the tests that prove them. Tests of
+// fence_locker are in lock/pglock.
 var adversaries = []standing{
 	{"write what is guarded (`race_test.go`", "TestNoWriteLandsAfterArmReturned"},
 	{"`ways_test.go`)", "TestEveryWayToWriteIsGuarded"},

@@ -97,8 +97,8 @@ func TestArmAllRaisesNothingWhereOneIsNotLower(t *testing.T) {
 	}
 }
 
-// Calls with common resources, single arms and writers under several grants, all at once: nobody waits for ever, nobody
-// deadlocks, and no call takes half of what it asked for.
+// Calls with common resources, single arms and writers under several grants run at once: none waits for ever, none deadlocks,
+// and no call gets only part of its resources.
 func TestArmAllOfCommonResources(t *testing.T) {
 	t.Parallel()
 	w := setupMany(t, pgfence.WithGrace(2*time.Millisecond))
@@ -230,7 +230,7 @@ func TestArmAllSaysWhoIsInTheWay(t *testing.T) {
 	}
 }
 
-// SQL sorts by itself, whoever calls it: the first name's turn is held while the second one's is waited for.
+// The SQL function sorts the names, whatever the caller's order: it holds the first name's turn while it waits for the second's.
 func TestRaiseAllTakesTurnsInTheOrderOfNames(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// Raise and drain, against the plain upsert that records a token.
+// Compares raise and drain with a plain upsert that records a token.
 func BenchmarkArm(b *testing.B) {
 	w := setup(b)
 	b.Run("arm", func(b *testing.B) {

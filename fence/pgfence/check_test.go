@@ -150,7 +150,7 @@ func hidden(t testing.TB, pg *pgconn.PgError, secrets ...string) {
 }
 
 // The texts and hints in SQL and in package fence are the same, so that a log of
-// PostgreSQL, a Go error and an HTTP problem read alike.
+// PostgreSQL, a Go error and an HTTP problem have the same text.
 func TestRefusalsReadAlikeInSQLAndGo(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -84,7 +84,7 @@ func TestATransactionMayEndWithinTheGrace(t *testing.T) {
 	}
 }
 
-// waitsForLock: somebody waits for an advisory lock in this database.
+// waitsForLock is true if a session waits for an advisory lock in this database.
 const waitsForLock = `SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
 	AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`
 
@@ -294,7 +294,7 @@ func TestDrainEndsNobodyElse(t *testing.T) {
 	}
 }
 
-// What a drain does is told: how long it took, and how many sessions it ended.
+// A drain reports how long it took, and how many sessions it ended.
 func TestADrainIsTold(t *testing.T) {
 	t.Parallel()
 	type drain struct {

@@ -238,7 +238,7 @@ func TestOnlyANewGrantFollowsAnEndedOne(t *testing.T) {
 				}
 			}
 			raise(w, t)
-			if record, err := w.fence.Inspect(t.Context(), orders); err != nil || record.Token <= 34 || (record.EndedAt != nil) != (name == "all") { // nobody has what invalidating raises to
+			if record, err := w.fence.Inspect(t.Context(), orders); err != nil || record.Token <= 34 || (record.EndedAt != nil) != (name == "all") { // invalidating raises to a seal that nobody holds
 				t.Errorf("%+v, %v", record, err)
 			}
 		})

@@ -16,7 +16,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// What comes while one group is on its way goes together.
+// Ends that arrive while a group is under way form the next group.
 func TestEndsGoInGroups(t *testing.T) {
 	t.Parallel()
 	const n = 100
@@ -146,7 +146,7 @@ func TestACallerLeavesAnEndThatTakesLong(t *testing.T) {
 	w.end(t, g)
 }
 
-// A pool without a connection to give is no reason to wait beyond the context.
+// A call does not wait beyond its context for a pool without a free connection.
 func TestEndWithoutAConnection(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

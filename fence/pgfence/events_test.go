@@ -105,7 +105,7 @@ func TestEventTriggersRefuseWhatWeakens(t *testing.T) {
 			t.Fatalf("%s: uncovered: %s", sql, got)
 		}
 	}
-	// Who is no fence_protector is told what to ask for.
+	// A login without fence_protector gets an error that names the missing role.
 	w.exec(t, `CREATE SCHEMA s; SELECT fence.protect_schema('s', under => 's/'); GRANT ALL ON SCHEMA s TO PUBLIC`)
 	_, err := connect(t, w.pg.OtherURL).Exec(t.Context(), `CREATE TABLE s.t (id int)`)
 	if wantCode(t, err, "42501"); !strings.Contains(refusalOf(t, err).Hint, "GRANT fence_protector") {

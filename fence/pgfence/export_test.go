@@ -2,11 +2,11 @@ package pgfence
 
 import "time"
 
-// GiveTime lets groups take as long as a busy machine needs, and hold up the next.
+// GiveTime raises the time limits of groups: on a busy machine a group may take longer, and the next one waits for it.
 func GiveTime(f *Fence) {
 	f.armings.Timeout, f.endings.Timeout = time.Minute, time.Minute
 	f.armings.Pace, f.endings.Pace = time.Hour, time.Hour
 }
 
-// Waiting is how many calls wait for the group before them.
+// Waiting is the number of calls that wait for the group before theirs.
 func Waiting(f *Fence) int { return f.armings.Waiting() + f.endings.Waiting() }

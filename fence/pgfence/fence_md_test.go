@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The page docs/fence.md is held by what it says: its SQL runs in its order, each of its statements that no other test
-// has is tried by [tries], and the files and figures that it names are there.
+// These tests check docs/fence.md: its SQL runs in its order, [tries] tests each statement that no other test proves, and
+// the files and figures that it names exist.
 
 const repository = "../.."
 
@@ -103,10 +103,10 @@ func TestThePageSaysWhatIsSo(t *testing.T) {
 	}
 }
 
-// standing is a piece of a statement, and the test that holds it.
+// standing is a part of a statement of a page, and the test that proves it.
 type standing struct{ piece, test string }
 
-// stands has what other tests hold.
+// stands lists the statements of the page that other tests prove.
 var stands = []standing{
 	{"without a grant, in replica mode, with a stale, a forged", "TestEveryWayToWriteIsGuarded"},
 	{"wherever they stand (before the first statement, between, at COMMIT)", "TestRacesAtEveryPoint"},
@@ -159,7 +159,7 @@ func TestThePageStandsOnTestsThatAreThere(t *testing.T) {
 	standOn(t, says(t, "fence.md"), stands)
 }
 
-// standOn looks for the tests that a text stands on, and for the files that it names.
+// standOn checks that the tests which prove a text exist, and the files that it names.
 func standOn(t *testing.T, text string, stands []standing) {
 	t.Helper()
 	files, err := filepath.Glob("*_test.go")

@@ -133,7 +133,7 @@ func TestInTxRollsBackWhenFnPanics(t *testing.T) {
 	}
 }
 
-// What fn commits by itself can't be undone, but it does not go unnoticed.
+// A commit that fn makes by itself can't be undone, but InTx reports it.
 func TestInTxNoticesThatFnEndedTheTransaction(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -225,12 +225,11 @@ func TestInTxCoversUnguardedTables(t *testing.T) {
 	}
 }
 
-// wire is what a pool's connections share: a record of what was sent, and the
-// number of answers still to be lost. Such a request arrives, its answer comes,
-// and the caller never sees it. A request that is dropped never arrives.
+// wire is shared by a pool's connections: a record of what was sent, and the number of answers that are still to be
+// lost. A request whose answer is lost is executed, but the caller never sees the answer. A dropped request is never executed.
 type wire struct {
 	lose, drop atomic.Int32
-	trips      atomic.Int32 // how often somebody waited for an answer to what was sent
+	trips      atomic.Int32 // round trips: how often a caller waited for an answer
 
 	mu   sync.Mutex
 	sent bytes.Buffer
@@ -272,7 +271,7 @@ func (w *wire) pool(t testing.TB, address string, mode pgx.QueryExecMode) *pgxpo
 	t.Helper()
 	return poolWith(t, address, func(c *pgxpool.Config) {
 		c.ConnConfig.DefaultQueryExecMode = mode
-		c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // where it was idle for a second: it would lose that answer
+		c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // a ping of an idle connection would use up the lost answer
 		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 			return &wireConn{Conn: conn, wire: w}, err
@@ -294,7 +293,7 @@ func TestArmAsksAgainWhenTheAnswerWasLost(t *testing.T) {
 	if err := f.Arm(t.Context(), first); err != nil {
 		t.Errorf("one answer lost: %v", err)
 	}
-	if err := f.Arm(t.Context(), first); err != nil { // from here on the statement is prepared: an answer to it is to one that was carried out
+	if err := f.Arm(t.Context(), first); err != nil { // prepares the statement, so that each later answer belongs to an execution
 		t.Errorf("once more: %v", err)
 	}
 	line.lose.Store(1000)

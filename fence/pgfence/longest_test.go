@@ -89,7 +89,7 @@ func TestARecordBeginsAnewWhereItMayBeTooLow(t *testing.T) {
 				t.Fatal("the record does not count: this test shows nothing")
 			}
 			w.exec(t, sql)
-			w.keep(t, lockNodes, before.Record, true) // by who has not heard of it yet
+			w.keep(t, lockNodes, before.Record, true) // by a program that does not know the new record yet
 			after := w.longest(t, 2*time.Second)
 			if after.Kept || after.Record <= before.Record || after.TTL != 2*time.Second {
 				t.Errorf("%+v after %+v", after, before)

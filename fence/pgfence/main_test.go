@@ -115,7 +115,7 @@ func begin(t testing.TB, conn *pgx.Conn, level pgx.TxIsoLevel, g fence.Grant) pg
 	return tx
 }
 
-// set puts the settings in, without the check that Use makes.
+// set presents the grant by settings, without the check that Use makes.
 func set(t testing.TB, tx pgx.Tx, resource, token string) {
 	t.Helper()
 	const sql = `SELECT set_config('fence.resource', $1, true), set_config('fence.token', $2, true)`

@@ -17,8 +17,8 @@ import (
 
 const users = "users/7"
 
-// setupMany is a world with a table for each kind of need: work needs [orders], people needs [users], and below any
-// resource below team/.
+// setupMany is a world with a table for each kind of rule: work needs [orders], people needs [users], and the table below needs any
+// resource whose name begins with team/.
 func setupMany(t testing.TB, opts ...pgfence.Option) world {
 	t.Helper()
 	w := setup(t, opts...)

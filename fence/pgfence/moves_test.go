@@ -69,7 +69,7 @@ func TestWhatMergeMovesBelowAPartitionIsJudged(t *testing.T) {
 	}
 }
 
-// Without fence.moving only the statement's guard is left, which such a MERGE passes: so the tests above prove that it is there.
+// Without fence.moving only the statement's guard is left, which such a MERGE passes. So the tests above depend on fence.moving.
 func TestWithoutMovingAMergeGoesUnjudged(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

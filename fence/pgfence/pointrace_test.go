@@ -24,8 +24,8 @@ var points = []struct {
 }
 
 // pointRace lets a stale transaction that stands at a point race with arm, round after round. late counts the rows that landed after arm
-// had returned; landed and refused, the transactions that were done in time, and those that were not. It goes on after its rounds until
-// there was enough of them, though not for ever: on a busy machine one of the two may be first nearly always.
+// had returned; landed counts the transactions that committed in time, refused the others. It runs further rounds, up to a limit, until
+// both have happened often enough: on a busy machine the same side may win nearly every round.
 func pointRace(t *testing.T, w world, level pgx.TxIsoLevel, before, then []string, rounds int, enough func(late, landed int) bool) (late, landed, refused int) {
 	t.Helper()
 	writer := w.session(t)

@@ -35,8 +35,7 @@ func (w world) refusesOver(t testing.TB, next fence.Arming, gid string) {
 	}
 }
 
-// What arm promises holds for writes that wait for COMMIT PREPARED: it succeeds once they are
-// there to be read, or never will be.
+// Arm's promise includes prepared transactions: it succeeds only once their writes are committed or rolled back.
 func TestAPreparedTransactionIsThereBeforeArmReturnsOrNever(t *testing.T) {
 	t.Parallel()
 	for _, level := range levels {
@@ -49,7 +48,7 @@ func TestAPreparedTransactionIsThereBeforeArmReturnsOrNever(t *testing.T) {
 				w.refusesOver(t, next, gid)
 				w.refusesOver(t, next, gid)
 				newer := arming(fence.Grant{Resource: orders, Token: 36, Seal: fence.NewSeal()})
-				w.refusesOver(t, newer, gid) // the first raise does not hide it
+				w.refusesOver(t, newer, gid) // a second attempt reports the prepared transaction, too
 				if n := value[int](t, w, `SELECT count(*) FROM work`); n != 0 {
 					t.Errorf("%d rows before %s PREPARED", n, end)
 				}
@@ -149,8 +148,8 @@ func writeAfter(t *testing.T, w world, tx pgx.Tx, waits bool) error {
 	return <-done
 }
 
-// While COMMIT PREPARED ends it, a prepared transaction has its locks for a moment and no name any more. That is nobody in
-// the way, and no reason to give up: its locks are free at once.
+// During COMMIT PREPARED a transaction holds its locks for a moment while its name is already gone. Draining must not give up
+// then: the locks are freed at once.
 func TestAPreparedTransactionThatIsJustEndingIsNoFault(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -6,8 +6,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// spying is what fence_owner would run with somebody else's rights: it counts as whom it runs, tries to become more, and
-// counts again. Sequences keep what a failed command counted.
+// spying is code of fence_owner that wants to run with another login's rights. It counts the role that it runs as, tries to gain more
+// rights, and counts again. The counters are sequences, which a failed command does not reset.
 const spying = `CREATE SCHEMA spy;
 CREATE SEQUENCE spy.super; CREATE SEQUENCE spy.other;
 CREATE FUNCTION spy.note() RETURNS boolean LANGUAGE plpgsql AS $$
@@ -87,7 +87,7 @@ func TestEventTriggersRunNothingOfTheOwnersWithASuperusersRights(t *testing.T) {
 				`ALTER TABLE plain RENAME COLUMN more TO most`, `CREATE TABLE fresh (id int)`, `ALTER TABLE plain DISABLE TRIGGER fence_guard`,
 				`DROP TRIGGER fence_guard ON plain`, `DROP TABLE parted`, `CREATE VIEW v AS SELECT 1 AS a`,
 			} {
-				_ = statement(sql)(t.Context(), super) // done or not: fence_owner may answer as it likes
+				_ = statement(sql)(t.Context(), super) // success or failure: fence_owner may have replaced what answers
 			}
 			if n := value[int](t, w, `SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM spy.super`); n > 0 {
 				t.Errorf("fence_owner's code ran %d times with a superuser's rights", n)
@@ -138,7 +138,7 @@ func TestEventTriggersBelongToTheirInstaller(t *testing.T) {
 	_ = tx.Rollback(t.Context())
 }
 
-// A dropped schema leaves event triggers behind that stand in nobody's way.
+// Event triggers that remain after their schema was dropped block no command.
 func TestEventTriggersOutliveTheSchema(t *testing.T) {
 	t.Parallel()
 	w, _ := events(t)

@@ -232,7 +232,7 @@ func armsAmong(t *testing.T, w world, writers, arms int) (passed []int64, fair b
 const (
 	grace       = 200 * time.Millisecond // pgfence's default
 	busyWriters = 32
-	mayPass     = 30 * busyWriters // until a fair arm has its turn: those under way, and those that come while it asks
+	mayPass     = 30 * busyWriters // at most so many writers pass before a fair arm: those under way, and those that arrive while it waits
 )
 
 // Arming must not starve behind writers that come and go without a pause, nor wait

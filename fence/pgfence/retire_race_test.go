@@ -9,7 +9,7 @@ import (
 )
 
 // forgetful acquires a name again and again, beginning at 1 each time, and lets it retire at once. It returns how often a token was
-// given that was not above all that had been given before it was asked for.
+// granted that was not above every token granted before the request.
 func (w world) forgetful(t *testing.T, callers, times int) (wrong int) {
 	t.Helper()
 	var mu sync.Mutex

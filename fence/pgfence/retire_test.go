@@ -44,7 +44,7 @@ func (w world) retireOrders(t testing.TB, token fence.Token) fence.Grant {
 	return g
 }
 
-// neighbour is another name with the same floor.
+// neighbour is another name in the same bucket, so with the same floor.
 func (w world) neighbour(t testing.TB, of string) string {
 	t.Helper()
 	return value[string](t, w, `SELECT n FROM generate_series(1, 1000000) i, concat('neighbours/', i) n
@@ -76,7 +76,7 @@ func TestARetiredFenceRefusesItsStaleTokens(t *testing.T) {
 		t.Errorf("a token above the floor: %v", err)
 	}
 
-	// Whatever issues tokens forgot them, and learns.
+	// A source of tokens that lost its counters learns the floor.
 	for _, resource := range []string{orders, w.neighbour(t, orders)} {
 		for _, token := range []fence.Token{1, 33, 34} {
 			var low *fence.NotRaisedError
@@ -178,7 +178,7 @@ func TestRetireNamesWhatNobodyHasEnded(t *testing.T) {
 	if r := w.retire(t, 0); r.Fences != 1 || !slices.Equal(r.Unended, []string{"users/1"}) {
 		t.Errorf("one has ended: %+v", r)
 	}
-	w.exec(t, `SELECT fence.invalidate_all()`) // nobody has what it raises to
+	w.exec(t, `SELECT fence.invalidate_all()`) // raises to a seal that nobody holds
 	if r := w.retire(t, 0); r.Fences != 1 || len(r.Unended) > 0 {
 		t.Errorf("after invalidate_all: %+v", r)
 	}
@@ -190,7 +190,7 @@ func TestRetireNamesWhatNobodyHasEnded(t *testing.T) {
 	}
 }
 
-// A transaction that began before all that is stale.
+// A transaction whose snapshot is older than the retirement is stale.
 func TestAnOldSnapshotOfARetiredFenceIsStale(t *testing.T) {
 	t.Parallel()
 	for _, level := range levels {
@@ -216,7 +216,7 @@ func TestAnOldSnapshotOfARetiredFenceIsStale(t *testing.T) {
 	}
 }
 
-// Floors that rise after a pattern was allowed do not bind its tokens: whoever mints them can't go above.
+// Floors that rise after a pattern was added do not bind its tokens: their issuer can't go above a floor.
 func TestTheFloorOfUnsealedTokensIsThatOfTheirPattern(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -329,7 +329,7 @@ func TestSourcesLearnFloors(t *testing.T) {
 	}
 }
 
-// Who holds the patterns of unsealed tokens is waited for a second, and holds up nothing else.
+// A retirement waits at most a second for a lock on fence.unsealed, and nothing else waits for it.
 func TestRetireGivesUpWherePatternsAreLocked(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

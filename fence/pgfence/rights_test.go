@@ -71,8 +71,8 @@ func TestTheGuardIsDeafToTheSearchPath(t *testing.T) {
 	}
 }
 
-// Functions with the rights of fence_owner take facts: no relation, and no type with code of somebody else's behind it. The exceptions
-// are called by a table's owner, and look at the catalogue only.
+// SECURITY DEFINER functions of fence_owner take no relations, and no types whose code another login can define. The exceptions
+// are called by a table's owner and read only the catalogue.
 func TestFunctionsWithTheFencesRightsTakeFacts(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

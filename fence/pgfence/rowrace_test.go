@@ -17,8 +17,8 @@ func perRowRace(t *testing.T, opts ...pgfence.Option) world {
 	return w
 }
 
-// The rule of race_test.go for tables with a resource per row: here the triggers after the statement must hold it alone, at
-// every point, so the guard before the statement, which would help them, is taken off.
+// The rule of race_test.go, for tables with a resource per row. The guard before the statement is removed, so that the test shows
+// that the triggers after the statement are enough at every point.
 func TestNoRowLandsAfterArmReturned(t *testing.T) {
 	t.Parallel()
 	cases := []struct {

@@ -45,7 +45,7 @@ func TestEachRowNeedsTheGrantOfItsOwnResource(t *testing.T) {
 		`INSERT INTO items VALUES (3, '1')`:                                                   "",
 		`INSERT INTO items VALUES (3, '1'), (4, '2')`:                                         "ZF004",
 		`INSERT INTO items VALUES (3, NULL)`:                                                  "ZF004",
-		`INSERT INTO items VALUES (3, '*')`:                                                   "ZF004", // or it would need any resource below docs/
+		`INSERT INTO items VALUES (3, '*')`:                                                   "ZF004", // else '*' would match any resource below docs/
 		`INSERT INTO items VALUES (3, E'\n')`:                                                 "ZF004",
 		`INSERT INTO items VALUES (3, repeat('x', 600))`:                                      "ZF004",
 		`INSERT INTO items VALUES (3, 'never armed')`:                                         "ZF004",
@@ -115,7 +115,7 @@ func TestARowsResourceMayHaveAnyName(t *testing.T) {
 	}
 }
 
-// The row as it is stored counts, not as a BEFORE trigger or the statement's own settings left it on its way.
+// The stored row is judged, not its state before a BEFORE trigger or under the statement's own settings.
 func TestTheStoredRowIsJudged(t *testing.T) {
 	t.Parallel()
 	w, one, _ := perRow(t)
@@ -244,7 +244,7 @@ func TestAnExpressionUsesWhatPostgreSQLBrings(t *testing.T) {
 	}
 }
 
-// The guards of rows run as fence_owner: no name of the session's own may stand in for one that they use.
+// The guards of rows run as fence_owner: no object of the session may replace one that they name.
 func TestTheRowGuardsAreDeafToTheSearchPath(t *testing.T) {
 	t.Parallel()
 	w, one, _ := perRow(t)

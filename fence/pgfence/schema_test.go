@@ -82,7 +82,7 @@ func TestAViewWithTriggersOfItsOwnCanBeProtected(t *testing.T) {
 	}
 }
 
-// Every trigger that a protection consists of is missed.
+// fence.uncovered reports the loss of every trigger of a protection.
 func TestUncoveredMissesNoTriggerOfRows(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

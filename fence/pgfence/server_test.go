@@ -158,7 +158,7 @@ func TestTheOutcomeWaitsForATransactionThatStillRuns(t *testing.T) {
 	}
 }
 
-// After a crash the number of a transaction that was lost is given out again: what is committed under it is another one.
+// After a crash PostgreSQL reuses the number of a transaction that was lost: a commit under it is another transaction's.
 func TestTheOutcomeAfterACrashOrARestart(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -179,7 +179,7 @@ func TestTheOutcomeAfterACrashOrARestart(t *testing.T) {
 	if err := outcome(t, w.writer, lost); !errors.Is(err, pgfence.ErrNotCommitted) && !errors.Is(err, fence.ErrUnknown) {
 		t.Errorf("lost in a crash: %v", err)
 	}
-	for tries := 1; !w.commitsAs(t, lost.XID); tries++ { // something else of the server's wrote down that the number was taken
+	for tries := 1; !w.commitsAs(t, lost.XID); tries++ { // another process of the server may have logged that the number is taken
 		if tries == 10 {
 			t.Fatalf("the test proves nothing: after %d crashes no number was given out again", tries)
 		}
@@ -194,7 +194,7 @@ func TestTheOutcomeAfterACrashOrARestart(t *testing.T) {
 	}
 }
 
-// Who resets the statistics by hand makes the server look like another run. That makes an outcome unknown, and never wrong.
+// After a reset of the statistics the server looks restarted. The outcome is then unknown, but never wrong.
 func TestTheOutcomeWhileStatisticsAreReset(t *testing.T) {
 	t.Parallel()
 	w := startServer(t).world(t)
@@ -218,7 +218,8 @@ func TestTheOutcomeWhileStatisticsAreReset(t *testing.T) {
 	}
 }
 
-// InTx asks for the run in each transaction. The part of it that is in a file is read once in a session; who asks for an outcome reads it anew.
+// InTx asks which run of the server this is in each transaction. A session reads the part that is in a file once; asking for an outcome
+// reads it again.
 func TestTheFileIsReadOnceInASession(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

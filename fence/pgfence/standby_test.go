@@ -20,7 +20,7 @@ func (s *testServer) standby(t *testing.T, w world, name string) {
 	w.exec(t, `ALTER SYSTEM SET synchronous_standby_names = '`+name+`'`)
 	w.exec(t, `SELECT pg_reload_conf()`)
 	w.waitFor(t, "the server has read its configuration", `SELECT current_setting('synchronous_standby_names') = $1`, name)
-	// It is another process of the server that lets commits wait, and it may read its configuration later.
+	// Another process of the server makes commits wait, and may reload the configuration later.
 	for waits := name == ""; !waits; {
 		done := later(func() error {
 			_, err := w.admin.Exec(t.Context(), `SELECT pg_logical_emit_message(true, 'test', 'a transaction that writes')`)

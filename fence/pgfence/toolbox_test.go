@@ -13,7 +13,7 @@ import (
 )
 
 // The attacker of these tests is fence_writer, owns the schema own and its tables, and has a grant of docs/1 and of docs/2. Its code
-// is own.trap: which counts that it ran, and is caught where it ran with rights that the attacker has not.
+// is own.trap, which counts its calls and records each call that ran with rights that the attacker does not have.
 type attacker struct {
 	world
 	conn     *pgx.Conn
@@ -33,7 +33,7 @@ func attack(t *testing.T) attacker {
 	return a
 }
 
-// sprung reports whether the attacker's code ran since the last call, and fails where it had the rights of somebody else.
+// sprung reports whether the attacker's code ran since the last call. It fails the test if the code ran with another login's rights.
 func (a attacker) sprung(t *testing.T, what string) bool {
 	t.Helper()
 	if value[bool](t, a.world, `SELECT is_called FROM own.caught`) {
@@ -85,7 +85,7 @@ const deafTo = "operators and functions"
 
 const trapped = ` LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN PERFORM own.trap(); RETURN `
 
-// tools make the table bait (id, token), whose rows are the attacker's in some way, and have code of its own about them.
+// tools are ways to make the table bait (id, token) run code of the attacker's when its rows are written.
 var tools = []struct {
 	name string
 	make []string
@@ -146,7 +146,7 @@ var tools = []struct {
 	}},
 }
 
-// dropTools takes the tools away again.
+// dropTools drops what the tools made.
 const dropTools = `SET search_path = own; DROP TABLE IF EXISTS bait CASCADE; DROP VIEW IF EXISTS old_rows, new_rows, pg_temp.old_rows, pg_temp.new_rows CASCADE;
 	DROP DOMAIN IF EXISTS checked; DROP TYPE IF EXISTS evil, worse, pair CASCADE;
 	DROP ROUTINE IF EXISTS own.made(bigint), own.keyed(bigint), own.fires(), own.row_id(), own.yes(bigint, bigint), own.same(text, text), own.joined(text, text),
@@ -224,7 +224,7 @@ func TestARecreatedTriggerLendsNoRights(t *testing.T) {
 	}
 }
 
-// The functions of the fence that the attacker may call, with whatever it can hand them.
+// The attacker calls each function of the fence that it may call, with every kind of argument that it can make.
 func TestNoCodeOfAnAttackersRunsUnderACall(t *testing.T) {
 	t.Parallel()
 	a := attack(t)
@@ -255,7 +255,7 @@ func TestNoCodeOfAnAttackersRunsUnderACall(t *testing.T) {
 	}
 }
 
-// shadows are what a session can have in the way of the names and settings of its guards.
+// shadows are objects and settings of a session that could replace names that its guards use.
 var shadows = map[string][]string{
 	"nothing": nil,
 	"temporary tables": {
@@ -281,7 +281,7 @@ var shadows = map[string][]string{
 	"roles":                {`SET row_security = on; SET role = fence_writer`},
 }
 
-// Nothing that a session has or sets changes the name that its rows are judged by.
+// No object or setting of a session changes the resource by which its rows are judged.
 func TestTheJudgedNameIsTheTrueOne(t *testing.T) { //nolint:tparallel // the cases follow each other in one session
 	t.Parallel()
 	a := attack(t)
@@ -323,7 +323,7 @@ func moveByMerge(set string, id int) string {
 	return fmt.Sprintf(`MERGE INTO public.items i USING (VALUES (%d)) s(k) ON i.id OPERATOR(pg_catalog.=) s.k WHEN MATCHED THEN UPDATE SET %s`, id, set)
 }
 
-// Whoever makes a table enforce, or a table in a protected schema, has PostgreSQL read an expression that somebody else wrote.
+// fence.enforce, and CREATE TABLE in a protected schema, make PostgreSQL parse an expression that another login wrote.
 func TestAnExpressionsTextNamesNothingOfItsAuthors(t *testing.T) {
 	t.Parallel()
 	a := attack(t)
@@ -334,7 +334,7 @@ func TestAnExpressionsTextNamesNothingOfItsAuthors(t *testing.T) {
 		`CREATE TYPE pg_temp."e""t" AS (a int)`, `CREATE FUNCTION told(pg_temp."e""t")`+body, `CREATE CAST (pg_temp."e""t" AS text) WITH FUNCTION told(pg_temp."e""t")`)
 	for _, expression := range []string{
 		`€pg_catalog.f(id)`, `"€pg_catalog".f(id)`, `'(1)'::evt`, `'(1)'::EVT`, `'(1)'::"evt"`, `('{"(1)"}'::evt[])[id]`, `CAST('(1)' AS evt)::text || id`, `'(1)'::"e""t"`,
-		`quote_ident('docs/' || id)`, // goes by a setting
+		`quote_ident('docs/' || id)`, // its result depends on a setting
 	} {
 		_, err := a.conn.Exec(t.Context(), `SELECT fence.protect('papers', per_row => $1)`, expression)
 		if err == nil || refusalOf(t, err).Code != "22023" {
@@ -346,7 +346,7 @@ func TestAnExpressionsTextNamesNothingOfItsAuthors(t *testing.T) {
 	}
 }
 
-// Nobody states in the registry what is so for a table of somebody else's.
+// No login changes the registry's entry for another login's table.
 func TestOnlyTheOwnerOfATableRegistersIt(t *testing.T) {
 	t.Parallel()
 	a := attack(t)

@@ -93,7 +93,7 @@ func TestLookingForUncoveredTablesIsNotCompiled(t *testing.T) {
 	}
 }
 
-// Nobody but the owner can make the registry forget a table.
+// Only its owner can remove a table from the registry.
 func TestTheRegistryForgetsForTheOwnerOnly(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -138,7 +138,7 @@ func TestASubscriptionPassesTheGuard(t *testing.T) {
 	}
 }
 
-// The worker passes for what is published. A trigger of the subscriber's own that it fires writes as anybody does.
+// The worker passes the guard for published rows. A trigger of the subscriber that it fires needs a grant like any other writer.
 func TestASubscribersOwnTriggerNeedsAGrant(t *testing.T) {
 	t.Parallel()
 	publisher, w := setup(t), setup(t)

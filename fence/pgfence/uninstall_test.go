@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// inventory is everything in the database that did not come with PostgreSQL, and every trigger, in words.
+// inventory lists, as text, every object in the database that PostgreSQL itself did not create, and every trigger.
 func inventory(t *testing.T, conn *pgx.Conn) []string {
 	t.Helper()
 	rows, _ := conn.Query(t.Context(), `
@@ -27,7 +27,7 @@ func inventory(t *testing.T, conn *pgx.Conn) []string {
 	return list
 }
 
-// Whatever was protected, and however: uninstalling leaves the user's own, as it was.
+// Uninstalling leaves the user's objects as they were, whichever of them were protected, in every mode.
 func TestUninstallingLeavesNothing(t *testing.T) {
 	t.Parallel()
 	_ = testenv.Postgres(t) // the roles stay in use, so no other test loses them

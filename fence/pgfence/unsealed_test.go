@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// setupUnsealed lets tokens minted elsewhere in, for some resources.
+// setupUnsealed accepts tokens of another issuer for some resources.
 func setupUnsealed(t testing.TB, opts ...pgfence.Option) world {
 	t.Helper()
 	w := setup(t, opts...)

@@ -12,8 +12,7 @@ import (
 )
 
 // ways are the ways to write to the table `guarded`, each to rows whose doc is 1.
-// Where touches is false the statement finds no row. In replica mode PostgreSQL
-// cascades nothing and follows no rule.
+// If touches is false, the statement finds no row. In replica mode PostgreSQL runs no cascades and no rules.
 var ways = []struct {
 	name         string
 	touches      bool

@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// A publication whose wait for the synchronous standby was cancelled is seen here, and a failover undoes it.
+// A publication whose wait for the synchronous standby was cancelled is visible on the primary, and a failover loses it.
 func TestTheOutcomeIsNotToldBeforeTheStandbyHasIt(t *testing.T) {
 	t.Parallel()
 	w := &world{t: t}

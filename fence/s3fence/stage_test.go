@@ -198,7 +198,7 @@ func withoutTLS(url string) string {
 	return url + "?sslmode=disable"
 }
 
-// A megabyte at a time, so that nothing holds the whole.
+// Written a megabyte at a time, so that no buffer holds the whole body.
 func TestStagingStreams(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -325,7 +325,7 @@ var roundTrips = map[string][4]int64{ // without a grant, and under one
 	"pgxsql": {3, 1, 3, 3},
 	"pgx":    {3, 1, 4, 4},
 	"simple": {3, 1, 4, 4},
-	"pq":     {4, 2, 5, 5}, // which prepares whatever has arguments
+	"pq":     {4, 2, 5, 5}, // it prepares every statement with arguments
 }
 
 func TestRoundTrips(t *testing.T) {

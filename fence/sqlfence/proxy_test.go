@@ -13,7 +13,7 @@ import (
 // answer came, or before the request went on.
 type proxy struct {
 	armed, arrives atomic.Bool
-	requests       atomic.Int64 // until one more is met, whatever it is
+	requests       atomic.Int64 // the cut comes at this request from now on, of any kind; 0: at none
 }
 
 func (p *proxy) atCommit(arrives bool) {

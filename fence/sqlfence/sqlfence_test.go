@@ -362,7 +362,7 @@ func TestEndRefusesTheGrantAndNoOther(t *testing.T) {
 	})
 }
 
-// through puts a proxy before an address.
+// through starts a proxy in front of an address.
 func through(t testing.TB, p *proxy, address string) string {
 	t.Helper()
 	u, err := url.Parse(address)

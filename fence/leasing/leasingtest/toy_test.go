@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// board keeps leases in memory, for the sources of several make-believe
+// board keeps leases in memory, for the sources of several simulated
 // processes: the smallest thing that follows the rules.
 type board struct {
 	broken string // the rule that it breaks, for the tests of the tests
@@ -212,7 +212,7 @@ func (s toy) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, err
 				return leasing.Lease{}, ctx.Err()
 			}
 			return leasing.Lease{}, errors.Join(why, ctx.Err())
-		case <-time.After(200 * time.Millisecond): // the first may have come to the front meanwhile
+		case <-time.After(200 * time.Millisecond): // the first waiter may have reached the head of the queue meanwhile
 			expiry.Stop()
 			continue
 		}
