@@ -78,7 +78,7 @@ var (
 	idempotencyKey = Parameter{Name: wire.IdempotencyKey, Meaning: "16 to 128 visible ASCII characters, new for each acquisition: makes a repeat of a request whose answer was lost safe"}
 	presented      = []Parameter{
 		{Name: fence.HeaderResource, Meaning: "the grant's resource, percent-encoded", Required: true},
-		{Name: fence.HeaderToken, Meaning: "the grant as it was issued, `34.<seal>`; a bare token where its resource takes them", Required: true},
+		{Name: fence.HeaderToken, Meaning: "the grant as it was issued, `34.<seal>`; a bare token if its resource takes them", Required: true},
 	}
 	after = Parameter{Name: "after", Meaning: "the `next` of the page before"}
 	limit = Parameter{Name: "limit", Meaning: "how many at most: 1 to 1000, 100 by default", Kind: "integer"}
@@ -95,7 +95,7 @@ func leaseRoutes() []Route {
 			Rights: []access.Verb{access.Acquire}, Headers: []Parameter{idempotencyKey}, Request: wire.AcquireAllRequest{}, Answer: wire.Leases{}, Status: []int{http.StatusCreated},
 			Codes: []string{wire.CodeHeld, wire.CodeLeaseLost, wire.CodeKeyReused, wire.CodeNotImplemented, "ZF005"}, serve: (*Server).acquireAll,
 		}, {
-			Method: http.MethodPost, Path: renewPath, ID: "renew", Does: "extends a lease; `manage` for that of another principal. The lease is lost where the fence stands above its token, so a holder learns of a revocation",
+			Method: http.MethodPost, Path: renewPath, ID: "renew", Does: "extends a lease; `manage` for that of another principal. The lease is lost if the fence stands above its token, so a holder learns of a revocation",
 			Rights: []access.Verb{access.Acquire, access.Manage}, Request: wire.RenewRequest{}, Answer: wire.Renewed{}, Status: []int{http.StatusOK},
 			Codes: []string{wire.CodeLeaseLost}, serve: (*Server).renew,
 		}, {
@@ -116,7 +116,7 @@ func writeRoutes() []Route {
 			Rights: []access.Verb{access.SQL}, Headers: presented, Request: wire.SQLRequest{}, Answer: wire.SQLAnswer{}, Status: []int{http.StatusOK},
 			Codes: []string{wire.CodeSQLError, wire.CodeNotImplemented, wire.CodeUnknown, "ZF001", "ZF002", "ZF003", "ZF004", "ZF005"}, serve: (*Server).sql,
 		}, {
-			Method: http.MethodPost, Path: "/v1/check", ID: "check", Does: "says whether the fence accepts a grant now; `sql` for a bare token, which raises the fence where it is the highest",
+			Method: http.MethodPost, Path: "/v1/check", ID: "check", Does: "says whether the fence accepts a grant now; `sql` for a bare token, which raises the fence if it is the highest",
 			Rights: []access.Verb{access.Acquire, access.SQL}, Headers: presented, Answer: wire.Checked{}, Status: []int{http.StatusOK},
 			Codes: []string{wire.CodeSQLError, wire.CodeNotImplemented, wire.CodeUnknown, "ZF001", "ZF002", "ZF003", "ZF004", "ZF005"}, serve: (*Server).checkGrant,
 		}, {
@@ -138,7 +138,7 @@ func resourceRoutes() []Route {
 			Rights: inspect, Answer: wire.Resource{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotFound}, serve: (*Server).inspect,
 		},
 		{
-			Method: http.MethodPost, Path: resourcesPath + "{resource}/revoke", ID: "revoke", Does: "takes the resource from its holder: raises the fence past it and returns that token, which nobody has",
+			Method: http.MethodPost, Path: resourcesPath + "{resource}/revoke", ID: "revoke", Does: "revokes the holder's grant: raises the fence above it and returns that token, which nobody holds",
 			Rights: []access.Verb{access.Revoke}, Request: wire.RevokeRequest{}, Answer: wire.Revoked{}, Status: []int{http.StatusOK},
 			Codes: []string{wire.CodeNotFound, wire.CodeUnknown, "ZF005"}, serve: (*Server).revoke,
 		},
@@ -157,17 +157,17 @@ func bucketRoutes() []Route {
 			Answer: wire.Bucket{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotFound, wire.CodeNotImplemented}, serve: (*Server).inspectBucket,
 		},
 		{
-			Method: http.MethodPut, Path: "/v1/buckets/{bucket}", ID: "ensureBucket", Does: "makes a bucket (201), or changes what holds in one (200); the rule changes only while the bucket holds no object", Rights: buckets, Gateway: true,
+			Method: http.MethodPut, Path: "/v1/buckets/{bucket}", ID: "ensureBucket", Does: "makes a bucket (201), or changes its settings (200); the rule changes only while the bucket holds no object", Rights: buckets, Gateway: true,
 			Request: wire.BucketRequest{}, Answer: wire.Bucket{}, Status: []int{http.StatusOK, http.StatusCreated},
 			Codes: []string{wire.CodeNotFound, wire.CodeConflict, wire.CodeNotImplemented}, serve: (*Server).ensureBucket,
 		},
 		{
-			Method: http.MethodPut, Path: "/v1/buckets/{bucket}/rules", ID: "setPrefixRule", Does: "gives the keys below a prefix a rule of their own, while no object lies there", Rights: buckets, Gateway: true,
+			Method: http.MethodPut, Path: "/v1/buckets/{bucket}/rules", ID: "setPrefixRule", Does: "sets a rule for the keys below a prefix, while no object is there", Rights: buckets, Gateway: true,
 			Request: wire.PrefixRule{}, Answer: wire.Bucket{}, Status: []int{http.StatusOK},
 			Codes: []string{wire.CodeNotFound, wire.CodeConflict, wire.CodeNotImplemented}, serve: (*Server).setPrefixRule,
 		},
 		{
-			Method: http.MethodDelete, Path: "/v1/buckets/{bucket}/rules", ID: "dropPrefixRule", Does: "takes the rule of a prefix away, while no object lies there", Rights: buckets, Gateway: true,
+			Method: http.MethodDelete, Path: "/v1/buckets/{bucket}/rules", ID: "dropPrefixRule", Does: "removes the rule of a prefix, while no object is there", Rights: buckets, Gateway: true,
 			Query: []Parameter{{Name: "prefix", Meaning: "whose rule goes", Required: true}}, Answer: wire.Bucket{}, Status: []int{http.StatusOK},
 			Codes: []string{wire.CodeNotFound, wire.CodeConflict, wire.CodeNotImplemented}, serve: (*Server).dropPrefixRule,
 		},
@@ -186,13 +186,13 @@ func gatewayRoutes() []Route {
 			Request: wire.EndRequest{}, Status: []int{http.StatusNoContent}, Codes: []string{wire.CodeNotFound, wire.CodeNotImplemented}, serve: (*Server).endSession,
 		},
 		{
-			Method: http.MethodGet, Path: "/v1/events", ID: "events", Does: "streams what happens at this gateway as `text/event-stream`: what is kept, the oldest first, and then what comes; each event's data has these fields",
+			Method: http.MethodGet, Path: "/v1/events", ID: "events", Does: "streams this gateway's events as `text/event-stream`: the kept ones, the oldest first, then new ones; the data of each event has these fields",
 			Rights: inspect, Headers: []Parameter{{Name: "Last-Event-ID", Meaning: "only events after this one; an event of the kind `missed` says how many were dropped"}},
 			Query:  []Parameter{{Name: "follow", Meaning: "`false`: ends after the kept events; default `true`", Kind: "boolean"}, {Name: "kind", Meaning: "`refused`: only the refused writes; the latest 512 are kept apart from other events"}},
 			Answer: wire.Event{}, Media: "text/event-stream", Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).events,
 		},
 		{
-			Method: http.MethodGet, Path: "/v1/status", ID: "status", Does: "says how the gateway is, also while PostgreSQL or the lock is away; who may not inspect everything sees no counts, and nodes without names",
+			Method: http.MethodGet, Path: "/v1/status", ID: "status", Does: "shows the state of the gateway, also while PostgreSQL or the lock is unavailable; a principal that may not inspect everything sees no counts and no names of nodes",
 			Rights: inspect, Answer: wire.Status{}, Status: []int{http.StatusOK}, serve: (*Server).status,
 		},
 		{
@@ -206,7 +206,7 @@ func openRoutes() []Route {
 	return []Route{
 		{Method: http.MethodGet, Path: "/healthz", ID: "health", Does: "says that the process runs: `{\"status\":\"ok\"}`", Open: true, Answer: wire.Health{}, Status: []int{http.StatusOK}, serve: (*Server).health},
 		{
-			Method: http.MethodGet, Path: "/readyz", ID: "ready", Does: "says whether the gateway can serve: `status`, and each part in `parts`; `degraded` has what a part that serves lacks, and `notes` what else to know of one", Open: true,
+			Method: http.MethodGet, Path: "/readyz", ID: "ready", Does: "says whether the gateway can serve", Open: true,
 			Query:  []Parameter{{Name: "for", Meaning: "`lease` (the default), `sql`, `pg` or `s3`: what is to be served"}, {Name: "leaving", Meaning: "`404`: a gateway that is about to stop answers 404 instead of 503"}},
 			Answer: wire.Readiness{}, Status: []int{http.StatusOK}, Codes: []string{wire.CodeInvalid, wire.CodeNotFound, wire.CodeUnavailable}, serve: (*Server).ready,
 		},
