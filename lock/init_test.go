@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/redisserver"
 	"github.com/fencegate/fencegate/lock"
@@ -100,6 +101,34 @@ func TestWhatIsAskedBeforeAFirstStartBeginsNoQuarantine(t *testing.T) {
 	<-time.After(2 * time.Second) // a lost node's admission would have begun
 	must(t, l.Init(t.Context()))
 	release(t, acquire(t, l, "r"))
+}
+
+// Where a fence, or a node, knows of leases nobody waits for a first start: the quarantine begins by itself.
+func TestAUsedGroupIsNotLeftToItsFirstStart(t *testing.T) {
+	t.Parallel()
+	for name, use := range map[string]func(t *testing.T, cfg lock.Config, kept *recording){
+		"the fence": func(t *testing.T, _ lock.Config, kept *recording) {
+			must(t, kept.Arm(t.Context(), fence.Arming{Resource: "r", Token: 1}))
+		},
+		"the nodes": func(t *testing.T, cfg lock.Config, _ *recording) {
+			cfg.Armer = nil
+			release(t, acquire(t, started(t, cfg), "r"))
+			for _, n := range cfg.Nodes {
+				must(t, client(t, n.Addr).FlushAll(t.Context()).Err()) // a lease left its script
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg, _ := own(t, 3, redisserver.Config{})
+			kept := &recording{}
+			cfg.Armer, cfg.Epochs = kept, &epochs{}
+			use(t, cfg, kept)
+			l := locker(t, cfg)
+			_ = l.Ping(t.Context())
+			eventually(t, 8*time.Second, "a quarantine begins", func() bool { return status(t, l)[0].Quarantine > 0 }) // a first start has 10 s
+		})
+	}
 }
 
 // away is a recorder that cannot be asked.

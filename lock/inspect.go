@@ -27,6 +27,7 @@ type NodeStatus struct {
 	Clock      time.Duration // how far its clock is ahead of this machine's, give or take RTT; 0 where HasClock is false
 	HasClock   bool          // it told the time
 	BestEffort bool          // it is marked for best effort; see [Config.BestEffort]
+	Durable    bool          // it was declared durable, and its settings said so, when it was admitted; see [Node.Durable]
 	Warning    string        // what an operator should change; "": nothing
 	Err        error         // nil: it answered
 }
@@ -42,7 +43,7 @@ func (l *Locker) Status(ctx context.Context) []NodeStatus {
 			Name: l.nodes[i].name, Addr: l.cfg.Nodes[i].Addr,
 			Admitted: st.admitted, Parked: st.resting, Quarantine: st.quarantine, MaxTTL: st.maxTTL,
 			Epoch: st.base >> epochShift, RTT: st.rtt, Clock: st.clock, HasClock: st.hasClock, Err: st.err,
-			BestEffort: isBestEffort(st.incarnation),
+			BestEffort: isBestEffort(st.incarnation), Durable: st.durable,
 		}
 		status[i].Warning = l.nodes[i].warning(ctx, st)
 		if st.err == nil && !st.admitted {

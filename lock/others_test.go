@@ -158,13 +158,14 @@ func TestARollingRestartLosesNoLease(t *testing.T) {
 				t.Parallel()
 				cfg, servers := own(t, n, redisserver.Config{AppendOnly: fsync})
 				cfg.Armer, cfg.Epochs = &register{}, &epochs{}
-				roll(t, started(t, cfg), servers)
+				roll(t, started(t, cfg), servers, func(_ string, s *redisserver.Server) { restart(t, s, nil) })
 			})
 		}
 	}
 }
 
-func roll(t *testing.T, l *lock.Locker, servers []*redisserver.Server) {
+// roll restarts the servers one after the other, under leases that are held.
+func roll(t *testing.T, l *lock.Locker, servers []*redisserver.Server, restart func(node string, s *redisserver.Server)) {
 	t.Helper()
 	const held, ttl = 100, 4 * time.Second
 	leases := make([]*lock.Lease, held)
@@ -189,8 +190,8 @@ func roll(t *testing.T, l *lock.Locker, servers []*redisserver.Server) {
 		}
 	})
 	for i, s := range servers {
-		restart(t, s, nil)
 		begun := time.Now()
+		restart(fmt.Sprintf("node-%d", i+1), s)
 		eventually(t, time.Minute, "the node is admitted again", func() bool {
 			all := status(t, l)
 			for _, st := range all {

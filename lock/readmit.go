@@ -88,7 +88,9 @@ func (l *Locker) keep(n *node, a Admission, err error) {
 
 // endPatience is how long another process may take, after a quarantine, to read the others' locks
 // and to give them to the node, which takes seconds with many thousands. Where it has ended
-// they are waited for in vain.
+// they are waited for in vain. Nobody ends another's admission in its place: that its quarantine
+// is too short for the record of the longest TTL, see longestFor, is noticed by its owner alone,
+// and once it is over nothing on the node tells how long it was.
 const endPatience = 10 * time.Second
 
 // overdue is an admission of another process whose quarantine is over.

@@ -63,7 +63,7 @@ func examineRedis(ctx context.Context, cfg Config) []Finding {
 		if states[i].Err == nil && states[i].Admitted { // warned of or not
 			admitted++
 		}
-		found = append(found, admission(node.Addr, states[i]))
+		found = append(found, admission(node.Addr, node.Durable, states[i]))
 	}
 	found = append(found, mode(cfg.RedisNodes, states)...)
 	quorum := len(cfg.RedisNodes)/2 + 1
@@ -96,7 +96,8 @@ func keyPrefix(ctx context.Context, cfg Config) (string, *Finding) {
 	return "", &unknown
 }
 
-func admission(addr string, st lock.NodeStatus) Finding {
+// admission says whether a node grants. What is to be said of one that is declared durable mode says.
+func admission(addr string, durable bool, st lock.NodeStatus) Finding {
 	const check = "redis.admitted"
 	switch {
 	case st.Err != nil:
@@ -107,33 +108,10 @@ func admission(addr string, st lock.NodeStatus) Finding {
 	case !st.Admitted:
 		return warn(check, addr+" grants nothing: it is new, or lost its data or its run", "Keep a gateway running, which admits it after the quarantine; for a group's first start: fencegate serve --init")
 	}
-	if st.Warning != "" {
+	if st.Warning != "" && !durable {
 		return warn(check, addr+": "+st.Warning, "min-replicas-to-write 1, and min-replicas-max-lag no more than the Sentinels' down-after-milliseconds.")
 	}
 	return ok(check, "%s is admitted; the longest leases that it has been told of last %s; epoch %d", addr, st.MaxTTL, st.Epoch)
-}
-
-// mode says where a group is best effort, and where its nodes disagree.
-func mode(nodes []lock.Node, states []lock.NodeStatus) []Finding {
-	const check = "redis.mode"
-	var strict, bestEffort []string
-	for i, st := range states {
-		switch {
-		case st.Err != nil || !st.Admitted:
-		case st.BestEffort:
-			bestEffort = append(bestEffort, nameOf(nodes[i]))
-		default:
-			strict = append(strict, nameOf(nodes[i]))
-		}
-	}
-	switch {
-	case len(bestEffort) == 0:
-		return nil
-	case len(strict) > 0:
-		return []Finding{fail(check, strings.Join(bestEffort, ", ")+" best effort, and "+strings.Join(strict, ", ")+" strict: a gateway uses the nodes of its own mode only",
-			"Mark all of them, by: fencegate nodes mode strict, or best-effort; and start all gateways with or without --redis-best-effort.")}
-	}
-	return []Finding{ok(check, "best effort: a node that lost its data is admitted at once; two may hold a resource then, and the fence lets only the newest write")}
 }
 
 func nameOf(n lock.Node) string { return cmp.Or(n.Name, n.Addr, n.MasterName) }

@@ -310,6 +310,18 @@ var table = []mutant{
 		new: "if l.ctx.Err() != nil {",
 	},
 	{
+		name: "fence-unasked", what: "a group whose fence knows leases is left to its first start",
+		file: "lock/init.go", test: "TestAUsedGroupIsNotLeftToItsFirstStart",
+		old: "l.raised(ctx); raised || err != nil {\n\t\treturn false\n\t}\n\tfor",
+		new: "l.raised(ctx); raised && err != nil {\n\t\treturn false\n\t}\n\tfor",
+	},
+	{
+		name: "nodes-unasked", what: "a group whose nodes know leases is left to its first start",
+		file: "lock/init.go", test: "TestAUsedGroupIsNotLeftToItsFirstStart",
+		old: "st.locks || st.emptied || st.quarantine > 0)",
+		new: "st.locks || st.quarantine > 0)",
+	},
+	{
 		name: "park-goes-on", what: "a parked node goes on granting",
 		file: "lock/scripts/park.lua", test: "TestAParkedNodeIsAdmittedAtOnceAfterItsRestart",
 		old: "'@incarnation', 'parked:' .. ARGV[1] .. ':@NONCE@')",
@@ -350,6 +362,30 @@ var table = []mutant{
 		file: "lock/durable.go", test: "TestANodeThatMayNotBeDurableIsQuarantined",
 		old: "int64(record.Token) > counted",
 		new: "counted < 0",
+	},
+	{
+		name: "park-mode", what: "a best-effort node is taken for strict while it is parked",
+		file: "lock/mode.go", test: "TestAParkedNodeIsBestEffortStill",
+		old: "parkedAs(incarnation); epoch > 0 {",
+		new: "parkedAs(incarnation); epoch < 0 {",
+	},
+	{
+		name: "park-durable", what: "an admission does not note that a node is durable",
+		file: "lock/scripts/admit.lua", test: "TestAParkedNodeIsDurableStill",
+		old: "if ARGV[5] == 'durable' then",
+		new: "if false then",
+	},
+	{
+		name: "durable-for-ever", what: "a node that is durable no more is noted as such still",
+		file: "lock/scripts/admit.lua", test: "TestAParkedNodeIsDurableStill",
+		old: "redis.call('HDEL', KEYS[1], '@pending', '@durable')",
+		new: "redis.call('HDEL', KEYS[1], '@pending')",
+	},
+	{
+		name: "mark-durable", what: "a node whose mode changes is durable still",
+		file: "lock/scripts/mark.lua", test: "TestAMarkedNodeIsNotDurable",
+		old: "redis.call('HDEL', KEYS[1], '@pending', '@durable')",
+		new: "redis.call('HDEL', KEYS[1], '@pending')",
 	},
 	{
 		name: "recover-below", what: "a group is recovered below what its nodes remember",

@@ -1,0 +1,109 @@
+//go:build unix
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/redisserver"
+	"github.com/fencegate/fencegate/internal/testenv"
+	"github.com/fencegate/fencegate/lock"
+)
+
+// everything arms whatever it is asked to, and counts epochs.
+type everything struct{ epoch int64 }
+
+func (*everything) Arm(context.Context, fence.Arming) error { return nil }
+
+func (e *everything) RaiseEpoch(_ context.Context, above int64) (int64, error) {
+	e.epoch = max(e.epoch, above) + 1
+	return e.epoch, nil
+}
+
+// group has own nodes admitted, and is a Locker of theirs.
+func group(t *testing.T, n int, bestEffort, durable bool) (*lock.Locker, []lock.Node) {
+	t.Helper()
+	servers := testenv.OwnRedisWith(t, n, redisserver.Config{AppendOnly: redisserver.Always})
+	list := make([]lock.Node, n)
+	for i, s := range servers {
+		list[i] = lock.Node{Addr: s.Addr, Durable: durable}
+	}
+	kept := &everything{}
+	l, err := lock.New(lock.Config{Nodes: list, Armer: kept, Epochs: kept, BestEffort: bestEffort})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	if err := l.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return l, list
+}
+
+func examined(t *testing.T, list []lock.Node) []Finding {
+	t.Helper()
+	return Examine(t.Context(), Config{RedisNodes: list, KeyPrefix: lock.DefaultKeyPrefix})
+}
+
+// unsaid fails where something is said of the mode.
+func unsaid(t *testing.T, findings []Finding) {
+	t.Helper()
+	for _, f := range findings {
+		if f.Check == "redis.mode" {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+func TestABestEffortGroupIsNamed(t *testing.T) {
+	t.Parallel()
+	_, list := group(t, 3, true, false)
+	want(t, examined(t, list), "redis.mode", OK, "best effort", "the fence lets only the newest write")
+}
+
+func TestNothingIsSaidOfAStrictGroup(t *testing.T) {
+	t.Parallel()
+	_, list := group(t, 1, false, false)
+	unsaid(t, examined(t, list))
+}
+
+// A node that was away when the others were marked is in the old mode still.
+func TestNodesOfBothModesAreAFailure(t *testing.T) {
+	t.Parallel()
+	_, list := group(t, 3, true, false)
+	_, other := group(t, 1, false, false)
+	list[2] = other[0]
+	want(t, examined(t, list), "redis.mode", Fail, list[0].Addr+", "+list[1].Addr+" best effort", list[2].Addr+" strict", "nodes mode strict")
+}
+
+func TestADurableNodeIsSaidToBe(t *testing.T) {
+	t.Parallel()
+	l, list := group(t, 1, false, true)
+	findings := examined(t, list)
+	want(t, findings, "redis.mode", OK, "admitted at once", "never restore it")
+	if Worst(findings) != OK {
+		t.Errorf("%+v", findings)
+	}
+	undeclared := nodes(list[0].Addr)
+	want(t, examined(t, undeclared), "redis.mode", Warn, "was admitted as durable", "--redis-durable")
+
+	admin := redis.NewClient(&redis.Options{Addr: list[0].Addr})
+	defer func() { _ = admin.Close() }()
+	if err := admin.ConfigSet(t.Context(), "no-appendfsync-on-rewrite", "yes").Err(); err != nil {
+		t.Fatal(err)
+	}
+	findings = examined(t, list)
+	want(t, findings, "redis.mode", Warn, `no-appendfsync-on-rewrite is "yes"`, "costs the longest TTL")
+	want(t, findings, "redis.admitted", OK)
+	again := errors.Join(l.Park(t.Context(), list[0].Addr), l.Readmit(t.Context(), list[0].Addr)) // not durable, as its settings are
+	if err := errors.Join(again, admin.ConfigSet(t.Context(), "no-appendfsync-on-rewrite", "no").Err()); err != nil {
+		t.Fatal(err)
+	}
+	want(t, examined(t, list), "redis.mode", Warn, "was not when it was admitted", "nodes park "+list[0].Addr)
+	unsaid(t, examined(t, undeclared))
+}
