@@ -219,6 +219,9 @@ func (s *session) login(from *source, stream *serverStream) (held []byte, err er
 func (s *session) pump(from *source, held []byte, stream *serverStream) error {
 	for {
 		if len(held) > 0 {
+			if held[0] == typeError && stream.boundary() && s.outlived(held) {
+				return errEnded
+			}
 			stream.scan(held)
 			if stream.ready > 0 || stream.copies || stream.fails {
 				s.arrived(stream)
