@@ -35,8 +35,8 @@ type Event struct {
 }
 
 // Worker is what one of the demo's processes does: acquire, read, then obey the
-// commands "write TEXT", "bypass TEXT", "download" and "delete" on its input. It looks neither at its
-// lease's deadline nor at a clock, as most code does.
+// commands "write TEXT", "bypass TEXT", "download" and "delete" on its input. It renews its lease while
+// it runs, and looks neither at the lease's deadline nor at a clock, as most code does.
 type Worker struct {
 	Client *client.Client
 	Bucket string
@@ -63,6 +63,9 @@ func (w *Worker) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = w.sql.Close(context.WithoutCancel(ctx)) }()
+	renewing, stop := context.WithCancel(ctx)
+	defer stop()
+	go w.keep(renewing, lease)
 	w.report(Event{Name: "acquired", OK: true, Token: lease.Token})
 
 	var status string
@@ -87,6 +90,20 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 	}
 	return lines.Err()
+}
+
+// keep renews the lease until ctx ends. Whether that succeeds nobody looks at.
+func (w *Worker) keep(ctx context.Context, lease client.Lease) {
+	tick := time.NewTicker(lease.TTL / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			_, _ = w.Client.Renew(ctx, lease.Handle, lease.TTL)
+		}
+	}
 }
 
 // connect puts the lease's grant into the environment, as `fencegate run` does,
