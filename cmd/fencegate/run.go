@@ -197,7 +197,7 @@ func (o *runFlags) once(ctx context.Context, cfg runner.Config) error {
 		return err
 	case result.Ended:
 		return withHint(fmt.Errorf("lost the lease on %q (token %d) and ended the command: %w", result.LostOf.Resource, result.LostOf.Token, result.Lost), exitLost,
-			"its writes after another holder took over were refused; check what it wrote before, then run it again")
+			"the fence refuses its writes once another holds the resource; check what it wrote, then run it again")
 	case result.ExitCode != 0:
 		return &childExit{code: result.ExitCode}
 	}

@@ -46,6 +46,7 @@ type watch struct {
 	unheard  int  // how many renewals of the round are on their way
 	tryAgain bool // one of the round has failed
 	lost     error
+	lostAt   time.Time
 	lostOf   Held
 	termed   bool
 	killed   bool
@@ -239,7 +240,7 @@ func (w *watch) lose(h *held, cause error) {
 	if w.lost != nil {
 		return
 	}
-	w.lost, w.lostOf = cause, h.id()
+	w.lost, w.lostAt, w.lostOf = cause, time.Now(), h.id()
 	if w.cfg.OnLost == Warn {
 		w.cfg.Say("WARNING: the lease on %s (token %d) is lost: %v; the storage refuses further writes of the command", h.lease.Resource, h.lease.Token, cause)
 	}
@@ -252,7 +253,11 @@ func (w *watch) due() time.Duration {
 	switch {
 	case w.killed, w.cfg.OnLost == Warn && w.lost != nil:
 		return w.ttl() // nothing is left to do
-	case w.cfg.OnLost == Warn, w.termed:
+	case w.cfg.OnLost == Warn:
+		return left
+	case w.gone():
+		return min(left, w.grace()-time.Since(w.lostAt))
+	case w.termed:
 		return left
 	}
 	return left - w.grace()
@@ -266,12 +271,16 @@ func (h *held) timeUp() error {
 	return errDeadline
 }
 
-// enforce ends the child when its time is over: TERM when only the grace is
-// left, KILL at the deadline, or at once when the lease is known to be gone.
+// gone reports whether a lease is over before its time: another may hold its resource.
+func (w *watch) gone() bool {
+	return w.lost != nil && !errors.Is(w.lost, errDeadline) && !errors.Is(w.lost, errCapped)
+}
+
+// enforce ends the child when its time is over: TERM when only the grace is left, or at once
+// when a lease is known to be gone, and KILL after the grace, at the deadline at the latest.
 func (w *watch) enforce() {
 	h := w.nearest()
 	left := h.deadline.Remaining() - killMargin
-	gone := w.lost != nil && !errors.Is(w.lost, errDeadline) && !errors.Is(w.lost, errCapped)
 	if w.cfg.OnLost == Warn {
 		if left <= 0 {
 			w.lose(h, h.timeUp())
@@ -280,11 +289,17 @@ func (w *watch) enforce() {
 	}
 	switch {
 	case w.killed:
-	case left <= 0 || gone:
+	case left <= 0 || w.gone() && w.termed && time.Since(w.lostAt) >= w.grace():
 		w.lose(h, h.timeUp())
 		w.killed = true
 		w.send(syscall.SIGKILL, "KILL")
-	case left <= w.grace() && !w.termed:
+	case w.termed:
+	case w.gone():
+		w.termed = true
+		if w.send(syscall.SIGTERM, "TERM") {
+			w.cfg.Say("the lease on %s (token %d) is over: sent TERM to the command", w.lostOf.Resource, w.lostOf.Token)
+		}
+	case left <= w.grace():
 		w.termed = true
 		w.lose(h, h.timeUp())
 		if w.send(syscall.SIGTERM, "TERM") {

@@ -160,7 +160,7 @@ func TestOneLostLeaseOfSeveralEndsTheCommand(t *testing.T) {
 		gateway oneOver
 		want    []string
 	}{
-		"it is another's":     {oneOver{"second", http.StatusGone, `{"code":"lease_lost","status":410}`}, []string{"killed after 10s"}},
+		"it is another's":     {oneOver{"second", http.StatusGone, `{"code":"lease_lost","status":410}`}, []string{"terminated after 10s", "killed after 17.5s"}},
 		"it can't be renewed": {oneOver{"second", http.StatusServiceUnavailable, `{"code":"unavailable","status":503}`}, []string{"terminated after 22.4s", "killed after 29.9s"}},
 		"the others are fine": {oneOver{"nobody's", http.StatusGone, ""}, nil},
 	} {
