@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -268,21 +269,11 @@ func openTempDir(t *testing.T) string {
 // cleans up.
 func wantEmpty(t *testing.T, dir string) {
 	t.Helper()
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	timeout := time.After(20 * time.Second)
-	for {
+	testenv.Eventually(t, "nothing is left behind", func() error {
 		entries, err := os.ReadDir(dir)
-		if err != nil {
-			t.Fatal(err)
+		if err == nil && len(entries) > 0 {
+			err = fmt.Errorf("%v", entries)
 		}
-		if len(entries) == 0 {
-			return
-		}
-		select {
-		case <-ticker.C:
-		case <-timeout:
-			t.Fatalf("left behind: %v", entries)
-		}
-	}
+		return err
+	})
 }

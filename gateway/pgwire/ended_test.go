@@ -12,6 +12,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/activity"
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // A session that is ended at rest is told as such; one whose statement that cuts off is told as
@@ -41,7 +42,7 @@ func TestTheEndOfASessionIsTold(t *testing.T) {
 			}
 		}
 		var id string
-		until(t, "it is listed", func() bool {
+		testenv.Eventually(t, "it is listed", func() bool {
 			for _, s := range r.srv.Sessions() {
 				if s.State == c.state {
 					id = s.ID
