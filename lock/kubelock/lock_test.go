@@ -137,19 +137,14 @@ func TestAnElectorThatWasPausedSparesItsSuccessorsLease(t *testing.T) {
 			var lock resourcelock.Interface = newLock(t, cfg)
 			if !ours {
 				lock = &resourcelock.LeaseLock{
-					LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: leaseName}, Client: cfg.Client,
+					LeaseMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: leaseName}, Client: cfg.Client,
 					LockConfig: resourcelock.ResourceLockConfig{Identity: "a"},
 				}
 			}
 			cancel, ended := elect(t, cfg, lock, true)
 			mend := n.cut()
 			defer mend()
-			s.mu.Lock() // its successor, whose Lease the paused one has not seen
-			other := "b"
-			s.leases[namespace+"/"+leaseName].Spec.HolderIdentity = &other
-			s.version++
-			s.leases[namespace+"/"+leaseName].ResourceVersion = "99"
-			s.mu.Unlock()
+			s.give(leaseName, "b") // its successor, whose Lease the paused one has not seen
 			cancel()
 			mend()
 			await(t, "the end of the elector", ended)
