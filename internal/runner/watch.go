@@ -47,6 +47,8 @@ type watch struct {
 	tryAgain bool // one of the round has failed
 	lost     error
 	lostOf   Held
+	graceEnd client.Deadline // of the grace, where the gateway has said that a lease is over
+	gone     bool            // it has
 	termed   bool
 	killed   bool
 
@@ -96,7 +98,7 @@ func (w *watch) result() Result {
 	for i, h := range w.held {
 		all[i] = h.id()
 	}
-	return Result{Held: all, ExitCode: w.code, Lost: w.lost, LostOf: w.lostOf, Ended: w.termed || w.killed}
+	return Result{Held: all, ExitCode: w.code, Lost: w.lost, LostOf: w.lostOf, Ended: w.termed || w.killed, Killed: w.killed}
 }
 
 // grace is how long before the deadline the child gets TERM.
@@ -213,6 +215,7 @@ func (w *watch) renewed(r renewed, next *time.Timer) {
 	case r.err == nil:
 		h.deadline, h.said = r.deadline, ""
 	case lost(r.err):
+		w.gone, w.graceEnd = true, client.DeadlineAfter(time.Now(), w.grace())
 		w.lose(h, r.err)
 		return
 	default:
@@ -248,7 +251,7 @@ func (w *watch) lose(h *held, cause error) {
 // due is how long it takes until enforce has something to do, unless a clock
 // jumps: then the next tick finds out.
 func (w *watch) due() time.Duration {
-	left := w.remaining() - killMargin
+	left := w.untilKill()
 	switch {
 	case w.killed, w.cfg.OnLost == Warn && w.lost != nil:
 		return w.ttl() // nothing is left to do
@@ -266,12 +269,21 @@ func (h *held) timeUp() error {
 	return errDeadline
 }
 
-// enforce ends the child when its time is over: TERM when only the grace is
-// left, KILL at the deadline, or at once when the lease is known to be gone.
+// untilKill is how long it takes until nothing of the command may run: until shortly before the
+// deadline, or for the grace only where the lease is known to be over: what it writes meanwhile
+// harms no other holder, because the fence refuses that.
+func (w *watch) untilKill() time.Duration {
+	left := w.remaining() - killMargin
+	if w.gone {
+		left = min(left, w.graceEnd.Remaining())
+	}
+	return left
+}
+
+// enforce ends the child when its time is over: TERM when only the grace is left, or at once when
+// the lease is known to be over, and KILL at the end.
 func (w *watch) enforce() {
-	h := w.nearest()
-	left := h.deadline.Remaining() - killMargin
-	gone := w.lost != nil && !errors.Is(w.lost, errDeadline) && !errors.Is(w.lost, errCapped)
+	h, left := w.nearest(), w.untilKill()
 	if w.cfg.OnLost == Warn {
 		if left <= 0 {
 			w.lose(h, h.timeUp())
@@ -280,15 +292,23 @@ func (w *watch) enforce() {
 	}
 	switch {
 	case w.killed:
-	case left <= 0 || gone:
+	case left <= 0:
 		w.lose(h, h.timeUp())
 		w.killed = true
-		w.send(syscall.SIGKILL, "KILL")
-	case left <= w.grace() && !w.termed:
+		if w.send(syscall.SIGKILL, "KILL") && w.termed {
+			w.cfg.Say("the command, or what it started, went on after TERM: sent KILL")
+		}
+	case w.termed:
+	case w.gone || left <= w.grace():
 		w.termed = true
 		w.lose(h, h.timeUp())
-		if w.send(syscall.SIGTERM, "TERM") {
-			w.cfg.Say("the lease on %s ends in %s, %v: sent TERM to the command", h.lease.Resource, h.deadline.Remaining().Round(time.Millisecond), w.lost)
+		if !w.send(syscall.SIGTERM, "TERM") {
+			return
 		}
+		if w.gone {
+			w.cfg.Say("the lease on %s (token %d) is over, %s: sent TERM to the command; KILL follows in %s", w.lostOf.Resource, w.lostOf.Token, Why(w.lost), left.Round(time.Millisecond))
+			return
+		}
+		w.cfg.Say("the lease on %s ends in %s, %v: sent TERM to the command", h.lease.Resource, h.deadline.Remaining().Round(time.Millisecond), w.lost)
 	}
 }
