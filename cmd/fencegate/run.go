@@ -196,12 +196,35 @@ func (o *runFlags) once(ctx context.Context, cfg runner.Config) error {
 	case err != nil:
 		return err
 	case result.Ended:
-		return withHint(fmt.Errorf("lost the lease on %q (token %d) and ended the command: %w", result.LostOf.Resource, result.LostOf.Token, result.Lost), exitLost,
-			"the fence refuses its writes once another holds the resource; check what it wrote, then run it again")
+		return lostLease(result)
 	case result.ExitCode != 0:
 		return &childExit{code: result.ExitCode}
 	}
 	return nil
+}
+
+// lostError is a lease that was lost while the command ran.
+type lostError struct {
+	runner.Result
+}
+
+func (e *lostError) Error() string {
+	signal := "TERM"
+	if e.Killed {
+		signal = "KILL"
+	}
+	return fmt.Sprintf("lost the lease on %q (token %d): %s; ended the command with %s", e.LostOf.Resource, e.LostOf.Token, runner.Why(e.Lost), signal)
+}
+
+func (e *lostError) Unwrap() error { return e.Lost }
+
+// lostLease says what became of the command's writes: only a raised fence is known to refuse them.
+func lostLease(result runner.Result) error {
+	hint := "its writes are refused once another holds the resource; check what it wrote, then run it again"
+	if p, ok := errors.AsType[*client.Problem](result.Lost); ok && p.Recorded != nil {
+		hint = "the fence refuses its writes since then; check what it wrote before, then run it again"
+	}
+	return withHint(&lostError{result}, exitLost, hint)
 }
 
 // tell writes the outcome where JSON is asked for.

@@ -16,11 +16,13 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // OnLost says what happens to the command when its lease is lost.
@@ -86,6 +88,7 @@ type Result struct {
 	Lost     error  // why a lease was lost; nil where all were held to the end
 	LostOf   Held   // which
 	Ended    bool   // the command was told to end because of that
+	Killed   bool   // it, or what it started, had to be killed
 }
 
 // ErrLate says that the command was not started, because no time was left of the lease.
@@ -164,6 +167,15 @@ func provided(ctx context.Context, cfg Config, leases []client.Lease, home strin
 			return nil, nil, err
 		}
 	}
+}
+
+// Why is the cause of a loss, without the words that say that the lease is lost.
+func Why(lost error) string {
+	text := lost.Error()
+	if text == leasing.ErrLost.Error() {
+		return "the gateway does not say why"
+	}
+	return strings.TrimPrefix(text, leasing.ErrLost.Error()+": ")
 }
 
 // lost reports whether err says for certain that the lease is over.

@@ -48,6 +48,8 @@ type watch struct {
 	lost     error
 	lostAt   time.Time
 	lostOf   Held
+	graceEnd client.Deadline // of the grace, where the gateway has said that a lease is over
+	gone     bool            // it has
 	termed   bool
 	killed   bool
 
@@ -97,7 +99,7 @@ func (w *watch) result() Result {
 	for i, h := range w.held {
 		all[i] = h.id()
 	}
-	return Result{Held: all, ExitCode: w.code, Lost: w.lost, LostOf: w.lostOf, Ended: w.termed || w.killed}
+	return Result{Held: all, ExitCode: w.code, Lost: w.lost, LostOf: w.lostOf, Ended: w.termed || w.killed, Killed: w.killed}
 }
 
 // grace is how long before the deadline the child gets TERM.
@@ -214,6 +216,7 @@ func (w *watch) renewed(r renewed, next *time.Timer) {
 	case r.err == nil:
 		h.deadline, h.said = r.deadline, ""
 	case lost(r.err):
+		w.gone, w.graceEnd = true, client.DeadlineAfter(time.Now(), w.grace())
 		w.lose(h, r.err)
 		return
 	default:
@@ -249,7 +252,7 @@ func (w *watch) lose(h *held, cause error) {
 // due is how long it takes until enforce has something to do, unless a clock
 // jumps: then the next tick finds out.
 func (w *watch) due() time.Duration {
-	left := w.remaining() - killMargin
+	left := w.untilKill()
 	switch {
 	case w.killed, w.cfg.OnLost == Warn && w.lost != nil:
 		return w.ttl() // nothing is left to do
@@ -271,16 +274,21 @@ func (h *held) timeUp() error {
 	return errDeadline
 }
 
-// gone reports whether a lease is over before its time: another may hold its resource.
-func (w *watch) gone() bool {
-	return w.lost != nil && !errors.Is(w.lost, errDeadline) && !errors.Is(w.lost, errCapped)
+// untilKill is how long it takes until nothing of the command may run: until shortly before the
+// deadline, or for the grace only where the lease is known to be over: what it writes meanwhile
+// harms no other holder, because the fence refuses that.
+func (w *watch) untilKill() time.Duration {
+	left := w.remaining() - killMargin
+	if w.gone {
+		left = min(left, w.graceEnd.Remaining())
+	}
+	return left
 }
 
-// enforce ends the child when its time is over: TERM when only the grace is left, or at once
-// when a lease is known to be gone, and KILL after the grace, at the deadline at the latest.
+// enforce ends the child when its time is over: TERM when only the grace is left, or at once when
+// the lease is known to be over, and KILL at the end.
 func (w *watch) enforce() {
-	h := w.nearest()
-	left := h.deadline.Remaining() - killMargin
+	h, left := w.nearest(), w.untilKill()
 	if w.cfg.OnLost == Warn {
 		if left <= 0 {
 			w.lose(h, h.timeUp())
@@ -289,21 +297,23 @@ func (w *watch) enforce() {
 	}
 	switch {
 	case w.killed:
-	case left <= 0 || w.gone() && w.termed && time.Since(w.lostAt) >= w.grace():
+	case left <= 0:
 		w.lose(h, h.timeUp())
 		w.killed = true
-		w.send(syscall.SIGKILL, "KILL")
-	case w.termed:
-	case w.gone():
-		w.termed = true
-		if w.send(syscall.SIGTERM, "TERM") {
-			w.cfg.Say("the lease on %s (token %d) is over: sent TERM to the command", w.lostOf.Resource, w.lostOf.Token)
+		if w.send(syscall.SIGKILL, "KILL") && w.termed {
+			w.cfg.Say("the command, or what it started, went on after TERM: sent KILL")
 		}
-	case left <= w.grace():
+	case w.termed:
+	case w.gone || left <= w.grace():
 		w.termed = true
 		w.lose(h, h.timeUp())
-		if w.send(syscall.SIGTERM, "TERM") {
-			w.cfg.Say("the lease on %s ends in %s, %v: sent TERM to the command", h.lease.Resource, h.deadline.Remaining().Round(time.Millisecond), w.lost)
+		if !w.send(syscall.SIGTERM, "TERM") {
+			return
 		}
+		if w.gone {
+			w.cfg.Say("the lease on %s (token %d) is over, %s: sent TERM to the command; KILL follows in %s", w.lostOf.Resource, w.lostOf.Token, Why(w.lost), left.Round(time.Millisecond))
+			return
+		}
+		w.cfg.Say("the lease on %s ends in %s, %v: sent TERM to the command", h.lease.Resource, h.deadline.Remaining().Round(time.Millisecond), w.lost)
 	}
 }

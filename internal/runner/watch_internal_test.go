@@ -182,6 +182,32 @@ func TestOneLostLeaseOfSeveralEndsTheCommand(t *testing.T) {
 	}
 }
 
+// The gateway's word that the lease is over leaves the command the grace, and no longer than the lease would have lasted.
+func TestALeaseThatTheGatewayEndsLeavesTheCommandItsGrace(t *testing.T) {
+	t.Parallel()
+	revoked := oneOver{"", http.StatusGone, `{"code":"lease_lost","detail":"the lease is lost: its resource was revoked","status":410}`}
+	for name, tc := range map[string]struct {
+		left time.Duration
+		want []string
+	}{
+		"right after the start":    {30 * time.Second, []string{"terminated after 10s", "killed after 17.5s"}},
+		"when the start took long": {9 * time.Second, []string{"terminated after 0s", "killed after 7.5s"}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var said []string
+			got, command := watched(t, revoked, tc.left, func(w *watch, _ *stubborn) {
+				w.cfg.Say = func(format string, a ...any) { said = append(said, fmt.Sprintf(format, a...)) }
+			})
+			if !got.Ended || !got.Killed || !slices.Equal(command.got, tc.want) {
+				t.Errorf("%s: got %+v and %q, want %q", name, got, command.got, tc.want)
+			}
+			if len(said) != 2 || !strings.Contains(said[0], "is over, its resource was revoked: sent TERM to the command; KILL follows in ") || !strings.Contains(said[1], "KILL") {
+				t.Errorf("%s: said %q", name, said)
+			}
+		})
+	}
+}
+
 // A terminal that closes sends HUP twice, and timeout(1) sends TERM to its child
 // and to the group: nobody asked twice.
 func TestSignalsThatComeTogetherAreOne(t *testing.T) {

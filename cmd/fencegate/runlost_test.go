@@ -1,0 +1,50 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// over is a gateway whose lease of r is over at the first renewal, with this answer.
+func over(t *testing.T, answer string) (url string) {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.HandleFunc("/v1/leases", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"resource":"r","token":"7","grant":"7.0123456789abcdef0123456789abcdef","handle":"h","ttl_ms":1500,"valid_ms":1500}`))
+	})
+	mux.HandleFunc("/v1/leases/renew", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusGone)
+		_, _ = w.Write([]byte(answer))
+	})
+	mux.HandleFunc("/v1/leases/release", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	mux.HandleFunc("/v1/endpoints", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{}`)) })
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func TestRunSaysWhyItsLeaseWasLostAndWhichSignalEndedTheCommand(t *testing.T) {
+	t.Parallel()
+	const raised, standing = "the fence refuses its writes since then", "its writes are refused once another holds the resource"
+	for name, tc := range map[string]struct {
+		answer, script, signal, why, hint string
+	}{
+		"revoked":             {`{"code":"lease_lost","detail":"the lease is lost: its resource was revoked","recorded":"8","status":410}`, "exec sleep 60", "TERM", "its resource was revoked", raised},
+		"revoked, no hurry":   {`{"code":"lease_lost","detail":"the lease is lost: its resource was revoked","recorded":"8","status":410}`, "trap '' TERM; while :; do sleep 0.05; done", "KILL", "its resource was revoked", raised},
+		"a gateway of before": {`{"code":"lease_lost","detail":"the lease is lost","status":410}`, "exec sleep 60", "TERM", "the gateway does not say why", standing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cmd := command(t, t.TempDir(), "run", "--gateway", over(t, tc.answer), "--resource", "r", "--ttl", "1500ms", "--", "sh", "-c", tc.script)
+			var stderr strings.Builder
+			cmd.Stderr = &stderr
+			_ = cmd.Run()
+			want := `fencegate: lost the lease on "r" (token 7): ` + tc.why + "; ended the command with " + tc.signal + "\nhint: " + tc.hint
+			if got := stderr.String(); cmd.ProcessState.ExitCode() != exitLost || !strings.Contains(got, want) {
+				t.Errorf("exit code %d, want %d and %q in:\n%s", cmd.ProcessState.ExitCode(), exitLost, want, got)
+			}
+		})
+	}
+}
