@@ -46,7 +46,6 @@ type watch struct {
 	unheard  int  // how many renewals of the round are on their way
 	tryAgain bool // one of the round has failed
 	lost     error
-	lostAt   time.Time
 	lostOf   Held
 	graceEnd client.Deadline // of the grace, where the gateway has said that a lease is over
 	gone     bool            // it has
@@ -243,7 +242,7 @@ func (w *watch) lose(h *held, cause error) {
 	if w.lost != nil {
 		return
 	}
-	w.lost, w.lostAt, w.lostOf = cause, time.Now(), h.id()
+	w.lost, w.lostOf = cause, h.id()
 	if w.cfg.OnLost == Warn {
 		w.cfg.Say("WARNING: the lease on %s (token %d) is lost: %v; the storage refuses further writes of the command", h.lease.Resource, h.lease.Token, cause)
 	}
@@ -256,11 +255,7 @@ func (w *watch) due() time.Duration {
 	switch {
 	case w.killed, w.cfg.OnLost == Warn && w.lost != nil:
 		return w.ttl() // nothing is left to do
-	case w.cfg.OnLost == Warn:
-		return left
-	case w.gone():
-		return min(left, w.grace()-time.Since(w.lostAt))
-	case w.termed:
+	case w.cfg.OnLost == Warn, w.termed:
 		return left
 	}
 	return left - w.grace()
