@@ -121,8 +121,8 @@ const lookAtEnd = 500 * time.Millisecond
 
 // outlived reports whether PostgreSQL ends the session, FATAL 57P01, because of a newer grant: then the client is told that.
 // Whoever arms a fence ends the backends that wait behind an older grant, before the gateway hears of it.
-func (s *session) outlived(message []byte) bool {
-	if errorField(message, 'C') != codeAdminShutdown {
+func (s *session) outlived(stream *serverStream, b []byte) bool {
+	if len(b) == 0 || b[0] != typeError || !stream.boundary() || errorField(b, 'C') != codeAdminShutdown {
 		return false
 	}
 	var resources []string
