@@ -158,7 +158,7 @@ func TestStartSaysInOneWarningWhatIsMissing(t *testing.T) {
 	}{
 		"PostgreSQL away":   {away + "?sslmode=disable", pg.WriterURL, []string{"gateway login: "}},
 		"both away":         {away + "?sslmode=disable", away, []string{"SQL login: "}},
-		"no role":           {pg.OtherURL, "", []string{"GRANT fence_gateway"}},
+		"no role":           {pg.OtherURL, "", []string{"GRANT fence_gateway TO \\\"fencegate_test_other\\\""}},
 		"too much for SQL":  {pg.GatewayURL, pg.URL, []string{"may do more"}},
 		"all there":         {pg.GatewayURL, pg.WriterURL, nil},
 		"TLS on half a way": {away + "?sslmode=require", "", []string{"gateway login: ", "SCRAM-SHA-256-PLUS"}},
