@@ -3,6 +3,7 @@ package kubelock_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"testing"
 	"time"
 
@@ -65,6 +66,33 @@ func TestTheDeadlineCountsFromBeforeTheUpdateIsSent(t *testing.T) {
 		}
 		if ends := kubelock.Deadline(lock); ends.IsZero() || !ends.Before(n.began.Add(10*time.Second)) {
 			t.Errorf("the term ends %v too late", ends.Sub(n.began)-10*time.Second)
+		}
+	}
+}
+
+// The update is carried out, and its answer comes when the term is over.
+func TestARenewalThatIsAnsweredTooLateRevivesNothing(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*kubelock.Lock){
+		"ran out":  func(lock *kubelock.Lock) { <-lock.Context().Done() },
+		"released": kubelock.Lose,
+		"paused": func(lock *kubelock.Lock) {
+			kubelock.StopTimer(lock)
+			<-time.After(time.Until(kubelock.Deadline(lock)))
+		},
+	} {
+		cfg, n := config(t, newAPIServer(t), "a")
+		lock := newLock(t, cfg)
+		record := resourcelock.LeaderElectionRecord{HolderIdentity: "a", LeaseDurationSeconds: 2}
+		if err := lock.Create(t.Context(), record); err != nil {
+			t.Fatal(err)
+		}
+		ends := kubelock.Deadline(lock)
+		n.mu.Lock()
+		n.lose = func(*http.Request) bool { end(lock); return false }
+		n.mu.Unlock()
+		if err := lock.Update(t.Context(), record); !errors.Is(err, leasing.ErrLost) || !kubelock.Deadline(lock).Equal(ends) {
+			t.Errorf("%s: %v; the deadline moved by %v", name, err, kubelock.Deadline(lock).Sub(ends))
 		}
 	}
 }
