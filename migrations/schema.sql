@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 8, code 13 096bac1e5204'
+  COMMENT 'fencegate fence state 8, code 15 2f44925bcd40'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -1118,7 +1118,7 @@ FUNCTION fence.refusal(p_state text, p_message text, p_resource text, p_presente
 FUNCTION fence.refusal_of_ended(p_resource text, p_token bigint) RETURNS fence.verdict
   sql STABLE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 745a9a3adab902a101f508cc4a8e61e3
+  body eda8038b1b8eca954043bdb8388da138
   OWNER fence_owner
 
 FUNCTION fence.refusal_of_retired(p_resource text, p_token bigint, p_floor bigint) RETURNS fence.verdict
@@ -1241,7 +1241,7 @@ FUNCTION fence.tables_of(p_schema regnamespace) RETURNS SETOF regclass
 FUNCTION fence.take_fault(p_resource text, p_token bigint, p_seal_hash bytea) RETURNS text
   sql STABLE COST 100
   SET search_path=pg_catalog, pg_temp
-  body e176e5a96c57ac405c57136e2dd79f62
+  body b233851d94caa9ab6232579e4949d403
   OWNER fence_owner
 
 FUNCTION fence.take_lease(p_resource text, p_owner text, p_ttl bigint, p_seal_hash bytea, p_holder text, p_above bigint, p_behind boolean, p_nonce bytea DEFAULT NULL::bytea, p_waiter text DEFAULT NULL::text, p_keep interval DEFAULT '00:00:05'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT taken boolean, OUT token bigint, OUT holder text, OUT left_us bigint) RETURNS record
