@@ -1,7 +1,7 @@
 # One command each. Every target installs or builds what it needs (saying so first), bounds its own time,
 # cleans up after itself, and exits non-zero when it fails.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-ops lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture torture-sources test-busy observability-test balancer-test soak test-sources page-test page-pictures
+.PHONY: help demo test test-ops lint code-hash schema reference fmt build notices examples compose-up compose-demo compose-down model bench bench-lock bench-fence bench-api bench-scale bench-pgwire bench-s3 bench-s3-quick bench-compare conformance-pg conformance-pg-quick conformance-s3 conformance-s3-quick golden golden-record robustness robustness-quick robustness-mutants robustness-scenarios robustness-test fuzz clean blob-minio s3-memory mutants torture torture-sources test-busy observability-test balancer-test soak test-sources kube-test page-test page-pictures
 
 GO      ?= go
 GATEWAY  = bin/fencegate
@@ -33,6 +33,10 @@ test-sources: ## Test leases over etcd and ZooKeeper, on real servers, alone and
 	@scripts/test lock/zklock -count=1 -timeout 10m
 	@scripts/test lock/kubelock -count=1 -timeout 10m
 
+kube-test: ## Test elections against a real kube-apiserver, which it builds first (a quarter of an hour, once)
+	@scripts/need --local cc postgres etcd
+	@program=$$(scripts/kube-apiserver) && FENCEGATE_TEST_APISERVER=$$program scripts/test lock/kubelock -count=1 -timeout 10m
+
 test-ops: ## Test dump, restore, pg_upgrade, failover, restarts, crash and uninstalling, with real servers
 	@scripts/need cc postgres redis
 	$(GO) test -race -timeout 10m -count 1 ./internal/ops
@@ -49,7 +53,7 @@ schema: ## Write migrations/schema.sql anew, from what the migrations make (Post
 	@scripts/need postgres
 	$(GO) test -count 1 -run TestTheCommittedSchema ./migrate -update
 
-reference: ## Write docs/reference and openapi.json anew, from commands, options, the HTTP API, metrics, refusals and SQL
+reference: ## Write docs/reference anew, from commands, options, the HTTP API, metrics, refusals and SQL
 	$(GO) test -count 1 -run TestTheReferenceIsCurrent ./cmd/fencegate -args -update
 	$(GO) test -count 1 -run TestTheReferenceOfMetricsIsCurrent ./gateway -args -update
 

@@ -44,7 +44,7 @@ var Codes = []Code{
 	},
 }
 
-// endedHint is the hint of [ErrStale] where the lease was released.
+// endedHint is the hint of [ErrStale] where the lease has ended.
 const endedHint = "Acquire the resource again and start from what is there then."
 
 // CodeOf finds the refusal that err is, or ok = false where it is none. Its hint

@@ -7,7 +7,7 @@ import (
 
 // Sentinels for errors.Is. Each refusal has a type that carries its facts.
 var (
-	// ErrStale: a newer token is recorded, or the lease was released. The write was
+	// ErrStale: a newer token is recorded, or the lease has ended. The write was
 	// refused and changed nothing. Do not retry under the same grant.
 	ErrStale = errors.New("stale fencing token")
 	// ErrNoGrant: a guarded write came without a grant.
@@ -33,13 +33,13 @@ type StaleError struct {
 	Resource  string
 	Presented Token // 0 where the writer presented a seal without its token
 	Recorded  Token // 0 where the newer token is not visible to the writer's snapshot
-	Ended     bool  // the lease was released, and nobody has taken over so far
+	Ended     bool  // the lease was released, or is known to have run out; nobody has taken over so far
 }
 
 func (e *StaleError) Error() string {
 	switch {
 	case e.Ended:
-		return fmt.Sprintf("the lease of token %d for %q was released", e.Recorded, e.Resource)
+		return fmt.Sprintf("the lease of token %d for %q has ended", e.Recorded, e.Resource)
 	case e.Recorded == 0:
 		return fmt.Sprintf("stale fencing token %d for %q: the fence was raised, or the lease released, after this transaction's snapshot",
 			e.Presented, e.Resource)

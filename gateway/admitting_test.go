@@ -68,10 +68,10 @@ func TestAGatewayThatStartsWithoutRedisServesTheRest(t *testing.T) {
 	if len(log.lines("leases are granted")) > 0 {
 		t.Error("the log says that leases are granted, without nodes")
 	}
-	until(t, "leases are granted", func() bool {
+	testenv.Eventually(t, "leases are granted", func() bool {
 		return c.do("POST", "/v1/leases", map[string]string{"resource": "r", "ttl": "2s"}).Status == http.StatusCreated
 	})
-	until(t, "it is ready", func() bool { return c.do("GET", "/readyz", nil).Status == http.StatusOK })
+	testenv.Eventually(t, "it is ready", func() bool { return c.do("GET", "/readyz", nil).Status == http.StatusOK })
 }
 
 func listed(t *testing.T, c *client, access, secret, bucket string) error {

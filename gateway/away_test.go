@@ -197,13 +197,7 @@ func TestIdleGatewaysAdmitANodeThatLostItsRun(t *testing.T) {
 	if err := errors.Join(nodes[0].Kill(), nodes[0].Restart(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	for end := time.Now().Add(20 * time.Second); sight.Ping(t.Context()) != nil; <-ticker.C {
-		if time.Now().After(end) {
-			t.Fatalf("status: %+v", sight.Status(t.Context()))
-		}
-	}
+	testenv.Eventually(t, "a quorum of nodes answers", func() error { return sight.Ping(t.Context()) })
 	for _, c := range []*client{c, other} {
 		c.want(http.StatusOK, "GET", "/readyz", nil)
 		c.acquire("r", "1s", "5s")

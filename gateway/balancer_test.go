@@ -46,7 +46,7 @@ func TestAQuarantineSaysHowLongItLasts(t *testing.T) {
 	if err := errors.Join(nodes[0].Kill(), nodes[0].Restart(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "a lease is refused with the quarantine's time", func() bool {
+	testenv.Eventually(t, "a lease is refused with the quarantine's time", func() bool {
 		a := c.do("POST", "/v1/leases", map[string]string{"resource": "other"})
 		ms, _ := a.Body["retry_after_ms"].(float64)
 		return a.Status == http.StatusServiceUnavailable && strings.Contains(a.text("detail"), "quarantine, ") && ms > 1000 && ms <= 60_000

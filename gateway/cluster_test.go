@@ -4,6 +4,7 @@ package gateway_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -142,19 +142,12 @@ func execOn(t *testing.T, s *pgserver.Server, sql string, args ...any) string {
 // untilSays polls one value of a server.
 func untilSays(t *testing.T, s *pgserver.Server, sql, want string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for tick := time.NewTicker(20 * time.Millisecond); ; {
-		if execOn(t, s, sql) == want {
-			tick.Stop()
-			return
+	testenv.Eventually(t, sql+" is "+want, func() error {
+		if is := execOn(t, s, sql); is != want {
+			return errors.New(is)
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("waited in vain until %s is %s", sql, want)
-		}
-	}
+		return nil
+	})
 }
 
 // as is an address of the moving server for a login.

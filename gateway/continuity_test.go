@@ -3,12 +3,10 @@
 package gateway_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/testenv"
@@ -44,20 +42,12 @@ func untilReady(c *client) {
 // untilAnswered polls the readiness.
 func untilAnswered(c *client, want func(answer) bool) {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
-	defer cancel()
-	for tick := time.NewTicker(50 * time.Millisecond); ; {
-		a := c.do("GET", "/readyz", nil)
-		if want(a) {
-			tick.Stop()
-			return
+	testenv.Eventually(c.t, "another readiness", func() error {
+		if a := c.do("GET", "/readyz", nil); !want(a) {
+			return fmt.Errorf("%d %v", a.Status, a.Body)
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			c.t.Fatalf("waited in vain for another readiness than %d %v", a.Status, a.Body)
-		}
-	}
+		return nil
+	})
 }
 
 func number(t *testing.T, text string) fence.Token {

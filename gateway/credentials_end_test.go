@@ -34,11 +34,11 @@ func TestStaticCredentialsEndWhenTheLeaseRunsOut(t *testing.T) {
 	if err := c.put(creds, "1001/a", "held"); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the lease ran out", func() bool {
+	testenv.Eventually(t, "the lease ran out", func() bool {
 		return c.want(http.StatusOK, "GET", "/v1/resources/orders/1001", nil).Body["locked"] == false
 	})
 	var err error
-	until(t, "its credentials have ended", func() bool {
+	testenv.Eventually(t, "its credentials have ended", func() bool {
 		err = c.put(creds, "1001/a", "late")
 		return err != nil
 	})
@@ -65,7 +65,7 @@ func TestStaticCredentialsOfARenewedLeaseGoOn(t *testing.T) {
 	}
 	c.want(http.StatusOK, "POST", "/v1/leases/renew", map[string]string{"handle": l.handle, "ttl": "1m"})
 	begun := time.Now()
-	until(t, "its first deadline is over", func() bool { return time.Since(begun) > 2500*time.Millisecond })
+	testenv.Eventually(t, "its first deadline is over", func() bool { return time.Since(begun) > 2500*time.Millisecond })
 	if err := c.put(creds, "1001/a", "renewed"); err != nil {
 		t.Errorf("under the renewed lease: %v", err)
 	}
@@ -98,7 +98,7 @@ func TestRefreshingCredentialsAreBoundedByTheLease(t *testing.T) {
 	if left := time.Until(later); left < 30*time.Second || left > time.Minute {
 		t.Errorf("after the renewal they are good for %v", left)
 	}
-	until(t, "the first ones have expired", func() bool { return !time.Now().Before(end) })
+	testenv.Eventually(t, "the first ones have expired", func() bool { return !time.Now().Before(end) })
 	if err := c.put(first, "1001/a", "first"); err == nil || !strings.Contains(err.Error(), "ExpiredToken") {
 		t.Errorf("expired ones: %v", err)
 	}

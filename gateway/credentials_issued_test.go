@@ -87,7 +87,7 @@ func TestStaticCredentialsOfATokenThatExpiresReadNothingOnceTheLeaseIsOver(t *te
 				}
 				continue
 			}
-			until(t, name+": the reads have ended", func() bool {
+			testenv.Eventually(t, name+": the reads have ended", func() bool {
 				err = c.get(creds, key+"/a")
 				return err != nil
 			})

@@ -33,7 +33,7 @@ func running(t *testing.T, c *client, pg testenv.PG, sql string) (ended <-chan e
 		came <- err
 	}()
 	t.Cleanup(func() { <-done }) // before the connection is closed
-	until(t, "it runs", func() bool { return sleeping(t, pg) == 1 })
+	testenv.Eventually(t, "it runs", func() bool { return sleeping(t, pg) == 1 })
 	return came
 }
 

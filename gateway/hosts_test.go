@@ -74,7 +74,7 @@ func TestTheRelayFollowsTheRoleOfRealServers(t *testing.T) {
 		"any": second, "read-write": first, "primary": first, "read-only": second, "standby": second, "prefer-standby": second,
 	} {
 		p := openPort(t, hostsAddress(t, "target_session_attrs="+attrs, standby, primary), nil)
-		within(t, attrs+" goes to port "+want, func() bool { // a preferred host may answer late once
+		testenv.Eventually(t, attrs+" goes to port "+want, func() bool { // a preferred host may answer late once
 			got, err := served(t, p)
 			return err == nil && got == want
 		})
@@ -89,20 +89,20 @@ func TestTheRelayFollowsTheRoleOfRealServers(t *testing.T) {
 	if err := primary.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	within(t, "a session ends with its server", func() bool { // its backend hears of the postmaster's death a moment later
+	testenv.Eventually(t, "a session ends with its server", func() bool { // its backend hears of the postmaster's death a moment later
 		_, err := open.Exec(t.Context(), "SELECT 1")
 		return err != nil
 	})
-	within(t, "nobody takes writes, and a client is told so", func() bool {
+	testenv.Eventually(t, "nobody takes writes, and a client is told so", func() bool {
 		_, err := served(t, writes)
 		return err != nil && strings.Contains(err.Error(), "cannot reach PostgreSQL")
 	})
 	query(t, standby.URL("postgres"), "SELECT pg_promote()::text")
-	within(t, "the promoted one takes the writes", func() bool {
+	testenv.Eventually(t, "the promoted one takes the writes", func() bool {
 		got, err := served(t, writes)
 		return err == nil && got == second
 	})
-	within(t, "for want of a standby, the only server", func() bool {
+	testenv.Eventually(t, "for want of a standby, the only server", func() bool {
 		got, err := served(t, standbyFirst)
 		return err == nil && got == second
 	})
@@ -127,8 +127,8 @@ func TestReplicationPassesTheRelay(t *testing.T) {
 	redirect(t, filepath.Join(dir, "data", "postgresql.auto.conf"), portOf(primary.Addr()), portOf(p.addr))
 	standby := ownServer(t, dir)
 	query(t, primary.URL("postgres"), "INSERT INTO t VALUES (2)")
-	within(t, "the standby has both rows", func() bool { return len(query(t, standby.URL("postgres"), "SELECT n::text FROM t")) == 2 })
-	within(t, "there is one walsender, and one session of the relay", func() bool { // those of the backup end beside it
+	testenv.Eventually(t, "the standby has both rows", func() bool { return len(query(t, standby.URL("postgres"), "SELECT n::text FROM t")) == 2 })
+	testenv.Eventually(t, "there is one walsender, and one session of the relay", func() bool { // those of the backup end beside it
 		return len(query(t, primary.URL("postgres"), "SELECT application_name FROM pg_stat_replication")) == 1 && p.Stats().Active == 1
 	})
 	recv := func(args ...string) {

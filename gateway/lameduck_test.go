@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // stopping has a gateway stop, and returns once it is not ready any more.
@@ -45,7 +46,7 @@ func TestTheAPIServesUntilTheLastSessionHasDrained(t *testing.T) {
 		t.Fatal(err)
 	}
 	stopped := stopping(c)
-	until(t, "the port is closed", func() bool {
+	testenv.Eventually(t, "the port is closed", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		_, err := c.login(ctx, pg, "")

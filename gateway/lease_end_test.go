@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 func TestABackendThatDiesGivesTheLeaseBack(t *testing.T) {
@@ -40,7 +42,7 @@ func TestABackendThatDiesGivesTheLeaseBack(t *testing.T) {
 		}
 	}
 	c.acquire("orders/1001", "1m", "20s")
-	until(t, "no session is left", func() bool {
+	testenv.Eventually(t, "no session is left", func() bool {
 		a := c.do("GET", "/v1/sessions", nil)
 		all, _ := a.Body["sessions"].([]any)
 		return a.Status == http.StatusOK && len(all) == 0

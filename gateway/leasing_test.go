@@ -113,7 +113,7 @@ func TestAResourceShowsItsHolderAndWhoWaits(t *testing.T) {
 		done <- other.do("POST", "/v1/leases", map[string]string{"resource": "r", "ttl": "1m", "wait": "50s"})
 	}()
 	var state map[string]any
-	until(t, "the waiter is seen", func() bool {
+	testenv.Eventually(t, "the waiter is seen", func() bool {
 		state, _ = c.want(http.StatusOK, "GET", "/v1/resources/r", nil).Body["lock"].(map[string]any)
 		return state["waiters"] == 1.0
 	})

@@ -127,7 +127,7 @@ func TestALoginCanTakeALeaseForTheLifeOfItsConnection(t *testing.T) {
 		}
 		next <- err
 	}()
-	until(t, "it waits", func() bool {
+	testenv.Eventually(t, "it waits", func() bool {
 		lock, _ := c.do("GET", "/v1/resources/orders/1001", nil).Body["lock"].(map[string]any)
 		return lock["waiters"] == 1.0
 	})
@@ -203,16 +203,16 @@ func TestAClientThatVanishesWhileItWaitsLeavesTheQueue(t *testing.T) {
 		lock, _ := c.do("GET", "/v1/resources/orders/1001", nil).Body["lock"].(map[string]any)
 		return lock["waiters"]
 	}
-	until(t, "it waits", func() bool { return waiters() == 1.0 })
+	testenv.Eventually(t, "it waits", func() bool { return waiters() == 1.0 })
 	leave()
 	if err := <-ended; err == nil {
 		t.Fatal("a login succeeded that nobody waited for")
 	}
-	until(t, "it has left the queue", func() bool { return waiters() == 0.0 })
+	testenv.Eventually(t, "it has left the queue", func() bool { return waiters() == 0.0 })
 	c.want(http.StatusNoContent, "POST", "/v1/leases/release", map[string]string{"handle": held.handle})
-	until(t, "nobody holds it", func() bool { _, locked := c.locked("orders/1001"); return !locked })
+	testenv.Eventually(t, "nobody holds it", func() bool { _, locked := c.locked("orders/1001"); return !locked })
 	pool := pg.Pool(t)
-	until(t, "its PostgreSQL connection is gone", func() bool {
+	testenv.Eventually(t, "its PostgreSQL connection is gone", func() bool {
 		var n int
 		err := pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE usename = 'fencegate_test_writer' AND datname = current_database()").Scan(&n)
 		return err == nil && n == 0
@@ -270,7 +270,7 @@ func TestASessionWhoseLeaseIsLostEnds(t *testing.T) {
 			t.Errorf("%s: %v; want it to say %q", name, err, says)
 		}
 	}
-	until(t, "the lock is free", func() bool { _, locked := c.locked("orders/1001"); return !locked })
+	testenv.Eventually(t, "the lock is free", func() bool { _, locked := c.locked("orders/1001"); return !locked })
 }
 
 func TestALeaseThatCannotBeRenewedEndsItsSession(t *testing.T) {
@@ -301,7 +301,7 @@ func TestALeaseThatCannotBeRenewedEndsItsSession(t *testing.T) {
 	if _, err = c.login(t.Context(), pg, "-c fence.lease=orders/1001;fresh;ttl=3s;wait=5s"); fatal(err).Code != "57P03" {
 		t.Errorf("a source that arms with a seal of its own: %v", err)
 	}
-	until(t, "nothing stays locked", func() bool { _, locked := c.locked("orders/1001"); return !locked })
+	testenv.Eventually(t, "nothing stays locked", func() bool { _, locked := c.locked("orders/1001"); return !locked })
 }
 
 func TestStopReleasesTheLeasesOfSessions(t *testing.T) {
@@ -325,7 +325,7 @@ func TestStopReleasesTheLeasesOfSessions(t *testing.T) {
 		_, err := one.login(t.Context(), pg, "-c fence.lease=orders/1;fresh;wait=1m")
 		waits <- err
 	}()
-	until(t, "it waits", func() bool {
+	testenv.Eventually(t, "it waits", func() bool {
 		lock, _ := other.do("GET", "/v1/resources/orders/1", nil).Body["lock"].(map[string]any)
 		return lock["waiters"] == 1.0
 	})

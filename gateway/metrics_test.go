@@ -103,7 +103,7 @@ func TestEachMetricIsOnThePageAndNoLabelNamesAResource(t *testing.T) {
 	one, _ := sessions[0].(map[string]any)
 	id, _ := one["id"].(string)
 	c.want(http.StatusNoContent, "POST", "/v1/sessions/"+id+"/end", map[string]string{"by": "ops"})
-	until(t, "the end is counted", func() bool { return c.scraped()[`fencegate_pg_ended_total{sqlstate="57P01"}`] == "1" })
+	testenv.Eventually(t, "the end is counted", func() bool { return c.scraped()[`fencegate_pg_ended_total{sqlstate="57P01"}`] == "1" })
 
 	status, text := c.raw(http.MethodGet, "http://"+c.g.Addrs().Metrics+"/metrics", nil)
 	if status != http.StatusOK {
@@ -178,7 +178,7 @@ func TestReadinessIsToldByPort(t *testing.T) {
 		cfg.RedisNodes[i].Addr = s.Addr
 	}
 	c := start(t, cfg)
-	until(t, "PostgreSQL is accepted", func() bool { return c.do("GET", "/readyz", nil).Status == http.StatusOK })
+	testenv.Eventually(t, "PostgreSQL is accepted", func() bool { return c.do("GET", "/readyz", nil).Status == http.StatusOK })
 	for _, s := range servers[:2] {
 		if err := s.Kill(); err != nil {
 			t.Fatal(err)

@@ -29,7 +29,7 @@ func TestALeaseThatRunsOutIsTold(t *testing.T) {
 	t.Parallel()
 	c := start(t, config(t, testenv.Postgres(t)))
 	first := c.acquire("r", "1s", "0s")
-	until(t, "the lease ran out", func() bool { return strings.Contains(c.told("r"), "expired") })
+	testenv.Eventually(t, "the lease ran out", func() bool { return strings.Contains(c.told("r"), "expired") })
 	second := c.acquire("r", "30s", "20s")
 	want := fmt.Sprintf("acquired 0/%[1]s, expired %[1]s/0, superseded %[1]s/%[2]s, acquired 0/%[2]s", first.token, second.token)
 	if got := c.told("r"); got != want {
@@ -38,7 +38,7 @@ func TestALeaseThatRunsOutIsTold(t *testing.T) {
 	released := c.acquire("quiet", "1s", "0s")
 	c.want(204, "POST", "/v1/leases/release", map[string]string{"handle": released.handle})
 	last := c.acquire("quiet", "1s", "0s")
-	until(t, "the last lease ran out", func() bool { return strings.Contains(c.told("quiet"), "expired "+last.token) })
+	testenv.Eventually(t, "the last lease ran out", func() bool { return strings.Contains(c.told("quiet"), "expired "+last.token) })
 	if got := c.told("quiet"); strings.Contains(got, "superseded") || strings.Contains(got, "expired "+released.token) {
 		t.Errorf("told %s", got)
 	}
@@ -53,7 +53,7 @@ func TestALeaseThatAnotherGatewayLooksAfterHasNotRunOut(t *testing.T) {
 	b.want(200, "POST", "/v1/leases/renew", map[string]string{"handle": kept.handle, "ttl": "30s"})
 	b.want(204, "POST", "/v1/leases/release", map[string]string{"handle": freed.handle})
 	marker := a.acquire("marker", "2500ms", "0s")
-	until(t, "a later lease ran out", func() bool { return strings.Contains(a.told("marker"), "expired "+marker.token) })
+	testenv.Eventually(t, "a later lease ran out", func() bool { return strings.Contains(a.told("marker"), "expired "+marker.token) })
 	if got := a.told("kept") + a.told("freed"); strings.Contains(got, "expired") {
 		t.Errorf("told %s", got)
 	}

@@ -87,7 +87,7 @@ func TestAPoolThatReconnectsGivesAStaleProgramNoFreshToken(t *testing.T) {
 				t.Fatalf("its own reconnect: %v", err)
 			}
 			a.Reset()
-			until(t, "the lease is free", func() bool { _, locked := c.locked("orders/1001"); return !locked })
+			testenv.Eventually(t, "the lease is free", func() bool { _, locked := c.locked("orders/1001"); return !locked })
 			supersede(c, pg)
 			before := status(t, pg)
 			for try := range 3 { // a pool tries again
@@ -132,7 +132,7 @@ func TestASupersededSessionsPoolIsRefused(t *testing.T) {
 	if _, err := b.Exec(t.Context(), updateOrder, "by B"); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "A's pool hears that its nonce is spent", func() bool {
+	testenv.Eventually(t, "A's pool hears that its nonce is spent", func() bool {
 		_, err := a.Exec(t.Context(), updateOrder, "by A, stale")
 		if err == nil {
 			t.Fatal("a stale write was accepted")
@@ -168,7 +168,7 @@ func TestAPoolsSecondConnectionIsToldThatItsOwnPoolHoldsTheLease(t *testing.T) {
 		}
 		next <- err
 	}()
-	until(t, "B waits", func() bool {
+	testenv.Eventually(t, "B waits", func() bool {
 		lock, _ := c.do("GET", "/v1/resources/orders/1001", nil).Body["lock"].(map[string]any)
 		return lock["waiters"] == 1.0
 	})

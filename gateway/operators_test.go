@@ -58,22 +58,6 @@ func (l *logbook) warnings() (lines []string) {
 	return lines
 }
 
-// until waits until f is true.
-func until(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	patience := time.NewTimer(30 * time.Second)
-	defer patience.Stop()
-	for !f() {
-		select {
-		case <-patience.C:
-			t.Fatalf("never: %s", what)
-		case <-tick.C:
-		}
-	}
-}
-
 func TestRenewalLearnsOfARevocation(t *testing.T) {
 	t.Parallel()
 	pg := testenv.Postgres(t)
@@ -174,7 +158,7 @@ func TestStartSaysInOneWarningWhatIsMissing(t *testing.T) {
 	}{
 		"PostgreSQL away":   {away + "?sslmode=disable", pg.WriterURL, []string{"gateway login: "}},
 		"both away":         {away + "?sslmode=disable", away, []string{"SQL login: "}},
-		"no role":           {pg.OtherURL, "", []string{"GRANT fence_gateway"}},
+		"no role":           {pg.OtherURL, "", []string{"GRANT fence_gateway TO \\\"fencegate_test_other\\\""}},
 		"too much for SQL":  {pg.GatewayURL, pg.URL, []string{"may do more"}},
 		"all there":         {pg.GatewayURL, pg.WriterURL, nil},
 		"TLS on half a way": {away + "?sslmode=require", "", []string{"gateway login: ", "SCRAM-SHA-256-PLUS"}},
@@ -225,7 +209,7 @@ func TestBlobsAreSweptWhileTheGatewayServes(t *testing.T) {
 	if _, err := pool.Exec(t.Context(), "INSERT INTO objects.blobs (id, changed_at) VALUES (gen_random_uuid(), now() - interval '48 hours')"); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the upload that was given up is swept", func() bool {
+	testenv.Eventually(t, "the upload that was given up is swept", func() bool {
 		var swept bool
 		err := pool.QueryRow(t.Context(), "SELECT state = 'condemned' AND swept_at IS NOT NULL FROM objects.blobs").Scan(&swept)
 		return err == nil && swept

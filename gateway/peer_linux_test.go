@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"golang.org/x/sys/unix"
+
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // vanish is what the network does to a client whose machine is gone: nothing that is sent to it arrives, and nothing is
@@ -19,7 +21,7 @@ func vanish(t *testing.T, conn *pgx.Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, "what it sent is acknowledged", func() bool { // else it would be sent again, which a machine that is gone does not do
+	testenv.Eventually(t, "what it sent is acknowledged", func() bool { // else it would be sent again, which a machine that is gone does not do
 		var info *unix.TCPInfo
 		cerr := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
 		if cerr != nil || err != nil {
@@ -75,7 +77,7 @@ func TestALeaseEndsATTLAfterItsClientsMachineIsGone(t *testing.T) {
 			work(t, conn)
 			vanish(t, conn)
 			gone := time.Now()
-			until(t, "the lease is free", func() bool { _, locked := c.locked("orders/1001"); return !locked })
+			testenv.Eventually(t, "the lease is free", func() bool { _, locked := c.locked("orders/1001"); return !locked })
 			t.Logf("free after %v", time.Since(gone).Round(10*time.Millisecond))
 			if took := time.Since(gone); took < ttl/3 {
 				t.Errorf("free after %v already", took)

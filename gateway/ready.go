@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencegate/fencegate/client/wire"
@@ -129,7 +130,7 @@ func (g *Gateway) checkPostgres(ctx context.Context) error {
 	case !migrated:
 		return errors.New("the database has no fence; run: fencegate migrate up")
 	case !mayArm:
-		return errors.New("the gateway's login is not in fence_gateway; grant it: GRANT fence_gateway TO …")
+		return fmt.Errorf("the gateway's login is not in fence_gateway; grant it: GRANT fence_gateway TO %s", pgx.Identifier{g.parsed.pool.ConnConfig.User}.Sanitize())
 	case standby:
 		return errors.New("the database is a read-only standby")
 	case !plain: // reading it could run somebody's code

@@ -32,7 +32,7 @@ func TestALoginOfSQLThatFailsIsTroubleOfSQLAlone(t *testing.T) {
 	if _, err := pg.Pool(t).Exec(t.Context(), end, login.User); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "/readyz tells of the login", func() bool {
+	testenv.Eventually(t, "/readyz tells of the login", func() bool {
 		status, text := c.text("GET", "/readyz", nil)
 		if status != http.StatusOK {
 			t.Errorf("/readyz: %d %s", status, text)

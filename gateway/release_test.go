@@ -83,7 +83,7 @@ func TestASessionsGrantEndsWithIt(t *testing.T) {
 	if err := conn.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "its grant has ended", func() bool {
+	testenv.Eventually(t, "its grant has ended", func() bool {
 		a := c.want(http.StatusOK, "GET", "/v1/resources/orders/1001", nil)
 		return a.text("ended_at") != ""
 	})

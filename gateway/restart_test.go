@@ -79,7 +79,7 @@ func (d *drill) wantStatus(t *testing.T, want string) {
 func leasesEnd(t *testing.T, c *client, resource string) (l lease, took time.Duration) {
 	t.Helper()
 	began := time.Now()
-	until(t, "a lease can be had again", func() bool {
+	testenv.Eventually(t, "a lease can be had again", func() bool {
 		a := c.do("POST", "/v1/leases", map[string]string{"resource": resource, "ttl": "5s"})
 		l = lease{resource, a.text("token"), a.text("grant"), a.text("handle")}
 		return a.Status == http.StatusCreated

@@ -179,7 +179,7 @@ func TestLeasesAreSeen(t *testing.T) {
 	if err := conn.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the lease came and went", func() bool {
+	testenv.Eventually(t, "the lease came and went", func() bool {
 		var kinds []string
 		for _, e := range c.events() {
 			if e.Surface == wire.SurfacePG && e.Resource == "orders/1001" {

@@ -155,28 +155,13 @@ func secured(t *testing.T, s *pgserver.Server, dir string, ca *authority, certFi
 	if err != nil {
 		t.Fatal(err)
 	}
-	within(t, "the server offers TLS", func() bool {
+	testenv.Eventually(t, "the server offers TLS", func() error {
 		conn, err := pgconn.ConnectConfig(t.Context(), config)
 		if err == nil {
 			_ = conn.Close(t.Context())
 		}
-		return err == nil
+		return err
 	})
-}
-
-// within waits until f is true.
-func within(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	tick, patience := time.NewTicker(20*time.Millisecond), time.NewTimer(time.Minute)
-	defer tick.Stop()
-	defer patience.Stop()
-	for !f() {
-		select {
-		case <-patience.C:
-			t.Fatalf("never: %s", what)
-		case <-tick.C:
-		}
-	}
 }
 
 // port is the gateway's PostgreSQL port, made from the address of a database.

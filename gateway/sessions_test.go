@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fencegate/fencegate/gateway"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 func TestOperatorsSeeAndEndSessions(t *testing.T) {
@@ -23,7 +24,7 @@ func TestOperatorsSeeAndEndSessions(t *testing.T) {
 		t.Fatal(err)
 	}
 	var one map[string]any
-	until(t, "one session is listed, and idle", func() bool { // the relay notes an answer when its client has it
+	testenv.Eventually(t, "one session is listed, and idle", func() bool { // the relay notes an answer when its client has it
 		all, _ := c.want(http.StatusOK, "GET", "/v1/sessions", nil).Body["sessions"].([]any)
 		if len(all) == 1 {
 			one, _ = all[0].(map[string]any)
@@ -57,7 +58,7 @@ func TestOperatorsSeeAndEndSessions(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "SELECT 1"); fatal(err).Code != "57P01" {
 		t.Errorf("%v; want FATAL 57P01", err)
 	}
-	until(t, "its lease is released", func() bool { _, locked := c.locked("orders/1001"); return !locked })
+	testenv.Eventually(t, "its lease is released", func() bool { _, locked := c.locked("orders/1001"); return !locked })
 	c.want(http.StatusNotFound, "POST", "/v1/sessions/"+id+"/end", map[string]string{})
 	if got := c.scraped()[`fencegate_pg_ended_total{sqlstate="57P01"}`]; got != "1" {
 		t.Errorf("%q sessions ended", got)
@@ -68,7 +69,7 @@ func TestOperatorsSeeHowLongAStatementRuns(t *testing.T) {
 	t.Parallel()
 	c, pg := leasingGateway(t, nil)
 	running(t, c, pg, "SELECT pg_sleep(600)")
-	until(t, "its age is listed, and grows", func() bool {
+	testenv.Eventually(t, "its age is listed, and grows", func() bool {
 		all, _ := c.want(http.StatusOK, "GET", "/v1/sessions", nil).Body["sessions"].([]any)
 		one, _ := all[0].(map[string]any)
 		age, _ := one["statement_ms"].(float64)

@@ -58,7 +58,7 @@ func TestSeveralResourcesAreLeasedTogetherOrNotAtAll(t *testing.T) {
 		_, err := cl.AcquireAll(t.Context(), names, again)
 		waited <- err
 	}()
-	until(t, "it waits", func() bool {
+	testenv.Eventually(t, "it waits", func() bool {
 		lock, _ := c.do("GET", "/v1/resources/orders/1001", nil).Body["lock"].(map[string]any)
 		return lock["waiters"] == 1.0
 	})

@@ -115,13 +115,13 @@ func (g *Gateway) probe(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	checks := g.checks()
-	failed, what := make([]string, len(checks)), "the gateway serves, but some parts are degraded; see /readyz"
+	found, what := make([]partText, len(checks)), "the gateway serves, but some parts are degraded; see /readyz"
 	var hindered atomic.Bool
 	var looks sync.WaitGroup
 	for i, check := range checks {
 		looks.Go(func() {
 			if err := check.Run(ctx); err != nil {
-				failed[i] = check.Part + ": " + pgtext.Of(err)
+				found[i] = partText{check.Part, pgtext.Of(err)}
 				if _, degraded := errors.AsType[*api.DegradedError](err); !degraded {
 					hindered.Store(true)
 				}
@@ -133,7 +133,7 @@ func (g *Gateway) probe(ctx context.Context) {
 		looks.Go(func() { binding = g.pg.CheckChannelBinding(ctx) })
 	}
 	looks.Wait()
-	failed = slices.DeleteFunc(failed, func(s string) bool { return s == "" })
+	failed := saidOnce(found)
 	if hindered.Load() {
 		what = "the gateway is not ready; see /readyz"
 	}
@@ -143,6 +143,22 @@ func (g *Gateway) probe(ctx context.Context) {
 	if binding != nil {
 		g.log.Warn("logins through the PostgreSQL port can fail", "why", binding)
 	}
+}
+
+// partText says what a part of the gateway lacks.
+type partText struct{ part, text string }
+
+// saidOnce are the texts, each with the part that says it first. One that another text contains is left out:
+// several checks fail for one cause.
+func saidOnce(found []partText) (said []string) {
+	for i, f := range found {
+		if f.text == "" || slices.ContainsFunc(found[:i], func(o partText) bool { return strings.Contains(o.text, f.text) }) ||
+			slices.ContainsFunc(found[i+1:], func(o partText) bool { return len(o.text) > len(f.text) && strings.Contains(o.text, f.text) }) {
+			continue
+		}
+		said = append(said, f.part+": "+f.text)
+	}
+	return said
 }
 
 // watchContinuity says in the log, once, that PostgreSQL may have forgotten

@@ -23,7 +23,7 @@ func TestSupersedingReachesOtherGateways(t *testing.T) {
 	cfg.BlobDir = t.TempDir()
 	other := start(t, cfg)
 	pool := pg.Pool(t)
-	until(t, "both listen", func() bool {
+	testenv.Eventually(t, "both listen", func() bool {
 		var n int
 		err := pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN %'").Scan(&n)
 		return err == nil && n == 2

@@ -45,7 +45,7 @@ func TestAnotherPostgreSQLEndsWhatIsRemembered(t *testing.T) {
 			if embedded {
 				exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
 			}
-			until(t, "it is forgotten", func() bool { return files.get("absent") == "" && files.get("read") == "new" })
+			testenv.Eventually(t, "it is forgotten", func() bool { return files.get("absent") == "" && files.get("read") == "new" })
 		})
 	}
 }

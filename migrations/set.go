@@ -111,16 +111,23 @@ func (c Code) Sum() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
+const revoke = "REVOKE ALL ON "
+
 // Beside each function and view stands who may use it, with the types of the arguments as PostgreSQL prints them.
-var rights = regexp.MustCompile(`(?m)^REVOKE ALL ON (?:FUNCTION |PROCEDURE )?(.*) FROM PUBLIC, fence_writer, fence_gateway(?:, fence_protector|, fence_locker)?;$`)
+var rights = regexp.MustCompile(`^` + revoke + `(?:FUNCTION |PROCEDURE )?(.*) FROM PUBLIC, fence_writer, fence_gateway(?:, fence_protector|, fence_locker)?;$`)
 
 // Names lists all functions, procedures and views, such as
 // fence.check_issued(text, bigint) and fence.protected.
 func (c Code) Names() []string {
 	var list []string
 	for _, f := range c.Files {
-		for _, m := range rights.FindAllStringSubmatch(f.Text, -1) {
-			list = append(list, m[1])
+		for line := range strings.Lines(f.Text) {
+			if !strings.HasPrefix(line, revoke) { // a regexp over the whole text takes eight times as long
+				continue
+			}
+			if m := rights.FindStringSubmatch(strings.TrimSuffix(line, "\n")); m != nil {
+				list = append(list, m[1])
+			}
 		}
 	}
 	return list

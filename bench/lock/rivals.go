@@ -68,7 +68,7 @@ func (s *services) contendSources(ctx context.Context, servers []*redisserver.Se
 	closers = append(closers, own.Close)
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: s.etcd.Endpoints(), Logger: zap.NewNop(), // and as etcdlock's documentation has it
-		DialKeepAliveTime: 2 * time.Second, DialKeepAliveTimeout: 2 * time.Second, PermitWithoutStream: true,
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
 	})
 	if err != nil {
 		return nil, nil, err

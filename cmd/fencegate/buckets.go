@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/gateway/objects"
 )
 
 func newBuckets(e env) *cobra.Command {
@@ -127,6 +128,9 @@ func parseBuckets(specs []string) (map[string]string, error) {
 		name, rule, ok := strings.Cut(spec, "=")
 		if !ok || name == "" || rule == "" {
 			return nil, usage(fmt.Errorf("--bucket %q: it must be NAME=RULE, such as orders=prefix:1", spec))
+		}
+		if _, err := objects.ParseRule(rule); err != nil {
+			return nil, usage(fmt.Errorf("--bucket %q: %w", spec, err))
 		}
 		buckets[name] = rule
 	}

@@ -44,7 +44,8 @@ func newConfigCheck(e env) *cobra.Command {
 and file. It reads the files that they name, and asks no server; "fencegate doctor" does that.
 
 A variable that begins with FENCEGATE_ and belongs to no option is an error here, unlike in serve.
-It prints all errors, and the exit code is 64.`,
+It prints all unknown keys and variables and all values of a wrong type; of what the options say
+together, and of the files that they name, the first error. The exit code is then 64.`,
 		Example: `  fencegate config check --config /etc/fencegate/fencegate.yaml`,
 		Args:    noFile,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
@@ -68,13 +69,13 @@ It prints all errors, and the exit code is 64.`,
 				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "warning:", oneLine(warning))
 			}
 			if len(wrong) == 1 {
-				return withHint(errors.New(wrong[0]), exitUsage, "docs/reference/configuration.md has all keys")
+				return withHint(errors.New(wrong[0]), exitUsage, keysHint)
 			}
 			for _, text := range wrong {
 				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), oneLine(text))
 			}
 			if len(wrong) > 0 {
-				return withHint(fmt.Errorf("%d errors in the configuration", len(wrong)), exitUsage, "docs/reference/configuration.md has all keys")
+				return withHint(fmt.Errorf("%d errors in the configuration", len(wrong)), exitUsage, keysHint)
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), "the configuration is valid:", o.options.counts())
 			return err

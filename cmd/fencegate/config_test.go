@@ -197,6 +197,7 @@ func TestConfigCheckTellsAllThatIsWrong(t *testing.T) {
 		{"log: {format: xml}\n", nil, []string{`--log-format "xml"`}},
 		{"redis: {nodes: ['a:1']}\n", nil, []string{"are for --lock redis", "(redis.nodes at "}},
 		{"s3: {buckets: [orders]}\n", nil, []string{"orders"}},
+		{"s3: {buckets: ['x=zzz']}\n", nil, []string{`--bucket "x=zzz": `, "(s3.buckets at ", ":4)"}},
 		{"config: other.yaml\n", nil, []string{"unknown key config"}},
 	} {
 		code, said := check(c.more, c.vars)

@@ -18,6 +18,9 @@ import (
 // --pg-tls-cert is pg.tls.cert. The longer ones come first.
 var sections = []string{"api.tls", "pg.tls", "s3.tls", "redis.tls", "api", "log", "metrics", "pg", "postgres", "redis", "s3", "sql", "sweep"}
 
+// keysHint is for who has misspelt an option.
+const keysHint = "fencegate config print shows the keys that are set; fencegate serve --help has all flags: --pg-tls-cert is pg.tls.cert"
+
 // Annotations of flags of serve.
 const (
 	fileKey    = "key in the file" // where it is another than the flag's name says; "": it is not in the file
@@ -104,7 +107,7 @@ func (o *options) readFile() error {
 	}
 	file, err := optionfile.Read(o.path, kinds)
 	if err != nil {
-		return withHint(err, exitUsage, "docs/reference/configuration.md has all keys")
+		return withHint(err, exitUsage, keysHint)
 	}
 	o.file = file
 	var problems optionfile.Problems
@@ -124,7 +127,7 @@ func (o *options) readFile() error {
 		o.origins[f.Name] = at
 	}
 	if len(problems) > 0 {
-		return withHint(problems.Sorted(), exitUsage, "docs/reference/configuration.md has all keys")
+		return withHint(problems.Sorted(), exitUsage, keysHint)
 	}
 	return nil
 }

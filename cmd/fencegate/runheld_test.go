@@ -12,7 +12,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // What the command started ends even where `run` is killed and can do nothing any more.
@@ -42,17 +43,8 @@ func TestNothingGoesOnWhenRunIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	tick, limit := time.NewTicker(50*time.Millisecond), time.NewTimer(30*time.Second)
-	defer tick.Stop()
-	defer limit.Stop()
-	for !ended(grandchild) {
-		select {
-		case <-tick.C:
-		case <-limit.C:
-			_ = syscall.Kill(grandchild, syscall.SIGKILL)
-			t.Fatal("what the command started goes on")
-		}
-	}
+	t.Cleanup(func() { _ = syscall.Kill(grandchild, syscall.SIGKILL) })
+	testenv.Eventually(t, "what the command started has ended", func() bool { return ended(grandchild) })
 }
 
 // ended reports whether a process is gone, but for a parent that has not looked yet.

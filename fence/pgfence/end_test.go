@@ -119,7 +119,7 @@ func TestAnEndedGrantIsRefusedOnEveryWay(t *testing.T) {
 		}
 		pg := refusalOf(t, err)
 		code, _ := fence.CodeOf(err)
-		if pg.Message != `the lease of token 34 for "orders/1001" was released` || pg.Message != stale.Error() || pg.Hint != code.Hint ||
+		if pg.Message != `the lease of token 34 for "orders/1001" has ended` || pg.Message != stale.Error() || pg.Hint != code.Hint ||
 			!json.Valid([]byte(pg.Detail)) {
 			t.Errorf("%s: %q, %q, %q", name, pg.Message, pg.Detail, pg.Hint)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // fault strikes once, at the given one of everything that is sent and received from when it is set.
@@ -209,14 +210,8 @@ func TestInTxRollsBackWhenFnEndsItsGoroutine(t *testing.T) {
 		})
 	}()
 	<-ended
-	patience := time.After(20 * time.Second) // the pool destroys a connection aside
-	for tick := time.NewTicker(2 * time.Millisecond); w.writer.Stat().AcquiredConns() != 0; {
-		select {
-		case <-tick.C:
-		case <-patience:
-			t.Fatalf("%d connections lost", w.writer.Stat().AcquiredConns())
-		}
-	}
+	// The pool destroys a connection aside.
+	testenv.Eventually(t, "no connection is lost", func() bool { return w.writer.Stat().AcquiredConns() == 0 })
 	if n := rows(t, w); n != 0 {
 		t.Errorf("%d rows", n)
 	}

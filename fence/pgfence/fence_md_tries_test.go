@@ -233,11 +233,11 @@ var tries = []struct {
 		})
 		wantCode(t, err, "ZF003") // the token of one of them is in the other one's row
 	}},
-	{"When a lease is released, its grant ends. Each check then answers `ZF001`, `the lease of token 34 for \"orders/1001\" was released`", func(t *testing.T, w world) {
+	{"When a lease is released, its grant ends. Each check then answers `ZF001`, `the lease of token 34 for \"orders/1001\" has ended`", func(t *testing.T, w world) {
 		g := w.acquire(t, orders, 34)
 		w.end(t, g)
 		err := under(t, w.session(t), g, `INSERT INTO work (token) VALUES (1)`)
-		if wantCode(t, err, "ZF001"); !strings.Contains(refusalOf(t, err).Message, `the lease of token 34 for "orders/1001" was released`) {
+		if wantCode(t, err, "ZF001"); !strings.Contains(refusalOf(t, err).Message, `the lease of token 34 for "orders/1001" has ended`) {
 			t.Error(err)
 		}
 	}},

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -151,19 +150,7 @@ func wantCode(t testing.TB, err error, code string) {
 // test needs it.
 func (w world) waitFor(t testing.TB, what, sql string, args ...any) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	for tick := time.NewTicker(2 * time.Millisecond); ; {
-		if value[bool](t, w, sql, args...) {
-			tick.Stop()
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("waited in vain until %s", what)
-		}
-	}
+	testenv.Eventually(t, what, func() bool { return value[bool](t, w, sql, args...) })
 }
 
 // poolWith connects with one configuration changed; the pool is closed with the test.

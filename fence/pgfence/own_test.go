@@ -117,6 +117,7 @@ func TestWhatCannotBeTakenChangesNothing(t *testing.T) {
 		"NULL":                         {orders, nil, hash, "22023", "token is NULL"},
 		"unsealed, not allowed":        {"other/1", 35, nil, "22023", `unsealed tokens are not allowed for "other/1"`},
 		"a short hash":                 {orders, 35, []byte("x"), "22023", "seal hash is not 32 bytes long"},
+		"the seal, not its hash":       {orders, 35, []byte("9f2c04aa6d0be5f1c8a37e5510d94b62"), "22023", "seal hash is the seal itself: give its hash, sha256('<seal>')"},
 		"no name":                      {"", 35, hash, "22023", "resource is empty"},
 		"a pattern":                    {"bare/*", 35, hash, "22023", "kept for patterns"},
 		"a grant for a name":           {"34." + sealA, 35, hash, "22023", "reads as a token with its seal"},

@@ -85,16 +85,12 @@ func TestAHolderThatWaitsForTheReplicaReadsWhatTheLastOneWrote(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Pausing is a request: wait until it is so, then arm past it.
-	for tick := time.NewTicker(10 * time.Millisecond); ; <-tick.C {
-		var state string
-		if err := adminOfStandby.QueryRow(t.Context(), `SELECT pg_get_wal_replay_pause_state()`).Scan(&state); err != nil {
+	testenv.Eventually(t, "the standby pauses", func() (paused bool) {
+		if err := adminOfStandby.QueryRow(t.Context(), `SELECT pg_get_wal_replay_pause_state() = 'paused'`).Scan(&paused); err != nil {
 			t.Fatal(err)
 		}
-		if state == "paused" {
-			tick.Stop()
-			break
-		}
-	}
+		return paused
+	})
 	w.acquire(t, orders, 41)
 	position, err := w.fence.Position(t.Context())
 	if err != nil {

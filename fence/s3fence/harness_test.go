@@ -263,22 +263,6 @@ func wantState(t *testing.T, when string, err error, state string) {
 	}
 }
 
-// eventually polls until ok, or fails after twenty seconds.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("timed out: %s", what)
-		case <-tick.C:
-		}
-	}
-}
-
 // age makes every upload look older.
 func (w *world) age(by string) {
 	w.t.Helper()

@@ -36,7 +36,7 @@ func TestTheOutcomeIsNotToldBeforeTheStandbyHasIt(t *testing.T) {
 	if err := tx.Commit(soon); err == nil {
 		t.Fatal("COMMIT did not wait for the standby: this test shows nothing")
 	}
-	eventually(t, "it is published here", func() bool { return w.count("SELECT count(*) FROM objects.versions") == 1 })
+	testenv.Eventually(t, "it is published here", func() bool { return w.count("SELECT count(*) FROM objects.versions") == 1 })
 	soon, cancel = context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	wantErr(t, "before the standby has it", s3fence.Outcome(soon, w.writer, staged), fence.ErrUnknown)

@@ -20,6 +20,7 @@ import (
 	"github.com/fencegate/fencegate/fence/s3fence"
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 func TestOfASweepAndAPublicationExactlyOneWins(t *testing.T) {
@@ -125,7 +126,7 @@ func TestADeathBeforeCommitPublishesNothing(t *testing.T) {
 		}
 		asked := make(chan error, 1)
 		go func() { asked <- s3fence.Outcome(t.Context(), w.writer, staged) }()
-		eventually(t, "the question waits for the publication", func() bool {
+		testenv.Eventually(t, "the question waits for the publication", func() bool {
 			return w.count("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
 		})
 		w.exec("SELECT pg_terminate_backend($1)", tx.Conn().PgConn().PID())

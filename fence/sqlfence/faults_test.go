@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/sqlfence"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // Whichever request is the last that arrives, or the first that does not: what the call says is what came of it, and the database/sql pool
@@ -119,19 +120,13 @@ func whateverBreaks(t *testing.T, w world, openAs func(testing.TB, string) *sql.
 // untilNobodyIs waits until the server has noticed that an application's connections are gone.
 func (w world) untilNobodyIs(t *testing.T, application string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	for tick := time.NewTicker(2 * time.Millisecond); ; <-tick.C {
-		var gone bool
-		err := w.admin.QueryRow(ctx, `SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database())`, application).Scan(&gone)
+	testenv.Eventually(t, "the server has noticed", func() (gone bool) {
+		err := w.admin.QueryRow(t.Context(), `SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database())`, application).Scan(&gone)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if gone {
-			tick.Stop()
-			return
-		}
-	}
+		return gone
+	})
 }
 
 // Neither a grant nor its lock outlives its transaction, whatever became of that: the connection goes to somebody else.

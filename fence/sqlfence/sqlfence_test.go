@@ -288,20 +288,10 @@ func TestTheSealIsNeverALiteral(t *testing.T) {
 // blockedStatement waits until a session waits for a lock, and returns what it executes.
 func (w world) blockedStatement(t testing.TB, pid int) (text string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	for tick := time.NewTicker(2 * time.Millisecond); ; {
-		err := w.admin.QueryRow(ctx, `SELECT query FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'`, pid).Scan(&text)
-		if err == nil {
-			tick.Stop()
-			return text
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("it does not wait: %v", err)
-		}
-	}
+	testenv.Eventually(t, "a session waits for a lock", func() error {
+		return w.admin.QueryRow(t.Context(), `SELECT query FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'`, pid).Scan(&text)
+	})
+	return text
 }
 
 func TestArmEndsStaleTransactions(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,6 +69,9 @@ func decode(c echo.Context, v any) error {
 	if err := dec.Decode(v); err != nil {
 		return &fence.InvalidError{Field: "body", Reason: describe(err)}
 	}
+	if string(bytes.Trim(body, whitespace)) == "null" { // which the decoder takes for an object without fields
+		return &fence.InvalidError{Field: "body", Reason: "is a JSON null; an object is expected"}
+	}
 	if len(bytes.TrimLeft(body[dec.InputOffset():], whitespace)) > 0 {
 		return &fence.InvalidError{Field: "body", Reason: "has data after its JSON value"}
 	}
@@ -94,12 +98,31 @@ func describe(err error) string {
 	case errors.As(err, &kind) && kind.Field == "":
 		return fmt.Sprintf("is a JSON %s; an object is expected", kind.Value)
 	case errors.As(err, &kind):
-		return fmt.Sprintf("has a %s where %q needs another type", kind.Value, kind.Field)
+		return fmt.Sprintf("has a %s where %q needs %s", kind.Value, kind.Field, jsonType(kind.Type))
 	}
 	if _, field, ok := strings.Cut(err.Error(), "unknown field "); ok {
 		return "has the unknown field " + field
 	}
 	return "is not what this path takes"
+}
+
+// jsonType is what JSON calls values of a Go type.
+func jsonType(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint32, reflect.Uint64, reflect.Float64:
+		return "a number in its range"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	case reflect.Pointer:
+		return jsonType(t.Elem())
+	}
+	return "another type"
 }
 
 // loneSurrogate reports whether a string of the JSON text has an escape for

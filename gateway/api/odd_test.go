@@ -32,6 +32,23 @@ func TestOddNamesAndQueriesAreInvalidInput(t *testing.T) {
 	}
 }
 
+func TestABodyOfAnotherTypeIsToldWhichTypeIsNeeded(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, newFakes())
+	for _, c := range []struct{ path, body, says string }{
+		{"/v1/leases", `{"resource":1}`, `has a number where "resource" needs a string`},
+		{"/v1/leases", `{"resource":"a","ttl":30}`, `has a number where "ttl" needs a string`},
+		{"/v1/leases/all", `{"resources":"a"}`, `has a string where "resources" needs a list`},
+		{"/v1/leases", `null`, "is a JSON null; an object is expected"},
+		{"/v1/leases", ` null `, "is a JSON null; an object is expected"},
+		{"/v1/leases", `[]`, "is a JSON array; an object is expected"},
+	} {
+		if a := request(t, s, "POST", c.path, c.body); a.status != http.StatusBadRequest || !strings.Contains(a.str("detail"), c.says) {
+			t.Errorf("%s: %d %s, want %q", c.body, a.status, a.text, c.says)
+		}
+	}
+}
+
 // Two readers of JSON may take two different ones of a field's values.
 func TestRepeatedFieldsAreRefused(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ package fencedsql_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -21,13 +22,7 @@ func (w *world) sleeps(total int) {
 		_, _ = w.run.Run(ctx, w.grant, []wire.Statement{st("SELECT pg_sleep(600)")})
 	}()
 	w.t.Cleanup(func() { wake(); <-ended })
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for asleep := 0; asleep < total; <-tick.C {
-		if err := w.admin.QueryRow(w.t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'").Scan(&asleep); err != nil {
-			w.t.Fatal(err)
-		}
-	}
+	w.until(fmt.Sprintf("SELECT count(*) >= %d FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'", total))
 }
 
 func TestSlowStatementsDelayNeitherOthersNorTheCheck(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -207,24 +206,12 @@ func TestGrantThatGoesStaleInTheMiddleLosesAll(t *testing.T) {
 // until waits for a query to say true.
 func (w *world) until(sql string) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		var yes bool
-		if err := w.admin.QueryRow(ctx, sql).Scan(&yes); err != nil {
+	testenv.Eventually(w.t, sql, func() (yes bool) {
+		if err := w.admin.QueryRow(w.t.Context(), sql).Scan(&yes); err != nil {
 			w.t.Fatalf("%s: %v", sql, err)
 		}
-		if yes {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			w.t.Fatalf("%s: never", sql)
-		case <-tick.C:
-		}
-	}
+		return yes
+	})
 }
 
 func TestValuesKeepTheirDigits(t *testing.T) {

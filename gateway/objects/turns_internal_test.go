@@ -1,9 +1,12 @@
 package objects
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // atWork is turns whose groups say that they began, and end when they are told.
@@ -31,21 +34,14 @@ func (a *atWork) comes(n int) {
 // waits returns when so many wait.
 func (a *atWork) waits(t *testing.T, n int) {
 	t.Helper()
-	limit := time.After(time.Minute)
-	for tick := time.NewTicker(time.Millisecond); ; {
+	testenv.Eventually(t, fmt.Sprintf("%d wait", n), func() error {
 		a.mu.Lock()
-		waiting := len(a.waiting)
-		a.mu.Unlock()
-		if waiting == n {
-			tick.Stop()
-			return
+		defer a.mu.Unlock()
+		if len(a.waiting) != n {
+			return fmt.Errorf("%d wait", len(a.waiting))
 		}
-		select {
-		case <-tick.C:
-		case <-limit:
-			t.Fatalf("%d wait, want %d", waiting, n)
-		}
-	}
+		return nil
+	})
 }
 
 func TestWhoComesWhileOthersAreAtWorkGoesTogether(t *testing.T) {

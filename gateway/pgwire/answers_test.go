@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // dialog is a session between a client and a PostgreSQL that the test plays, both.
@@ -77,7 +78,7 @@ func (d *dialog) answers(messages ...pgproto3.BackendMessage) {
 // state is how the session is listed once all that passed is noted.
 func (d *dialog) state() (state string) {
 	d.t.Helper()
-	until(d.t, "what the client has got is noted", func() bool {
+	testenv.Eventually(d.t, "what the client has got is noted", func() bool {
 		all := d.srv.Sessions()
 		if len(all) != 1 {
 			d.t.Fatalf("sessions: %+v", all)

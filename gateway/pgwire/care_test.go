@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 func TestIdleSessionsEndAndBusyOnesDoNot(t *testing.T) {
@@ -92,9 +93,9 @@ func TestOneUsersConnectionsAreLimited(t *testing.T) {
 	if err := first.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the place is free", func() bool {
+	testenv.Eventually(t, "the place is free", func() error {
 		_, err := w.try("")
-		return err == nil
+		return err
 	})
 }
 
@@ -108,7 +109,7 @@ func TestSessionsAreListedAndEnded(t *testing.T) {
 		t.Fatal(got)
 	}
 	find := func(c *pgx.Conn, state string) (found pgwire.Session) {
-		until(t, "both are listed, and one is "+state, func() bool { // the relay notes an answer when its client has it
+		testenv.Eventually(t, "both are listed, and one is "+state, func() bool { // the relay notes an answer when its client has it
 			all := w.srv.Sessions()
 			for _, s := range all {
 				if s.Client == c.PgConn().Conn().LocalAddr().String() {
@@ -143,7 +144,7 @@ func TestSessionsAreListedAndEnded(t *testing.T) {
 	if got := w.exec(other, "SELECT 1"); got != "" {
 		t.Errorf("the other session: %s", got)
 	}
-	until(t, "one is left", func() bool { return len(w.srv.Sessions()) == 1 })
+	testenv.Eventually(t, "one is left", func() bool { return len(w.srv.Sessions()) == 1 })
 }
 
 // heard collects what a server tells its metrics.
@@ -185,7 +186,7 @@ func TestMetricsHearOfLoginsAnswersAndRefusals(t *testing.T) {
 	for _, s := range w.srv.Sessions() {
 		w.srv.End(s.ID)
 	}
-	until(t, "it is ended", func() bool { return w.srv.Stats().Active == 0 })
+	testenv.Eventually(t, "it is ended", func() bool { return w.srv.Stats().Active == 0 })
 	h.do(func() {
 		if len(h.logins) != 1 || h.logins[0] <= 0 || h.logins[0] > 20*time.Second {
 			t.Errorf("logins: %v", h.logins)
@@ -207,7 +208,7 @@ func TestTrafficIsToldOfAllSessionsTogether(t *testing.T) {
 	if got := w.exec(conn, "SELECT repeat('x', 100000)"); got != "" {
 		t.Fatal(got)
 	}
-	until(t, "the answer is counted to its end", func() bool { // the relay notes an answer when its client has it
+	testenv.Eventually(t, "the answer is counted to its end", func() bool { // the relay notes an answer when its client has it
 		all := w.srv.Sessions()
 		return len(all) == 2 && all[0].State == "idle" && all[1].State == "idle" && w.srv.Traffic().ToClient > 100000
 	})
@@ -223,7 +224,7 @@ func TestTrafficIsToldOfAllSessionsTogether(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until(t, "both are over", func() bool { now := w.srv.Traffic(); return now.Granted+now.Others == 0 })
+	testenv.Eventually(t, "both are over", func() bool { now := w.srv.Traffic(); return now.Granted+now.Others == 0 })
 	if after := w.srv.Traffic(); after.ToClient < before.ToClient || after.FromClient < before.FromClient {
 		t.Errorf("counters fell from %+v to %+v", before, after)
 	}

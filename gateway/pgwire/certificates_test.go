@@ -223,7 +223,7 @@ func TestClientsWithoutACertificateOfTheAuthorityAreRefused(t *testing.T) {
 	}
 	cancel := r.dial() // libpq sends it without TLS
 	send(t, cancel, &pgproto3.CancelRequest{ProcessID: 1, SecretKey: []byte("1234")})
-	until(t, "a plain cancel request passes", func() bool { return r.srv.Stats().Cancels == 1 })
+	testenv.Eventually(t, "a plain cancel request passes", func() bool { return r.srv.Stats().Cancels == 1 })
 }
 
 func TestPostgreSQLIsShownNoCertificateOfTheGateway(t *testing.T) {
@@ -252,7 +252,7 @@ func TestPostgreSQLIsShownNoCertificateOfTheGateway(t *testing.T) {
 	if a := answer(conn); !strings.HasPrefix(a, "28000") {
 		t.Errorf("the client got %q", a)
 	}
-	until(t, "the log says why", func() bool { return strings.Contains(log.String(), "can't pass a relay") })
+	testenv.Eventually(t, "the log says why", func() bool { return strings.Contains(log.String(), "can't pass a relay") })
 	r.stop()
 }
 

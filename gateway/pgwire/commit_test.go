@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // A session that is ended while its COMMIT is not answered is not told that nothing was
@@ -38,7 +40,7 @@ func TestSessionEndedDuringItsCommitIsToldThatItMayHaveTakenEffect(t *testing.T)
 		_, err := conn.Exec(t.Context(), "BEGIN; INSERT INTO t VALUES (1); COMMIT")
 		ended <- err
 	}()
-	until(t, "COMMIT waits", func() (waits bool) {
+	testenv.Eventually(t, "COMMIT waits", func() (waits bool) {
 		err := pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 7 AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))").Scan(&waits)
 		return err == nil && waits
 	})

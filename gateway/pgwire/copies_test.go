@@ -10,12 +10,13 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // idle waits until the session of a client is listed as idle.
 func idle(t *testing.T, r *relay, client string) {
 	t.Helper()
-	until(t, "the session is idle", func() bool {
+	testenv.Eventually(t, "the session is idle", func() bool {
 		return slices.ContainsFunc(r.srv.Sessions(), func(s pgwire.Session) bool { return s.Client == client && s.State == "idle" })
 	})
 }

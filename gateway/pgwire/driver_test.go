@@ -141,7 +141,7 @@ func TestCancelReachesTheRightSession(t *testing.T) {
 			failed <- err
 		}()
 		pool := w.pg.Pool(t)
-		until(t, "the statement runs", func() bool {
+		testenv.Eventually(t, "the statement runs", func() bool {
 			var runs bool
 			err := pool.QueryRow(t.Context(), "SELECT state = 'active' AND query LIKE '%pg_sleep%' FROM pg_stat_activity WHERE pid = $1", pid).Scan(&runs)
 			return err == nil && runs

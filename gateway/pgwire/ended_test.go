@@ -12,6 +12,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/activity"
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // A session that is ended at rest is told as such; one whose statement that cuts off is told as
@@ -19,28 +20,31 @@ import (
 func TestTheEndOfASessionIsTold(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		busy, superseded bool
-		kind, code       string
+		state      string
+		superseded bool
+		kind, code string
 	}{
-		{false, false, wire.EventEnded, "57P01"},
-		{true, false, wire.EventEnded, "57P01"},
-		{false, true, wire.EventEnded, "ZF001"},
-		{true, true, wire.EventRefused, "ZF001"},
+		{"idle", false, wire.EventEnded, "57P01"},
+		{"active", false, wire.EventEnded, "57P01"},
+		{"idle in transaction", false, wire.EventEnded, "57P01"},
+		{"idle", true, wire.EventEnded, "ZF001"},
+		{"active", true, wire.EventRefused, "ZF001"},
+		{"idle in transaction", true, wire.EventRefused, "ZF001"},
 	} {
 		events := make(chan activity.Event, 10)
 		f := &fences{tokens: map[string]fence.Token{"a b": 34}}
 		r := setup(t, told(events), func(c *pgwire.Config) { c.Fences, c.FencesEvery = f.read, 5*time.Millisecond })
 		conn := r.carrying("-c fence.resource=a%20b -c fence.token=34." + someSeal)
-		if c.busy {
-			conn.PgConn().Frontend().Send(&pgproto3.Query{String: "SELECT pg_sleep(600)"})
+		if sql := map[string]string{"active": "SELECT pg_sleep(600)", "idle in transaction": "BEGIN"}[c.state]; sql != "" {
+			conn.PgConn().Frontend().Send(&pgproto3.Query{String: sql})
 			if err := conn.PgConn().Frontend().Flush(); err != nil {
 				t.Fatal(err)
 			}
 		}
 		var id string
-		until(t, "it is listed", func() bool {
+		testenv.Eventually(t, "it is listed", func() bool {
 			for _, s := range r.srv.Sessions() {
-				if s.State == map[bool]string{true: "active", false: "idle"}[c.busy] {
+				if s.State == c.state {
 					id = s.ID
 				}
 			}
@@ -54,6 +58,33 @@ func TestTheEndOfASessionIsTold(t *testing.T) {
 		e := <-events
 		if e.Kind != c.kind || e.Code != c.code || e.Login == "" || e.Client == "" || c.superseded && (e.Resource != "a b" || e.Presented != 34 || e.Recorded != 35) {
 			t.Errorf("%+v: %+v", c, e)
+		}
+	}
+}
+
+// Who arms a fence ends the backends behind older grants itself, before any gateway has heard of it.
+func TestAClientIsToldOfTheNewerGrantForWhichPostgreSQLEndsIt(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		inside, newer bool
+		code          string
+	}{{false, true, "ZF001"}, {true, true, "ZF001"}, {true, false, "57P01"}} {
+		f := &fences{tokens: map[string]fence.Token{"a b": 34}}
+		w := setup(t, func(c *pgwire.Config) { c.Fences, c.FencesEvery = f.read, time.Hour })
+		conn := w.carrying("-c fence.resource=a%20b -c fence.token=34." + someSeal)
+		if c.inside {
+			if _, err := conn.Exec(t.Context(), "BEGIN"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if c.newer {
+			f.set("a b", 35, nil)
+		}
+		if _, err := w.pg.Pool(t).Exec(t.Context(), "SELECT pg_terminate_backend($1)", conn.PgConn().PID()); err != nil {
+			t.Fatal(err)
+		}
+		if code, text := farewell(t, conn.PgConn().Conn()); code != c.code {
+			t.Errorf("%+v: %s %s", c, code, text)
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // openCopy opens a session that is in the middle of COPY FROM STDIN.
@@ -62,7 +64,7 @@ func TestClientThatVanishesInCopyTakesItsUpstreamAlong(t *testing.T) {
 		case <-time.After(10 * time.Second):
 			t.Errorf("%s: PostgreSQL still waits for the rest of the COPY", name)
 		}
-		until(t, "the session is over", func() bool { return r.srv.Stats().Active == 0 })
+		testenv.Eventually(t, "the session is over", func() bool { return r.srv.Stats().Active == 0 })
 	}
 }
 
@@ -87,7 +89,7 @@ func TestUpstreamThatDiesInCopyIsToldToTheClient(t *testing.T) {
 			break
 		}
 	}
-	until(t, "the session is over", func() bool { return r.srv.Stats().Active == 0 })
+	testenv.Eventually(t, "the session is over", func() bool { return r.srv.Stats().Active == 0 })
 }
 
 func TestClientThatDoesNotReadHoldsBackPostgreSQL(t *testing.T) {

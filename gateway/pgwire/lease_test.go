@@ -15,6 +15,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // counter gives leases, and counts those that are out.
@@ -100,7 +101,7 @@ func TestALeaseThatComesTooLateIsGivenBack(t *testing.T) {
 		case <-time.After(20 * time.Second):
 			t.Errorf("%s: the lease is kept", name)
 		}
-		until(t, name+": no session is left", func() bool { return r.srv.Stats().Active == 0 })
+		testenv.Eventually(t, name+": no session is left", func() bool { return r.srv.Stats().Active == 0 })
 		_ = conn.Close()
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 func TestConnectionsOverTheLimitAreToldSo(t *testing.T) {
@@ -34,17 +35,17 @@ func TestConnectionsOverTheLimitAreToldSo(t *testing.T) {
 	if err := first.PgConn().CancelRequest(t.Context()); err != nil {
 		t.Errorf("cancel: %v", err)
 	}
-	until(t, "the cancel request arrives", func() bool { return w.srv.Stats().Cancels == 1 })
+	testenv.Eventually(t, "the cancel request arrives", func() bool { return w.srv.Stats().Cancels == 1 })
 	if err := second.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the place is free", func() bool { return w.srv.Stats().Active == 1 })
-	until(t, "another connection is served", func() bool {
+	testenv.Eventually(t, "the place is free", func() bool { return w.srv.Stats().Active == 1 })
+	testenv.Eventually(t, "another connection is served", func() error {
 		conn, err := pgx.ConnectConfig(t.Context(), w.config(w.pg.WriterURL))
 		if err == nil {
 			_ = conn.Close(t.Context())
 		}
-		return err == nil
+		return err
 	})
 }
 
@@ -95,7 +96,7 @@ func TestPanicEndsItsSessionOnly(t *testing.T) {
 			t.Errorf("another session: %v", err)
 		}
 	}
-	until(t, "the log shows the panic and its place", func() bool { // its client is gone before that
+	testenv.Eventually(t, "the log shows the panic and its place", func() bool { // its client is gone before that
 		text := log.String()
 		return strings.Contains(text, "of the test") && strings.Contains(text, "goroutine")
 	})

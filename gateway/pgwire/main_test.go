@@ -125,19 +125,3 @@ func (r *relay) connect(cfg *pgx.ConnConfig) *pgx.Conn {
 	})
 	return conn
 }
-
-// until waits until f is true.
-func until(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	patience := time.NewTimer(30 * time.Second)
-	defer patience.Stop()
-	for !f() {
-		select {
-		case <-patience.C:
-			t.Fatalf("never: %s", what)
-		case <-tick.C:
-		}
-	}
-}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 func permits(t *testing.T, texts ...string) pgwire.Permits {
@@ -152,5 +153,5 @@ func TestRulesMayChangeWhileManyLogIn(t *testing.T) {
 	enough()
 	<-changed
 	w.permit(permits(t, "*=grant-required"))
-	until(t, "no session without a grant is left", func() bool { return w.srv.Stats().Active == 0 })
+	testenv.Eventually(t, "no session without a grant is left", func() bool { return w.srv.Stats().Active == 0 })
 }

@@ -130,7 +130,7 @@ func TestGrantRequiredLetsNobodyInWithoutACurrentGrant(t *testing.T) {
 			}
 		}
 	}
-	until(t, "the refused are gone", func() bool { return w.srv.Stats().Active == 4 })
+	testenv.Eventually(t, "the refused are gone", func() bool { return w.srv.Stats().Active == 4 })
 	if got := w.srv.Stats(); got.Refused != 8 || got.Sessions != 4 {
 		t.Errorf("%+v; want 8 refused and 4 sessions", got)
 	}

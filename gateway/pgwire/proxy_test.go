@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 const proxySignature = "\r\n\r\n\x00\r\nQUIT\n"
@@ -55,7 +56,7 @@ func TestAProxySaysWhereTheClientIs(t *testing.T) {
 			t.Fatal(err)
 		}
 		send(t, conn, startup)
-		until(t, name+" logs in", func() bool { return len(r.srv.Sessions()) == 1 })
+		testenv.Eventually(t, name+" logs in", func() bool { return len(r.srv.Sessions()) == 1 })
 		if got := r.srv.Sessions()[0].Client; !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s: from %s; want %s", name, got, c.want)
 		}

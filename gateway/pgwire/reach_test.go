@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 func TestACancelRequestMayGoThroughAnotherGateway(t *testing.T) {
@@ -37,7 +38,7 @@ func TestACancelRequestMayGoThroughAnotherGateway(t *testing.T) {
 		failed <- err
 	}()
 	pool := w.pg.Pool(t)
-	until(t, "the statement runs", func() bool {
+	testenv.Eventually(t, "the statement runs", func() bool {
 		var runs bool
 		err := pool.QueryRow(t.Context(), "SELECT state = 'active' AND query LIKE '%pg_sleep%' FROM pg_stat_activity WHERE pid = $1", conn.PgConn().PID()).Scan(&runs)
 		return err == nil && runs
@@ -97,7 +98,7 @@ func TestUnixSocketsServeBothSides(t *testing.T) {
 			t.Errorf("by %s: cancel: %v", at.host, err)
 		}
 	}
-	until(t, "both cancels arrive", func() bool { return srv.Stats().Cancels == 2 && first.Stats().Cancels == 2 })
+	testenv.Eventually(t, "both cancels arrive", func() bool { return srv.Stats().Cancels == 2 && first.Stats().Cancels == 2 })
 	if all := srv.Sessions(); len(all) != 2 || all[0].Client != "unix socket" || !strings.HasPrefix(all[1].Client, "127.0.0.1:") {
 		t.Errorf("listed: %+v", all)
 	}
@@ -205,7 +206,7 @@ func TestAServerThatAsksForNothingIsSpokenOf(t *testing.T) {
 				}
 			}
 		}
-		until(t, "both are served", func() bool { return r.srv.Stats().Active == 2 })
+		testenv.Eventually(t, "both are served", func() bool { return r.srv.Stats().Active == 2 })
 		if said := strings.Count(log.String(), "without authentication"); said != map[bool]int{true: 1}[c.want] {
 			t.Errorf("%s: said %d times:\n%s", name, said, &log)
 		}

@@ -218,6 +218,9 @@ func (s *session) login(from *source, stream *serverStream) (held []byte, err er
 // pump is the data path: no allocation, no copy, one write per read.
 func (s *session) pump(from *source, held []byte, stream *serverStream) error {
 	for {
+		if s.outlived(stream, held) {
+			return errEnded
+		}
 		if len(held) > 0 {
 			stream.scan(held)
 			if stream.ready > 0 || stream.copies || stream.fails {

@@ -326,6 +326,13 @@ func (s *session) isOpen() bool {
 	return s.phase == open
 }
 
+// inside reports whether a transaction is open, or a statement runs.
+func (s *session) inside() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.idle
+}
+
 // drain asks the session to end at its next idle moment.
 func (s *session) drain() { s.end(draining) }
 
@@ -374,7 +381,7 @@ func (s *session) cutLocked(why *fatalError) {
 func (s *session) tell(why *fatalError, unanswered, boundary bool) {
 	if why != nil && s.isOpen() {
 		s.srv.cfg.Metrics.Ended(why.code)
-		s.tellEnd(why, unanswered)
+		s.tellEnd(why, unanswered || s.inside())
 		s.log().Info("a PostgreSQL session was ended", "sqlstate", why.code, "error", why, "detail", why.detail)
 	}
 	why = cmp.Or(why, errStopping)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 const slowLimit = 4 * time.Second // a busy machine may stop a test for a while
@@ -62,8 +63,8 @@ func TestAClientThatLetsPostgreSQLWaitIsEnded(t *testing.T) {
 		case <-time.After(20 * time.Second):
 			t.Fatalf("%s: PostgreSQL still waits", name)
 		}
-		until(t, name+": the log says so", func() bool { return strings.Contains(log.String(), "slow-client timeout") })
-		until(t, name+": the session is over", func() bool { return r.srv.Stats().Active == 0 })
+		testenv.Eventually(t, name+": the log says so", func() bool { return strings.Contains(log.String(), "slow-client timeout") })
+		testenv.Eventually(t, name+": the session is over", func() bool { return r.srv.Stats().Active == 0 })
 		_ = conn.Close()
 		r.stop()
 	}

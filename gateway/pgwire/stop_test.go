@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 func TestStopEndsIdleSessionsAtOnce(t *testing.T) {
@@ -55,7 +56,7 @@ func TestStopLetsATransactionEnd(t *testing.T) {
 		w.stop()
 		close(stopped)
 	}()
-	until(t, "the relay takes no more connections", func() bool {
+	testenv.Eventually(t, "the relay takes no more connections", func() bool {
 		c, err := net.Dial("tcp", w.addr)
 		if err == nil {
 			_ = c.Close()
@@ -103,7 +104,7 @@ func TestStopIsBounded(t *testing.T) {
 		failed <- err
 	}()
 	pool := w.pg.Pool(t)
-	until(t, "the statement runs", func() bool {
+	testenv.Eventually(t, "the statement runs", func() bool {
 		var n int
 		err := pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'SELECT pg_sleep%' AND state = 'active'").Scan(&n)
 		return err == nil && n == 1
@@ -149,7 +150,7 @@ func TestSessionOfAKilledBackendEndsWithPostgreSQLsReason(t *testing.T) {
 	if _, err := w.pg.Pool(t).Exec(t.Context(), "SELECT pg_terminate_backend($1)", conn.PgConn().PID()); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the session is over", func() bool { return w.srv.Stats().Active == 0 })
+	testenv.Eventually(t, "the session is over", func() bool { return w.srv.Stats().Active == 0 })
 	_, err := conn.Exec(t.Context(), "SELECT 1")
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) || pgErr.Code != "57P01" || strings.Contains(pgErr.Message, "gateway") {
@@ -185,7 +186,7 @@ func TestClientThatVanishesLeavesNothingBehind(t *testing.T) {
 	if err := <-copied; err == nil {
 		t.Error("COPY over a closed connection succeeded")
 	}
-	until(t, "the session and its backend are gone", func() bool {
+	testenv.Eventually(t, "the session and its backend are gone", func() bool {
 		var n int
 		err := pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid).Scan(&n)
 		return err == nil && n == 0 && w.srv.Stats().Active == 0

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // A stop may take long; what ends a session otherwise ends it then, too.
@@ -41,7 +42,7 @@ func TestSessionsThatAStopWaitsForEndForTheOtherReasonsToo(t *testing.T) {
 		send(t, conn, &pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersion30, Parameters: map[string]string{
 			"user": "ada", "database": "shop", "fence.resource": "r", "fence.token": "34." + someSeal,
 		}}, begin)
-		until(t, "it is in a transaction", func() bool {
+		testenv.Eventually(t, "it is in a transaction", func() bool {
 			all := r.srv.Sessions()
 			return len(all) == 1 && all[0].State == "idle in transaction"
 		})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // dialFrom connects from an address of this machine's own.
@@ -44,7 +45,7 @@ func TestSilentStrangersOfOneAddressDoNotShutThePort(t *testing.T) {
 	for range 1000 {
 		r.dial()
 	}
-	until(t, "all of them are accepted, and most are closed", func() bool {
+	testenv.Eventually(t, "all of them are accepted, and most are closed", func() bool {
 		return r.srv.Stats().Connections == 1001
 	})
 	if why := login(r.dialFrom("127.0.0.2")); why != "" {

@@ -116,6 +116,29 @@ func (s *session) superseded(resource string, token fence.Token) {
 	}
 }
 
+// lookAtEnd bounds the look at the fences of a session that PostgreSQL has ended.
+const lookAtEnd = 500 * time.Millisecond
+
+// outlived reports whether PostgreSQL ends the session, FATAL 57P01, because of a newer grant: then the client is told that.
+// Whoever arms a fence ends the backends that wait behind an older grant, before the gateway hears of it.
+func (s *session) outlived(stream *serverStream, b []byte) bool {
+	if len(b) == 0 || b[0] != typeError || !stream.boundary() || errorField(b, 'C') != codeAdminShutdown {
+		return false
+	}
+	var resources []string
+	for _, c := range s.watched() {
+		resources = append(resources, c.resource)
+	}
+	if len(resources) > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), lookAtEnd)
+		_ = s.srv.Look(ctx, resources...) // else PostgreSQL's own words are passed on
+		cancel()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closing == cutting && s.why != nil
+}
+
 func staleError(stale *fence.StaleError) *fatalError {
 	code, _ := fence.CodeOf(stale)
 	return &fatalError{code: code.SQLState, message: stale.Error(), detail: staleDetail(stale), hint: code.Hint}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // fences stand for what PostgreSQL records.
@@ -51,7 +52,7 @@ func (f *fences) looked(t *testing.T) {
 	f.mu.Lock()
 	before := f.asked
 	f.mu.Unlock()
-	until(t, "the fences are asked twice", func() bool {
+	testenv.Eventually(t, "the fences are asked twice", func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		return f.asked >= before+2
@@ -99,7 +100,7 @@ func TestSupersededSessionLetsGoOfWhatItLocked(t *testing.T) {
 		refused.Detail != `{"resource":"a b","presented":"34","recorded":"35"}` {
 		t.Errorf("the superseded session: %+v", err)
 	}
-	until(t, "one session is left", func() bool { return w.srv.Stats().Active == 1 })
+	testenv.Eventually(t, "one session is left", func() bool { return w.srv.Stats().Active == 1 })
 	if got := w.srv.Stats().Superseded; got != 1 {
 		t.Errorf("%d sessions superseded", got)
 	}
@@ -127,7 +128,7 @@ func TestOtherSessionsGoOn(t *testing.T) {
 		}
 	}
 	f.set("a b", 36, nil)
-	until(t, "the three that are superseded are ended", func() bool { return w.srv.Stats().Superseded == 3 })
+	testenv.Eventually(t, "the three that are superseded are ended", func() bool { return w.srv.Stats().Superseded == 3 })
 	for name, conn := range conns {
 		_, err := conn.Exec(t.Context(), "SELECT 1")
 		if ended := name == "current" || name == "one of two" || name == "a seal's own"; ended != (sqlState(err) == "ZF001") {
@@ -140,7 +141,7 @@ func TestWhoArmsEndsTheOlderSessionsAtOnce(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	conn := w.carrying("-c fence.resource=r -c fence.token=1." + someSeal)
-	until(t, "the session is open", func() bool { return w.srv.Stats().Active == 1 })
+	testenv.Eventually(t, "the session is open", func() bool { return w.srv.Stats().Active == 1 })
 	w.srv.Superseded("r", 2)
 	if _, err := conn.Exec(t.Context(), "SELECT 1"); sqlState(err) != "ZF001" {
 		t.Errorf("%v", fmt.Sprint(err))

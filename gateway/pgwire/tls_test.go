@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // certificate makes a server's certificate for 127.0.0.1 and the pool that trusts it.
@@ -64,7 +65,7 @@ func TestDriverWorksOverTLS(t *testing.T) {
 			t.Errorf("%s: cancel over TLS: %v", negotiation, err)
 		}
 	}
-	until(t, "both cancels arrive", func() bool { return w.srv.Stats().Cancels == 2 })
+	testenv.Eventually(t, "both cancels arrive", func() bool { return w.srv.Stats().Cancels == 2 })
 	w.stop()
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // upstream is a PostgreSQL of the test's own making: script serves each connection.
@@ -323,7 +324,7 @@ func TestHalfClosedClientGetsItsAnswer(t *testing.T) {
 // refusing waits until the relay accepts no more: the stop has begun.
 func refusing(t *testing.T, r *relay) {
 	t.Helper()
-	until(t, "the relay refuses connections", func() bool {
+	testenv.Eventually(t, "the relay refuses connections", func() bool {
 		dialer := net.Dialer{Timeout: time.Second}
 		c, err := dialer.DialContext(context.Background(), "tcp", r.addr)
 		if err == nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 func TestCreatingABucketKeepsTheRuleOfOneThatIsThere(t *testing.T) {
@@ -101,7 +102,7 @@ func TestARuleDoesNotChangeUnderACommit(t *testing.T) {
 		_, err := w.srv.Catalog().EnsureBucket(t.Context(), bucket, objects.KeyRule())
 		done <- err
 	}()
-	eventually(t, "the change of the rule waits", func() bool {
+	testenv.Eventually(t, "the change of the rule waits", func() bool {
 		return w.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()") == 1
 	})
 	if err := tx.Commit(t.Context()); err != nil {

@@ -17,6 +17,7 @@ import (
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/internal/tlsfiles"
 )
 
@@ -64,7 +65,7 @@ func TestUploadsAndRequestsBeyondTheirLimitAreToldToSlowDown(t *testing.T) {
 			if res, text := w.send(w.putRaw(5, "", "after")); res.StatusCode != http.StatusOK {
 				t.Errorf("after it: got %d %s", res.StatusCode, text)
 			}
-			eventually(t, "nothing is at work", func() bool { s := w.srv.Stats(); return s.Uploads == 0 && s.Requests == 0 })
+			testenv.Eventually(t, "nothing is at work", func() bool { s := w.srv.Stats(); return s.Uploads == 0 && s.Requests == 0 })
 		})
 	}
 }
@@ -109,16 +110,16 @@ func TestConnectionsBeyondTheirLimitAreToldToSlowDown(t *testing.T) {
 			defer func() { _ = conn.Close() }()
 			idle = append(idle, conn)
 		}
-		eventually(t, "both are open", func() bool { return w.srv.Stats().Connections == 2 })
+		testenv.Eventually(t, "both are open", func() bool { return w.srv.Stats().Connections == 2 })
 		list := func() error {
 			_, err := w.virtual(scheme+"://127.0.0.1", w.dialing(cert), credentials.Credentials{AccessKeyID: rootAccess, SecretAccessKey: rootSecret}).
 				ListBuckets(t.Context(), &awss3.ListBucketsInput{})
 			return err
 		}
 		wantRefused(t, list(), 503, "SlowDown")
-		eventually(t, "the surplus is closed", func() bool { return w.srv.Stats().Connections == 2 })
+		testenv.Eventually(t, "the surplus is closed", func() bool { return w.srv.Stats().Connections == 2 })
 		_ = idle[0].Close()
-		eventually(t, "one is gone", func() bool { return w.srv.Stats().Connections == 1 })
+		testenv.Eventually(t, "one is gone", func() bool { return w.srv.Stats().Connections == 1 })
 		if err := list(); err != nil {
 			t.Errorf("%s: with one place free: %v", scheme, err)
 		}
@@ -151,7 +152,7 @@ func TestAStalledUploadIsToldSo(t *testing.T) {
 	if status, text := w.wire(head + strings.Repeat("x", size/2)); status != http.StatusBadRequest || !strings.Contains(text, "RequestTimeout") {
 		t.Errorf("got %d %s", status, text)
 	}
-	eventually(t, "given up", func() bool {
+	testenv.Eventually(t, "given up", func() bool {
 		return w.count("SELECT count(*) FROM objects.blobs WHERE state = 'condemned'") == 1 && w.blobs() == 0
 	})
 	w.nothingLeft(0, 0)
@@ -181,7 +182,7 @@ func TestNobodyHoldsAConnectionThatDoesNothing(t *testing.T) {
 			}
 			_ = readAll(t, res.Body)
 		}
-		eventually(t, name, func() bool { s := w.srv.Stats(); return s.Connections == 0 && s.Requests == 0 })
+		testenv.Eventually(t, name, func() bool { s := w.srv.Stats(); return s.Connections == 0 && s.Requests == 0 })
 		_ = conn.Close()
 	}
 }
@@ -222,7 +223,7 @@ func TestAnUploadOfAnotherLengthThanAnnouncedIsRefused(t *testing.T) {
 			t.Errorf("%s: got %d %.300s, want %s", name, status, text, c.want)
 		}
 	}
-	eventually(t, "nothing stays", func() bool { return w.blobs() == 0 && w.srv.Stats().Requests == 0 })
+	testenv.Eventually(t, "nothing stays", func() bool { return w.blobs() == 0 && w.srv.Stats().Requests == 0 })
 	if n := w.count("SELECT count(*) FROM objects.versions"); n != 0 {
 		t.Errorf("%d versions", n)
 	}
@@ -280,7 +281,7 @@ func TestAStopLetsUploadsUnderWayFinish(t *testing.T) {
 	done := w.async(w.slowPut(slow))
 	w.underWay(slow)
 	w.stop()
-	eventually(t, "no more connections are taken", func() bool {
+	testenv.Eventually(t, "no more connections are taken", func() bool {
 		conn, err := net.Dial("tcp", w.addr)
 		if err == nil {
 			_ = conn.Close()
@@ -309,7 +310,7 @@ func TestAStopWaitsNoLongerThanItIsTold(t *testing.T) {
 		status, _ := w.wire(head + strings.Repeat("x", size/2))
 		answered <- status
 	}()
-	eventually(t, "the upload is under way", func() bool { return w.pending() == 1 })
+	testenv.Eventually(t, "the upload is under way", func() bool { return w.pending() == 1 })
 	w.stop()
 	if status := <-answered; status == http.StatusOK {
 		t.Errorf("got %d", status)

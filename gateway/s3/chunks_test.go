@@ -20,6 +20,7 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 const signedChunks = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
@@ -127,7 +128,7 @@ func TestChunksThatNobodySignedAreNotStored(t *testing.T) {
 	if n := w.count("SELECT count(*) FROM objects.versions"); n != 4 {
 		t.Errorf("%d versions are recorded, want 4", n)
 	}
-	eventually(t, "what was refused is given up", func() bool { return w.pending() == 0 })
+	testenv.Eventually(t, "what was refused is given up", func() bool { return w.pending() == 0 })
 	w.reserveIsWhole()
 }
 

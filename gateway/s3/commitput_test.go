@@ -13,6 +13,7 @@ import (
 
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 const commitPut = `SELECT version::text FROM objects.commit_put(gen_random_uuid(), 'orders', '1001/x', $1::text::uuid, 1, 'e', '{}', $2, $3, $4, $5, NULL, false)`
@@ -120,7 +121,7 @@ func TestTwoAttemptsAtOnceAreOneCommit(t *testing.T) {
 		version, err := attempt(w.admin, second)
 		done <- result{version, err}
 	}()
-	eventually(t, "the second attempt waits", func() bool {
+	testenv.Eventually(t, "the second attempt waits", func() bool {
 		return w.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%commit_put%' AND datname = current_database()") == 1
 	})
 	if err := tx.Commit(t.Context()); err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // No write locks its bucket's row, for each such lock makes a multixact where two come at the same time.
@@ -65,11 +66,11 @@ func TestPartsMakeNoMultixact(t *testing.T) {
 	}
 	const waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database() AND query LIKE $1"
 	part := w.async(w.of("PUT", invoice+"?partNumber=9&uploadId="+*m.id, "part", nil))
-	eventually(t, "the part is under way", func() bool { return w.count(waiting, "%put_part(%") == 1 })
+	testenv.Eventually(t, "the part is under way", func() bool { return w.count(waiting, "%put_part(%") == 1 })
 	abort := w.of("DELETE", invoice+"?uploadId="+*m.id, "", nil)
 	abort.invocation = "another request"
 	aborted := w.async(abort)
-	eventually(t, "the end waits", func() bool { return w.count(waiting, "%abort_multipart(%") == 1 })
+	testenv.Eventually(t, "the end waits", func() bool { return w.count(waiting, "%abort_multipart(%") == 1 })
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -100,13 +101,13 @@ func TestARuleWaitsForTheWritesUnderWay(t *testing.T) {
 	}
 	const waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database() AND query LIKE $1"
 	put := w.async(w.putRaw(5, "", "data"))
-	eventually(t, "the write is under way", func() bool { return w.count(waiting, "%commit_put(%") == 1 })
+	testenv.Eventually(t, "the write is under way", func() bool { return w.count(waiting, "%commit_put(%") == 1 })
 	changed := make(chan error, 1)
 	go func() {
 		_, err := w.srv.Catalog().EnsureBucket(t.Context(), bucket, objects.KeyRule())
 		changed <- err
 	}()
-	eventually(t, "the change waits", func() bool { return w.count(waiting, "%ensure_bucket%") == 1 })
+	testenv.Eventually(t, "the change waits", func() bool { return w.count(waiting, "%ensure_bucket%") == 1 })
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

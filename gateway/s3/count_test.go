@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fencegate/fencegate/gateway/blob"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // What a test counts is what uploads have made and left. The server keeps a reserve
@@ -45,7 +46,7 @@ func (w *world) count(sql string, args ...any) int {
 func (w *world) reserve() (ids []string) {
 	w.t.Helper()
 	var all []blob.ID
-	eventually(w.t, "no batch is on its way", func() (settled bool) {
+	testenv.Eventually(w.t, "no batch is on its way", func() (settled bool) {
 		all, settled = w.srv.Reserved()
 		return settled
 	})

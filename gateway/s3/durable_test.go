@@ -18,6 +18,7 @@ import (
 
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // An acknowledged change that a crash takes back could delete a live object's bytes.
@@ -175,7 +176,7 @@ func TestADeletionSupersedesWhatItRemoves(t *testing.T) {
 			return err
 		})
 	}()
-	eventually(t, "the deletion waits", func() bool {
+	testenv.Eventually(t, "the deletion waits", func() bool {
 		return w.count("SELECT count(*) FROM pg_locks WHERE NOT granted AND objid = 4711 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") == 1
 	})
 	put(t, holder, bucket, invoice, "in between")
@@ -216,7 +217,7 @@ func TestTheTriesOfADeletionGoOneByOne(t *testing.T) {
 		_, err := w.admin.Exec(t.Context(), sql, id, bucket, invoice)
 		done <- err
 	}()
-	eventually(t, "the second try waits, or is over", func() bool {
+	testenv.Eventually(t, "the second try waits, or is over", func() bool {
 		return len(done) == 1 || w.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()") == 1
 	})
 	if err := first.Commit(t.Context()); err != nil {
@@ -339,7 +340,7 @@ func TestBytesThatComeAfterTheirTombstoneIsGoneAreDeleted(t *testing.T) {
 				t.Errorf("got %+v", a)
 			}
 			if c.blobs > 0 {
-				eventually(t, "the rest of the reserve is given up", func() bool { return len(w.reserve()) == 0 && w.pending() == 0 && w.blobs() == c.blobs })
+				testenv.Eventually(t, "the rest of the reserve is given up", func() bool { return len(w.reserve()) == 0 && w.pending() == 0 && w.blobs() == c.blobs })
 			}
 			if blobs, rows := w.blobs(), w.rows(); blobs != c.blobs || rows != c.blobs {
 				t.Errorf("%d blobs and %d rows are left, want %d", blobs, rows, c.blobs)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // Of an upload that came in HTTP's chunks the rest is no request, wherever its
@@ -71,5 +73,5 @@ func TestAStaleClientThatGoesOnSendingLearnsIt(t *testing.T) {
 			t.Errorf("got %d %.200s, want %s", status, text, code)
 		}
 	}
-	eventually(t, "the connections end", func() bool { return w.srv.Stats().Connections == 0 })
+	testenv.Eventually(t, "the connections end", func() bool { return w.srv.Stats().Connections == 0 })
 }

@@ -16,6 +16,7 @@ import (
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // watched is a long body that looks around while it is sent.
@@ -235,7 +236,7 @@ func TestBytesNowAndThenKeepNoConnection(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("the server still waits for the upload")
 	}
-	eventually(t, "the upload is given up", func() bool { return w.count("SELECT count(*) FROM objects.blobs WHERE state = 'condemned'") == 1 })
+	testenv.Eventually(t, "the upload is given up", func() bool { return w.count("SELECT count(*) FROM objects.blobs WHERE state = 'condemned'") == 1 })
 	put(t, w.holder("orders/1001", 5), bucket, invoice, "and the next one goes through")
 }
 

@@ -243,22 +243,6 @@ func wantRefused(t *testing.T, err error, status int, code string, texts ...stri
 	}
 }
 
-// eventually polls until ok, or fails after a minute.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("timed out: %s", what)
-		case <-tick.C:
-		}
-	}
-}
-
 // half is a body that stops in the middle until it is told to go on.
 type half struct {
 	data    []byte
@@ -292,7 +276,7 @@ func (h *half) Read(p []byte) (int, error) {
 func (w *world) underWay(h *half) {
 	w.t.Helper()
 	<-h.reached
-	eventually(w.t, "the upload is under way", func() bool { return w.pending() == 1 })
+	testenv.Eventually(w.t, "the upload is under way", func() bool { return w.pending() == 1 })
 }
 
 func (w *world) url(format string, args ...any) string {

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // A completion that another try overtakes while it reads the parts answers as
@@ -27,7 +29,7 @@ func TestACompletionThatIsOvertakenSaysThatItIsDone(t *testing.T) {
 	}
 	list := fmt.Sprintf("<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>%s</ETag></Part></CompleteMultipartUpload>", *m.parts[0].ETag)
 	done := w.async(raw{creds: w.issue("orders/1001", 5), method: "POST", path: "/orders/" + invoice + "?uploadId=" + *m.id, body: body(list), size: int64(len(list))})
-	eventually(t, "it waits for the parts", func() bool {
+	testenv.Eventually(t, "it waits for the parts", func() bool {
 		return w.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FROM objects.parts%' AND datname = current_database()") == 1
 	})
 	const overtake = `SELECT objects.complete_multipart(u.id, u.bucket, u.key, ARRAY[p.blob], ARRAY[p.size], md5(decode(p.etag, 'hex')) || '-1', '{}', u.resource, u.token, NULL, NULL, NULL, false)

@@ -15,6 +15,7 @@ import (
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 
 	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // over are the ways in which a grant of orders/1001 with token 5 ends.
@@ -224,13 +225,13 @@ func TestARefusalWaitsForTheEarlierAttempt(t *testing.T) {
 			}
 			r.body = bytes.NewReader(data.Bytes())
 			first := w.async(r)
-			eventually(t, "the first attempt waits", func() bool { return w.count(waiting) == 1 })
+			testenv.Eventually(t, "the first attempt waits", func() bool { return w.count(waiting) == 1 })
 			if _, err := w.admin.Exec(t.Context(), "SELECT fence.raise('orders/1001', 6, sha256('6'), 'test')"); err != nil { // and does not drain it
 				t.Fatal(err)
 			}
 			r.body = bytes.NewReader(data.Bytes())
 			second := w.async(r)
-			eventually(t, "the second attempt waits, too", func() bool { return w.count(waiting) == 2 || len(second) == 1 })
+			testenv.Eventually(t, "the second attempt waits, too", func() bool { return w.count(waiting) == 2 || len(second) == 1 })
 			if err := tx.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // firstBatch is how many blobs a reserve begins with.
@@ -29,7 +30,7 @@ const announcedBlobs = "SELECT count(*) FROM objects.blobs WHERE state = 'pendin
 // made its places.
 func (w *world) reserved(live int) {
 	w.t.Helper()
-	eventually(w.t, "a batch is reserved", func() bool { return len(w.reserve()) == firstBatch })
+	testenv.Eventually(w.t, "a batch is reserved", func() bool { return len(w.reserve()) == firstBatch })
 	w.left(firstBatch, live)
 }
 
@@ -151,8 +152,8 @@ func TestAReserveThatIsGoneCostsNoUpload(t *testing.T) {
 				t.Errorf("%d versions are recorded, want 2", n)
 			}
 			w.liveBlobsAreCurrent()
-			eventually(t, "the rest of the batch is given up", func() bool { return w.count(announcedBlobs) == 0 })
-			eventually(t, "another batch is reserved", func() bool {
+			testenv.Eventually(t, "the rest of the batch is given up", func() bool { return w.count(announcedBlobs) == 0 })
+			testenv.Eventually(t, "another batch is reserved", func() bool {
 				put(t, holder, bucket, invoice, "again")
 				return len(w.reserve()) > 0
 			})
@@ -200,7 +201,7 @@ func TestUploadsGoOnWhereNothingCanBeReserved(t *testing.T) {
 	holder := w.lease("orders/1001", 5)
 	begun := time.Now()
 	put(t, holder, bucket, invoice, "first")
-	eventually(t, "what was half made is taken back", func() bool { return store.tried.Load() == 1 && w.count(announcedBlobs) == 0 && w.blobs() == 1 })
+	testenv.Eventually(t, "what was half made is taken back", func() bool { return store.tried.Load() == 1 && w.count(announcedBlobs) == 0 && w.blobs() == 1 })
 	for range 5 {
 		put(t, holder, bucket, invoice, "and others")
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 const commitSQL = "objects.commit_put"
@@ -58,7 +59,7 @@ func TestAnUploadThatIsCutShortLeavesNoObject(t *testing.T) {
 		}
 		_ = conn.Close()
 	}
-	eventually(t, "cleaned up", func() bool {
+	testenv.Eventually(t, "cleaned up", func() bool {
 		return w.count("SELECT count(*) FROM objects.blobs WHERE state = 'condemned'") == 1 && w.blobs() == 0
 	})
 	w.nothingLeft(0, 0)
@@ -73,7 +74,7 @@ func TestAStalledUploadIsCutOff(t *testing.T) {
 	defer close(slow.resume)
 	done := w.async(raw{creds: w.issue("orders/1001", 5), method: "PUT", path: "/orders/" + invoice, body: slow, size: 3 << 20})
 	<-slow.reached
-	eventually(t, "given up", func() bool {
+	testenv.Eventually(t, "given up", func() bool {
 		return w.count("SELECT count(*) FROM objects.blobs WHERE state = 'condemned'") == 1 && w.blobs() == 0
 	})
 	_ = done
@@ -337,7 +338,7 @@ func TestAnUploadInNobodysWayWhenItsBackendIsEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 		done := w.async(w.putRaw(5, "waiting", "stale"))
-		eventually(t, "the commit waits", func() bool {
+		testenv.Eventually(t, "the commit waits", func() bool {
 			return w.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%commit_put%' AND datname = current_database()") == 1
 		})
 		w.arm("orders/1001", 6) // ends the waiting session after the grace

@@ -19,6 +19,7 @@ import (
 
 	"github.com/fencegate/fencegate/gateway/blob"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/internal/testenv/s3posix"
 )
 
@@ -116,7 +117,7 @@ func TestOneOfManyCreatesWinsOnAnS3Service(t *testing.T) {
 	if got := get(t, holder, bucket, invoice); got != winner.Load() {
 		t.Errorf("the object is %q, the winner wrote %q", got, winner.Load())
 	}
-	eventually(t, "the others' bytes are gone", func() bool { return w.blobs() == 1 })
+	testenv.Eventually(t, "the others' bytes are gone", func() bool { return w.blobs() == 1 })
 }
 
 func TestTroubleOfTheS3ServiceIsToldAndLosesNothing(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/internal/child"
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // asParent makes the test binary play a parent that starts a child and waits to be killed.
@@ -44,21 +45,6 @@ func parent(folder string) {
 	ended.Stop(time.Second)
 	fmt.Println(kept.Pid())
 	select {}
-}
-
-// eventually waits until the condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	tick, limit := time.NewTicker(10*time.Millisecond), time.NewTimer(20*time.Second)
-	defer tick.Stop()
-	defer limit.Stop()
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-limit.C:
-			t.Fatalf("still not: %s", what)
-		}
-	}
 }
 
 func gone(pid int) bool { return syscall.Kill(pid, 0) != nil }
@@ -93,8 +79,8 @@ func TestChildAndFolderEndWithTheParent(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = cmd.Wait()
-			eventually(t, "the child has ended", func() bool { return gone(pid) })
-			eventually(t, "the folder is gone", func() bool {
+			testenv.Eventually(t, "the child has ended", func() bool { return gone(pid) })
+			testenv.Eventually(t, "the folder is gone", func() bool {
 				_, err := os.Stat(folder)
 				return os.IsNotExist(err)
 			})
@@ -110,9 +96,9 @@ func TestStopKillsAChildThatDoesNotListen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Kill()
-	eventually(t, "the child does not listen", func() bool {
+	testenv.Eventually(t, "the child does not listen", func() error {
 		_, err := os.Stat(deaf)
-		return err == nil
+		return err
 	})
 	p.Stop(50 * time.Millisecond)
 	if !gone(p.Pid()) {

@@ -35,8 +35,8 @@ type Event struct {
 }
 
 // Worker is what one of the demo's processes does: acquire, read, then obey the
-// commands "write TEXT", "bypass TEXT", "download" and "delete" on its input. It looks neither at its
-// lease's deadline nor at a clock, as most code does.
+// commands "write TEXT", "bypass TEXT", "download" and "delete" on its input. It renews its lease while
+// it runs, but looks neither at the lease's deadline nor at a clock before it writes, as most code does.
 type Worker struct {
 	Client *client.Client
 	Bucket string
@@ -63,6 +63,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = w.sql.Close(context.WithoutCancel(ctx)) }()
+	defer w.keep(ctx, lease)()
 	w.report(Event{Name: "acquired", OK: true, Token: lease.Token})
 
 	var status string
@@ -87,6 +88,26 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 	}
 	return lines.Err()
+}
+
+// keep renews the lease until the function that it returns is called. That a renewal failed, the worker ignores.
+func (w *Worker) keep(ctx context.Context, lease client.Lease) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(w.TTL / 3)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				_, _ = w.Client.Renew(ctx, lease.Handle, w.TTL)
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return func() { cancel(); <-ended }
 }
 
 // connect puts the lease's grant into the environment, as `fencegate run` does,

@@ -2,11 +2,7 @@ package devstack
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/pbkdf2"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/url"
@@ -14,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/migrate"
 )
 
@@ -136,7 +133,7 @@ func ensureDatabase(ctx context.Context, conn *pgx.Conn, n names) error {
 // ensureLogin sends the password as a SCRAM verifier, so that no log of the
 // server can hold it.
 func ensureLogin(ctx context.Context, conn *pgx.Conn, name, password string) error {
-	verifier, err := scramVerifier(password)
+	verifier, err := pgserver.Verifier(password, pgserver.Iterations)
 	if err != nil {
 		return err
 	}
@@ -168,25 +165,4 @@ func withDatabase(serverURL, database string, login *url.Userinfo) (string, erro
 	}
 	u.Path = "/" + database
 	return u.String(), nil
-}
-
-// scramVerifier is what PostgreSQL stores for a password (RFC 5803):
-// SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key>.
-func scramVerifier(password string) (string, error) {
-	const iterations = 4096 // PostgreSQL's default
-	salt := make([]byte, 16)
-	_, _ = rand.Read(salt)
-	salted, err := pbkdf2.Key(sha256.New, password, salt, iterations, sha256.Size)
-	if err != nil {
-		return "", err
-	}
-	stored := sha256.Sum256(mac(salted, "Client Key"))
-	b64 := base64.StdEncoding.EncodeToString
-	return fmt.Sprintf("SCRAM-SHA-256$%d:%s$%s:%s", iterations, b64(salt), b64(stored[:]), b64(mac(salted, "Server Key"))), nil
-}
-
-func mac(key []byte, text string) []byte {
-	h := hmac.New(sha256.New, key)
-	h.Write([]byte(text))
-	return h.Sum(nil)
 }

@@ -214,9 +214,9 @@ func TestBombsAreRefusedAtOnce(t *testing.T) {
 
 func TestTheNearestNameIsNear(t *testing.T) {
 	t.Parallel()
-	names := []string{"api.listen", "pg.listen", "s3.listen", "redis.nodes", "lock"}
+	names := []string{"api.listen", "pg.listen", "s3.listen", "redis.nodes", "lock", "sql"}
 	for name, want := range map[string]string{
-		"api.listne": "api.listen", "API.Listen": "api.listen", "pg-listen": "pg.listen", "redis.node": "redis.nodes", "loc": "lock", "colk": "lock",
+		"api.listne": "api.listen", "API.Listen": "api.listen", "pg-listen": "pg.listen", "redis.node": "redis.nodes", "loc": "lock", "colk": "lock", "sqk": "sql", "ttl": "",
 		"password": "", "": "", "quite.another": "", strings.Repeat("x", 10_000): "",
 	} {
 		if got := optionfile.Nearest(name, names); got != want {

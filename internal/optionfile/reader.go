@@ -178,7 +178,7 @@ func show(key string) string {
 // Nearest is that of the names that a person who wrote name may have meant; "" where none is near.
 func Nearest(name string, names []string) string {
 	names = slices.Sorted(slices.Values(names))
-	nearest, least := "", 1+max(2, len(name)/3)
+	nearest, least := "", 1+max(min(2, len(name)/2), len(name)/3) // of three letters, one may differ
 	if len(name) > 200 {
 		return "" // nobody's typing error
 	}

@@ -51,6 +51,7 @@ type Config struct {
 	BinDir    string            // folder of postgres and initdb; default: found by [Find]
 	Port      int               // on 127.0.0.1; default: the port of the last run where it is free, else any free one
 	Fast      bool              // give up durability for speed (fsync=off …); for tests only
+	WeakHash  bool              // hash the superuser's password once, not 4096 times: the race detector makes that slow; for tests only
 	Ephemeral bool              // remove Dir at Stop, and when this process dies
 	Settings  map[string]string // further settings of postgresql.conf; never secrets
 	Env       []string          // further environment of the server, as KEY=value

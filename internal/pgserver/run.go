@@ -67,7 +67,15 @@ func (s *Server) initdb(ctx context.Context, dir string) error {
 	// initdb wants the password in a file that its user can read.
 	pwfile := dir + ".password"
 	defer os.Remove(pwfile)
-	if err := os.WriteFile(pwfile, []byte(s.password+"\n"), 0o600); err != nil {
+	password := s.password
+	if s.cfg.WeakHash {
+		verifier, err := Verifier(password, 1)
+		if err != nil {
+			return err
+		}
+		password = verifier
+	}
+	if err := os.WriteFile(pwfile, []byte(password+"\n"), 0o600); err != nil {
 		return err
 	}
 	if err := s.user.own(pwfile); err != nil {

@@ -208,10 +208,25 @@ func TestACommandWhoseLeaseCannotBeRenewedEnds(t *testing.T) {
 
 func TestACommandIsEndedAtOnceWhenItsLeaseIsAnothers(t *testing.T) {
 	t.Parallel()
-	got := run(t, &gateway{ttl: 6 * time.Second, renew: lost}, runner.Kill, "trap '' TERM; while :; do sleep 0.05; done")
-	var problem *client.Problem
-	if !got.Ended || got.ExitCode != 137 || !errors.As(got.Lost, &problem) || got.took > 2*time.Second+busy {
-		t.Errorf("got %+v after %s, want KILL at the first renewal", got.Result, got.took)
+	for name, c := range map[string]struct {
+		script string
+		code   int
+		within time.Duration
+	}{
+		"obeys TERM":   {"trap 'echo cleaned; exit 3' TERM; while :; do sleep 0.05; done", 3, 2 * time.Second},
+		"ignores TERM": {"trap '' TERM; while :; do sleep 0.05; done", 137, 3500 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := run(t, &gateway{ttl: 6 * time.Second, renew: lost}, runner.Kill, c.script)
+			var problem *client.Problem
+			if !got.Ended || got.ExitCode != c.code || !errors.As(got.Lost, &problem) || got.took > c.within+busy {
+				t.Errorf("got %+v after %s, want TERM at the first renewal, and KILL a quarter of the TTL later", got.Result, got.took)
+			}
+			if strings.Contains(got.stdout, "cleaned") != (c.code == 3) || !strings.Contains(got.said, "sent TERM") {
+				t.Errorf("%q, said %q", got.stdout, got.said)
+			}
+		})
 	}
 }
 

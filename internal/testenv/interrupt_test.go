@@ -47,21 +47,6 @@ func played(t *testing.T, part string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// eventually waits until the condition holds: whoever cleans up may take a moment.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	tick, limit := time.NewTicker(20*time.Millisecond), time.NewTimer(30*time.Second)
-	defer tick.Stop()
-	defer limit.Stop()
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-limit.C:
-			t.Fatalf("still not: %s", what)
-		}
-	}
-}
-
 func TestAnInterruptedTestLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
@@ -92,9 +77,9 @@ func TestAnInterruptedTestLeavesNothingBehind(t *testing.T) {
 			}
 			_ = cmd.Wait()
 			for _, addr := range addrs {
-				eventually(t, addr+" has ended", func() bool { return !listens(addr) })
+				testenv.Eventually(t, addr+" has ended", func() bool { return !listens(addr) })
 			}
-			eventually(t, "the temporary folder is empty", func() bool { return isEmpty(t, tmp) })
+			testenv.Eventually(t, "the temporary folder is empty", func() bool { return isEmpty(t, tmp) })
 		})
 	}
 }

@@ -17,6 +17,7 @@ var serverSettings = map[string]string{
 	"max_prepared_transactions": "20",
 	"wal_level":                 "logical",
 	"max_wal_size":              "256MB",
+	"jit":                       "off", // it compiles longer than the queries of tests run
 	"autovacuum":                "off", // it only ever works on databases that are dropped seconds later
 }
 
@@ -29,7 +30,7 @@ func localPostgres(ctx context.Context) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	srv, err := pgserver.Start(ctx, pgserver.Config{Dir: dir, Fast: true, Ephemeral: true, Settings: serverSettings})
+	srv, err := pgserver.Start(ctx, pgserver.Config{Dir: dir, Fast: true, WeakHash: true, Ephemeral: true, Settings: serverSettings})
 	if err != nil {
 		return nil, err
 	}

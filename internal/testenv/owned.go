@@ -47,6 +47,7 @@ func OwnPostgres(t testing.TB, cfg pgserver.Config) *pgserver.Server {
 	if cfg.Dir == "" {
 		cfg.Dir = ServerDir(t)
 	}
+	cfg.WeakHash = true
 	s, err := pgserver.Start(ctx, cfg)
 	if err != nil {
 		fatal(t, err)

@@ -15,6 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/internal/pgserver"
 )
 
 // PG is a database of one test.
@@ -66,7 +68,11 @@ func (pg PG) As(t testing.TB, roles ...string) string {
 		fatal(t, err)
 	}
 	login, password := "fencegate_test_"+unique(), rand.Text()
-	sql := fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", login, password)
+	verifier, err := pgserver.Verifier(password, iterations)
+	if err != nil {
+		fatal(t, err)
+	}
+	sql := fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", login, verifier)
 	if len(roles) > 0 {
 		sql += " IN ROLE " + quoted(roles...)
 	}
@@ -123,6 +129,9 @@ const (
 	loginWriter  = "fencegate_test_writer"
 	loginOther   = "fencegate_test_other"
 )
+
+// iterations of a login's hash are few: with the race detector, 4096 take most of a connection's time.
+const iterations = 1
 
 // cluster is the PostgreSQL server that the tests of this binary share.
 type cluster struct {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencegate/fencegate/internal/pgserver"
 	"github.com/fencegate/fencegate/migrate"
 	"github.com/fencegate/fencegate/migrations"
 )
@@ -37,6 +38,10 @@ func (c *cluster) underLock(ctx context.Context, f func(*pgx.Conn) error) error 
 func (c *cluster) makeLogins(ctx context.Context) error {
 	sum := sha256.Sum256([]byte("fencegate test logins\n" + c.base.User.String()))
 	c.logins = hex.EncodeToString(sum[:16])
+	verifier, err := pgserver.Verifier(c.logins, iterations)
+	if err != nil {
+		return err
+	}
 	return c.underLock(ctx, func(conn *pgx.Conn) error {
 		// Half the time of the default, which PostgreSQL has since 15, as nothing is flushed here. Before, it was the only one.
 		const strategy = "SELECT CASE WHEN current_setting('server_version_num')::int >= 150000 THEN ' STRATEGY FILE_COPY' ELSE '' END"
@@ -52,7 +57,7 @@ func (c *cluster) makeLogins(ctx context.Context) error {
 			if exists {
 				verb = "ALTER"
 			}
-			if _, err := conn.Exec(ctx, fmt.Sprintf("%s ROLE %s LOGIN PASSWORD '%s'", verb, login, c.logins)); err != nil {
+			if _, err := conn.Exec(ctx, fmt.Sprintf("%s ROLE %s LOGIN PASSWORD '%s'", verb, login, verifier)); err != nil {
 				return fmt.Errorf("login %s: %w", login, err)
 			}
 		}

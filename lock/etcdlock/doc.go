@@ -8,8 +8,8 @@
 //
 //	client, err := clientv3.New(clientv3.Config{
 //		Endpoints: endpoints, DialTimeout: 5 * time.Second,
-//		// Without them a client waits for a member that froze, and kept its connections.
-//		DialKeepAliveTime: 2 * time.Second, DialKeepAliveTimeout: 2 * time.Second, PermitWithoutStream: true,
+//		// Without them calls go on to a member that froze, and kept its connections. gRPC sends none sooner than 10 s.
+//		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
 //	})
 //	if err != nil {
 //		return err
@@ -31,4 +31,7 @@
 // the key to another etcd lease in a transaction, which compares the key's revision: one that arrives after a newer one is
 // refused. Nothing is ever kept alive: before etcd 3.5.13, a leader that was paused and superseded still confirms
 // keep-alives (https://github.com/etcd-io/etcd/issues/15247).
+//
+// Leave PermitWithoutStream off in the client's configuration: etcd closes the connection of a client that sends
+// keep-alives while it calls nothing.
 package etcdlock

@@ -6,34 +6,72 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/connectivity"
 
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/lock/etcdlock"
 )
 
+// documented is the client of the package comment.
+func documented(t *testing.T, endpoints []string) *clientv3.Client {
+	t.Helper()
+	return clientOf(t, clientv3.Config{
+		Endpoints: endpoints, DialTimeout: 5 * time.Second,
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
+	})
+}
+
 // A member that freezes keeps its connections: a client that sends keep-alives leaves it.
 func TestAFrozenMemberIsLeft(t *testing.T) {
 	t.Parallel()
 	c := cluster(t, 3, "")
-	s := source(t, etcdlock.Config{Client: clientOf(t, clientv3.Config{
-		Endpoints: c.Endpoints(), DialTimeout: 5 * time.Second,
-		DialKeepAliveTime: 2 * time.Second, DialKeepAliveTimeout: 2 * time.Second, PermitWithoutStream: true,
-	})})
+	s := source(t, etcdlock.Config{Client: documented(t, c.Endpoints())})
 	for _, member := range c.Members {
 		if err := member.Freeze(); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
-		lease, err := s.Acquire(ctx, leasing.Request{Resource: "orders/1001", TTL: ttl})
-		if err == nil {
-			err = s.Release(ctx, lease.Ref())
+		begin := time.Now()
+		// Calls go to the members in turn: six quick cycles in a row leave none out.
+		for quick := 0; quick < 6; {
+			quick++
+			if cycle(t, s) > 3*time.Second {
+				quick = 0
+			}
+			if took := time.Since(begin); took > 40*time.Second {
+				t.Fatalf("calls still go to the frozen member after %v", took)
+			}
 		}
-		cancel()
-		if err != nil {
-			t.Error(err)
-		}
+		t.Logf("left within %v", time.Since(begin))
 		if err := member.Thaw(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// cycle is one acquisition and its release.
+func cycle(t *testing.T, s *etcdlock.Source) time.Duration {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	begin := time.Now()
+	lease, err := s.Acquire(ctx, leasing.Request{Resource: "orders/1001", TTL: ttl})
+	if err == nil {
+		err = s.Release(ctx, lease.Ref())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.Since(begin)
+}
+
+// etcd closes the connections of clients that send keep-alives while they call nothing ("too_many_pings").
+func TestAnIdleClientIsNotCutOff(t *testing.T) {
+	t.Parallel()
+	c := documented(t, cluster(t, 1, "").Endpoints())
+	cycle(t, source(t, etcdlock.Config{Client: c}))
+	ctx, cancel := context.WithTimeout(t.Context(), 35*time.Second) // it cuts them off after 30 s
+	defer cancel()
+	if c.ActiveConnection().WaitForStateChange(ctx, connectivity.Ready) {
+		t.Errorf("etcd cut an idle client off; the connection is %v", c.ActiveConnection().GetState())
 	}
 }

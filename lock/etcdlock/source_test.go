@@ -80,20 +80,6 @@ func take(t testing.TB, s *etcdlock.Source, resource string, ttl time.Duration) 
 	return lease
 }
 
-// until polls for a condition.
-func until(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.After(time.Minute); !ok(); {
-		select {
-		case <-tick.C:
-		case <-end:
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
-}
-
 func TestLeasesOfEtcdFollowTheRules(t *testing.T) {
 	t.Parallel()
 	for name, n := range map[string]int{"one member": 1, "three members": 3} {

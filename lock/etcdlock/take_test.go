@@ -67,17 +67,17 @@ func TestALeaseSurvivesItsLeader(t *testing.T) {
 		if err := m.Freeze(); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "it is extended while a member is frozen", func() bool {
+		testenv.Eventually(t, "it is extended while a member is frozen", func() error {
 			_, err := s.Extend(t.Context(), lease.Ref(), ttl)
 			if err != nil && !errors.Is(err, leasing.ErrUnavailable) {
 				t.Fatalf("member %d is frozen: %v", i, err)
 			}
-			return err == nil
+			return err
 		})
 		if err := m.Thaw(); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "the others see it as held", func() bool {
+		testenv.Eventually(t, "the others see it as held", func() bool {
 			_, err := other.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
 			if err == nil {
 				t.Fatal("two holders")
@@ -126,7 +126,7 @@ func TestAPartitionedMemberGrantsNothing(t *testing.T) {
 	if err := <-waited; err != nil {
 		t.Errorf("who waits while etcd is away: %v", err)
 	}
-	until(t, "the resource is free", func() bool {
+	testenv.Eventually(t, "the resource is free", func() bool {
 		lease, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
 		return err == nil && s.Release(t.Context(), lease.Ref()) == nil
 	})

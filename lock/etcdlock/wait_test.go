@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock/etcdlock"
 )
 
@@ -30,7 +31,7 @@ func queue(t *testing.T, endpoints []string, processes int) (had func() []int) {
 				t.Error(err)
 			}
 		})
-		until(t, "it waits", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == i+1 })
+		testenv.Eventually(t, "it waits", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == i+1 })
 	}
 	return func() []int {
 		done.Wait()
@@ -55,7 +56,7 @@ func TestProcessesAreServedInTheirOrder(t *testing.T) {
 	if got := had(); !slices.Equal(got, []int{0, 1, 2, 3}) {
 		t.Errorf("they came as %v", got)
 	}
-	until(t, "nobody waits", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == 0 })
+	testenv.Eventually(t, "nobody waits", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == 0 })
 }
 
 // A watch from a revision that is gone breaks; who waits looks again.
@@ -108,7 +109,7 @@ func TestADeadProcessLeavesTheLine(t *testing.T) {
 		defer close(gone)
 		_, _ = doomed.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
 	}()
-	until(t, "it waits", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == 1 })
+	testenv.Eventually(t, "it waits", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == 1 })
 	etcdlock.Die(doomed)
 	<-gone
 	next := source(t, etcdlock.Config{Client: client(t, c.Endpoints()...)})
@@ -117,7 +118,7 @@ func TestADeadProcessLeavesTheLine(t *testing.T) {
 		_, err := next.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
 		had <- err
 	}()
-	until(t, "both are in the line", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == 2 })
+	testenv.Eventually(t, "both are in the line", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == 2 })
 	if err := s.Release(t.Context(), lease.Ref()); err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,7 @@ func TestAClosedSourceLeavesTheLine(t *testing.T) {
 		_, err := closed.Acquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
 		waited <- err
 	}()
-	until(t, "it waits", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == 1 })
+	testenv.Eventually(t, "it waits", func() bool { return etcdlock.Waiting(t.Context(), s, "r") == 1 })
 	if err := closed.Close(); err != nil {
 		t.Fatal(err)
 	}

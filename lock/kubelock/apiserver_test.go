@@ -1,159 +1,61 @@
 package kubelock_test
 
 import (
-	"encoding/json"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
-	"fmt"
 	"io"
-	"maps"
 	"net/http"
-	"net/http/httptest"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 )
 
-var leasesOf = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
-
-// apiServer stands in for kube-apiserver, as far as Leases go. It follows the real one's registry (v1.34): an update of what
-// was changed since it was read is a conflict, as is one of what was deleted, because it names the old one's UID; an
-// absent namespace is not found; who has no right is forbidden.
+// apiServer is where a test's Leases are: a stand-in for kube-apiserver, or a namespace of a real one. Its users are
+// "candidate", who may get, create and update Leases, and "other", who may not; each presents its name as a bearer token.
 type apiServer struct {
-	*httptest.Server
+	leaseStore
+	URL       string
+	namespace string
+	roots     *x509.CertPool
+}
 
-	mu      sync.Mutex
-	version int
-	leases  map[string]*coordinationv1.Lease // by namespace/name
-	written []coordinationv1.Lease           // every version of each
+// leaseStore is what an operator does.
+type leaseStore interface {
+	// lease is the Lease as it is; nil: there is none.
+	lease(name string) *coordinationv1.Lease
+	// put creates a Lease with annotations.
+	put(name string, annotations map[string]string)
+	// give changes who holds a Lease.
+	give(name, holder string)
+	remove(name string)
+	// history is every version of every Lease that a candidate wrote, in their order.
+	history() []coordinationv1.Lease
 }
 
 func newAPIServer(t testing.TB) *apiServer {
 	t.Helper()
-	s := &apiServer{leases: make(map[string]*coordinationv1.Lease)}
-	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
-	t.Cleanup(s.Close)
-	return s
-}
-
-// The prefix of a namespace's Leases; the only namespace that is there is "shop".
-const leasesPath, namespace = "/apis/coordination.k8s.io/v1/namespaces/", "shop"
-
-func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
-	lease, err := s.answer(r)
-	w.Header().Set("Content-Type", "application/json")
-	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
-		answer := status.Status()
-		answer.Kind, answer.APIVersion = "Status", "v1"
-		w.WriteHeader(int(answer.Code))
-		_ = json.NewEncoder(w).Encode(answer)
-		return
+	if kubernetes != nil {
+		return kubernetes.space(t)
 	}
-	lease.Kind, lease.APIVersion = "Lease", "coordination.k8s.io/v1"
-	_ = json.NewEncoder(w).Encode(lease)
+	return newStandIn(t)
 }
 
-func (s *apiServer) answer(r *http.Request) (*coordinationv1.Lease, error) {
-	space, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, leasesPath), "/leases")
-	name := strings.TrimPrefix(path, "/")
-	switch r.Header.Get("Authorization") {
-	case "Bearer candidate":
-	case "Bearer other":
-		return nil, apierrors.NewForbidden(leasesOf, name, errors.New(`User "other" cannot do this`))
-	default:
-		return nil, apierrors.NewUnauthorized("Unauthorized")
+func (s *apiServer) holder(name string) string { return holderOf(s.lease(name)) }
+
+func holderOf(lease *coordinationv1.Lease) string {
+	if lease == nil || lease.Spec.HolderIdentity == nil {
+		return ""
 	}
-	body := &coordinationv1.Lease{}
-	if r.Method != http.MethodGet {
-		if err := json.NewDecoder(r.Body).Decode(body); err != nil {
-			return nil, apierrors.NewBadRequest(err.Error())
-		}
-		if seconds := body.Spec.LeaseDurationSeconds; seconds != nil && *seconds <= 0 {
-			return nil, apierrors.NewInvalid(schema.GroupKind{Group: leasesOf.Group, Kind: "Lease"}, name, nil)
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.change(r.Method, space, name, body)
+	return *lease.Spec.HolderIdentity
 }
 
-func (s *apiServer) change(method, space, name string, body *coordinationv1.Lease) (*coordinationv1.Lease, error) {
-	if method == http.MethodPost {
-		name = body.Name
-	}
-	now := s.leases[space+"/"+name]
-	switch method {
-	case http.MethodGet:
-		if now == nil {
-			return nil, apierrors.NewNotFound(leasesOf, name)
-		}
-		return now.DeepCopy(), nil
-	case http.MethodPost:
-		if space != namespace {
-			return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, space)
-		}
-		if now != nil {
-			return nil, apierrors.NewAlreadyExists(leasesOf, name)
-		}
-		body.Namespace, body.UID = space, types.UID(fmt.Sprintf("uid-%d", s.version))
-	default:
-		if now == nil || body.UID != now.UID || body.ResourceVersion != now.ResourceVersion {
-			return nil, apierrors.NewConflict(leasesOf, name, errors.New("the object has been modified"))
-		}
-	}
-	s.version++
-	body.ResourceVersion = strconv.Itoa(s.version)
-	s.leases[space+"/"+name] = body
-	s.written = append(s.written, *body.DeepCopy())
-	return body.DeepCopy(), nil
-}
-
-// lease is the Lease as it is; nil: there is none.
-func (s *apiServer) lease(name string) *coordinationv1.Lease {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.leases[namespace+"/"+name].DeepCopy()
-}
-
-func (s *apiServer) holder(name string) string {
-	if lease := s.lease(name); lease != nil && lease.Spec.HolderIdentity != nil {
-		return *lease.Spec.HolderIdentity
-	}
-	return ""
-}
-
-func (s *apiServer) remove(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.leases, namespace+"/"+name)
-}
-
-// put writes a Lease with an annotation, as kubectl does.
-func (s *apiServer) put(name string, annotations map[string]string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.version++
-	s.leases[namespace+"/"+name] = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
-		Namespace: namespace, Name: name, UID: types.UID(fmt.Sprintf("uid-%d", s.version)), ResourceVersion: strconv.Itoa(s.version),
-		Annotations: maps.Clone(annotations),
-	}}
-}
-
-// history is every version of a Lease.
-func (s *apiServer) history() []coordinationv1.Lease {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.written)
+func (s *apiServer) transport() *http.Transport {
+	return &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.roots}, ForceAttemptHTTP2: true}
 }
 
 // network is what lies between one process and the API server.
@@ -214,10 +116,10 @@ func (n *network) requests() int {
 	return n.count
 }
 
-// client is that of one process.
-func client(t testing.TB, host, token string) (coordinationclient.LeasesGetter, *network) {
+// client is that of one process. The server is host, where it is not s.
+func (s *apiServer) client(t testing.TB, host, token string) (coordinationclient.LeasesGetter, *network) {
 	t.Helper()
-	transport := &http.Transport{}
+	transport := s.transport()
 	t.Cleanup(transport.CloseIdleConnections)
 	n := &network{next: transport}
 	c, err := coordinationclient.NewForConfig(&rest.Config{

@@ -3,6 +3,7 @@ package kubelock_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"testing"
 	"time"
 
@@ -65,6 +66,33 @@ func TestTheDeadlineCountsFromBeforeTheUpdateIsSent(t *testing.T) {
 		}
 		if ends := kubelock.Deadline(lock); ends.IsZero() || !ends.Before(n.began.Add(10*time.Second)) {
 			t.Errorf("the term ends %v too late", ends.Sub(n.began)-10*time.Second)
+		}
+	}
+}
+
+// The update is carried out, and its answer comes when the term is over.
+func TestARenewalThatIsAnsweredTooLateRevivesNothing(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*kubelock.Lock){
+		"ran out":  func(lock *kubelock.Lock) { <-lock.Context().Done() },
+		"released": kubelock.Lose,
+		"paused": func(lock *kubelock.Lock) {
+			kubelock.StopTimer(lock)
+			<-time.After(time.Until(kubelock.Deadline(lock)))
+		},
+	} {
+		cfg, n := config(t, newAPIServer(t), "a")
+		lock := newLock(t, cfg)
+		record := resourcelock.LeaderElectionRecord{HolderIdentity: "a", LeaseDurationSeconds: 2}
+		if err := lock.Create(t.Context(), record); err != nil {
+			t.Fatal(err)
+		}
+		ends := kubelock.Deadline(lock)
+		n.mu.Lock()
+		n.lose = func(*http.Request) bool { end(lock); return false }
+		n.mu.Unlock()
+		if err := lock.Update(t.Context(), record); !errors.Is(err, leasing.ErrLost) || !kubelock.Deadline(lock).Equal(ends) {
+			t.Errorf("%s: %v; the deadline moved by %v", name, err, kubelock.Deadline(lock).Sub(ends))
 		}
 	}
 }
@@ -137,19 +165,14 @@ func TestAnElectorThatWasPausedSparesItsSuccessorsLease(t *testing.T) {
 			var lock resourcelock.Interface = newLock(t, cfg)
 			if !ours {
 				lock = &resourcelock.LeaseLock{
-					LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: leaseName}, Client: cfg.Client,
+					LeaseMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: leaseName}, Client: cfg.Client,
 					LockConfig: resourcelock.ResourceLockConfig{Identity: "a"},
 				}
 			}
 			cancel, ended := elect(t, cfg, lock, true)
 			mend := n.cut()
 			defer mend()
-			s.mu.Lock() // its successor, whose Lease the paused one has not seen
-			other := "b"
-			s.leases[namespace+"/"+leaseName].Spec.HolderIdentity = &other
-			s.version++
-			s.leases[namespace+"/"+leaseName].ResourceVersion = "99"
-			s.mu.Unlock()
+			s.give(leaseName, "b") // its successor, whose Lease the paused one has not seen
 			cancel()
 			mend()
 			await(t, "the end of the elector", ended)

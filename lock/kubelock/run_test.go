@@ -139,7 +139,7 @@ func TestACandidateWaitsWhileTheAPIServerIsAway(t *testing.T) {
 	s := newAPIServer(t)
 	cfg, n := config(t, s, "a")
 	away := testenv.DeadAddr(t)
-	c, nowhere := client(t, "http://"+away, "candidate")
+	c, nowhere := s.client(t, "http://"+away, "candidate")
 	gone := cfg
 	gone.Client = c
 	if err := waitInVain(t, gone, nowhere); !errors.Is(err, leasing.ErrUnavailable) || !errors.Is(err, context.Canceled) {
@@ -164,13 +164,13 @@ func TestWhatOnlyAnOperatorMendsIsSaidInOneLine(t *testing.T) {
 	stranger := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(stranger.Close)
 	for name, c := range map[string]struct{ host, token, namespace, want string }{
-		"no right":      {s.URL, "other", namespace, "allow get, create and update"},
-		"no login":      {s.URL, "nobody", namespace, "check the credentials"},
+		"no right":      {s.URL, "other", s.namespace, "allow get, create and update"},
+		"no login":      {s.URL, "nobody", s.namespace, "check the credentials"},
 		"no namespace":  {s.URL, "candidate", "absent", `namespaces "absent" not found`},
-		"no Kubernetes": {stranger.URL, "candidate", namespace, "is this the API server"},
+		"no Kubernetes": {stranger.URL, "candidate", s.namespace, "is this the API server"},
 	} {
 		cfg, _ := config(t, s, "a")
-		cfg.Client, _ = client(t, c.host, c.token)
+		cfg.Client, _ = s.client(t, c.host, c.token)
 		cfg.Lease.Namespace = c.namespace
 		err := kubelock.Run(t.Context(), cfg, nil)
 		if !errors.Is(err, leasing.ErrUnavailable) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {

@@ -35,9 +35,9 @@ func short(c kubelock.Config) kubelock.Config {
 // config is that of one process.
 func config(t testing.TB, s *apiServer, identity string) (kubelock.Config, *network) {
 	t.Helper()
-	c, n := client(t, s.URL, "candidate")
+	c, n := s.client(t, s.URL, "candidate")
 	return long(kubelock.Config{
-		Client: c, Lease: types.NamespacedName{Namespace: namespace, Name: leaseName}, Resource: resource, Identity: identity,
+		Client: c, Lease: types.NamespacedName{Namespace: s.namespace, Name: leaseName}, Resource: resource, Identity: identity,
 	}), n
 }
 

@@ -22,7 +22,7 @@ func TestLeaseTransitionsAreNoFencingTokens(t *testing.T) {
 	var seen []int32
 	term := func() {
 		lock := &resourcelock.LeaseLock{
-			LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: leaseName}, Client: cfg.Client,
+			LeaseMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: leaseName}, Client: cfg.Client,
 			LockConfig: resourcelock.ResourceLockConfig{Identity: "a"},
 		}
 		crash(t, cfg, lock)

@@ -48,22 +48,24 @@ func (t *term) begin(grant fence.Grant, deadline time.Time) error {
 
 // prolong sets another deadline. A term that is over stays over.
 func (t *term) prolong(deadline time.Time) error {
-	if err := t.over(); err != nil {
-		return err
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.expire()
 	if t.ctx.Err() == nil {
 		t.deadline = deadline
 		t.timer.Reset(time.Until(deadline))
 	}
-	return nil
+	return context.Cause(t.ctx)
 }
 
 // look ends the term when its deadline has passed, by the clock.
 func (t *term) look() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.expire()
+}
+
+func (t *term) expire() {
 	if t.grant.Token > 0 && !time.Now().Before(t.deadline) {
 		t.cancel(t.loss(errNotRenewed))
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -24,10 +25,10 @@ func TestAPromotedStandbyThatLaggedIsArmedOnlyAfterAnInvalidation(t *testing.T) 
 	standby := serve(t, copyOf(t, g.Server, true))
 	p, beside := g.program(t), g.program(t)
 	lease, old := p.acquire(t, "orders/1001")
-	until(t, "the standby has the first fence", func() bool { return ask(t, standby, sqlToken, "orders/1001") == old.Token.String() })
+	testenv.Eventually(t, "the standby has the first fence", func() bool { return ask(t, standby, sqlToken, "orders/1001") == old.Token.String() })
 	ask(t, standby, `ALTER SYSTEM SET primary_conninfo = ''`)
 	ask(t, standby, `SELECT pg_reload_conf()::text`)
-	until(t, "the standby lags", func() bool { return ask(t, g.Server, `SELECT count(*)::text FROM pg_stat_replication`) == "0" })
+	testenv.Eventually(t, "the standby lags", func() bool { return ask(t, g.Server, `SELECT count(*)::text FROM pg_stat_replication`) == "0" })
 	release(t, lease)
 	lease, lost := beside.acquire(t, "orders/1001")
 	release(t, lease)
@@ -37,7 +38,7 @@ func TestAPromotedStandbyThatLaggedIsArmedOnlyAfterAnInvalidation(t *testing.T) 
 	}
 	// The address moves too early: a standby is no server that has forgotten, and can't be invalidated.
 	g.home.moveTo(standby)
-	until(t, "the program has reached the standby", func() bool {
+	testenv.Eventually(t, "the program has reached the standby", func() bool {
 		_, err := p.try(t, "orders/2")
 		if errors.As(err, new(*ForgottenError)) {
 			t.Fatalf("on a standby: %v", err)
@@ -45,7 +46,7 @@ func TestAPromotedStandbyThatLaggedIsArmedOnlyAfterAnInvalidation(t *testing.T) 
 		return errors.Is(err, StandbyError{})
 	})
 	ask(t, standby, `SELECT pg_promote()::text`)
-	until(t, "the standby is promoted", func() bool { return ask(t, standby, `SELECT pg_is_in_recovery()::text`) == "false" })
+	testenv.Eventually(t, "the standby is promoted", func() bool { return ask(t, standby, `SELECT pg_is_in_recovery()::text`) == "false" })
 	if is := ask(t, standby, sqlToken, "orders/1001"); is != old.Token.String() {
 		t.Fatalf("the fence stands at %s on the promoted standby: this test shows nothing", is)
 	}
@@ -134,12 +135,12 @@ func TestACrashOfPostgreSQLIsNoForgetting(t *testing.T) {
 	}
 	after := serve(t, kept) // with what it had
 	g.home.moveTo(after)
-	until(t, "leases are granted again", func() bool {
+	testenv.Eventually(t, "leases are granted again", func() error {
 		_, err := p.try(t, "orders/2")
 		if errors.As(err, new(*ForgottenError)) {
 			t.Fatal(err)
 		}
-		return err == nil
+		return err
 	})
 }
 
@@ -149,7 +150,7 @@ func TestAnotherServerIsNeverArmedOverANewConnection(t *testing.T) {
 	g := startGroup(t)
 	other := serve(t, copyOf(t, g.Server, true))
 	ask(t, other, `SELECT pg_promote()::text`)
-	until(t, "the standby is promoted", func() bool { return ask(t, other, `SELECT pg_is_in_recovery()::text`) == "false" })
+	testenv.Eventually(t, "the standby is promoted", func() bool { return ask(t, other, `SELECT pg_is_in_recovery()::text`) == "false" })
 	p := g.program(t)
 	p.acquire(t, "orders/1")
 

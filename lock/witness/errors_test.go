@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fencegate/fencegate/fence/pgfence"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -120,7 +121,7 @@ func TestACopyBesideTheFirstDatabaseTakesNothingFromIt(t *testing.T) {
 		t.Errorf("under the first one's keys: %v; want an OtherDatabaseError", err)
 	}
 	third := g.open(t, copied, lock.Config{KeyPrefix: apart, MaxTTL: time.Second})
-	until(t, "the new group's quarantine is over", func() bool {
+	testenv.Eventually(t, "the new group's quarantine is over", func() bool {
 		lease, err := third.locker.TryAcquire(t.Context(), "orders/7", lock.WithTTL(time.Second))
 		if err != nil {
 			return false

@@ -56,21 +56,6 @@ func ask(t *testing.T, s *pgserver.Server, sql string, args ...any) string {
 	return said
 }
 
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("waited in vain until %s", what)
-		}
-	}
-}
-
 // home is an address that moves, as a virtual IP does: where new connections go.
 type home struct {
 	mu sync.Mutex
@@ -181,7 +166,7 @@ func release(t *testing.T, lease *lock.Lease) {
 func (p program) wantForgotten(t *testing.T, command string) {
 	t.Helper()
 	var err error
-	until(t, "the program hears that PostgreSQL may have forgotten", func() bool { // connections to the server that is gone fail first
+	testenv.Eventually(t, "the program hears that PostgreSQL may have forgotten", func() bool { // connections to the server that is gone fail first
 		_, err = p.try(t, "orders/1001")
 		return errors.As(err, new(*ForgottenError))
 	})
@@ -198,7 +183,7 @@ func (p program) wantForgotten(t *testing.T, command string) {
 
 func (p program) untilTrusted(t *testing.T) {
 	t.Helper()
-	until(t, "PostgreSQL is trusted again", func() bool { return p.Check(t.Context()) == nil })
+	testenv.Eventually(t, "PostgreSQL is trusted again", func() bool { return p.Check(t.Context()) == nil })
 }
 
 const sqlToken = `SELECT token::text FROM fence.resources WHERE resource = $1`

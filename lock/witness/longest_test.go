@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
 )
 
@@ -56,7 +57,7 @@ func (g *group) flush(t *testing.T) {
 // longestQuarantine is that of the nodes, once each has one or is admitted.
 func (p program) longestQuarantine(t *testing.T) (left time.Duration) {
 	t.Helper()
-	until(t, "each node is in quarantine, or admitted", func() bool {
+	testenv.Eventually(t, "each node is in quarantine, or admitted", func() bool {
 		left = 0
 		for _, st := range p.locker.Status(t.Context()) {
 			if st.Err != nil || !st.Admitted && st.Quarantine == 0 {

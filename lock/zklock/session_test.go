@@ -74,7 +74,7 @@ func TestADigestOutlivesTheFirstConnections(t *testing.T) {
 	}
 	own.Servers = []string{breaking(t, e.Addrs()[0], 2)}
 	s := source(t, own)
-	until(t, "it has a lease", func() bool {
+	testenv.Eventually(t, "it has a lease", func() bool {
 		lease, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
 		if errors.Is(err, zk.ErrNoAuth) {
 			t.Fatal(err) // calls wait for the digest

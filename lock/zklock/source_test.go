@@ -64,20 +64,6 @@ func take(t testing.TB, s *zklock.Source, resource string, ttl time.Duration) le
 	return lease
 }
 
-// until polls for a condition.
-func until(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.After(time.Minute); !ok(); {
-		select {
-		case <-tick.C:
-		case <-end:
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
-}
-
 func TestLeasesOfZooKeeperFollowTheRules(t *testing.T) {
 	t.Parallel()
 	for name, n := range map[string]int{"one server": 1, "three servers": 3} {

@@ -80,7 +80,7 @@ func TestAnUnansweredAcquisitionLeavesNothing(t *testing.T) {
 	if err := e.Servers[0].Thaw(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the resource is free, long before that lease would end", func() bool {
+	testenv.Eventually(t, "the resource is free, long before that lease would end", func() bool {
 		lease, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
 		return err == nil && s.Release(t.Context(), lease.Ref()) == nil
 	})
@@ -155,7 +155,7 @@ func TestANodeThatCannotBeDeletedIsSaidOnce(t *testing.T) {
 	}
 	rights(zk.PermAll &^ zk.PermDelete)
 	zklock.Expire(s, lease.Owner)
-	until(t, "it is said", func() bool { return len(said) > 0 })
+	testenv.Eventually(t, "it is said", func() bool { return len(said) > 0 })
 	line := <-said
 	if !strings.Contains(line, "correct the ACL") || !strings.Contains(line, "node=/own/r:r ") || strings.Contains(line, "secret") || strings.Contains(line, lease.Owner[:26]) {
 		t.Errorf("%q; want the node and what to do, and no secret", line)

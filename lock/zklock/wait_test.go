@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/fencegate/fencegate/fence/leasing"
+	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock/zklock"
 )
 
@@ -27,7 +28,7 @@ func TestAClosedSourceLeavesTheLine(t *testing.T) {
 		}
 		return ins.Waiters
 	}
-	until(t, "it waits", func() bool { return waiting() == 1 })
+	testenv.Eventually(t, "it waits", func() bool { return waiting() == 1 })
 	if err := closed.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -104,7 +104,7 @@ REVOKE ALL ON FUNCTION fence.refusal(text, text, text, bigint, bigint, text, tex
 -- The refusal of a grant that has ended. `ended` tells it from a grant that a newer one has superseded.
 CREATE OR REPLACE FUNCTION fence.refusal_of_ended(p_resource text, p_token bigint) RETURNS fence.verdict LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
-  SELECT ROW(NULL, 'ZF001', format('the lease of token %s for "%s" was released', p_token, p_resource),
+  SELECT ROW(NULL, 'ZF001', format('the lease of token %s for "%s" has ended', p_token, p_resource),
     json_build_object('resource', fence.shown(p_resource), 'presented', p_token::text, 'recorded', p_token::text, 'ended', true)::text,
     'Acquire the resource again and start from what is there then.')::fence.verdict
 $$;

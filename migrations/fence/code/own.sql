@@ -88,6 +88,8 @@ SET search_path = pg_catalog, pg_temp AS $$
     WHEN p_token IS NULL THEN 'token is NULL'
     WHEN p_token < 1 OR p_token > 9007199254740991 THEN format('token %s is not between 1 and 9007199254740991', p_token)
     WHEN octet_length(p_seal_hash) <> 32 THEN 'seal hash is not 32 bytes long'
+    -- A hash of 32 such bytes comes once in 2^114.
+    WHEN encode(p_seal_hash, 'escape') ~ '^[0-9A-Fa-f]{32}$' THEN 'seal hash is the seal itself: give its hash, sha256(''<seal>'')'
   END
 $$;
 REVOKE ALL ON FUNCTION fence.take_fault(text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
