@@ -147,7 +147,9 @@ func TestRunSaysAtOnceAndAtLastWhatItWaitsFor(t *testing.T) {
 	said := make(chan string, 10)
 	_, err = runner.Run(t.Context(), runner.Config{
 		Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: time.Minute, Wait: time.Second}, Command: []string{"true"}, Environ: []string{"PATH=/usr/bin:/bin"},
-		Say: func(format string, a ...any) { said <- fmt.Sprintf("%v ", time.Since(began) < 500*time.Millisecond) + fmt.Sprintf(format, a...) },
+		Say: func(format string, a ...any) {
+			said <- fmt.Sprintf("%v ", time.Since(began) < 500*time.Millisecond) + fmt.Sprintf(format, a...)
+		},
 	})
 	if err == nil || err.Error() != cause || patient.Load() != 1 {
 		t.Errorf("got %v after %d waits, want the cause after one", err, patient.Load())
