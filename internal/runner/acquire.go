@@ -51,16 +51,20 @@ const (
 
 // acquire asks until the wait is over, also over a gateway that is away. Where an answer
 // was lost, the gateway may have given leases that nobody knows: they end by themselves, and
-// what comes next waits for them as for another's.
+// what comes next waits for them as for another's. The first request does not wait, so that
+// people learn at once what is waited for.
 func acquire(ctx context.Context, cfg Config) ([]client.Lease, error) {
 	began, pause, said := time.Now(), firstPause, ""
-	for {
+	for first := true; ; first = false {
 		left := cfg.Acquire.Wait - time.Since(began)
 		if cfg.OnHeld == Wait {
 			left = longestAsk
 		}
 		request := cfg.Acquire
 		request.Wait = max(0, min(left, longestAsk))
+		if first {
+			request.Wait = 0
+		}
 		asked := time.Now()
 		leases, err := ask(ctx, cfg, request)
 		if err == nil {
@@ -68,14 +72,14 @@ func acquire(ctx context.Context, cfg Config) ([]client.Lease, error) {
 		}
 		held := isHeld(err)
 		if left -= time.Since(asked); cfg.OnHeld != Wait && left <= 0 || !held && !Passes(err) || ctx.Err() != nil {
-			if held && cfg.OnHeld == Skip {
-				err = fmt.Errorf("%w: %w", ErrSkipped, err)
-			}
-			return nil, err
+			return atLast(ctx, cfg, request, err)
 		}
 		if text := err.Error(); text != said { // once for each cause
 			said = text
 			cfg.Say("waiting: %v", err)
+		}
+		if first && held {
+			continue // into the queue
 		}
 		if held {
 			pause = firstPause
@@ -87,6 +91,25 @@ func acquire(ctx context.Context, cfg Config) ([]client.Lease, error) {
 			pause = min(2*pause, longestPause)
 		}
 	}
+}
+
+// atLast is what follows once the wait is over. A gateway whose wait ran out over what is away does
+// not say what was; asked without a wait, it does.
+func atLast(ctx context.Context, cfg Config, request client.AcquireRequest, err error) ([]client.Lease, error) {
+	if request.Wait > 0 && isUnavailable(err) && ctx.Err() == nil {
+		request.Wait = 0
+		leases, again := ask(ctx, cfg, request)
+		if again == nil {
+			return leases, nil
+		}
+		if isHeld(again) || isUnavailable(again) {
+			err = again
+		}
+	}
+	if isHeld(err) && cfg.OnHeld == Skip {
+		err = fmt.Errorf("%w: %w", ErrSkipped, err)
+	}
+	return nil, err
 }
 
 // ask makes one request, for all or none. Several are in the order of their names' bytes, as
@@ -116,6 +139,11 @@ func sleep(ctx context.Context, d time.Duration) error {
 func isHeld(err error) bool {
 	p, ok := errors.AsType[*client.Problem](err)
 	return ok && p.Code == wire.CodeHeld
+}
+
+func isUnavailable(err error) bool {
+	p, ok := errors.AsType[*client.Problem](err)
+	return ok && p.Code == wire.CodeUnavailable
 }
 
 // Passes reports whether what failed before the command was started can work again by

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -112,6 +113,53 @@ func TestRunWaitsForWhatPasses(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A gateway that waits says nothing meanwhile, and not why it waited.
+func TestRunSaysAtOnceAndAtLastWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	const general, cause = "No quorum of Redis nodes serves the gateway now.", "No quorum of Redis nodes serves the gateway now: quarantine, 300 s left."
+	a := &answers{gateway: gateway{ttl: time.Minute}}
+	began := time.Now()
+	var patient atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body struct{ Wait string }
+		if r.URL.Path == "/v1/leases" {
+			_ = json.NewDecoder(r.Body).Decode(&body)
+		}
+		switch wait, _ := time.ParseDuration(body.Wait); {
+		case r.URL.Path != "/v1/leases":
+			a.ServeHTTP(w, r)
+		case wait > 0:
+			patient.Add(1)
+			<-time.After(wait)
+			problem(503, "unavailable", general)(w)
+		default:
+			problem(503, "unavailable", cause)(w)
+		}
+	}))
+	defer server.Close()
+	c, err := client.New(client.Config{URL: server.URL, HTTPClient: server.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := make(chan string, 10)
+	_, err = runner.Run(t.Context(), runner.Config{
+		Client: c, Acquire: client.AcquireRequest{Resource: "r", TTL: time.Minute, Wait: time.Second}, Command: []string{"true"}, Environ: []string{"PATH=/usr/bin:/bin"},
+		Say: func(format string, a ...any) {
+			said <- fmt.Sprintf("%v ", time.Since(began) < 500*time.Millisecond) + fmt.Sprintf(format, a...)
+		},
+	})
+	if err == nil || err.Error() != cause || patient.Load() != 1 {
+		t.Errorf("got %v after %d waits, want the cause after one", err, patient.Load())
+	}
+	close(said)
+	if first := <-said; first != "true waiting: "+cause {
+		t.Errorf("said %q, want the cause, at once", first)
+	}
+	if second, more := <-said; more {
+		t.Errorf("said %q, too", second)
 	}
 }
 
