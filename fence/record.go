@@ -2,8 +2,12 @@ package fence
 
 import (
 	"errors"
+	"strings"
 	"time"
 )
+
+// RevokedBy begins [Record.Holder] of a grant that nobody has: it was raised to end another.
+const RevokedBy = "revoked by "
 
 // ErrNoFence says that a resource has never been armed.
 var ErrNoFence = errors.New("resource has no fence yet")
@@ -22,6 +26,10 @@ type Record struct {
 	// clock. nil: it has not ended.
 	EndedAt *time.Time `json:"ended_at"`
 }
+
+// Revoked reports whether the resource was revoked, and not acquired since. It is for people: a
+// holder may call itself so.
+func (r Record) Revoked() bool { return strings.HasPrefix(r.Holder, RevokedBy) }
 
 // UTC is the record with its times in UTC, as they are shown.
 func (r Record) UTC() Record {

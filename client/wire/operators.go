@@ -38,16 +38,32 @@ type LockServer struct {
 const (
 	StateLive     = "live"     // somebody holds its lease
 	StateReleased = "released" // its last lease was given back
-	StateExpired  = "expired"  // its last lease ran out, or was revoked
+	StateExpired  = "expired"  // its last lease ran out
+	StateRevoked  = "revoked"  // it was revoked; holder says by whom
 	StateUnknown  = "unknown"  // the lock's servers do not say
 	StateNever    = "never"    // nobody ever held it: in no list, for its name alone is known
 )
+
+// StateOf is the state of a resource that has a fence. locked: somebody holds its lock; nil: the lock does not say.
+func StateOf(r fence.Record, locked *bool) string {
+	switch {
+	case locked != nil && *locked:
+		return StateLive
+	case r.EndedAt != nil:
+		return StateReleased
+	case r.Revoked():
+		return StateRevoked
+	case locked == nil:
+		return StateUnknown
+	}
+	return StateExpired
+}
 
 // Listed is a resource in a list.
 type Listed struct {
 	fence.Record
 
-	State   string `json:"state"`   // "live", "released", "expired" (ran out, or was revoked) or "unknown" (the lock is away)
+	State   string `json:"state"`   // "live", "released", "expired", "revoked" or "unknown" (the lock is away)
 	LeftMS  *int64 `json:"left_ms"` // until its lease ends unless it is renewed; null: nobody holds it, or that is not known, or it never ends
 	Waiters int    `json:"waiters"` // processes that wait in a queue
 }

@@ -86,8 +86,8 @@ func newResourcesLs(e env) *cobra.Command {
 		Use:   "ls [PREFIX]",
 		Short: "List resources and who holds them, in the order of their names",
 		Long: `List resources that were ever acquired, in the order of their names: live (somebody holds the
-lease), released, expired (the lease ran out or was revoked; a late write is refused once
-somebody acquires), or unknown (the lock does not answer). A name that was never acquired is not
+lease), released, expired (the lease ran out; a late write is refused once somebody acquires),
+revoked (HOLDER says by whom), or unknown (the lock does not answer). A name that was never acquired is not
 listed; "fencegate lease show" says so of one.`,
 		Example: `  fencegate resources ls --held
   fencegate resources ls orders/ --json | jq -r .resource`,
@@ -207,17 +207,9 @@ func leaseOf(ctx context.Context, c *client.Client, resource string) (wire.Liste
 	if err != nil {
 		return wire.Listed{}, err
 	}
-	one := wire.Listed{Record: known.Record, State: wire.StateExpired}
+	one := wire.Listed{Record: known.Record, State: wire.StateOf(known.Record, known.Locked)}
 	if known.Lock != nil {
 		one.LeftMS, one.Waiters = known.Lock.TTLMS, known.Lock.Waiters
-	}
-	switch {
-	case known.Locked == nil && known.EndedAt == nil:
-		one.State = wire.StateUnknown
-	case known.Locked != nil && *known.Locked:
-		one.State = wire.StateLive
-	case known.EndedAt != nil:
-		one.State = wire.StateReleased
 	}
 	return one, nil
 }
@@ -232,8 +224,10 @@ func leaseLine(one wire.Listed) string {
 		return fmt.Sprintf("%s: held by %s with token %s, for another %s unless it is renewed; %d waiting", name, holder, one.Token, leftOf(one), one.Waiters)
 	case wire.StateReleased:
 		return fmt.Sprintf("%s: released by %s, token %s, at %s", name, holder, one.Token, one.EndedAt.UTC().Format(time.RFC3339))
+	case wire.StateRevoked:
+		return fmt.Sprintf("%s: %s at %s; the fence stands at token %s, which nobody has", name, holder, one.ArmedAt.UTC().Format(time.RFC3339), one.Token)
 	case wire.StateExpired:
-		return fmt.Sprintf("%s: expired or revoked; the fence stands at token %s, armed by %s at %s", name, one.Token, holder, one.ArmedAt.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("%s: expired; the fence stands at token %s, armed by %s at %s", name, one.Token, holder, one.ArmedAt.UTC().Format(time.RFC3339))
 	}
 	return fmt.Sprintf("%s: the lock does not say; the fence stands at token %s, armed by %s at %s", name, one.Token, holder, one.ArmedAt.UTC().Format(time.RFC3339))
 }

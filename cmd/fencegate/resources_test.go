@@ -76,7 +76,7 @@ func TestALeaseIsShown(t *testing.T) {
 	vars, _ := lister(t)
 	for name, want := range map[string]string{
 		"orders/1": "orders/1: held by w with token 7, for another 1.5s unless it is renewed; 1 waiting\n",
-		"orders/2": "orders/2: expired or revoked; the fence stands at token 8, armed by x at 2026-11-02T09:12:44Z\n",
+		"orders/2": "orders/2: expired; the fence stands at token 8, armed by x at 2026-11-02T09:12:44Z\n",
 		"orders/3": "orders/3: released by x, token 8, at 2026-11-02T09:12:45Z\n",
 		"orders/9": "orders/9: never held\n",
 	} {

@@ -228,6 +228,29 @@ func TestErrorsAreProblemsWithTheirFacts(t *testing.T) {
 	}
 }
 
+// The fence says what became of a lease that the lock has no more.
+func TestALostLeaseSaysWhy(t *testing.T) {
+	t.Parallel()
+	ended := time.Unix(1700000000, 0)
+	for want, record := range map[string]fence.Record{
+		"the lease is lost: its resource was revoked":                {Token: 35, Holder: "revoked by ops"},
+		"the lease is lost: another has acquired the resource since": {Token: 35, Holder: "worker-b"},
+		"the lease is lost: it was released, or ran out":             {Token: 34, Holder: "worker-a", EndedAt: &ended},
+		"the lease is lost: it ran out":                              {Token: 34, Holder: "worker-a"},
+		"the lease is lost":                                          {Token: 33}, // PostgreSQL has forgotten fences
+	} {
+		f := newFakes()
+		s := newServer(t, f)
+		handle := request(t, s, "POST", "/v1/leases", `{"resource":"orders/1001"}`).str("handle")
+		f.record, f.err = record, leasing.ErrLost
+		a := request(t, s, "POST", "/v1/leases/renew", fmt.Sprintf(`{"handle":%q}`, handle))
+		recorded := map[bool]string{true: "35"}[record.Token == 35]
+		if a.status != http.StatusGone || a.str("code") != "lease_lost" || a.str("detail") != want || a.str("recorded") != recorded {
+			t.Errorf("want %q: %d %s", want, a.status, a.text)
+		}
+	}
+}
+
 func TestGrantAndStatementsReachTheDatabaseUnchanged(t *testing.T) {
 	t.Parallel()
 	f := newFakes()

@@ -90,10 +90,7 @@ func (s *Server) survey(ctx context.Context, found []fence.Record, need bool) ([
 	names, all := make([]string, len(found)), make([]wire.Listed, len(found))
 	for i, record := range found {
 		names[i] = record.Resource
-		all[i] = wire.Listed{Record: record.UTC(), State: wire.StateUnknown}
-		if record.EndedAt != nil {
-			all[i].State = wire.StateReleased
-		}
+		all[i] = wire.Listed{Record: record.UTC(), State: wire.StateOf(record, nil)}
 	}
 	held, err := s.inspectAll(ctx, names)
 	switch {
@@ -107,11 +104,8 @@ func (s *Server) survey(ctx context.Context, found []fence.Record, need bool) ([
 		s.log.WarnContext(ctx, "failed to learn whether resources are held", "error", leaseError(ctx, "", err))
 	}
 	for i, one := range held {
-		switch {
-		case one.Locked:
-			all[i].State, all[i].LeftMS = wire.StateLive, ttlMS(true, one.TTL)
-		case err == nil && found[i].EndedAt == nil:
-			all[i].State = wire.StateExpired
+		if err == nil || one.Locked {
+			all[i].State, all[i].LeftMS = wire.StateOf(found[i], &one.Locked), ttlMS(one.Locked, one.TTL)
 		}
 		all[i].Waiters = one.Waiters
 	}

@@ -50,7 +50,7 @@ func TestRevokingArmsPastTheHolder(t *testing.T) {
 		t.Errorf("%d %s", a.status, a.text)
 	}
 	request(t, s, "POST", "/v1/resources/x/revoke", `{}`)
-	if want := []string{"a/b/revoke", "ops: stuck", "x", "revoked over HTTP"}; !slices.Equal(f.revoked, want) {
+	if want := []string{"a/b/revoke", "revoked by ops: stuck", "x", "revoked by somebody over HTTP"}; !slices.Equal(f.revoked, want) {
 		t.Errorf("revoked %q, want %q", f.revoked, want)
 	}
 	for path, c := range map[string]struct {

@@ -221,7 +221,7 @@ func TestRevokingOnThePageTakesTheFormOfTheHolderThatWasSeen(t *testing.T) {
 		t.Errorf("another acquired it at the last moment: revoked %v; %s", shelf.revoked, text)
 	}
 	shelf.overtaken, shelf.record.Token = 0, 34
-	if status, _ := b.do("/page/revoke", good); status != http.StatusOK || strings.Join(shelf.revoked, " ") != "orders/1001 ops, on the page" {
+	if status, _ := b.do("/page/revoke", good); status != http.StatusOK || strings.Join(shelf.revoked, " ") != "orders/1001 revoked by ops, on the page" {
 		t.Errorf("%d, revoked %v", status, shelf.revoked)
 	}
 }

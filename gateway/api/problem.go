@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,9 +20,40 @@ import (
 	"github.com/fencegate/fencegate/gateway/access"
 )
 
+// lostHint is for who has lost a lease.
+const lostHint = "Stop; acquire the resource again and start from what its last holder wrote."
+
+// sentinels are the problems of errors that carry no facts. Without a detail it is the error's text.
+var sentinels = []struct {
+	err                       error
+	code, title, detail, hint string
+}{
+	{ErrKeyUsed, wire.CodeLeaseLost, "The lease is over", ErrKeyUsed.Error(), "Nothing was acquired. Ask with a new Idempotency-Key."},
+	{errOtherRequest, wire.CodeKeyReused, "The key belongs to another request", errOtherRequest.Error(), "Nothing was done. Make a key for each acquisition."},
+	{leasing.ErrLost, wire.CodeLeaseLost, "The lease is lost", leasing.ErrLost.Error(), lostHint},
+	{errUnauthorized, wire.CodeUnauthorized, "Unauthorized", errUnauthorized.Error(), "Send the header Authorization: Bearer with your token."},
+	{errTwoPrincipals, wire.CodeUnauthorized, "Unauthorized", errTwoPrincipals.Error(), "Send one of them, or both of one principal."},
+	{ErrNotFound, wire.CodeNotFound, "Not found", "", ""},
+	{ErrConflict, wire.CodeConflict, "Conflict", "", ""},
+	{ErrNotImplemented, wire.CodeNotImplemented, "Not implemented", "", ""},
+}
+
 // problemOf turns an error into what the client is told. known is false for
 // errors that say more than a client should read: they go to the log.
 func problemOf(err error) (p wire.Problem, known bool) {
+	if p, known = factualProblem(err); known {
+		return p, true
+	}
+	for _, s := range sentinels {
+		if errors.Is(err, s.err) {
+			return word(s.code, s.title, cmp.Or(s.detail, err.Error()), s.hint), true
+		}
+	}
+	return word(wire.CodeInternal, "Internal error", "The gateway failed; its log says more.", ""), false
+}
+
+// factualProblem is that of an error with facts that the client is told.
+func factualProblem(err error) (p wire.Problem, is bool) {
 	var (
 		invalid     *fence.InvalidError
 		held        *leasing.HeldError
@@ -32,62 +64,46 @@ func problemOf(err error) (p wire.Problem, known bool) {
 		denied      *access.DeniedError
 		fast        *RateError
 		capped      *cappedError
+		lost        *lossError
 	)
 	switch {
 	case errors.As(err, &unavailable):
 		p = word(wire.CodeUnavailable, "Unavailable", unavailable.detail(), "Nothing was done. Try again later.")
 		p.Part, p.RetryAfterMS = unavailable.Part, unavailable.retryAfter().Milliseconds()
-		return p, true
 	case errors.Is(err, fence.ErrUnknown):
-		return word(wire.CodeUnknown, "The outcome is unknown",
+		p = word(wire.CodeUnknown, "The outcome is unknown",
 			"The connection broke after COMMIT was sent: all of it has taken effect, or none of it.",
-			"Read what the statements would have changed, under a current grant, before you run them again."), true
+			"Read what the statements would have changed, under a current grant, before you run them again.")
 	case errors.As(err, &statement):
-		return statementProblem(statement), true
+		p = statementProblem(statement)
 	case isRefusal(err):
-		return refusalProblem(err), true
+		p = refusalProblem(err)
 	case errors.As(err, &invalid):
 		p = word(wire.CodeInvalid, "Invalid input", invalid.Error(), "")
 		p.Field = invalid.Field
-		return p, true
 	case errors.As(err, &held):
 		p = word(wire.CodeHeld, "Held by another", held.Error(), "Try again, or send a wait.")
 		p.Resource, p.Holder, p.RetryAfterMS = held.Resource, held.Holder, held.RetryAfter.Milliseconds()
-		return p, true
 	case errors.As(err, &tooLarge):
-		return word(wire.CodeTooLarge, "Too large", tooLarge.Error(), "Nothing was done. Split the work."), true
+		p = word(wire.CodeTooLarge, "Too large", tooLarge.Error(), "Nothing was done. Split the work.")
 	case errors.As(err, &capped):
-		return word(wire.CodeLeaseLost, "The lease is lost", capped.Error(),
-			"Acquire the resource again. The gateway's operator sets how long a lease may be renewed (--max-lease)."), true
-	case errors.Is(err, ErrKeyUsed):
-		return word(wire.CodeLeaseLost, "The lease is over", ErrKeyUsed.Error(), "Nothing was acquired. Ask with a new Idempotency-Key."), true
-	case errors.Is(err, errOtherRequest):
-		return word(wire.CodeKeyReused, "The key belongs to another request", errOtherRequest.Error(), "Nothing was done. Make a key for each acquisition."), true
-	case errors.Is(err, leasing.ErrLost):
-		return word(wire.CodeLeaseLost, "The lease is lost", leasing.ErrLost.Error(),
-			"Stop; acquire the resource again and start from what its last holder wrote."), true
-	case errors.Is(err, errUnauthorized):
-		return word(wire.CodeUnauthorized, "Unauthorized", errUnauthorized.Error(), "Send the header Authorization: Bearer with your token."), true
-	case errors.Is(err, errTwoPrincipals):
-		return word(wire.CodeUnauthorized, "Unauthorized", errTwoPrincipals.Error(), "Send one of them, or both of one principal."), true
+		p = word(wire.CodeLeaseLost, "The lease is lost", capped.Error(),
+			"Acquire the resource again. The gateway's operator sets how long a lease may be renewed (--max-lease).")
+	case errors.As(err, &lost):
+		p = word(wire.CodeLeaseLost, "The lease is lost", lost.Error(), lostHint)
+		p.Recorded = token(lost.recorded)
 	case errors.As(err, &fast):
 		p = word(wire.CodeRateLimited, "Too many requests", fast.Error(), "Nothing was done. Send fewer requests, or have the limit raised (--api-rate).")
 		p.RetryAfterMS = fast.RetryAfter.Milliseconds() + 1
-		return p, true
 	case errors.As(err, &denied):
 		p = word(wire.CodeDenied, "Denied", denied.Error(), "Nothing was done. The gateway's operator decides who may do what, in the file of --principals.")
 		p.Resource = denied.Resource
-		return p, true
-	case errors.Is(err, ErrNotFound):
-		return word(wire.CodeNotFound, "Not found", err.Error(), ""), true
-	case errors.Is(err, ErrConflict):
-		return word(wire.CodeConflict, "Conflict", err.Error(), ""), true
-	case errors.Is(err, ErrNotImplemented):
-		return word(wire.CodeNotImplemented, "Not implemented", err.Error(), ""), true
 	case errors.As(err, &routing):
-		return routingProblem(routing), true
+		p = routingProblem(routing)
+	default:
+		return p, false
 	}
-	return word(wire.CodeInternal, "Internal error", "The gateway failed; its log says more.", ""), false
+	return p, true
 }
 
 func isRefusal(err error) bool {

@@ -90,7 +90,7 @@ func (s *Server) revoke(c echo.Context) error {
 func (s *Server) takeAway(r *http.Request, resource, by string, seen fence.Token) (fence.Token, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), revokeTimeout)
 	defer cancel()
-	token, err := s.cfg.Fences.Revoke(ctx, resource, cmp.Or(by, "revoked over HTTP"), seen)
+	token, err := s.cfg.Fences.Revoke(ctx, resource, fence.RevokedBy+cmp.Or(by, access.Of(r.Context()).Name(), "somebody over HTTP"), seen)
 	if err != nil {
 		return 0, err
 	}
