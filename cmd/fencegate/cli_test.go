@@ -2,7 +2,10 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,6 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/fencegate/fencegate/client/wire"
 )
 
 // cli runs one command line in this process.
@@ -112,6 +117,55 @@ func TestAnotherServerThanAGatewayIsSaidSo(t *testing.T) {
 	code, _, stderr := cli(t, nil, "lease", "acquire", "r", "--gateway", other.URL)
 	if code != exitFailed || !strings.Contains(stderr, "MethodNotAllowed") || !strings.Contains(stderr, "hint: see whether the address is that of a gateway's HTTP API") {
 		t.Errorf("%d %q", code, stderr)
+	}
+}
+
+func TestAProblemHasAHintInTheWordsOfTheCommandLine(t *testing.T) {
+	t.Parallel()
+	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		status, code := http.StatusConflict, wire.CodeHeld
+		if body, _ := io.ReadAll(r.Body); strings.Contains(string(body), "closed") {
+			status, code = http.StatusUnauthorized, wire.CodeUnauthorized
+		}
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(wire.Problem{Title: "no", Code: code, Hint: "of the HTTP API"})
+	}))
+	t.Cleanup(plain.Close)
+	another, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = another.Close() })
+	go func() {
+		for {
+			c, err := another.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "SSH-2.0-OpenSSH_9.2\r\n")
+			_ = c.Close()
+		}
+	}()
+	for _, c := range []struct {
+		gateway, resource, hint string
+		code                    int
+	}{
+		{plain.URL, "open", "`fencegate lease show`", exitHeld},
+		{plain.URL, "closed", "FENCEGATE_TOKEN", exitForbidden},
+		{strings.Replace(plain.URL, "http:", "https:", 1), "open", "name it with http://", exitUnavailable},
+		{"http://" + another.Addr().String(), "open", "something else listens there", exitUnavailable},
+	} {
+		code, _, stderr := cli(t, nil, "lease", "acquire", c.resource, "--gateway", c.gateway)
+		if _, hint, _ := strings.Cut(stderr, "hint: "); code != c.code || !strings.Contains(hint, c.hint) {
+			t.Errorf("%s: %d %q, want a hint with %q", c.resource, code, stderr, c.hint)
+		}
+	}
+	if _, _, stderr := cli(t, nil, "lease", "acquire", "r", "--gateway", "127.0.0.1:7070"); !strings.Contains(stderr, "FENCEGATE_GATEWAY") {
+		t.Errorf("an address without a scheme: %q", stderr)
+	}
+	_, err = net.Listen("tcp", another.Addr().String())
+	if code, hint := classify(fmt.Errorf("the API: %w", err)); code != exitFailed || !strings.Contains(hint, "--api-listen") {
+		t.Errorf("an address in use: %d %q", code, hint)
 	}
 }
 

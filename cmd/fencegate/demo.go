@@ -57,16 +57,17 @@ fencegate-demo, and the schema fencegate_demo, which it removes.`,
 			if watch {
 				cfg.TTL = watchTTL
 			}
-			screen.Start("fencegate demo: a paused writer meets the fence")
-			if !cmd.Flags().Changed("gateway") {
-				postgres, err := fromPostgres(lock)
-				if err != nil {
-					return err
-				}
-				return demoAlone(ctx, cmd, cfg, postgres)
-			}
-			if adminURL == "" {
+			alone := !cmd.Flags().Changed("gateway")
+			postgres, err := fromPostgres(lock)
+			switch {
+			case err != nil:
+				return err
+			case !alone && adminURL == "":
 				return usage(errors.New("--gateway needs --postgres-url: its database, as a login that may create a schema"))
+			}
+			screen.Start("fencegate demo: a paused writer meets the fence")
+			if alone {
+				return demoAlone(ctx, cmd, cfg, postgres)
 			}
 			cfg.Bucket = "fencegate-demo"
 			return demoOn(ctx, e, cfg, g, adminURL)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"syscall"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -63,7 +64,7 @@ func classify(err error) (code int, hint string) {
 		return explicit.code, explicit.hint
 	}
 	if problem, ok := errors.AsType[*client.Problem](err); ok {
-		return problemExit(problem), problem.Hint()
+		return problemExit(problem), hintOf(problem)
 	}
 	if c, ok := fence.CodeOf(err); ok {
 		return c.ExitCode, c.Hint
@@ -77,6 +78,12 @@ func classify(err error) (code int, hint string) {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return exitInterrupted, ""
+	case errors.As(err, &unreachable) && errors.Is(err, http.ErrSchemeMismatch):
+		return exitUnavailable, "the gateway at this address speaks plain HTTP: name it with http://"
+	case errors.As(err, &unreachable) && strings.Contains(err.Error(), "malformed HTTP"): // of an error without a type
+		return exitUnavailable, "something else listens there: name the port of the gateway's HTTP API, 7070 by default"
+	case errors.Is(err, syscall.EADDRINUSE):
+		return exitFailed, "another process listens there; name other addresses with --api-listen, --pg-listen, --s3-listen and --metrics-listen"
 	case errors.As(err, &unreachable) && mayBeDone(unreachable):
 		return exitUnavailable, "the gateway may have done it: check before you repeat it"
 	case errors.As(err, &unreachable):
@@ -89,6 +96,17 @@ func classify(err error) (code int, hint string) {
 		return exitUsage, ""
 	}
 	return exitFailed, ""
+}
+
+// hintOf is the hint of a problem in the words of the command line.
+func hintOf(p *client.Problem) string {
+	switch p.Code {
+	case wire.CodeHeld:
+		return "`fencegate lease show` tells who holds it; --wait waits for it"
+	case wire.CodeUnauthorized:
+		return "give the gateway's bearer token in FENCEGATE_TOKEN or with --token-file"
+	}
+	return p.Hint()
 }
 
 // mayBeDone reports whether a request that changes something may have reached
@@ -139,6 +157,8 @@ func classifyPostgreSQL(err error) (code int, hint string) {
 		return exitUnavailable, "PostgreSQL may have done it: check before you repeat it"
 	case refused == nil:
 		return 0, ""
+	case refused.Code == "22023": // invalid_parameter_value: what the command was given
+		return exitUsage, refused.Hint
 	case refused.Code == "25006": // read_only_sql_transaction
 		return exitFailed, "the server is a standby, or default_transaction_read_only is on: name the primary"
 	case notMigrated(refused):

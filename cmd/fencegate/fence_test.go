@@ -272,6 +272,12 @@ func TestADatabaseWithoutFencegatesSchemaIsSaidWithWhatToDo(t *testing.T) {
 	if code, _, stderr := cli(t, migrated, "protect", "nowhere", "--under", "orders/"); code != exitFailed || strings.Contains(stderr, "migrated") {
 		t.Errorf("a table that is not there: %d\n%s", code, stderr)
 	}
+	if code, _, stderr := cli(t, migrated, "protect", "guarded", "--under", "no\nname/"); code != exitUsage {
+		t.Errorf("a resource that is none: %d\n%s", code, stderr)
+	}
+	if out := ok(t, migrated, "protect", "guarded", "--under", "orders/"); out != "guarded is protected\n" {
+		t.Errorf("protected: %q", out)
+	}
 	strange := map[string]string{"FENCEGATE_POSTGRES_URL": pg.As(t)}
 	for hint, args := range map[string][]string{
 		"hint: The owner of a protected table is fence_protector: GRANT fence_protector TO": {"protect", "guarded", "--under", "orders/"},

@@ -112,7 +112,7 @@ func TestWhatMayHaveBeenDoneIsSaidSo(t *testing.T) {
 		{lost.URL, "resources show r", start},
 		{"http://127.0.0.1:1", "resources revoke r", start},
 		{plain.URL, "resources revoke r", start}, // its certificate is not trusted
-		{"https://" + strings.TrimPrefix(lost.URL, "http://"), "resources revoke r", start},
+		{"https://" + strings.TrimPrefix(lost.URL, "http://"), "resources revoke r", "name it with http://"},
 	} {
 		code, _, stderr := cli(t, map[string]string{"FENCEGATE_GATEWAY": c.gateway}, strings.Fields(c.args)...)
 		if code != exitUnavailable || !strings.Contains(stderr, c.hint) {

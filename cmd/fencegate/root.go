@@ -105,7 +105,11 @@ func (g *gatewayFlags) client(e env) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.New(client.Config{URL: g.url, Token: token, TokenNow: now, HTTPClient: http})
+	c, err := client.New(client.Config{URL: g.url, Token: token, TokenNow: now, HTTPClient: http})
+	if err != nil {
+		return nil, withHint(err, exitUsage, "--gateway or FENCEGATE_GATEWAY names the gateway's HTTP API, such as http://127.0.0.1:7070")
+	}
+	return c, nil
 }
 
 // tokenNow reads a token's file again for each request: tokens of some issuers end within the hour, and a command under
