@@ -22,6 +22,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"math"
@@ -49,6 +50,7 @@ type Config struct {
 	// their place. It is called by several goroutines at once. Defaults to Token.
 	TokenNow   func() string
 	HTTPClient *http.Client // default: http.DefaultTransport without a client-wide timeout
+	UserAgent  string       // what the gateway's events call the program; default: fencegate-client
 }
 
 // Client calls one gateway, a balancer in front of several, or several gateways of a group: the
@@ -58,12 +60,13 @@ type Client struct {
 	bases []string
 	last  atomic.Int64 // index of the one that answered last
 	token func() string
+	agent string
 	http  *http.Client
 }
 
 // New checks the configuration; it does not connect.
 func New(cfg Config) (*Client, error) {
-	c := &Client{token: cfg.TokenNow, http: cfg.HTTPClient}
+	c := &Client{token: cfg.TokenNow, agent: cmp.Or(cfg.UserAgent, "fencegate-client"), http: cfg.HTTPClient}
 	if c.token == nil {
 		c.token = func() string { return cfg.Token }
 	}
@@ -281,8 +284,9 @@ func (c *Client) Check(ctx context.Context, g fence.Grant) (wire.Checked, error)
 	return checked, err
 }
 
-// authorize presents the bearer token.
-func (c *Client) authorize(req *http.Request) {
+// introduce names the program and presents the bearer token.
+func (c *Client) introduce(req *http.Request) {
+	req.Header.Set("User-Agent", c.agent)
 	if token := c.token(); token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}

@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -40,6 +41,29 @@ func TestARefusalIsTheFencesErrorOnThisSideToo(t *testing.T) {
 		var problem *client.Problem
 		if !errors.Is(err, c.want) || !errors.As(err, &problem) || problem.Status != http.StatusPreconditionFailed {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Events name the program by it.
+func TestARequestNamesTheProgram(t *testing.T) {
+	t.Parallel()
+	agents := make(chan string, 1)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		agents <- r.UserAgent()
+		_, _ = io.WriteString(w, `{}`)
+	}))
+	t.Cleanup(srv.Close)
+	for want, set := range map[string]string{"fencegate-client": "", "nightly/2": "nightly/2"} {
+		c, err := client.New(client.Config{URL: srv.URL, UserAgent: set})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Resource(t.Context(), "r"); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-agents; got != want {
+			t.Errorf("User-Agent %q, want %q", got, want)
 		}
 	}
 }

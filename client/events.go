@@ -42,7 +42,7 @@ func (c *Client) events(ctx context.Context, more, after string, follow bool, ea
 	if after != "" {
 		req.Header.Set("Last-Event-ID", after)
 	}
-	c.authorize(req)
+	c.introduce(req)
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return c.broken(ctx, base, err)

@@ -197,7 +197,7 @@ func (c *Client) headers(req *http.Request, r request) {
 	if r.body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	c.authorize(req)
+	c.introduce(req)
 	if r.grant.Resource != "" {
 		fence.SetHeader(req.Header, r.grant)
 	}

@@ -105,7 +105,7 @@ func (g *gatewayFlags) client(e env) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.New(client.Config{URL: g.url, Token: token, TokenNow: now, HTTPClient: http})
+	c, err := client.New(client.Config{URL: g.url, Token: token, TokenNow: now, HTTPClient: http, UserAgent: "fencegate/" + version()})
 	if err != nil {
 		return nil, withHint(err, exitUsage, "--gateway or FENCEGATE_GATEWAY names the gateway's HTTP API, such as http://127.0.0.1:7070")
 	}
