@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -315,89 +314,6 @@ func (s *Server) release(c echo.Context) error {
 		return leaseError(ctx, h.Resource, err)
 	}
 	return c.NoContent(http.StatusNoContent)
-}
-
-func (s *Server) credentials(c echo.Context) error {
-	var body wire.CredentialsRequest
-	if err := decode(c, &body); err != nil {
-		return err
-	}
-	h, err := s.leased(body.Handle)
-	if err == nil {
-		err = mayWrite(c, h)
-	}
-	switch {
-	case err != nil:
-		return err
-	case s.cfg.Credentials == nil:
-		return fmt.Errorf("%w: this gateway serves no S3", ErrNotImplemented)
-	}
-	left, err := h.left()
-	if err != nil {
-		return err
-	}
-	asked := time.Now()
-	most := asked.Add(min(left, MaxCredentials))
-	state, err := s.current(c.Request().Context(), h.Ref)
-	expires := most
-	if err == nil && body.Refreshing {
-		expires, err = deadlineOf(c.Request().Context(), h, asked, most, state)
-	}
-	if err != nil {
-		return err
-	}
-	p := access.Of(c.Request().Context())
-	creds, err := s.cfg.Credentials.Issue(h.Resource, h.Token, expires, CredentialTerms{
-		WhileHeld: !body.Refreshing, OwnKeys: body.OwnKeys || !p.May(access.S3Read, ""), ReadOnly: body.ReadOnly,
-		EndHeld: !body.Refreshing && p.Expires(), Principal: h.Principal,
-	})
-	if err != nil {
-		return err
-	}
-	s.auditIssued(c, h, body.ReadOnly)
-	creds.ExpiresAt = creds.ExpiresAt.UTC()
-	if e := s.endpointsFor(c); e.S3 != nil {
-		creds.EndpointURL, creds.Region = e.S3.URL, e.S3.Region
-	}
-	return respond(c, http.StatusOK, creds)
-}
-
-// held is what the lock says of a lease; the error where it did not answer.
-type held struct {
-	leasing.Inspection
-
-	err error
-}
-
-// deadlineOf is when a lease ends unless it is renewed, or most where that is earlier. Only the lock knows.
-func deadlineOf(ctx context.Context, h handle, asked, most time.Time, state held) (time.Time, error) {
-	switch {
-	case state.err != nil:
-		return time.Time{}, leaseError(ctx, h.Resource, state.err)
-	case state.TTL < 0 || asked.Add(state.TTL).After(most):
-		return most, nil
-	}
-	return asked.Add(state.TTL), nil
-}
-
-// current asks the fence, which would refuse the writes of a lease that is not
-// recorded any more, and at the same time the lock, which knows that a lease has
-// ended that nobody has taken over. Without a quorum of Redis the fence's word
-// is enough.
-func (s *Server) current(ctx context.Context, ref leasing.Ref) (state held, err error) {
-	var asked sync.WaitGroup
-	asked.Go(func() { state.Inspection, state.err = s.cfg.Leases.Inspect(ctx, ref.Resource) })
-	record, err := s.cfg.Fences.Inspect(ctx, ref.Resource)
-	asked.Wait()
-	switch {
-	case err != nil:
-		return state, err
-	case record.Token != ref.Token:
-		return state, &fence.StaleError{Resource: ref.Resource, Presented: ref.Token, Recorded: record.Token}
-	case record.EndedAt != nil, state.err == nil && !state.Locked:
-		return state, fmt.Errorf("%w: it was released, or has ended", leasing.ErrLost)
-	}
-	return state, nil
 }
 
 // respond writes v as JSON. What it carries is mostly secret: no cache keeps it.
