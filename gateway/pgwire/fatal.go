@@ -32,6 +32,7 @@ const (
 
 const (
 	farewellTimeout = 2 * time.Second        // for the last bytes to a peer
+	writeGrace      = 200 * time.Millisecond // for what is being written to a client whose session is cut
 	longLinger      = 2 * time.Second        // for a client that still sends what we refuse
 	shortLinger     = 200 * time.Millisecond // for one that is most likely silent
 	lingerBytes     = 256 << 10

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -69,6 +70,46 @@ func TestDeadlineThatRunsOutBeforeTheSessionOpensEndsIt(t *testing.T) {
 	s.clientToServer(far)
 	if s.opened() {
 		t.Error("a session opened whose client is not read any more")
+	}
+}
+
+// slow is a connection that does something before it writes.
+type slow struct {
+	net.Conn
+	first func()
+}
+
+func (c *slow) Write(b []byte) (int, error) {
+	c.first()
+	return c.Conn.Write(b)
+}
+
+func TestASessionThatIsCutBetweenAReadAndItsWriteIsTold(t *testing.T) {
+	t.Parallel()
+	client, there := net.Pipe()
+	upstream, server := net.Pipe()
+	defer func() { _, _ = client.Close(), server.Close() }()
+	go func() { _, _ = io.Copy(io.Discard, server) }()
+	var s *session
+	s = aSession(t, &slow{Conn: there, first: func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.cutLocked(&fatalError{code: "ZF001", message: "stale"})
+	}})
+	if s.loggingIn(upstream) != nil || !s.opened() {
+		t.Fatal("the session may not log in")
+	}
+	got := make(chan string, 1)
+	go func() {
+		b, _ := io.ReadAll(client)
+		got <- string(b)
+	}()
+	ready := "Z\x00\x00\x00\x05I"
+	var stream serverStream
+	_ = s.farewell(upstream, &stream, s.pump(newSource(upstream), []byte(ready), &stream))
+	_ = there.Close()
+	if text, found := strings.CutPrefix(<-got, ready); !found || !strings.Contains(text, "FATAL") || !strings.Contains(text, "ZF001") {
+		t.Errorf("the client got %q; want the answer, and then why its session ends", text)
 	}
 }
 

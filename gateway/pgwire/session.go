@@ -356,7 +356,9 @@ func (s *session) endLocked(how closing) {
 	}
 	switch {
 	case how == cutting, s.phase == negotiating:
-		_ = s.raw.SetDeadline(time.Now()) // ends the goroutine that reads the client, and a write to a client that does not read
+		_ = s.raw.SetReadDeadline(time.Now()) // ends the goroutine that reads the client
+		// A client that reads gets the answer that is on its way, and the reason behind it. One that does not read is given up.
+		_ = s.raw.SetWriteDeadline(time.Now().Add(writeGrace))
 		fallthrough
 	default:
 		if s.upstream != nil {
