@@ -275,7 +275,7 @@ func TestADatabaseWithoutFencegatesSchemaIsSaidWithWhatToDo(t *testing.T) {
 	if code, _, stderr := cli(t, migrated, "protect", "guarded", "--under", "no\nname/"); code != exitUsage {
 		t.Errorf("a resource that is none: %d\n%s", code, stderr)
 	}
-	if out := ok(t, migrated, "protect", "guarded", "--under", "orders/"); out != "guarded is protected\n" {
+	if out := ok(t, migrated, "protect", "guarded", "--under", "orders/"); out != "guarded: protected\n" {
 		t.Errorf("protected: %q", out)
 	}
 	strange := map[string]string{"FENCEGATE_POSTGRES_URL": pg.As(t)}

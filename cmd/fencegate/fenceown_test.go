@@ -42,8 +42,8 @@ func TestPatternsOfBareTokensAreAllowedListedAndTakenAway(t *testing.T) {
 		}
 	}
 	refused(vars, exitUsage, "--unsealed", "fence", "allow", "jobs/*")
-	refused(vars, exitFailed, "pattern is empty", "fence", "allow", "", "--unsealed")
-	refused(vars, exitFailed, "control character", "fence", "allow", "a\nb", "--unsealed")
+	refused(vars, exitUsage, "pattern is empty", "fence", "allow", "", "--unsealed")
+	refused(vars, exitUsage, "control character", "fence", "allow", "a\nb", "--unsealed")
 	refused(gateway, exitForbidden, "permission denied", "fence", "allow", "jobs/*", "--unsealed")
 	if out := ok(t, gateway, "fence", "allowed"); out != "" {
 		t.Errorf("refused, and allowed: %q", out)

@@ -76,7 +76,7 @@ func TestRefreshGivesUpWhereWritersHoldTheTable(t *testing.T) {
 	if err := writer.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if code, stdout, stderr := cli(t, where, "fence", "refresh", "orders"); code != exitOK || stdout+stderr != "" {
+	if code, stdout, stderr := cli(t, where, "fence", "refresh", "orders"); code != exitOK || stdout+stderr != "orders: protected\n" {
 		t.Errorf("%d, %q, %q", code, stdout, stderr)
 	}
 	if code, _, stderr := cli(t, where, "fence", "refresh", "orders", "--lock-timeout", "0s"); code != exitUsage {

@@ -167,7 +167,7 @@ func (d *database) change(cmd *cobra.Command, now, sql string, args ...any) erro
 		if d.json {
 			return printJSON(cmd.OutOrStdout(), map[string]any{"name": args[0], "state": now})
 		}
-		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is %s\n", oneLine(fmt.Sprint(args[0])), now)
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", oneLine(fmt.Sprint(args[0])), now)
 		return err
 	})
 }
