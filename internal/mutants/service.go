@@ -41,7 +41,7 @@ var service = []mutant{
 	},
 	{
 		name: "reads-outlive-lease", what: "static credentials of a token that expires read on after the lease",
-		file: "gateway/api/leases.go", in: "gateway", test: "TestStaticCredentialsOfATokenThatExpiresReadNothingOnceTheLeaseIsOver",
+		file: "gateway/api/credentials.go", in: "gateway", test: "TestStaticCredentialsOfATokenThatExpiresReadNothingOnceTheLeaseIsOver",
 		old: "EndHeld: !body.Refreshing && p.Expires()",
 		new: "EndHeld: false",
 	},
