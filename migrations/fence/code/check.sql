@@ -31,8 +31,8 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 REVOKE ALL ON FUNCTION fence.key(text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway;
 
--- How long a writer waits for other sessions, in milliseconds, before it fails with ZF005. 0 in a session that only reports (see
--- fence.try_settings). Any session may set the same: then only its own writes fail sooner.
+-- How long a writer waits for other sessions, in milliseconds, before it fails with ZF005. A session that only reports waits 1
+-- ms (see fence.try_settings). Any session may set the same: then only its own writes fail sooner.
 CREATE OR REPLACE FUNCTION fence.patience() RETURNS numeric LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE current_setting('fence.impatient', true) WHEN 'yes' THEN 1.0 ELSE 5000.0 END
 $$;

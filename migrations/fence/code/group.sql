@@ -58,7 +58,7 @@ BEGIN
       UPDATE fence.resources f
          SET token = p_tokens[x.n], seal = p_seal_hashes[x.n], holder = coalesce(p_holders[x.n], ''), armed_at = now(), ended_at = NULL, undrained = '{}'
         FROM unnest(ready, places) x(n, place)
-       WHERE f.ctid = x.place AND f.resource || '' = p_resources[x.n]   -- another row may have the place by now; || '' avoids the index
+       WHERE f.ctid = x.place AND f.resource || '' = p_resources[x.n]   -- another row may be there by now; || '' avoids the index
       RETURNING x.n)
     SELECT coalesce(array_agg(n), '{}') INTO ready FROM changed;
   END IF;

@@ -29,7 +29,7 @@ BEGIN
       RETURN recorded;
     END IF;
   END IF;
-  IF fence.resource_fault(needed) IS NOT NULL THEN   -- in the settings NULL stands for any resource, and '*' at the end for a prefix
+  IF fence.resource_fault(needed) IS NOT NULL THEN   -- in the settings NULL means any resource, '*' at the end a prefix
     RETURN NULL;
   END IF;
   v := fence.verify_settings(needed);

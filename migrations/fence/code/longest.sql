@@ -8,7 +8,7 @@
 -- The record begins anew, unkept, if leases may be longer than it says: on another server, timeline or copy (history), after
 -- fence.invalidate_all, and after fence.raise_epoch, by which programs without a record admit nodes.
 
--- Raises the epoch and leaves the record alone.
+-- Returns a new epoch, above p_above and the last one. The record stays as it is.
 CREATE OR REPLACE FUNCTION fence.next_epoch(p_above bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
