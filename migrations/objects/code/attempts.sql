@@ -3,7 +3,7 @@
 -- the grant is stale or ended by then: "refused" means that nothing was done. The attempts of one request run one at a time: an
 -- earlier one that has passed the check commits although the grant is superseded meanwhile.
 --
--- The own row of an upload, a deletion, a restoration or a change of tags shows its effect. The others leave a row in
+-- An upload, a deletion, a restoration or a change of tags shows its effect in its own row. The others leave a row in
 -- objects.attempts.
 --
 -- Answers are durable. An attempt that finds an earlier one's effect writes nothing, so its COMMIT waits for no synchronous

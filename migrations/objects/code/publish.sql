@@ -29,7 +29,7 @@ DECLARE
 BEGIN
   PERFORM objects.begin_change();
   PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
-  PERFORM 1 FROM objects.blobs b WHERE b.id = ANY (p_blobs) ORDER BY b.id FOR UPDATE;   -- the attempts of one stage run one at a time
+  PERFORM 1 FROM objects.blobs b WHERE b.id = ANY (p_blobs) ORDER BY b.id FOR UPDATE;   -- serialises the attempts of one stage
   IF EXISTS (SELECT FROM objects.stages s WHERE s.id = p_stage) THEN
     PERFORM objects.answer_lasts();
     RETURN p_stage;
@@ -132,8 +132,9 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.authorize_stage(objects.stages) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Locks the current version's blobs: whether its bytes are superseded when it stops being current depends on the versions that
--- list them. At REPEATABLE READ and SERIALIZABLE it raises 40001 if that has changed since the snapshot.
+-- At REPEATABLE READ and SERIALIZABLE: locks a key's pointer and the versions that share its blobs, or raises 40001 if one has
+-- changed since the snapshot. Those versions decide whether the bytes become superseded when the current version stops being
+-- current.
 CREATE OR REPLACE FUNCTION objects.lock_current(p_bucket text, p_key text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
