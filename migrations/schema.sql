@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 8, code 16 60844a88ecaa'
+  COMMENT 'fencegate fence state 8, code 16 ffda065e0c50'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner

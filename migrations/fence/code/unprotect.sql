@@ -36,7 +36,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.has_left() FROM PUBLIC, fence_writer, fence_gateway;
 
--- Removes the guards. Runs with the caller's rights: PostgreSQL allows it to the table's owner only.
+-- Removes the guards. Runs with the caller's rights: PostgreSQL lets only the table's owner do it.
 CREATE OR REPLACE FUNCTION fence.unprotect(relation regclass) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
