@@ -7,7 +7,7 @@ import (
 )
 
 // ErrSpent: the nonce has held the resource, and another has armed since, or an
-// operator revoked. Nothing was armed. Whoever carries the nonce may hold what it
+// operator revoked. Nothing was armed. The process with the nonce may hold what it
 // read before: end the process, and begin again with a new one.
 var ErrSpent = errors.New("nonce is spent")
 

@@ -13,7 +13,7 @@ const MaxResourceBytes = 512
 // ValidateResource reports whether name can name a resource: valid UTF-8,
 // 1 to [MaxResourceBytes] bytes, no control characters and no '*' (which is
 // kept for patterns). Nor can what reads as a token with its seal, "34.<seal>":
-// names are shown in logs and errors, and whoever swaps two arguments would show
+// names are shown in logs and errors, and a caller that swaps two arguments would show
 // the seal. The error is an [*InvalidError] that does not repeat the name.
 func ValidateResource(name string) error {
 	switch {

@@ -106,7 +106,7 @@ type Config struct {
 	// PostgreSQL port are to it; with a certificate it speaks TLS only. Default to "".
 	S3TLSCert, S3TLSKey, S3TLSClientCA string
 
-	// MetricsListen is the address of a listener that serves /metrics and nothing else, to whoever reaches it: no token,
+	// MetricsListen is the address of a listener that serves /metrics and nothing else, to any client: no token,
 	// no TLS. Defaults to "": none; the HTTP API's own path asks for a token as its others do.
 	MetricsListen string
 
@@ -120,7 +120,7 @@ type Config struct {
 	PG  pgwire.Options
 	S3  s3.Options
 
-	// Principals say who may do what. Defaults to nil: whoever has the API's bearer token may do
+	// Principals say who may do what. Defaults to nil: a client with the API's bearer token may do
 	// everything. With them that token counts for nothing.
 	Principals *access.Principals
 

@@ -87,8 +87,8 @@ func (f fences) holder(ctx context.Context, resource string) leasing.Ref {
 }
 
 // evict frees the lock of a holder whose grant has been revoked, so that nobody
-// waits for its end. It was looked at before the fence was raised: whoever holds
-// the lock by now is left alone.
+// waits for its end. It was looked at before the fence was raised: a later holder
+// of the lock is left alone.
 func (f fences) evict(ctx context.Context, held leasing.Ref) {
 	if held.Owner == "" {
 		return

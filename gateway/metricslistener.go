@@ -13,7 +13,7 @@ import (
 // maxScrapers is how many connections the listener of metrics has open.
 const maxScrapers = 64
 
-// serve answers /metrics and nothing else on a listener of its own, to whoever reaches it. It
+// serve answers /metrics and nothing else on a listener of its own, to every client that reaches it. It
 // ends with the API, so that a stop is seen to its end.
 func (m *metrics) serve(ctx context.Context, ln net.Listener) error {
 	const patience = 10 * time.Second

@@ -28,7 +28,7 @@ const sqlReady = `SELECT to_regclass('fence.resources') IS NOT NULL,
 const sqlMinProgram = `SELECT COALESCE(max(min_program), 0) FROM fencegate.code WHERE name = 'fence' OR $1`
 
 // need is something that has to be there. The API gives leases, so it needs all of it; the
-// other ports serve whoever has a lease, also while no new one can be had.
+// other ports serve holders of a lease, also while no new one can be had.
 type need struct {
 	api.Check
 
@@ -95,7 +95,7 @@ func (g *Gateway) confirmed(ctx context.Context) error {
 	return err
 }
 
-// checkSQL: a login of /v1/sql that fails is that path's trouble only. Whoever has the right
+// checkSQL: a login of /v1/sql that fails is that path's trouble only. A principal with the right
 // sql can make it fail: a role may change its own password.
 func (g *Gateway) checkSQL(ctx context.Context) error {
 	err := g.sql.Check(ctx)

@@ -195,8 +195,8 @@ func (n *node) hear() (again bool, err error) {
 	return false, err
 }
 
-// finished reports whether the node is closed and owes no answer. Whoever
-// closes it later than this looked wakes the reader.
+// finished reports whether the node is closed and owes no answer. A caller
+// that closes it after this check wakes the reader.
 func (n *node) finished() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

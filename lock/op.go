@@ -41,7 +41,7 @@ type ask struct {
 // It must not block.
 type sink interface{ deliver(r reply) }
 
-// States of an op. Whoever moves it away from queued decides.
+// States of an op. The goroutine that moves it away from queued decides.
 const (
 	opQueued uint32 = iota
 	opSent

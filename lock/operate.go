@@ -80,7 +80,7 @@ func (n *node) leaks(ctx context.Context) ([]Leak, error) {
 	}
 }
 
-// ForceRelease takes a resource from whoever holds it, for operators. With an
+// ForceRelease takes a resource from its holder, for operators. With an
 // Armer it then acquires the resource once and raises the fence past the
 // holder, whose writes are refused from then on, and returns that token.
 // Without one nothing stops a holder that still runs, and the token is 0.

@@ -13,7 +13,7 @@ import (
 )
 
 // The code of all sets is applied in one transaction, after the state. CREATE OR REPLACE
-// takes no lock that a writer meets, but for views: whoever reads one holds it up. So the
+// takes no lock that a writer meets, except for views: a reader of one delays it. So the
 // wait for a view is short, and tried again.
 const (
 	codeTries     = 10

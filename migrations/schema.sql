@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 8, code 15 2f44925bcd40'
+  COMMENT 'fencegate fence state 8, code 16 ffda065e0c50'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -389,7 +389,7 @@ FUNCTION fence.arguments(p_bytes bytea) RETURNS text[]
 
 FUNCTION fence.arm(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '00:00:05'::interval) RETURNS boolean
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  body e136a1e51a2753def8c5da56b3b7afcf
+  body 1f1760d09a5e6f4f10b065894e17bff1
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -400,14 +400,14 @@ FUNCTION fence.arm_group(p_resources text[], p_tokens bigint[], p_seal_hashes by
   SET enable_seqscan=off
   SET enable_hashjoin=off
   SET enable_mergejoin=off
-  body 3f1b62aa5127c9fcbd55ecdab53abf39
+  body 0a1c7ade06c40eeb3e02c06094e023c9
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION fence.arm_otherwise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval) RETURNS boolean
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 8dc1a8961146fe8fa34b2451d096aa7c
+  body cc2bf4b68533d76739da542b342fdd79
   OWNER fence_owner
 
 FUNCTION fence.arming_named(p_resource text) RETURNS text
@@ -490,7 +490,7 @@ FUNCTION fence.disallow_unsealed(p_pattern text) RETURNS void
 FUNCTION fence.drain(p_resource text, p_token bigint, p_seal_hash bytea, p_grace interval DEFAULT '00:00:00.2'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT ours boolean, OUT recorded bigint, OUT ended integer) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body f1d2da9802d4e2453272f7ef7acd02aa
+  body 14a24d2473a9640f01a0930551056ed3
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_locker
@@ -498,7 +498,7 @@ FUNCTION fence.drain(p_resource text, p_token bigint, p_seal_hash bytea, p_grace
 FUNCTION fence.drain_all(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[], p_grace interval DEFAULT '00:00:00.2'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT ours boolean, OUT resource text, OUT recorded bigint) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body fbeeaf401f46c2371a5201f2edc7c915
+  body 22910c1f2b3408e3a19f54396705ae7a
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -525,7 +525,7 @@ FUNCTION fence.end_backend(p_pid integer, p_port integer) RETURNS boolean
 FUNCTION fence.end_grants(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[], p_limit interval DEFAULT '00:00:00'::interval) RETURNS TABLE(n integer, ended boolean, busy boolean, recorded bigint)
   plpgsql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
   SET search_path=pg_catalog, pg_temp
-  body b0f073b383f513e2a1ea640c80003259
+  body 673cbc63d39ecd060e31d1b033a30a1d
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -551,7 +551,7 @@ FUNCTION fence.enforce(relation regclass) RETURNS void
 FUNCTION fence.event_code() RETURNS TABLE(name text, arguments text, result text, caller text, asks boolean, body text)
   sql STABLE COST 100 ROWS 1000
   SET search_path=pg_catalog, pg_temp
-  body 83a49edbe43d5ae621dcdff08066ce0b
+  body 6159652cd3e005c36d94ee95d1471822
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -565,7 +565,7 @@ FUNCTION fence.event_hash() RETURNS text
 FUNCTION fence.expression_fault(p_index regclass) RETURNS text
   sql STABLE COST 100
   SET search_path=pg_catalog, pg_temp
-  body fde630e1351de178ec98e01c6affd1cc
+  body c2def383f0991f0e51c185a3047f17e4
   OWNER fence_owner
 
 FUNCTION fence.extend_leases(p_resources text[], p_owners text[], p_ttls bigint[], p_wait boolean DEFAULT false) RETURNS TABLE(n integer, extended boolean, busy boolean)
@@ -576,7 +576,7 @@ FUNCTION fence.extend_leases(p_resources text[], p_owners text[], p_ttls bigint[
   SET enable_seqscan=off
   SET enable_hashjoin=off
   SET enable_mergejoin=off
-  body bd1bfa971dd1d05142911c983944bbf3
+  body 7da88a79199b98149e6828b6d48bf0fe
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_locker
@@ -590,12 +590,12 @@ FUNCTION fence.family(p_relation regclass) RETURNS SETOF regclass
 
 FUNCTION fence.fast_check(r text, g text, plain boolean DEFAULT false) RETURNS bigint
   plpgsql VOLATILE COST 100
-  body 585a2b29573f324c3bbf0bbc76a2ee0b
+  body 6d1de05de0c2385c318987f4559f3026
   OWNER fence_owner
 
 FUNCTION fence.fast_list(p_listed text, p_needed text) RETURNS bigint
   plpgsql VOLATILE COST 100
-  body 6d26689c1a88a08fd7d606161f6451e7
+  body cdd31e7c47fcaff3788316c32a461d83
   OWNER fence_owner
 
 FUNCTION fence.fast_settings(p_needed text) RETURNS bigint
@@ -649,7 +649,7 @@ FUNCTION fence.free_leases(p_resources text[], p_owners text[], p_limit interval
   SET enable_seqscan=off
   SET enable_hashjoin=off
   SET enable_mergejoin=off
-  body 50e70b55b12648027fa402d8f9c3f861
+  body 8ea4bacd2b30c42ff6f3ddfc15f19cd5
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_locker
@@ -662,7 +662,7 @@ FUNCTION fence.generation() RETURNS integer
 
 FUNCTION fence.guard() RETURNS trigger
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  body 770003cfded759e3a30b007c124b14bd
+  body 14f22bddc4027490802b6a16b666b38f
   OWNER fence_owner
   GRANT EXECUTE TO fence_protector
 
@@ -706,7 +706,7 @@ FUNCTION fence.holders_named(p_key bigint) RETURNS text
 FUNCTION fence.identity(OUT identity text, OUT written pg_lsn, OUT beats bigint, OUT invalidations text[]) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 75381bb20669480a0dfddfa94395909a
+  body b9d57879d5a52b7a6527a9dc33c27f78
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_writer
@@ -728,18 +728,18 @@ FUNCTION fence.intact(p_relation regclass) RETURNS boolean
 FUNCTION fence.invalidate_all(p_again boolean DEFAULT false, p_limit interval DEFAULT '00:00:05'::interval, OUT id uuid, OUT identity text, OUT raised bigint, OUT unsealed bigint, OUT already boolean) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 375298da33d9c77c6bd4934146601b0d
+  body 18e60c25abe834996c58494dd7ffd53b
   OWNER fence_owner
 
 FUNCTION fence.is_newest(p_resource text) RETURNS boolean
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 16ad935da9fbfcc199aaccf988b3189f
+  body a34a76cf11079942b252e8287016c95c
   OWNER fence_owner
 
 FUNCTION fence.judge(needed text) RETURNS bigint
   plpgsql VOLATILE SECURITY DEFINER COST 100
-  body 243dd8a4ba1b6d12c547fd6c7155caba
+  body 34dd5cfa990094fb9fe11f098f0abc08
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -771,7 +771,7 @@ FUNCTION fence.keep() RETURNS event_trigger
 FUNCTION fence.keep_dropped() RETURNS event_trigger
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 56ae7210f30c6c6fc6d973fd10180505
+  body b52271ce5480152ba3affb0b90e2f81b
   OWNER fence_owner
 
 FUNCTION fence.keep_longest(p_group text, p_record bigint, p_kept boolean) RETURNS void
@@ -818,7 +818,7 @@ FUNCTION fence.leases_ready() RETURNS void
 FUNCTION fence.leave(p_relation regclass) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body bc5846408cc9de86f397aab5b6e4a41f
+  body ff1aecd22362fde681668601496496ee
   OWNER fence_owner
   GRANT EXECUTE TO fence_protector
 
@@ -853,7 +853,7 @@ FUNCTION fence.log_refusal(p_relation text, p_operation text, p_number text, v f
 FUNCTION fence.make_asker() RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 02629c55736780d780f99e09f44f2ad7
+  body 758728e9f518a274bc94d065e4f3b2a4
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -982,7 +982,7 @@ FUNCTION fence.nonce(p_resource text, p_nonce bytea, OUT armed bigint, OUT recor
 FUNCTION fence.outcome(xid text, run text) RETURNS text
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 26a3c0b58221550e17e6fcef8544180b
+  body 41966a8f848b9c134adafdf8c1dbce2b
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_writer
@@ -1003,7 +1003,7 @@ FUNCTION fence.probe(p_relation regclass, p_expression text) RETURNS regclass
 FUNCTION fence.protect(relation regclass, resource text DEFAULT NULL::text, under text DEFAULT NULL::text, per_row text DEFAULT NULL::text, mode text DEFAULT 'enforce'::text, stamp name DEFAULT NULL::name) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 7b0787f257485506638d606665aa2d65
+  body d688148c7a41266813157a5b116a19c6
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -1017,7 +1017,7 @@ FUNCTION fence.protect_fault(p_relation regclass, p_resource text, p_under text,
 FUNCTION fence.protect_schema(schema regnamespace, resource text DEFAULT NULL::text, under text DEFAULT NULL::text, per_row text DEFAULT NULL::text, mode text DEFAULT 'enforce'::text, stamp name DEFAULT NULL::name) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 7aac48f064677c7d2e807b748e53f738
+  body a4b6d7903a44e7dbe2c2ca44836eb2f8
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -1051,14 +1051,14 @@ FUNCTION fence.put_guards(p_relation regclass, p_resource text, p_under text, p_
 FUNCTION fence.raise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '00:00:05'::interval, OUT raised boolean, OUT recorded bigint) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 26a4e65d824b3305d18edd6106b2a725
+  body 80fc2d60fcbd84641b6e79098b8cb506
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION fence.raise_all(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[], p_holders text[], p_limit interval DEFAULT '00:00:05'::interval, OUT raised boolean, OUT resource text, OUT recorded bigint) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body b3b4c9beb4371893edc3bf2775a1d940
+  body 23c3ea162dba45c38d8bccbdf6d45b8f
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1079,7 +1079,7 @@ FUNCTION fence.raise_longest(p_group text, p_ms bigint, OUT record bigint, OUT l
 FUNCTION fence.raise_once(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_nonce bytea, p_limit interval DEFAULT '00:00:05'::interval, OUT raised boolean, OUT recorded bigint) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 6d842e87a7933368d55f3703a77e7fa2
+  body d7808b11127ab291a2b81d7b955595d4
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1093,7 +1093,7 @@ FUNCTION fence.raise_own(p_resource text, p_token bigint, p_seal_hash bytea, p_h
 FUNCTION fence.raise_unsealed(p_resource text, p_token bigint) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body b917b6fef54cffaf2444dac366c757bc
+  body 8c8ab674995ca0659c3ce83c1cda10a6
   OWNER fence_owner
 
 FUNCTION fence.record_history() RETURNS text
@@ -1169,14 +1169,14 @@ FUNCTION fence.resource_fault(p_resource text) RETURNS text
 FUNCTION fence.retire(p_unused interval, p_after text DEFAULT ''::text, p_limit integer DEFAULT 200, OUT last text, OUT retired integer, OUT unended text[]) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body e096f4fc6adc4adf3c5d77801804e791
+  body 41f3796bc6e8332f4ccde12c96a9ea1d
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION fence.revoke(p_resource text, p_holder text DEFAULT NULL::text, OUT token bigint, OUT seal_hash bytea) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body ee96b8a544dd4c45f6e6223ab7b154e2
+  body 1e2256b1742c5e02cc4fb8540e87a549
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1241,14 +1241,14 @@ FUNCTION fence.tables_of(p_schema regnamespace) RETURNS SETOF regclass
 FUNCTION fence.take_fault(p_resource text, p_token bigint, p_seal_hash bytea) RETURNS text
   sql STABLE COST 100
   SET search_path=pg_catalog, pg_temp
-  body b233851d94caa9ab6232579e4949d403
+  body 14967e200614ad1b1d1e1f92a220c444
   OWNER fence_owner
 
 FUNCTION fence.take_lease(p_resource text, p_owner text, p_ttl bigint, p_seal_hash bytea, p_holder text, p_above bigint, p_behind boolean, p_nonce bytea DEFAULT NULL::bytea, p_waiter text DEFAULT NULL::text, p_keep interval DEFAULT '00:00:05'::interval, p_limit interval DEFAULT '00:00:05'::interval, OUT taken boolean, OUT token bigint, OUT holder text, OUT left_us bigint) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
   SET lock_timeout=5s
-  body e3cabb86d287eeb2b419a38db436f517
+  body 7ce080edcb909b72fe9eb8ff01e7078f
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_locker
@@ -1260,7 +1260,7 @@ FUNCTION fence.take_leases(p_resources text[], p_owners text[], p_ttls bigint[],
   SET enable_seqscan=off
   SET enable_hashjoin=off
   SET enable_mergejoin=off
-  body 870227a9c27a6c4efe5aa33c1d76ef78
+  body 27edfa89021c302f0c4db6ef230cdcc3
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_locker
@@ -1268,7 +1268,7 @@ FUNCTION fence.take_leases(p_resources text[], p_owners text[], p_ttls bigint[],
 FUNCTION fence.take_turn(p_resource text, p_patience numeric) RETURNS boolean
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body 5d00de2e0c2019a524fd49f69ce54f3a
+  body ca4f5b75738531efd721c81403a158b1
   OWNER fence_owner
 
 FUNCTION fence.text_fault(p_expression text) RETURNS text
@@ -1281,7 +1281,7 @@ FUNCTION fence.text_fault(p_expression text) RETURNS text
 FUNCTION fence.tidy(p_but integer DEFAULT NULL::integer) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 7639a792b61731e83fc23bf598c921eb
+  body 30306d539fd4d76193f31de4ea79d625
   OWNER fence_owner
   GRANT EXECUTE TO fence_protector
 
@@ -1305,7 +1305,7 @@ FUNCTION fence.try_settings(p_needed text) RETURNS fence.verdict
 
 FUNCTION fence.unescape(p_escaped text) RETURNS text
   plpgsql IMMUTABLE COST 100
-  body d74a320c7616be5e366a9735dd6c709c
+  body d1070453fb5671caab858155a7762f98
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 
@@ -1340,7 +1340,7 @@ FUNCTION fence.unprotect_schema(schema regnamespace) RETURNS void
 FUNCTION fence.unpublish(bucket text, key text, if_match text DEFAULT NULL::text) RETURNS boolean
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 0a6e7fe513e942ff6f19fb803556490f
+  body 00e50582b72057ceb7de8c4c4ea715ef
   OWNER fence_owner
   GRANT EXECUTE TO fence_writer
 
@@ -1358,13 +1358,13 @@ FUNCTION fence.use(resources text[], tokens text[]) RETURNS integer
 
 FUNCTION fence.verdict_of(p_relation text, p_resources text[], p_tokens bigint[], p_needed text) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
-  body 03e6721c55765e7156d8a3ae9b59e607
+  body 3074ba9bb3fe3559715eda9bfb16c54b
   OWNER fence_owner
 
 FUNCTION fence.verify(p_resource text, p_token bigint, p_seal_hash bytea, p_kind text) RETURNS fence.verdict
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body cee1b77bfd4aa208594438a3c2ff3f44
+  body 9440daebb0cb019d4293c80058245ece
   OWNER fence_owner
 
 FUNCTION fence.verify_presented(p_resource text, p_presented text) RETURNS fence.verdict
@@ -1451,7 +1451,7 @@ TABLE fencegate.objects_state
 SCHEMA objects
   OWNER fence_owner
   GRANT USAGE TO fence_gateway
-  COMMENT 'fencegate objects state 3, code 6 18224dd35272'
+  COMMENT 'fencegate objects state 3, code 7 bc5c11dc17bf'
 
 SEQUENCE objects.kept_order AS bigint START 1 INCREMENT 1 MINVALUE 1 MAXVALUE 9223372036854775807 CACHE 1
   OWNER fence_owner
@@ -1709,7 +1709,7 @@ FUNCTION objects.authorize(p_bucket text, p_key text, p_resource text, p_token b
 FUNCTION objects.authorize_stage(s objects.stages) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 0b81d36641a73e6442a3aa1ce6f5b33d
+  body f0d11c2dd841978b20ed19a170e9ef3d
   OWNER fence_owner
 
 FUNCTION objects.begin_change() RETURNS void
@@ -1754,14 +1754,14 @@ FUNCTION objects.check_retained(p_bucket text, p_version uuid) RETURNS void
 FUNCTION objects.commit_deletion(p_version uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text) RETURNS objects.versions
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 0d313f8edfe9bcff63897c5f06f53bee
+  body 94531f4567e088cecff2a4ef3d7dbe9e
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.commit_deletion_if(p_version uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_size bigint, p_modified timestamp with time zone) RETURNS objects.versions
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body cf3d1132a47dc64c0fe434ce313b04be
+  body da23f87b9dd0e3a6ec6f35d576fa156a
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1787,7 +1787,7 @@ FUNCTION objects.commit_puts(p_versions uuid[], p_buckets text[], p_keys text[],
 FUNCTION objects.commit_upload(p_version uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_if_none_match boolean) RETURNS objects.versions
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body a116c12231fe0ffca774e699f1aece35
+  body 2292d1f664e4713a979931710697bea8
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1815,7 +1815,7 @@ FUNCTION objects.completed_multipart(p_upload uuid, p_bucket text, p_key text, p
 FUNCTION objects.condemn(p_pending interval, p_superseded interval, p_limit integer, p_dry boolean) RETURNS integer
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body b1b7320e198bcdee6c32067d8fb7cc1e
+  body 1a0828fff2f6e8808957141b16329bfd
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1829,7 +1829,7 @@ FUNCTION objects.condemned(p_again interval, p_begun timestamp with time zone, p
 FUNCTION objects.create_bucket(p_bucket text, p_depth integer, p_mode text DEFAULT 'lease'::text, OUT created boolean, OUT current_depth integer, OUT current_mode text) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 54d9e17601296844232d9c0adbfaed93
+  body 06a1237ff643b014629da576f113302c
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1930,7 +1930,7 @@ FUNCTION objects.list(p_bucket text, p_prefix text, p_delimiter text, p_after te
   SET enable_bitmapscan=off
   SET plan_cache_mode=force_generic_plan
   SET jit=off
-  body 4fd4ec6203c8a70e6a4412031afd020e
+  body 55d35ffdd43c1e14b4e232cb51b5ead9
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1940,7 +1940,7 @@ FUNCTION objects.list_uploads(p_bucket text, p_prefix text, p_delimiter text, p_
   SET enable_seqscan=off
   SET enable_bitmapscan=off
   SET plan_cache_mode=force_generic_plan
-  body 04b96fb7cbe13ab9bea2ac126d22d79f
+  body 281d9366624356786e5bf5ec447c0da0
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1950,7 +1950,7 @@ FUNCTION objects.list_versions(p_bucket text, p_prefix text, p_delimiter text, p
   SET enable_seqscan=off
   SET enable_bitmapscan=off
   SET plan_cache_mode=force_generic_plan
-  body 7cc0b8e570c3b4d3feb6411a99ffa8a0
+  body 0d0b017a795f0701ab879ac9c16333f3
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -1969,7 +1969,7 @@ FUNCTION objects.lock_pointer(p_bucket text, p_key text, p_if_match text, p_if_n
 FUNCTION objects.make_current(made objects.versions, p_if_match text, p_if_none_match boolean) RETURNS void
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body f75f9a2ef391109b4fbb2f1141f09efc
+  body 243a5e2b5a2b6142d5969ac89565e135
   OWNER fence_owner
 
 FUNCTION objects.note_answer(p_bucket text, p_key text, p_invocation text, p_what text, p_answer jsonb) RETURNS void
@@ -2003,7 +2003,7 @@ FUNCTION objects.prune_versions(p_bucket text, p_key text, p_limit integer, p_dr
 FUNCTION objects.publish(p_stages uuid[], p_if_match text, p_if_none_match boolean) RETURNS SETOF objects.stages
   plpgsql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
   SET search_path=pg_catalog, pg_temp
-  body 837dd0a761cb180d9c5c7d49e5707923
+  body b60e5484b09b97f71e9352f3857e13a7
   OWNER fence_owner
 
 FUNCTION objects.publish_one(s objects.stages) RETURNS void
@@ -2029,20 +2029,20 @@ FUNCTION objects.put_part(p_upload uuid, p_bucket text, p_key text, p_number int
 FUNCTION objects.put_tags(p_change uuid, p_bucket text, p_key text, p_version uuid, p_tags jsonb, p_resource text, p_token bigint, p_seal bytea, p_invocation text) RETURNS uuid
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body e5f876b6141aea69859308056dedb1a0
+  body 91c2f7974092adb0da49dd46b4ed9b42
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
 FUNCTION objects.raise_monotone(p_resource text, p_token bigint) RETURNS bigint
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 8cca14a3e5d7a0e26c7ac35042b609e3
+  body 976a95f1a32da2eb69924abc563854b5
   OWNER fence_owner
 
 FUNCTION objects.remove_version(p_bucket text, p_key text, p_version uuid, p_resource text, p_token bigint, p_seal bytea) RETURNS boolean
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 6d2ce941d15d0f5cc1298d77e556608b
+  body 398e08d39f452f19502960d11909b93c
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -2075,7 +2075,7 @@ FUNCTION objects.resource_of(p_bucket text, p_depth integer, p_key text) RETURNS
 FUNCTION objects.restore_version(p_version uuid, p_bucket text, p_key text, p_source uuid, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_if_none_match boolean) RETURNS objects.versions
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body c141683781f1cdf6196956d093bcd2f9
+  body 1d0321d81718685ba9d5588de13516cf
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -2144,7 +2144,7 @@ FUNCTION objects.stage_upload(p_stage uuid, p_bucket text, p_key text, p_blobs u
 FUNCTION objects.stage_upload(p_stage uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_if_none_match boolean, p_invocation text) RETURNS uuid
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body c146226bbe97fde6c70457af052aaba6
+  body b96d4f6e1bc3c0f31242be0162c6db25
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
 
@@ -2169,13 +2169,13 @@ FUNCTION objects.take_turn(p_bucket text, p_key text, p_invocation text) RETURNS
 
 FUNCTION objects.try_put(p_version uuid, p_bucket text, p_key text, p_blob uuid, p_size bigint, p_etag text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_patient boolean, OUT modified timestamp with time zone, OUT kept boolean) RETURNS record
   plpgsql VOLATILE COST 100
-  body 51537f74ba4e8a33460c48f10cef2689
+  body 61809db7dc6af92e82bae591f206de76
   OWNER fence_owner
 
 FUNCTION objects.verify_presented(p_needed text, p_mode text) RETURNS fence.verdict
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 48380c982ceb64a9dc703c5ea45e30ed
+  body 15ad989148dbcabef72d117214b8d3cd
   OWNER fence_owner
 
 FUNCTION objects.wait_for_writes(p_bucket text) RETURNS void

@@ -294,7 +294,7 @@ func (o *runFlags) again(ctx context.Context, cfg runner.Config) error {
 // it goes on to ignore, and so does the command.
 func listen(signals chan<- os.Signal) {
 	signal.Notify(signals, endings...)
-	// Whoever reads our messages may go away: to say something to nobody must not
+	// The reader of our messages may close its end: writing to it then must not
 	// end the process that watches the lease. Ignored, it would be so for the command too.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 }

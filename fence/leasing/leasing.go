@@ -1,6 +1,6 @@
 // Package leasing says what a source of leases is: who holds a resource for a
 // time, and with which fencing token. Redis nodes are one (package lock); a
-// database or a coordination service can be another. Whoever uses leases, such
+// database or a coordination service can be another. A user of leases, such
 // as the gateway, knows this package only.
 //
 // The guarantee of every [Source]: tokens of one resource are unique, and if one

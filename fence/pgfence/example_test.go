@@ -70,7 +70,7 @@ func ExampleTranslate() {
 	}
 }
 
-// The last step of acquiring: whoever calls it has got the token from somewhere
+// The last step of acquiring: the caller has got the token from a source
 // that gives each token once.
 func ExampleFence_Arm() {
 	f := pgfence.New(pool)

@@ -123,7 +123,7 @@ func (f *Fence) End(ctx context.Context, e fence.Ending) error {
 	})
 }
 
-// Revoke raises the fence past whoever holds the resource, to a seal that nobody
+// Revoke raises the fence past the resource's holder, to a seal that nobody
 // knows, and drains the transactions of that holder. The next acquisition needs
 // a higher token. holder is for people: who revoked. It returns the new token, or
 // [fence.ErrNoFence]. A [*fence.UndrainedError] comes with the token: the fence is

@@ -98,7 +98,7 @@ func (c *conn) answers() bool {
 	return err == nil
 }
 
-// hideBadConn keeps the pool, and whoever does as it does, from running again what may have been committed.
+// hideBadConn keeps the pool, and callers that retry like it, from running again what may have been committed.
 func hideBadConn(err error) error {
 	if !errors.Is(err, driver.ErrBadConn) {
 		return err

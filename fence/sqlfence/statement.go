@@ -34,7 +34,7 @@ func (c *conn) exec(ctx context.Context, query string, do func() (driver.Result,
 }
 
 // query runs a statement that returns rows. Outside of a transaction its COMMIT comes
-// before the rows, so that whoever has them knows what became of the statement; rows
+// before the rows, so that a caller that has them knows the statement's outcome; rows
 // beyond [maxHeld] bytes are the exception: there the COMMIT comes at their end.
 func (c *conn) query(ctx context.Context, query string, do func() (driver.Rows, error)) (driver.Rows, error) {
 	alone, err := c.before(ctx, query)

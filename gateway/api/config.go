@@ -94,7 +94,7 @@ type Config struct {
 	Endpoints func(host string) wire.Endpoints
 
 	// Principals say who may do what; then BearerToken counts for nothing. Defaults to nil:
-	// whoever is let in may do everything.
+	// every authenticated client may do everything.
 	Principals *access.Principals
 
 	// SQLPerPrincipal is how many requests of one principal may run SQL at once; more wait.

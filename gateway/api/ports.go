@@ -36,7 +36,7 @@ type Fences interface {
 	// Inspect returns [ErrNotFound] for a resource that was never armed.
 	Inspect(ctx context.Context, resource string) (fence.Record, error)
 	// Holds reports whether the fence still stands at the record's token, with a seal of this
-	// hash, and its grant has not ended. Whoever passed the check under an older one has ended.
+	// hash, and its grant has not ended. Writers that passed the check under an older one have ended.
 	Holds(ctx context.Context, record fence.Record, sealHash []byte) (bool, error)
 	// List returns at most limit records whose resource begins with prefix and comes
 	// after `after`, in the order of the names' bytes.
@@ -45,7 +45,7 @@ type Fences interface {
 	// returns it. by names who asked, for people. [ErrNotFound] as above; a
 	// [*fence.UndrainedError] where it is raised, but a write of the holder may still
 	// land. With a token it does so only where no other is recorded meanwhile: else a
-	// [*fence.NotRaisedError]. 0: whoever holds it.
+	// [*fence.NotRaisedError]. 0: any holder.
 	Revoke(ctx context.Context, resource, by string, seen fence.Token) (fence.Token, error)
 }
 

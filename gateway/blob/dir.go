@@ -165,7 +165,7 @@ type section struct {
 	io.Closer
 }
 
-// WriteTo implements [io.WriterTo], so that whoever can take the bytes from the
+// WriteTo implements [io.WriterTo], so that a reader that can take the bytes from the
 // file itself finds it.
 func (s *section) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, s.Reader) }
 

@@ -7,7 +7,7 @@ import (
 )
 
 // memory is what was found in buckets whose objects are written once. A key that is
-// there stands for the same version until its retention ends, whoever asks and
+// there stands for the same version until its retention ends, for every client and
 // whether or not PostgreSQL can be asked. That a key is absent is never remembered.
 //
 // It holds as long as PostgreSQL keeps what it acknowledged: it belongs to one

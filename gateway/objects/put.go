@@ -60,7 +60,7 @@ func (w *Writer) Put(ctx context.Context, p Put) (Stored, error) {
 
 // announce makes a new blob known, and refuses at once what the commit would
 // refuse. The commit answers a request whose earlier attempt took effect as that
-// one, whoever holds the lease by now: so the upload goes on. What is "" for a
+// one, even if the lease has another holder by now: so the upload goes on. What is "" for a
 // version, else what the attempt is noted as.
 func (w *Writer) announce(ctx context.Context, p Change, what string) (blob.ID, error) {
 	id := blob.NewID()

@@ -9,7 +9,7 @@ import (
 )
 
 // Superseded ends the sessions that carry an older grant of the resource than
-// token: for whoever has just armed it, so that nobody waits for what a stale
+// token: for the caller that has just armed it, so that nobody waits for what a stale
 // holder has locked. A session that is logging in is found by the next look.
 func (s *Server) Superseded(resource string, token fence.Token) {
 	s.each(func(ss *session) { ss.superseded(resource, token) })

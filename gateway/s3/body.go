@@ -108,7 +108,7 @@ func (b *body) Read(p []byte) (int, error) {
 }
 
 // take reads from versitygw's readers, which panic where a chunk has a negative
-// size. Whoever stores the body must not be left in the middle of it.
+// size. A panic must not end the storing of a body midway.
 func (b *body) take(p []byte) (n int, err error) {
 	defer func() {
 		if recover() != nil {

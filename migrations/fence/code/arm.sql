@@ -3,44 +3,43 @@
 --   SELECT * FROM fence.raise('orders/1001', 35, <seal hash>, 'worker-b');   -- a transaction of its own, committed
 --   SELECT * FROM fence.drain('orders/1001', 35, <seal hash>);               -- another one, after that COMMIT
 --
--- The acquisition is complete when both have succeeded. Whoever dies in between leaves the superseded grant's key in
--- `undrained`, for the next one who arms.
+-- The acquisition is complete when both have succeeded. If the gateway dies in between, the superseded grant's key stays in
+-- `undrained`, for the next arm.
 --
--- `undrained` is cleared by the next raise alone, never by drain: an UPDATE after the raise would make every REPEATABLE READ
--- transaction of the NEW holder that began in between look stale, and would double what arming writes. A row lock would
--- leave xmax <> 0 and send checks at REPEATABLE READ down the slow path. The price is a few free keys, tried once more.
+-- Only the next raise clears `undrained`, never drain. An UPDATE after the raise would make every REPEATABLE READ transaction of
+-- the NEW holder that began in between look stale, and would double what arming writes. A row lock would leave xmax <> 0 and
+-- send checks at REPEATABLE READ down the slow path. The cost is a few free keys, tried once more.
 --
--- In one transaction, where nobody is in the way:
+-- In one transaction, if no writer is in flight:
 --
 --   SELECT fence.arm('orders/1001', 35, <seal hash>, 'worker-b');   -- a transaction of its own, committed; false: raise and drain
 --
--- What draining would wait for, the superseded grants' keys, is locked exclusively, if they are free, before the row is
--- changed and until the COMMIT is through. So whoever passed the check under those grants has ended before, and whoever comes
--- meanwhile waits for the COMMIT and then reads the new token: there is nothing left to drain. (Keys are given back after the
--- COMMIT can be seen.) Where a key is not free, raising must come first and waiting after it: fence.raise, fence.drain.
--- A writer of the superseded grant waits as long as the COMMIT takes; so nothing else belongs into this transaction.
+-- Before the row is changed, fence.arm locks the superseded grants' keys exclusively, if they are free, and keeps them until the
+-- COMMIT is through. So every writer that passed the check under those grants has ended before. A writer that arrives meanwhile
+-- waits for the COMMIT and then reads the new token: nothing is left to drain. (PostgreSQL releases the keys after the COMMIT is
+-- visible.) If a key is not free, raising must come first and waiting after it: fence.raise, fence.drain. A writer of the
+-- superseded grant waits as long as the COMMIT takes; so nothing else belongs in this transaction.
 --
--- fence.arm is what a lease costs on top of its lock, so every name in it is qualified instead of a SET clause.
+-- fence.arm is the cost of a lease on top of its lock, so names in it are qualified; a SET clause costs time.
 --
--- While a long transaction holds a snapshot, each raise leaves a version of the row that nothing can remove, and a search for
--- resource = p_resource meets the oldest first: after 3,600 raises on 50 pages. The index has equal keys in the order of their
--- place, and new pages come at the table's end. So fence.arm searches backwards (>=, <=, DESC), and meets the newest first. That is
--- for its speed alone.
+-- While a long transaction holds a snapshot, each raise leaves a version of the row that can't be removed, and a search for
+-- resource = p_resource reads the oldest first: after 3,600 raises on 50 pages. The index has equal keys in the order of their
+-- place, and new pages are appended to the table. So fence.arm searches backwards (>=, <=, DESC), and reads the newest first.
+-- This is only for speed.
 --
--- Whoever takes locks of several resources takes them in the order of the names' bytes, so that two can't wait for each other.
+-- A session that locks several resources locks them in the order of the names' bytes, so that two sessions can't deadlock.
 
--- What people and the gateway may see of the fences: no seal.
+-- The fences as people and the gateway may see them: no seal.
 CREATE OR REPLACE VIEW fence.fences AS
   SELECT resource, token, seal IS NOT NULL AS sealed, holder, armed_at, cardinality(undrained) AS undrained, ended_at
     FROM fence.resources;
 REVOKE ALL ON fence.fences FROM PUBLIC, fence_writer, fence_gateway;
 GRANT SELECT ON fence.fences TO fence_gateway;
 
--- Phase 1. Raises the fence if the recorded token is lower. Waits for another raise of the resource, at most p_limit (then
--- ZF005: a writer whose unsealed token raised the fence has not ended), and for no sealed writer.
--- raised: the fence holds this very grant, by this call or by an earlier one whose acknowledgement was lost.
--- Otherwise nothing was changed, and `recorded` says what stands there. A grant that has ended is not raised again: that takes
--- a higher token.
+-- Phase 1. Raises the fence if the recorded token is lower. Waits at most p_limit for another raise of the resource, and for no
+-- sealed writer. Raises ZF005 after p_limit: a writer whose unsealed token raised the fence has not ended. Returns raised = true
+-- if the fence holds this very grant, by this call or by an earlier one whose acknowledgement was lost. Otherwise nothing was
+-- changed, and `recorded` is the recorded token. A grant that has ended is not raised again: that takes a higher token.
 CREATE OR REPLACE FUNCTION fence.raise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '5 s',
                             OUT raised boolean, OUT recorded bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -68,7 +67,7 @@ BEGIN
 
   SELECT token, seal, undrained, ended_at INTO f FROM fence.resources WHERE resource = p_resource;
   recorded := coalesce(f.token, fence.floor_of(p_resource));   -- the floor is read with the turn
-  -- What fits a pattern of fence.unsealed never retires, so the floor of the day on which it was allowed binds it.
+  -- A name that fits a pattern of fence.unsealed never retires, so the floor of the day on which it was allowed binds it.
   IF f.token IS NULL AND recorded >= p_token AND fence.floor_of_unsealed(p_resource) >= p_token THEN
     DELETE FROM fence.arms a WHERE a.resource = p_resource;   -- a turn stays only beside its fence
     raised := false;
@@ -81,8 +80,8 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
 
-  -- A superseded key that is free now is drained for ever: who locks it later reads this or a newer token. UPDATE, else
-  -- INSERT, not ON CONFLICT DO UPDATE, which locks first and so leaves xmax <> 0 in the new version.
+  -- A superseded key that is free now is drained for good: a writer that locks it later reads this or a newer token. UPDATE,
+  -- else INSERT, because ON CONFLICT DO UPDATE locks first and so leaves xmax <> 0 in the new version.
   UPDATE fence.resources
      SET token = p_token, seal = p_seal_hash, holder = coalesce(p_holder, ''), armed_at = now(), ended_at = NULL,
          undrained = ARRAY(SELECT k FROM unnest(undrained) k WHERE NOT pg_try_advisory_xact_lock(k))
@@ -98,8 +97,8 @@ END $$;
 REVOKE ALL ON FUNCTION fence.raise(text, bigint, bytea, text, interval) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.raise(text, bigint, bytea, text, interval) TO fence_gateway;
 
--- Ends the sessions that hold one superseded key. told: how many were signalled; held_by: what could not be, and why. A holder
--- that has just ended, as a prepared transaction that is being committed, is waited for.
+-- Ends the sessions that hold one superseded key. Returns in `told` how many were signalled, and in `held_by` which could not
+-- be, and why. Waits for a holder that has just ended, such as a prepared transaction that is being committed.
 CREATE OR REPLACE FUNCTION fence.end_holders(p_key bigint, OUT told int, OUT held_by text) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -122,18 +121,17 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.end_holders(bigint) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Phase 2. Waits until no writer of a superseded grant is in flight. Those that still are when p_grace has passed are stale
--- by proof, and their sessions are ended. (pg_blocking_pids would be of no use: it also names waiting arms.) A signal hits a
--- session, not a transaction, so a pooled one may just have moved on to other work: therefore the grace.
--- ours = false: the fence holds another grant, which `recorded` names, and nothing was drained. `ended` counts the signals
--- sent. Raises ZF005 where a holder can't be ended, or p_limit has passed.
+-- Phase 2. Waits until no writer of a superseded grant is in flight. Writers that still are after p_grace are stale by proof,
+-- and their sessions are ended. (pg_blocking_pids does not help: it also names waiting arms.) A signal ends a session, not a
+-- transaction, and a pooled session may just have moved on to other work: therefore the grace. ours = false: the fence holds
+-- another grant, which `recorded` names, and nothing was drained. `ended` counts the signals sent. Raises ZF005 if a holder
+-- can't be ended, or p_limit has passed.
 CREATE OR REPLACE FUNCTION fence.drain(p_resource text, p_token bigint, p_seal_hash bytea,
                             p_grace interval DEFAULT '200 ms', p_limit interval DEFAULT '5 s',
                             OUT ours boolean, OUT recorded bigint, OUT ended int)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  -- Milliseconds. They are counted by the waits, not by a clock, which may jump. The limit leaves time to answer before a
-  -- statement_timeout.
+  -- Milliseconds, counted by the waits, because a clock may jump. The limit leaves time to answer before a statement_timeout.
   allowed numeric := 800 * extract(epoch FROM current_setting('statement_timeout')::interval);
   most numeric := least(1000 * extract(epoch FROM p_limit), nullif(allowed, 0));
   grace numeric := least(1000 * extract(epoch FROM p_grace), most / 2);
@@ -153,8 +151,8 @@ BEGIN
     RETURN;
   END IF;
   FOR k IN SELECT DISTINCT u FROM unnest(f.undrained) u ORDER BY u LOOP
-    -- Nobody holds it shared: drained, as the raise is committed, so that whoever takes it later is refused. A stranger's
-    -- exclusive lock does no harm: it keeps writers out.
+    -- No writer holds it shared: drained, because the raise is committed and a writer that locks the key later is refused. An
+    -- unrelated session's exclusive lock does no harm: it keeps writers out.
     WHILE NOT pg_try_advisory_xact_lock(k) AND EXISTS (SELECT FROM fence.holders(k) h WHERE h.writer) LOOP
       patience := greatest(1, CASE WHEN waited < grace THEN grace - waited ELSE 100 END);
       EXIT WHEN fence.lock_within(k, true, patience);
@@ -176,15 +174,15 @@ END $$;
 REVOKE ALL ON FUNCTION fence.drain(text, bigint, bytea, interval, interval) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 GRANT EXECUTE ON FUNCTION fence.drain(text, bigint, bytea, interval, interval) TO fence_gateway, fence_locker;
 
--- Raises the fence past whoever holds it, to a seal that nobody knows. Draining is, as ever, a transaction of its own:
--- pass what this returns to fence.drain. token is NULL where the resource has no fence.
+-- Raises the fence past its holder, to a seal that nobody knows. Returns the token and the hash for fence.drain, which runs in a
+-- transaction of its own. token is NULL if the resource has no fence.
 CREATE OR REPLACE FUNCTION fence.revoke(p_resource text, p_holder text DEFAULT NULL, OUT token bigint, OUT seal_hash bytea)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM fence.need_read_committed();
   PERFORM FROM fence.arms a WHERE a.resource = p_resource FOR UPDATE SKIP LOCKED;
   IF NOT FOUND AND EXISTS (SELECT FROM fence.arms a WHERE a.resource = p_resource) THEN
-    PERFORM fence.take_turn(p_resource, fence.patience());   -- in vain: fence.raise says who is in the way
+    PERFORM fence.take_turn(p_resource, fence.patience());   -- if it fails, fence.raise names the session that holds the turn
   END IF;
   SELECT f.token INTO token FROM fence.resources f WHERE f.resource = p_resource;
   IF token = 9223372036854775807 THEN
@@ -199,7 +197,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.revoke(text, text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.revoke(text, text) TO fence_gateway;
 
--- Allocates an epoch above p_above and above every one before, for good once committed. For programs that keep no record of the
+-- Allocates an epoch above p_above and above every earlier one, durably once committed. For programs that keep no record of the
 -- longest TTL, see longest.sql: they may admit a node with it, which then grants more than the record says.
 CREATE OR REPLACE FUNCTION fence.raise_epoch(p_above bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
@@ -210,17 +208,18 @@ END $$;
 REVOKE ALL ON FUNCTION fence.raise_epoch(bigint) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.raise_epoch(bigint) TO fence_gateway;
 
--- true: the fence holds this grant, by this call, and no writer of an older one is in flight. false: fence.raise and
--- fence.drain have to decide. Nothing was changed then, or, for a resource without a fence, it is raised.
+-- Raises the fence if nothing is to be drained. true: the fence holds this grant, by this call, and no writer of an older one is
+-- in flight. false: fence.raise and fence.drain have to decide; nothing was changed, except that a resource without a fence is
+-- raised.
 CREATE OR REPLACE FUNCTION fence.arm(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval DEFAULT '5 s')
 RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 BEGIN
   IF pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
      AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'on' THEN
-    -- Its turn among those who change the row, as in fence.raise.
+    -- The turn among the sessions that change the row, as in fence.raise.
     PERFORM FROM fence.arms a WHERE a.resource OPERATOR(pg_catalog.=) p_resource FOR UPDATE SKIP LOCKED;
     IF FOUND THEN
-      -- CASE, because the key is locked only where the rest is so. NULL is for arm_otherwise.
+      -- CASE locks the key only if the rest holds. NULL is for arm_otherwise.
       UPDATE fence.resources f
          SET token = p_token, seal = p_seal_hash, holder = coalesce(p_holder, ''), armed_at = pg_catalog.now(), ended_at = NULL
        WHERE f.ctid OPERATOR(pg_catalog.=) (SELECT n.ctid FROM fence.resources n
@@ -239,7 +238,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.arm(text, bigint, bytea, text, interval) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.arm(text, bigint, bytea, text, interval) TO fence_gateway;
 
--- The rarer cases: keys that earlier raises have left, the first grant of all, an unsealed one.
+-- The rarer cases: keys that earlier raises have left, the first grant of a resource, an unsealed one.
 CREATE OR REPLACE FUNCTION fence.arm_otherwise(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_limit interval)
 RETURNS boolean LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -258,16 +257,16 @@ BEGIN
   END IF;
   IF NOT EXISTS (SELECT FROM fence.resources f WHERE f.resource = p_resource) THEN
     PERFORM fence.raise(p_resource, p_token, p_seal_hash, p_holder, p_limit);
-    -- Where it superseded nobody, that is all; another arm may have been first.
+    -- If it superseded no grant, the arm is complete; another arm may have been first.
     RETURN EXISTS (SELECT FROM fence.resources f WHERE f.resource = p_resource AND f.token = p_token AND f.seal = p_seal_hash AND f.undrained = '{}');
   END IF;
   RETURN false;
 END $$;
 REVOKE ALL ON FUNCTION fence.arm_otherwise(text, bigint, bytea, text, interval) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Phase 1 of arming several resources: raises all of them or none, in one transaction; see fence.raise. Where one recorded
--- token is not lower, raised is false, and `resource` and `recorded` say which. That is looked at before anything is changed: a
--- raise that is rolled back would leave xmax <> 0 and send checks at REPEATABLE READ down the slow path. Waits at most p_limit in all.
+-- Phase 1 of arming several resources: raises all of them or none, in one transaction; see fence.raise. If one recorded token is
+-- not lower, raised is false, and `resource` and `recorded` name it. This check comes before the first change: a raise that is
+-- rolled back would leave xmax <> 0 and send checks at REPEATABLE READ down the slow path. Waits at most p_limit in all.
 CREATE OR REPLACE FUNCTION fence.raise_all(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[], p_holders text[], p_limit interval DEFAULT '5 s',
                                 OUT raised boolean, OUT resource text, OUT recorded bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -290,7 +289,7 @@ BEGIN
   END IF;
   PERFORM fence.need_read_committed();
 
-  -- The turn of each, in order. From then on nobody else changes these rows.
+  -- The turn of each, in order. From then on no other session changes these rows.
   FOR a IN SELECT x.r FROM unnest(p_resources) x(r) ORDER BY x.r COLLATE "C" LOOP
     PERFORM FROM fence.arms w WHERE w.resource = a.r FOR UPDATE SKIP LOCKED;
     IF NOT FOUND AND NOT fence.take_turn(a.r, 1000 * extract(epoch FROM until - clock_timestamp())) THEN
@@ -321,8 +320,8 @@ END $$;
 REVOKE ALL ON FUNCTION fence.raise_all(text[], bigint[], bytea[], text[], interval) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.raise_all(text[], bigint[], bytea[], text[], interval) TO fence_gateway;
 
--- Phase 2 for several: drains each, in order; see fence.drain. The grace and the limit are those of all together. Where one
--- fence holds another grant, ours is false, and `resource` and `recorded` say which.
+-- Phase 2 for several: drains each, in order; see fence.drain. The grace and the limit are for all together. If one fence holds
+-- another grant, ours is false, and `resource` and `recorded` name it.
 CREATE OR REPLACE FUNCTION fence.drain_all(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[],
                                 p_grace interval DEFAULT '200 ms', p_limit interval DEFAULT '5 s',
                                 OUT ours boolean, OUT resource text, OUT recorded bigint)
@@ -342,7 +341,7 @@ BEGIN
       BEGIN
         SELECT * INTO d FROM fence.drain(a.r, a.token, a.seal_hash, greatest(p_grace - spent, '0'), greatest(most - spent, '0'));
         EXIT;
-      EXCEPTION WHEN deadlock_detected THEN   -- with a stale writer of two of them, who is refused when its short wait is over
+      EXCEPTION WHEN deadlock_detected THEN   -- with a stale writer of two of them, which is refused when its short wait ends
         NULL;
       END;
     END LOOP;

@@ -4,25 +4,25 @@
 -- new statement. Arming PUBLISHES the new token (commit), then locks the superseded key exclusively. So either the
 -- writer sees the new token and is refused, or draining sees the writer and waits for it or ends it.
 --
--- A grant that has ended, as its lease was released, is refused by the same read. A writer that locked and read before that is
--- in flight still: ending waits for nobody.
+-- The same read refuses a grant that has ended because its lease was released. A writer that locked and read before that is
+-- still in flight: ending waits for nobody.
 --
 -- Facts behind it, each tested:
 --  * Reading before locking, or without locking, is unsafe. A STABLE function would read a snapshot from before the lock.
---  * READ COMMITTED takes a new snapshot for each statement in here, so a row that is read under the lock is current, whatever
---    its xmax says: a raise that has not committed yet finds the lock when it drains. REPEATABLE READ and SERIALIZABLE keep
---    their snapshot: there a row is proven to be the newest version by xmax = 0, and otherwise by a row lock that fails when
---    it is not. A raise that was rolled back leaves xmax <> 0 until the next one.
---  * ROLLBACK TO a savepoint gives back a lock taken after it; so every statement checks again. Nothing that a client can
---    set may remember "already checked".
---  * Row locks in the hot path starve arming and double the WAL; advisory locks touch no table.
+--  * READ COMMITTED takes a new snapshot for each statement in here, so a row read under the lock is current, whatever its xmax
+--    says: a raise that has not committed yet finds the lock when it drains. REPEATABLE READ and SERIALIZABLE keep their
+--    snapshot. There xmax = 0 proves that the row is the newest version; otherwise a row lock decides, which fails if it is not.
+--    A raise that was rolled back leaves xmax <> 0 until the next raise.
+--  * ROLLBACK TO a savepoint releases a lock taken after it, so every statement checks again. No setting of the client may
+--    remember "already checked".
+--  * Row locks in the hot path starve arming and double the WAL. Advisory locks touch no table.
 --
 -- Settings: fence.resource (percent-encoded; a value without '%' is itself) and fence.token ('34.<seal>', '0.<seal>', '34').
 -- They come with the connection, with SET, or with fence.use. After SET LOCAL ends a setting reads '', not NULL.
 -- No message, DETAIL or CONTEXT in here may show a seal, nor any part of a malformed token.
 
--- The advisory lock of one grant: shared by the writers that passed the check under it, exclusive for whoever drains
--- them. It is per seal hash, because a writer may know its seal before its token. Unsealed: per token.
+-- The advisory lock of one grant: shared for writers that passed the check under it, exclusive for the session that drains them.
+-- The key is per seal hash, because a writer may know its seal before its token. For unsealed grants it is per token.
 CREATE OR REPLACE FUNCTION fence.key(p_resource text, p_token bigint, p_seal_hash bytea) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
   SELECT pg_catalog.hashtextextended(
@@ -31,15 +31,15 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 REVOKE ALL ON FUNCTION fence.key(text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway;
 
--- How long a writer waits for others, in milliseconds, before it fails with ZF005. A session that only reports waits for nobody
--- (see fence.try_settings). Any session may set the same: only its own write fails sooner.
+-- How long a writer waits for other sessions, in milliseconds, before it fails with ZF005. A session that only reports waits 1
+-- ms (see fence.try_settings). Any session may set the same: then only its own writes fail sooner.
 CREATE OR REPLACE FUNCTION fence.patience() RETURNS numeric LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE current_setting('fence.impatient', true) WHEN 'yes' THEN 1.0 ELSE 5000.0 END
 $$;
 REVOKE ALL ON FUNCTION fence.patience() FROM PUBLIC, fence_writer, fence_gateway;
 
 -- Takes an advisory lock to the end of the transaction, or gives up after p_patience milliseconds. Any login can take any
--- advisory lock, so nothing waits for one without end.
+-- advisory lock, so no session waits for one without a limit.
 CREATE OR REPLACE FUNCTION fence.lock_within(p_key bigint, p_exclusive boolean, p_patience numeric) RETURNS boolean LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -58,23 +58,24 @@ EXCEPTION WHEN lock_not_available THEN
 END $$;
 REVOKE ALL ON FUNCTION fence.lock_within(bigint, boolean, numeric) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Who is about to insert a resource's row into fence.arms says so by this lock: two INSERTs of one name wait for each other, and
--- fence.arm_group waits for nobody. Whoever is not told so goes on and may wait: any login can take any advisory lock.
+-- Takes the lock that announces the first INSERT of a resource's row into fence.arms. Two INSERTs of one name wait for each
+-- other, and fence.arm_group must not wait. fence.take_turn inserts without the lock, too, and may wait: any login can take any
+-- advisory lock.
 CREATE OR REPLACE FUNCTION fence.first_turn(p_resource text) RETURNS boolean LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
   SELECT pg_try_advisory_xact_lock(1717920357, hashtext(p_resource))
 $$;
 REVOKE ALL ON FUNCTION fence.first_turn(text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- The slow path of ordering: the resource has no row in fence.arms yet, or somebody holds it. false: still, after
--- p_patience milliseconds.
+-- Takes a resource's turn on the slow path: the resource has no row in fence.arms yet, or another session holds it. Returns
+-- false if another session still holds it after p_patience milliseconds.
 CREATE OR REPLACE FUNCTION fence.take_turn(p_resource text, p_patience numeric) RETURNS boolean LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   before text := current_setting('lock_timeout');
 BEGIN
   PERFORM set_config('lock_timeout', greatest(1, ceil(p_patience))::text, true);
-  LOOP   -- what was there when the INSERT looked may be retired when the lock is had
-    PERFORM fence.first_turn(p_resource);   -- without it, this waits
+  LOOP   -- the row may be retired between the INSERT and the lock
+    PERFORM fence.first_turn(p_resource);   -- without the lock the INSERT waits
     INSERT INTO fence.arms (resource) VALUES (p_resource) ON CONFLICT DO NOTHING;
     EXIT WHEN FOUND;
     PERFORM FROM fence.arms a WHERE a.resource = p_resource FOR UPDATE;
@@ -87,7 +88,7 @@ EXCEPTION WHEN lock_not_available THEN
 END $$;
 REVOKE ALL ON FUNCTION fence.take_turn(text, numeric) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Raising and draining look at what others have committed until now.
+-- Raises an error unless the transaction is READ COMMITTED: raising and draining read what other sessions have just committed.
 CREATE OR REPLACE FUNCTION fence.need_read_committed() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
@@ -98,8 +99,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.need_read_committed() FROM PUBLIC, fence_writer, fence_gateway;
 
--- Makes the COMMIT of the transaction at hand durable, whatever the session chose: with synchronous_commit = off an
--- acknowledged raise was lost in a crash. A SET clause would not do: it is undone before COMMIT.
+-- Makes the COMMIT of the current transaction durable, whatever the session chose: with synchronous_commit = off a crash lost an
+-- acknowledged raise. A SET clause does not help: PostgreSQL undoes it before COMMIT.
 CREATE OR REPLACE FUNCTION fence.commit_durably() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
@@ -108,9 +109,9 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.commit_durably() FROM PUBLIC, fence_writer, fence_gateway;
 
--- Who else holds the advisory lock of a grant. writer: shared, as whoever passed the check under it. A prepared transaction
--- has a gid and no pid; it is found by the lock on its own xid (its virtual xid is that of the session that prepared it, or
--- after a restart -1/xid).
+-- The other holders of a grant's advisory lock. writer: the lock is shared, as for a writer that passed the check. A prepared
+-- transaction has a gid and no pid. It is found by the lock on its own xid; its virtual xid is that of the session that prepared
+-- it, or -1/xid after a restart.
 CREATE OR REPLACE FUNCTION fence.holders(p_key bigint) RETURNS TABLE (pid int, gid text, writer boolean) LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
   SELECT l.pid, (SELECT p.gid FROM pg_locks x JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
@@ -124,16 +125,17 @@ SET search_path = pg_catalog, pg_temp AS $$
 $$;
 REVOKE ALL ON FUNCTION fence.holders(bigint) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Names the holders of one grant's lock for people. For a moment after COMMIT PREPARED or ROLLBACK PREPARED pg_locks has locks of a
--- transaction that pg_prepared_xacts no longer names: those are left out.
+-- Names the holders of one grant's lock for people. For a moment after COMMIT PREPARED or ROLLBACK PREPARED pg_locks shows locks
+-- of a transaction that pg_prepared_xacts no longer lists. Those are left out.
 CREATE OR REPLACE FUNCTION fence.holders_named(p_key bigint) RETURNS text LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
   SELECT coalesce(string_agg(CASE WHEN pid IS NULL THEN format('prepared transaction %L', gid) ELSE format('process %s', pid) END, ', '),
                   'a transaction that has just ended') FROM fence.holders(p_key) WHERE pid IS NOT NULL OR gid IS NOT NULL
 $$;
 REVOKE ALL ON FUNCTION fence.holders_named(bigint) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Names who holds a resource's row in fence.arms: whose transaction is its xmax. Who had to wait for its turn, or inserted the
--- row, did so in a subtransaction, whose number tells nobody anything; but it has the table's lock for writing.
+-- Names the session that holds a resource's row in fence.arms: its transaction is the row's xmax. A session that waited for its
+-- turn, or inserted the row, did so in a subtransaction, whose number identifies no session; such a session is found by its lock
+-- on the table for writing.
 CREATE OR REPLACE FUNCTION fence.arming_named(p_resource text) RETURNS text LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
   WITH l AS MATERIALIZED (
     SELECT k.pid, k.locktype, k.mode, k.transactionid, k.virtualtransaction,
@@ -155,7 +157,7 @@ CREATE OR REPLACE FUNCTION fence.arming_named(p_resource text) RETURNS text LANG
 $$;
 REVOKE ALL ON FUNCTION fence.arming_named(text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Whether a name fits a pattern of fence.unsealed.
+-- Returns whether a name fits a pattern of fence.unsealed.
 CREATE OR REPLACE FUNCTION fence.fits(p_resource text, p_pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp AS $$
   SELECT p_resource LIKE   -- chr(92) is \, whatever standard_conforming_strings says
@@ -163,17 +165,17 @@ SET search_path = pg_catalog, pg_temp AS $$
 $$;
 REVOKE ALL ON FUNCTION fence.fits(text, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Whether unsealed tokens are accepted for a resource.
+-- Returns whether unsealed tokens are accepted for a resource.
 CREATE OR REPLACE FUNCTION fence.accepts_unsealed(p_resource text) RETURNS boolean LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
   SELECT EXISTS (SELECT FROM fence.unsealed u WHERE fence.fits(p_resource, u.pattern))
 $$;
 REVOKE ALL ON FUNCTION fence.accepts_unsealed(text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- At REPEATABLE READ and SERIALIZABLE: is the version in this snapshot the newest committed one? A row lock answers
--- (serialization_failure: no). It is taken in a subtransaction that rolls back, because arming must never wait for it,
--- and NOWAIT: a raise that is not committed yet will drain after its commit, and finds the advisory lock that the caller
--- holds by now.
+-- At REPEATABLE READ and SERIALIZABLE: returns whether the version in this snapshot is the newest committed one. A row lock
+-- decides; serialization_failure means no. It is taken in a subtransaction that rolls back, because arming must never wait for
+-- it, and with NOWAIT: a raise that has not committed yet drains after its commit, and then finds the advisory lock that the
+-- caller already holds.
 CREATE OR REPLACE FUNCTION fence.is_newest(p_resource text) RETURNS boolean LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -182,14 +184,14 @@ BEGIN
 EXCEPTION
   WHEN SQLSTATE 'ZF000' OR lock_not_available THEN RETURN true;
   WHEN serialization_failure THEN RETURN false;
-  WHEN read_only_sql_transaction THEN RETURN false;   -- it can't tell
+  WHEN read_only_sql_transaction THEN RETURN false;   -- a read-only transaction can't tell
 END $$;
 REVOKE ALL ON FUNCTION fence.is_newest(text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- An unsealed token above the recorded one raises the fence itself, in the writer's transaction: first its turn among those
--- who change the row, then the key of every grant before it, exclusively (so their writers are through, and new ones wait),
--- all to the end of the transaction; then the row. Sorted, so that two can't wait for each other. A plain UPDATE: ON CONFLICT
--- DO UPDATE would leave xmax <> 0 in the new version. The verdict is NULL, or ZF005 when somebody does not end in time.
+-- Raises the fence to an unsealed token above the recorded one, in the writer's transaction. Lock order, each to the end of the
+-- transaction: the turn in fence.arms; the key of every earlier grant, exclusively, so that their writers have ended and new
+-- ones wait; the row. The keys are sorted, so that two sessions can't deadlock. The UPDATE is plain, because ON CONFLICT DO
+-- UPDATE would leave xmax <> 0 in the new version. Returns NULL, or ZF005 if another session does not end in time.
 CREATE OR REPLACE FUNCTION fence.raise_unsealed(p_resource text, p_token bigint) RETURNS fence.verdict LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -207,7 +209,7 @@ BEGIN
   END IF;
   SELECT token, seal, undrained INTO f FROM fence.resources WHERE resource = p_resource;
   IF f.token >= p_token THEN
-    RETURN NULL;   -- another writer was faster; the caller looks again
+    RETURN NULL;   -- another writer raised it first; the caller checks again
   ELSIF f.token IS NULL THEN
     below := fence.floor_of_unsealed(p_resource);
     IF p_token <= below THEN
@@ -215,7 +217,7 @@ BEGIN
     END IF;
     BEGIN
       INSERT INTO fence.resources (resource, token, holder, armed_at) VALUES (p_resource, p_token, session_user, now());
-    EXCEPTION WHEN unique_violation THEN   -- a row that this transaction's snapshot cannot see
+    EXCEPTION WHEN unique_violation THEN   -- this transaction's snapshot does not show the row
       RAISE EXCEPTION 'could not serialize access to the fence of "%"', p_resource USING ERRCODE = 'serialization_failure';
     END;
     RETURN NULL;
@@ -233,9 +235,9 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.raise_unsealed(text, bigint) FROM PUBLIC, fence_writer, fence_gateway;
 
--- The whole decision, for a resource and a token that are well-formed. p_kind: 'sealed' (p_seal_hash given; token 0 means
--- "the one that this seal was issued with"), 'unsealed', or 'issued' (the caller authenticated the token by other means).
--- The verdict is the recorded token, ZF001, ZF003 or ZF005. Creates no row, except for unsealed tokens where they are accepted.
+-- Decides on a resource and a token that are well-formed. p_kind: 'sealed' (p_seal_hash is given; token 0 means "the token that
+-- this seal was issued with"), 'unsealed', or 'issued' (the caller authenticated the token by other means). The verdict is the
+-- recorded token, ZF001, ZF003 or ZF005. Creates a row only for unsealed tokens, where they are accepted.
 CREATE OR REPLACE FUNCTION fence.verify(p_resource text, p_token bigint, p_seal_hash bytea, p_kind text) RETURNS fence.verdict
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -255,13 +257,13 @@ BEGIN
     SELECT token, seal, ended_at, xmax = '0'::xid AS untouched INTO f FROM fence.resources WHERE resource = p_resource;
 
     IF open AND (f.token IS NULL OR f.token < p_token) THEN
-      -- Who may not use fence.use may not raise by way of a guarded table either. Tokens stay below 2^53 here, so that nobody
-      -- leaves a resource without a next one.
+      -- A role that may not call fence.use may not raise through a guarded table either. Tokens stay below 2^53 here, so that
+      -- every resource has a next one.
       IF p_token >= 9007199254740992 OR NOT pg_has_role(session_user, 'fence_writer', 'MEMBER') THEN
         RETURN fence.refusal('ZF003', format(never, p_token, fence.shown(p_resource)), p_resource, p_token, f.token, NULL,
                              'Unsealed tokens raise a fence up to 9007199254740991, and for logins that are fence_writer.');
       END IF;
-      open := fence.keep_unsealed(p_resource, p_token);   -- a pattern may just have been taken away
+      open := fence.keep_unsealed(p_resource, p_token);   -- a pattern may just have been removed
       IF open THEN
         v := fence.raise_unsealed(p_resource, p_token);
       END IF;
@@ -274,7 +276,7 @@ BEGIN
     ELSIF f.token IS NULL OR p_token > f.token THEN
       RETURN fence.refusal('ZF003', format(never, p_token, fence.shown(p_resource)), p_resource, p_token, f.token, NULL, advice);
     ELSIF p_token < f.token AND (p_token > 0 OR f.seal IS DISTINCT FROM p_seal_hash) THEN
-      -- A seal without its token that is not the recorded one: superseded, as far as anybody can tell.
+      -- A seal without its token that is not the recorded one is treated as superseded.
       p_token := fence.token_of(p_resource, p_token, p_seal_hash);
       RETURN fence.refusal('ZF001', format('stale fencing token%s for "%s": the fence stands at %s',
                              CASE WHEN p_token > 0 THEN ' ' || p_token ELSE ', presented by its seal alone,' END, p_resource, f.token),
@@ -286,8 +288,8 @@ BEGIN
       RETURN fence.refusal_of_ended(p_resource, f.token);
     END IF;
 
-    -- It looks current. It is, once the same is read while its key is held. Whoever holds the key exclusively is about to
-    -- supersede the grant, or is a stranger: so look again, now and then, and not for ever.
+    -- The grant looks current. It is current if the same row is read while the grant's key is held. A session that holds the key
+    -- exclusively is about to supersede the grant, or is unrelated. So the loop reads again from time to time, up to a limit.
     wanted := fence.key(p_resource, f.token, f.seal);
     EXIT WHEN held = wanted;
     IF pg_try_advisory_xact_lock_shared(wanted) OR fence.lock_within(wanted, false, 100) THEN
@@ -313,16 +315,16 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.verify(text, bigint, bytea, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- The common case of the check in two steps, for one sealed grant: r is its resource as it is presented, or its plain name where
--- `plain`, and g its token. Returns the recorded token, or NULL: then verify_settings decides. It is the hot path, so every name is
--- qualified instead of a SET clause, which costs.
+-- The common case of the check in two steps, for one sealed grant: r is its resource as presented, or its plain name if `plain`,
+-- and g its token. Returns the recorded token, or NULL: then verify_settings decides. This is the hot path, so names are
+-- qualified; a SET clause costs time.
 CREATE OR REPLACE FUNCTION fence.fast_check(r text, g text, plain boolean DEFAULT false) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   h pg_catalog.bytea := pg_catalog.sha256(pg_catalog.convert_to(
     pg_catalog.substr(g, pg_catalog.strpos(g, '.') OPERATOR(pg_catalog.+) 1), 'UTF8'));
   recorded pg_catalog.int8;
 BEGIN
-  -- 1. Lock: fence.key written out. Try only: a drain may be under way, which the slow path waits for.
+  -- 1. Lock: fence.key written out. Only a try: the slow path waits for a drain under way.
   IF (plain OR pg_catalog.strpos(r, '%') OPERATOR(pg_catalog.=) 0)
      AND pg_catalog.pg_try_advisory_xact_lock_shared(
            pg_catalog.hashtextextended(pg_catalog.encode(h, 'hex'), pg_catalog.hashtextextended(r, 0)))
@@ -340,16 +342,16 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.fast_check(text, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Whether this is a worker of logical replication at its own work, and not a trigger of the subscriber's that it fires. No client
--- can be one.
+-- Returns whether this session is a logical replication worker at its own work, and not a subscriber's trigger that it fires. No
+-- client can be one.
 CREATE OR REPLACE FUNCTION fence.replicates() RETURNS boolean LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
   SELECT pg_trigger_depth() = 1 AND EXISTS (SELECT FROM pg_stat_get_subscription(NULL) s WHERE s.pid = pg_backend_pid())
 $$;
 REVOKE ALL ON FUNCTION fence.replicates() FROM PUBLIC, fence_writer, fence_gateway;
 
--- Whether a statement is one that such a worker gives, and a publisher's fence has judged: the first copy of a table into it, and
--- TRUNCATE of a table of its subscription or of what is below one. Rows that it applies fire no statement trigger, so any
--- other statement there is one of the subscriber's own, such as that of a function in a column's default.
+-- Returns whether a statement comes from such a worker and a publisher's fence has judged it: the initial copy of a table, or
+-- TRUNCATE of a table of its subscription or of a descendant. Applied rows fire no statement trigger, so any other statement
+-- there is the subscriber's own, such as one of a function in a column's default.
 CREATE OR REPLACE FUNCTION fence.replicates(p_relation oid, p_operation text) RETURNS boolean LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
   SELECT pg_trigger_depth() = 1 AND EXISTS (
     SELECT FROM pg_stat_get_subscription(NULL) s JOIN pg_subscription_rel r ON r.srsubid = s.subid
@@ -359,7 +361,7 @@ CREATE OR REPLACE FUNCTION fence.replicates(p_relation oid, p_operation text) RE
 $$;
 REVOKE ALL ON FUNCTION fence.replicates(oid, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- A refusal's text, with the table's name where no grant was presented: the writer may not know which of its statements is meant.
+-- A refusal's text. Names the table if no grant was presented: the writer may not know which of its statements is meant.
 CREATE OR REPLACE FUNCTION fence.told_of(v fence.verdict, p_relation oid) RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE v.state WHEN 'ZF002' THEN concat('write to ', p_relation::regclass, substr(v.message, length('write '))) ELSE v.message END
 $$;
@@ -372,7 +374,7 @@ DECLARE
   needed pg_catalog.text;
   v fence.verdict;
 BEGIN
-  -- IS TRUE, because a constant resource has no tg_argv[1], and NULL AND would go on to what follows.
+  -- IS TRUE: a constant resource has no tg_argv[1], and NULL AND would continue below.
   IF (tg_argv[0] OPERATOR(pg_catalog.=) r OR pg_catalog.starts_with(r, tg_argv[1])) IS TRUE
      AND fence.fast_check(r, pg_catalog.current_setting('fence.token', true)) IS NOT NULL THEN
     RETURN NULL;

@@ -2,17 +2,17 @@
 --
 --   SELECT * FROM fence.end_grants(ARRAY['orders/1001'], ARRAY[35], ARRAY[<seal hash>]);   -- a transaction of its own
 --
--- Token, seal and `undrained` stay. A higher token would be the one that the next acquisition brings, and another seal would
--- hide the grant's key from the drain of the next one. Ending drains nobody: a writer that has passed the check may still
--- commit, and the next holder drains it as ever.
+-- Token, seal and `undrained` stay. A higher token would collide with the next acquisition. Another seal would hide the grant's
+-- key from the next drain. Ending drains nobody: a writer that has passed the check may still commit, and the next holder drains
+-- it.
 
--- Ends grants: every check of them answers ZF001 from the COMMIT on. Never touches another grant than the one that is meant,
--- which its token tells, and its seal where the caller knows it (a NULL hash: the caller authenticated the token by other
--- means). It changes a row in its turn only; where another has the turn it waits p_limit in all, and holds up those whose turn
--- it has already: so several are ended with a limit of 0. One row for each grant, n is its position:
--- ended: it is over, by this call or an earlier one, and `recorded` is its token.
--- busy: another has the turn, most often the raise that supersedes the grant. Nothing was changed.
--- Neither: the fence records another grant, or none, and nothing was changed. A `recorded` that is higher has superseded it.
+-- Ends grants: from the COMMIT on, every check of them answers ZF001. The token names the grant, together with the seal where
+-- the caller knows it; with a NULL hash the caller authenticated the token by other means. No other grant changes. The call
+-- changes a row only in its turn. It waits at most p_limit in all for other sessions' turns, and keeps the turns that it has; so
+-- a call for several grants passes a limit of 0. Returns one row for each grant; n is its position:
+-- ended: the grant has ended, by this call or an earlier one, and `recorded` is its token.
+-- busy: another session has the turn, most often the raise that supersedes the grant. Nothing was changed.
+-- Both false: the fence records another grant, or none. Nothing was changed. A higher `recorded` has superseded the grant.
 CREATE OR REPLACE FUNCTION fence.end_grants(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[], p_limit interval DEFAULT '0')
 RETURNS TABLE (n int, ended boolean, busy boolean, recorded bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -36,7 +36,7 @@ BEGIN
   FOR a IN SELECT * FROM unnest(p_resources, p_tokens, p_seal_hashes) WITH ORDINALITY x(r, token, seal_hash, n) ORDER BY x.r COLLATE "C", x.n LOOP
     n := a.n;
     PERFORM FROM fence.arms w WHERE w.resource = a.r FOR UPDATE SKIP LOCKED;
-    -- A resource without a row in fence.arms has no fence, and gets neither.
+    -- A resource without a row in fence.arms has no fence: both columns are false.
     busy := NOT FOUND AND EXISTS (SELECT FROM fence.arms w WHERE w.resource = a.r)
       AND (clock_timestamp() >= until OR NOT fence.take_turn(a.r, 1000 * extract(epoch FROM until - clock_timestamp())));
     IF NOT busy THEN
@@ -53,8 +53,9 @@ END $$;
 REVOKE ALL ON FUNCTION fence.end_grants(text[], bigint[], bytea[], interval) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.end_grants(text[], bigint[], bytea[], interval) TO fence_gateway;
 
--- Ends the session with this process id, if its client's port is this one, and reports whether it was told to: for a gateway that
--- holds the other end of that connection, and would close it. Not a superuser's; one that nobody may see is none.
+-- Ends the session with this process id, if its client's port is p_port. Returns whether the signal was sent. For a gateway that
+-- holds the other end of that connection and wants it closed. Returns false for a superuser's session, and for one that
+-- pg_stat_activity does not show.
 CREATE OR REPLACE FUNCTION fence.end_backend(p_pid int, p_port int) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

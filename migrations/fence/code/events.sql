@@ -1,28 +1,28 @@
--- Event triggers that keep protected what is protected. They are optional, because only a superuser (or what a managed service
--- gives for one) may make them:
+-- Event triggers that keep protected tables protected. They are optional, because only a superuser (or a managed service's
+-- substitute for one) may create them:
 --
 --   SELECT fence.install_event_triggers();   SELECT fence.uninstall_event_triggers();
 --
--- With them, a table that joins a protected one, as a partition or a child, gets its guards at once, and so does one that is
--- made in a protected schema, or moved there. What would weaken a guard is refused: to disable, drop, rename or replace it; to
--- attach a table that needs another grant, or that can't be guarded; to give the name of a column that a guard reads to another.
--- The way out is fence.unprotect, for the table's owner.
+-- With them, a table that joins a protected one, as a partition or a child, gets its guards at once, and so does a table that is
+-- created in a protected schema, or moved there. A command that would weaken a guard is refused: to disable, drop, rename or
+-- replace it; to attach a table that needs another grant, or that can't be guarded; to give another column the name of a column
+-- that a guard reads. The table's owner removes guards with fence.unprotect.
 --
--- Their functions run with the rights of whoever gives the command, a superuser too. So they are no functions of fence_owner's,
--- which could be replaced: installing makes them in a schema of the installer's, fence_events.
+-- Their functions run with the rights of the role that gives the command, a superuser too. So fence_owner must not own them, for
+-- it could replace them: installing creates them in a schema of the installer's, fence_events.
 --
---   keep, keep_dropped    the event triggers' functions; with need_kept, cover and put_guards (the text of fence.put_guards) they
---                         run with the rights of whoever gives the command, call nothing of the schema fence, and build
+--   keep, keep_dropped    the event triggers' functions. With need_kept, cover and put_guards (the text of fence.put_guards) they
+--                         run with the rights of the role that gives the command, call nothing of the schema fence, and build
 --                         commands from single values by %I and %L
 --   is_kept, needs_guards, make_guards, remember
---                         ask the schema fence, SECURITY DEFINER, as the role fence_events: a function of fence_owner's
---                         that is replaced, by one without SECURITY DEFINER too, gets the rights of that role. It has none
---                         but those of fence_protector, and nobody is in it.
+--                         ask the schema fence, SECURITY DEFINER, as the role fence_events. If a function of fence_owner's is
+--                         replaced, even by one without SECURITY DEFINER, it gets the rights of that role: those of
+--                         fence_protector only. No role is a member of it.
 --
--- What is installed stays as it is when the code changes. So the functions that it asks keep their signatures: fence.kept,
+-- Installed functions stay as they are when the code changes. So the functions that they call keep their signatures: fence.kept,
 -- fence.wants_guards, fence.make_guards, fence.remember.
 
--- Whether a table's guards are as fence.registry says, and the columns that they read are there.
+-- Returns whether a table's guards are as fence.registry says, and the columns that they read exist.
 CREATE OR REPLACE FUNCTION fence.intact(p_relation regclass) RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT EXISTS (SELECT FROM fence.protected p JOIN fence.registry r ON r.relation = p.relation
                   WHERE p.relation = p_relation AND p.complete AND p.guard = 'fence_guard'
@@ -33,8 +33,8 @@ $$;
 REVOKE ALL ON FUNCTION fence.intact(regclass) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.intact(regclass) TO PUBLIC;
 
--- Whether a command left a table as it was protected, if it was. p_column: the column that it renamed, else 0. Who renames one to
--- a name that a guard reads makes the guard read another column.
+-- Returns whether a command left a protected table's guards intact; true for a table without protection. p_column: the column
+-- that the command renamed, else 0. A column renamed to a name that a guard reads would make the guard read another column.
 CREATE OR REPLACE FUNCTION fence.kept(p_relation regclass, p_column integer) RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT NOT EXISTS (
     SELECT FROM fence.registry r
@@ -45,8 +45,8 @@ $$;
 REVOKE ALL ON FUNCTION fence.kept(regclass, integer) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.kept(regclass, integer) TO PUBLIC;
 
--- The guards that a table lacks: those of a protected table above it, or else those of its schema. mode is NULL where it lacks
--- none. It can be written through each table above it, so these are all protected alike.
+-- Returns the guards that a table lacks: those of a protected table above it, or else those of its schema. mode is NULL if it
+-- lacks none. Writes can come through each table above it, so all of these are protected alike.
 CREATE OR REPLACE FUNCTION fence.wanted(p_relation regclass) RETURNS fence.registry LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   g fence.registry;
@@ -87,8 +87,8 @@ $$;
 REVOKE ALL ON FUNCTION fence.wants_guards(regclass) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.wants_guards(regclass) TO PUBLIC;
 
--- Makes what the guards will call that a table lacks, and returns what fence.put_guards puts there: resource, under, per_row, mode,
--- stamp, number. A partition or child calls what its parent's guards call.
+-- Creates what the guards that a table lacks will call. Returns the arguments of fence.put_guards: resource, under, per_row,
+-- mode, stamp, number. A partition or child calls the functions of its parent's guards.
 CREATE OR REPLACE FUNCTION fence.make_guards(p_relation regclass) RETURNS text[] LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   g fence.registry := fence.wanted(p_relation);
@@ -105,7 +105,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.make_guards(regclass) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
 GRANT EXECUTE ON FUNCTION fence.make_guards(regclass) TO fence_protector;
 
--- The functions that installing makes. caller: who may call it. asks: it runs as the role fence_events.
+-- The functions that installing creates. caller: the role that may call it. asks: it runs as the role fence_events.
 CREATE OR REPLACE FUNCTION fence.event_code() RETURNS TABLE (name text, arguments text, result text, caller text, asks boolean, body text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $code$
   VALUES
@@ -116,7 +116,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $code$
   ('put_guards', 'p_relation regclass, p_resource text, p_under text, p_per_row text, p_mode text, p_stamp name, p_number integer', 'void', 'PUBLIC', false,
     (SELECT p.prosrc FROM pg_proc p WHERE p.oid = 'fence.put_guards(regclass, text, text, text, text, name, integer)'::regprocedure)),
 
-  -- Refuses where a table's guards are not what they were.
+  -- Refuses a command after which a table's guards are not intact.
   ('need_kept', 'p_relation regclass, p_column integer', 'void', 'PUBLIC', false, $$
 BEGIN
   IF NOT fence_events.is_kept(p_relation, p_column) THEN
@@ -141,7 +141,7 @@ BEGIN
   END IF;
 END $$),
 
-  -- After a command that makes or alters. Where somebody has dropped the schema fence, there is nothing to keep.
+  -- After a command that creates or alters. If the schema fence was dropped, there is nothing to keep.
   ('keep', '', 'event_trigger', 'PUBLIC', false, $$
 DECLARE
   c record;
@@ -190,21 +190,23 @@ $code$;
 REVOKE ALL ON FUNCTION fence.event_code() FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.event_code() TO PUBLIC;
 
--- Names what installing would make; the comment on the schema fence_events has that of what it made.
+-- A hash of the functions that installing would create. The comment on the schema fence_events has the hash of those that it
+-- created.
 CREATE OR REPLACE FUNCTION fence.event_hash() RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT left(encode(sha256(convert_to(string_agg(c::text, '' ORDER BY c.name), 'UTF8')), 'hex'), 12) FROM fence.event_code() c
 $$;
 REVOKE ALL ON FUNCTION fence.event_hash() FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.event_hash() TO PUBLIC;
 
--- Makes the role that asks, where it is missing, or says what is wrong with it.
+-- Creates the role fence_events if it is missing, and grants it fence_protector. Raises 55000 if the role has other rights or a
+-- member.
 CREATE OR REPLACE FUNCTION fence.make_asker() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = 'fence_events') THEN
     BEGIN
       CREATE ROLE fence_events NOLOGIN;
     EXCEPTION WHEN duplicate_object OR unique_violation THEN
-      NULL;   -- another database of the cluster was faster
+      NULL;   -- another database of the cluster created it first
     END;
   END IF;
   IF NOT EXISTS (SELECT FROM pg_auth_members m WHERE m.member = 'fence_events'::regrole AND m.roleid = 'fence_protector'::regrole) THEN
@@ -225,7 +227,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.make_asker() FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.make_asker() TO PUBLIC;
 
--- Makes the event triggers and their functions. ALWAYS: in replica mode, too.
+-- Creates the event triggers and their functions. ALWAYS: in replica mode, too.
 CREATE OR REPLACE FUNCTION fence.make_event_triggers() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   f record;
@@ -254,7 +256,8 @@ END $$;
 REVOKE ALL ON FUNCTION fence.make_event_triggers() FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.make_event_triggers() TO PUBLIC;
 
--- Installs them, for a superuser, who runs this code then, and later its copy. Again is success, and makes them anew.
+-- Installs the event triggers. For a superuser, who runs this code now and its copy later. A repeated call succeeds, and creates
+-- them anew.
 CREATE OR REPLACE FUNCTION fence.install_event_triggers() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM fence.uninstall_event_triggers();
@@ -275,7 +278,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.install_event_triggers() FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.install_event_triggers() TO PUBLIC;
 
--- Removes the event triggers. What is protected stays so until somebody changes it.
+-- Removes the event triggers. Protected tables stay protected until a role changes them.
 CREATE OR REPLACE FUNCTION fence.uninstall_event_triggers() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF EXISTS (SELECT FROM pg_event_trigger e WHERE e.evtname IN ('fence_keep', 'fence_keep_dropped')) THEN

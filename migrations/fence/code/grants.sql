@@ -3,18 +3,18 @@
 --   SELECT fence.use(ARRAY['orders/1001', 'users/7'], ARRAY['34.<seal>', '2.<seal>']);
 --
 -- The list travels in a setting of its own, fence.grants: 'orders/1001=34.<seal>,users/7=2.<seal>', each resource
--- percent-encoded so that it holds no '%', '=' or ','. It may come with the connection, as fence.resource and fence.token may;
--- where all three are set, all grants in them are presented. fence.use replaces whatever was presented before.
+-- percent-encoded so that it holds no '%', '=' or ','. It may come with the connection, as fence.resource and fence.token may.
+-- If all three are set, the transaction presents all grants in them. fence.use replaces all presented grants.
 --
--- THE way to check a write, for every guard there is: fence.verify_settings(needed). `needed` is the resource that the write
--- needs; 'orders/*' for any resource below 'orders/'; NULL for whatever is presented. It finds the grant among those presented,
--- checks it, and keeps its lock to the end of the transaction; the verdict has state NULL, or the refusal to raise. A guard
--- with a resource per row calls it once for each resource that the statement touched. Guards may try fence.fast_check first,
--- where fence.resource is exactly the resource that is needed, and nowhere else.
+-- Every guard checks a write by fence.verify_settings(needed). `needed` is the resource that the write needs; 'orders/*' means
+-- any resource below 'orders/'; NULL means all presented grants. The function finds the grant among those presented, checks it,
+-- and keeps its lock to the end of the transaction. The verdict has state NULL, or the refusal to raise. A guard with a resource
+-- per row calls it once for each resource that the statement touched. A guard may try fence.fast_check first, but only if
+-- fence.resource is exactly the resource that is needed.
 --
--- Whoever takes locks of several resources takes them in the order of the names' bytes, so that two can't wait for each other.
+-- A session that locks several resources locks them in the order of the names' bytes, so that two sessions can't deadlock.
 
--- Decides on one grant as it was presented, for a name that is decoded and well-formed.
+-- Decides on one presented grant, for a name that is decoded and well-formed.
 CREATE OR REPLACE FUNCTION fence.verify_presented(p_resource text, p_presented text) RETURNS fence.verdict LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -37,7 +37,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.verify_presented(text, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Decides on the settings where fast_settings does not, and names the reason of a refusal.
+-- Decides on the settings if fast_settings does not, and names the reason of a refusal.
 CREATE OR REPLACE FUNCTION fence.verify_slowly(p_needed text) RETURNS fence.verdict LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -107,13 +107,14 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.verify_slowly(text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- The common cases of fence.grants: every grant in it that fits is checked the fast way. Returns the recorded token of the first one
--- in the order of the names' bytes, or NULL: then verify_slowly decides. Locks are tried only, so their order does not matter.
+-- The common cases of fence.grants: checks every grant in it that fits by the fast path. Returns the recorded token of the first
+-- one in the order of the names' bytes, or NULL: then verify_slowly decides. Locks are only tried, so their order does not
+-- matter.
 CREATE OR REPLACE FUNCTION fence.fast_list(p_listed text, p_needed text) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   below pg_catalog.text := CASE WHEN pg_catalog.right(p_needed, 1) OPERATOR(pg_catalog.=) '*' THEN pg_catalog.left(p_needed, -1) END;
   plain pg_catalog.bool := pg_catalog.strpos(p_listed, '%') OPERATOR(pg_catalog.=) 0;
-  sought pg_catalog.text := ',';   -- what stands before a grant that may fit
+  sought pg_catalog.text := ',';   -- what precedes a grant that may fit
   rest pg_catalog.text := p_listed;
   n pg_catalog.int4 := 1;
   name pg_catalog.text;
@@ -122,7 +123,7 @@ DECLARE
   result pg_catalog.int8;
 BEGIN
   IF NOT plain AND p_listed OPERATOR(pg_catalog.~) '^([^=,%]|%[^23]|%2[^Cc]|%3[^Dd])+=[^=,%]+(,([^=,%]|%[^23]|%2[^Cc]|%3[^Dd])+=[^=,%]+)*$' THEN
-    rest := coalesce(fence.unescape(p_listed), p_listed);   -- no name has ',' or '=': all at once
+    rest := coalesce(fence.unescape(p_listed), p_listed);   -- no name has ',' or '=', so one call decodes the whole list
     plain := rest OPERATOR(pg_catalog.<>) p_listed;
   ELSIF p_listed OPERATOR(pg_catalog.!~) '^[^=,]+=[^=,%]+(,[^=,]+=[^=,%]+)*$' THEN
     RETURN NULL;
@@ -156,9 +157,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.fast_list(text, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Whether the settings are current grants for a write that needs p_needed (see verify_settings), told from what is common: sealed
--- grants, and of them either one, whose name may be percent-encoded, or a list. Returns the recorded token, or NULL: then
--- verify_slowly decides.
+-- The common cases of the settings, for a write that needs p_needed (see verify_settings): sealed grants, either one, whose name
+-- may be percent-encoded, or a list. Returns the recorded token, or NULL: then verify_slowly decides.
 CREATE OR REPLACE FUNCTION fence.fast_settings(p_needed text) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   name pg_catalog.text := pg_catalog.current_setting('fence.resource', true);
@@ -182,9 +182,9 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.fast_settings(text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Decides on the settings as they are, for a write that needs p_needed: a resource; 'orders/*' for any resource below
--- 'orders/'; NULL for whatever is presented. Of several grants that fit, each must be current. The verdict is the recorded
--- token (of the first one), or ZF001 to ZF005.
+-- Decides on the settings, for a write that needs p_needed: a resource; 'orders/*' for any resource below 'orders/'; NULL for
+-- all presented grants. If several grants fit, each must be current. The verdict is the recorded token (of the first one), or
+-- ZF001 to ZF005.
 CREATE OR REPLACE FUNCTION fence.verify_settings(p_needed text) RETURNS fence.verdict LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   recorded pg_catalog.int8 := fence.fast_settings(p_needed);
@@ -196,8 +196,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.verify_settings(text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Checks the settings now, instead of at the next guarded write; see verify_settings for what `needed` may be. Returns the
--- recorded token.
+-- Checks the settings now, instead of at the next guarded write; see verify_settings for `needed`. Returns the recorded token.
 CREATE OR REPLACE FUNCTION fence.check(needed text DEFAULT NULL) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 DECLARE
   v fence.verdict := fence.verify_settings(needed);
@@ -210,8 +209,8 @@ END $$;
 REVOKE ALL ON FUNCTION fence.check(text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.check(text) TO fence_writer;
 
--- Presents a grant for the rest of this transaction, instead of what was presented before, and checks it now. The resource is
--- the plain name. Returns the recorded token.
+-- Presents a grant for the rest of this transaction, in place of all others, and checks it now. The resource is the plain name.
+-- Returns the recorded token.
 CREATE OR REPLACE FUNCTION fence.use(resource text, token text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 DECLARE
   setting pg_catalog.text := pg_catalog.set_config('fence.resource', pg_catalog.replace(resource, '%', '%25'), true);
@@ -234,8 +233,8 @@ END $$;
 REVOKE ALL ON FUNCTION fence.use(text, text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.use(text, text) TO fence_writer;
 
--- Presents several grants for the rest of this transaction, instead of what was presented before, and checks each now.
--- Resources are plain names, each once, and tokens are in the same order. Returns the number of grants.
+-- Presents several grants for the rest of this transaction, in place of all others, and checks each now. Resources are plain
+-- names, each once; tokens are in the same order. Returns the number of grants.
 CREATE OR REPLACE FUNCTION fence.use(resources text[], tokens text[]) RETURNS int LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 DECLARE
   fault pg_catalog.text := CASE
@@ -264,8 +263,8 @@ END $$;
 REVOKE ALL ON FUNCTION fence.use(text[], text[]) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.use(text[], text[]) TO fence_writer;
 
--- For a gateway that authenticated (resource, token) by its own MAC, so that no seal is presented: the same check, under
--- the recorded grant's key. Returns the recorded token, which is then the presented one; raises ZF001 or ZF003.
+-- The same check under the recorded grant's key, without a seal. Returns the recorded token, which then equals the presented
+-- one. For a gateway that authenticated (resource, token) by its own MAC. Raises ZF001 or ZF003.
 CREATE OR REPLACE FUNCTION fence.check_issued(resource text, token bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

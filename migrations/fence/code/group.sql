@@ -1,28 +1,30 @@
--- Arming in groups: what several callers ask for at the same time, in one transaction. For the gateway only.
+-- Arming in groups: the concurrent calls of several callers in one transaction. For the gateway only.
 --
 --   SELECT fence.arm_group(ARRAY['a', 'b'], ARRAY[35, 7], ARRAY[<seal hash>, <seal hash>], ARRAY['', '']);   -- a transaction of its own, committed
 --
--- It is fence.arm for each, with the same proof (see arm.sql), and none of them can hold up or fail another:
--- - Nothing in it waits. What is not free at once, a turn or a key, is left to fence.raise and fence.drain.
--- - Whatever can fail comes before the first change of a fence. A raise that is rolled back leaves xmax <> 0, and sends checks at
---   REPEATABLE READ down the slow path. For the same reason it has no savepoint.
--- Give at most 64 names, each once, in the order of their bytes: each takes a place in PostgreSQL's table of locks, or two.
+-- It does what fence.arm does for each element, with the same proof (see arm.sql). No element can delay or fail another:
+-- - Nothing in it waits. A turn or key that is not free at once is left to fence.raise and fence.drain.
+-- - All that can fail comes before the first change of a fence. A raise that is rolled back leaves xmax <> 0, and sends checks
+--   at REPEATABLE READ down the slow path. For the same reason it has no savepoint.
+-- The caller passes at most 64 names, each once, in the order of their bytes: each takes one or two entries of PostgreSQL's lock
+-- table.
 
--- An element is true where the fence holds this grant, by this call, and no writer of an older one is in flight. false:
--- nothing was changed; fence.raise and fence.drain have to decide. The settings keep the plans what they are for a large table.
+-- Arms several grants. Returns one element for each. true: the fence holds this grant, by this call, and no writer of an older
+-- one is in flight. false: nothing was changed, and fence.raise and fence.drain have to decide. The settings keep the plans
+-- those of a large table.
 CREATE OR REPLACE FUNCTION fence.arm_group(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[], p_holders text[]) RETURNS boolean[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
-  turns int[] := '{}';    -- positions: whose turn it is
-  made int[];             -- positions: had no row in fence.arms, and so no fence
-  first int[] := '{}';    -- positions: whose first grant this is
-  ready int[] := '{}';    -- positions: whose superseded keys are free
-  places tid[];           -- of their rows
+  turns int[] := '{}';    -- positions whose turn this session has
+  made int[];             -- positions that had no row in fence.arms, and so no fence
+  first int[] := '{}';    -- positions whose first grant this is
+  ready int[] := '{}';    -- positions whose superseded keys are free
+  places tid[];           -- places of their rows
   m int;
 BEGIN
   IF current_setting('transaction_isolation') = 'read committed' AND current_setting('synchronous_commit') IN ('on', 'remote_apply') THEN
-    -- Their turns among those who change the rows, as in fence.raise.
+    -- Take the turns among the sessions that change the rows, as in fence.raise.
     turns := ARRAY(SELECT x.n FROM unnest(p_resources) WITH ORDINALITY x(r, n) JOIN fence.arms a ON a.resource = x.r FOR UPDATE OF a SKIP LOCKED);
     IF cardinality(turns) < cardinality(p_resources) THEN
       made := ARRAY(SELECT x.n FROM unnest(p_resources) WITH ORDINALITY x(r, n)
@@ -32,7 +34,7 @@ BEGIN
       IF made <> '{}' THEN
         WITH rows AS (INSERT INTO fence.arms (resource) SELECT p_resources[x.n] FROM unnest(made) x(n) ON CONFLICT DO NOTHING RETURNING resource)
         SELECT coalesce(array_agg(x.n), '{}') INTO made FROM unnest(made) x(n) JOIN rows ON rows.resource = p_resources[x.n];
-        FOREACH m IN ARRAY made LOOP   -- with its turn, so this waits for nobody
+        FOREACH m IN ARRAY made LOOP   -- this session has its turn, so nothing waits
           IF (SELECT raised FROM fence.raise(p_resources[m], p_tokens[m], p_seal_hashes[m], p_holders[m])) THEN
             first := first || m;
           END IF;
@@ -40,8 +42,8 @@ BEGIN
       END IF;
     END IF;
 
-    -- CASE, because the keys are locked only where the rest is so. Searched backwards, as in fence.arm. A row that somebody
-    -- moved in between, as an end does, is left alone.
+    -- CASE locks the keys only if the rest holds. The search goes backwards, as in fence.arm. A row that another session has
+    -- moved meanwhile, as an end does, is left alone.
     SELECT coalesce(array_agg(x.n), '{}'), coalesce(array_agg(f.place), '{}') INTO ready, places
       FROM unnest(turns) x(n)
       JOIN LATERAL (SELECT r.ctid AS place, r.* FROM fence.resources r
@@ -56,7 +58,7 @@ BEGIN
       UPDATE fence.resources f
          SET token = p_tokens[x.n], seal = p_seal_hashes[x.n], holder = coalesce(p_holders[x.n], ''), armed_at = now(), ended_at = NULL, undrained = '{}'
         FROM unnest(ready, places) x(n, place)
-       WHERE f.ctid = x.place AND f.resource || '' = p_resources[x.n]   -- the place may be another's by now; || '' keeps the index out of it
+       WHERE f.ctid = x.place AND f.resource || '' = p_resources[x.n]   -- another row may be there by now; || '' avoids the index
       RETURNING x.n)
     SELECT coalesce(array_agg(n), '{}') INTO ready FROM changed;
   END IF;

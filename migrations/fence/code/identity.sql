@@ -1,15 +1,15 @@
--- When PostgreSQL forgets: after the promotion of a standby that lagged, or the restore of a backup, fences may have fallen,
--- and grants that were superseded look current again.
+-- When PostgreSQL loses commits: after the promotion of a lagging standby, or the restore of a backup, fences may have fallen,
+-- and superseded grants look current again.
 --
 --   SELECT * FROM fence.identity();                -- which server, timeline and schema this is; a gateway remembers it
 --   SELECT * FROM fence.invalidate_all();          -- a transaction of its own, committed
 --   SELECT * FROM fence.drain_invalidated();       -- another one, after that COMMIT
 --
--- What a forgotten fence can't be given back is its number. So every fence is raised by a step that is larger than what can
--- have been lost, to a seal that nobody knows: a grant from before is lower and refused as stale, or higher (it was lost) and
--- refused as never issued. Lock counters that are lower learn it from the next raise ("recorded is R") and go above.
+-- The number of a lost fence can't be recovered. So every fence is raised by a step larger than any possible loss, to a seal
+-- that nobody knows. A grant from before is then lower and refused as stale, or higher (its raise was lost) and refused as never
+-- issued. A lock counter that is lower learns the token from the next raise ("recorded is R") and continues above it.
 
--- For a gateway that has found the identity unchanged, before it has the number remembered outside.
+-- Counts a beat. The gateway calls it after it has found the identity unchanged, before it stores the number outside.
 CREATE OR REPLACE FUNCTION fence.beat() RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   counted bigint;
@@ -21,12 +21,12 @@ END $$;
 REVOKE ALL ON FUNCTION fence.beat() FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.beat() TO fence_gateway;
 
--- Which history this is, and how far it has come. identity: '<system identifier>/<timeline>/<oid of fence.resources>'. A promotion
--- or a point-in-time recovery changes the timeline, pg_upgrade and a new cluster the system identifier, a restored dump the oid.
--- Where the server was set back to an older copy of itself, all three stay, but `beats` falls, and until it has written as much
--- again `written` too: that is what the server has flushed, so no crash takes it back. On a standby it is what was replayed, and
--- the timeline is the last checkpoint's.
--- invalidations: those done under this very identity.
+-- Returns which history this is, and how far it has come. identity: '<system identifier>/<timeline>/<oid of fence.resources>'. A
+-- promotion or a point-in-time recovery changes the timeline, pg_upgrade and a new cluster the system identifier, a restored
+-- dump the oid. If the server was reset to an older copy of itself, all three stay, but `beats` falls; `written` falls too,
+-- until the server has written as much again. `written` is what the server has flushed, so no crash lowers it. On a standby it
+-- is what was replayed, and the timeline is the last checkpoint's.
+-- invalidations: the number done under this very identity.
 CREATE OR REPLACE FUNCTION fence.identity(OUT identity text, OUT written pg_lsn, OUT beats bigint, OUT invalidations text[]) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -37,14 +37,14 @@ BEGIN
     timeline := (SELECT c.timeline_id FROM pg_control_checkpoint() c);
     written := pg_last_wal_replay_lsn();
   ELSE
-    -- The control file still names the old timeline for a while after a promotion; the name of the WAL being written does not.
+    -- For a while after a promotion the control file still names the old timeline; the name of the current WAL file does not.
     timeline := ('x' || lpad(left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), 16, '0'))::bit(64)::bigint;
     written := pg_current_wal_flush_lsn();
   END IF;
   BEGIN
     system := (SELECT c.system_identifier::text FROM pg_control_system() c);
   EXCEPTION WHEN insufficient_privilege THEN
-    NULL;   -- some managed services keep it to themselves; timeline and oid are left
+    NULL;   -- some managed services don't reveal it; timeline and oid remain
   END;
   identity := format('%s/%s/%s', system, timeline, 'fence.resources'::regclass::oid);
   beats := (SELECT b.beats FROM fence.beats b);
@@ -53,11 +53,11 @@ END $$;
 REVOKE ALL ON FUNCTION fence.identity() FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.identity() TO fence_writer, fence_gateway;
 
--- Raises every fence, so that every grant from before is refused, those of lost acquisitions included. Runs once for each
--- identity: a second call changes nothing, unless p_again says that the server was set back under the same identity.
--- A resource whose last grant was unsealed is raised by one only, because whoever mints its tokens elsewhere could never come
--- after a large step; `unsealed` counts those: the minter must go above what it may have handed out. Waits for raises under
--- way, at most p_limit, then ZF005. For the schema's owner, not for gateways: it ends every lease.
+-- Raises every fence, so that every earlier grant is refused, those of lost acquisitions included. Runs once for each identity:
+-- a second call changes nothing, unless p_again says that the server was reset under the same identity. A resource whose last
+-- grant was unsealed is raised by one only, because an external minter could never pass a large step. `unsealed` counts those:
+-- the minter must go above every token that it may have issued. Waits at most p_limit for raises under way, then raises ZF005.
+-- For the schema's owner, not for gateways: it ends every lease.
 CREATE OR REPLACE FUNCTION fence.invalidate_all(p_again boolean DEFAULT false, p_limit interval DEFAULT '5 s',
                                      OUT id uuid, OUT identity text, OUT raised bigint, OUT unsealed bigint, OUT already boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -69,7 +69,7 @@ DECLARE
 BEGIN
   PERFORM fence.need_read_committed();
   PERFORM fence.commit_durably();
-  -- Whoever changes a fence has locked a row of this table first.
+  -- A session that changes a fence has locked a row of this table first.
   BEGIN
     PERFORM set_config('lock_timeout', greatest(1, ceil(1000 * extract(epoch FROM p_limit)))::text, true);
     LOCK TABLE fence.arms IN EXCLUSIVE MODE;
@@ -93,8 +93,8 @@ BEGIN
     RETURN;
   END IF;
 
-  -- 2^32 is what one epoch of the lock's counters holds. Tokens that fencegate issues stay below 2^53; whoever goes beyond by
-  -- himself is raised by less, and at the end of the numbers only the seal changes.
+  -- 2^32 is the size of one epoch of the lock's counters. Tokens that fencegate issues stay below 2^53. A larger token of an
+  -- external minter is raised by less; at the end of the numbers only the seal changes.
   unsealed := (SELECT count(*) FROM fence.resources r WHERE r.seal IS NULL);
   UPDATE fence.resources r
      SET token = r.token + CASE WHEN r.seal IS NULL THEN least(1, 9223372036854775807 - r.token)
@@ -119,9 +119,9 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.invalidate_all(boolean, interval) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Waits for the writers that passed the check before invalidate_all was committed, and ends those that take longer than
--- p_grace, as fence.drain does for one resource. Returns the resources that it could not drain within p_limit each, and what
--- holds them; calling it again goes on.
+-- Waits for the writers that passed the check before invalidate_all was committed, and ends those that take longer than p_grace,
+-- as fence.drain does for one resource. Returns the resources that it could not drain within p_limit each, and their holders. A
+-- repeated call continues.
 CREATE OR REPLACE FUNCTION fence.drain_invalidated(p_grace interval DEFAULT '200 ms', p_limit interval DEFAULT '5 s')
 RETURNS TABLE (resource text, held_by text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -148,10 +148,11 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.drain_invalidated(interval, interval) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Reading from a standby: what a holder has to wait for there before it reads, or it computes from what the last holder had
--- not written yet. Ask the primary after arming; then every write of older holders has ended, and lies before this.
--- The end of what is inserted, not flushed: an older holder's COMMIT may be asynchronous. At a page's beginning that counts the
--- page's header, which a standby that has replayed everything does not: so without it.
+-- Returns the position that a standby must have replayed before a holder reads there; before that it would compute from data
+-- that lacks the last holder's writes. The caller asks the primary after arming: every write of older holders has ended by then,
+-- and lies before the position. The position is the end of inserted WAL, not of flushed WAL: an older holder's COMMIT may be
+-- asynchronous. At the start of a page that includes the page header, which a standby that has replayed everything does not
+-- count. So the header is left out.
 CREATE OR REPLACE FUNCTION fence.position() RETURNS pg_lsn LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   p pg_lsn := pg_current_wal_insert_lsn();
@@ -163,10 +164,10 @@ END $$;
 REVOKE ALL ON FUNCTION fence.position() FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.position() TO PUBLIC;
 
--- On a standby: returns when everything up to p_position is replayed, or raises 57014 after p_patience. CALL it outside of a
--- transaction block, and read in a transaction that begins afterwards. It ends its own transaction between two looks, because
--- a snapshot that is kept can hold up the very replay that it waits for. On a server that is no standby it returns at once,
--- unless that server's own history is too short: a standby that was promoted too early.
+-- On a standby: returns once everything up to p_position is replayed, or raises 57014 after p_patience. The caller CALLs it
+-- outside a transaction block, and reads in a transaction that begins afterwards. It ends its own transaction between two looks,
+-- because a snapshot that is kept can delay the very replay that it waits for. On a server that is no standby it returns at
+-- once, unless that server's own history is too short: a standby that was promoted too early.
 CREATE OR REPLACE PROCEDURE fence.wait_for(p_position pg_lsn, p_patience interval DEFAULT '5 s') LANGUAGE plpgsql AS $$
 DECLARE
   waited pg_catalog.float8 := 0;

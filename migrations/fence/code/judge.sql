@@ -1,21 +1,22 @@
--- The judge of rows: what the trigger functions of a table, which run with the rights of whoever writes, ask of the fence.
+-- The judge of rows: what the trigger functions of a table, which run with the writer's rights, ask the fence.
 --
--- These functions run with the rights of fence_owner, and every login may call them, since a writer needs no right in the schema
--- fence. So they take text and numbers only: no relation, and no type whose cast, output or comparison somebody else has written.
--- They read the grant from the settings themselves. A direct call tells and locks what a guarded write under the same settings
--- would: the lock of the presented grant, to the end of the caller's transaction, and a refusal that shows no seal. It tells of any
--- resource, though, whether it is known and its recorded token: a write tells that of the resources that a table needs.
+-- These functions run with the rights of fence_owner. Every login may call them, since a writer needs no right in the schema
+-- fence. So they take only text and numbers: no relation, and no type whose cast, output or comparison another user has written.
+-- They read the grant from the settings themselves. A direct call reveals and locks what a guarded write under the same settings
+-- would: it takes the lock of the presented grant, to the end of the caller's transaction, and a refusal shows no seal. But it
+-- reveals for any resource whether it is known, and its recorded token; a write reveals that only for the resources that a table
+-- needs.
 --
--- None of them that a write passes has a SET clause. The check would then run under two search_paths in turn, before a statement and
--- after it, and PostgreSQL plans whatever it calls anew each time that this changes: 1.2 ms for a row instead of 0.1. So every name
--- is qualified.
+-- The functions on a write's path have no SET clause. With one, the check would run under two search_paths in turn, before a
+-- statement and after it, and PostgreSQL plans the statements anew each time the path changes: 1.2 ms for a row instead of 0.1.
+-- So names are qualified.
 --
--- fence.judge answers in the common case, that all rows of a statement belong to one resource. fence.judge_rows takes the names of
--- all rows, and refuses what is to be refused.
+-- fence.judge decides the common case, in which all rows of a statement belong to one resource. fence.judge_rows takes the names
+-- of all rows, and raises the refusals.
 
--- Checks what is presented for one resource. Returns the recorded token, or raises the refusal. NULL: needed names no resource, or
--- a worker of logical replication presents nothing; then fence.judge_rows decides. It is the hot path, so every name is qualified
--- instead of a SET clause, which costs.
+-- Checks what the transaction presents for one resource. Returns the recorded token. Returns NULL if needed names no resource,
+-- or if a logical replication worker presents nothing; then fence.judge_rows decides. Raises the refusal otherwise. This is the
+-- hot path, so names are qualified; a SET clause costs time.
 CREATE OR REPLACE FUNCTION fence.judge(needed text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 DECLARE
   r pg_catalog.text := pg_catalog.current_setting('fence.resource', true);
@@ -28,7 +29,7 @@ BEGIN
       RETURN recorded;
     END IF;
   END IF;
-  IF fence.resource_fault(needed) IS NOT NULL THEN   -- to the settings NULL stands for any resource, and '*' at the end for a prefix
+  IF fence.resource_fault(needed) IS NOT NULL THEN   -- in the settings NULL means any resource, '*' at the end a prefix
     RETURN NULL;
   END IF;
   v := fence.verify_settings(needed);
@@ -40,9 +41,9 @@ END $$;
 REVOKE ALL ON FUNCTION fence.judge(text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.judge(text) TO PUBLIC;
 
--- What comes of the resources that a statement's rows belong to, in the order of their names' bytes, and of the tokens that these
--- rows carry in a stamped column; p_tokens is NULL where none is. p_needed: instead of the rows' resources, where there is no
--- expression. Returns the first refusal, or a verdict without a state.
+-- Decides on the resources of a statement's rows, in the order of their names' bytes, and on the tokens that these rows carry in
+-- a stamped column; p_tokens is NULL if there is none. p_needed replaces the rows' resources if there is no expression. Returns
+-- the first refusal, or a verdict without a state.
 CREATE OR REPLACE FUNCTION fence.verdict_of(p_relation text, p_resources text[], p_tokens bigint[], p_needed text) RETURNS fence.verdict
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -54,8 +55,8 @@ DECLARE
 BEGIN
   FOR e IN SELECT coalesce(p_needed, x.r) AS needed, x.t AS token FROM ROWS FROM (pg_catalog.unnest(p_resources), pg_catalog.unnest(p_tokens)) x(r, t)
             ORDER BY coalesce(p_needed, x.r) COLLATE pg_catalog."C" NULLS FIRST LOOP
-    IF NOT judged OR before OPERATOR(pg_catalog.<>) e.needed THEN   -- what is NULL comes first, and is refused
-      -- Before the settings are asked: there NULL stands for any resource, and '*' at the end for a prefix.
+    IF NOT judged OR before OPERATOR(pg_catalog.<>) e.needed THEN   -- NULL comes first, and is refused
+      -- Before the settings are read: there NULL stands for any resource, and '*' at the end for a prefix.
       fault := CASE WHEN e.needed IS NULL THEN 'is NULL'
                     WHEN p_needed IS NULL THEN fence.resource_fault(e.needed) END;
       IF fault IS NOT NULL THEN
@@ -79,8 +80,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.verdict_of(text, text[], bigint[], text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Checks what is presented for the rows of a statement: the resources that they belonged to, those that they belong to now, and
--- the tokens that these carry. Raises the refusal. p_relation is for people.
+-- Checks what the transaction presents for the rows of a statement: their old resources, their new resources, and the tokens
+-- that they carry. Raises the refusal. p_relation is for people.
 CREATE OR REPLACE FUNCTION fence.judge_rows(p_relation text, p_olds text[], p_news text[], p_tokens bigint[], p_needed text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 DECLARE
@@ -99,7 +100,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.judge_rows(text, text[], text[], bigint[], text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.judge_rows(text, text[], text[], bigint[], text) TO PUBLIC;
 
--- The token to stamp a row with: that of the grant that is presented for what the row needs, as in fence.verify_settings.
+-- Returns the token to stamp a row with: that of the grant presented for what the row needs, as in fence.verify_settings.
 CREATE OR REPLACE FUNCTION fence.judge_stamp(needed text) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 DECLARE
   v fence.verdict := fence.verify_settings(needed);
@@ -112,9 +113,9 @@ END $$;
 REVOKE ALL ON FUNCTION fence.judge_stamp(text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.judge_stamp(text) TO PUBLIC;
 
--- After a statement on a table with a resource per row, in report mode: reports the first resource that what is presented does not
--- cover, or the error that its expression ended with. Where what is presented is not current at all, fence.report has said so. It
--- reports of tables in report mode only. Who calls it directly can count and log for one, as often as by writing to it.
+-- Reports, after a statement on a table with a resource per row in report mode, the first resource that the presented grants do
+-- not cover, or the error of its expression. If no presented grant is current, fence.report has reported that already. It
+-- reports only for tables in report mode. A direct caller can count and log for such a table, as it can by writing to it.
 CREATE OR REPLACE FUNCTION fence.judge_report(p_relation text, p_operation text, p_number integer, p_resources text[], p_state text, p_fault text)
 RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

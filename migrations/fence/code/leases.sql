@@ -1,26 +1,30 @@
--- Leases without another lock service: PostgreSQL says who holds a resource, and for how long.
+-- Leases without another lock service: PostgreSQL decides who holds a resource, and for how long.
 --
---   SELECT * FROM fence.take_leases(...);     -- several at once, each where it is free and nobody has to be waited for
+--   SELECT * FROM fence.take_leases(...);     -- several at once, those that are free and need no wait
 --   SELECT * FROM fence.take_lease(...);      -- one, waiting for its turn; then fence.drain in a transaction of its own
 --   SELECT * FROM fence.extend_leases(...);
 --   SELECT * FROM fence.free_leases(...);
 --
--- Each is a transaction of its own. Taking a lease raises the fence in the same COMMIT, so the token is the recorded one plus one:
---  * Whoever takes or frees a lease has the resource's turn, its row in fence.arms, as everybody who changes its fence.
---  * Then the lease's row is locked, and then the clock is read. Extending locks that row alone. So a lease that has ended is never
+-- Each is a transaction of its own. Taking a lease raises the fence in the same COMMIT, so the token is the recorded one plus
+-- one:
+--  * A session that takes or frees a lease has the resource's turn, its row in fence.arms, as every session that changes its
+--    fence.
+--  * Then it locks the lease's row, and then reads the clock. Extending locks that row alone. So a lease that has ended is never
 --    extended, and one that was extended in time is never taken.
---  * take_leases gives a lease where the superseded grant's keys are free (see arm.sql): nobody is left to drain. take_lease commits
---    raise and lease, and its caller has no lease before fence.drain has returned after that COMMIT.
--- Time is this server's clock alone: a holder counts its deadline from before it asked. A clock that jumps ahead ends leases too
--- early, and the fence refuses those who do not know. Times to live are microseconds.
+--  * take_leases grants a lease if the superseded grant's keys are free (see arm.sql): nothing is left to drain. take_lease
+--    commits raise and lease, and its caller has no lease before fence.drain has returned after that COMMIT.
+-- Time is this server's clock alone: a holder counts its deadline from before its request. A clock that jumps ahead ends leases
+-- too early, and the fence refuses holders that do not know. Times to live are microseconds.
 --
--- A lease's row that another transaction has locked is waited for 5 seconds, then it is lock_not_available: ask again.
+-- A session waits 5 seconds for a lease's row that another transaction has locked, then raises lock_not_available: the caller
+-- repeats.
 --
--- Waiting: a process that finds a resource held enters fence.lease_waiters, with the resource's turn, and listens on its own channel.
--- Who frees the resource notifies the first of them. Nobody is notified where nobody waits: a COMMIT with a NOTIFY takes a lock
--- of the whole server. What is said is a hint, so who waits also looks now and then, and keeps its place by that.
+-- Waiting: a process that finds a resource held enters fence.lease_waiters, with the resource's turn, and listens on its own
+-- channel. The session that frees the resource notifies the first of them. Without waiters it notifies nobody: a COMMIT with a
+-- NOTIFY takes a lock of the whole server. A notification is a hint, so a waiter also polls from time to time, and keeps its
+-- place by that.
 
--- Which server this is; NULL on a standby. See fence.identity.
+-- Returns this server's identity; NULL on a standby. See fence.identity.
 CREATE OR REPLACE FUNCTION fence.server_identity() RETURNS text LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   system text := '';
@@ -36,7 +40,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.server_identity() FROM PUBLIC, fence_writer, fence_gateway;
 
--- Says where this database's leases are to come from, where nobody has before, and returns what is recorded.
+-- Records the source of this database's leases, if none is recorded. Returns the recorded one.
 CREATE OR REPLACE FUNCTION fence.claim_source(p_source text) RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -56,7 +60,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.claim_source(text) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 GRANT EXECUTE ON FUNCTION fence.claim_source(text) TO fence_gateway, fence_locker;
 
--- Fails unless this server may give leases: they come from PostgreSQL here, and it is the server that was accepted.
+-- Raises an error unless this server may grant leases: the source is PostgreSQL, and it is the accepted server.
 CREATE OR REPLACE FUNCTION fence.need_source() RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   s record;
@@ -88,24 +92,24 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.end_leases() FROM PUBLIC, fence_writer, fence_gateway;
 
--- Takes the leases that are free, at most 64, each resource once, in the order of the names' bytes. Nothing in it waits, and what can
--- fail comes before the first change of a fence, as in fence.arm_group. p_above: a token that the new one must exceed. p_behind:
--- only where no process waits for the resource. One row for each, n is its position:
+-- Takes the leases that are free, at most 64, each resource once, in the order of the names' bytes. Nothing in it waits, and all
+-- that can fail comes before the first change of a fence, as in fence.arm_group. p_above: a token that the new one must exceed.
+-- p_behind: take it only if no process waits for the resource. Returns one row for each; n is its position:
 -- taken: the lease is the owner's, its fence stands at `token`, and no writer of an older grant is in flight.
--- held: another has it, `holder`, for `left_us` more; or others wait for it.
--- Neither: fence.take_lease has to decide; nothing was changed.
+-- held: another owner has it, `holder`, for `left_us` more; or other processes wait for it.
+-- Both false: fence.take_lease has to decide; nothing was changed.
 CREATE OR REPLACE FUNCTION fence.take_leases(p_resources text[], p_owners text[], p_ttls bigint[], p_seal_hashes bytea[], p_holders text[],
                                  p_above bigint[], p_behind boolean[])
 RETURNS TABLE (n integer, taken boolean, held boolean, token bigint, holder text, left_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
-  asked int[];            -- positions: may be free
-  turns int[] := '{}';    -- positions: whose turn it is
-  made int[] := '{}';     -- positions: had no row in fence.arms, and so no fence
-  first int[] := '{}';    -- positions: whose first grant this is
-  free int[] := '{}';     -- positions: whose lease has ended, and is locked, or who had none
-  ready int[] := '{}';    -- positions: whose superseded keys are free
+  asked int[];            -- positions that may be free
+  turns int[] := '{}';    -- positions whose turn this session has
+  made int[] := '{}';     -- positions that had no row in fence.arms, and so no fence
+  first int[] := '{}';    -- positions whose first grant this is
+  free int[] := '{}';     -- positions whose lease has ended, and is locked, or that had none
+  ready int[] := '{}';    -- positions whose superseded keys are free
   tokens bigint[] := array_fill(0::bigint, ARRAY[cardinality(p_resources)]);
   m int;
 BEGIN
@@ -128,12 +132,12 @@ BEGIN
       END IF;
     END IF;
 
-    -- With the turn, and the row locked, the clock is read again: the lease may have been taken, or extended, since.
+    -- With the turn, and the row locked, read the clock again: the lease may have been taken, or extended, since.
     free := ARRAY(SELECT x.n FROM unnest(turns || made) x(n) JOIN fence.leases l ON l.resource = p_resources[x.n]
                    WHERE l.ends_at <= clock_timestamp() FOR UPDATE OF l SKIP LOCKED);
     free := free || ARRAY(SELECT x.n FROM unnest(turns || made) x(n) WHERE NOT EXISTS (SELECT FROM fence.leases l WHERE l.resource = p_resources[x.n]));
 
-    FOREACH m IN ARRAY made LOOP   -- with its turn, so this waits for nobody
+    FOREACH m IN ARRAY made LOOP   -- this session has its turn, so nothing waits
       IF m = ANY (free) THEN
         tokens[m] := greatest(fence.floor_of(p_resources[m]), p_above[m]) + 1;
         IF (SELECT r.raised FROM fence.raise(p_resources[m], tokens[m], p_seal_hashes[m], p_holders[m]) r) THEN
@@ -142,7 +146,7 @@ BEGIN
       END IF;
     END LOOP;
 
-    -- CASE, because the keys are locked only where the rest is so.
+    -- CASE locks the keys only if the rest holds.
     ready := ARRAY(
       SELECT x.n FROM unnest(turns) x(n) JOIN fence.resources f ON f.resource = p_resources[x.n]
        WHERE x.n = ANY (free)
@@ -163,7 +167,7 @@ BEGIN
     DO UPDATE SET owner = excluded.owner, token = excluded.token, holder = excluded.holder, ends_at = excluded.ends_at;
   END IF;
 
-  IF first || ready = '{}' THEN   -- nothing was changed that a crash must not take back
+  IF first || ready = '{}' THEN   -- a crash may undo what was changed
     PERFORM set_config('synchronous_commit', 'off', true);
   END IF;
   RETURN QUERY
@@ -174,17 +178,18 @@ END $$;
 REVOKE ALL ON FUNCTION fence.take_leases(text[], text[], bigint[], bytea[], text[], bigint[], boolean[]) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 GRANT EXECUTE ON FUNCTION fence.take_leases(text[], text[], bigint[], bytea[], text[], bigint[], boolean[]) TO fence_gateway, fence_locker;
 
--- Takes one lease, waiting for its turn at most p_limit, then ZF005. Asked again by the same owner, as after a lost answer, it returns the
--- lease that the owner has. taken: raise and lease are committed with this transaction, and fence.drain comes after it. Else another
--- holds it, `holder`, for `left_us` more, or others wait before the caller. p_waiter: the caller's process waits then, in its place,
--- and keeps it for p_keep; a caller that takes the lease leaves the line. p_behind as in fence.take_leases; who waits has its place.
+-- Takes one lease, waiting at most p_limit for its turn, then raises ZF005. A repeated call of the same owner, as after a lost
+-- answer, returns the owner's lease. taken: raise and lease are committed with this transaction, and fence.drain follows.
+-- Otherwise another owner holds it, `holder`, for `left_us` more, or other processes wait before the caller. p_waiter: the
+-- caller's process then waits, in its place, and keeps it for p_keep; a caller that takes the lease leaves the line. p_behind as
+-- in fence.take_leases; a waiter has its place.
 CREATE OR REPLACE FUNCTION fence.take_lease(p_resource text, p_owner text, p_ttl bigint, p_seal_hash bytea, p_holder text, p_above bigint,
                                 p_behind boolean, p_nonce bytea DEFAULT NULL, p_waiter text DEFAULT NULL, p_keep interval DEFAULT '5 s',
                                 p_limit interval DEFAULT '5 s', OUT taken boolean, OUT token bigint, OUT holder text, OUT left_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
 DECLARE
   l record;
-  mine bigint;   -- place among those who wait
+  mine bigint;   -- place in the line
   held_by text;
   v fence.verdict;
   fault text := coalesce(
@@ -251,9 +256,10 @@ END $$;
 REVOKE ALL ON FUNCTION fence.take_lease(text, text, bigint, bytea, text, bigint, boolean, bytea, text, interval, interval) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 GRANT EXECUTE ON FUNCTION fence.take_lease(text, text, bigint, bytea, text, bigint, boolean, bytea, text, interval, interval) TO fence_gateway, fence_locker;
 
--- Gives leases a new time to live, counted from now, at most 64. One that has ended is not extended, nor one whose grant is over; none
--- is shortened. A row that another has locked is left out, unless p_wait. One row for each, n is its position:
--- extended: the lease lives for its p_ttl from now on. busy: ask again, alone. Neither: it is over.
+-- Extends leases to a new time to live, counted from now, at most 64. It extends no lease that has ended, and none whose grant
+-- has ended; it shortens none. It skips a row that another session has locked, unless p_wait. Returns one row for each; n is its
+-- position: extended: the lease lives for its p_ttl from now on. busy: the caller repeats it alone. Both false: the lease has
+-- ended.
 CREATE OR REPLACE FUNCTION fence.extend_leases(p_resources text[], p_owners text[], p_ttls bigint[], p_wait boolean DEFAULT false)
 RETURNS TABLE (n integer, extended boolean, busy boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s'
@@ -272,7 +278,7 @@ BEGIN
     locked := ARRAY(SELECT x.n FROM unnest(p_resources) WITH ORDINALITY x(r, n) JOIN fence.leases l ON l.resource = x.r AND l.owner = p_owners[x.n]
                      FOR UPDATE OF l SKIP LOCKED);
   END IF;
-  -- Locked, the clock is read.
+  -- The clock is read under the lock.
   WITH late AS (
     UPDATE fence.leases l SET ends_at = greatest(l.ends_at, clock_timestamp() + p_ttls[x.n] * interval '1 us')
       FROM unnest(locked) x(n)
@@ -288,19 +294,19 @@ END $$;
 REVOKE ALL ON FUNCTION fence.extend_leases(text[], text[], bigint[], boolean) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 GRANT EXECUTE ON FUNCTION fence.extend_leases(text[], text[], bigint[], boolean) TO fence_gateway, fence_locker;
 
--- Frees leases and ends their grants, at most 64, and notifies the first process that waits for each. Waits p_limit in all for the
--- turns, in the order of the names' bytes, and not at all where it is 0. One row for each, n is its position:
--- freed: it was the owner's, and alive. busy: another has the turn, or the row; nothing was changed. Neither: it was over.
+-- Frees leases and ends their grants, at most 64, and notifies the first process that waits for each. Waits p_limit in all for
+-- the turns, in the order of the names' bytes; 0 waits for none. Returns one row for each; n is its position: freed: it was the
+-- owner's, and alive. busy: another session has the turn, or the row; nothing was changed. Both false: it had ended.
 CREATE OR REPLACE FUNCTION fence.free_leases(p_resources text[], p_owners text[], p_limit interval DEFAULT '0')
 RETURNS TABLE (n integer, freed boolean, busy boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s'
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
   until timestamptz := clock_timestamp() + p_limit;
-  turns int[] := '{}';   -- positions: whose turn it is. A resource without a row in fence.arms has no lease, and gets neither
-  mine int[];            -- positions: whose lease is the owner's, and locked
+  turns int[] := '{}';   -- positions whose turn this session has. Without a row in fence.arms both columns are false
+  mine int[];            -- positions whose lease is the owner's, and locked
   places tid[];          -- of their rows
-  alive int[];           -- positions: whose lease had not ended
+  alive int[];           -- positions whose lease had not ended
   m int;
 BEGIN
   PERFORM fence.need_read_committed();
@@ -321,7 +327,7 @@ BEGIN
     INTO mine, places, alive
     FROM (SELECT t.n, l.ctid AS place, l.ends_at > clock_timestamp() AS lives
             FROM unnest(turns) t(n) JOIN fence.leases l ON l.resource = p_resources[t.n]
-           WHERE l.owner = p_owners[t.n] FOR UPDATE OF l SKIP LOCKED) x;   -- locked, the clock is read
+           WHERE l.owner = p_owners[t.n] FOR UPDATE OF l SKIP LOCKED) x;   -- the clock is read under the lock
 
   WITH freed AS (
     UPDATE fence.leases l SET owner = '', ends_at = '-infinity' FROM unnest(places) x(place) WHERE l.ctid = x.place RETURNING l.resource, l.token)
@@ -340,7 +346,8 @@ END $$;
 REVOKE ALL ON FUNCTION fence.free_leases(text[], text[], interval) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 GRANT EXECUTE ON FUNCTION fence.free_leases(text[], text[], interval) TO fence_gateway, fence_locker;
 
--- Tells the first process that waits for a resource that it may be free; its payload is the resource. Removes places long dead.
+-- Notifies the first process that waits for a resource that it may be free; the payload is the resource. Deletes places long
+-- dead.
 CREATE OR REPLACE FUNCTION fence.call_next(p_resource text) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   waiting text := (SELECT w.waiter FROM fence.lease_waiters w WHERE w.resource = p_resource AND w.until > clock_timestamp() ORDER BY w.place LIMIT 1);
@@ -354,7 +361,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.call_next(text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- A process waits no longer. Where the resource is free, the next one is called: what called this process is lost.
+-- Ends a process's wait. If the resource is free, notifies the next process: the notification of this one is lost.
 CREATE OR REPLACE FUNCTION fence.leave_line(p_resource text, p_waiter text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -367,7 +374,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.leave_line(text, text) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 GRANT EXECUTE ON FUNCTION fence.leave_line(text, text) TO fence_gateway, fence_locker;
 
--- Who holds a resource: owner is NULL where nobody does. token is what the fence records; 0: nothing.
+-- Returns the holder of a resource: owner is NULL if there is none. token is the recorded one; 0: none.
 CREATE OR REPLACE FUNCTION fence.lease_of(p_resource text, OUT owner text, OUT holder text, OUT token bigint, OUT left_us bigint, OUT waiters integer)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -379,7 +386,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.lease_of(text) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 GRANT EXECUTE ON FUNCTION fence.lease_of(text) TO fence_gateway, fence_locker;
 
--- Whether leases can be had: fails as taking one would.
+-- Returns if leases can be taken; otherwise raises the error of taking one.
 CREATE OR REPLACE FUNCTION fence.leases_ready() RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM fence.need_source();

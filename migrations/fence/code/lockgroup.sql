@@ -1,14 +1,14 @@
--- Which group of leases this database is, so that several databases may share Redis nodes.
+-- The group of leases that this database is, so that several databases may share Redis nodes.
 --
 --   SELECT * FROM fence.lock_group();              -- its keys begin with 'fencegate:' || id
 --   SELECT * FROM fence.new_group();               -- in a copy; a transaction of its own, committed
 --   SELECT * FROM fence.drain_invalidated();       -- another one, after that COMMIT
 --
--- fence.identity() is no such name: it has the timeline in it, and a promotion would hide all locks. This one stays. So a copied
--- database has that of the first one, until it gets its own.
+-- fence.identity() can't serve as the name: it contains the timeline, so a promotion would hide all locks. This id stays. A
+-- copied database has the id of the original until it gets its own.
 
--- id: the group. database: tells a database from its copies in the same cluster, which fence.identity() does not: CREATE DATABASE
--- with a TEMPLATE keeps the oids of tables.
+-- id: the group. database: distinguishes a database from its copies in the same cluster. fence.identity() does not: CREATE
+-- DATABASE with a TEMPLATE keeps the oids of tables.
 CREATE OR REPLACE FUNCTION fence.lock_group(OUT id uuid, OUT database oid) LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -21,9 +21,9 @@ END $$;
 REVOKE ALL ON FUNCTION fence.lock_group() FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.lock_group() TO fence_writer, fence_gateway;
 
--- Makes this database a group of its own, which knows no lock of the old one. Therefore every fence is raised, as
--- fence.invalidate_all does: what was granted under the old group is refused here. The old group's keys are not touched: they are
--- the first database's. For the schema's owner, in a copy: it ends every lease of this database.
+-- Makes this database a group of its own, which knows no lock of the old one. It raises every fence, as fence.invalidate_all
+-- does: grants of the old group are refused here. The old group's keys stay: they belong to the original database. For the
+-- schema's owner, in a copy: it ends every lease of this database.
 CREATE OR REPLACE FUNCTION fence.new_group(p_limit interval DEFAULT '5 s', OUT id uuid, OUT before uuid, OUT database text, OUT raised bigint, OUT unsealed bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

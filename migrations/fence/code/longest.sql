@@ -1,13 +1,14 @@
--- The longest TTL in use: what a quarantine lasts after a loss of the lock's nodes that no other node outlived.
+-- The longest TTL in use: the length of a quarantine after a loss of lock nodes that no other node survived.
 --
--- A node grants no TTL above a maximum that it was told, and nobody tells it one that is not committed here. So what is read
--- here after a node's loss is no shorter than any lease that it granted under this record. It counts for a group of nodes once
--- all of them were admitted under it (kept): none grants by an older maximum then, and no lease from before lasts longer.
+-- A node grants no TTL above the maximum that it was given, and it is given only a maximum that is committed here. So the value
+-- read here after a node's loss is no shorter than any lease that the node granted under this record. The record counts for a
+-- group of nodes once all of them were admitted under it (kept): then no node grants by an older maximum, and no earlier lease
+-- lasts longer.
 --
--- The record begins anew, unkept, where leases may be longer than it says: on another server, timeline or copy (history), after
--- fence.invalidate_all, and after fence.raise_epoch, by which programs that know no record admit nodes.
+-- The record begins anew, unkept, if leases may be longer than it says: on another server, timeline or copy (history), after
+-- fence.invalidate_all, and after fence.raise_epoch, by which programs without a record admit nodes.
 
--- An epoch, without a word about the record.
+-- Returns a new epoch, above p_above and the last one. The record stays as it is.
 CREATE OR REPLACE FUNCTION fence.next_epoch(p_above bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -22,7 +23,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.next_epoch(bigint) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.next_epoch(bigint) TO fence_gateway;
 
--- Has the record say p_ms at least, for good once committed, and returns it. Writes only where it said less.
+-- Raises the record to at least p_ms, durably once committed, and returns it. Writes only if the record was lower.
 CREATE OR REPLACE FUNCTION fence.raise_longest(p_group text, p_ms bigint, OUT record bigint, OUT longest bigint, OUT kept boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -45,7 +46,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.raise_longest(text, bigint) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.raise_longest(text, bigint) TO fence_gateway;
 
--- Notes whether all nodes of a group were found admitted under a record. One that is not the present one is none to keep.
+-- Records whether all nodes of a group were found admitted under a record. A record that is not the present one is not kept.
 CREATE OR REPLACE FUNCTION fence.keep_longest(p_group text, p_record bigint, p_kept boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -56,7 +57,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.keep_longest(text, bigint, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.keep_longest(text, bigint, boolean) TO fence_gateway;
 
--- What a record counts for. A copy by CREATE DATABASE ... TEMPLATE has another oid, and a standby may lag.
+-- The history that a record counts for. A copy by CREATE DATABASE ... TEMPLATE has another oid, and a standby may lag.
 CREATE OR REPLACE FUNCTION fence.record_history() RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF pg_is_in_recovery() THEN

@@ -1,16 +1,16 @@
 -- Rows that a statement moves from one partition to another.
 --
--- UPDATE shows them in its transition tables. MERGE does not (PostgreSQL 15): where only its UPDATE moves a row, the triggers AFTER
--- UPDATE fire with empty tables, and those of the DELETE and the INSERT that the move consists of do not fire. So each partition has
--- a trigger for each row, which judges by itself what is deleted from it and inserted into it. That costs as much as a statement, so
--- it fires in transactions only that began an UPDATE (or a MERGE that can do one) of a partitioned table under the fence.
+-- UPDATE shows moved rows in its transition tables. MERGE does not (PostgreSQL 15): if only its UPDATE moves a row, the triggers
+-- AFTER UPDATE fire with empty tables, and those of the move's DELETE and INSERT do not fire. So each partition has a trigger
+-- for each row, which judges the rows deleted from it and inserted into it. For each row that costs as much as for a statement.
+-- So it fires only in transactions that began an UPDATE (or a MERGE that can do one) of a partitioned table under the fence.
 --
--- What remembers that must not be a writer's to undo while its statement runs: no setting is. The statistics of this session are:
--- nobody takes a block back that was read, and they are passed on, and begin at 0, between two transactions only, about once a
--- second. So fence.mark_move reads the sequence fence.protections, before the statement, and fence.moving asks how often that was
--- read here. Where track_counts is off, each row is judged.
+-- A writer must not be able to undo the mark while its statement runs. It can undo a setting. It can't undo the statistics of
+-- this session: a block read stays counted, and PostgreSQL reports the counts and resets them to 0 only between two
+-- transactions, about once a second. So fence.mark_move reads the sequence fence.protections before the statement, and
+-- fence.moving asks how often this transaction read it. If track_counts is off, each row is judged.
 
--- Whether rows may be moving.
+-- Returns whether rows may be moving.
 CREATE OR REPLACE FUNCTION fence.moving() RETURNS boolean LANGUAGE sql VOLATILE
 RETURN pg_catalog.pg_stat_get_xact_blocks_fetched('fence.protections'::pg_catalog.regclass) OPERATOR(pg_catalog.>) 0
     OR pg_catalog.current_setting('track_counts') OPERATOR(pg_catalog.<>) 'on';
@@ -27,7 +27,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.mark_move() FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
 GRANT EXECUTE ON FUNCTION fence.mark_move() TO fence_protector;
 
--- Makes moved_N, the trigger after each row of a partition. Its arguments are those of rows_N, and it keeps to the same rules.
+-- Creates moved_N, the trigger after each row of a partition. Its arguments are those of rows_N, and it follows the same rules.
 CREATE OR REPLACE FUNCTION fence.make_moved(p_number integer, p_stamp text) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -58,9 +58,9 @@ END $f$, p_number, coalesce(resource, 'NULL::pg_catalog.text'),
 END $$;
 REVOKE ALL ON FUNCTION fence.make_moved(integer, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Whether a table has the triggers for moved rows that it should have: a partitioned table the mark, a partition the judge.
--- tgtype 18: BEFORE STATEMENT, UPDATE; 13 and 5: AFTER ROW, INSERT, and DELETE where there is a resource per row. What
--- generation 1 made has no such function, and fence.outdated lists it.
+-- Returns whether a table has its triggers for moved rows: a partitioned table the mark, a partition the judge. tgtype 18:
+-- BEFORE STATEMENT, UPDATE; 13 and 5: AFTER ROW, INSERT, and DELETE if there is a resource per row. Generation 1 created no such
+-- function; fence.outdated lists its tables.
 CREATE OR REPLACE FUNCTION fence.sees_moves(p_relation regclass, p_number integer, p_per_row boolean) RETURNS boolean LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
   SELECT to_regproc('fence.moved_' || p_number) IS NULL OR c.relkind <> 'p' AND NOT c.relispartition OR EXISTS (

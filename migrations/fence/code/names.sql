@@ -1,11 +1,11 @@
 -- Names of resources: which ones there can be, how they are escaped, and how they are shown.
 --
--- No refusal repeats a seal, also where it was given in the place of a resource's name: a name is shown in messages, in DETAIL and
--- so in PostgreSQL's log, and whoever swaps the arguments of fence.use, or the settings, presents '34.<seal>' as one. Such a text
--- names no resource, and what has the shape of a seal is shown only where a fence of that name is recorded.
+-- No refusal repeats a seal, even if it was given in place of a resource's name. Names are shown in messages, in DETAIL and so
+-- in PostgreSQL's log, and a caller that swaps the arguments of fence.use, or the settings, presents '34.<seal>' as a name. Such
+-- a text names no resource. A name in the shape of a seal is shown only if a fence of that name is recorded.
 
--- A name as it may be shown. 32 hexadecimal digits alone, or behind a number and a dot (that may be percent-encoded), are a seal as far
--- as anybody can tell, unless there is a resource that is called so.
+-- A name as it may be shown. 32 hexadecimal digits, alone or after a number and a dot (which may be percent-encoded), count as a
+-- seal, unless a resource has this name.
 CREATE OR REPLACE FUNCTION fence.shown(p_name text) RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   shown text := regexp_replace(p_name COLLATE "C", '^[0-9a-f]{32}$|[0-9]+([.]|%2[Ee])[0-9a-f]{32}', '[seal]', 'g');
@@ -14,8 +14,9 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.shown(text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Why a name can't name a resource, or NULL where it can. What reads as a token with its seal names no resource. The same rules
--- and words as the Go package fence. Every name is qualified, because code that runs along the caller's search_path calls it. PL/pgSQL, because PostgreSQL 15 plans a SQL function that it can't inline on each call.
+-- Returns why a text can't name a resource, or NULL if it can. A text that reads as a token with its seal names no resource.
+-- Rules and words are those of the Go package fence. Names are qualified, because code that runs under the caller's search_path
+-- calls this. PL/pgSQL, because PostgreSQL 15 plans a SQL function that it can't inline on each call.
 CREATE OR REPLACE FUNCTION fence.resource_fault(p_resource text) RETURNS text LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
   RETURN CASE
@@ -32,9 +33,9 @@ END $$;
 REVOKE ALL ON FUNCTION fence.resource_fault(text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.resource_fault(text) TO PUBLIC;
 
--- Undoes the percent-encoding; NULL where it is malformed, or no UTF-8. It is part of the check, so its cost does not grow with the
--- number of escapes, and it has no SET clause. How: as Latin-1 each byte is a character, and JSON reads '\u00c3' as the one of the byte
--- c3. No literal holds a backslash, which standard_conforming_strings could turn into something else.
+-- Decodes percent-encoding; NULL if it is malformed or not UTF-8. It is part of the check, so its cost does not grow with the
+-- number of escapes, and it has no SET clause. In Latin-1 each byte is a character, and JSON reads '\u00c3' as the character of
+-- the byte c3. No literal holds a backslash, which standard_conforming_strings could change.
 CREATE OR REPLACE FUNCTION fence.unescape(p_escaped text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
   slash CONSTANT pg_catalog.text := pg_catalog.chr(92);
@@ -49,14 +50,14 @@ BEGIN
   bytes := pg_catalog.concat('"', pg_catalog.replace(pg_catalog.replace(pg_catalog.replace(bytes, slash, pg_catalog.concat(slash, slash)),
              '"', pg_catalog.concat(slash, '"')), '%', pg_catalog.concat(slash, 'u00')), '"')::pg_catalog.json OPERATOR(pg_catalog.#>>) '{}'::pg_catalog.text[];
   RETURN pg_catalog.convert_from(pg_catalog.convert_to(bytes, 'LATIN1'), 'UTF8');
-EXCEPTION   -- what JSON refuses: no two digits behind '%', the byte 0, and control characters, which no name has
+EXCEPTION   -- JSON refuses: no two digits after '%', the byte 0, and control characters, which no name has
   WHEN invalid_text_representation OR untranslatable_character OR character_not_in_repertoire THEN
     RETURN NULL;
 END $$;
 REVOKE ALL ON FUNCTION fence.unescape(text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.unescape(text) TO PUBLIC;
 
--- The same in a database of another encoding, which may have no character for what a name holds.
+-- The same in a database of another encoding, which may lack a character that a name holds.
 CREATE OR REPLACE FUNCTION fence.unescape_otherwise(p_escaped text) RETURNS text LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -81,7 +82,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.unescape_otherwise(text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.unescape_otherwise(text) TO PUBLIC;
 
--- A refusal, with names as they may be shown. In DETAIL tokens are text: they may exceed what a double holds exactly.
+-- A refusal, with names as they may be shown. Tokens in DETAIL are text: they may exceed what a double holds exactly.
 CREATE OR REPLACE FUNCTION fence.refusal(p_state text, p_message text, p_resource text, p_presented bigint, p_recorded bigint,
                               p_needed text DEFAULT NULL, p_advice text DEFAULT NULL, p_held_by text DEFAULT NULL)
 RETURNS fence.verdict LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -101,7 +102,7 @@ RETURNS fence.verdict LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp 
 $$;
 REVOKE ALL ON FUNCTION fence.refusal(text, text, text, bigint, bigint, text, text, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- The refusal of a grant that has ended. `ended` tells it from a grant that a newer one has superseded.
+-- The refusal of a grant that has ended. `ended` distinguishes it from a grant that a newer one has superseded.
 CREATE OR REPLACE FUNCTION fence.refusal_of_ended(p_resource text, p_token bigint) RETURNS fence.verdict LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
   SELECT ROW(NULL, 'ZF001', format('the lease of token %s for "%s" has ended', p_token, p_resource),
@@ -110,7 +111,7 @@ SET search_path = pg_catalog, pg_temp AS $$
 $$;
 REVOKE ALL ON FUNCTION fence.refusal_of_ended(text, bigint) FROM PUBLIC, fence_writer, fence_gateway;
 
--- The same for a token that is not above what a retired fence left; see retire.sql.
+-- The same for a token that is not above the floor of a retired fence; see retire.sql.
 CREATE OR REPLACE FUNCTION fence.refusal_of_retired(p_resource text, p_token bigint, p_floor bigint) RETURNS fence.verdict LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
   SELECT fence.refusal('ZF001', format('stale fencing token %s for "%s": the fence was not used for long, and tokens up to %s are refused',
@@ -118,7 +119,7 @@ SET search_path = pg_catalog, pg_temp AS $$
 $$;
 REVOKE ALL ON FUNCTION fence.refusal_of_retired(text, bigint, bigint) FROM PUBLIC, fence_writer, fence_gateway;
 
--- A refusal's DETAIL, with the table and what was to be done to it: no value, and no seal.
+-- A refusal's DETAIL, with the table and the operation: no value, and no seal.
 CREATE OR REPLACE FUNCTION fence.detail_of(v fence.verdict, p_relation oid, p_operation text) RETURNS text LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE '{}' WHEN more THEN v.detail WHEN v.detail THEN more ELSE concat(left(v.detail, -1), ',', substr(more, 2)) END
@@ -126,8 +127,8 @@ SET search_path = pg_catalog, pg_temp AS $$
 $$;
 REVOKE ALL ON FUNCTION fence.detail_of(fence.verdict, oid, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Counts a refusal of the fence for a table, see fence.protected. A sequence keeps what a rolled back transaction counted, and nobody waits
--- for one. Only a write that is refused comes here.
+-- Counts a refusal of the fence for a table, see fence.protected. A sequence keeps the counts of rolled back transactions, and
+-- no session waits for one. Only a refused write calls this.
 CREATE OR REPLACE FUNCTION fence.count_refusal(v fence.verdict, p_relation oid) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -139,7 +140,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.count_refusal(fence.verdict, oid) FROM PUBLIC, fence_writer, fence_gateway;
 
--- The protected table of this name, as format('%I.%I') writes it. to_regclass would need rights in its schema.
+-- Returns the protected table of this name, as format('%I.%I') writes it. to_regclass would need rights in its schema.
 CREATE OR REPLACE FUNCTION fence.protected_named(p_relation text) RETURNS oid LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT r.relation FROM fence.registry r WHERE r.relation::text = p_relation
 $$;

@@ -1,12 +1,13 @@
 -- Nonces: one for each run of a process that takes leases by its connection string.
 --
--- A pool connects again by itself, with the same string, and so would get a new token for a program that was superseded and still
--- holds what it read before. So a nonce that has held a resource is armed again only while the fence stands at the token that it
--- armed last: nobody else came in between. After that it is refused (ZF006), for as long as its row is there.
+-- A pool reconnects by itself, with the same string. So it would get a new token for a program that was superseded and still
+-- holds what it read before. Therefore a nonce that has held a resource is armed again only while the fence stands at the token
+-- that it armed last: no other holder came in between. After that it is refused (ZF006), for as long as its row exists.
 --
--- What is looked up and what is raised are one transaction that has its turn in fence.arms, so no other arming falls in between.
+-- The look-up and the raise are one transaction that has its turn in fence.arms, so no other arming comes in between.
 
--- What is known of a nonce; armed is NULL where it never held the resource. The gateway asks ahead, so that nobody waits in vain.
+-- Returns what is known of a nonce. armed is NULL if it never held the resource. The gateway asks in advance, so that no client
+-- waits in vain.
 CREATE OR REPLACE FUNCTION fence.nonce(p_resource text, p_nonce bytea, OUT armed bigint, OUT recorded bigint, OUT ended boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -17,8 +18,8 @@ END $$;
 REVOKE ALL ON FUNCTION fence.nonce(text, bytea) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.nonce(text, bytea) TO fence_gateway;
 
--- fence.raise for a nonce: ZF006 where it is spent; else its token is recorded with the raise. fence.drain comes after it, as ever.
--- Raising the same grant again, as after a lost answer, passes.
+-- fence.raise for a nonce: records the nonce's token with the raise. fence.drain follows, as for fence.raise. Raising the same
+-- grant again, as after a lost answer, succeeds. Raises ZF006 if the nonce is spent.
 CREATE OR REPLACE FUNCTION fence.raise_once(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text, p_nonce bytea,
                                  p_limit interval DEFAULT '5 s', OUT raised boolean, OUT recorded bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -31,7 +32,7 @@ BEGIN
     RAISE EXCEPTION 'nonce hash is not 32 bytes long' USING ERRCODE = 'invalid_parameter_value';
   END IF;
   PERFORM fence.need_read_committed();
-  IF fence.resource_fault(p_resource) IS NULL THEN   -- else fence.raise says what it is
+  IF fence.resource_fault(p_resource) IS NULL THEN   -- otherwise fence.raise reports the fault
     PERFORM FROM fence.arms a WHERE a.resource = p_resource FOR UPDATE SKIP LOCKED;
     IF NOT FOUND AND NOT fence.take_turn(p_resource, 1000 * extract(epoch FROM p_limit)) THEN
       held_by := fence.arming_named(p_resource);
@@ -56,7 +57,8 @@ END $$;
 REVOKE ALL ON FUNCTION fence.raise_once(text, bigint, bytea, text, bytea, interval) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.raise_once(text, bigint, bytea, text, bytea, interval) TO fence_gateway;
 
--- The token that was presented by its seal alone, as a lease by the connection string is, where a nonce armed it last: for people.
+-- Returns the token of a grant that was presented by its seal alone, as a lease by the connection string is, if a nonce armed it
+-- last. For people.
 CREATE OR REPLACE FUNCTION fence.token_of(p_resource text, p_token bigint, p_seal_hash bytea) RETURNS bigint LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE WHEN p_token > 0 THEN p_token
@@ -64,8 +66,8 @@ SET search_path = pg_catalog, pg_temp AS $$
 $$;
 REVOKE ALL ON FUNCTION fence.token_of(text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Forgets the nonces that armed nothing since p_before, and returns how many. Safe where every process that began before p_before
--- has ended: each of these nonces is of such a process. A process that still runs would be taken for a new one. For the owner only.
+-- Deletes the nonces that armed nothing since p_before. Returns how many. Safe if every process that began before p_before has
+-- ended: each deleted nonce is of such a process. A process that still runs would count as a new one. For the owner only.
 CREATE OR REPLACE FUNCTION fence.forget_nonces(p_before timestamptz) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -1,22 +1,22 @@
--- Your own lock: leases and tokens come from elsewhere (a sequence, an etcd revision, a DynamoDB version), and only
--- the fence is here.
+-- The fence for leases of your own: leases and tokens come from elsewhere (a sequence, an etcd revision, a DynamoDB version),
+-- and only the fence is here.
 --
 --   CALL fence.take('jobs/1', 35, sha256(convert_to('<seal>', 'UTF8')), 'worker-b');   -- by itself, with autocommit
 --
--- It raises the fence, commits, and drains: when it has returned, no writer of an older grant can commit. Then the
--- holder reads, and writes under '35.<seal>'. Where it fails, nobody holds the grant. Repeat it with the same seal,
--- or take a higher token.
+-- It raises the fence, commits, and drains: when it has returned, no writer of an older grant can commit. Then the holder reads,
+-- and writes under '35.<seal>'. If it fails, the caller does not hold the grant. The caller repeats it with the same seal, or
+-- takes a higher token.
 --
--- A hash that is NULL takes a bare token, which every writer can invent; so that is allowed by patterns alone.
+-- A NULL hash takes a bare token, which every writer can invent. So a pattern must allow it.
 
 -- The patterns whose resources take unsealed tokens.
 CREATE OR REPLACE VIEW fence.unsealed_patterns AS SELECT pattern FROM fence.unsealed;
 REVOKE ALL ON fence.unsealed_patterns FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 GRANT SELECT ON fence.unsealed_patterns TO fence_gateway;
 
--- Allows unsealed tokens for the resources that fit a pattern, in which '*' stands for any characters. Returns
--- whether it is new. For the schema's owner: every login that is fence_writer can then take over such a resource by a
--- token that it made up. The pattern's floor is the highest one now, which an old snapshot does not show.
+-- Allows unsealed tokens for the resources that fit a pattern, in which '*' stands for any characters. Returns whether the
+-- pattern is new. For the schema's owner: every login that is fence_writer can then take over such a resource with an invented
+-- token. The pattern's floor is the highest one now, which an old snapshot does not show.
 CREATE OR REPLACE FUNCTION fence.allow_unsealed(p_pattern text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -33,8 +33,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.allow_unsealed(text) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 
--- Takes a pattern away. Bare tokens of its resources are refused from the COMMIT on, unless another pattern fits. Waits
--- 5 s for the transactions whose bare tokens have raised a fence.
+-- Removes a pattern. From the COMMIT on, bare tokens of its resources are refused, unless another pattern fits. Waits 5 s for
+-- the transactions whose bare tokens have raised a fence.
 CREATE OR REPLACE FUNCTION fence.disallow_unsealed(p_pattern text) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -59,8 +59,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.disallow_unsealed(text) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 
--- Whether unsealed tokens may raise the fence of a resource. The pattern stays to the end of the transaction. At REPEATABLE
--- READ it is a serialization_failure where a pattern was taken away after the snapshot.
+-- Returns whether unsealed tokens may raise the fence of a resource. The pattern stays to the end of the transaction. At
+-- REPEATABLE READ it raises serialization_failure if a pattern was removed after the snapshot.
 CREATE OR REPLACE FUNCTION fence.keep_unsealed(p_resource text, p_token bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -80,7 +80,7 @@ EXCEPTION WHEN lock_not_available THEN
 END $$;
 REVOKE ALL ON FUNCTION fence.keep_unsealed(text, bigint) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 
--- Why a grant can't be taken, or NULL.
+-- Returns why a grant can't be taken, or NULL.
 CREATE OR REPLACE FUNCTION fence.take_fault(p_resource text, p_token bigint, p_seal_hash bytea) RETURNS text LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE
@@ -88,14 +88,14 @@ SET search_path = pg_catalog, pg_temp AS $$
     WHEN p_token IS NULL THEN 'token is NULL'
     WHEN p_token < 1 OR p_token > 9007199254740991 THEN format('token %s is not between 1 and 9007199254740991', p_token)
     WHEN octet_length(p_seal_hash) <> 32 THEN 'seal hash is not 32 bytes long'
-    -- A hash of 32 such bytes comes once in 2^114.
+    -- A hash of 32 such bytes occurs once in 2^114.
     WHEN encode(p_seal_hash, 'escape') ~ '^[0-9A-Fa-f]{32}$' THEN 'seal hash is the seal itself: give its hash, sha256(''<seal>'')'
   END
 $$;
 REVOKE ALL ON FUNCTION fence.take_fault(text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 
--- The first phase of fence.take. A sealed grant that the fence holds already is raised: an answer was lost, or
--- draining failed. An unsealed one is not: nobody can tell whose it is.
+-- The first phase of fence.take. Raises the fence. A sealed grant that the fence holds already counts as raised: an answer was
+-- lost, or draining failed. An unsealed one does not: its holder can't be identified.
 CREATE OR REPLACE FUNCTION fence.raise_own(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -146,9 +146,9 @@ END $$;
 REVOKE ALL ON FUNCTION fence.drain_own(text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 GRANT EXECUTE ON FUNCTION fence.drain_own(text, bigint, bytea) TO fence_gateway;
 
--- Raises, commits, drains. The caller's rights and no SET clause, because a procedure that has either can't commit;
--- so every name is qualified. The first COMMIT never succeeds: a subtransaction is there. In a transaction block
--- PostgreSQL says so instead, and where its messages are translated the second COMMIT fails in its words.
+-- Raises, commits, drains. It has the caller's rights and no SET clause, because a procedure with either can't commit; so names
+-- are qualified. The first COMMIT never succeeds, because a subtransaction is open. In a transaction block PostgreSQL reports
+-- that instead; if its messages are translated, the second COMMIT fails in its words.
 CREATE OR REPLACE PROCEDURE fence.take(p_resource text, p_token bigint, p_seal_hash bytea, p_holder text DEFAULT '') LANGUAGE plpgsql AS $$
 DECLARE
   inside boolean;

@@ -1,4 +1,5 @@
--- Putting tables under a fence, and seeing what is under one; with a resource per row, in report mode, and with a stamp; and views.
+-- Protecting tables by a fence, and listing protected ones; with a resource per row, in report mode, and with a stamp; and
+-- views.
 --
 --   SELECT fence.protect('orders', resource => 'orders');      -- writes need the grant of this resource
 --   SELECT fence.protect('orders', under => 'orders/');        -- writes need the grant of some resource below the prefix
@@ -9,13 +10,13 @@
 --   SELECT * FROM fence.protected;   SELECT * FROM fence.uncovered;
 --
 -- Facts behind it, each tested: a trigger of the root does not fire for DML on a leaf partition, so every partition and
--- inheritance child gets its own. ORIGIN triggers are skipped under session_replication_role = replica, so they are ENABLE
--- ALWAYS. Row-level security would turn a stale UPDATE into a silent no-op.
+-- inheritance child gets its own. session_replication_role = replica skips ORIGIN triggers, so they are ENABLE ALWAYS. Row-level
+-- security would turn a stale UPDATE into a silent no-op.
 --
--- On a subscriber: rows that logical replication applies fire no statement trigger; its TRUNCATE and its initial copy do, and
+-- On a subscriber: rows that logical replication applies fire no statement trigger. Its TRUNCATE and its initial copy do, and
 -- the guard lets the worker pass (see fence.replicates): the publisher's fence has judged that write.
 
--- The table with all its partitions and inheritance children.
+-- Returns the table with all its partitions and inheritance children.
 CREATE OR REPLACE FUNCTION fence.family(p_relation regclass) RETURNS SETOF regclass LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
   WITH RECURSIVE family(relid) AS (
@@ -28,7 +29,7 @@ $$;
 REVOKE ALL ON FUNCTION fence.family(regclass) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.family(regclass) TO PUBLIC;
 
--- Every table above it, through which its rows can be written too.
+-- Returns every table above it, through which its rows can be written too.
 CREATE OR REPLACE FUNCTION fence.ancestors(p_relation regclass) RETURNS SETOF regclass LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
   WITH RECURSIVE above(relid) AS (
@@ -41,8 +42,8 @@ $$;
 REVOKE ALL ON FUNCTION fence.ancestors(regclass) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.ancestors(regclass) TO PUBLIC;
 
--- The triggers after statements that look at rows: how many of a table are as fence.protect made them.
--- tgtype: 4 AFTER INSERT, 16 AFTER UPDATE, 8 AFTER DELETE. A stamp without a resource per row needs no look at old rows.
+-- The AFTER STATEMENT triggers that look at rows: how many of a table's are as fence.protect made them. tgtype: 4 AFTER INSERT,
+-- 16 AFTER UPDATE, 8 AFTER DELETE. A stamp without a resource per row needs no look at old rows.
 CREATE OR REPLACE VIEW fence.row_guards AS
   SELECT t.tgrelid::regclass AS relation, substr(p.proname, 6)::integer AS number, a[1] AS mode, nullif(a[2], '') AS needed, nullif(a[3], '') AS stamp,
          count(*) FILTER (WHERE t.tgenabled = 'A' AND t.tgqual IS NULL AND t.tgattr::text = '' AND (a[2] <> '' OR (t.tgtype = 4 OR t.tgoldtable = 'old_rows'))
@@ -53,10 +54,10 @@ CREATE OR REPLACE VIEW fence.row_guards AS
 REVOKE ALL ON fence.row_guards FROM PUBLIC, fence_writer, fence_gateway;
 GRANT SELECT ON fence.row_guards TO PUBLIC;
 
--- Each guard there is: what its table's writes need, whether it guards fully, what it would have refused in report mode, and how many
--- writes it has refused since it was put there, whichever way they came; NULL: nobody counts.
--- tgtype 62: BEFORE STATEMENT, INSERT, UPDATE, DELETE, TRUNCATE; a view has no TRUNCATE, and its triggers can't be ALWAYS (nor
--- can those INSTEAD OF, which do the writing). 23: BEFORE ROW, INSERT, UPDATE; the leaves have that, not what is above them.
+-- Each guard: what its table's writes need, whether it is complete, what it would have refused in report mode, and how many
+-- writes it has refused since it was created, on any path; NULL: not counted. tgtype 62: BEFORE STATEMENT, INSERT, UPDATE,
+-- DELETE, TRUNCATE. A view has no TRUNCATE, and its triggers can't be ALWAYS (nor can the INSTEAD OF triggers that do the
+-- writing). 23: BEFORE ROW, INSERT, UPDATE; the leaves have that trigger, not the tables above them.
 CREATE OR REPLACE VIEW fence.protected AS
   SELECT t.tgrelid::regclass AS relation, g.resource, g.under, t.tgname AS guard,
          t.tgqual IS NULL AND t.tgattr::text = '' AND t.tgnargs > 0
@@ -87,7 +88,7 @@ CREATE OR REPLACE VIEW fence.protected AS
 REVOKE ALL ON fence.protected FROM PUBLIC, fence_writer, fence_gateway;
 GRANT SELECT ON fence.protected TO PUBLIC;
 
--- Whoever puts a guard on a table, or takes it off, is fence_protector: nobody else may use what guards call.
+-- Raises an error unless the caller, who creates or removes a guard, is fence_protector: no other role may use what guards call.
 CREATE OR REPLACE FUNCTION fence.need_protector() RETURNS void LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF NOT has_function_privilege('fence.guard()', 'EXECUTE') THEN
@@ -98,7 +99,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.need_protector() FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.need_protector() TO PUBLIC;
 
--- The columns that a table's guards read by name.
+-- Returns the columns that a table's guards read by name.
 CREATE OR REPLACE FUNCTION fence.columns_read(p_number integer, p_stamp name) RETURNS SETOF name LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $$
   SELECT unnest(p.proargnames)::name FROM pg_proc p WHERE p.pronamespace = 'fence'::regnamespace AND p.proname = 'resource_of_' || p_number
@@ -107,7 +108,7 @@ $$;
 REVOKE ALL ON FUNCTION fence.columns_read(integer, name) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.columns_read(integer, name) TO PUBLIC;
 
--- Puts a table's guard into the registry, for its owner, and makes the counter of its refusals.
+-- Stores a table's guard in the registry, and creates the counter of its refusals. For the table's owner.
 CREATE OR REPLACE FUNCTION fence.remember(p_relation regclass) RETURNS void LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
   DELETE FROM fence.registry r WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = r.relation);
@@ -121,8 +122,8 @@ $$;
 REVOKE ALL ON FUNCTION fence.remember(regclass) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
 GRANT EXECUTE ON FUNCTION fence.remember(regclass) TO fence_protector;
 
--- Puts the guards on one table, as described by what its row in fence.registry will hold. With the caller's rights.
--- fence.install_event_triggers copies this text: it calls nothing of this schema, and what it is given reaches commands by %I or %L.
+-- Creates the guards on one table, as its row in fence.registry will describe them. Runs with the caller's rights.
+-- fence.install_event_triggers copies this text: it calls nothing of this schema, and its arguments enter commands by %I or %L.
 CREATE OR REPLACE FUNCTION fence.put_guards(p_relation regclass, p_resource text, p_under text, p_per_row text, p_mode text, p_stamp name, p_number integer)
 RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -172,8 +173,8 @@ END $$;
 REVOKE ALL ON FUNCTION fence.put_guards(regclass, text, text, text, text, name, integer) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
 GRANT EXECUTE ON FUNCTION fence.put_guards(regclass, text, text, text, text, name, integer) TO fence_protector;
 
--- Why a view can't be guarded, or NULL where it can: where triggers of its own do the writing, statement triggers fire on it;
--- where PostgreSQL or a rule turns a write into one of another table, only those of that table do.
+-- Returns why a view can't be guarded, or NULL if it can. If the view's own triggers do the writing, statement triggers fire on
+-- it. If PostgreSQL or a rule rewrites a write into one of another table, only that table's triggers fire.
 CREATE OR REPLACE FUNCTION fence.view_fault(p_view regclass) RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE WHEN pg_relation_is_updatable(p_view, false) <> 0 THEN 'is a view whose writes reach another table: protect that one, whose guard sees them'
               WHEN NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = p_view AND t.tgtype & 64 <> 0) THEN 'is a view that nobody can write to' END
@@ -181,10 +182,11 @@ $$;
 REVOKE ALL ON FUNCTION fence.view_fault(regclass) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.view_fault(regclass) TO PUBLIC;
 
--- Why a text can't be an expression per row, by its looks, or NULL where it can. PostgreSQL sees it only afterwards, because it may be
--- run by somebody else than who wrote it: by whoever makes a table in a protected schema, or makes a table enforce. So it can't leave
--- its parentheses, and names nothing but columns and what is in pg_catalog: no function of somebody's own. A type is found without
--- a dot in pg_temp, too. Outside quotes it is ASCII: there the words of a regular expression are those of PostgreSQL.
+-- Returns why a text can't be an expression per row, judged by its form, or NULL if it can. PostgreSQL parses it only
+-- afterwards, because a role other than its author may run it: one that creates a table in a protected schema, or makes a table
+-- enforce. So the text can't leave its parentheses, and names only columns and what is in pg_catalog: no user's function. A type
+-- in pg_temp is found without a dot, too. Outside quotes it is ASCII: there regular expressions and PostgreSQL agree on what a
+-- word is.
 CREATE OR REPLACE FUNCTION fence.text_fault(p_expression text) RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   quoted CONSTANT text := E'\'[^\']*\'|"[^"]*"|--[^\n\r]*';
@@ -210,9 +212,9 @@ END $$;
 REVOKE ALL ON FUNCTION fence.text_fault(text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.text_fault(text) TO PUBLIC;
 
--- Makes an index over the expression, on an empty table with the relation's columns of types that come with PostgreSQL, with the caller's rights: so PostgreSQL
--- itself says whether it is one expression over the row, and immutable. (coalesce makes one of a lone column; planning takes it off.) The caller drops the
--- table.
+-- Creates an index over the expression, on an empty table with those of the relation's columns whose types come with PostgreSQL,
+-- with the caller's rights. So PostgreSQL itself decides whether it is one immutable expression over the row. (coalesce makes an
+-- expression of a lone column; planning removes it.) Returns the index. The caller drops the table.
 CREATE OR REPLACE FUNCTION fence.probe(p_relation regclass, p_expression text) RETURNS regclass LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -233,7 +235,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.probe(regclass, text) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
 GRANT EXECUTE ON FUNCTION fence.probe(regclass, text) TO fence_protector;
 
--- Why a table can't be protected in this way, or NULL where it can.
+-- Returns why a table can't be protected in this way, or NULL if it can.
 CREATE OR REPLACE FUNCTION fence.protect_fault(p_relation regclass, p_resource text, p_under text, p_per_row text, p_mode text, p_stamp name) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -263,8 +265,8 @@ END $$;
 REVOKE ALL ON FUNCTION fence.protect_fault(regclass, text, text, text, text, name) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.protect_fault(regclass, text, text, text, text, name) TO PUBLIC;
 
--- Makes what the guards of a table will call: the functions for its rows, and the counter of report mode. Returns their number,
--- NULL where nothing is needed.
+-- Creates what the guards of a table will call: the functions for its rows, and the counter of report mode. Returns their
+-- number, or NULL if nothing is needed.
 CREATE OR REPLACE FUNCTION fence.make_number(p_relation regclass, p_per_row text, p_mode text, p_stamp name) RETURNS integer LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -288,8 +290,8 @@ END $$;
 REVOKE ALL ON FUNCTION fence.make_number(regclass, text, text, name) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
 GRANT EXECUTE ON FUNCTION fence.make_number(regclass, text, text, name) TO fence_protector;
 
--- Guards a table, its partitions and its inheritance children: afterwards a write without the current grant fails, or, in
--- report mode, is reported. Protecting again replaces what was. Waits for the writers at work. Runs with the caller's rights, as
+-- Guards a table, its partitions and its inheritance children: afterwards a write without the current grant fails, or, in report
+-- mode, is reported. Protecting again replaces the protection. Waits for the writers at work. Runs with the caller's rights, as
 -- fence.unprotect does.
 CREATE OR REPLACE FUNCTION fence.protect(relation regclass, resource text DEFAULT NULL, under text DEFAULT NULL, per_row text DEFAULT NULL,
                               mode text DEFAULT 'enforce', stamp name DEFAULT NULL) RETURNS void
@@ -305,7 +307,7 @@ BEGIN
   END IF;
   PERFORM fence.need_protector();
 
-  -- The lock that CREATE TRIGGER takes, before the family is read: it holds off a partition that is being attached.
+  -- The lock that CREATE TRIGGER takes, before the family is read: it blocks a partition that is being attached.
   IF (SELECT c.relkind <> 'v' FROM pg_class c WHERE c.oid = relation) THEN
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', relation);
   END IF;
@@ -340,8 +342,8 @@ END $$;
 REVOKE ALL ON FUNCTION fence.enforce(regclass) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.enforce(regclass) TO PUBLIC;
 
--- Tables whose guards call functions of an older generation, which go on working. A partition or child is listed where its
--- functions are not those of the table above it.
+-- Tables whose guards call functions of an older generation, which still work. A partition or child is listed if its functions
+-- are not those of the table above it.
 CREATE OR REPLACE VIEW fence.outdated AS
   SELECT r.relation, o.generation
     FROM fence.registry r JOIN pg_proc p ON p.pronamespace = 'fence'::regnamespace AND p.proname = 'rows_' || r.number,
@@ -351,9 +353,9 @@ CREATE OR REPLACE VIEW fence.outdated AS
 REVOKE ALL ON fence.outdated FROM PUBLIC, fence_writer, fence_gateway;
 GRANT SELECT ON fence.outdated TO PUBLIC;
 
--- Makes the guards of a table, its partitions and children anew, as they are, so that they call functions of this generation. For
--- the table's owner, as fence.protect. It locks the table, waits at most that long for the writers at work, and fails then
--- (55P03). The counts of fence.protected begin anew.
+-- Recreates the guards of a table, its partitions and children, so that they call functions of this generation. For the table's
+-- owner, as fence.protect. Locks the table, and waits at most `patience` for the writers at work. Raises 55P03 after that. The
+-- counts of fence.protected begin anew.
 CREATE OR REPLACE FUNCTION fence.refresh(relation regclass, patience interval DEFAULT '3 s') RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -1,12 +1,11 @@
--- Judging without refusing: mode => 'report' says in PostgreSQL's log what the guards would refuse, and counts it, so that a
--- system at work can be looked at before its guards are made to enforce.
+-- Judging without refusing: mode => 'report' writes to PostgreSQL's log what the guards would refuse, and counts it, so that an
+-- operator can observe a running system before its guards enforce.
 --
--- It must change nothing. So what a check locks or raises is rolled back with its subtransaction at once: otherwise arming would
--- wait for, and in the end terminate, a stale writer whom nobody refuses yet. It waits for nobody, and no error of its own ends the
--- statement. And the counter is a sequence, which no transaction
--- waits for, and which keeps what a rolled back one counted.
+-- It must change nothing. So a subtransaction rolls back at once what a check locks or raises: otherwise arming would wait for,
+-- and in the end terminate, a stale writer that the guards do not refuse yet. It waits for no session, and no error of its own
+-- ends the statement. The counter is a sequence, which no transaction waits for, and which keeps the counts of rolled back ones.
 
--- A trigger's arguments, which pg_trigger keeps as bytes, each ended by a zero byte.
+-- Splits a trigger's arguments, which pg_trigger keeps as bytes, each ended by a zero byte.
 CREATE OR REPLACE FUNCTION fence.arguments(p_bytes bytea) RETURNS text[] LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   list text[] := '{}';
@@ -22,7 +21,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.arguments(bytea) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.arguments(bytea) TO PUBLIC;
 
--- Says what would be refused: a line in the log, of SQLSTATE ZF001 to ZF005, whose DETAIL is JSON; and one more in refused_N.
+-- Reports a refusal: a log line with SQLSTATE ZF001 to ZF005, whose DETAIL is JSON; and increments refused_N.
 CREATE OR REPLACE FUNCTION fence.log_refusal(p_relation text, p_operation text, p_number text, v fence.verdict) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -32,8 +31,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.log_refusal(text, text, text, fence.verdict) FROM PUBLIC, fence_writer, fence_gateway;
 
--- What fence.verify_settings comes to, without its effects. It raises nothing but what ends a statement from outside. What only
--- waiting could tell (ZF005) is no refusal.
+-- Returns the verdict of fence.verify_settings, without its effects. It raises only errors that end a statement from outside.
+-- ZF005 is no refusal here: only waiting could decide it.
 CREATE OR REPLACE FUNCTION fence.try_settings(p_needed text) RETURNS fence.verdict LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -53,7 +52,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.try_settings(text) FROM PUBLIC, fence_writer, fence_gateway;
 
 -- The guard of a table in report mode, before each statement. Its arguments: the resource, the prefix, the expression per row
--- ('' where not given), the number, and the column to stamp once it enforces.
+-- ('' if not given), the number, and the column to stamp once it enforces.
 CREATE OR REPLACE FUNCTION fence.report() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v fence.verdict := CASE
@@ -69,7 +68,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.report() FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
 GRANT EXECUTE ON FUNCTION fence.report() TO fence_protector;
 
--- Makes the counter for the protection of this number, or of a new one, where it is not there, and returns the number.
+-- Creates the counter for this number of a protection, or for a new one, if it is missing. Returns the number.
 CREATE OR REPLACE FUNCTION fence.make_counter(p_number integer) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

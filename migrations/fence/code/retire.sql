@@ -1,59 +1,61 @@
--- Retiring: the row of a fence that nobody has used for long is deleted, and every stale token of it is still refused, for ever.
+-- Retiring: deletes the row of a fence that nobody has used for long. Every stale token of it is still refused, for ever.
 --
 --   SELECT * FROM fence.retire('30 days');                     -- a transaction of its own; NULL in `last`: all were looked at
---   SELECT * FROM fence.retire('30 days', 'orders/1999');      -- goes on behind the `last` of the call before
+--   SELECT * FROM fence.retire('30 days', 'orders/1999');      -- continues behind the `last` of the call before
 --
--- What is left is a floor: for each of 4096 buckets of names the greatest token that a retired fence stood at. A resource without
--- a row has the floor of its bucket for a fence: no token up to it is raised to, and a check refuses it as stale. Who takes
--- tokens from counters learns of the floor as of a recorded token, and goes above.
+-- A floor remains: for each of 4096 buckets of names the greatest token that a retired fence stood at. The floor of its bucket
+-- is the fence of a resource without a row: no raise goes to a token up to it, and a check refuses such a token as stale. A
+-- locker that takes tokens from counters learns of the floor as of a recorded token, and continues above it.
 --
 -- Why no stale write passes:
---  * Only grants that have ended are retired, so their holders are refused already, and whoever raises anew comes with a new token.
---  * Whoever passed the check under one of its grants has ended: their keys are locked exclusively, or the fence is left alone. Who
---    locks a key later reads the fence after this COMMIT: no row, or a higher token.
---  * Raising has the resource's turn, its row in fence.arms, when it reads the floor, and so does retiring until its COMMIT. The
---    row goes too: who has waited for it finds none, makes one, and reads the floor afterwards (fence.take_turn).
---  * At REPEATABLE READ a deleted row is still seen; its xmax is not 0, and fence.is_newest fails on it.
--- docs/model/retire.pml has each of these taken away, and what breaks.
+--  * Only grants that have ended are retired. So their holders are refused already, and a new raise brings a new token.
+--  * Writers that passed the check under one of its grants have ended: their keys are locked exclusively, or the fence is left
+--    alone. A writer that locks a key later reads the fence after this COMMIT: no row, or a higher token.
+--  * A raise has the resource's turn, its row in fence.arms, when it reads the floor; retiring has it until its COMMIT. That row
+--    is deleted too: a raise that has waited for it finds none, inserts one, and then reads the floor (fence.take_turn).
+--  * At REPEATABLE READ a deleted row is still visible; its xmax is not 0, and fence.is_newest fails on it.
+-- docs/model/retire.pml removes each of these in turn, and shows what breaks.
 --
--- Tokens minted elsewhere can't go above a floor. So fences whose names take unsealed tokens stay, as do unsealed ones. A token
--- of 2^52 and above would leave little room to all names of its floor, so its fence stays, too.
--- A COMMIT that is lost in a crash takes row and floor back together, so it need not be durable.
+-- An external minter can't go above a floor. So fences whose names take unsealed tokens stay, as do unsealed ones. A token of
+-- 2^52 and above would leave little room to all names of its floor, so its fence stays, too. A crash that loses the COMMIT
+-- restores row and floor together, so it need not be durable.
 
--- What a source of leases may know, to begin above.
+-- The floors that a source of leases may read, to begin above them.
 CREATE OR REPLACE VIEW fence.retired AS
   SELECT f.bucket, f.floor FROM fence.floors f;
 REVOKE ALL ON fence.retired FROM PUBLIC, fence_writer, fence_gateway;
 GRANT SELECT ON fence.retired TO fence_gateway;
 
--- Which floor a name counts for. SHA-256, because every version of PostgreSQL and every encoding has the same.
+-- Returns the bucket of a name. SHA-256, because it is the same in every version of PostgreSQL and every encoding.
 CREATE OR REPLACE FUNCTION fence.bucket_of(p_resource text) RETURNS int LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT get_byte(h, 0) * 16 + get_byte(h, 1) / 16 FROM sha256(convert_to(p_resource, 'UTF8')) h
 $$;
 REVOKE ALL ON FUNCTION fence.bucket_of(text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- What a resource without a row has for its fence; 0: no token was recorded there. Read it with the resource's turn.
+-- Returns the floor that a resource without a row has as its fence; 0: no token was recorded there. The caller has the
+-- resource's turn.
 CREATE OR REPLACE FUNCTION fence.floor_of(p_resource text) RETURNS bigint LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
   SELECT coalesce((SELECT f.floor FROM fence.floors f WHERE f.bucket = fence.bucket_of(p_resource)), 0)
 $$;
 REVOKE ALL ON FUNCTION fence.floor_of(text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- The same for a token that was minted elsewhere.
+-- The same for a token of an external minter.
 CREATE OR REPLACE FUNCTION fence.floor_of_unsealed(p_resource text) RETURNS bigint LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
   SELECT coalesce((SELECT max(u.floor) FROM fence.unsealed u WHERE fence.fits(p_resource, u.pattern)), fence.floor_of(p_resource))
 $$;
 REVOKE ALL ON FUNCTION fence.floor_of_unsealed(text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- The floor of a new pattern in fence.unsealed.
+-- Returns the floor of a new pattern in fence.unsealed.
 CREATE OR REPLACE FUNCTION fence.highest_floor() RETURNS bigint LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT coalesce(max(f.floor), 0) FROM fence.floors f
 $$;
 REVOKE ALL ON FUNCTION fence.highest_floor() FROM PUBLIC, fence_writer, fence_gateway;
 
--- Looks at the next p_limit fences behind p_after, in the order of the names' bytes, or at as many as 4 ms are enough for but at one
--- at least, and retires those that ended more than p_unused ago. Waits for no writer and no arm: what is in use is left alone. `last` is the last one that was looked at, NULL where
--- there are no more. Also removes dead places of those who waited for a lease. `unended` names fences that were armed more than p_unused ago and whose grant nobody has ended: acquiring and
--- releasing their lease ends it, if nobody holds it.
+-- Retires fences that ended more than p_unused ago. Looks at the next p_limit fences behind p_after, in the order of the names'
+-- bytes, or at as many as 4 ms suffice for, but at least one. Waits for no writer and no arm: fences in use are left alone.
+-- Returns in `last` the last one that it looked at, NULL after the end. Also deletes dead places of clients that waited for a
+-- lease. `unended` names fences that were armed more than p_unused ago and whose grant was never ended: acquiring and releasing
+-- their lease ends it, if nobody holds it.
 CREATE OR REPLACE FUNCTION fence.retire(p_unused interval, p_after text DEFAULT '', p_limit integer DEFAULT 200,
                              OUT last text, OUT retired int, OUT unended text[])
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -78,8 +80,9 @@ BEGIN
   END IF;
   PERFORM fence.need_read_committed();
   PERFORM set_config('synchronous_commit', 'off', true);
-  -- One retires at a time, so that two can't wait for each other's floors. Who allows unsealed tokens comes before, or reads the floors after.
-  -- fence.arms first, as fence.invalidate_all does. Who keeps unsealed tokens locked is waited for a second; the next call goes on.
+  -- One session retires at a time, so that two can't deadlock on each other's floors. A session that allows unsealed tokens
+  -- comes before, or reads the floors after. Lock order: fence.arms first, as in fence.invalidate_all. It waits a second for
+  -- sessions that keep unsealed tokens locked; the next call continues.
   PERFORM set_config('lock_timeout', '1s', true);
   LOCK TABLE fence.arms IN ROW SHARE MODE;
   LOCK TABLE fence.floors IN SHARE ROW EXCLUSIVE MODE;
@@ -89,7 +92,7 @@ BEGIN
   began := clock_timestamp();
   FOR c IN SELECT r.resource, r.token, r.seal IS NOT NULL AS sealed, r.armed_at, r.ended_at FROM fence.resources r
             WHERE r.resource > p_after ORDER BY r.resource LIMIT p_limit LOOP
-    -- An arm of a name that is being retired waits for the COMMIT, so a slow machine looks at fewer.
+    -- An arm of a name that is being retired waits for the COMMIT, so a slow machine looks at fewer names.
     cut := looked > 0 AND clock_timestamp() >= began + interval '4 ms';
     EXIT WHEN cut;
     last := c.resource;
@@ -101,7 +104,7 @@ BEGIN
     END IF;
     PERFORM FROM fence.arms a WHERE a.resource = c.resource FOR UPDATE SKIP LOCKED;
     CONTINUE WHEN NOT FOUND;
-    -- Again, with its turn.
+    -- Read again, now with the turn.
     SELECT r.token, r.seal, r.undrained, r.ended_at INTO f FROM fence.resources r WHERE r.resource = c.resource;
     CONTINUE WHEN f.ended_at IS NULL OR f.ended_at >= before OR f.token <> c.token;
     CONTINUE WHEN EXISTS (SELECT FROM fence.leases l WHERE l.resource = c.resource AND l.ends_at > clock_timestamp());

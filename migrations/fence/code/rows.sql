@@ -1,33 +1,32 @@
--- A resource for each row, and the column that names the token which wrote a row.
+-- A resource for each row, and the column that stores the token which wrote a row.
 --
 --   SELECT fence.protect('orders', per_row => $$'orders/' || id$$);             -- see protect.sql
 --   SELECT fence.protect('orders', under => 'orders/', stamp => 'token');
 --
--- How. Beside the guard before each statement stand triggers AFTER the statement. They see every row that it wrote, as it was
--- stored, in transition tables, compute the rows' names, and hand these to the judge (judge.sql), which reads the settings once and
--- checks that grant. So neither a BEFORE trigger that runs later, nor a setting that the statement itself changes on its way
--- (INSERT ... SELECT set_config(...)), slips past; a comparison row by row, in a WHEN clause, would let that one through. It costs
--- one check per statement and one scan.
+-- Mechanism. Beside the guard before each statement, triggers fire AFTER the statement. They see every row that it wrote, as
+-- stored, in transition tables, compute the rows' names, and pass these to the judge (judge.sql), which reads the settings once
+-- and checks that grant. So neither a later BEFORE trigger, nor a setting that the statement itself changes (INSERT ... SELECT
+-- set_config(...)), bypasses it. A comparison row by row, in a WHEN clause, would let the latter through. It costs one check per
+-- statement and one scan.
 --
--- Facts behind it, each tested: rows that are moved between partitions by UPDATE, or written by MERGE, COPY, ON CONFLICT or a
--- foreign key's cascade are all in the transition tables of the table that the statement names, but for what MERGE moves between
--- partitions (moves.sql); an apply worker of logical replication fires no statement trigger, so it passes.
+-- Facts behind it, each tested: the transition tables of the table that the statement names have all rows that UPDATE moves
+-- between partitions, or that MERGE, COPY, ON CONFLICT or a foreign key's cascade writes, except those that MERGE moves between
+-- partitions (moves.sql). A logical replication apply worker fires no statement trigger, so it passes.
 --
--- Whose rights. rows_N and stamp_N run with the rights of whoever writes, and so does all that a row's type, its casts or a view
--- called new_rows can bring along. Only text and numbers reach functions with the rights of fence_owner. The writer cannot forge
--- them: resource_of_N is a tree that was parsed when the table was protected; the names in rows_N are qualified, but for the
--- transition tables, which PostgreSQL looks for before relations; and no setting of the session's changes what they yield.
--- Therefore an expression may use what PostgreSQL itself brings, and nothing else. Whoever needs more makes it a generated
--- column, and names that.
+-- Rights. rows_N and stamp_N run with the writer's rights, and so does all code of a row's type, its casts or a view called
+-- new_rows. Only text and numbers reach functions with the rights of fence_owner. The writer can't forge them: resource_of_N is
+-- a tree that was parsed when the table was protected; the names in rows_N are qualified, except the transition tables, which
+-- PostgreSQL finds before relations; and no setting of the session changes their results. Therefore an expression may use only
+-- what comes with PostgreSQL. For anything else, the table's owner makes a generated column, and names that.
 
--- The generation of what fence.make_rows makes: raise it with each change of the functions that it writes. Those that are there
--- stay as they are, and go on working, until fence.refresh makes them anew; fence.outdated lists them. (But see the end.)
+-- The generation of what fence.make_rows creates. Raise it with each change of the functions that it writes. Existing ones stay
+-- as they are, and work, until fence.refresh recreates them; fence.outdated lists them. (For an exception see the end.)
 CREATE OR REPLACE FUNCTION fence.generation() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 2 $$;
 REVOKE ALL ON FUNCTION fence.generation() FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.generation() TO PUBLIC;
 
--- The guard before each statement on a table with a resource per row, see fence.protect: a write of no rows, too, needs a
--- current grant. Its arguments are for people: the expression and the number.
+-- The guard before each statement on a table with a resource per row, see fence.protect: a write of no rows needs a current
+-- grant, too. Its arguments are for people: the expression and the number.
 CREATE OR REPLACE FUNCTION fence.guard_rows() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER AS $$
 DECLARE
   r pg_catalog.text := pg_catalog.current_setting('fence.resource', true);
@@ -52,12 +51,13 @@ END $$;
 REVOKE ALL ON FUNCTION fence.guard_rows() FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
 GRANT EXECUTE ON FUNCTION fence.guard_rows() TO fence_protector;
 
--- Why the expression of a probe's index can't be a resource per row, or NULL where it can. The index itself has proven that it
--- is one expression, immutable and without subqueries. What PostgreSQL itself brings is pinned: it appears in no pg_depend.
+-- Returns why the expression of a probe's index can't be a resource per row, or NULL if it can. The index itself has proven that
+-- it is one expression, immutable and without subqueries. Objects that come with PostgreSQL are pinned: they are not in
+-- pg_depend.
 --
--- Every type in its tree is one of a closed list, whose text is the same under all settings: the functions that print float,
--- interval and bytea are called immutable, and depend on extra_float_digits, IntervalStyle and bytea_output. Those that print date
--- and timestamp are not called so.
+-- Every type in its tree is from a closed list, whose text is the same under all settings. The functions that print float,
+-- interval and bytea are declared immutable, but depend on extra_float_digits, IntervalStyle and bytea_output. Those that print
+-- date and timestamp are not declared immutable.
 CREATE OR REPLACE FUNCTION fence.expression_fault(p_index regclass) RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT CASE
     WHEN i.indexprs IS NULL OR i.indnatts <> 1 OR i.indpred IS NOT NULL THEN 'is not one expression'
@@ -78,16 +78,16 @@ CREATE OR REPLACE FUNCTION fence.expression_fault(p_index regclass) RETURNS text
   FROM (VALUES (p_index)) p(oid) LEFT JOIN pg_index i ON i.indexrelid = p.oid,
        LATERAL (SELECT min(m[1]::oid::regtype::text) AS printed
                   FROM regexp_matches(i.indexprs::text, ':[a-zA-Z_]*typ(?:e|eid|eId|id) ([0-9]+)', 'g') m
-                 WHERE m[1]::oid >= 16   -- below, it is the kind of a test (:nulltesttype 1)
+                 WHERE m[1]::oid >= 16   -- below 16 it is the kind of a test (:nulltesttype 1)
                    AND NOT EXISTS (SELECT FROM unnest(ARRAY['boolean', '"char"', 'name', 'bigint', 'smallint', 'integer', 'text', 'json', 'jsonb', 'bpchar',
                                                             'varchar', 'date', 'timestamp', 'numeric', 'uuid']::regtype[]) a(type)
                                      JOIN pg_type k ON k.oid = a.type WHERE m[1]::oid IN (k.oid, k.typarray))) t
 $$;
 REVOKE ALL ON FUNCTION fence.expression_fault(regclass) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Makes resource_of_N over an index's expression. It is taken from the catalogue and never from a caller's text, which could be
--- anything. resource_of_N keeps it as a parsed tree, deaf to any setting of whoever writes. It is STABLE, because PostgreSQL calls the
--- operator of 'orders/' || id so: in an IMMUTABLE function it would not be inlined, and planned for each statement.
+-- Creates resource_of_N over an index's expression. The text comes from the catalogue and never from a caller, who could pass
+-- anything. resource_of_N keeps it as a parsed tree, which no setting of the writer changes. It is STABLE, because PostgreSQL
+-- declares the operator of 'orders/' || id so: an IMMUTABLE function would not be inlined, and planned for each statement.
 CREATE OR REPLACE FUNCTION fence.make_resource(p_number integer, p_index regclass) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -107,9 +107,9 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.make_resource(integer, regclass) FROM PUBLIC, fence_writer, fence_gateway;
 
--- The resource of a row x, as an expression: NULL where there is no resource per row.
+-- Returns an expression for the resource of a row x; NULL without a resource per row.
 --
--- A column can change its type, and then a cast of somebody's own would name the resource. So a row of another type has none.
+-- A column can change its type, and then a user's own cast would name the resource. So a row of another type has none.
 CREATE OR REPLACE FUNCTION fence.row_resource(p_number integer) RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT format('CASE WHEN %s THEN fence.%I(%s) COLLATE pg_catalog."C" END',
            (SELECT string_agg(format('pg_catalog.pg_typeof(x."%s") OPERATOR(pg_catalog.=) %s::pg_catalog.oid', replace(c.name, '"', '""'), c.type), ' AND ' ORDER BY c.n)
@@ -119,16 +119,16 @@ CREATE OR REPLACE FUNCTION fence.row_resource(p_number integer) RETURNS text LAN
 $$;
 REVOKE ALL ON FUNCTION fence.row_resource(integer) FROM PUBLIC, fence_writer, fence_gateway;
 
--- The token in a row x, as an expression: NULL where no column is stamped.
+-- Returns an expression for the token in a row x; NULL if no column is stamped.
 CREATE OR REPLACE FUNCTION fence.row_token(p_stamp text) RETURNS text LANGUAGE sql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
   SELECT format('CASE WHEN pg_catalog.pg_typeof(x.%1$s) OPERATOR(pg_catalog.=) 20::pg_catalog.oid THEN x.%1$s::pg_catalog.int8 END', p_stamp)
 $$;
 REVOKE ALL ON FUNCTION fence.row_token(text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Makes a trigger function of a protection, or makes it anew where it is: then no table is locked. Its code qualifies every name
--- and holds no backslash, because it runs under the settings of whoever writes; so no IN, IS DISTINCT FROM or nullif either, which
--- look for an operator "=" along the search_path. The names of its variables are qualified by the block's, lest a column be
--- called so. The number is that of make_rows, and the code is quoted as a literal: a name of a user's could end a dollar quote.
+-- Creates a trigger function of a protection, or replaces it, which locks no table. Its code runs under the writer's settings.
+-- So it qualifies every name and holds no backslash, and no IN, IS DISTINCT FROM or nullif, which look for an operator "=" along
+-- the search_path. Its variables are qualified by the block's name, because a column may have the same name. The number is that
+-- of make_rows. The code is quoted as a literal: a user's name could end a dollar quote.
 CREATE OR REPLACE FUNCTION fence.make_trigger(p_kind text, p_number integer, p_code text) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -138,12 +138,12 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.make_trigger(text, integer, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Makes rows_N, which judges the rows after a statement. p_resource: see fence.row_resource. The trigger's arguments: 'enforce' or
--- 'report'; the resource that is needed, '' where it depends on the row.
+-- Creates rows_N, which judges the rows after a statement. p_resource: see fence.row_resource. The trigger's arguments:
+-- 'enforce' or 'report'; the resource that is needed, '' if it depends on the row.
 --
--- The common case is one question to the judge. The names of all rows are compared with the presented one first, which is read
--- once; then the judge is asked for that name, and reads the settings itself: so its verdict is about the names of the rows as
--- stored, whatever the statement did to its settings on the way.
+-- The common case asks the judge once. rows_N reads the presented name once, and compares the names of all rows with it. Then it
+-- asks the judge for that name, which reads the settings itself. So the verdict is about the names of the rows as stored,
+-- however the statement changed its settings.
 CREATE OR REPLACE FUNCTION fence.make_judging(p_number integer, p_resource text, p_stamp text) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -221,10 +221,10 @@ END $f$,
 END $$;
 REVOKE ALL ON FUNCTION fence.make_judging(integer, text, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Makes stamp_N, which fills the column before a row is stored. The number is taken from the settings as they are; the judge
--- refuses the statement if the grant that it verifies has another one. A worker of logical replication presents no grant: the
--- publisher has stamped its rows. p_stamp is quoted always: format's %I leaves out the quotes of words that only PL/pgSQL reserves.
--- The row's columns are read in SQL, which reserves none of these words.
+-- Creates stamp_N, which fills the column before a row is stored. It takes the number from the settings; the judge refuses the
+-- statement if the grant that it verifies has another one. A logical replication worker presents no grant: the publisher has
+-- stamped its rows. p_stamp is always quoted: format's %I does not quote words that only PL/pgSQL reserves. SQL reads the row's
+-- columns, and reserves none of these words.
 CREATE OR REPLACE FUNCTION fence.make_stamp(p_number integer, p_resource text, p_stamp text) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -248,7 +248,7 @@ END $f$, p_stamp, coalesce('(SELECT ' || p_resource || ' FROM (SELECT new.*) x)'
 END $$;
 REVOKE ALL ON FUNCTION fence.make_stamp(integer, text, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Makes the trigger functions of a protection, or makes them anew. p_stamp: the quoted column to stamp, or NULL.
+-- Creates the trigger functions of a protection, or replaces them. p_stamp: the quoted column to stamp, or NULL.
 CREATE OR REPLACE FUNCTION fence.make_triggers(p_number integer, p_stamp text) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -264,8 +264,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.make_triggers(integer, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Makes the functions for rows, and returns their number. p_index: an index over the expression, on a table with the columns of
--- the protected one; NULL: no resource per row. p_stamp: the column to stamp, or NULL.
+-- Creates the functions for rows, and returns their number. p_index: an index over the expression, on a table with the columns
+-- of the protected one; NULL: no resource per row. p_stamp: the column to stamp, or NULL.
 CREATE OR REPLACE FUNCTION fence.make_rows(p_index regclass, p_stamp name) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -283,8 +283,8 @@ END $$;
 REVOKE ALL ON FUNCTION fence.make_rows(regclass, name) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
 GRANT EXECUTE ON FUNCTION fence.make_rows(regclass, name) TO fence_protector;
 
--- Drops what was made for protections that no trigger belongs to any longer, but for a number that is being made. Whoever makes
--- more tidies first, so what nobody uses does not add up.
+-- Drops the functions of protections that no trigger belongs to any longer, except those of p_but, which is being created. A
+-- caller that creates more tidies first, so unused ones do not accumulate.
 CREATE OR REPLACE FUNCTION fence.tidy(p_but integer DEFAULT NULL) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   n text;
@@ -294,7 +294,7 @@ BEGIN
               AND substring(p.proname FROM '[0-9]+$') IS DISTINCT FROM p_but::text
               AND NOT EXISTS (SELECT FROM pg_trigger t JOIN pg_proc f ON f.oid = t.tgfoid
                                WHERE f.pronamespace = p.pronamespace AND f.proname ~ concat('^(rows|stamp)_', substring(p.proname FROM '[0-9]+$'), '$')) LOOP
-    EXECUTE format('DROP FUNCTION IF EXISTS %s', n);   -- somebody else may be tidying, too
+    EXECUTE format('DROP FUNCTION IF EXISTS %s', n);   -- another session may be tidying, too
   END LOOP;
   FOR n IN SELECT c.relname FROM pg_class c
             WHERE c.relnamespace = 'fence'::regnamespace AND c.relkind = 'S' AND c.relname ~ '^refused_[0-9]+$'
@@ -307,8 +307,9 @@ END $$;
 REVOKE ALL ON FUNCTION fence.tidy(integer) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
 GRANT EXECUTE ON FUNCTION fence.tidy(integer) TO fence_protector;
 
--- Generation 1 evaluated a user's row with the rights of fence_owner. Its functions are made anew here, which locks no table. What
--- their table lacks besides are the triggers for moved rows (moves.sql): so they keep their number, and fence.outdated lists them.
+-- Generation 1 evaluated a user's row with the rights of fence_owner. Its functions are replaced here, which locks no table.
+-- Their tables still lack the triggers for moved rows (moves.sql). So the functions keep their number, and fence.outdated lists
+-- the tables.
 DO $$
 DECLARE
   f record;
@@ -321,7 +322,7 @@ BEGIN
   END LOOP;
 END $$;
 
--- Those that were made IMMUTABLE.
+-- Replaces the functions that were created IMMUTABLE.
 DO $$
 DECLARE
   f pg_catalog.regprocedure;

@@ -1,21 +1,21 @@
--- Whole schemas, and what could still be written unfenced.
+-- Whole schemas, and tables that can still be written unfenced.
 --
 --   SELECT fence.protect_schema('shop', under => 'shop/');   -- its tables; with event triggers (events.sql) also those made later
 --   SELECT fence.unprotect_schema('shop');
 --   SELECT * FROM fence.uncovered;
 --
--- pg_upgrade refuses a database in which a table has a column of type regnamespace. So the protected schemas are kept by their
--- names, in fence.schema_names. A schema that is renamed has to be protected again; its tables stay guarded.
+-- pg_upgrade refuses a database in which a table has a column of type regnamespace. So fence.schema_names has the protected
+-- schemas by their names. A renamed schema has to be protected again; its tables stay guarded.
 
--- The protected schemas that are there.
+-- The protected schemas that exist.
 CREATE OR REPLACE VIEW fence.schemas AS
   SELECT to_regnamespace(n.name) AS schema, n.resource, n.under, n.per_row, n.mode, n.stamp
     FROM fence.schema_names n WHERE to_regnamespace(n.name) IS NOT NULL;
 REVOKE ALL ON fence.schemas FROM PUBLIC, fence_writer, fence_gateway;
 GRANT SELECT ON fence.schemas TO PUBLIC;
 
--- The tables that a schema's protection is about: its own, but not an extension's, nor those whose guards come with a table
--- above them.
+-- Returns the tables that a schema's protection covers: its own, without an extension's, and without those that get their guards
+-- from a table above them.
 CREATE OR REPLACE FUNCTION fence.tables_of(p_schema regnamespace) RETURNS SETOF regclass LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT c.oid::regclass FROM pg_class c
    WHERE c.relnamespace = p_schema AND c.relkind IN ('r', 'p')
@@ -26,7 +26,7 @@ $$;
 REVOKE ALL ON FUNCTION fence.tables_of(regnamespace) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.tables_of(regnamespace) TO PUBLIC;
 
--- Puts a schema's protection into fence.schema_names, or takes it out (p_mode is NULL), for its owner.
+-- Stores a schema's protection in fence.schema_names, or deletes it (p_mode is NULL). For the schema's owner.
 CREATE OR REPLACE FUNCTION fence.remember_schema(p_schema regnamespace, p_resource text, p_under text, p_per_row text, p_mode text, p_stamp name)
 RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -42,8 +42,9 @@ END $$;
 REVOKE ALL ON FUNCTION fence.remember_schema(regnamespace, text, text, text, text, name) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
 GRANT EXECUTE ON FUNCTION fence.remember_schema(regnamespace, text, text, text, text, name) TO fence_protector;
 
--- Protects every table of a schema alike, see fence.protect; those that are protected otherwise by themselves stay so. Protecting
--- again replaces what was. Without event triggers, tables made later are listed in fence.uncovered until this is called again.
+-- Protects every table of a schema alike, see fence.protect. Tables that are protected otherwise by themselves stay so.
+-- Protecting again replaces the protection. Without event triggers, fence.uncovered lists later tables until this is called
+-- again.
 CREATE OR REPLACE FUNCTION fence.protect_schema(schema regnamespace, resource text DEFAULT NULL, under text DEFAULT NULL, per_row text DEFAULT NULL,
                                      mode text DEFAULT 'enforce', stamp name DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -55,7 +56,7 @@ BEGIN
   IF (SELECT n.oid < 16384 AND n.nspname <> 'public' OR n.nspname IN ('fence', 'objects', 'fencegate') FROM pg_namespace n WHERE n.oid = schema) THEN
     RAISE EXCEPTION 'fence.protect_schema: % is not yours to protect', schema USING ERRCODE = 'invalid_parameter_value';
   END IF;
-  fault := CASE   -- also where the schema has no table yet
+  fault := CASE   -- also if the schema has no table yet
     WHEN num_nonnulls(resource, under, per_row) <> 1 THEN 'give either resource or under or per_row'
     WHEN coalesce(mode, '') NOT IN ('enforce', 'report') THEN 'mode is neither ''enforce'' nor ''report'''
     WHEN under NOT LIKE '%/' THEN 'under does not end in ''/'''
@@ -75,7 +76,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.protect_schema(regnamespace, text, text, text, text, name) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.protect_schema(regnamespace, text, text, text, text, name) TO PUBLIC;
 
--- Takes the protection off a schema, and off the tables that are protected as it was.
+-- Removes the protection of a schema, and of the tables that are protected in the same way.
 CREATE OR REPLACE FUNCTION fence.unprotect_schema(schema regnamespace) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -93,8 +94,9 @@ END $$;
 REVOKE ALL ON FUNCTION fence.unprotect_schema(regnamespace) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.unprotect_schema(regnamespace) TO PUBLIC;
 
--- What could still be written without a fence although it, or what it belongs to, is or was protected. It reads the catalogue once.
--- A small result of many expressions: PostgreSQL would expect many rows, and compile each of them for seconds (jit).
+-- Returns what can still be written without a fence although it, or what it belongs to, is or was protected. It reads the
+-- catalogue once. jit is off: the result is small but has many expressions, and PostgreSQL would expect many rows and compile
+-- for seconds.
 CREATE OR REPLACE FUNCTION fence.find_uncovered() RETURNS TABLE (relation regclass, reason text) LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp SET jit = off AS $$
   WITH guarded AS MATERIALIZED (SELECT * FROM fence.protected)

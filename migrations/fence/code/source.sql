@@ -1,10 +1,10 @@
--- Where the leases of this database come from: changing it.
+-- The source of this database's leases, and changing it.
 
--- Lets the leases come from elsewhere, and returns how many of PostgreSQL's it ended. For the schema's owner, with
--- every gateway and locker of the database stopped: one of the other kind could give a resource that is held. Leases
--- of PostgreSQL that are held refuse it, or end with p_end: lease and grant, as by a release. Leases of Redis are not
--- seen from here. It locks as fence.invalidate_all does: all turns first. A locker that was not stopped can still give
--- a lease that it was about to give, when this has committed: therefore stop them.
+-- Changes the source of leases. Returns how many leases of PostgreSQL's it ended. For the schema's owner, with every gateway and
+-- locker of the database stopped: one of the other kind could grant a resource that is held. Held leases of PostgreSQL refuse
+-- the change; with p_end it ends them, lease and grant, as a release does. It does not see leases of Redis. Lock order as in
+-- fence.invalidate_all: all turns first. A locker that still runs can grant a lease after this has committed; therefore stop
+-- them.
 CREATE OR REPLACE FUNCTION fence.change_source(p_source text, p_end boolean) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -43,7 +43,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.change_source(text, boolean) FROM PUBLIC, fence_writer, fence_gateway, fence_locker;
 
--- The same where no lease is held.
+-- The same; refuses while a lease is held.
 CREATE OR REPLACE FUNCTION fence.set_source(p_source text) RETURNS void LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
   SELECT FROM fence.change_source(p_source, false)

@@ -1,6 +1,6 @@
--- Taking guards off, all of a table or none.
+-- Taking all guards off a table, or none.
 
--- The guards on a table: every trigger that calls what a guard calls.
+-- Returns the guards on a table: every trigger that calls a guard's function.
 CREATE OR REPLACE FUNCTION fence.guards_of(p_relation regclass) RETURNS SETOF name LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT t.tgname FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
    WHERE t.tgrelid = p_relation AND p.pronamespace = 'fence'::regnamespace AND p.proname ~ '^(guard|guard_rows|report|mark_move|(rows|stamp|moved)_[0-9]+)$'
@@ -8,15 +8,15 @@ $$;
 REVOKE ALL ON FUNCTION fence.guards_of(regclass) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.guards_of(regclass) TO PUBLIC;
 
--- Takes a table out of the registry, for its owner, before its guards are taken off: the event triggers go by the registry. At
--- the end of the transaction all guards have to be gone (fence.has_left), so nobody takes off a part of them in this way.
+-- Removes a table from the registry, for its owner, before its guards are removed: the event triggers read the registry. At the
+-- end of the transaction all guards must be gone (fence.has_left), so a caller can't remove only a part of them.
 CREATE OR REPLACE FUNCTION fence.leave(p_relation regclass) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF EXISTS (SELECT FROM pg_class c WHERE c.oid = p_relation AND pg_has_role(session_user, c.relowner, 'MEMBER')) THEN
     DELETE FROM fence.registry r WHERE r.relation = p_relation;
     IF FOUND THEN
-      SET CONSTRAINTS fence.has_left DEFERRED;   -- whatever the session chose for all
+      SET CONSTRAINTS fence.has_left DEFERRED;   -- the session may have set ALL otherwise
       INSERT INTO fence.leaving (relation) VALUES (p_relation) ON CONFLICT DO NOTHING;
     END IF;
   END IF;
@@ -24,7 +24,7 @@ END $$;
 REVOKE ALL ON FUNCTION fence.leave(regclass) FROM PUBLIC, fence_writer, fence_gateway, fence_protector;
 GRANT EXECUTE ON FUNCTION fence.leave(regclass) TO fence_protector;
 
--- At the end of a transaction in which a table left the registry: it is back, or none of its guards is there.
+-- Checks, at the end of a transaction in which a table left the registry, that the table is back or none of its guards is there.
 CREATE OR REPLACE FUNCTION fence.has_left() RETURNS trigger LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   DELETE FROM fence.leaving l WHERE l.relation = new.relation;
@@ -36,7 +36,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fence.has_left() FROM PUBLIC, fence_writer, fence_gateway;
 
--- Removes the guards. Runs with the caller's rights: PostgreSQL lets the table's owner do it, and nobody else.
+-- Removes the guards. Runs with the caller's rights: PostgreSQL lets only the table's owner do it.
 CREATE OR REPLACE FUNCTION fence.unprotect(relation regclass) RETURNS void LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

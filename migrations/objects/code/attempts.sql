@@ -1,17 +1,18 @@
--- Requests that are repeated. A client whose answer was lost sends its request again, as another attempt with the same invocation
--- id; so does the gateway to PostgreSQL. An attempt first looks for what an earlier one did, and answers that, also where the grant
--- is stale or ended by then: "refused" means that nothing was done. The attempts of one request go one by one, for an earlier one
--- that has passed the check commits although the grant is superseded meanwhile.
+-- Repeated requests. A client whose answer was lost sends its request again, as another attempt with the same invocation id; the
+-- gateway does so to PostgreSQL. An attempt first looks for the effect of an earlier one, and returns that one's answer, even if
+-- the grant is stale or ended by then: "refused" means that nothing was done. The attempts of one request run one at a time: an
+-- earlier one that has passed the check commits although the grant is superseded meanwhile.
 --
--- What an upload, a deletion, a restoration or a change of tags did is found in its own row. The others leave one in
+-- An upload, a deletion, a restoration or a change of tags shows its effect in its own row. The others leave a row in
 -- objects.attempts.
 --
--- What is answered lasts. An attempt that finds what an earlier one did writes nothing, so its COMMIT waits for no synchronous
--- standby; and the wait of the earlier one may have been cancelled, as a client's that gives up is. Then what it did is seen here
--- before the standby has it, and a failover undoes it. So whoever answers by what was found writes something to wait for.
+-- Answers are durable. An attempt that finds an earlier one's effect writes nothing, so its COMMIT waits for no synchronous
+-- standby; and the wait of the earlier one may have been cancelled, as when a client gives up. Then the effect is visible here
+-- before the standby has it, and a failover undoes it. So a function that answers by such an effect writes something to wait
+-- for.
 
--- Takes the turn among the attempts of one request. Not for a request without an id: nobody knows its attempts. An advisory lock
--- does, for nobody else knows the id beforehand.
+-- Takes the turn among the attempts of one request. Does nothing for a request without an id: its attempts can't be recognised.
+-- An advisory lock suffices, because no other client knows the id beforehand.
 CREATE OR REPLACE FUNCTION objects.take_turn(p_bucket text, p_key text, p_invocation text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -21,7 +22,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.take_turn(text, text, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Called where an answer is given by what an earlier attempt did; see the top.
+-- Makes the COMMIT wait for the standbys. Called when an earlier attempt's effect is the answer; see the top.
 CREATE OR REPLACE FUNCTION objects.answer_lasts() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -29,7 +30,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.answer_lasts() FROM PUBLIC, fence_writer, fence_gateway;
 
--- What became of an earlier attempt to make a version: NULLs where there was none that took effect.
+-- Returns the version that an earlier attempt made; NULLs if none took effect.
 CREATE OR REPLACE FUNCTION objects.earlier_attempt(p_bucket text, p_key text, p_version uuid, p_invocation text) RETURNS objects.versions
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -46,7 +47,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.earlier_attempt(text, text, uuid, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- What an earlier attempt of something else answered; NULL where there was none that took effect.
+-- Returns the answer of an earlier attempt that made no version; NULL if none took effect.
 CREATE OR REPLACE FUNCTION objects.earlier_answer(p_bucket text, p_key text, p_invocation text, p_what text) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -60,7 +61,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.earlier_answer(text, text, text, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Notes what an attempt did, in its transaction.
+-- Records what an attempt did, in its transaction.
 CREATE OR REPLACE FUNCTION objects.note_answer(p_bucket text, p_key text, p_invocation text, p_what text, p_answer jsonb) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -70,8 +71,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.note_answer(text, text, text, text, jsonb) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Whether an earlier attempt of a request took effect, for a gateway that has found a reason to refuse it: the version that it
--- made, NULL where it made none. p_what asks for something else than a version; of a stage, version is its id.
+-- Returns whether an earlier attempt of a request took effect, for a gateway that has found a reason to refuse it: the version
+-- that it made, NULL if it made none. p_what asks for something other than a version; for a stage, version is its id.
 CREATE OR REPLACE FUNCTION objects.was_done(p_bucket text, p_key text, p_invocation text, p_what text, OUT done boolean, OUT version uuid)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

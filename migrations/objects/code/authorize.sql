@@ -1,8 +1,8 @@
--- Who may write a key: the fence check, for the rule of the key, inside the transaction that writes it.
+-- Authorization of a write: the fence check, for the rule of the key, inside the transaction that writes it.
 
--- The first thing that each function does that changes anything. Its COMMIT will be durable, whatever the session chose: a crash
--- that took back a condemned row after its bytes were deleted would lose an object. And the snapshots are new ones: one from
--- before the wait for a lock does not show what that lock's holder did.
+-- Every function that changes anything calls this first. It makes the COMMIT durable, whatever the session chose: a crash that
+-- restored a condemned row after its bytes were deleted would lose an object. It requires a new snapshot for each statement: a
+-- snapshot from before the wait for a lock does not show what that lock's holder did.
 CREATE OR REPLACE FUNCTION objects.begin_change() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   PERFORM fence.need_read_committed();
@@ -10,9 +10,9 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.begin_change() FROM PUBLIC, fence_writer, fence_gateway;
 
--- A write holds the rules of its bucket, shared, to the end of its transaction; a change of them waits for those who do. An
--- advisory lock, for a lock on the bucket's row makes a multixact where two writes hold it. Any login of the database could take
--- that lock: then the row's does. Who changes the rules has both.
+-- Holds the rules of a write's bucket, shared, to the end of its transaction; a change of the rules waits for such writes. The
+-- lock is advisory, because a lock on the bucket's row makes a multixact when two writes hold it. Any login of the database
+-- could take that lock: then the write locks the row. A session that changes the rules takes both.
 CREATE OR REPLACE FUNCTION objects.hold_rules(p_bucket text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF NOT pg_try_advisory_xact_lock_shared(hashtextextended(p_bucket, 1)) THEN
@@ -21,8 +21,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.hold_rules(text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Waits for the writes under way. The caller has locked the bucket's row, so that no other begins: whoever comes meanwhile finds
--- this one waiting, and waits for the row. It gives up where somebody holds the lock who is no such write.
+-- Waits for the writes under way. The caller has locked the bucket's row, so no other write begins: a new write finds this
+-- session waiting, and waits for the row. Raises 55P03 if writes, or an unrelated session, hold the lock for 10 s.
 CREATE OR REPLACE FUNCTION objects.wait_for_writes(p_bucket text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF NOT fence.lock_within(hashtextextended(p_bucket, 1), true, 10000) THEN
@@ -32,8 +32,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.wait_for_writes(text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- The check of a token that was minted elsewhere: it raises the fence where it is higher. A resource whose grants have seals is
--- no such one: nobody may take it from its holder by a mere number.
+-- Checks a token of an external minter: raises the fence if the token is higher. Refuses a resource whose grants have seals: a
+-- bare number must not take it from its holder.
 CREATE OR REPLACE FUNCTION objects.raise_monotone(p_resource text, p_token bigint) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -56,18 +56,18 @@ BEGIN
       RAISE EXCEPTION USING ERRCODE = v.state, MESSAGE = v.message, DETAIL = v.detail, HINT = v.hint;
     END IF;
     IF turn = 1 THEN
-      p_token := fence.check_issued(p_resource, p_token);   -- from here on nobody can raise it
+      p_token := fence.check_issued(p_resource, p_token);   -- from here on no other session can raise it
     END IF;
   END LOOP;
   RETURN p_token;
 END $$;
 REVOKE ALL ON FUNCTION objects.raise_monotone(text, bigint) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Refuses unless the bucket exists, the grant is of the resource that the key's rule needs, and its token is the recorded one.
--- With p_seal, the SHA-256 of the presented seal, the fence authenticates the token (0: "the one that this seal was issued
--- with"); without it the gateway has, by its own MAC. p_seal is '' for a token without a seal, which only `monotone` takes.
--- Returns the recorded token; 0 where the rule is `none`, which takes everybody. Until the transaction ends the bucket's rule
--- can't change, and a new holder's acquisition can't complete.
+-- Checks that the bucket exists, the grant is of the resource that the key's rule needs, and its token is the recorded one;
+-- refuses otherwise. With p_seal, the SHA-256 of the presented seal, the fence authenticates the token (0: "the token that this
+-- seal was issued with"); without it the gateway has authenticated it, by its own MAC. p_seal is '' for a token without a seal,
+-- which only `monotone` takes. Returns the recorded token; 0 if the rule is `none`, which accepts every caller. Until the
+-- transaction ends the bucket's rule can't change, and a new holder's acquisition can't complete.
 CREATE OR REPLACE FUNCTION objects.authorize(p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -105,7 +105,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.authorize(text, text, text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Who holds the lease of a resource, as the fence recorded it.
+-- Returns the holder of a resource's lease, as the fence recorded it.
 CREATE OR REPLACE FUNCTION objects.holder_of(p_resource text) RETURNS text
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -1,10 +1,10 @@
--- Buckets and their rules: which resource a write of a key needs, and what becomes of older versions.
+-- Buckets and their rules: the resource that a write of a key needs, and the fate of older versions.
 --
--- Rules of prefixes, and two kinds of rule beside the lease: `monotone`, for tokens that are minted elsewhere and only have to
--- rise, and `none`, for what needs no token at all. The longest prefix of a key that has a rule decides, else its bucket's.
+-- Prefixes may have rules. Two kinds of rule exist beside the lease: `monotone`, for tokens of external minters that only have
+-- to rise, and `none`, for writes that need no token. The rule of a key's longest prefix decides, else its bucket's.
 
--- The resource whose grant a write of the key needs: depth 0: the bucket; n: the bucket and the first n components of the key;
--- -1: the bucket and the whole key.
+-- Returns the resource whose grant a write of the key needs. depth 0: the bucket; n: the bucket and the first n components of
+-- the key; -1: the bucket and the whole key.
 CREATE OR REPLACE FUNCTION objects.resource_of(p_bucket text, p_depth integer, p_key text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
@@ -14,7 +14,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.resource_of(text, integer, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- The rule of a key: that of its longest prefix that has one, else its bucket's. NULLs where there is no such bucket.
+-- Returns the rule of a key: that of its longest prefix with a rule, else its bucket's. NULLs if there is no such bucket.
 CREATE OR REPLACE FUNCTION objects.rule_of(p_bucket text, p_key text, OUT depth integer, OUT mode text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -27,7 +27,7 @@ END $$;
 REVOKE ALL ON FUNCTION objects.rule_of(text, text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.rule_of(text, text) TO fence_gateway;
 
--- Whether a bucket keeps versions that are no longer current.
+-- Returns whether a bucket keeps versions that are no longer current.
 CREATE OR REPLACE FUNCTION objects.keeps(p_bucket text) RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -36,7 +36,7 @@ END $$;
 REVOKE ALL ON FUNCTION objects.keeps(text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.keeps(text) TO fence_gateway;
 
--- Creates a bucket where there is none. Whether it did, and which rule the bucket has now.
+-- Creates a bucket if there is none. Returns whether it did, and which rule the bucket has now.
 CREATE OR REPLACE FUNCTION objects.create_bucket(p_bucket text, p_depth integer, p_mode text DEFAULT 'lease',
                                       OUT created boolean, OUT current_depth integer, OUT current_mode text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -50,13 +50,13 @@ BEGIN
     INSERT INTO objects.buckets (name, depth, mode) VALUES (p_bucket, p_depth, p_mode) ON CONFLICT DO NOTHING
     RETURNING depth, mode INTO current_depth, current_mode;
     EXIT WHEN FOUND;
-  END LOOP;   -- created by somebody else in between: look at it
+  END LOOP;   -- another session created it in between: read it
 END $$;
 REVOKE ALL ON FUNCTION objects.create_bucket(text, integer, text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.create_bucket(text, integer, text) TO fence_gateway;
 
--- Creates a bucket, or changes its rule. True: it was created. The rule of a bucket that holds objects
--- can't be changed; an upload that is under way is judged by the rule at its commit.
+-- Creates a bucket, or changes its rule. Returns true if it created the bucket. The rule of a bucket that holds objects can't
+-- change; the commit of an upload under way is judged by the rule at that time.
 CREATE OR REPLACE FUNCTION objects.ensure_bucket(p_bucket text, p_depth integer, p_mode text DEFAULT 'lease') RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -80,7 +80,7 @@ END $$;
 REVOKE ALL ON FUNCTION objects.ensure_bucket(text, integer, text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.ensure_bucket(text, integer, text) TO fence_gateway;
 
--- Deletes a bucket without objects, and with it what its uploads under way have. It may be repeated.
+-- Deletes a bucket without objects, together with its uploads under way. It may be repeated.
 CREATE OR REPLACE FUNCTION objects.delete_bucket(p_bucket text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -99,7 +99,7 @@ END $$;
 REVOKE ALL ON FUNCTION objects.delete_bucket(text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.delete_bucket(text) TO fence_gateway;
 
--- Chooses what is kept of a bucket's older versions; what is too many or too old by then goes with the next sweep.
+-- Sets how many or how long a bucket keeps older versions; the next sweep removes versions beyond these limits.
 CREATE OR REPLACE FUNCTION objects.set_keep(p_bucket text, p_count integer, p_age interval) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -114,9 +114,9 @@ END $$;
 REVOKE ALL ON FUNCTION objects.set_keep(text, integer, interval) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.set_keep(text, integer, interval) TO fence_gateway;
 
--- Gives a prefix of a bucket a rule of its own, or takes it away (p_depth NULL). Not while objects lie below that were written
--- under another one; an upload that is under way is judged by the rule at its commit.
--- The bucket's row gets a new version: a publication on an older snapshot must not go by the older rule.
+-- Gives a prefix of a bucket a rule of its own, or removes it (p_depth NULL). Refuses while objects below it were written under
+-- another rule; the commit of an upload under way is judged by the rule at that time. The bucket's row gets a new version: a
+-- publication on an older snapshot must not use the older rule.
 CREATE OR REPLACE FUNCTION objects.set_prefix_rule(p_bucket text, p_prefix text, p_depth integer, p_mode text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -142,7 +142,8 @@ END $$;
 REVOKE ALL ON FUNCTION objects.set_prefix_rule(text, text, integer, text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.set_prefix_rule(text, text, integer, text) TO fence_gateway;
 
--- Stores a document in place of the one of its kind; NULL removes it. It may be repeated. ZO001 where there is no such bucket.
+-- Stores a document in place of the one of its kind; NULL removes it. It may be repeated. Raises ZO001 if there is no such
+-- bucket.
 CREATE OR REPLACE FUNCTION objects.set_bucket_document(p_bucket text, p_kind text, p_document text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

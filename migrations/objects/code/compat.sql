@@ -1,8 +1,8 @@
--- Signatures that a newer one has replaced. A signature that gateways or users call never changes: a new one is added beside
--- it, and the old one moves here, for one release, so that the previous gateway goes on during an upgrade. The release after
--- that drops it here (DROP FUNCTION IF EXISTS ...), and raises min_program in manifest.txt where that ends an older program.
+-- Signatures that a newer one has replaced. A signature that gateways or users call never changes: a new one is added beside it,
+-- and the old one moves here for one release, so that the previous gateway works during an upgrade. The release after that drops
+-- it here (DROP FUNCTION IF EXISTS ...), and raises min_program in manifest.txt if that ends an older program.
 
--- Gateways of revision 3 repeat these without an id: a grant that is over refuses what they have done.
+-- Gateways of revision 3 repeat these without an id: an ended grant then refuses what they have done.
 CREATE OR REPLACE FUNCTION objects.remove_version_if(
   p_bucket text, p_key text, p_version uuid, p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_size bigint, p_modified timestamptz
 ) RETURNS boolean LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -43,7 +43,7 @@ $$;
 REVOKE ALL ON FUNCTION objects.abort_multipart(uuid, text, text, text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.abort_multipart(uuid, text, text, text, bigint, bytea) TO fence_gateway;
 
--- Gateways of revision 4 repeat this without an id: a grant that is over refuses what they have staged.
+-- Gateways of revision 4 repeat this without an id: an ended grant then refuses what they have staged.
 CREATE OR REPLACE FUNCTION objects.stage_upload(
   p_stage uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb,
   p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_if_none_match boolean

@@ -1,7 +1,7 @@
--- Lists of objects, versions and uploads, in pages. Each reads in an index's order, whatever the statistics say, and jumps over
--- what a delimiter folds into one entry.
+-- Lists of objects, versions and uploads, in pages. Each reads in an index's order, whatever the statistics say, and skips what
+-- a delimiter folds into one entry.
 
--- The least string above every string that starts with p, in the order of code points; NULL where there is none.
+-- Returns the least string above every string that starts with p, in the order of code points; NULL if there is none.
 CREATE OR REPLACE FUNCTION objects.prefix_end(p text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
   c integer;
@@ -17,19 +17,19 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.prefix_end(text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Lists keys above p_after in the order of their bytes, at most p_limit entries. With a delimiter, all keys that share what
--- comes up to the delimiter's first occurrence after the prefix are one entry, is_prefix.
+-- Lists keys above p_after in the order of their bytes, at most p_limit entries. With a delimiter, all keys that share the part
+-- up to the delimiter's first occurrence after the prefix are one entry, is_prefix.
 --
--- The keys of a small folder (a common prefix) are read and passed over, which costs less than a look-up of what comes after the
--- folder; only the rest of a large one is jumped over. No statement is compiled (jit): from some 25 million keys on each looks
--- dear enough for that, though it reads a few rows, and would be compiled anew each time.
+-- The keys of a small folder (a common prefix) are read and skipped one by one, which costs less than a look-up of what follows
+-- the folder; only the rest of a large folder is jumped over. No statement is compiled (jit): from some 25 million keys on each
+-- exceeds jit's cost limit, though it reads a few rows, and would be compiled anew each time.
 CREATE OR REPLACE FUNCTION objects.list(p_bucket text, p_prefix text, p_delimiter text, p_after text, p_limit integer)
 RETURNS TABLE (entry text, is_prefix boolean, size bigint, etag text, modified_at timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
--- Whatever the statistics say: in the primary key's order, so that a jump costs one descent.
+-- In the primary key's order, whatever the statistics say, so that a jump costs one descent.
 SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 DECLARE
-  patience constant integer := 8;   -- keys of a folder that are passed over; a FOR loop fetches ten rows at first, anyway
+  patience constant integer := 8;   -- keys of a folder that are skipped one by one; a FOR loop first fetches ten rows anyway
   rest constant integer := length(p_prefix) + 1;   -- where the part after the prefix begins
   lo text COLLATE "C" := p_prefix;
   k text COLLATE "C";
@@ -73,7 +73,7 @@ BEGIN
     EXIT WHEN passed < patience;   -- there are no more keys
     lo := objects.prefix_end(entry);
     CONTINUE WHEN before - left_over > 1;
-    -- That was a large folder and nothing else. Others that follow it are taken for large ones, too; for some of them only, since
+    -- The folder was a large one and nothing else. Its successors are treated as large ones, too; but only some of them, since
     -- they may be small.
     FOR i IN 1..least(left_over, 32) LOOP
       SELECT p.key INTO k FROM objects.pointers p WHERE p.bucket = p_bucket AND p.key >= lo ORDER BY p.key LIMIT 1;
@@ -89,8 +89,8 @@ END $$;
 REVOKE ALL ON FUNCTION objects.list(text, text, text, text, integer) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.list(text, text, text, text, integer) TO fence_gateway;
 
--- Lists the uploads under way above (p_after_key, p_after_id) in the order of their keys' bytes and of their beginning, at most
--- p_limit entries; with a delimiter as objects.list does it.
+-- Lists the uploads under way above (p_after_key, p_after_id) in the order of their keys' bytes and of their start, at most
+-- p_limit entries; with a delimiter as in objects.list.
 CREATE OR REPLACE FUNCTION objects.list_uploads(p_bucket text, p_prefix text, p_delimiter text, p_after_key text, p_after_id uuid, p_limit integer)
 RETURNS TABLE (entry text, is_prefix boolean, id uuid, created_at timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -108,7 +108,7 @@ BEGIN
     lo := p_after_key;
     lo_id := p_after_id;
     IF p_delimiter <> '' AND starts_with(p_after_key, p_prefix) AND cut > 0 THEN
-      -- Inside a common prefix, which was shown as one entry.
+      -- Inside a common prefix, which was returned as one entry.
       lo := objects.prefix_end(left(p_after_key, length(p_prefix) + cut + length(p_delimiter) - 1));
       lo_id := none;
     END IF;
@@ -141,7 +141,7 @@ REVOKE ALL ON FUNCTION objects.list_uploads(text, text, text, text, uuid, intege
 GRANT EXECUTE ON FUNCTION objects.list_uploads(text, text, text, text, uuid, integer) TO fence_gateway;
 
 -- Lists versions in the order of their keys' bytes, of one key the newest first, from the entry after (p_after_key,
--- p_after_version), or where p_after_version is NULL from the key after p_after_key; with a delimiter as objects.list does it.
+-- p_after_version), or if p_after_version is NULL from the key after p_after_key; with a delimiter as in objects.list.
 CREATE OR REPLACE FUNCTION objects.list_versions(p_bucket text, p_prefix text, p_delimiter text, p_after_key text, p_after_version uuid, p_limit integer)
 RETURNS TABLE (entry text, is_prefix boolean, id uuid, latest boolean, deletion boolean, size bigint, etag text, modified_at timestamptz,
                resource text, token bigint, holder text)
@@ -181,7 +181,7 @@ BEGIN
     SELECT p.version INTO cur FROM objects.pointers p WHERE p.bucket = p_bucket AND p.key = k;
     below := NULL;
     IF k = p_after_key AND p_after_version IS NOT NULL THEN
-      -- Of a version that is gone by now nobody knows where it stood: rather show some twice.
+      -- The position of a version that is gone is unknown: some entries may appear twice.
       below := CASE WHEN p_after_version = cur THEN 9223372036854775807
                     ELSE (SELECT v.kept_order FROM objects.versions v WHERE v.id = p_after_version) END;
     END IF;

@@ -3,8 +3,8 @@
 --
 --   ZO008 no such upload (it was completed, aborted, or never was)
 
--- A part holds its upload, shared, to the end of its transaction; who ends the upload waits for those who do. As with the rules
--- of a bucket (objects.hold_rules) the lock is an advisory one, and the row's only where a stranger has taken that one.
+-- Holds a part's upload, shared, to the end of the transaction; a session that ends the upload waits for such parts. As with the
+-- rules of a bucket (objects.hold_rules) the lock is an advisory one, or the row's if an unrelated session holds that one.
 CREATE OR REPLACE FUNCTION objects.hold_upload(p_upload uuid) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   IF NOT pg_try_advisory_xact_lock_shared(hashtextextended(p_upload::text, 2)) THEN
@@ -13,7 +13,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.hold_upload(uuid) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Locks an upload that is to end, and waits for its parts under way. Whether there is one.
+-- Locks an upload that is to end, and waits for its parts under way. Returns whether there is such an upload. Raises 55P03 after
+-- 10 s.
 CREATE OR REPLACE FUNCTION objects.end_upload(p_upload uuid, p_bucket text, p_key text) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -29,7 +30,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.end_upload(uuid, text, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Begins a multipart upload. Returns its id, which is the earlier attempt's where there was one.
+-- Begins a multipart upload. Returns its id, or the earlier attempt's if there was one.
 CREATE OR REPLACE FUNCTION objects.begin_multipart(
   p_upload uuid, p_bucket text, p_key text, p_attributes jsonb, p_resource text, p_token bigint, p_seal bytea, p_invocation text
 ) RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -51,8 +52,8 @@ END $$;
 REVOKE ALL ON FUNCTION objects.begin_multipart(uuid, text, text, jsonb, text, bigint, bytea, text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.begin_multipart(uuid, text, text, jsonb, text, bigint, bytea, text) TO fence_gateway;
 
--- Adds a part whose blob is complete; a part of that number that was there is given up. Returns the blob that stands for the
--- request: an earlier attempt's, which had the same content; then this one is given up.
+-- Adds a part whose blob is complete; an earlier part of that number is given up. Returns the blob that stands for the request.
+-- If an earlier attempt had the same content, that is its blob, and this one is given up.
 CREATE OR REPLACE FUNCTION objects.put_part(
   p_upload uuid, p_bucket text, p_key text, p_number integer, p_blob uuid, p_size bigint, p_etag text, p_algorithm text, p_checksum text,
   p_resource text, p_token bigint, p_seal bytea, p_invocation text
@@ -96,7 +97,7 @@ END $$;
 REVOKE ALL ON FUNCTION objects.put_part(uuid, text, text, integer, uuid, bigint, text, text, text, text, bigint, bytea, text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.put_part(uuid, text, text, integer, uuid, bigint, text, text, text, text, bigint, bytea, text) TO fence_gateway;
 
--- Forgets an upload and gives up its parts that are no object's; returns their blobs.
+-- Deletes an upload and gives up its parts that belong to no object. Returns their blobs.
 CREATE OR REPLACE FUNCTION objects.drop_multipart(p_upload uuid) RETURNS uuid[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -112,8 +113,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.drop_multipart(uuid) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Completes an upload. The listed blobs become the object; the parts that are not listed are given up. Repeating it gives the
--- first answer.
+-- Completes an upload. The listed blobs become the object; the parts that are not listed are given up. A repeated call returns
+-- the first answer.
 CREATE OR REPLACE FUNCTION objects.complete_multipart(
   p_upload uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb,
   p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_if_none_match boolean
@@ -134,8 +135,8 @@ END $$;
 REVOKE ALL ON FUNCTION objects.complete_multipart(uuid, text, text, uuid[], bigint[], text, jsonb, text, bigint, bytea, text, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.complete_multipart(uuid, text, text, uuid[], bigint[], text, jsonb, text, bigint, bytea, text, text, boolean) TO fence_gateway;
 
--- The version that an upload became, for whoever repeats its completion: the same request, the grant that completed it, as the
--- gateway authenticated it, or else the current one. The answer must last; see attempts.sql.
+-- Returns the version that an upload became, to a caller that repeats its completion: by the same request, by the grant that
+-- completed it, as the gateway authenticated it, or else by the current grant. The answer must be durable; see attempts.sql.
 CREATE OR REPLACE FUNCTION objects.completed_multipart(
   p_upload uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text
 ) RETURNS objects.versions
@@ -159,7 +160,7 @@ END $$;
 REVOKE ALL ON FUNCTION objects.completed_multipart(uuid, text, text, text, bigint, bytea, text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.completed_multipart(uuid, text, text, text, bigint, bytea, text) TO fence_gateway;
 
--- Gives up a multipart upload; returns the blobs of its parts, none where an earlier attempt has given it up.
+-- Gives up a multipart upload. Returns the blobs of its parts; none if an earlier attempt has given it up.
 CREATE OR REPLACE FUNCTION objects.abort_multipart(
   p_upload uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text
 ) RETURNS uuid[]

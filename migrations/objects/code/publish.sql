@@ -1,24 +1,23 @@
--- Rows and files together: an upload may be staged, which shows it to nobody, and a transaction of a writer's own then makes it
--- visible together with the rows that it writes, under the one grant that both were made with:
---
+-- Rows and files together: a client may stage an upload, which is then invisible, and a writer's own transaction makes it
+-- visible together with the rows that it writes, under the one grant of both:
 --   BEGIN;
 --   SELECT fence.use('reports/2026-11.csv', '34.<seal>');
 --   INSERT INTO report_rows ...;
 --   SELECT * FROM fence.publish('<stage id>');
 --   COMMIT;
 --
--- A stage is a row that only the gateway makes, when it has stored and hashed the bytes. Its blobs stay pending, so the sweep
--- condemns them with age as it does with those of any upload that was begun and never completed: whoever changes a blob's row
--- first, a publication or the sweep, wins. Publishing deletes the row, and the version has its id.
+-- A stage is a row that only the gateway inserts, when it has stored and hashed the bytes. Its blobs stay pending, so the sweep
+-- condemns them by age like those of any upload that was begun and never completed. The first to change a blob's row, a
+-- publication or the sweep, wins. Publishing deletes the row, and the version has its id.
 --
--- A publication checks, then reads, as every guard does; at REPEATABLE READ and SERIALIZABLE whatever it relies on is locked, so
--- that a row that has changed since the snapshot is 40001 and not believed. Locks are taken in the order: blobs by id, buckets
--- by name, grants by resource, pointers by bucket and key.
+-- A publication checks, then reads, as every guard does. At REPEATABLE READ and SERIALIZABLE it locks every row that it relies
+-- on, so that a row that has changed since the snapshot raises 40001. Lock order: blobs by id, buckets by name, grants by
+-- resource, pointers by bucket and key.
 --
 --   ZO010 no such stage        ZO011 it was published already
 
--- Records an upload whose bytes are stored. Returns the stage that the request made: an earlier attempt's, where that had the
--- same content; then these bytes are given up.
+-- Records an upload whose bytes are stored. Returns the stage that the request made. If an earlier attempt had the same content,
+-- that is its stage, and these bytes are given up.
 CREATE OR REPLACE FUNCTION objects.stage_upload(
   p_stage uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb,
   p_resource text, p_token bigint, p_seal bytea, p_if_match text, p_if_none_match boolean, p_invocation text
@@ -30,7 +29,7 @@ DECLARE
 BEGIN
   PERFORM objects.begin_change();
   PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
-  PERFORM 1 FROM objects.blobs b WHERE b.id = ANY (p_blobs) ORDER BY b.id FOR UPDATE;   -- the tries of one stage go one by one
+  PERFORM 1 FROM objects.blobs b WHERE b.id = ANY (p_blobs) ORDER BY b.id FOR UPDATE;   -- serialises the attempts of one stage
   IF EXISTS (SELECT FROM objects.stages s WHERE s.id = p_stage) THEN
     PERFORM objects.answer_lasts();
     RETURN p_stage;
@@ -44,7 +43,7 @@ BEGIN
     RETURN done ->> 'stage';
   END IF;
   p_token := objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
-  UPDATE objects.blobs b SET changed_at = now() WHERE b.id = ANY (p_blobs) AND b.state = 'pending';   -- from now on it ages
+  UPDATE objects.blobs b SET changed_at = now() WHERE b.id = ANY (p_blobs) AND b.state = 'pending';   -- its age counts from now
   GET DIAGNOSTICS n = ROW_COUNT;
   IF n <> cardinality(p_blobs) THEN
     RAISE EXCEPTION 'the upload was given up before it was complete' USING ERRCODE = 'ZO004';
@@ -83,15 +82,15 @@ END $$;
 REVOKE ALL ON FUNCTION objects.stage_multipart(uuid, text, text, uuid[], bigint[], text, jsonb, text, bigint, bytea, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.stage_multipart(uuid, text, text, uuid[], bigint[], text, jsonb, text, bigint, bytea, text, boolean) TO fence_gateway;
 
--- Checks the grants that the transaction presents, for a write that needs p_needed under a rule of p_mode. The lock of the one that
--- fits is kept to its end, as with every guarded write.
+-- Checks the grants that the transaction presents, for a write that needs p_needed under a rule of p_mode. Keeps the lock of the
+-- one that fits to the end of the transaction, as every guarded write does.
 CREATE OR REPLACE FUNCTION objects.verify_presented(p_needed text, p_mode text) RETURNS fence.verdict
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   fault text := fence.resource_fault(p_needed);
   v fence.verdict;
 BEGIN
-  IF fault IS NOT NULL THEN   -- to the check '*' at the end would be a pattern
+  IF fault IS NOT NULL THEN   -- the check would read '*' at the end as a pattern
     RETURN fence.refusal('ZF003', 'resource ' || fault, left(p_needed, 512), NULL, NULL);
   END IF;
   v := fence.verify_settings(p_needed);
@@ -102,7 +101,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.verify_presented(text, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Refuses unless the grant that staged the upload is presented and current, and is what the rule of its key asks for now.
+-- Checks that the grant that staged the upload is presented and current, and is the one that the rule of its key needs now;
+-- refuses otherwise.
 CREATE OR REPLACE FUNCTION objects.authorize_stage(s objects.stages) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -118,7 +118,7 @@ BEGIN
     v := fence.refusal('ZF004', format('the upload was staged under "%s", but the rule of its key needs "%s" now', s.resource, needed),
                        s.resource, s.token, NULL, needed, 'Stage the upload again.');
   ELSIF s.token = 0 THEN
-    RETURN;   -- the rule asked for no grant, and does not now
+    RETURN;   -- the rule needed no grant, and needs none now
   ELSE
     v := objects.verify_presented(needed, rule.mode);
     IF v.state IS NULL AND v.token <> s.token THEN
@@ -132,8 +132,9 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.authorize_stage(objects.stages) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Whether the bytes of a version that stops being current are superseded depends on who else names them. At REPEATABLE READ and
--- SERIALIZABLE: 40001 where that has changed since the snapshot.
+-- At REPEATABLE READ and SERIALIZABLE: locks a key's pointer and the versions that share its blobs, or raises 40001 if one has
+-- changed since the snapshot. Those versions decide whether the bytes become superseded when the current version stops being
+-- current.
 CREATE OR REPLACE FUNCTION objects.lock_current(p_bucket text, p_key text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -148,7 +149,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.lock_current(text, text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Makes one stage the current version of its key. Its blobs and its bucket are locked, and its grant has been checked.
+-- Makes one stage the current version of its key. The caller has locked its blobs and its bucket, and has checked its grant.
 CREATE OR REPLACE FUNCTION objects.publish_one(s objects.stages) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -170,7 +171,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.publish_one(objects.stages) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Publishes staged uploads in the transaction at hand, all or none. Of two of one key the later one in the list stays.
+-- Publishes staged uploads in the current transaction, all or none. Of two of one key the later one in the list becomes current.
 CREATE OR REPLACE FUNCTION objects.publish(p_stages uuid[], p_if_match text, p_if_none_match boolean) RETURNS SETOF objects.stages
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -179,7 +180,7 @@ DECLARE
 BEGIN
   PERFORM fence.commit_durably();
   PERFORM 1 FROM objects.blobs b WHERE b.id IN (SELECT unnest(x.blobs) FROM objects.stages x WHERE x.id = ANY (p_stages)) ORDER BY b.id FOR UPDATE;
-  -- A change of a rule locks the bucket's row exclusively, and leaves a new version of it.
+  -- A change of a rule locks the bucket's row exclusively, and makes a new version of it.
   PERFORM 1 FROM objects.buckets b WHERE b.name IN (SELECT x.bucket FROM objects.stages x WHERE x.id = ANY (p_stages)) ORDER BY b.name FOR SHARE;
   SELECT i INTO missing FROM unnest(p_stages) i WHERE NOT EXISTS (SELECT FROM objects.stages x WHERE x.id = i) LIMIT 1;
   IF FOUND AND EXISTS (SELECT FROM objects.versions v WHERE v.id = missing) THEN
@@ -204,7 +205,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.publish(uuid[], text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 
--- An ETag that an object must have, as a writer named it. What is none is refused, also for a key that is not there.
+-- Returns an ETag that an object must have, as a writer named it. Refuses a malformed one, also for a key that does not exist.
 CREATE OR REPLACE FUNCTION objects.wanted_etag(p_etag text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -216,10 +217,10 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.wanted_etag(text) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Publishes one staged upload, under the grant that it was staged with and that this transaction presents; see the top. What is
--- published twice is refused, so a transaction that is run again because its outcome was lost writes nothing twice. The
--- conditions are those of S3, beside what the upload itself was staged with: if_match is the ETag that the key must have,
--- without quotes, or '*' for any; if_none_match: there must be no such key.
+-- Publishes one staged upload, under the grant that it was staged with and that this transaction presents; see the top. A second
+-- publication is refused, so a transaction that is repeated because its outcome was lost writes nothing twice. The conditions
+-- are those of S3, in addition to those that the upload was staged with: if_match is the ETag that the key must have, without
+-- quotes, or '*' for any; if_none_match: there must be no such key.
 CREATE OR REPLACE FUNCTION fence.publish(stage uuid, if_match text DEFAULT NULL, if_none_match boolean DEFAULT false)
 RETURNS TABLE (bucket text, key text, etag text, size bigint)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -229,7 +230,7 @@ $$;
 REVOKE ALL ON FUNCTION fence.publish(uuid, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.publish(uuid, text, boolean) TO fence_writer;
 
--- Publishes several, all or none, in an order of locks in which two such transactions do not wait for each other.
+-- Publishes several, all or none, in a lock order in which two such transactions do not deadlock.
 CREATE OR REPLACE FUNCTION fence.publish_all(stages uuid[]) RETURNS TABLE (stage uuid, bucket text, key text, etag text, size bigint)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT p.id, p.bucket, p.key, p.etag, (SELECT sum(n)::bigint FROM unnest(p.blob_sizes) n)
@@ -238,8 +239,8 @@ $$;
 REVOKE ALL ON FUNCTION fence.publish_all(uuid[]) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.publish_all(uuid[]) TO fence_writer;
 
--- Removes an object in the transaction at hand, under the grant that it presents of the resource that the key needs; where the
--- rule is `none`, under any. Whether it was there. Where the bucket keeps versions, this is a deletion that can be taken back.
+-- Removes an object in the current transaction, under the presented grant of the resource that the key needs; under any grant if
+-- the rule is `none`. Returns whether the object existed. If the bucket keeps versions, this is a deletion that can be undone.
 CREATE OR REPLACE FUNCTION fence.unpublish(bucket text, key text, if_match text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -270,15 +271,15 @@ BEGIN
           objects.holder_of(needed)) RETURNING * INTO made;
   DELETE FROM objects.pointers p WHERE p.bucket = unpublish.bucket AND p.key = unpublish.key RETURNING * INTO old;
   PERFORM objects.retire(made.bucket, old.version);
-  PERFORM objects.retire(made.bucket, made.id);   -- after what it deletes
+  PERFORM objects.retire(made.bucket, made.id);   -- after the rows that it deletes
   RETURN old.version IS NOT NULL;
 END $$;
 REVOKE ALL ON FUNCTION fence.unpublish(text, text, text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION fence.unpublish(text, text, text) TO fence_writer;
 
--- What has become of a staged upload: 'staged', 'published', or 'gone' (given up, or never staged). Waits for a publication that
--- is under way, so it is the answer of a COMMIT that was not answered; also after a crash. Needs no grant, but the id.
--- 'published' waits, at its own COMMIT, for the standbys that the publication may not have waited for.
+-- Returns the state of a staged upload: 'staged', 'published', or 'gone' (given up, or never staged). Waits for a publication
+-- under way, so it resolves a COMMIT that was not answered, also after a crash. Needs the id, and no grant. 'published' waits,
+-- at its own COMMIT, for the standbys that the publication may not have waited for.
 CREATE OR REPLACE FUNCTION fence.staged(stage uuid) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

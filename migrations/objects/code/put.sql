@@ -1,9 +1,9 @@
--- The commit of an upload of one blob, which is what most writes are: the short way of objects.commit_upload, alone or several at
--- a time.
+-- The commit of an upload of one blob, which most writes are: the short path of objects.commit_upload, alone or several at a
+-- time.
 
--- The common case of objects.commit_upload, for one blob: a lease's grant that is current, no conditions, a blob that is pending,
--- no earlier attempt. Whatever is not surely that changes nothing, and the answer is NULL: refusals, other rules, repetitions. The
--- check is fence.verify's: lock the grant's key, then read the fence in a new statement. p_patient: it waits for another attempt.
+-- The common case of objects.commit_upload, for one blob: a lease's grant that is current, no conditions, a pending blob, no
+-- earlier attempt. Any other case (refusals, other rules, repetitions) changes nothing, and returns NULL. The check is
+-- fence.verify's: lock the grant's key, then read the fence in a new statement. p_patient: waits for another attempt.
 CREATE OR REPLACE FUNCTION objects.try_put(
   p_version uuid, p_bucket text, p_key text, p_blob uuid, p_size bigint, p_etag text, p_attributes jsonb,
   p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_patient boolean, OUT modified timestamptz, OUT kept boolean
@@ -54,7 +54,7 @@ BEGIN
     SELECT FROM objects.versions v WHERE v.bucket = p_bucket AND v.key = p_key AND v.invocation_id = p_invocation) THEN
     RETURN;
   END IF;
-  -- The blob's row serialises the tries of one commit: one that is still on its way in another session ends first.
+  -- The blob's row serialises the attempts of one commit: one that is under way in another session ends first.
   UPDATE objects.blobs x SET state = 'live', version = p_version, changed_at = now() WHERE x.id = p_blob AND x.state = 'pending';
   IF NOT FOUND THEN
     RETURN;
@@ -62,16 +62,16 @@ BEGIN
   INSERT INTO objects.versions (id, bucket, key, blobs, blob_sizes, size, etag, attributes, resource, token, holder, invocation_id)
   VALUES (p_version, p_bucket, p_key, ARRAY[p_blob], ARRAY[p_size], p_size, p_etag, p_attributes, p_resource, f.token, f.holder, p_invocation)
   ON CONFLICT DO NOTHING RETURNING created_at INTO modified;
-  IF modified IS NULL THEN   -- another attempt was committed between the look and the INSERT
+  IF modified IS NULL THEN   -- another attempt committed between the look and the INSERT
     UPDATE objects.blobs x SET state = 'pending', version = NULL WHERE x.id = p_blob;
     RETURN;
   END IF;
 
   kept := b.keep_count IS DISTINCT FROM 0;
-  LOOP   -- as objects.make_current
+  LOOP   -- as in objects.make_current
     SELECT p.version INTO old FROM objects.pointers p WHERE p.bucket = p_bucket AND p.key = p_key FOR UPDATE;
     IF FOUND THEN
-      IF b.retention IS NOT NULL THEN   -- the pointer came in between; a refusal lets the group go one by one
+      IF b.retention IS NOT NULL THEN   -- the pointer appeared in between; a refusal lets the group go one by one
         PERFORM objects.check_retained(p_bucket, old);
       END IF;
       UPDATE objects.pointers p SET version = p_version, size = p_size, etag = p_etag, modified_at = modified
@@ -85,7 +85,7 @@ BEGIN
     END IF;
   END LOOP;
   IF NOT kept THEN
-    -- The only version that ever listed its blob: nobody else can name it, since restoring it takes the pointer's lock first.
+    -- The only version that ever listed its blob: no other can list it, since restoring it takes the pointer's lock first.
     SELECT v.blobs[1] INTO blob FROM objects.versions v
      WHERE v.id = old AND v.origin IS NULL AND cardinality(v.blobs) = 1 AND NOT EXISTS (SELECT FROM objects.versions o WHERE o.origin = old);
     IF FOUND THEN
@@ -97,7 +97,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.try_put(uuid, text, text, uuid, bigint, text, jsonb, text, bigint, bytea, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Whether the session may go the short way: its COMMIT is durable, and its snapshots are new ones; see objects.begin_change.
+-- Returns whether the session may take the short path: its COMMIT is durable, and each statement has a new snapshot; see
+-- objects.begin_change.
 CREATE OR REPLACE FUNCTION objects.is_usual() RETURNS boolean LANGUAGE sql STABLE AS $$
   SELECT pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
      AND (pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'on'
@@ -105,8 +106,8 @@ CREATE OR REPLACE FUNCTION objects.is_usual() RETURNS boolean LANGUAGE sql STABL
 $$;
 REVOKE ALL ON FUNCTION objects.is_usual() FROM PUBLIC, fence_writer, fence_gateway;
 
--- objects.commit_upload for one blob, with a short answer. What is not the common case is left to it. Plans are made once and go
--- by indexes, whatever the tables' sizes were when they were made.
+-- objects.commit_upload for one blob, with a short answer. Leaves all but the common case to it. Plans are made once and use
+-- indexes, whatever the tables' sizes were when they were made.
 CREATE OR REPLACE FUNCTION objects.commit_put(
   p_version uuid, p_bucket text, p_key text, p_blob uuid, p_size bigint, p_etag text, p_attributes jsonb,
   p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_if_none_match boolean,
@@ -132,11 +133,11 @@ END $$;
 REVOKE ALL ON FUNCTION objects.commit_put(uuid, text, text, uuid, bigint, text, jsonb, text, bigint, bytea, text, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.commit_put(uuid, text, text, uuid, bigint, text, jsonb, text, bigint, bytea, text, text, boolean) TO fence_gateway;
 
--- Several uploads that came at the same time, in one transaction: one flush of the WAL for all, one answer. Each is as in
--- objects.commit_put without conditions. Those that are not the common case change nothing, have no row in the answer, and are
--- left to a call of their own: one that is refused must not undo the others. They come in the order of bucket and key, so that two
--- groups don't wait for each other; where one waits for somebody else's lock, nothing of the group is done (55P03), and each goes
--- alone: others must not wait for what one of them waits for.
+-- Commits several uploads that arrived together, in one transaction: one flush of the WAL, one answer. Each is as in
+-- objects.commit_put without conditions. Uploads that are not the common case change nothing, have no row in the answer, and are
+-- left to a call of their own: a refused one must not undo the others. The caller passes them in the order of bucket and key, so
+-- that two groups can't deadlock. If one waits for another session's lock, nothing of the group is done (55P03), and each is
+-- committed alone: one upload's wait must not delay the others.
 CREATE OR REPLACE FUNCTION objects.commit_puts(
   p_versions uuid[], p_buckets text[], p_keys text[], p_blobs uuid[], p_sizes bigint[], p_etags text[], p_attributes text[],
   p_resources text[], p_tokens bigint[], p_seals bytea[], p_invocations text[]

@@ -1,13 +1,13 @@
--- The sweep: finds the bytes that nobody will ask for, and says so in the blob's row before anybody deletes them. Ages decide
--- only how tidy it is. What keeps a live object's bytes is the row: whoever changes it first, a commit or the sweep, wins, and
--- the other one sees that. A condemned blob's row stays for a while and its bytes are deleted again, because an upload that
+-- The sweep: finds the bytes that no client will ask for, and records that in the blob's row before any gateway deletes them.
+-- Ages decide only how tidy it is. The row protects a live object's bytes: the first to change it, a commit or the sweep, wins,
+-- and the other one sees that. A condemned blob's row stays for a while and its bytes are deleted again, because an upload that
 -- stalled may still finish writing them.
 --
--- It goes in small steps, and knows whose blobs it sweeps (objects.owner_mark).
+-- It works in small steps, and knows the owner of the blobs that it sweeps (objects.owner_mark).
 
--- Since when ages count in this history. After a promotion or a restore, rows are as old as what was restored, and who has restored
--- may find that it was not enough, and restore something newer: then what is pending or superseded now is live. So in a new history
--- every age begins anew, with the first sweep that sees it.
+-- Returns the time from which ages count in this history. After a promotion or a restore, rows are as old as what was restored,
+-- and the operator may find that it was not enough, and restore something newer: then what is pending or superseded now is live.
+-- So in a new history every age begins anew, with the first sweep that sees it.
 CREATE OR REPLACE FUNCTION objects.ages_since(p_dry boolean) RETURNS timestamptz
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -26,14 +26,14 @@ END $$;
 REVOKE ALL ON FUNCTION objects.ages_since(boolean) FROM PUBLIC, fence_writer, fence_gateway;
 
 -- Condemns uploads that have been pending, and blobs that have been superseded, for longer than these ages, but no blob that a
--- version names, whatever its state says; multipart uploads are forgotten after p_pending, and their parts with them. Returns how
--- many blobs were condemned: fewer than p_limit means that none is left. p_dry only counts, up to p_limit, also the parts of the
--- uploads that would be forgotten, and locks nothing. Ages count from objects.ages_since.
+-- version lists, whatever its state says. Multipart uploads are deleted after p_pending, and their parts with them. Returns how
+-- many blobs were condemned: fewer than p_limit means that none is left. p_dry only counts, up to p_limit, including the parts
+-- of the uploads that would be deleted, and locks nothing. Ages count from objects.ages_since.
 CREATE OR REPLACE FUNCTION objects.condemn(p_pending interval, p_superseded interval, p_limit integer, p_dry boolean) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   ids uuid[];
-  pending timestamptz := now() - p_pending;         -- what has not changed since goes
+  pending timestamptz := now() - p_pending;         -- what has not changed since is condemned
   superseded timestamptz := now() - p_superseded;
   since timestamptz;
 BEGIN
@@ -76,8 +76,8 @@ END $$;
 REVOKE ALL ON FUNCTION objects.condemn(interval, interval, integer, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.condemn(interval, interval, integer, boolean) TO fence_gateway;
 
--- Condemned blobs whose bytes were not deleted yet, or not since p_again ago, and on which this sweep, which began at p_begun,
--- did not try its hand; those that failed before come last.
+-- Returns condemned blobs whose bytes were not deleted yet, or not since p_again ago, and which this sweep, which began at
+-- p_begun, did not try; those that failed before come last.
 CREATE OR REPLACE FUNCTION objects.condemned(p_again interval, p_begun timestamptz, p_limit integer) RETURNS SETOF uuid
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT id FROM objects.blobs
@@ -87,8 +87,8 @@ $$;
 REVOKE ALL ON FUNCTION objects.condemned(interval, timestamp with time zone, integer) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.condemned(interval, timestamp with time zone, integer) TO fence_gateway;
 
--- Notes that these condemned blobs' bytes were deleted, and forgets those that have been condemned for longer than p_forget;
--- and that others' could not be deleted.
+-- Records that the bytes of p_deleted were deleted, and that those of p_failed could not be. Deletes the rows of those of
+-- p_deleted that have been condemned for longer than p_forget.
 CREATE OR REPLACE FUNCTION objects.swept(p_deleted uuid[], p_failed uuid[], p_forget interval) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -102,10 +102,10 @@ END $$;
 REVOKE ALL ON FUNCTION objects.swept(uuid[], uuid[], interval) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.swept(uuid[], uuid[], interval) TO fence_gateway;
 
--- Lets go of kept versions that their bucket keeps no longer, of at most p_limit keys of one bucket, the next ones after
--- (p_bucket, p_key); returns the last key that was looked at, NULL after the last. Their blobs are superseded, unless another
--- version names them, which gives them the sweep's grace. A deletion counts for nothing and goes when it hides no kept version.
--- Each call is a short transaction: as long as it goes on, nobody can decide that this bucket keeps more.
+-- Releases kept versions that their bucket keeps no longer, of at most p_limit keys of one bucket, the next ones after
+-- (p_bucket, p_key). Returns the last key that it looked at, NULL after the last. Their blobs become superseded, unless another
+-- version lists them; the sweep's grace then applies to them. A deletion does not count, and is released when it hides no kept
+-- version. Each call is a short transaction: while it runs, no session can make this bucket keep more.
 CREATE OR REPLACE FUNCTION objects.prune_versions(p_bucket text, p_key text, p_limit integer, p_dry boolean, OUT pruned integer, OUT bucket text, OUT key text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
@@ -152,9 +152,9 @@ END $$;
 REVOKE ALL ON FUNCTION objects.prune_versions(text, text, integer, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.prune_versions(text, text, integer, boolean) TO fence_gateway;
 
--- Forgets deletions, and changes of tags, that are older than p_age. Their rows recognise late attempts, so one is in doubt while
--- its grant may be current: until the fence stands above its token, or has ended it, or was armed before that time, too. A lease
--- is not held for as long as p_age, nor does an attempt take so long.
+-- Deletes the rows of deletions, and of changes of tags, that are older than p_age. They recognise late attempts, so a row stays
+-- while its grant may be current: until the fence stands above its token, or has ended it, or was armed before that time, too.
+-- No lease is held for as long as p_age, and no attempt takes so long.
 CREATE OR REPLACE FUNCTION objects.forget_deletions(p_age interval, p_limit integer, p_dry boolean) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -180,9 +180,9 @@ END $$;
 REVOKE ALL ON FUNCTION objects.forget_deletions(interval, integer, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.forget_deletions(interval, integer, boolean) TO fence_gateway;
 
--- Forgets versions whose bytes have been gone for longer than p_age, and what attempts were noted before that: the records of
--- who wrote them, and by which a late attempt is recognised. So p_age is longer than credentials last, and their last attempts
--- take. Ages count from objects.ages_since. Returns how many it looked at: fewer than p_limit means that none is left.
+-- Deletes the rows of versions whose bytes have been gone for longer than p_age, and of attempts recorded before that. They say
+-- who wrote a version, and recognise a late attempt. So p_age is longer than credentials last, plus the time of their last
+-- attempts. Ages count from objects.ages_since. Returns how many it looked at: fewer than p_limit means that none is left.
 CREATE OR REPLACE FUNCTION objects.forget_versions(p_age interval, p_limit integer, p_dry boolean) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -210,7 +210,8 @@ END $$;
 REVOKE ALL ON FUNCTION objects.forget_versions(interval, integer, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.forget_versions(interval, integer, boolean) TO fence_gateway;
 
--- The mark. A promoted standby has the same; a restored dump, a copy by CREATE DATABASE, and pg_upgrade make another one.
+-- Returns the mark of the blob store's owner. A promoted standby has the same; a restored dump, a copy by CREATE DATABASE, and
+-- pg_upgrade have another one.
 CREATE OR REPLACE FUNCTION objects.owner_mark() RETURNS text
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
   SELECT format('installation %s database %s/%s', o.id, split_part((SELECT i.identity FROM fence.identity() i), '/', 1), d.oid)
@@ -219,10 +220,10 @@ $$;
 REVOKE ALL ON FUNCTION objects.owner_mark() FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.owner_mark() TO fence_gateway;
 
--- Takes note of blobs that the store holds and that have no row: those of a database that was restored to an earlier state, or
--- bytes that came after their row was forgotten. They are superseded from now on, so that they go through the same graces as
--- all others. An upload's row is committed before its first byte is sent, so what is under way is never among them. `named`:
--- blobs without a row that a current or kept version lists; they are left alone, and somebody should look into it.
+-- Inserts rows for blobs that are in the store and have none: those of a database that was restored to an earlier state, or
+-- bytes that arrived after their row was deleted. They are superseded from now on, so the same graces apply as to all others. An
+-- upload's row is committed before its first byte is sent, so no upload under way is among them. `named`: blobs without a row
+-- that a current or kept version lists; they are left alone, and an operator should investigate.
 CREATE OR REPLACE FUNCTION objects.adopt(p_blobs uuid[], p_dry boolean, OUT adopted integer, OUT named integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -1,12 +1,12 @@
 -- Tags of objects.
 --
--- Tags lie among a version's attributes. Changing them makes no version, as in S3, but it is a fenced write: each change is a row
--- of its own here, with its token, which is also how a late attempt of an earlier change is recognised.
+-- Tags are among a version's attributes. A change of tags makes no version, as in S3, but it is a fenced write: each change is a
+-- row of its own here, with its token, which also recognises a late attempt of an earlier change.
 --
 --   ZO009 no such version of the key
 
--- Gives a version of a key, current or kept, by default the current one, other tags: the fence check and the change in one
--- transaction. Returns the version. Repeating it is as with objects.commit_upload.
+-- Replaces the tags of a version of a key, current or kept, by default the current one: the fence check and the change in one
+-- transaction. Returns the version. A repeated call behaves as in objects.commit_upload.
 CREATE OR REPLACE FUNCTION objects.put_tags(
   p_change uuid, p_bucket text, p_key text, p_version uuid, p_tags jsonb, p_resource text, p_token bigint, p_seal bytea, p_invocation text
 ) RETURNS uuid
@@ -17,7 +17,7 @@ DECLARE
 BEGIN
   PERFORM objects.begin_change();
   PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
-  -- Serialises the tries of one change. Nobody else knows the id beforehand.
+  -- Serialises the attempts of one change. No other client knows the id beforehand.
   PERFORM pg_advisory_xact_lock(hashtextextended(p_change::text, 0));
   SELECT t.version INTO done FROM objects.taggings t
    WHERE t.id = p_change OR t.bucket = p_bucket AND t.key = p_key AND t.invocation_id = p_invocation LIMIT 1;
@@ -39,7 +39,7 @@ BEGIN
   PERFORM objects.check_retained(p_bucket, cur);
   INSERT INTO objects.taggings (id, version, bucket, key, tags, resource, token, invocation_id)
   VALUES (p_change, cur, p_bucket, p_key, p_tags, p_resource, p_token, p_invocation) ON CONFLICT DO NOTHING;
-  IF NOT FOUND THEN   -- another attempt was committed between the look and the INSERT
+  IF NOT FOUND THEN   -- another attempt committed between the look and the INSERT
     SELECT t.version INTO STRICT done FROM objects.taggings t
      WHERE t.bucket = p_bucket AND t.key = p_key AND t.invocation_id = p_invocation;
     RETURN done;

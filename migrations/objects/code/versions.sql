@@ -1,14 +1,15 @@
--- Older versions of objects: how many or how long they are kept, listing, restoring and removing them, and who wrote each.
+-- Older versions of objects: how many or how long they are kept, listing, restoring and removing them, and the writer of each.
 --
 -- A version is current (a pointer names it), kept (kept_order says since which change), or gone: then its blobs are superseded,
--- and only the row is left, which answers who wrote it. Restoring an older version makes a new one that lists the same blobs, so
--- no bytes move. Versions that share blobs have one origin, the version that first listed them; a blob is live as long as a
--- version of its origin is current or kept. Whoever changes that locks the blobs' rows first and looks then.
+-- and only the row is left, which says who wrote it. Restoring an older version makes a new one that lists the same blobs, so no
+-- bytes move. Versions that share blobs have one origin, the version that first listed them; a blob is live as long as a version
+-- of its origin is current or kept. A function that changes that locks the blobs' rows first and then reads.
 --
--- Locks are taken in the order: pointer, versions, blobs of older versions.
+-- Lock order: pointer, versions, blobs of older versions.
 
--- Deletes a key: the fence check and the removal of the pointer in one transaction. Deleting what is not there succeeds. Returns
--- the deletion's own version, which is kept where the bucket keeps versions. Repeating it is as with objects.commit_upload.
+-- Deletes a key: the fence check and the removal of the pointer in one transaction. Deleting a key that does not exist succeeds.
+-- Returns the deletion's own version, which is kept if the bucket keeps versions. A repeated call behaves as in
+-- objects.commit_upload.
 CREATE OR REPLACE FUNCTION objects.commit_deletion(
   p_version uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text
 ) RETURNS objects.versions
@@ -19,7 +20,7 @@ DECLARE
 BEGIN
   PERFORM objects.begin_change();
   PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
-  -- Serialises the tries of one deletion, as the blobs' rows do it for an upload. Nobody else knows the id beforehand.
+  -- Serialises the attempts of one deletion, as the blobs' rows do for an upload. No other client knows the id beforehand.
   PERFORM pg_advisory_xact_lock(hashtextextended(p_version::text, 0));
   done := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
   IF done.id IS NULL THEN
@@ -29,10 +30,10 @@ BEGIN
     ON CONFLICT DO NOTHING RETURNING * INTO done;
     IF FOUND THEN
       PERFORM objects.lock_pointer(p_bucket, p_key, p_if_match, false);
-      -- Where there was none to lock, one may have come in between.
+      -- If there was no pointer to lock, one may have appeared in between.
       DELETE FROM objects.pointers WHERE bucket = p_bucket AND key = p_key RETURNING * INTO old;
       PERFORM objects.retire(p_bucket, old.version);
-      PERFORM objects.retire(p_bucket, done.id);   -- after what it deletes
+      PERFORM objects.retire(p_bucket, done.id);   -- after the rows that it deletes
       SELECT * INTO done FROM objects.versions v WHERE v.id = p_version;
       RETURN done;
     END IF;
@@ -46,7 +47,7 @@ END $$;
 REVOKE ALL ON FUNCTION objects.commit_deletion(uuid, text, text, text, bigint, bytea, text, text) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.commit_deletion(uuid, text, text, text, bigint, bytea, text, text) TO fence_gateway;
 
--- Whether a version is what a deletion expects; NULL expects nothing. Times count in whole seconds, as HTTP has them.
+-- Checks that a version is what a deletion expects; NULL expects nothing. Times are compared in whole seconds, as in HTTP.
 CREATE OR REPLACE FUNCTION objects.check_expected(v objects.versions, p_if_match text, p_size bigint, p_modified timestamptz) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -61,7 +62,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.check_expected(objects.versions, text, bigint, timestamp with time zone) FROM PUBLIC, fence_writer, fence_gateway;
 
--- objects.commit_deletion with expectations of what is deleted. A key that is not there meets them: there is nothing to delete.
+-- objects.commit_deletion with conditions on the deleted version. A key that does not exist meets them: there is nothing to
+-- delete.
 CREATE OR REPLACE FUNCTION objects.commit_deletion_if(
   p_version uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text,
   p_size bigint, p_modified timestamptz
@@ -73,14 +75,14 @@ DECLARE
 BEGIN
   PERFORM objects.begin_change();
   PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
-  PERFORM pg_advisory_xact_lock(hashtextextended(p_version::text, 0));   -- as objects.commit_deletion does
+  PERFORM pg_advisory_xact_lock(hashtextextended(p_version::text, 0));   -- as in objects.commit_deletion
   v := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
   IF v.id IS NULL THEN
     PERFORM objects.authorize(p_bucket, p_key, p_resource, p_token, p_seal);
     cur := objects.lock_pointer(p_bucket, p_key, NULL, false);
     IF cur.version IS NOT NULL THEN
       SELECT * INTO v FROM objects.versions x WHERE x.id = cur.version;
-    ELSE   -- the deletion that hides the key, where it is kept
+    ELSE   -- the deletion that hides the key, if it is kept
       SELECT * INTO v FROM objects.versions x
        WHERE x.bucket = p_bucket AND x.key = p_key AND x.kept_order IS NOT NULL ORDER BY x.kept_order DESC LIMIT 1;
     END IF;
@@ -91,8 +93,8 @@ END $$;
 REVOKE ALL ON FUNCTION objects.commit_deletion_if(uuid, text, text, text, bigint, bytea, text, text, bigint, timestamp with time zone) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.commit_deletion_if(uuid, text, text, text, bigint, bytea, text, text, bigint, timestamp with time zone) TO fence_gateway;
 
--- Makes an older version current again: a new version that lists the same blobs, under the grant of whoever restores it. Any
--- version will do whose blobs are all there, so also one that was superseded within the sweep's grace. Repeating it is as with
+-- Makes an older version current again: a new version that lists the same blobs, under the restoring caller's grant. Any version
+-- will do whose blobs all exist, also one that was superseded within the sweep's grace. A repeated call behaves as in
 -- objects.commit_upload.
 CREATE OR REPLACE FUNCTION objects.restore_version(
   p_version uuid, p_bucket text, p_key text, p_source uuid, p_resource text, p_token bigint, p_seal bytea, p_invocation text,
@@ -113,7 +115,7 @@ BEGIN
     PERFORM 1 FROM objects.pointers WHERE bucket = p_bucket AND key = p_key FOR UPDATE;
     SELECT * INTO src FROM objects.versions v
      WHERE v.id = p_source AND v.bucket = p_bucket AND v.key = p_key AND NOT v.deletion AND v.removed_at IS NULL FOR UPDATE;
-    -- Whoever condemns a blob locks its row, so it is there until this is committed, and live from then on.
+    -- A session that condemns a blob locks its row, so the blob exists until this is committed, and is live from then on.
     PERFORM 1 FROM objects.blobs b WHERE b.id = ANY (src.blobs) ORDER BY b.id FOR UPDATE;
     UPDATE objects.blobs b SET state = 'live', changed_at = now() WHERE b.id = ANY (src.blobs) AND b.state IN ('live', 'superseded');
     GET DIAGNOSTICS n = ROW_COUNT;
@@ -138,8 +140,8 @@ END $$;
 REVOKE ALL ON FUNCTION objects.restore_version(uuid, text, text, uuid, text, bigint, bytea, text, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.restore_version(uuid, text, text, uuid, text, bigint, bytea, text, text, boolean) TO fence_gateway;
 
--- Removes one version, current or kept. Where it was the newest, the next older one is current again, unless that is a deletion.
--- Whether the removed version was a deletion; NULL: there is no such version, any more.
+-- Removes one version, current or kept. If it was the newest, the next older one becomes current, unless that is a deletion.
+-- Returns whether the removed version was a deletion; NULL: there is no such version, or no longer.
 CREATE OR REPLACE FUNCTION objects.remove_version(p_bucket text, p_key text, p_version uuid, p_resource text, p_token bigint, p_seal bytea) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -165,7 +167,7 @@ BEGIN
     IF NOT newest.deletion AND (cur.version = p_version OR newest.kept_order < v.kept_order) THEN
       INSERT INTO objects.pointers (bucket, key, version, size, etag, modified_at)
       VALUES (p_bucket, p_key, newest.id, newest.size, newest.etag, newest.created_at) ON CONFLICT DO NOTHING;
-      IF FOUND THEN   -- else another writer has just written the key
+      IF FOUND THEN   -- otherwise another writer has just written the key
         UPDATE objects.versions x SET kept_order = NULL, kept_at = NULL WHERE x.id = newest.id;
       END IF;
     END IF;
@@ -176,8 +178,9 @@ END $$;
 REVOKE ALL ON FUNCTION objects.remove_version(text, text, uuid, text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.remove_version(text, text, uuid, text, bigint, bytea) TO fence_gateway;
 
--- objects.remove_version with expectations of the version, once. Removing what this grant has removed already is done, too: a request
--- without an id is told so. Whoever presents a seal that has been superseded can't be told from another: root, which may ask anyhow.
+-- objects.remove_version with conditions on the version, once. Removing a version that this grant has removed already succeeds,
+-- too: a request without an id gets that answer. A caller with a superseded seal can't be told from another caller: root, which
+-- may ask anyhow.
 CREATE OR REPLACE FUNCTION objects.remove_version_if(
   p_bucket text, p_key text, p_version uuid, p_resource text, p_token bigint, p_seal bytea, p_invocation text,
   p_if_match text, p_size bigint, p_modified timestamptz

@@ -1,10 +1,10 @@
--- Pointers to objects: what a bucket and key stand for at this moment, who wrote it under which fencing token, and which blobs
--- hold the bytes. The bytes lie in a blob store; a name becomes visible, or changes, only by one of the transactions below,
--- which carry the fence check. Nobody writes these tables but the functions here.
+-- Pointers to objects: the current meaning of a bucket and key, its writer's fencing token, and the blobs that hold the bytes.
+-- The bytes are in a blob store; a name becomes visible, or changes, only by one of the transactions below, which include the
+-- fence check. Only the functions here write these tables.
 --
 -- A blob's life: pending (announced, bytes may be on their way) -> live (a version lists it) -> superseded (that version is no
--- longer current) -> condemned (may be deleted from the store). A pending blob may also go to condemned; which of the two ways
--- it takes is decided by who changes its row first, never by a clock.
+-- longer current) -> condemned (may be deleted from the store). A pending blob may also become condemned. The first session to
+-- change its row decides which, never a clock.
 --
 -- Refusals of the functions: ZF001-ZF004 as everywhere, and class ZO:
 --   ZO001 no such bucket       ZO002 a precondition failed (DETAIL: If-Match or If-None-Match)    ZO003 no such key
@@ -12,14 +12,14 @@
 --   ZO006 the invocation id was used for another request                ZO007 the bucket's rule can't change while it holds objects
 --   ZO012 and ZO013: see writeonce.sql
 --
--- Requests that are repeated: see attempts.sql.
+-- Repeated requests: see attempts.sql.
 --
--- What a write calls of helpers is PL/pgSQL: PostgreSQL 15 plans the statements of a function in SQL anew with each call that it
--- can't inline, and it inlines none with a search_path of its own.
+-- The helpers of a write are PL/pgSQL: PostgreSQL 15 plans the statements of a SQL function anew with each call that it can't
+-- inline, and it inlines none with a search_path of its own.
 
--- Announces a blob, so that whatever becomes of the upload somebody can find and remove its bytes. Refuses at once what the
--- commit would refuse: no use in sending the bytes. Nobody waits until the announcement is on disk: where PostgreSQL loses it in
--- a crash, the commit refuses the upload (ZO004), and the sweep takes note of bytes that have no row.
+-- Announces a blob, so that its bytes can be found and removed, whatever becomes of the upload. Refuses at once what the commit
+-- would refuse, before the bytes are sent. Does not wait until the announcement is on disk: if PostgreSQL loses it in a crash,
+-- the commit refuses the upload (ZO004), and the sweep finds bytes that have no row.
 CREATE OR REPLACE FUNCTION objects.begin_upload(p_blob uuid, p_bucket text, p_key text, p_resource text, p_token bigint, p_seal bytea) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -33,8 +33,8 @@ END $$;
 REVOKE ALL ON FUNCTION objects.begin_upload(uuid, text, text, text, bigint, bytea) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.begin_upload(uuid, text, text, text, bigint, bytea) TO fence_gateway;
 
--- Gives up a pending blob. False: it is not pending any more, so its bytes must stay. False is relied upon, too: the upload took
--- effect. So it waits for the standbys; see attempts.sql.
+-- Gives up a pending blob. Returns false if it is no longer pending: its bytes must stay. The caller relies on false, too: the
+-- upload took effect. So the COMMIT waits for the standbys; see attempts.sql.
 CREATE OR REPLACE FUNCTION objects.abandon_upload(p_blob uuid) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -49,9 +49,9 @@ END $$;
 REVOKE ALL ON FUNCTION objects.abandon_upload(uuid) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.abandon_upload(uuid) TO fence_gateway;
 
--- Announces blobs that a gateway keeps ready. All of it is as with objects.begin_upload, but for the check of a grant, for there
--- is none yet; and the COMMIT is durable, since many uploads would be refused where a crash took it back. A reserve that its
--- gateway loses, or keeps for too long, is the sweep's, as any upload that was begun and never completed. It may be repeated.
+-- Announces blobs that a gateway keeps ready. It works as objects.begin_upload, but without the check of a grant, for there is
+-- none yet; and the COMMIT is durable, since many uploads would be refused if a crash undid it. The sweep takes a reserve that
+-- its gateway loses, or keeps for too long, as it takes any upload that was begun and never completed. It may be repeated.
 CREATE OR REPLACE FUNCTION objects.reserve_blobs(p_blobs uuid[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -61,8 +61,8 @@ END $$;
 REVOKE ALL ON FUNCTION objects.reserve_blobs(uuid[]) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.reserve_blobs(uuid[]) TO fence_gateway;
 
--- Takes back what objects.reserve_blobs announced, of blobs that no upload was given, and tells which of them: only their places
--- may be deleted. A copy of the gateway's process (a machine that went on from a snapshot) may have used the others.
+-- Takes back blobs of objects.reserve_blobs that no upload was given. Returns those that it took: only their places may be
+-- deleted. A copy of the gateway's process (a machine restored from a snapshot) may have used the others.
 CREATE OR REPLACE FUNCTION objects.return_blobs(p_blobs uuid[]) RETURNS SETOF uuid
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -72,8 +72,8 @@ END $$;
 REVOKE ALL ON FUNCTION objects.return_blobs(uuid[]) FROM PUBLIC, fence_writer, fence_gateway;
 GRANT EXECUTE ON FUNCTION objects.return_blobs(uuid[]) TO fence_gateway;
 
--- The current version of a key, locked; NULLs where there is none. p_if_match: the ETag that it must have; '*' for any; '!' and an
--- ETag that it must not have, where it is there.
+-- Locks and returns the current version of a key; NULLs if there is none. p_if_match: the ETag that it must have; '*' for any;
+-- '!' and an ETag that an existing version must not have.
 CREATE OR REPLACE FUNCTION objects.lock_pointer(p_bucket text, p_key text, p_if_match text, p_if_none_match boolean) RETURNS objects.pointers
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -99,8 +99,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.lock_pointer(text, text, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Whether any version of an origin is current or kept. Two look-ups by an index each, whatever the tables' sizes were when the
--- session planned them.
+-- Returns whether any version of an origin is current or kept. Two look-ups by an index each, whatever the tables' sizes were
+-- when the session planned them.
 CREATE OR REPLACE FUNCTION objects.is_named(p_origin uuid) RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -115,9 +115,9 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.is_named(uuid) FROM PUBLIC, fence_writer, fence_gateway;
 
--- The blobs of a version that is gone, unless another version names them. Two statements: what is seen under the lock counts.
--- The sweep's grace counts from the change and not from its transaction's beginning, which for a publication may be long before:
--- readers, replicas and whoever restores the version would have nothing of the grace.
+-- Supersedes the blobs of a version that is gone, unless another version lists them. Two statements: the second reads under the
+-- lock. The sweep's grace counts from the change and not from its transaction's start, which for a publication may be long
+-- before: otherwise readers, replicas and a caller that restores the version would lose the grace.
 CREATE OR REPLACE FUNCTION objects.supersede(p_version uuid) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -132,7 +132,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.supersede(uuid) FROM PUBLIC, fence_writer, fence_gateway;
 
--- What becomes of a version that has stopped being current. Refuses before its retention ends.
+-- Keeps a version that has stopped being current, or supersedes its blobs. Refuses before its retention ends.
 CREATE OR REPLACE FUNCTION objects.retire(p_bucket text, p_version uuid) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -152,7 +152,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.retire(text, uuid) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Makes a version current; the one that was is retired. The conditions are judged while the pointer is locked.
+-- Makes a version current and retires the previous one. The conditions are judged while the pointer is locked.
 CREATE OR REPLACE FUNCTION objects.make_current(made objects.versions, p_if_match text, p_if_none_match boolean) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -169,13 +169,13 @@ BEGIN
     INSERT INTO objects.pointers (bucket, key, version, size, etag, modified_at)
     VALUES (made.bucket, made.key, made.id, made.size, made.etag, made.created_at) ON CONFLICT DO NOTHING;
     EXIT WHEN FOUND;
-  END LOOP;   -- created by another writer in between: look at it
+  END LOOP;   -- another writer created it in between: read it
 END $$;
 REVOKE ALL ON FUNCTION objects.make_current(objects.versions, text, boolean) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Commits an upload: the fence check and the swap of the pointer in one transaction. Calling it again with the same version, or
--- another attempt of the same invocation, gives the first answer and changes nothing, so it also resolves a commit whose outcome
--- was lost. Returns the version that the request produced.
+-- Commits an upload: the fence check and the swap of the pointer in one transaction. A repeated call with the same version, or
+-- another attempt of the same invocation, returns the first answer and changes nothing, so it also resolves a commit whose
+-- outcome was lost. Returns the version that the request produced.
 CREATE OR REPLACE FUNCTION objects.commit_upload(
   p_version uuid, p_bucket text, p_key text, p_blobs uuid[], p_blob_sizes bigint[], p_etag text, p_attributes jsonb,
   p_resource text, p_token bigint, p_seal bytea, p_invocation text, p_if_match text, p_if_none_match boolean
@@ -188,7 +188,7 @@ DECLARE
 BEGIN
   PERFORM objects.begin_change();
   PERFORM objects.take_turn(p_bucket, p_key, p_invocation);
-  -- The blobs' rows serialise the tries of one commit: a try that is still on its way in another session ends first.
+  -- The blobs' rows serialise the attempts of one commit: one that is under way in another session ends first.
   PERFORM 1 FROM objects.blobs WHERE id = ANY (p_blobs) ORDER BY id FOR UPDATE;
   done := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
   IF done.id IS NULL THEN
@@ -197,7 +197,7 @@ BEGIN
     VALUES (p_version, p_bucket, p_key, p_blobs, p_blob_sizes, (SELECT sum(s) FROM unnest(p_blob_sizes) s), p_etag, p_attributes,
             p_resource, p_token, objects.holder_of(p_resource), p_invocation)
     ON CONFLICT DO NOTHING RETURNING * INTO made;
-    IF made.id IS NULL THEN   -- another attempt was committed between the look and the INSERT
+    IF made.id IS NULL THEN   -- another attempt committed between the look and the INSERT
       done := objects.earlier_attempt(p_bucket, p_key, p_version, p_invocation);
     END IF;
   END IF;

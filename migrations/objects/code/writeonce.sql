@@ -1,8 +1,8 @@
--- Buckets whose objects are written once: until an object's retention ends, which begins with its writing, its key can be neither
--- overwritten nor deleted, and its tags stay. So whoever has found the key there may remember it until then; that it is absent,
--- nobody may.
+-- Buckets whose objects are written once. An object's retention begins when it is written. Until it ends, its key can be neither
+-- overwritten nor deleted, and its tags stay. So a reader that has found the key may remember that until then; no reader may
+-- remember that a key is absent.
 --
--- A key that was found there was written before. All that takes a pointer away from a version goes through objects.retire or
+-- A key that was found was written before. Every path that takes a pointer away from a version goes through objects.retire or
 -- objects.remove_version, which ask here, under the pointer's lock and the bucket's rules.
 --
 --   ZO012 the object's retention has not ended (DETAIL: when it does, in UTC)
@@ -21,8 +21,8 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION objects.check_retained(text, uuid) FROM PUBLIC, fence_writer, fence_gateway;
 
--- Chooses for how long the objects of a bucket can't change; NULL: not at all. What is there counts from its writing. It becomes
--- shorter only where the bucket holds no object: gateways remember what they found.
+-- Sets how long the objects of a bucket can't change; NULL: not at all. The time counts from an object's writing. It becomes
+-- shorter only if the bucket holds no object: gateways remember the keys that they found.
 CREATE OR REPLACE FUNCTION objects.set_retention(p_bucket text, p_retention interval) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
