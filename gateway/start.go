@@ -149,7 +149,7 @@ func (g *Gateway) probe(ctx context.Context) {
 type partText struct{ part, text string }
 
 // saidOnce are the texts, each with the part that says it first. One that another text contains is left out:
-// several checks fail for one cause.
+// several checks fail for one cause. Each check asks by itself, so their errors are never the same value.
 func saidOnce(found []partText) (said []string) {
 	for i, f := range found {
 		if f.text == "" || slices.ContainsFunc(found[:i], func(o partText) bool { return strings.Contains(o.text, f.text) }) ||
