@@ -17,7 +17,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 	"github.com/fencegate/fencegate/internal/pgtext"
-	"github.com/fencegate/fencegate/lock/witness"
+	"github.com/fencegate/fencegate/lock/continuity"
 )
 
 // step is one thing that a start does.
@@ -167,7 +167,7 @@ func (g *Gateway) watchContinuity(ctx context.Context) error {
 	var why string
 	return g.servers.watch(ctx, func(err error) {
 		switch {
-		case witness.Refused(err) && why != err.Error():
+		case continuity.Refused(err) && why != err.Error():
 			why = err.Error()
 			g.log.Error("no leases are granted", "why", why)
 		case err == nil && why != "":
