@@ -7,8 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fencegate/fencegate/lock/continuity"
 	"github.com/fencegate/fencegate/lock/pglock"
-	"github.com/fencegate/fencegate/lock/witness"
 )
 
 const (
@@ -17,9 +17,9 @@ const (
 	sourcePostgres = "postgres" // as fence.lease_source has it
 )
 
-// witnessing remembers what PostgreSQL was.
-type witnessing interface {
-	Look(ctx context.Context, ask func(context.Context) (witness.Seen, error)) error
+// history remembers what PostgreSQL was.
+type history interface {
+	Look(ctx context.Context, ask func(context.Context) (continuity.Seen, error)) error
 	Close() error
 }
 
@@ -34,10 +34,10 @@ func (s *servers) claim(ctx context.Context) error {
 	return s.together(ctx, "claim", s.askSource)
 }
 
-// identify is witness.Ask for who remembers. Where the leases are PostgreSQL's own, it says by itself whether it is the server
+// identify is continuity.Ask for who remembers. Where the leases are PostgreSQL's own, it says by itself whether it is the server
 // that was accepted: a gateway that has just started remembers nothing.
-func (s *servers) identify(ctx context.Context, q witness.Querier) (witness.Seen, error) {
-	seen, err := witness.Ask(ctx, q)
+func (s *servers) identify(ctx context.Context, q continuity.Querier) (continuity.Seen, error) {
+	seen, err := continuity.Ask(ctx, q)
 	if err == nil && s.source == sourcePostgres {
 		var ready string
 		err = q.QueryRow(ctx, sqlLeasesReady).Scan(&ready)
@@ -49,7 +49,7 @@ func (s *servers) identify(ctx context.Context, q witness.Querier) (witness.Seen
 }
 
 func (s *servers) askSource(ctx context.Context) error {
-	settled, err := witness.Claim(ctx, s.pool, s.source)
+	settled, err := continuity.Claim(ctx, s.pool, s.source)
 	if err != nil {
 		return err
 	}

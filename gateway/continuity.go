@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/fencedsql"
-	"github.com/fencegate/fencegate/lock/witness"
+	"github.com/fencegate/fencegate/lock/continuity"
 )
 
 const (
@@ -36,18 +36,18 @@ const (
 //
 // A new connection is where another server can turn up: after a failover or a restart
 // no old one is left. Each one is compared with what was accepted before; a difference
-// puts everything in doubt until the witness has been asked. A look now and then finds
+// puts everything in doubt until the record has been asked. A look now and then finds
 // what a proxy in between hides. judges is false for a login of which nothing is concluded.
 func (s *servers) configure(pool *pgxpool.Config, judges bool) {
 	pool.BeforeConnect = s.pin
 	pool.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		if s.witness == nil && s.reads.Load() == nil {
+		if s.history == nil && s.reads.Load() == nil {
 			return nil
 		}
 		same, elsewhere := s.compare(ctx, conn)
 		conn.PgConn().CustomData()[acceptedKey] = same
 		switch {
-		case s.witness == nil || same:
+		case s.history == nil || same:
 		case judges:
 			s.mu.Lock()
 			s.doubt()
@@ -57,7 +57,7 @@ func (s *servers) configure(pool *pgxpool.Config, judges bool) {
 		}
 		return nil // it serves what needs no lease in any case
 	}
-	if s.witness == nil {
+	if s.history == nil {
 		return
 	}
 	pool.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {
@@ -81,7 +81,7 @@ type underGrant struct{}
 // changes has what is done with the context's connections done on the accepted PostgreSQL, or not at all: where it may have forgotten
 // fences, a grant that a newer one had superseded would pass.
 func (s *servers) changes(ctx context.Context) (context.Context, error) {
-	if s.witness == nil {
+	if s.history == nil {
 		return ctx, nil
 	}
 	if _, err := s.confirm(ctx); err != nil {
@@ -112,7 +112,7 @@ func (f fencedSQL) Run(ctx context.Context, grant fence.Grant, statements []wire
 func (s *servers) compare(ctx context.Context, conn *pgx.Conn) (same, elsewhere bool) {
 	for {
 		accepted := s.known() // from before it is asked: what others see meanwhile is later
-		seen, err := witness.Ask(ctx, conn)
+		seen, err := continuity.Ask(ctx, conn)
 		if err != nil {
 			return false, false
 		}
@@ -127,7 +127,7 @@ func (s *servers) compare(ctx context.Context, conn *pgx.Conn) (same, elsewhere 
 }
 
 // known is what was accepted; nil: in doubt.
-func (s *servers) known() *witness.Seen {
+func (s *servers) known() *continuity.Seen {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.accepted
@@ -147,7 +147,7 @@ var errChanging = errors.New("PostgreSQL's connections were replaced meanwhile; 
 // Where this gateway raised fences since the last time, it lets PostgreSQL count
 // that, and the nodes remember the count.
 func (s *servers) check(ctx context.Context) error {
-	if s.witness == nil {
+	if s.history == nil {
 		return nil
 	}
 	if err := s.lookAgain(ctx); err != nil {
@@ -193,15 +193,15 @@ func (s *servers) look(ctx context.Context) error {
 	s.mu.Lock()
 	doubts := s.doubts
 	s.mu.Unlock()
-	var last witness.Seen
-	err := s.witness.Look(ctx, func(ctx context.Context) (witness.Seen, error) {
+	var last continuity.Seen
+	err := s.history.Look(ctx, func(ctx context.Context) (continuity.Seen, error) {
 		var err error
 		last, err = s.identify(ctx, s.pool)
 		return last, err
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	refused := witness.Refused(err)
+	refused := continuity.Refused(err)
 	s.refused = refused
 	switch {
 	case err == nil && doubts == s.doubts:
@@ -217,7 +217,7 @@ func (s *servers) look(ctx context.Context) error {
 // confirm returns nil if the connections so far are of the accepted PostgreSQL. If that is in doubt, it looks anew. A later
 // call that returns another number says that the doubt was raised in between.
 func (s *servers) confirm(ctx context.Context) (doubts int, err error) {
-	if s.witness == nil {
+	if s.history == nil {
 		return 0, nil
 	}
 	for range confirmTries { // the look itself, and others meanwhile, may open connections, which are compared
@@ -315,7 +315,7 @@ func (s *servers) unchanged(ctx context.Context, before func(context.Context) (d
 // unconfirmed says which part keeps a lease from being granted.
 func (s *servers) unconfirmed(err error) error {
 	_, refused := errors.AsType[*pgconn.PgError](err)
-	if refused || witness.Refused(err) || errors.Is(err, witness.ErrOlder) || errors.Is(err, errChanging) || errors.Is(err, errKeysUnknown) || errors.Is(err, witness.StandbyError{}) || isUnconnected(err) || errors.As(err, new(*witness.OtherSourceError)) {
+	if refused || continuity.Refused(err) || errors.Is(err, continuity.ErrOlder) || errors.Is(err, errChanging) || errors.Is(err, errKeysUnknown) || errors.Is(err, continuity.StandbyError{}) || isUnconnected(err) || errors.As(err, new(*continuity.OtherSourceError)) {
 		return &api.UnavailableError{Part: wire.PartPostgres, Cause: err}
 	}
 	return &api.UnavailableError{Part: s.part, Cause: err}
@@ -328,31 +328,31 @@ func (g *Gateway) openServers() error {
 	g.servers, s.part = s, wire.PartRedis
 	switch {
 	case g.cfg.PostgresLeases:
-		s.source, s.part, s.witness = sourcePostgres, wire.PartPostgres, &witness.Memory{}
+		s.source, s.part, s.history = sourcePostgres, wire.PartPostgres, &continuity.Memory{}
 	case len(g.cfg.RedisNodes) > 0:
 		s.source = "redis"
 	}
 	switch {
 	case len(g.cfg.RedisNodes) == 0 || g.cfg.EmbeddedNodes:
 	case g.cfg.DatabaseKeys:
-		g.own = &ownWitness{}
-		s.witness = g.own
+		g.own = &ownHistory{}
+		s.history = g.own
 	default:
-		nodes, err := witness.New(g.cfg.RedisNodes, g.cfg.KeyPrefix)
+		nodes, err := continuity.New(g.cfg.RedisNodes, g.cfg.KeyPrefix)
 		if err != nil {
 			return err
 		}
-		s.witness = nodes
+		s.history = nodes
 	}
 	s.configure(g.parsed.pool, true)
 	return nil
 }
 
 func (s *servers) close() error {
-	if s == nil || s.witness == nil {
+	if s == nil || s.history == nil {
 		return nil
 	}
-	return s.witness.Close()
+	return s.history.Close()
 }
 
 // errElsewhere: a session has reached another server than the one that is PostgreSQL for this gateway.
@@ -368,7 +368,7 @@ func (s *servers) judge(ctx context.Context) (func(identity string, written uint
 	accepted := s.accepted
 	s.mu.Unlock()
 	return func(identity string, written uint64) error {
-		if s.witness == nil || (witness.Seen{Identity: identity, Written: written}).Continues(accepted) {
+		if s.history == nil || (continuity.Seen{Identity: identity, Written: written}).Continues(accepted) {
 			return nil
 		}
 		s.mu.Lock()

@@ -13,17 +13,17 @@ import (
 
 	"github.com/fencegate/fencegate/internal/testenv"
 	"github.com/fencegate/fencegate/lock"
-	"github.com/fencegate/fencegate/lock/witness"
+	"github.com/fencegate/fencegate/lock/continuity"
 )
 
 // program is a Go program in the gateway's group, with a locker of its own.
-func (c *cluster) program(t *testing.T, nodes []lock.Node, prefix string) (*lock.Locker, *witness.Armer) {
+func (c *cluster) program(t *testing.T, nodes []lock.Node, prefix string) (*lock.Locker, *continuity.Armer) {
 	t.Helper()
 	pool, err := pgxpool.ParseConfig(c.as("gate"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	armer, err := witness.Open(t.Context(), witness.Config{Pool: pool, Nodes: nodes, KeyPrefix: prefix})
+	armer, err := continuity.Open(t.Context(), continuity.Config{Pool: pool, Nodes: nodes, KeyPrefix: prefix})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestAProgramAndAGatewayOfOneGroupAgreeThatPostgreSQLMayHaveForgotten(t *tes
 
 	// And the other way round: a program that starts now hears it from the nodes alone.
 	locker, armer = server.program(t, cfg.RedisNodes, cfg.KeyPrefix)
-	if _, err := locker.TryAcquire(ctx, "orders/1001"); !errors.As(err, new(*witness.ForgottenError)) {
+	if _, err := locker.TryAcquire(ctx, "orders/1001"); !errors.As(err, new(*continuity.ForgottenError)) {
 		t.Errorf("the program's acquisition: %v; want a ForgottenError", err)
 	}
 	execOn(t, restored, `SELECT raised FROM fence.invalidate_all()`)

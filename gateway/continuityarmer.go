@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"github.com/fencegate/fencegate/fence"
-	"github.com/fencegate/fencegate/lock/witness"
+	"github.com/fencegate/fencegate/lock/continuity"
 )
 
 // continuityArmer arms only on a PostgreSQL that is the one that it was.
@@ -35,7 +35,7 @@ func (t continuityArmer) Floor(resource string) fence.Token { return t.armer.Flo
 // raised for the nodes, and nothing will be: each acquisition says so.
 func (t continuityArmer) Raised(ctx context.Context) (bool, error) {
 	raised, err := t.armer.Raised(ctx)
-	if raised && errors.As(t.servers.claim(ctx), new(*witness.OtherSourceError)) {
+	if raised && errors.As(t.servers.claim(ctx), new(*continuity.OtherSourceError)) {
 		return false, nil
 	}
 	return raised, err
@@ -44,7 +44,7 @@ func (t continuityArmer) Raised(ctx context.Context) (bool, error) {
 // MayAdmit refuses the nodes' admission where no lease is given on this PostgreSQL: it may be a copy, and the keys the first
 // one's, whose gateways admit the nodes. A PostgreSQL or nodes that are away refuse nothing.
 func (t continuityArmer) MayAdmit(ctx context.Context) error {
-	if _, err := t.servers.confirm(ctx); witness.Refused(err) {
+	if _, err := t.servers.confirm(ctx); continuity.Refused(err) {
 		return err
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/internal/testenv"
-	"github.com/fencegate/fencegate/lock/witness"
+	"github.com/fencegate/fencegate/lock/continuity"
 )
 
 // The connection may have led to another server, whose record says less.
@@ -22,7 +22,7 @@ func TestARecordOfAPostgreSQLThatWasInDoubtMeanwhileCountsForNothing(t *testing.
 	}
 	pgfence.Configure(config)
 	s := newServers(config.ConnConfig)
-	s.witness = &witness.Memory{}
+	s.history = &continuity.Memory{}
 	s.configure(config, true)
 	if s.pool, err = pgxpool.NewWithConfig(t.Context(), config); err != nil {
 		t.Fatal(err)

@@ -35,7 +35,7 @@ type Gateway struct {
 	servers  *servers // which server is PostgreSQL
 	source   leasing.Source
 	keyed    *keyed                      // the same, where the database's keys have to be learned; else nil
-	own      *ownWitness                 // likewise, where nodes remember
+	own      *ownHistory                 // likewise, where nodes remember
 	admit    func(context.Context) error // of the Redis nodes; nil where the source is another
 	tried    chan struct{}               // closed once it has succeeded, or failed by more than a busy machine
 	leasing  *lockmetrics.Metrics

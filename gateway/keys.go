@@ -14,8 +14,8 @@ import (
 	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/internal/pgtext"
 	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/continuity"
 	"github.com/fencegate/fencegate/lock/lockmetrics"
-	"github.com/fencegate/fencegate/lock/witness"
 )
 
 var (
@@ -212,36 +212,36 @@ func (w *watched) Leaks(ctx context.Context) ([]lock.Leak, error) {
 	return nil, errKeysUnknown
 }
 
-// ownWitness has the nodes remember below the prefix that is the database's own, once that is known.
-type ownWitness struct {
+// ownHistory has the nodes remember below the prefix that is the database's own, once that is known.
+type ownHistory struct {
 	mu     sync.Mutex
-	nodes  *witness.Witness // nil: not known yet
+	nodes  *continuity.Nodes // nil: not known yet
 	prefix string
 	closed bool
 }
 
-var _ witnessing = (*ownWitness)(nil)
+var _ history = (*ownHistory)(nil)
 
-// Look is [witness.Witness.Look]. A database that was given a new group meanwhile needs another witness, and other keys.
-func (o *ownWitness) Look(ctx context.Context, ask func(context.Context) (witness.Seen, error)) error {
+// Look is [continuity.Nodes.Look]. A database that was given a new group meanwhile needs another record, and other keys.
+func (o *ownHistory) Look(ctx context.Context, ask func(context.Context) (continuity.Seen, error)) error {
 	o.mu.Lock()
 	nodes, prefix := o.nodes, o.prefix
 	o.mu.Unlock()
 	if nodes == nil {
 		return errKeysUnknown
 	}
-	return nodes.Look(ctx, func(ctx context.Context) (witness.Seen, error) {
+	return nodes.Look(ctx, func(ctx context.Context) (continuity.Seen, error) {
 		seen, err := ask(ctx)
 		if err == nil && seen.KeyPrefix() != prefix {
-			err = &witness.OtherDatabaseError{Is: seen, KeyPrefix: prefix}
+			err = &continuity.OtherDatabaseError{Is: seen, KeyPrefix: prefix}
 		}
 		return seen, err
 	})
 }
 
 // learn makes the prefix known.
-func (o *ownWitness) learn(nodes []lock.Node, prefix string) error {
-	w, err := witness.New(nodes, prefix)
+func (o *ownHistory) learn(nodes []lock.Node, prefix string) error {
+	w, err := continuity.New(nodes, prefix)
 	if err != nil {
 		return err
 	}
@@ -255,7 +255,7 @@ func (o *ownWitness) learn(nodes []lock.Node, prefix string) error {
 }
 
 // Close ends the connections.
-func (o *ownWitness) Close() error {
+func (o *ownHistory) Close() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed = true; o.nodes == nil {

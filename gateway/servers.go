@@ -17,21 +17,21 @@ import (
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
 	"github.com/fencegate/fencegate/gateway/s3"
-	"github.com/fencegate/fencegate/lock/witness"
+	"github.com/fencegate/fencegate/lock/continuity"
 )
 
 // servers is the one mind about which server is PostgreSQL: the host of the address
 // that sessions and the gateway's own connections go to, and whether that server is
-// the one that the Redis nodes have witnessed, or a later state of it. While it is
+// the one that the Redis nodes have recorded, or a later state of it. While it is
 // not, no lease is granted.
 //
-// Of several hosts it is the one that the nodes have witnessed; where they say
+// Of several hosts it is the one that the nodes have recorded; where they say
 // nothing, the first that suits target_session_attrs. It stays until it fails.
 type servers struct {
 	config  *pgx.ConnConfig           // the gateway's login, with all hosts
 	hosts   []pgwire.Upstream         // one way to each
 	grace   time.Duration             // for the others, once one that will do has answered
-	witness witnessing                // nil: leases come from elsewhere, and nobody remembers
+	history history                   // nil: leases come from elsewhere, and nobody remembers
 	part    string                    // that remembers
 	source  string                    // of the leases, as the database records it; "": one that it does not know
 	pool    *pgxpool.Pool             // of the gateway's login
@@ -41,15 +41,15 @@ type servers struct {
 	choosing, settling singleflight.Group
 
 	mu       sync.Mutex
-	home     pgwire.Upstream // the chosen one; its Server is "" while that is not known
-	looked   time.Time       // when home was last seen to serve; zero: choose anew
-	left     chan struct{}   // closed when home changes
-	last     string          // home's Server, when it was last known
-	accepted *witness.Seen   // what is known of home; nil: in doubt
-	raised   bool            // a fence, since the last beat
-	claimed  bool            // the database knows our source
-	doubts   int             // counts how often it was in doubt
-	refused  bool            // the last look said that no lease may be given
+	home     pgwire.Upstream  // the chosen one; its Server is "" while that is not known
+	looked   time.Time        // when home was last seen to serve; zero: choose anew
+	left     chan struct{}    // closed when home changes
+	last     string           // home's Server, when it was last known
+	accepted *continuity.Seen // what is known of home; nil: in doubt
+	raised   bool             // a fence, since the last beat
+	claimed  bool             // the database knows our source
+	doubts   int              // counts how often it was in doubt
+	refused  bool             // the last look said that no lease may be given
 }
 
 const (
@@ -60,8 +60,8 @@ const (
 	// graceForOthers is short: a machine that is gone answers nothing at all, and logins
 	// wait for this.
 	graceForOthers = 250 * time.Millisecond
-	// graceForWitnessed is for the one that the nodes have witnessed, once another has answered.
-	graceForWitnessed = 2 * time.Second
+	// graceForRecorded is for the one that the nodes have recorded, once another has answered.
+	graceForRecorded = 2 * time.Second
 )
 
 func newServers(config *pgx.ConnConfig) *servers {
@@ -143,7 +143,7 @@ func (s *servers) serves(ctx context.Context) bool {
 	s.mu.Lock()
 	home, accepted, chosen := s.home, s.accepted, !s.looked.IsZero()
 	s.mu.Unlock()
-	if !chosen || s.witness != nil && accepted == nil {
+	if !chosen || s.history != nil && accepted == nil {
 		return false
 	}
 	a := s.ask(ctx, home)
@@ -163,9 +163,9 @@ func (s *servers) serves(ctx context.Context) bool {
 }
 
 // take needs s.mu. accepted is nil in doubt.
-func (s *servers) take(home pgwire.Upstream, server string, accepted *witness.Seen) {
+func (s *servers) take(home pgwire.Upstream, server string, accepted *continuity.Seen) {
 	home.Server = server
-	if accepted == nil && s.witness != nil {
+	if accepted == nil && s.history != nil {
 		s.doubts++
 	}
 	s.accepted = accepted
@@ -239,7 +239,7 @@ type answer struct {
 	host int
 	way  pgwire.Upstream
 	conn *pgx.Conn
-	seen witness.Seen
+	seen continuity.Seen
 	err  error // why it will not do
 }
 
@@ -264,15 +264,15 @@ func (s *servers) ask(ctx context.Context, way pgwire.Upstream) answer {
 	if a.conn, a.err = pgx.ConnectConfig(ctx, config); a.err == nil && check != nil {
 		a.err = check(ctx, a.conn.PgConn())
 	}
-	if a.err == nil && s.witness != nil {
-		a.seen, _ = witness.Ask(ctx, a.conn) // an error leaves it unknown
+	if a.err == nil && s.history != nil {
+		a.seen, _ = continuity.Ask(ctx, a.conn) // an error leaves it unknown
 	}
 	return a
 }
 
 // askAll asks all hosts at once. It returns those that suit, the best one first: the one that
 // the nodes accept, which is waited for. The error says why none does.
-func (s *servers) askAll(ctx context.Context) (fit []answer, accepted *witness.Seen, err error) {
+func (s *servers) askAll(ctx context.Context) (fit []answer, accepted *continuity.Seen, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	said := make(chan answer, len(s.hosts))
 	for i, way := range s.hosts {
@@ -324,7 +324,7 @@ func (e *noHostError) Error() string {
 }
 func (e *noHostError) Unwrap() error { return e.why }
 
-func ranked(fit []answer, accepted *witness.Seen) []answer {
+func ranked(fit []answer, accepted *continuity.Seen) []answer {
 	rank := func(a answer) int {
 		switch {
 		case accepted != nil && a.seen.Identity == accepted.Identity:
@@ -340,18 +340,18 @@ func ranked(fit []answer, accepted *witness.Seen) []answer {
 
 // patience is the time for the others, once one that will do has answered.
 func (s *servers) patience() time.Duration {
-	if s.witness == nil {
+	if s.history == nil {
 		return s.grace
 	}
-	return graceForWitnessed
+	return graceForRecorded
 }
 
 // accepts reports what the nodes have accepted of a host; nil: they have not.
-func (s *servers) accepts(ctx context.Context, a *answer) *witness.Seen {
-	if s.witness == nil || a.err != nil {
+func (s *servers) accepts(ctx context.Context, a *answer) *continuity.Seen {
+	if s.history == nil || a.err != nil {
 		return nil
 	}
-	if err := s.witness.Look(ctx, func(ctx context.Context) (seen witness.Seen, err error) {
+	if err := s.history.Look(ctx, func(ctx context.Context) (seen continuity.Seen, err error) {
 		a.seen, err = s.identify(ctx, a.conn)
 		return a.seen, err
 	}); err != nil {

@@ -18,7 +18,7 @@ import (
 func (g *Gateway) openSource() (err error) {
 	cfg, armer := g.cfg, g.armer()
 	if cfg.PostgresLeases {
-		leases, err := pglock.New(pglock.Config{Pool: g.pool, Armed: g.armed, Trust: armer.when, MaxTTL: cfg.MaxTTL, Logger: g.log})
+		leases, err := pglock.New(pglock.Config{Pool: g.pool, Armed: g.armed, OnAccepted: armer.when, MaxTTL: cfg.MaxTTL, Logger: g.log})
 		if err != nil {
 			return err
 		}

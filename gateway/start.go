@@ -17,7 +17,7 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 	"github.com/fencegate/fencegate/internal/pgtext"
-	"github.com/fencegate/fencegate/lock/witness"
+	"github.com/fencegate/fencegate/lock/continuity"
 )
 
 // step is one thing that a start does.
@@ -149,7 +149,7 @@ func (g *Gateway) probe(ctx context.Context) {
 type partText struct{ part, text string }
 
 // saidOnce are the texts, each with the part that says it first. One that another text contains is left out:
-// several checks fail for one cause.
+// several checks fail for one cause. Each check asks by itself, so their errors are never the same value.
 func saidOnce(found []partText) (said []string) {
 	for i, f := range found {
 		if f.text == "" || slices.ContainsFunc(found[:i], func(o partText) bool { return strings.Contains(o.text, f.text) }) ||
@@ -167,7 +167,7 @@ func (g *Gateway) watchContinuity(ctx context.Context) error {
 	var why string
 	return g.servers.watch(ctx, func(err error) {
 		switch {
-		case witness.Refused(err) && why != err.Error():
+		case continuity.Refused(err) && why != err.Error():
 			why = err.Error()
 			g.log.Error("no leases are granted", "why", why)
 		case err == nil && why != "":

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencegate/fencegate/gateway/pgwire"
-	"github.com/fencegate/fencegate/lock/witness"
+	"github.com/fencegate/fencegate/lock/continuity"
 )
 
 func TestRelayGoesToEachHostOfTheAddressOnce(t *testing.T) {
@@ -215,7 +215,7 @@ func TestWhoIsHereLeavesTheServerThatIsNotHomeAnyMore(t *testing.T) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.doubt()
-		s.take(s.home, server, &witness.Seen{Identity: server})
+		s.take(s.home, server, &continuity.Seen{Identity: server})
 	}
 	found("1/1/1")
 	ctx, leave := s.here(t.Context())

@@ -16,8 +16,8 @@ type Resource struct {
 
 // Lock is who holds a resource's lock.
 type Lock struct {
-	Holder  string       `json:"holder"` // "": nobody
-	Token   fence.Token  `json:"token"`
+	Holder  string       `json:"holder"`  // "": nobody
+	Token   *fence.Token `json:"token"`   // null: none was issued
 	TTLMS   *int64       `json:"ttl_ms"`  // null: it never ends, or nobody holds it
 	Waiters int          `json:"waiters"` // processes that wait in the queue
 	Servers []LockServer `json:"servers"`
@@ -25,13 +25,13 @@ type Lock struct {
 
 // LockServer is what one server of the lock says of a resource.
 type LockServer struct {
-	Name    string      `json:"name"`
-	Locked  bool        `json:"locked"`
-	Holder  string      `json:"holder"`
-	Token   fence.Token `json:"token"`
-	TTLMS   *int64      `json:"ttl_ms"`
-	Waiters int         `json:"waiters"`
-	Error   *string     `json:"error"` // null: it answered
+	Name    string       `json:"name"`
+	Locked  bool         `json:"locked"`
+	Holder  string       `json:"holder"`
+	Token   *fence.Token `json:"token"` // null: none was issued, or it did not answer
+	TTLMS   *int64       `json:"ttl_ms"`
+	Waiters int          `json:"waiters"`
+	Error   *string      `json:"error"` // null: it answered
 }
 
 // The states of a resource in a list.

@@ -13,7 +13,7 @@
  * fence stands above the node's counter. ARMED: who gets a lease raises the fence with it.
  * SETTINGS: a node that does not write through (0 at first, or 1) may lose the last of its data; that changes once.
  * PGBACK: PostgreSQL may go back to what it was at the copy, as another one, so that its record has another number. (Tokens
- * that fall then are the witness's affair, not this model's.)
+ * that fall then are the affair of lock/continuity, not this model's.)
  *
  * A macro removes one safeguard each; every such run must fail:
  *   ANYEPOCH    (PARK, DURABLE) the epoch is not compared

@@ -15,7 +15,7 @@ type Querier interface {
 }
 
 // KeyPrefix is the start of the names of the database's keys on Redis nodes, for lock.Config.KeyPrefix and
-// witness.Config.KeyPrefix: "fencegate:" and a UUID that the migrations made. Gateways have the same by default. It is
+// continuity.Config.KeyPrefix: "fencegate:" and a UUID that the migrations made. Gateways have the same by default. It is
 // another one for each database, so that several may share the nodes; promotions, restores and dumps keep it, and so
 // does a copy, until `fencegate fence new-group` gives it its own. The login is in fence_gateway or fence_writer.
 func KeyPrefix(ctx context.Context, q Querier) (string, error) {

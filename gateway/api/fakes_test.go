@@ -32,6 +32,7 @@ type fakes struct {
 	err       error    // of Renew, Release, Inspect, EnsureBucket and Run
 	lockErr   error
 	free      bool // nobody holds the lock
+	unknown   bool // likewise, and a quorum remembers no token
 	listed    []any
 	listing   []fence.Record
 	revoked   []string
@@ -79,6 +80,9 @@ func (f leases) Release(_ context.Context, ref leasing.Ref) error {
 }
 
 func (f leases) Inspect(context.Context, string) (leasing.Inspection, error) {
+	if f.unknown {
+		return leasing.Inspection{Members: []leasing.Member{{Name: "node-1", Token: 34}, {Name: "node-2"}}}, f.lockErr
+	}
 	return leasing.Inspection{
 		Locked: !f.free, Holder: "worker-a", Owner: "0123456789abcdef", Token: 34, TTL: 1500 * time.Millisecond, Waiters: 2,
 		Members: []leasing.Member{{Name: "node-1", Locked: true, Holder: "worker-a", Token: 34, TTL: -1, Waiters: 2}, {Name: "node-2", Err: errors.New("away")}},

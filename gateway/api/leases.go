@@ -263,36 +263,6 @@ func (s *Server) renew(c echo.Context) error {
 	return respond(c, http.StatusOK, wire.Renewed{Resource: h.Resource, Token: h.Token, Timing: timing})
 }
 
-// lossError is a lease that is over, with what the fence says of why.
-type lossError struct {
-	why      string
-	recorded fence.Token // 0: the fence was not raised
-}
-
-func (e *lossError) Error() string { return leasing.ErrLost.Error() + ": " + e.why }
-func (e *lossError) Unwrap() error { return leasing.ErrLost }
-
-// lossTimeout bounds the look at the fence of a lease that is over.
-const lossTimeout = time.Second
-
-// lossOf is err, which says that a lease is over, with the reason where the fence can be asked.
-func (s *Server) lossOf(ctx context.Context, h handle, err error) error {
-	ctx, cancel := context.WithTimeout(ctx, lossTimeout)
-	defer cancel()
-	record, unknown := s.cfg.Fences.Inspect(ctx, h.Resource)
-	switch {
-	case unknown != nil || record.Token < h.Token:
-		return err
-	case record.Token > h.Token && record.Revoked():
-		return &lossError{"its resource was revoked", record.Token}
-	case record.Token > h.Token:
-		return &lossError{"another has acquired the resource since", record.Token}
-	case record.EndedAt != nil:
-		return &lossError{why: "it was released, or ran out"}
-	}
-	return &lossError{why: "it ran out"}
-}
-
 func (s *Server) release(c echo.Context) error {
 	var body wire.HandleRequest
 	if err := decode(c, &body); err != nil {

@@ -5,15 +5,16 @@ import (
 	"time"
 
 	"github.com/fencegate/fencegate/client/wire"
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
 // lockOf says who holds a lock, in JSON. Which servers there are, and why one does not answer, is
 // for who may inspect everything: names and errors have addresses. Others are told numbers.
 func lockOf(state leasing.Inspection, servers bool) *wire.Lock {
-	answer := &wire.Lock{Holder: state.Holder, Token: state.Token, TTLMS: ttlMS(state.Locked, state.TTL), Waiters: state.Waiters, Servers: []wire.LockServer{}}
+	answer := &wire.Lock{Holder: state.Holder, Token: issued(state.Token), TTLMS: ttlMS(state.Locked, state.TTL), Waiters: state.Waiters, Servers: []wire.LockServer{}}
 	for i, m := range state.Members {
-		server := wire.LockServer{Name: m.Name, Locked: m.Locked, Holder: m.Holder, Token: m.Token, TTLMS: ttlMS(m.Locked, m.TTL), Waiters: m.Waiters}
+		server := wire.LockServer{Name: m.Name, Locked: m.Locked, Holder: m.Holder, Token: issued(m.Token), TTLMS: ttlMS(m.Locked, m.TTL), Waiters: m.Waiters}
 		if m.Err != nil {
 			why := noAnswer
 			if servers {
@@ -27,6 +28,14 @@ func lockOf(state leasing.Inspection, servers bool) *wire.Lock {
 		answer.Servers = append(answer.Servers, server)
 	}
 	return answer
+}
+
+// issued is a token in JSON, where 0 is none: [fence.ParseToken] refuses it.
+func issued(t fence.Token) *fence.Token {
+	if t == 0 {
+		return nil
+	}
+	return &t
 }
 
 // noAnswer stands for a server's error where the caller may not inspect everything.

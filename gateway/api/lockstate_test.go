@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/client/wire"
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/gateway/api"
@@ -59,5 +61,29 @@ func TestServersAreNamedToWhoMayInspectEverything(t *testing.T) {
 				t.Errorf("that a server does not answer is missing: %s", a.text)
 			}
 		}
+	}
+}
+
+// A server that issued no token has none: "0" is no token, and no Go client can read it.
+func TestAGoClientReadsALockWithoutAToken(t *testing.T) {
+	t.Parallel()
+	f := newFakes()
+	f.unknown = true
+	served := httptest.NewServer(newServer(t, f).Handler())
+	t.Cleanup(served.Close)
+	c, err := client.New(client.Config{URL: served.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, err := c.Inspect(t.Context(), f.record.Resource)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock := known.Lock
+	if lock == nil || lock.Token != nil || len(lock.Servers) != 2 || lock.Servers[1].Token != nil {
+		t.Fatalf("got %+v; want no token of the lock and of node-2", lock)
+	}
+	if issued := lock.Servers[0].Token; issued == nil || *issued != 34 {
+		t.Errorf("node-1 issued %v, want 34", issued)
 	}
 }

@@ -90,9 +90,9 @@ func (s *session) tokenOf(resource string) fence.Token {
 	return 0
 }
 
-// tellEnd tells that the gateway ends the session. If it works, in a statement or a transaction that
+// tellEnd tells that the gateway ends the session. If it is busy, in a statement or a transaction that
 // the fence would refuse, the end counts as its refusal.
-func (s *session) tellEnd(why *fatalError, works bool) {
+func (s *session) tellEnd(why *fatalError, busy bool) {
 	if s.srv.cfg.Tell == nil {
 		return
 	}
@@ -100,7 +100,7 @@ func (s *session) tellEnd(why *fatalError, works bool) {
 	if !refused {
 		e = activity.Cleaned(s.event(""))
 	}
-	if !refused || !works {
+	if !refused || !busy {
 		e.Kind, e.Code = wire.EventEnded, why.code
 	}
 	s.srv.cfg.Tell(e)

@@ -93,7 +93,7 @@ func TestASoundDatabaseIsOKFromEachLogin(t *testing.T) {
 		want(t, findings, "postgresql.durability", Fail, "fsync")
 	}
 	want(t, examine(t, pg.GatewayURL), "postgresql.login", OK)
-	want(t, examine(t, pg.WriterURL), "postgresql.login", Warn, "fence_gateway")
+	want(t, examine(t, pg.WriterURL), "postgresql.login", Warn, `GRANT fence_gateway TO "fencegate_test_writer";`)
 }
 
 func TestEachFaultOfADatabaseIsFound(t *testing.T) {

@@ -41,7 +41,9 @@ func checkRoles(ctx context.Context, conn *pgx.Conn) []Finding {
 		found = []Finding{ok(check, "fence_owner, fence_writer, fence_gateway, fence_protector and fence_locker are as migrated")}
 	}
 	if !ours["fence_gateway"] {
-		found = append(found, warn("postgresql.login", "this login is not in fence_gateway, so a gateway can't run as it", "For the gateway's login: GRANT fence_gateway TO …;"))
+		login := pgx.Identifier{conn.Config().User}.Sanitize()
+		found = append(found, warn("postgresql.login", "this login is not in fence_gateway, so a gateway can't run as it",
+			"Where it is the gateway's: GRANT fence_gateway TO "+login+"; otherwise run the doctor as the gateway's login."))
 	} else {
 		found = append(found, ok("postgresql.login", "this login may arm fences"))
 	}

@@ -22,7 +22,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/fencegate/fencegate/internal/child"
 )
@@ -137,21 +136,10 @@ func (m *Member) Start() error {
 
 // Ready waits until the member answers and knows a leader.
 func (m *Member) Ready(ctx context.Context) error {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := m.healthy(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-m.proc.Done():
-			return fmt.Errorf("etcd ended: %w; its log is %s", m.proc.Err(), m.log)
-		case <-ctx.Done():
-			return fmt.Errorf("etcd on %s: %w: %w", m.Addr, context.Cause(ctx), err)
-		case <-tick.C:
-		}
+	if err := m.proc.Ready(ctx, m.healthy); err != nil {
+		return fmt.Errorf("etcd on %s: %w; its log is %s", m.Addr, err, m.log)
 	}
+	return nil
 }
 
 func (m *Member) healthy(ctx context.Context) error {

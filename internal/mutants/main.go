@@ -37,7 +37,7 @@ type mutant struct {
 func (m mutant) folder() string { return cmp.Or(m.in, "lock") }
 
 // all are those of the leases, and of the gateway.
-func all() []mutant { return slices.Concat(table, service) }
+func all() []mutant { return slices.Concat(grants, admission, service) }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

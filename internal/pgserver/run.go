@@ -177,7 +177,7 @@ func (s *Server) startOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.ready(ctx); err != nil {
+	if err := s.proc.Ready(ctx, s.answers); err != nil {
 		s.proc.Stop(5 * time.Second)
 		return fmt.Errorf("it did not start: %w%s", err, lastLines(log.Name()))
 	}
@@ -205,25 +205,7 @@ func (s *Server) args() []string {
 	return args
 }
 
-// ready waits until the server takes connections, and is ours.
-func (s *Server) ready(ctx context.Context) error {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := s.answers(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-s.proc.Done():
-			return errors.Join(s.proc.Err(), errors.New("the process ended"))
-		case <-ctx.Done():
-			return errors.Join(ctx.Err(), err)
-		case <-tick.C:
-		}
-	}
-}
-
+// answers looks whether the server takes connections, and is ours.
 func (s *Server) answers(ctx context.Context) error {
 	// A quick look first, so that waiting costs no connections.
 	pid, err := readPidFile(s.data())

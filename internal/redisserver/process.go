@@ -100,32 +100,14 @@ func (p *process) startOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.ready(ctx); err != nil {
+	if err := p.proc.Ready(ctx, p.answers); err != nil {
 		p.proc.Kill()
 		return fmt.Errorf("redis %s on %s did not start: %w%s", p.cfg.Binary, p.cfg.Addr, err, lastLines(log.Name()))
 	}
 	return nil
 }
 
-// ready waits until the node answers, and answers as the process that was started.
-func (p *process) ready(ctx context.Context) error {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := p.answers(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-p.proc.Done():
-			return fmt.Errorf("it ended: %w", errors.Join(p.proc.Err(), err))
-		case <-ctx.Done():
-			return errors.Join(ctx.Err(), err)
-		case <-tick.C:
-		}
-	}
-}
-
+// answers looks whether the node answers, and answers as the process that was started.
 func (p *process) answers(ctx context.Context) error {
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", p.cfg.Addr)
 	if err != nil {

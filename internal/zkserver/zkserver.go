@@ -134,22 +134,13 @@ func (s *Server) Start() error {
 
 // Ready waits until the server serves: alone, or with a leader.
 func (s *Server) Ready(ctx context.Context) error {
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := s.serves(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-s.proc.Done():
-			end, _ := os.ReadFile(s.log)
-			return fmt.Errorf("ZooKeeper ended: %w: %s", s.proc.Err(), strings.ReplaceAll(string(bytes.TrimSpace(end)), "\n", " | "))
-		case <-ctx.Done():
-			return fmt.Errorf("ZooKeeper on %s: %w: %w", s.Addr, context.Cause(ctx), err)
-		case <-tick.C:
-		}
+	err := s.proc.Ready(ctx, s.serves)
+	if err != nil {
+		log, _ := os.ReadFile(s.log)
+		text := strings.ReplaceAll(string(bytes.TrimSpace(log)), "\n", " | ")
+		return fmt.Errorf("ZooKeeper on %s: %w; its log: %s", s.Addr, err, text)
 	}
+	return nil
 }
 
 func (s *Server) serves(ctx context.Context) error {

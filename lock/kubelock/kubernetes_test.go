@@ -128,20 +128,8 @@ func (k *realServer) start(program string) error {
 
 // connect waits until the server is ready, and makes an operator's clients.
 func (k *realServer) connect(ctx context.Context) error {
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := k.ready(ctx)
-		if err == nil {
-			break
-		}
-		select {
-		case <-k.proc.Done():
-			return fmt.Errorf("it ended: %w", k.proc.Err())
-		case <-ctx.Done():
-			return err
-		case <-tick.C:
-		}
+	if err := k.proc.Ready(ctx, k.ready); err != nil {
+		return err
 	}
 	var err [3]error
 	k.leases, err[0] = coordinationclient.NewForConfigAndClient(k.admin, k.http)

@@ -42,9 +42,9 @@ type Config struct {
 	Armer leasing.Armer
 	// Armed is told of each token to which PostgreSQL's fence was raised. Defaults to nil: nobody is.
 	Armed func(resource string, token fence.Token)
-	// Trust calls take, which raises fences, where PostgreSQL can be trusted, and returns its error; else an error of its own.
-	// Defaults to nil: what the database knows of itself is enough.
-	Trust func(ctx context.Context, take func() error) error
+	// OnAccepted calls take, which raises fences, if PostgreSQL is the accepted one, and returns its error. Otherwise it
+	// returns an error of its own. Defaults to nil: what the database knows of itself is enough.
+	OnAccepted func(ctx context.Context, take func() error) error
 	// MaxTTL is the longest lease. Defaults to [DefaultMaxTTL].
 	MaxTTL time.Duration
 	// Holder names this process for people where a request does not. Defaults to host name and process id.
@@ -78,8 +78,8 @@ func New(cfg Config) (*Source, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Trust == nil {
-		cfg.Trust = func(_ context.Context, take func() error) error { return take() }
+	if cfg.OnAccepted == nil {
+		cfg.OnAccepted = func(_ context.Context, take func() error) error { return take() }
 	}
 	if cfg.Armed == nil {
 		cfg.Armed = func(string, fence.Token) {}

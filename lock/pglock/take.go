@@ -76,7 +76,7 @@ func (s *Source) acquire(ctx context.Context, r leasing.Request, w way) (leasing
 		if ctx.Err() != nil {
 			return leasing.Lease{}, context.Cause(ctx)
 		}
-		err := s.cfg.Trust(ctx, func() error { return s.take(ctx, a) })
+		err := s.cfg.OnAccepted(ctx, func() error { return s.take(ctx, a) })
 		if err == nil {
 			err = s.armOther(ctx, a)
 		}

@@ -1,6 +1,6 @@
 //go:build unix
 
-package witness
+package continuity
 
 import (
 	"context"
@@ -18,13 +18,13 @@ func TestMain(m *testing.M) {
 	testenv.VerifyMain(m, testenv.LeakOptions()...)
 }
 
-func open(t *testing.T, addrs ...string) *Witness {
+func open(t *testing.T, addrs ...string) *Nodes {
 	t.Helper()
 	var nodes []lock.Node
 	for _, addr := range addrs {
 		nodes = append(nodes, lock.Node{Addr: addr})
 	}
-	w, err := New(nodes, "witness-test")
+	w, err := New(nodes, "continuity-test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestTheKeysOfAnotherDatabaseAreLeftAsTheyAre(t *testing.T) {
 		err := w.Look(t.Context(), says(neighbour))
 		if !errors.As(err, new(*OtherDatabaseError)) || !Refused(err) {
 			t.Errorf("%s: %v; want an OtherDatabaseError", name, err)
-		} else if text := err.Error(); strings.Contains(text, "invalidate") || !strings.Contains(text, "--redis-prefix") || !strings.Contains(text, "witness-test:") {
+		} else if text := err.Error(); strings.Contains(text, "invalidate") || !strings.Contains(text, "--redis-prefix") || !strings.Contains(text, "continuity-test:") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

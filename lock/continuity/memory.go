@@ -1,4 +1,4 @@
-package witness
+package continuity
 
 import (
 	"context"
@@ -7,13 +7,13 @@ import (
 	"sync/atomic"
 )
 
-// Memory is a witness in this process, where there are no Redis nodes to remember. It notices that the same server was set back;
+// Memory is the record in this process, where there are no Redis nodes to remember. It notices that the same server was set back;
 // what another server is, the database knows itself, see fence.need_source. The zero value remembers nothing.
 type Memory struct{ seen atomic.Pointer[Seen] }
 
 var errLooking = errors.New("others looked at PostgreSQL at the same time, each time anew")
 
-// Look is [Witness.Look]. Nothing is locked while PostgreSQL is asked. Where somebody else looked in between it is asked again,
+// Look is [Nodes.Look]. Nothing is locked while PostgreSQL is asked. Where somebody else looked in between it is asked again,
 // so that what that one saw later is never taken for the past.
 func (m *Memory) Look(ctx context.Context, ask func(context.Context) (Seen, error)) error {
 	for range 2 * attempts {

@@ -1,9 +1,9 @@
-// Package witness lets the Redis nodes remember which PostgreSQL they serve, so
+// Package continuity lets the Redis nodes remember which PostgreSQL they serve, so
 // that one that may have forgotten fences is noticed: a standby that was
 // promoted while it lagged, or a restored backup.
 //
-// The guarantee: once a quorum of nodes has witnessed a history of PostgreSQL,
-// [Witness.Look] fails with a [*ForgottenError] for any other one (another
+// The guarantee: once a quorum of nodes has recorded a history of PostgreSQL,
+// [Nodes.Look] fails with a [*ForgottenError] for any other one (another
 // server, timeline or schema, or the same set back to an earlier point), until
 // all fences have been invalidated there; and with an [*OtherDatabaseError] where
 // the keys are those of another database. What it can't notice is a loss of
@@ -15,13 +15,13 @@
 // else. Gateways and programs that name the same nodes and key prefix share what is
 // remembered:
 //
-//	armer, err := witness.Open(ctx, witness.Config{Pool: poolConfig, Nodes: nodes, KeyPrefix: prefix})
+//	armer, err := continuity.Open(ctx, continuity.Config{Pool: poolConfig, Nodes: nodes, KeyPrefix: prefix})
 //	locker, err := lock.New(lock.Config{Nodes: nodes, KeyPrefix: prefix, Armer: armer, Epochs: armer})
 //
 // prefix is the database's own, from [pgfence.KeyPrefix], as gateways have it.
 //
 // On each node it is one plain key, PREFIX:postgresql, that holds JSON.
-package witness
+package continuity
 
 import (
 	"cmp"
@@ -54,8 +54,8 @@ type Seen struct {
 	Database uint32 `json:"database,omitempty"`
 }
 
-// Witness asks and tells the nodes. It is safe for concurrent use.
-type Witness struct {
+// Nodes asks and tells the nodes. It is safe for concurrent use.
+type Nodes struct {
 	prefix  string
 	key     string
 	names   []string
@@ -64,16 +64,16 @@ type Witness struct {
 
 const stallTimeout = time.Second
 
-// New makes a Witness of a group's nodes and the prefix of its keys. It connects
+// New makes the Nodes of a group's nodes and the prefix of its keys. It connects
 // when it is used.
-func New(nodes []lock.Node, prefix string) (*Witness, error) {
+func New(nodes []lock.Node, prefix string) (*Nodes, error) {
 	if len(nodes) == 0 {
 		return nil, &fence.InvalidError{Field: "nodes", Reason: "are missing"}
 	}
 	if prefix == "" {
 		prefix = lock.DefaultKeyPrefix
 	}
-	w := &Witness{prefix: prefix, key: prefix + ":postgresql"}
+	w := &Nodes{prefix: prefix, key: prefix + ":postgresql"}
 	for _, n := range nodes {
 		w.names = append(w.names, cmp.Or(n.Addr, n.MasterName))
 		w.clients = append(w.clients, redis.NewClient(&redis.Options{
@@ -90,7 +90,7 @@ func New(nodes []lock.Node, prefix string) (*Witness, error) {
 }
 
 // Close ends the connections.
-func (w *Witness) Close() error {
+func (w *Nodes) Close() error {
 	errs := make([]error, len(w.clients))
 	for i, c := range w.clients {
 		errs[i] = c.Close()
@@ -107,7 +107,7 @@ const attempts = 5
 // gateway saw later is never taken for the past. It returns nil, a
 // [*ForgottenError] or [*OtherDatabaseError], after which the nodes remember what
 // they did, seen's error, or what kept a quorum from answering.
-func (w *Witness) Look(ctx context.Context, seen func(context.Context) (Seen, error)) error {
+func (w *Nodes) Look(ctx context.Context, seen func(context.Context) (Seen, error)) error {
 	var err error
 	for range attempts {
 		var again bool
@@ -118,7 +118,7 @@ func (w *Witness) Look(ctx context.Context, seen func(context.Context) (Seen, er
 	return err
 }
 
-func (w *Witness) look(ctx context.Context, ask func(context.Context) (Seen, error)) (again bool, err error) {
+func (w *Nodes) look(ctx context.Context, ask func(context.Context) (Seen, error)) (again bool, err error) {
 	told, err := w.recall(ctx)
 	if err != nil {
 		return false, err
@@ -192,10 +192,10 @@ type record struct {
 	err  error
 }
 
-func (w *Witness) quorum() int { return len(w.clients)/2 + 1 }
+func (w *Nodes) quorum() int { return len(w.clients)/2 + 1 }
 
 // recall asks all nodes; an error says that fewer than a quorum answered.
-func (w *Witness) recall(ctx context.Context) ([]record, error) {
+func (w *Nodes) recall(ctx context.Context) ([]record, error) {
 	records := make([]record, len(w.clients))
 	w.each(func(i int, c *redis.Client) {
 		r := &records[i]
@@ -233,7 +233,7 @@ return 1`
 var errChanged = errors.New("another program told it something in between")
 
 // remember tells the nodes that answered, and counts those that took it.
-func (w *Witness) remember(ctx context.Context, told []record, next Seen) (kept int, err error) {
+func (w *Nodes) remember(ctx context.Context, told []record, next Seen) (kept int, err error) {
 	text, err := json.Marshal(next)
 	if err != nil {
 		return 0, err
@@ -257,7 +257,7 @@ func (w *Witness) remember(ctx context.Context, told []record, next Seen) (kept 
 	return kept, errors.Join(errs...)
 }
 
-func (w *Witness) each(do func(int, *redis.Client)) {
+func (w *Nodes) each(do func(int, *redis.Client)) {
 	var calls sync.WaitGroup
 	for i, c := range w.clients {
 		calls.Go(func() { do(i, c) })

@@ -1,4 +1,4 @@
-package witness
+package continuity
 
 import (
 	"context"
@@ -53,17 +53,17 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Armer is a [pgfence.Fence] that arms only on a PostgreSQL that the nodes have witnessed, or on a later state of
+// Armer is a [pgfence.Fence] that arms only on a PostgreSQL that the nodes have recorded, or on a later state of
 // it. It is safe for concurrent use.
 //
 // Its connections are the Armer's own. Each new one is compared with the server that was accepted before; where it
 // is another one, the nodes are asked before the connection is used. Every two seconds it looks again, has
 // PostgreSQL count that fences were raised, and has the nodes remember the count.
 type Armer struct {
-	fence   *pgfence.Fence
-	pool    *pgxpool.Pool
-	witness *Witness
-	log     *slog.Logger
+	fence *pgfence.Fence
+	pool  *pgxpool.Pool
+	nodes *Nodes
+	log   *slog.Logger
 
 	looking  chan struct{} // holds one value while the nodes are asked: looks at the same time would disturb each other
 	settling singleflight.Group
@@ -99,7 +99,7 @@ func Open(ctx context.Context, cfg Config) (*Armer, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Armer{witness: w, log: cfg.Logger, looking: make(chan struct{}, 1)}
+	a := &Armer{nodes: w, log: cfg.Logger, looking: make(chan struct{}, 1)}
 	if a.log == nil {
 		a.log = slog.New(slog.DiscardHandler)
 	}
@@ -131,13 +131,13 @@ func (a *Armer) Close() error {
 			cancel()
 		}
 		a.pool.Close()
-		a.closed = a.witness.Close()
+		a.closed = a.nodes.Close()
 	})
 	return a.closed
 }
 
 // Fence is what arms, for all that is not arming: Inspect, List, Position, Retire. Its connections too lead only to
-// a PostgreSQL that the nodes have witnessed; its errors wrap those of Arm.
+// a PostgreSQL that the nodes have recorded; its errors wrap those of Arm.
 func (a *Armer) Fence() *pgfence.Fence { return a.fence }
 
 // Arm is [pgfence.Fence.Arm]. It raises nothing where PostgreSQL may have forgotten fences: a [*ForgottenError],
@@ -167,7 +167,7 @@ func (a *Armer) RaiseEpoch(ctx context.Context, above int64) (int64, error) {
 	return a.fence.RaiseEpoch(ctx, above)
 }
 
-// RaiseLongest is [pgfence.Fence.RaiseLongest], on a PostgreSQL that the nodes have witnessed: another one may say less than
+// RaiseLongest is [pgfence.Fence.RaiseLongest], on a PostgreSQL that the nodes have recorded: another one may say less than
 // was recorded.
 func (a *Armer) RaiseLongest(ctx context.Context, group string, atLeast time.Duration) (longest fence.LongestTTL, err error) {
 	err = a.trusted(ctx, func() error {
@@ -200,7 +200,7 @@ func (a *Armer) trusted(ctx context.Context, do func() error) error {
 	return nil
 }
 
-// Check is nil where PostgreSQL is the one that the nodes have witnessed; else the error that Arm would have. For a
+// Check is nil where PostgreSQL is the one that the nodes have recorded; else the error that Arm would have. For a
 // readiness probe.
 func (a *Armer) Check(ctx context.Context) error {
 	if err := a.claim(ctx); err != nil {
@@ -337,7 +337,7 @@ func (a *Armer) look(ctx context.Context, conn *pgx.Conn, forced bool) error {
 		return nil
 	}
 	var last Seen
-	err := a.witness.Look(ctx, func(ctx context.Context) (Seen, error) {
+	err := a.nodes.Look(ctx, func(ctx context.Context) (Seen, error) {
 		var err error
 		last, err = Ask(ctx, conn)
 		return last, err
@@ -376,7 +376,7 @@ func (a *Armer) tell(err error) {
 	case err != nil:
 		a.log.Warn("can't find out whether PostgreSQL is the one that it was", "error", err)
 	default:
-		a.log.Info("PostgreSQL is the one that the Redis nodes have witnessed; leases are granted")
+		a.log.Info("PostgreSQL is the one that the Redis nodes have recorded; leases are granted")
 	}
 }
 

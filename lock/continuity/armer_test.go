@@ -1,6 +1,6 @@
 //go:build unix
 
-package witness
+package continuity
 
 import (
 	"context"

@@ -1,5 +1,5 @@
 //nolint:testableexamples // they need Redis and a database
-package witness_test
+package continuity_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 
 	"github.com/fencegate/fencegate/fence/pgfence"
 	"github.com/fencegate/fencegate/lock"
-	"github.com/fencegate/fencegate/lock/witness"
+	"github.com/fencegate/fencegate/lock/continuity"
 )
 
 // A locker whose program hears when PostgreSQL may have forgotten fences.
@@ -31,7 +31,7 @@ func ExampleOpen() {
 	if err := errors.Join(err, conn.Close(ctx)); err != nil {
 		log.Fatal(err)
 	}
-	armer, err := witness.Open(ctx, witness.Config{Pool: pool, Nodes: nodes, KeyPrefix: prefix})
+	armer, err := continuity.Open(ctx, continuity.Config{Pool: pool, Nodes: nodes, KeyPrefix: prefix})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func ExampleOpen() {
 	defer locker.Close()
 
 	lease, err := locker.Acquire(ctx, "orders/1001")
-	if forgotten, ok := errors.AsType[*witness.ForgottenError](err); ok {
+	if forgotten, ok := errors.AsType[*continuity.ForgottenError](err); ok {
 		fmt.Println(forgotten) // … run: fencegate fence invalidate-all --yes
 		return
 	}

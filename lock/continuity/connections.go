@@ -1,4 +1,4 @@
-package witness
+package continuity
 
 import (
 	"context"
@@ -28,7 +28,7 @@ func isOf(conn *pgx.Conn, server *Seen) bool {
 	return conn.PgConn().CustomData()[serverKey] == server.Identity
 }
 
-// configure has each new connection compared, and none used whose server the nodes have not witnessed. The caller's
+// configure has each new connection compared, and none used whose server the nodes have not recorded. The caller's
 // AfterConnect runs first, since the rights to be asked may come from it.
 func (a *Armer) configure(config *pgxpool.Config) {
 	connected, prepare := config.AfterConnect, config.PrepareConn
