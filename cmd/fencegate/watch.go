@@ -118,7 +118,7 @@ func (w *watching) lines(ctx context.Context, follow bool) error {
 	if more {
 		_, _ = fmt.Fprintf(w.note, "fencegate watch: more are held; name a prefix\n")
 	}
-	return follows(ctx, w.client.Events, follow, w.note, func(e wire.Event) error {
+	return follows(ctx, streamsOf(w.client, false), follow, w.note, func(e wire.Event) error {
 		if !w.about(e) {
 			return nil
 		}
@@ -140,7 +140,7 @@ func (w *watching) table(ctx context.Context, size func() (width, height int)) e
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = follows(reading, w.client.Events, true, io.Discard, func(e wire.Event) error {
+		_ = follows(reading, streamsOf(w.client, false), true, io.Discard, func(e wire.Event) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if w.about(e) {
