@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -215,6 +216,37 @@ func TestConfigCheckTellsAllThatIsWrong(t *testing.T) {
 	for _, command := range []string{"serve", "config print"} {
 		if code, _, stderr := cli(t, nil, append(strings.Fields(command), "--config", optionFile(t, "apj: {}\n"))...); code != exitUsage || !strings.Contains(stderr, "did you mean api?") {
 			t.Errorf("%s: %d %s", command, code, stderr)
+		}
+	}
+}
+
+// Each fault is told once: what follows from another one is not told again in other words.
+func TestConfigCheckTellsAllFaultsOfTheCombinedOptions(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		file string
+		says []string
+	}{
+		{"{}\n", []string{"--postgres-url is missing", "--redis is missing", "--master-key-file is missing"}},
+		{"lock: postgres\npostgres: {url: nonsense:}\nmaster-key-file: /nowhere/key\napi: {listen: '7070', token-file: /nowhere/token}\npg: {policy: '*=shut'}\nlog: {level: loud}\n" +
+			"s3: {buckets: ['x=zzz'], tls: {cert: /nowhere/cert}}\nsweep: {grace: -1h}\n", []string{
+			"--postgres-url is not a PostgreSQL address", "--master-key-file: open /nowhere/key", `--api-listen is "7070"`, "--token-file: open /nowhere/token", "--pg-policy",
+			`--log-level "loud"`, `--bucket "x=zzz"`, "--bucket needs --blobs", "--s3-tls-cert and --s3-tls-key are needed together", "--sweep-grace is negative",
+		}},
+		{"postgres: {url: 'postgres://a@b/c'}\nmaster-key-file: /nowhere/key\nprincipals: /nowhere/principals\napi: {listen: '0.0.0.0:0', token-file: /nowhere/token}\n" +
+			"redis: {nodes: ['a:1'], password-file: /nowhere/password}\n", []string{"open /nowhere/key", "open /nowhere/token", "open /nowhere/password"}},
+	} {
+		path := filepath.Join(t.TempDir(), "c.yaml")
+		writeFile(t, path, c.file)
+		code, _, stderr := cli(t, nil, "config", "check", "--config", path)
+		lines := strings.Split(stderr, "\n")
+		if code != exitUsage || !strings.Contains(stderr, fmt.Sprintf("%d errors in the configuration", len(c.says))) || len(lines) != len(c.says)+3 { // the sum, a hint, and the end
+			t.Errorf("%d errors are wanted: %d\n%s", len(c.says), code, stderr)
+		}
+		for _, want := range c.says {
+			if strings.Count(stderr, want) != 1 {
+				t.Errorf("%q is told %d times in\n%s", want, strings.Count(stderr, want), stderr)
+			}
 		}
 	}
 }

@@ -54,19 +54,7 @@ The exit code is 1 if a check is FAIL.`,
 			if cfg.Patience <= 0 {
 				return usage(errors.New("--patience must be more than 0"))
 			}
-			redis.SetLogger(silent{}) // what it would say is a finding
-			findings := doctor.Examine(cmd.Context(), cfg)
-			show := doctor.Print
-			if asJSON {
-				show = doctor.PrintJSON
-			}
-			if err := show(cmd.OutOrStdout(), findings); err != nil {
-				return err
-			}
-			if doctor.Worst(findings) == doctor.Fail {
-				return errors.New("doctor found problems; see FAIL")
-			}
-			return nil
+			return examine(cmd, cfg, asJSON)
 		},
 	}
 	nodes.register(cmd.Flags(), "")
@@ -78,4 +66,21 @@ The exit code is 1 if a check is FAIL.`,
 	f.DurationVar(&cfg.Patience, "patience", 10*time.Second, "how long to wait for each part")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// examine prints what doctor finds.
+func examine(cmd *cobra.Command, cfg doctor.Config, asJSON bool) error {
+	redis.SetLogger(silent{}) // what it would say is a finding
+	findings := doctor.Examine(cmd.Context(), cfg)
+	show := doctor.Print
+	if asJSON {
+		show = doctor.PrintJSON
+	}
+	if err := show(cmd.OutOrStdout(), findings); err != nil {
+		return err
+	}
+	if doctor.Worst(findings) == doctor.Fail {
+		return errors.New("doctor found problems; see FAIL")
+	}
+	return nil
 }
