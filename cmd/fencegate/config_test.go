@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -268,6 +269,47 @@ func TestAVariableThatIsNobodysIsTold(t *testing.T) {
 	for _, want := range []string{"FENCEGATE_POSTGRS_URL is no option's; did you mean FENCEGATE_POSTGRES_URL?", "FENCEGATE_PG_PORT", "FENCEGATE_YES"} {
 		if !strings.Contains(stderr, want) {
 			t.Errorf("%q is missing in %s", want, stderr)
+		}
+	}
+}
+
+func TestAMisspeltVariableIsWarnedOfInEveryCommand(t *testing.T) {
+	t.Parallel()
+	const warning = "variable FENCEGATE_RESORCE is no option's; did you mean FENCEGATE_RESOURCE?"
+	vars := map[string]string{"FENCEGATE_RESORCE": "geheim", "FENCEGATE_OF_ANOTHER_PROGRAM": "x", "FENCEGATE_PG_PORT": "7432", "FENCEGATE_GATEWAY": "http://127.0.0.1:1"}
+	for _, args := range [][]string{{"version"}, {"resources", "ls"}, {"run", "--resource", "r", "true"}, {"run", "--resource", "r", "--json", "true"}} {
+		_, _, stderr := cli(t, vars, args...)
+		if strings.Count(stderr, "is no option's") != 1 || !strings.Contains(stderr, warning) || strings.Contains(stderr, "geheim") {
+			t.Errorf("%q: %s", args, stderr)
+		}
+		if args[0] == "run" && len(args) == 5 && !strings.HasPrefix(stderr, "{") {
+			t.Errorf("no JSON: %s", stderr)
+		}
+	}
+}
+
+func TestARefusalNamesTheVariableThatItIsAbout(t *testing.T) {
+	t.Parallel()
+	for variable, args := range map[string][]string{
+		"FENCEGATE_ON_HELD=x": {"run", "--resource", "r", "true"}, "FENCEGATE_TTL=10ms": {"run", "--resource", "r", "true"}, "FENCEGATE_LIMIT=0": {"resources", "ls"},
+		"FENCEGATE_LOG_LEVEL=loud": {"serve", "--lock", "postgres"},
+	} {
+		name, value, _ := strings.Cut(variable, "=")
+		if code, _, stderr := cli(t, map[string]string{name: value}, args...); code != exitUsage || !strings.Contains(stderr, "(variable "+name+")") {
+			t.Errorf("%s: %d %s", variable, code, stderr)
+		}
+		flag := "--" + strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, envPrefix)), "_", "-") + "=" + value
+		if _, _, stderr := cli(t, map[string]string{name: value}, slices.Insert(slices.Clone(args), 1, flag)...); strings.Contains(stderr, "variable") {
+			t.Errorf("%s: %s", flag, stderr)
+		}
+	}
+}
+
+func TestRunSaysTheLeastTTL(t *testing.T) {
+	t.Parallel()
+	for _, ttl := range []string{"10ms", "199ms", "-1s"} {
+		if code, _, stderr := cli(t, nil, "run", "--resource", "r", "--ttl", ttl, "true"); code != exitUsage || !strings.Contains(stderr, "ttl is "+ttl+"; at least 200ms is needed") {
+			t.Errorf("%s: %d %s", ttl, code, stderr)
 		}
 	}
 }

@@ -34,7 +34,7 @@ Exit codes are listed in docs/cli.md.`,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			return e.fromEnvironment(cmd)
+			return e.prepare(cmd)
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

@@ -58,8 +58,8 @@ func provide(ctx context.Context, c *client.Client, leases []client.Lease, n nee
 	}
 	lease, chosen := access.lease(leases)
 	switch {
-	case at.S3 != nil && !chosen:
-		n.say("no S3 credentials for the command: they are of one resource, and it has %d; --s3-resource chooses one", len(leases))
+	case at.S3 != nil && !chosen && hasAWS(inherited): // which lead past the gateway
+		n.say("no S3 credentials for the command, which keeps its AWS_… variables: credentials are of one resource, and it has %d; --s3-resource chooses one", len(leases))
 	case at.S3 == nil && access.Resource != "":
 		n.say("no S3 credentials for the command: the gateway has no S3 port")
 	}
@@ -179,4 +179,9 @@ func value(env []string, name string) string {
 		}
 	}
 	return ""
+}
+
+// hasAWS reports whether an environment has settings of S3 tools.
+func hasAWS(environ []string) bool {
+	return slices.ContainsFunc(environ, func(variable string) bool { return strings.HasPrefix(variable, "AWS_") })
 }
