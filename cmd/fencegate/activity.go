@@ -75,7 +75,7 @@ func printEvent(out io.Writer, e wire.Event) error {
 	add(e.Holder != "", "by=%s", oneLine(e.Holder))
 	add(e.Login != "", "login=%s", oneLine(e.Login))
 	add(e.Client != "", "client=%s", e.Client)
-	add(e.App != "", "app=%s", oneLine(e.App))
+	add(e.App != "", "app=%s", oneLine(e.ShortApp()))
 	_, err := fmt.Fprintln(out, strings.Join(words, " "))
 	return unread(err)
 }
