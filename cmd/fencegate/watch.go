@@ -184,6 +184,9 @@ func (w *watching) table(ctx context.Context, size func() (width, height int)) e
 
 // draw is one picture: what is held above, and what happened below.
 func (w *watching) draw(status wire.Status, held []wire.Listed, more bool, failed error, width, height int) []byte {
+	if width < 1 || height < 1 { // a terminal that does not know its size
+		width, height = 80, 24
+	}
 	lines := []string{summary(status)}
 	if failed != nil {
 		lines = []string{"fencegate watch: " + oneLine(failed.Error()) + "; trying again"}
