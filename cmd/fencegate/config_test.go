@@ -276,7 +276,7 @@ func TestAVariableThatIsNobodysIsTold(t *testing.T) {
 func TestAMisspeltVariableIsWarnedOfInEveryCommand(t *testing.T) {
 	t.Parallel()
 	const warning = "variable FENCEGATE_RESORCE is no option's; did you mean FENCEGATE_RESOURCE?"
-	vars := map[string]string{"FENCEGATE_RESORCE": "geheim", "FENCEGATE_OF_ANOTHER_PROGRAM": "x", "FENCEGATE_PG_PORT": "7432", "FENCEGATE_GATEWAY": "http://127.0.0.1:1"}
+	vars := map[string]string{"FENCEGATE_RESORCE": "geheim", "FENCEGATE_OF_ANOTHER_PROGRAM": "x", "FENCEGATE_POSTGRES_PORT": "7432", "FENCEGATE_GATEWAY": "http://127.0.0.1:1"}
 	for _, args := range [][]string{{"version"}, {"resources", "ls"}, {"run", "--resource", "r", "true"}, {"run", "--resource", "r", "--json", "true"}} {
 		_, _, stderr := cli(t, vars, args...)
 		if strings.Count(stderr, "is no option's") != 1 || !strings.Contains(stderr, warning) || strings.Contains(stderr, "geheim") {

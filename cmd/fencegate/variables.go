@@ -45,6 +45,9 @@ func (e env) misspelt(root *cobra.Command) []string {
 	}
 	var said []string
 	for _, name := range e.strangers(known) {
+		if ofCompose.MatchString(name) {
+			continue
+		}
 		if near := optionfile.Nearest(strings.TrimPrefix(name, envPrefix), short); near != "" {
 			said = append(said, "variable "+name+" is no option's; did you mean "+envPrefix+near+"?")
 		}
@@ -132,6 +135,8 @@ func variables(root *cobra.Command) []string {
 
 var (
 	serviceHost = regexp.MustCompile(`_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)$|_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$`)
+	// ofCompose are the variables of docker-compose.yml.
+	ofCompose   = regexp.MustCompile(`_(IMAGE|PORT|SECRETS)$`)
 	servicePort = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 )
 
