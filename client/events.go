@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"slices"
 	"strconv"
@@ -17,10 +18,23 @@ import (
 // maxEvent bounds one event, in bytes.
 const maxEvent = 64 << 10
 
+// Gateways yields each gateway by its base URL, with a client that asks it alone: events and sessions are a gateway's
+// own.
+func (c *Client) Gateways() iter.Seq2[string, *Client] {
+	return func(yield func(string, *Client) bool) {
+		for _, base := range c.bases {
+			if !yield(base, &Client{bases: []string{base}, token: c.token, http: c.http}) {
+				return
+			}
+		}
+	}
+}
+
 // Events calls each with what happened at the gateway after the event with the id after;
 // "" stands for all that it keeps. With follow it goes on until ctx ends or the connection
 // does; the error is then ctx's or an [*UnreachableError], and a next call with the last id
-// misses nothing that is still kept. An error of each's ends it too.
+// misses nothing that is still kept. An error of each's ends it too. Of several gateways one is asked: see
+// [Client.Gateways].
 func (c *Client) Events(ctx context.Context, after string, follow bool, each func(wire.Event) error) error {
 	return c.events(ctx, "", after, follow, each)
 }

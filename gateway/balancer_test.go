@@ -4,6 +4,7 @@ package gateway_test
 
 import (
 	"errors"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -40,7 +41,8 @@ func TestAQuarantineSaysHowLongItLasts(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, testenv.Postgres(t))
 	nodes := testenv.OwnRedisWith(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
-	cfg.RedisNodes, cfg.MaxTTL = []lock.Node{{Addr: nodes[0].Addr}}, 50*time.Second
+	log := &logbook{}
+	cfg.RedisNodes, cfg.MaxTTL, cfg.Logger = []lock.Node{{Addr: nodes[0].Addr}}, 50*time.Second, slog.New(slog.NewTextHandler(log, nil))
 	c := start(t, cfg)
 	c.acquire("r", "50s", "0s")
 	if err := errors.Join(nodes[0].Kill(), nodes[0].Restart(t.Context())); err != nil {
@@ -53,6 +55,9 @@ func TestAQuarantineSaysHowLongItLasts(t *testing.T) {
 	})
 	if a := c.want(http.StatusServiceUnavailable, "GET", "/readyz", nil); !strings.Contains(a.text("detail"), " s left") {
 		t.Errorf("/readyz: %v", a.Body)
+	}
+	if said := log.String(); !strings.Contains(said, "the quarantine of the nodes ends in ") || strings.Contains(said, "Locker.Init") {
+		t.Errorf("the log:\n%s", said)
 	}
 }
 

@@ -20,7 +20,10 @@ type quarantineError struct {
 	left  time.Duration
 }
 
-func (e *quarantineError) Error() string { return e.cause.Error() }
+func (e *quarantineError) Error() string {
+	return fmt.Sprintf("%v; the quarantine of the nodes ends in %v", e.cause, e.left.Round(time.Second))
+}
+
 func (e *quarantineError) Unwrap() error { return e.cause }
 
 // Left is how long the quarantine still runs.

@@ -24,6 +24,7 @@ func (g *Gateway) status(ctx context.Context) wire.Status {
 	all := wire.Status{
 		Version: g.cfg.Version, StartedAt: g.began, UptimeMS: time.Since(g.began).Milliseconds(), Postgres: wire.PostgresStatus{Identity: g.servers.identity()},
 		Lock: wire.LockStatus{Kind: "other", Nodes: g.nodes(ctx), BestEffort: g.cfg.BestEffort}, Held: counted(g.held.count()),
+		Keys: g.parsed.fingerprints(),
 	}
 	switch {
 	case g.ofRedis():
@@ -39,6 +40,15 @@ func (g *Gateway) status(ctx context.Context) wire.Status {
 		if g.pool.QueryRow(ctx, sqlObjects, maxCounted).Scan(&n) == nil {
 			all.Objects = &n
 		}
+	}
+	return all
+}
+
+// fingerprints tell the master keys from those of other gateways.
+func (p parsed) fingerprints() []wire.KeyStatus {
+	var all []wire.KeyStatus
+	for id, fingerprint := range p.keyring.Fingerprints() {
+		all = append(all, wire.KeyStatus{ID: id, Fingerprint: fingerprint})
 	}
 	return all
 }

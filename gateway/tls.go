@@ -13,8 +13,9 @@ import (
 // http11 is what the HTTP ports speak.
 var http11 = []string{"http/1.1"}
 
-// readTLS reads the certificates of the ports.
-func (p *parsed) readTLS(c Config) error {
+// readTLS reads the certificates of the ports, and returns all that is wrong with them.
+func (p *parsed) readTLS(c Config) (all []error) {
+	refuse := func(field, reason string) { all = append(all, &fence.InvalidError{Field: field, Reason: reason}) }
 	log := cmp.Or(c.Logger, slog.Default())
 	ofHTTP := func(port string, auth tls.ClientAuthType) func(tlsfiles.Files) (*tls.Config, error) {
 		return func(f tlsfiles.Files) (*tls.Config, error) {
@@ -22,7 +23,7 @@ func (p *parsed) readTLS(c Config) error {
 		}
 	}
 	if c.APITLSClientOptional && c.APITLSClientCA == "" {
-		return &fence.InvalidError{Field: "APITLSClientOptional", Reason: "needs APITLSClientCA"}
+		refuse("APITLSClientOptional", "needs APITLSClientCA")
 	}
 	ofAPI := tls.RequireAndVerifyClientCert
 	if c.APITLSClientOptional {
@@ -43,18 +44,18 @@ func (p *parsed) readTLS(c Config) error {
 		cert, key, ca := port.field+"Cert", port.field+"Key", port.field+"ClientCA"
 		switch {
 		case (port.files.Cert == "") != (port.files.Key == ""):
-			return &fence.InvalidError{Field: cert, Reason: "and " + key + " are needed together"}
+			refuse(cert, "and "+key+" are needed together")
 		case port.files.ClientCA != "" && port.files.Cert == "":
-			return &fence.InvalidError{Field: ca, Reason: "needs " + cert + " and " + key}
+			refuse(ca, "needs "+cert+" and "+key)
 		case port.files.Cert == "":
-			continue
 		case !port.there:
-			return &fence.InvalidError{Field: cert, Reason: "is of a port that is not served"}
-		}
-		var err error
-		if *port.into, err = port.load(port.files); err != nil {
-			return &fence.InvalidError{Field: cert, Reason: "can't be used with its key and client CA: " + err.Error()}
+			refuse(cert, "is of a port that is not served")
+		default:
+			var err error
+			if *port.into, err = port.load(port.files); err != nil {
+				refuse(cert, "can't be used with its key and client CA: "+err.Error())
+			}
 		}
 	}
-	return nil
+	return all
 }

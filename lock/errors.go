@@ -23,7 +23,7 @@ var (
 	ErrReleased = errors.New("lease was released")
 	// ErrQuarantined: a node is not admitted: it is new, or lost its data or
 	// its run, and grants nothing until it is admitted again.
-	ErrQuarantined = errors.New("node is not admitted, so it grants no leases; admit the nodes of a new group with Locker.Init or fencegate serve --init")
+	ErrQuarantined = errors.New("the node is not admitted, so it grants no leases")
 	// ErrExhausted: a resource has used up the tokens of this epoch. Every
 	// acquisition that finds that raises the epoch, so it is seen only where
 	// that fails.
@@ -111,8 +111,12 @@ func (e *QuorumError) Error() string {
 	for i, c := range e.Causes {
 		causes[i] = c.Error()
 	}
-	return fmt.Sprintf("%s %q: no quorum: %d of %d Redis nodes did not take part and %d are needed (%s)",
+	text := fmt.Sprintf("%s %q: no quorum: %d of %d Redis nodes did not take part and %d are needed (%s)",
 		e.Operation, e.Resource, len(e.Causes), e.Nodes, e.Quorum, strings.Join(causes, "; "))
+	if e.NeedsAdmission {
+		text += "; admit the nodes of a new group with Locker.Init or fencegate serve --init, and nodes that lost their data with Locker.Readmit or fencegate nodes admit"
+	}
+	return text
 }
 
 // Is matches [ErrNoQuorum].

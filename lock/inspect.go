@@ -79,13 +79,21 @@ func (l *Locker) Ping(ctx context.Context) error {
 			causes = append(causes, &NodeError{Node: l.nodes[i].name, Err: st.err})
 		case !st.admitted:
 			l.nodeLost(l.nodes[i])
-			causes = append(causes, &NodeError{Node: l.nodes[i].name, Err: ErrQuarantined})
+			causes = append(causes, &NodeError{Node: l.nodes[i].name, Err: quarantined(st)})
 		}
 	}
 	if len(l.nodes)-len(causes) >= l.quorum {
 		return nil
 	}
 	return l.quorumError("ping", l.cfg.KeyPrefix, causes)
+}
+
+// quarantined says of a node that is not admitted how long its quarantine still runs, where one does.
+func quarantined(st nodeState) error {
+	if st.quarantine > 0 {
+		return &quarantineError{node: "it", left: st.quarantine}
+	}
+	return ErrQuarantined
 }
 
 // nodeLock is one node's view of a resource. A TTL of -1 is a leak: the lock never

@@ -60,3 +60,15 @@ type Event struct {
 	Deleted   int         `json:"deleted,omitempty"` // how many blobs
 	Missed    uint64      `json:"missed,omitempty"`  // how many events were dropped; absent: not known
 }
+
+// maxApp is how much of an application's name people are shown, in characters.
+const maxApp = 40
+
+// ShortApp is App for people: SDKs send User-Agents of hundreds of characters.
+func (e Event) ShortApp() string {
+	runes := []rune(e.App)
+	if len(runes) <= maxApp {
+		return e.App
+	}
+	return string(runes[:maxApp-1]) + "…"
+}

@@ -15,6 +15,13 @@ type Status struct {
 	Waiters   *int64         `json:"waiters"`  // callers of this gateway that wait for a lease
 	Sessions  *int64         `json:"sessions"` // open on its PostgreSQL port; null also where it has none
 	Objects   *int64         `json:"objects"`  // about how many there are, an estimate above 10,000; null also where it has no S3 port
+	Keys      []KeyStatus    `json:"keys"`     // its master keys, the current one first; none for who may not inspect everything
+}
+
+// KeyStatus tells a master key from others, and does not help to find it.
+type KeyStatus struct {
+	ID          string `json:"id"`
+	Fingerprint string `json:"fingerprint"` // 16 hexadecimal digits, derived from the key
 }
 
 // PostgresStatus is how PostgreSQL is, as this gateway sees it.

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -11,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/client/wire"
 )
 
@@ -24,8 +21,8 @@ func newActivity(e env) *cobra.Command {
 		Long: `Print what happens at a gateway: refused writes; leases that were acquired, released, lost or
 revoked, or that ran out; nodes that came and went. First come the events that the gateway keeps:
 the latest 2048, or with --refused the latest 512 refusals, which other events do not displace. New
-events follow until you interrupt it. Each gateway has its own events: behind a balancer, name the
-replica with --gateway.
+events follow until you interrupt it. Each gateway has its own events: behind a balancer, name all of
+them with --gateway, separated by commas. What they keep is then printed in the order of time.
 
 PostgreSQL counts refused writes per table, also those that bypass the gateways:
 
@@ -45,11 +42,7 @@ PostgreSQL counts refused writes per table, also those that bypass the gateways:
 			}
 			ctx, stop := untilUnread(cmd.Context(), cmd.OutOrStdout())
 			defer stop()
-			ask := c.Events
-			if refused {
-				ask = c.Refusals
-			}
-			return follows(ctx, ask, follow, cmd.ErrOrStderr(), func(e wire.Event) error { return show(cmd.OutOrStdout(), e) })
+			return follows(ctx, streamsOf(c, refused), follow, cmd.ErrOrStderr(), func(e wire.Event) error { return show(cmd.OutOrStdout(), e) })
 		},
 	}
 	g.register(cmd)
@@ -57,39 +50,6 @@ PostgreSQL counts refused writes per table, also those that bypass the gateways:
 	cmd.Flags().BoolVar(&refused, "refused", false, "print the refused writes only")
 	cmd.Flags().BoolVar(&follow, "follow", true, "print new events as they come; false: print the kept ones, and end")
 	return cmd
-}
-
-// reconnect is the pause before a stream that broke off is asked for again.
-const reconnect = time.Second
-
-// eventsOf asks a gateway for events.
-type eventsOf func(ctx context.Context, after string, follow bool, each func(wire.Event) error) error
-
-// follows shows events until ctx ends, which is no error. A stream that breaks off is
-// taken up again where it was.
-func follows(ctx context.Context, ask eventsOf, follow bool, note io.Writer, show func(wire.Event) error) error {
-	last, lost := "", false
-	for {
-		err := ask(ctx, last, follow, func(e wire.Event) error {
-			last, lost = e.ID, false
-			return show(e)
-		})
-		_, broken := errors.AsType[*client.UnreachableError](err)
-		switch {
-		case ctx.Err() != nil, errors.Is(err, errUnread):
-			return nil
-		case !broken || last == "":
-			return err
-		case !lost:
-			lost = true
-			_, _ = fmt.Fprintf(note, "fencegate activity: %v; trying again\n", err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(reconnect):
-		}
-	}
 }
 
 // printEvent prints an event as a line.
@@ -115,7 +75,7 @@ func printEvent(out io.Writer, e wire.Event) error {
 	add(e.Holder != "", "by=%s", oneLine(e.Holder))
 	add(e.Login != "", "login=%s", oneLine(e.Login))
 	add(e.Client != "", "client=%s", e.Client)
-	add(e.App != "", "app=%s", oneLine(e.App))
+	add(e.App != "", "app=%s", oneLine(e.ShortApp()))
 	_, err := fmt.Fprintln(out, strings.Join(words, " "))
 	return unread(err)
 }

@@ -6,6 +6,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/fencegate/fencegate/client/wire"
 )
 
 func TestActivityIsPrinted(t *testing.T) {
@@ -39,6 +41,18 @@ func TestActivityIsPrinted(t *testing.T) {
 	vars["FENCEGATE_TOKEN"] = "wrong"
 	if code, _, stderr := cli(t, vars, "activity"); code == exitOK || !strings.Contains(stderr, "bearer token") {
 		t.Errorf("without the token: %d %q", code, stderr)
+	}
+}
+
+func TestALongUserAgentIsShortened(t *testing.T) {
+	t.Parallel()
+	for app, want := range map[string]string{
+		strings.Repeat("ä", 41): "app=" + strings.Repeat("ä", 39) + "…\n", strings.Repeat("ä", 40): "app=" + strings.Repeat("ä", 40) + "\n",
+	} {
+		var out strings.Builder
+		if err := printEvent(&out, wire.Event{App: app}); err != nil || !strings.HasSuffix(out.String(), want) {
+			t.Errorf("%q, %v", out.String(), err)
+		}
 	}
 }
 

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -34,6 +37,11 @@ can be shortened only while the bucket holds no object. CORS rules and tags are 
 
 // bucketCall makes a command of one call, whose answer is printed as JSON.
 func bucketCall(e env, cmd *cobra.Command, call func(ctx context.Context, c *client.Client, args []string) (json.RawMessage, error)) *cobra.Command {
+	return bucketShow(e, cmd, call, func(cmd *cobra.Command, answer json.RawMessage) error { return printJSON(cmd.OutOrStdout(), answer) })
+}
+
+// bucketShow makes a command of one call, whose answer is shown.
+func bucketShow(e env, cmd *cobra.Command, call func(ctx context.Context, c *client.Client, args []string) (json.RawMessage, error), show func(*cobra.Command, json.RawMessage) error) *cobra.Command {
 	var g gatewayFlags
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 && args[0] == "" {
@@ -47,7 +55,7 @@ func bucketCall(e env, cmd *cobra.Command, call func(ctx context.Context, c *cli
 		if err != nil {
 			return err
 		}
-		return printJSON(cmd.OutOrStdout(), answer)
+		return show(cmd, answer)
 	}
 	g.register(cmd)
 	return cmd
@@ -56,16 +64,48 @@ func bucketCall(e env, cmd *cobra.Command, call func(ctx context.Context, c *cli
 func newBucketsList(e env) *cobra.Command {
 	var after string
 	var limit int
+	var asJSON bool
 	cmd := &cobra.Command{
-		Use: "ls", Short: "Print the buckets as JSON, in the order of their names",
-		Example: `  fencegate buckets ls | jq -r '.buckets[] | [.bucket, .rule, .keep] | @tsv'`,
-		Args:    cobra.NoArgs,
+		Use: "ls", Short: "List the buckets, in the order of their names",
+		Example: `  fencegate buckets ls
+  fencegate buckets ls --json | jq -r '.buckets[] | [.bucket, .rule, .keep] | @tsv'`,
+		Args: cobra.NoArgs,
 	}
-	cmd.Flags().StringVar(&after, "after", "", "begin after this name: next of the page before")
+	cmd.Flags().StringVar(&after, "after", "", "begin after this name")
 	cmd.Flags().IntVar(&limit, "limit", 100, "list at most that many, up to 1000")
-	return bucketCall(e, cmd, func(ctx context.Context, c *client.Client, _ []string) (json.RawMessage, error) {
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return bucketShow(e, cmd, func(ctx context.Context, c *client.Client, _ []string) (json.RawMessage, error) {
 		return c.Buckets(ctx, after, limit)
+	}, func(cmd *cobra.Command, answer json.RawMessage) error {
+		if asJSON {
+			return printJSON(cmd.OutOrStdout(), answer)
+		}
+		return printBuckets(cmd, answer)
 	})
+}
+
+func printBuckets(cmd *cobra.Command, answer json.RawMessage) error {
+	var page wire.Buckets
+	if err := json.Unmarshal(answer, &page); err != nil {
+		return fmt.Errorf("the gateway's list of buckets: %w", err)
+	}
+	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "BUCKET\tRULE\tKEEP\tWRITE ONCE\tCREATED\tRULES BELOW PREFIXES")
+	for _, b := range page.Buckets {
+		below := make([]string, len(b.Prefixes))
+		for i, p := range b.Prefixes {
+			below[i] = oneLine(p.Prefix) + "=" + oneLine(p.Rule)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", oneLine(b.Bucket), oneLine(b.Rule), oneLine(b.Keep), oneLine(b.WriteOnce),
+			b.CreatedAt.UTC().Format(time.RFC3339), cmp.Or(strings.Join(below, " "), "-"))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if page.Next != nil {
+		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "there are more: --after %q\n", *page.Next)
+	}
+	return nil
 }
 
 func newBucketsShow(e env) *cobra.Command {

@@ -10,6 +10,21 @@ import (
 	"testing"
 )
 
+func TestBucketsAreListedAsATable(t *testing.T) {
+	t.Parallel()
+	gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"buckets":[{"bucket":"orders","rule":"prefix:1","keep":"30d","write_once":"none","created_at":"2026-11-02T09:12:44Z","prefixes":[{"prefix":"tmp/","rule":"none"}]},
+			{"bucket":"plain","rule":"none","keep":"none","write_once":"none","created_at":"2026-11-02T09:12:44Z","prefixes":[]}],"next":"plain"}`)
+	}))
+	t.Cleanup(gateway.Close)
+	code, stdout, stderr := cli(t, nil, "buckets", "ls", "--gateway", gateway.URL)
+	const want = "BUCKET  RULE      KEEP  WRITE ONCE  CREATED               RULES BELOW PREFIXES\n" +
+		"orders  prefix:1  30d   none        2026-11-02T09:12:44Z  tmp/=none\nplain   none      none  none        2026-11-02T09:12:44Z  -\n"
+	if code != exitOK || stdout != want || stderr != "there are more: --after \"plain\"\n" {
+		t.Errorf("%d\n%s%s", code, stdout, stderr)
+	}
+}
+
 func TestBucketsAreManagedByTheCommandLine(t *testing.T) {
 	t.Parallel()
 	var asked []string
@@ -32,8 +47,8 @@ func TestBucketsAreManagedByTheCommandLine(t *testing.T) {
 	vars := map[string]string{"FENCEGATE_GATEWAY": gateway.URL, "FENCEGATE_TOKEN": "secret"}
 	var want []string
 	for _, c := range []struct{ args, asks string }{
-		{"ls", "GET /v1/buckets?limit=100 "},
-		{"ls --after a --limit 5", "GET /v1/buckets?after=a&limit=5 "},
+		{"ls --json", "GET /v1/buckets?limit=100 "},
+		{"ls --after a --limit 5 --json", "GET /v1/buckets?after=a&limit=5 "},
 		{"show orders", "GET /v1/buckets/orders "},
 		{"set orders --rule prefix:1 --keep 30d", `PUT /v1/buckets/orders {"keep":"30d","rule":"prefix:1"}`},
 		{"set orders --keep all", `PUT /v1/buckets/orders {"keep":"all"}`},

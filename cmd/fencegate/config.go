@@ -44,8 +44,9 @@ func newConfigCheck(e env) *cobra.Command {
 and file. It reads the files that they name, and asks no server; "fencegate doctor" does that.
 
 A variable that begins with FENCEGATE_ and belongs to no option is an error here, unlike in serve.
-It prints all unknown keys and variables and all values of a wrong type; of what the options say
-together, and of the files that they name, the first error. The exit code is then 64.`,
+It prints all unknown keys and variables and all values of a wrong type; if there are none, all that
+is wrong with what the options say together and with the files that they name, of each file the first
+error. The exit code is then 64.`,
 		Example: `  fencegate config check --config /etc/fencegate/fencegate.yaml`,
 		Args:    noFile,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
@@ -59,8 +60,9 @@ together, and of the files that they name, the first error. The exit code is the
 					wrong = append(wrong, p.Error())
 				}
 			} else if err == nil {
-				err = o.options.located(o.check(e, needsToken))
-				wrong = appendError(wrong, err)
+				for _, fault := range o.faults(e, o.needsToken) {
+					wrong = appendError(wrong, o.options.located(fault))
+				}
 			} else {
 				wrong = appendError(wrong, err)
 			}
@@ -93,8 +95,8 @@ func appendError(all []string, err error) []string {
 }
 
 // needsToken refuses an API that would serve everybody.
-func needsToken(cfg gateway.Config) error {
-	if cfg.GeneratesToken() {
+func (o *serveFlags) needsToken(cfg gateway.Config) error {
+	if cfg.GeneratesToken() && o.principalsFile == "" {
 		return usage(errNeedsToken)
 	}
 	return nil

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -219,6 +221,37 @@ func TestConfigCheckTellsAllThatIsWrong(t *testing.T) {
 	}
 }
 
+// Each fault is told once: what follows from another one is not told again in other words.
+func TestConfigCheckTellsAllFaultsOfTheCombinedOptions(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		file string
+		says []string
+	}{
+		{"{}\n", []string{"--postgres-url is missing", "--redis is missing", "--master-key-file is missing"}},
+		{"lock: postgres\npostgres: {url: nonsense:}\nmaster-key-file: /nowhere/key\napi: {listen: '7070', token-file: /nowhere/token}\npg: {policy: '*=shut'}\nlog: {level: loud}\n" +
+			"s3: {buckets: ['x=zzz'], tls: {cert: /nowhere/cert}}\nsweep: {grace: -1h}\n", []string{
+			"--postgres-url is not a PostgreSQL address", "--master-key-file: open /nowhere/key", `--api-listen is "7070"`, "--token-file: open /nowhere/token", "--pg-policy",
+			`--log-level "loud"`, `--bucket "x=zzz"`, "--bucket needs --blobs", "--s3-tls-cert and --s3-tls-key are needed together", "--sweep-grace is negative",
+		}},
+		{"postgres: {url: 'postgres://a@b/c'}\nmaster-key-file: /nowhere/key\nprincipals: /nowhere/principals\napi: {listen: '0.0.0.0:0', token-file: /nowhere/token}\n" +
+			"redis: {nodes: ['a:1'], password-file: /nowhere/password}\n", []string{"open /nowhere/key", "open /nowhere/token", "open /nowhere/password"}},
+	} {
+		path := filepath.Join(t.TempDir(), "c.yaml")
+		writeFile(t, path, c.file)
+		code, _, stderr := cli(t, nil, "config", "check", "--config", path)
+		lines := strings.Split(stderr, "\n")
+		if code != exitUsage || !strings.Contains(stderr, fmt.Sprintf("%d errors in the configuration", len(c.says))) || len(lines) != len(c.says)+3 { // the sum, a hint, and the end
+			t.Errorf("%d errors are wanted: %d\n%s", len(c.says), code, stderr)
+		}
+		for _, want := range c.says {
+			if strings.Count(stderr, want) != 1 {
+				t.Errorf("%q is told %d times in\n%s", want, strings.Count(stderr, want), stderr)
+			}
+		}
+	}
+}
+
 func TestAVariableThatIsNobodysIsTold(t *testing.T) {
 	t.Parallel()
 	vars := map[string]string{
@@ -236,6 +269,47 @@ func TestAVariableThatIsNobodysIsTold(t *testing.T) {
 	for _, want := range []string{"FENCEGATE_POSTGRS_URL is no option's; did you mean FENCEGATE_POSTGRES_URL?", "FENCEGATE_PG_PORT", "FENCEGATE_YES"} {
 		if !strings.Contains(stderr, want) {
 			t.Errorf("%q is missing in %s", want, stderr)
+		}
+	}
+}
+
+func TestAMisspeltVariableIsWarnedOfInEveryCommand(t *testing.T) {
+	t.Parallel()
+	const warning = "variable FENCEGATE_RESORCE is no option's; did you mean FENCEGATE_RESOURCE?"
+	vars := map[string]string{"FENCEGATE_RESORCE": "geheim", "FENCEGATE_OF_ANOTHER_PROGRAM": "x", "FENCEGATE_POSTGRES_PORT": "7432", "FENCEGATE_GATEWAY": "http://127.0.0.1:1"}
+	for _, args := range [][]string{{"version"}, {"resources", "ls"}, {"run", "--resource", "r", "true"}, {"run", "--resource", "r", "--json", "true"}} {
+		_, _, stderr := cli(t, vars, args...)
+		if strings.Count(stderr, "is no option's") != 1 || !strings.Contains(stderr, warning) || strings.Contains(stderr, "geheim") {
+			t.Errorf("%q: %s", args, stderr)
+		}
+		if args[0] == "run" && len(args) == 5 && !strings.HasPrefix(stderr, "{") {
+			t.Errorf("no JSON: %s", stderr)
+		}
+	}
+}
+
+func TestARefusalNamesTheVariableThatItIsAbout(t *testing.T) {
+	t.Parallel()
+	for variable, args := range map[string][]string{
+		"FENCEGATE_ON_HELD=x": {"run", "--resource", "r", "true"}, "FENCEGATE_TTL=10ms": {"run", "--resource", "r", "true"}, "FENCEGATE_LIMIT=0": {"resources", "ls"},
+		"FENCEGATE_LOG_LEVEL=loud": {"serve", "--lock", "postgres"},
+	} {
+		name, value, _ := strings.Cut(variable, "=")
+		if code, _, stderr := cli(t, map[string]string{name: value}, args...); code != exitUsage || !strings.Contains(stderr, "(variable "+name+")") {
+			t.Errorf("%s: %d %s", variable, code, stderr)
+		}
+		flag := "--" + strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, envPrefix)), "_", "-") + "=" + value
+		if _, _, stderr := cli(t, map[string]string{name: value}, slices.Insert(slices.Clone(args), 1, flag)...); strings.Contains(stderr, "variable") {
+			t.Errorf("%s: %s", flag, stderr)
+		}
+	}
+}
+
+func TestRunSaysTheLeastTTL(t *testing.T) {
+	t.Parallel()
+	for _, ttl := range []string{"10ms", "199ms", "-1s"} {
+		if code, _, stderr := cli(t, nil, "run", "--resource", "r", "--ttl", ttl, "true"); code != exitUsage || !strings.Contains(stderr, "ttl is "+ttl+"; at least 200ms is needed") {
+			t.Errorf("%s: %d %s", ttl, code, stderr)
 		}
 	}
 }

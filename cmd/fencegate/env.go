@@ -57,7 +57,7 @@ func execute(ctx context.Context, e env) int {
 	if err != nil && ctx.Err() != nil && !errors.As(err, &said) && !errors.As(err, &passed) {
 		err = context.Canceled // what broke because of the interrupt is not worth telling
 	}
-	return report(e.stderr, ran.CommandPath(), err)
+	return report(e.stderr, ran.CommandPath(), named(ran, err))
 }
 
 // report prints one line that says what happened to the command, and one with a
@@ -157,6 +157,7 @@ func (e env) fromEnvironment(cmd *cobra.Command) error {
 		if err := cmd.Flags().Set(f.Name, value); err != nil {
 			failed = usage(fmt.Errorf("variable %s: %w", envName(f.Name), err))
 		}
+		annotate(cmd.Flags(), f.Name, byVariable)
 	})
 	return failed
 }

@@ -127,25 +127,7 @@ func (o *serveFlags) again(e env) (*serveFlags, error) {
 	// The files of rules are read behind, each by itself.
 	judged := *next
 	judged.policyFile, judged.principalsFile = "", ""
-	return next, next.options.located(judged.check(e, func(gateway.Config) error { return next.oneSourceOfRules() }))
-}
-
-// check says whether serve would start with these options. It reads the files that they name, and asks nobody else.
-func (o *serveFlags) check(e env, more func(gateway.Config) error) error {
-	if err := o.log.validate(); err != nil {
-		return err
-	}
-	cfg, err := o.config(e, slog.New(slog.DiscardHandler))
-	if err == nil {
-		err = checkTogether(o.options.flags)
-	}
-	if err == nil {
-		err = inFlags(cfg.Validate())
-	}
-	if err != nil {
-		return err
-	}
-	return more(cfg)
+	return next, next.options.located(first(judged.faults(e, func(gateway.Config) error { return next.oneSourceOfRules() })))
 }
 
 // changes are the flags that differ in next: which of them count from now on, and which at the next start.

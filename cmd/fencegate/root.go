@@ -34,7 +34,7 @@ Exit codes are listed in docs/cli.md.`,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			return e.fromEnvironment(cmd)
+			return e.prepare(cmd)
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -82,24 +82,40 @@ const defaultGateway = "http://127.0.0.1:7070"
 
 func (g *gatewayFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&g.url, "gateway", defaultGateway, "base URL of the gateway's HTTP API; or those of several gateways, separated by commas: one that serves is asked")
+	g.registerAccess(cmd)
+}
+
+// registerAccess adds the flags that say who asks, and whom to believe.
+func (g *gatewayFlags) registerAccess(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&g.tokenFile, "token-file", "", "file with the gateway's bearer token, read again for each request (or the token itself in FENCEGATE_TOKEN)")
 	cmd.Flags().StringVar(&g.ca, "ca", "", "file with the authorities that the gateway's certificate must come from (default: the system's)")
 	cmd.Flags().StringVar(&g.cert, "cert", "", "file with the certificate chain to show the gateway, where it asks for one")
 	cmd.Flags().StringVar(&g.key, "key", "", "file with the certificate's key")
 }
 
-func (g *gatewayFlags) client(e env) (*client.Client, error) {
+// bearer is the bearer token; "": there is none.
+func (g *gatewayFlags) bearer(e env) (string, error) {
 	token, _ := e.lookup(tokenVariable)
-	var now func() string
 	if g.tokenFile != "" {
 		var err error
 		if token, err = readSecret("--token-file", g.tokenFile); err != nil {
-			return nil, err
+			return "", err
 		}
-		now = tokenNow(g.tokenFile, token)
 	}
 	if strings.ContainsFunc(token, unicode.IsControl) { // no header may hold one
-		return nil, usage(errors.New("the bearer token (--token-file or FENCEGATE_TOKEN) contains a control character or a line break"))
+		return "", usage(errors.New("the bearer token (--token-file or FENCEGATE_TOKEN) contains a control character or a line break"))
+	}
+	return token, nil
+}
+
+func (g *gatewayFlags) client(e env) (*client.Client, error) {
+	token, err := g.bearer(e)
+	if err != nil {
+		return nil, err
+	}
+	var now func() string
+	if g.tokenFile != "" {
+		now = tokenNow(g.tokenFile, token)
 	}
 	http, err := g.http()
 	if err != nil {

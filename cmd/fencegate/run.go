@@ -34,10 +34,11 @@ func newRun(e env) *cobra.Command {
 	var g gatewayFlags
 	var o runFlags
 	cmd := &cobra.Command{
-		Use:     "run --resource RESOURCE… [flags] [--] COMMAND [ARG…]",
-		Short:   "Run a command under a lease; its writes are refused once the lease is over",
-		Long:    runLong,
-		Example: runExample,
+		Use:         "run --resource RESOURCE… [flags] [--] COMMAND [ARG…]",
+		Short:       "Run a command under a lease; its writes are refused once the lease is over",
+		Long:        runLong,
+		Example:     runExample,
+		Annotations: map[string]string{says: ""},
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("the command is missing; it comes after the flags")
@@ -53,6 +54,9 @@ func newRun(e env) *cobra.Command {
 				return err
 			}
 			cfg.Command = args
+			for _, warning := range e.misspelt(cmd.Root()) {
+				cfg.Say("warning: %s", oneLine(warning))
+			}
 			signals := make(chan os.Signal, 2)
 			defer signal.Stop(signals)
 			listen(signals)
@@ -106,8 +110,8 @@ func (o *runFlags) config(cmd *cobra.Command) (cfg runner.Config, err error) {
 		return cfg, &fence.InvalidError{Field: "s3-resource", Reason: fmt.Sprintf("is %q, which is none of the resources that --resource names", o.access.Resource)}
 	case len(o.resources) > 1 && !given("s3-resource") && (given("s3-credentials") || given("s3-own-keys") || given("s3-read-only")):
 		return cfg, usage(errors.New("S3 credentials are of one resource, and there are several; name it with --s3-resource, or leave the --s3-… flags out"))
-	case o.lease.TTL <= 0:
-		return cfg, &fence.InvalidError{Field: "ttl", Reason: "must be positive"}
+	case o.lease.TTL < runner.LeastTTL:
+		return cfg, &fence.InvalidError{Field: "ttl", Reason: fmt.Sprintf("is %v; at least %v is needed: the command is ended %v before its lease", o.lease.TTL, runner.LeastTTL, runner.LeastTTL/2)}
 	case o.lease.Wait < 0:
 		return cfg, &fence.InvalidError{Field: "wait", Reason: "is negative"}
 	case given("wait") && cfg.OnHeld == runner.Wait:

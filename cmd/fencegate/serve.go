@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -15,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fencegate/fencegate/gateway"
-	"github.com/fencegate/fencegate/gateway/api"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 	"github.com/fencegate/fencegate/internal/terminal"
 	"github.com/fencegate/fencegate/lock"
@@ -88,7 +86,7 @@ variables. On SIGHUP it is read again; "fencegate config check" reads it as serv
 			}
 			cfg, err := o.config(e, log)
 			if err == nil {
-				err = checkTogether(cmd.Flags())
+				err = first(checkTogether(cmd.Flags()))
 			}
 			if err != nil {
 				return o.options.located(err)
@@ -224,71 +222,6 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	markNeverEmpty(f, "principals", "token-file", "master-key-file", "pg-policy", "pg-lease", "pg-policy-file", "s3-access-key", "s3-secret-key-file",
 		"api-tls-cert", "api-tls-key", "api-tls-client-ca", "pg-tls-cert", "pg-tls-key", "pg-tls-client-ca", "s3-tls-cert", "s3-tls-key", "s3-tls-client-ca",
 		"redis-password-file", "redis-tls-ca", "redis-tls-cert", "redis-tls-key")
-}
-
-func (o *serveFlags) config(e env, log *slog.Logger) (gateway.Config, error) {
-	postgres, err := fromPostgres(o.lock)
-	switch {
-	case err != nil:
-		return gateway.Config{}, err
-	case o.cfg.PostgresURL == "":
-		return gateway.Config{}, usage(errors.New("--postgres-url is missing (or FENCEGATE_POSTGRES_URL)"))
-	case postgres && (len(o.redis.addrs) > 0 || o.redis.prefix != "" || o.cfg.InitNodes || o.cfg.BestEffort):
-		return gateway.Config{}, usage(errors.New("--redis, --redis-prefix, --redis-best-effort and --init are for --lock redis: with --lock postgres there are no Redis nodes"))
-	case !postgres && len(o.redis.addrs) == 0:
-		return gateway.Config{}, usage(errors.New("--redis is missing (or FENCEGATE_REDIS); with PostgreSQL alone: --lock postgres"))
-	case o.masterKeyFile == "":
-		return gateway.Config{}, usage(errors.New("--master-key-file is missing (or FENCEGATE_MASTER_KEY_FILE)"))
-	case o.cfg.PG.MaxConnections < 1:
-		return gateway.Config{}, usage(errors.New("--pg-max-connections must be 1 or more"))
-	case o.cfg.API.MaxConnections < 1:
-		return gateway.Config{}, usage(errors.New("--api-max-connections must be 1 or more"))
-	case o.cfg.SQLConnections < 1:
-		return gateway.Config{}, usage(errors.New("--sql-connections must be 1 or more"))
-	case o.cfg.PG.LoginTimeout <= 0 || o.cfg.PG.FirstByteTimeout <= 0 || o.cfg.DrainTimeout <= 0:
-		return gateway.Config{}, usage(errors.New("--pg-login-timeout, --pg-first-byte-timeout and --drain-timeout must be more than 0"))
-	}
-	cfg := o.cfg
-	cfg.Logger, cfg.Version, cfg.PostgresLeases = log, version(), postgres
-	if cfg.API.MaxLease = o.maxLease; o.maxLease == 0 {
-		cfg.API.MaxLease = api.Unlimited
-	}
-	if err = o.s3Port(&cfg); err != nil {
-		return gateway.Config{}, err
-	}
-	if cfg.PG.Permits, err = o.permits(); err != nil {
-		return gateway.Config{}, err
-	}
-	if cfg.PG.ProxyNetworks, err = parseNetworks(splitAll(o.pgProxies)); err != nil {
-		return gateway.Config{}, err
-	}
-	if cfg.Buckets, err = parseBuckets(splitAll(o.buckets)); err != nil {
-		return gateway.Config{}, err
-	}
-	if cfg.MasterKey, err = readKeys(o.masterKeyFile); err != nil {
-		return gateway.Config{}, err
-	}
-	for _, s := range []struct {
-		flag, path string
-		into       *string
-	}{
-		{"--token-file", o.tokenFile, &cfg.API.BearerToken},
-		{"--s3-secret-key-file", o.s3SecretKeyFile, &cfg.S3.RootSecretKey},
-	} {
-		if s.path == "" {
-			continue
-		}
-		if *s.into, err = readSecret(s.flag, s.path); err != nil {
-			return gateway.Config{}, err
-		}
-	}
-	if cfg.Principals, err = o.principals(cfg.API.BearerToken, log); err != nil {
-		return gateway.Config{}, err
-	}
-	cfg.MetricsPrefixes = splitAll(o.cfg.MetricsPrefixes)
-	cfg.RedisNodes, err = o.redis.nodes(e)
-	cfg.KeyPrefix, cfg.DatabaseKeys = o.redis.prefix, o.redis.prefix == "" && !postgres
-	return cfg, err
 }
 
 func parseNetworks(texts []string) (all []netip.Prefix, err error) {

@@ -3,10 +3,6 @@ package main
 import (
 	"cmp"
 	"errors"
-	"fmt"
-	"strings"
-
-	"github.com/spf13/pflag"
 
 	"github.com/fencegate/fencegate/fence"
 )
@@ -24,6 +20,9 @@ var flagOf = map[string]string{
 	"S3Listen":       "--s3-listen",
 	"MetricsListen":  "--metrics-listen",
 	"prefixes":       "--metrics-prefix",
+	"SweepRecords":   "--sweep-records",
+	"PGTLSClientCA":  "--pg-tls-client-ca",
+	"S3TLSClientCA":  "--s3-tls-client-ca",
 	"APITLSCert":     "--api-tls-cert",
 	"APITLSClientCA": "--api-tls-client-ca",
 	"PGTLSCert":      "--pg-tls-cert",
@@ -45,45 +44,4 @@ func inFlags(err error) error {
 		return err
 	}
 	return usage(&fence.InvalidError{Field: cmp.Or(flagOf[invalid.Field], invalid.Field), Reason: invalid.Reason})
-}
-
-// checkTogether refuses flags of serve that need one another, and negative ones,
-// before the gateway does it in the words of its own configuration.
-func checkTogether(f *pflag.FlagSet) error {
-	given := func(flag string) bool {
-		value := f.Lookup(flag).Value.String()
-		return value != "" && value != "[]" && value != "false"
-	}
-	for _, pair := range [][2]string{
-		{"s3-access-key", "s3-secret-key-file"}, {"api-tls-cert", "api-tls-key"}, {"pg-tls-cert", "pg-tls-key"}, {"s3-tls-cert", "s3-tls-key"},
-	} {
-		if given(pair[0]) != given(pair[1]) {
-			return usage(fmt.Errorf("--%s and --%s are needed together", pair[0], pair[1]))
-		}
-	}
-	for _, pair := range [][2]string{
-		{"api-tls-client-optional", "api-tls-client-ca"},
-		{"api-tls-client-ca", "api-tls-cert"},
-		{"pg-tls-client-ca", "pg-tls-cert"},
-		{"s3-tls-client-ca", "s3-tls-cert"},
-		{"pg-socket", "pg-listen"},
-		{"pg-policy", "pg-listen"},
-		{"pg-lease", "pg-listen"},
-		{"pg-policy-file", "pg-listen"},
-		{"pg-proxy-from", "pg-listen"},
-		{"pg-advertise", "pg-listen"},
-		{"s3-advertise", "blobs"},
-		{"bucket", "blobs"},
-	} {
-		if given(pair[0]) && !given(pair[1]) {
-			return usage(fmt.Errorf("--%s needs --%s", pair[0], pair[1]))
-		}
-	}
-	var negative error
-	f.VisitAll(func(flag *pflag.Flag) {
-		if kind := flag.Value.Type(); (kind == "duration" || kind == "int") && strings.HasPrefix(flag.Value.String(), "-") {
-			negative = usage(fmt.Errorf("--%s is negative", flag.Name))
-		}
-	})
-	return negative
 }

@@ -1,9 +1,17 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fencegate/fencegate/client/wire"
 )
 
 func newSessions(e env) *cobra.Command {
@@ -21,11 +29,13 @@ own: behind a balancer, name the replica with --gateway.`,
 
 func newSessionsLs(e env) *cobra.Command {
 	var g gatewayFlags
+	var asJSON bool
 	cmd := &cobra.Command{
-		Use:     "ls",
-		Short:   "Print the open sessions as JSON, the oldest first",
-		Example: `  fencegate sessions ls | jq -r '.sessions[] | select(.state == "idle in transaction") | .id'`,
-		Args:    cobra.NoArgs,
+		Use:   "ls",
+		Short: "List the open sessions, the oldest first",
+		Example: `  fencegate sessions ls
+  fencegate sessions ls --json | jq -r '.sessions[] | select(.state == "idle in transaction") | .id'`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := g.client(e)
 			if err != nil {
@@ -35,11 +45,39 @@ func newSessionsLs(e env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printJSON(cmd.OutOrStdout(), open)
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), open)
+			}
+			return printSessions(cmd.OutOrStdout(), open)
 		},
 	}
 	g.register(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+func printSessions(out io.Writer, answer json.RawMessage) error {
+	var open wire.Sessions
+	if err := json.Unmarshal(answer, &open); err != nil {
+		return fmt.Errorf("the gateway's list of sessions: %w", err)
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ID\tPID\tUSER\tDATABASE\tRESOURCE\tTOKEN\tSTATE\tSINCE\tCLIENT\tAPPLICATION")
+	for _, s := range open.Sessions {
+		pid, resource, token := "-", "-", "-"
+		if s.PID != nil {
+			pid = strconv.FormatInt(*s.PID, 10)
+		}
+		if s.Resource != nil {
+			resource = oneLine(*s.Resource)
+		}
+		if s.Token != nil {
+			token = s.Token.String()
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", oneLine(s.ID), pid, oneLine(s.User), oneLine(s.Database), resource, token,
+			oneLine(s.State), s.Since.UTC().Format(time.RFC3339), oneLine(s.Client), oneLine(s.App))
+	}
+	return w.Flush()
 }
 
 func newSessionsEnd(e env) *cobra.Command {

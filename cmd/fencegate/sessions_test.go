@@ -18,7 +18,7 @@ func TestSessionsAreListedAndEndedByTheCommandLine(t *testing.T) {
 		asked = append(asked, r.Method+" "+r.URL.EscapedPath()+" "+string(body))
 		switch r.URL.EscapedPath() {
 		case "/v1/sessions":
-			_, _ = io.WriteString(w, `{"sessions":[{"id":"A1"}]}`)
+			_, _ = io.WriteString(w, `{"sessions":[{"id":"A1","user":"app","resource":"orders/1\u001b[2J","token":"34","state":"idle","since":"2026-11-02T09:12:44Z"},{"id":"A2"}]}`)
 		case "/v1/sessions/A1/end":
 			w.WriteHeader(http.StatusNoContent)
 		default:
@@ -29,7 +29,12 @@ func TestSessionsAreListedAndEndedByTheCommandLine(t *testing.T) {
 	}))
 	t.Cleanup(gateway.Close)
 	vars := map[string]string{"FENCEGATE_GATEWAY": gateway.URL}
-	if code, stdout, stderr := cli(t, vars, "sessions", "ls"); code != exitOK || !strings.Contains(stdout, `"id": "A1"`) {
+	if code, stdout, stderr := cli(t, vars, "sessions", "ls", "--json"); code != exitOK || !strings.Contains(stdout, `"id": "A1"`) {
+		t.Errorf("ls --json: %d %q %q", code, stdout, stderr)
+	}
+	code, stdout, stderr := cli(t, vars, "sessions", "ls")
+	lines := strings.Split(stdout, "\n")
+	if code != exitOK || len(lines) != 4 || !strings.HasPrefix(lines[0], "ID ") || strings.Join(strings.Fields(lines[1]), " ") != `A1 - app orders/1\x1b[2J 34 idle 2026-11-02T09:12:44Z` {
 		t.Errorf("ls: %d %q %q", code, stdout, stderr)
 	}
 	if code, stdout, stderr := cli(t, vars, "sessions", "end", "A1", "--by", "ops"); code != exitOK || stdout+stderr != "" {
@@ -43,7 +48,7 @@ func TestSessionsAreListedAndEndedByTheCommandLine(t *testing.T) {
 			t.Errorf("%q: %d %q", args, code, stderr)
 		}
 	}
-	want := `GET /v1/sessions |POST /v1/sessions/A1/end {"by":"ops"}|POST /v1/sessions/..%2Fx/end {}`
+	want := `GET /v1/sessions |GET /v1/sessions |POST /v1/sessions/A1/end {"by":"ops"}|POST /v1/sessions/..%2Fx/end {}`
 	if got := strings.Join(asked, "|"); got != want {
 		t.Errorf("asked %s, want %s", got, want)
 	}

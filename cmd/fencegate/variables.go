@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/fencegate/fencegate/fence"
 	"github.com/fencegate/fencegate/internal/optionfile"
 )
 
@@ -21,24 +23,95 @@ const (
 // unknownVariables says which variables of the environment are nobody's, though their names begin as ours do. Their
 // values are not shown.
 func (e env) unknownVariables(root *cobra.Command) []string {
-	if e.environ == nil {
-		return nil
-	}
 	known := variables(root)
 	var said []string
-	for _, variable := range e.environ() {
-		name, value, _ := strings.Cut(variable, "=")
-		if !strings.HasPrefix(name, envPrefix) || slices.Contains(known, name) || ofAService(name, value) || strings.HasPrefix(name, envPrefix+"TEST_") {
-			continue
-		}
+	for _, name := range e.strangers(known) {
 		text := "variable " + name + " is no option's"
 		if near := optionfile.Nearest(name, known); near != "" {
 			text += "; did you mean " + near + "?"
 		}
 		said = append(said, text)
 	}
-	slices.Sort(said)
 	return said
+}
+
+// misspelt says which of them read as a typing error in the name of an option. Others may belong to the program that
+// runs the command.
+func (e env) misspelt(root *cobra.Command) []string {
+	known := variables(root)
+	short := make([]string, len(known))
+	for i, name := range known {
+		short[i] = strings.TrimPrefix(name, envPrefix)
+	}
+	var said []string
+	for _, name := range e.strangers(known) {
+		if ofCompose.MatchString(name) {
+			continue
+		}
+		if near := optionfile.Nearest(strings.TrimPrefix(name, envPrefix), short); near != "" {
+			said = append(said, "variable "+name+" is no option's; did you mean "+envPrefix+near+"?")
+		}
+	}
+	return said
+}
+
+// strangers are the variables whose names begin as ours do, and that nobody knows, in the order of their names.
+func (e env) strangers(known []string) (names []string) {
+	if e.environ == nil {
+		return nil
+	}
+	for _, variable := range e.environ() {
+		name, value, _ := strings.Cut(variable, "=")
+		if strings.HasPrefix(name, envPrefix) && !slices.Contains(known, name) && !ofAService(name, value) && !strings.HasPrefix(name, envPrefix+"TEST_") {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// says annotates commands that tell of misspelt variables in their own way.
+const says = "tells of misspelt variables itself"
+
+// prepare gives the flags the values of their variables, and warns of misspelt ones.
+func (e env) prepare(cmd *cobra.Command) error {
+	if _, itself := cmd.Annotations[says]; !itself {
+		for _, warning := range e.misspelt(cmd.Root()) {
+			_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "fencegate: warning:", oneLine(warning))
+		}
+	}
+	return e.fromEnvironment(cmd)
+}
+
+// byVariable annotates flags that a variable has set.
+const byVariable = "set by a variable"
+
+// named adds to a refusal the variables that have set the flags that it is about.
+func named(cmd *cobra.Command, err error) error {
+	if err == nil {
+		return nil
+	}
+	code, hint := classify(err)
+	if code != exitUsage {
+		return err
+	}
+	text := err.Error()
+	flags := namedFlags.FindAllStringSubmatch(text, -1)
+	if invalid, ok := errors.AsType[*fence.InvalidError](err); ok {
+		flags = append(flags, []string{"", invalid.Field})
+	}
+	var by []string
+	for _, flag := range flags {
+		f := cmd.Flags().Lookup(flag[1])
+		if f == nil || f.Annotations[byVariable] == nil || strings.Contains(text, envName(f.Name)) || slices.Contains(by, envName(f.Name)) {
+			continue
+		}
+		by = append(by, envName(f.Name))
+	}
+	if len(by) == 0 {
+		return err
+	}
+	return withHint(fmt.Errorf("%w (variable %s)", err, strings.Join(by, ", ")), code, hint)
 }
 
 // variables are all that any command reads.
@@ -62,6 +135,8 @@ func variables(root *cobra.Command) []string {
 
 var (
 	serviceHost = regexp.MustCompile(`_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)$|_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$`)
+	// ofCompose are the variables of docker-compose.yml.
+	ofCompose   = regexp.MustCompile(`_(IMAGE|PORT|SECRETS)$`)
 	servicePort = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 )
 

@@ -118,7 +118,7 @@ func (w *watching) lines(ctx context.Context, follow bool) error {
 	if more {
 		_, _ = fmt.Fprintf(w.note, "fencegate watch: more are held; name a prefix\n")
 	}
-	return follows(ctx, w.client.Events, follow, w.note, func(e wire.Event) error {
+	return follows(ctx, streamsOf(w.client, false), follow, w.note, func(e wire.Event) error {
 		if !w.about(e) {
 			return nil
 		}
@@ -140,7 +140,7 @@ func (w *watching) table(ctx context.Context, size func() (width, height int)) e
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = follows(reading, w.client.Events, true, io.Discard, func(e wire.Event) error {
+		_ = follows(reading, streamsOf(w.client, false), true, io.Discard, func(e wire.Event) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if w.about(e) {
@@ -184,6 +184,9 @@ func (w *watching) table(ctx context.Context, size func() (width, height int)) e
 
 // draw is one picture: what is held above, and what happened below.
 func (w *watching) draw(status wire.Status, held []wire.Listed, more bool, failed error, width, height int) []byte {
+	if width < 1 || height < 1 { // a terminal that does not know its size
+		width, height = 80, 24
+	}
 	lines := []string{summary(status)}
 	if failed != nil {
 		lines = []string{"fencegate watch: " + oneLine(failed.Error()) + "; trying again"}

@@ -48,6 +48,9 @@ func TestThePictureFitsTheTerminal(t *testing.T) {
 			t.Errorf("%q", text)
 		}
 	}
+	if text := string(w.draw(status, held, true, nil, 0, 0)); !strings.Contains(text, "acquired resource=last") {
+		t.Errorf("on a terminal that does not know its size: %q", text)
+	}
 	if text := summary(status); !strings.Contains(text, "n1 quarantined 2s") || !strings.Contains(text, "held here 2") || strings.Contains(text, "waiting") {
 		t.Error(text)
 	}

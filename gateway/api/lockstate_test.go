@@ -34,7 +34,7 @@ func TestServersAreNamedToWhoMayInspectEverything(t *testing.T) {
 		s := newServer(t, f, func(cfg *api.Config) {
 			cfg.Principals, cfg.Leases = inspector(t, c.rule), dialing{leases{f}}
 			cfg.Status = func(context.Context) wire.Status {
-				return wire.Status{Lock: wire.LockStatus{Nodes: []wire.NodeStatus{
+				return wire.Status{Keys: []wire.KeyStatus{{ID: "node-1-key", Fingerprint: "ab"}}, Lock: wire.LockStatus{Nodes: []wire.NodeStatus{
 					{Name: "node-1", State: wire.NodeAdmitted}, {Name: "node-2", State: wire.PartAway, QuarantineMS: 7, Warning: "10.1.2.3 evicts keys"},
 				}}}
 			}
@@ -56,6 +56,9 @@ func TestServersAreNamedToWhoMayInspectEverything(t *testing.T) {
 			}
 			if path == "/v1/status" && (!strings.Contains(a.text, `"state":"away"`) || !strings.Contains(a.text, `"quarantine_ms":7`)) {
 				t.Errorf("the states are missing: %s", a.text)
+			}
+			if path == "/v1/status" && strings.Contains(a.text, "node-1-key") != c.all {
+				t.Errorf("keys with inspect on %s: %s", c.rule, a.text)
 			}
 			if path != "/v1/status" && !c.all && !strings.Contains(a.text, `"error":"no answer"`) {
 				t.Errorf("that a server does not answer is missing: %s", a.text)

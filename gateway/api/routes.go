@@ -192,7 +192,7 @@ func gatewayRoutes() []Route {
 			Answer: wire.Event{}, Media: "text/event-stream", Status: []int{http.StatusOK}, Codes: []string{wire.CodeNotImplemented}, serve: (*Server).events,
 		},
 		{
-			Method: http.MethodGet, Path: "/v1/status", ID: "status", Does: "shows the state of the gateway, also while PostgreSQL or the lock is unavailable; a principal that may not inspect everything sees no counts and no names of nodes",
+			Method: http.MethodGet, Path: "/v1/status", ID: "status", Does: "shows the state of the gateway, also while PostgreSQL or the lock is unavailable; a principal that may not inspect everything sees no counts, no names of nodes and no keys",
 			Rights: inspect, Answer: wire.Status{}, Status: []int{http.StatusOK}, serve: (*Server).status,
 		},
 		{

@@ -53,6 +53,9 @@ func (s *Server) currentStatus(ctx context.Context) (wire.Status, error) {
 	if answer.Lock.Nodes == nil {
 		answer.Lock.Nodes = []wire.NodeStatus{}
 	}
+	if !p.May(access.Inspect, "") || answer.Keys == nil {
+		answer.Keys = []wire.KeyStatus{}
+	}
 	if !p.May(access.Inspect, "") {
 		answer.Held, answer.Waiters, answer.Objects = nil, nil, nil
 		answer.Lock.Nodes = unnamed(answer.Lock.Nodes)

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -58,7 +59,9 @@ type Config struct {
 	PostgresURL string        // any login; the gateway's sees what the gateway sees
 	RedisNodes  []lock.Node   // all nodes of the group
 	KeyPrefix   string        // of the group's keys; defaults to that of PostgresURL
-	GatewayURL  string        // base URL of a gateway's HTTP API
+	GatewayURL  string        // base URL of a gateway's HTTP API; several of one group, separated by commas
+	Token       string        // bearer token to try at each gateway; empty: none is tried
+	HTTPClient  *http.Client  // for the gateways; defaults to one with the system's authorities
 	BlobDir     string        // the gateway's folder for blobs, or its s3:// address
 	Patience    time.Duration // for each part; defaults to 10 s
 }
@@ -77,7 +80,7 @@ func Examine(ctx context.Context, cfg Config) []Finding {
 		parts = append(parts, func(ctx context.Context) []Finding { return examineRedis(ctx, cfg) })
 	}
 	if cfg.GatewayURL != "" {
-		parts = append(parts, func(ctx context.Context) []Finding { return examineGateway(ctx, cfg.GatewayURL) })
+		parts = append(parts, func(ctx context.Context) []Finding { return examineGateways(ctx, cfg) })
 	}
 	if cfg.BlobDir != "" {
 		parts = append(parts, func(ctx context.Context) []Finding { return examineBlobs(ctx, cfg.BlobDir) })

@@ -2,15 +2,8 @@ package doctor
 
 import (
 	"context"
-	"crypto/tls"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"net/http"
-	"net/url"
 	"os"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -21,44 +14,6 @@ import (
 )
 
 const sqlListsBlobs = `SELECT EXISTS (SELECT FROM objects.blobs WHERE state = 'live')`
-
-// examineGateway asks a gateway whether it is ready; neither path needs a token.
-func examineGateway(ctx context.Context, address string) []Finding {
-	const check = "gateway.ready"
-	base, err := url.Parse(address)
-	if err != nil || base.Host == "" || base.User != nil || base.RawQuery != "" || base.Fragment != "" {
-		return []Finding{fail("gateway.reachable", "the address is not of the form http://host:port", "Correct --gateway or FENCEGATE_GATEWAY.")}
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath("readyz").String(), nil)
-	if err != nil {
-		return []Finding{fail("gateway.reachable", err.Error(), "Correct --gateway or FENCEGATE_GATEWAY.")}
-	}
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment}
-	defer transport.CloseIdleConnections()
-	resp, err := (&http.Client{Transport: transport}).Do(req)
-	if untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return []Finding{fail("gateway.reachable", untrusted.Error(), "Renew the gateway's certificate (--api-tls-cert), name the gateway as it does, or make its authority known to this machine (SSL_CERT_FILE).")}
-	}
-	if err != nil {
-		return []Finding{fail("gateway.reachable", err.Error(), "Start the gateway, or correct --gateway.")}
-	}
-	defer func() { _ = resp.Body.Close() }()
-	found := []Finding{ok("gateway.reachable", "%s answers", base.Redacted())}
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
-	var answer struct{ Status, Detail any } // status is "ready", or, of a problem, a number
-	understood := json.Unmarshal(body, &answer) == nil
-	if resp.StatusCode == http.StatusOK {
-		if understood && answer.Status == "ready" {
-			return append(found, ok(check, "ready"))
-		}
-		return append(found, fail(check, "it answers, but not as a gateway does", "See whether the address is that of a gateway's HTTP API, and not of another port, server or proxy."))
-	}
-	why := strings.TrimSpace(string(body[:min(len(body), 500)]))
-	if detail, ok := answer.Detail.(string); ok && detail != "" {
-		why = detail
-	}
-	return append(found, fail(check, fmt.Sprintf("not ready (%d): %s", resp.StatusCode, why), "Do what it says; the other findings may say more."))
-}
 
 // examineBlobs writes a file as the gateway's blob store does, and removes it.
 func examineBlobs(ctx context.Context, location string) []Finding {

@@ -58,8 +58,8 @@ func provide(ctx context.Context, c *client.Client, leases []client.Lease, n nee
 	}
 	lease, chosen := access.lease(leases)
 	switch {
-	case at.S3 != nil && !chosen:
-		n.say("no S3 credentials for the command: they are of one resource, and it has %d; --s3-resource chooses one", len(leases))
+	case at.S3 != nil && !chosen && goesAround(inherited):
+		n.say("no S3 credentials for the command, which keeps its AWS_… variables: credentials are of one resource, and it has %d; --s3-resource chooses one", len(leases))
 	case at.S3 == nil && access.Resource != "":
 		n.say("no S3 credentials for the command: the gateway has no S3 port")
 	}
@@ -179,4 +179,12 @@ func value(env []string, name string) string {
 		}
 	}
 	return ""
+}
+
+// goesAround reports whether an environment has settings with which S3 tools write past the gateway.
+func goesAround(environ []string) bool {
+	return slices.ContainsFunc(environ, func(variable string) bool {
+		name, _, _ := strings.Cut(variable, "=")
+		return slices.Contains(aroundS3, name)
+	})
 }

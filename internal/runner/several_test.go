@@ -129,6 +129,12 @@ func TestTheCommandFindsAllGrantsAndNoneOfAnOuterRun(t *testing.T) {
 	if !strings.Contains(said, "no S3 credentials") || strings.Contains(said, seal) {
 		t.Errorf("said %q", said)
 	}
+	if _, _, said = runSet(t, []string{"a", "b"}); said != "" {
+		t.Errorf("said %q to a command without S3", said)
+	}
+	if _, _, said = runSet(t, []string{"a", "b"}, "AWS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"); said != "" {
+		t.Errorf("said %q to a command with no credentials for S3", said)
+	}
 }
 
 func TestOfSeveralTheCommandHasTheCredentialsOfTheChosenOne(t *testing.T) {

@@ -15,6 +15,8 @@ const (
 	// killMargin is kept between KILL and the end of the lease: signal delivery
 	// and the process's last system call take time.
 	killMargin = 100 * time.Millisecond
+	// LeastTTL is of a lease that leaves time for a command.
+	LeastTTL = 2 * killMargin
 	// maxGrace bounds the time between TERM and KILL.
 	maxGrace = 10 * time.Second
 	// tick bounds how late a clock that jumped, or a machine that slept, is noticed.

@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"iter"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/fencegate/fencegate/fence"
@@ -22,7 +24,10 @@ type Keyring struct {
 }
 
 // sessionKeys are derived from one master key, one for each purpose.
-type sessionKeys struct{ mac, secret []byte }
+type sessionKeys struct{ mac, secret, print []byte }
+
+// fingerprintBytes are enough to tell the keys of a group apart.
+const fingerprintBytes = 8
 
 const (
 	minMasterKey = 32 // bytes
@@ -52,9 +57,27 @@ func NewKeyring(current string, masters map[string][]byte) (*Keyring, error) {
 		if err != nil {
 			return nil, fmt.Errorf("derive from master key %q: %w", id, err)
 		}
-		k.keys[id] = sessionKeys{mac: mac, secret: secret}
+		mark, err := hkdf.Key(sha256.New, master, nil, "fencegate master key fingerprint", fingerprintBytes)
+		if err != nil {
+			return nil, fmt.Errorf("derive from master key %q: %w", id, err)
+		}
+		k.keys[id] = sessionKeys{mac: mac, secret: secret, print: mark}
 	}
 	return k, nil
+}
+
+// Fingerprints yields what tells each key from others, by its id, the current key first. A fingerprint is derived from
+// the key by HKDF under a purpose of its own: nobody finds a random key, or another derived one, by it.
+func (k *Keyring) Fingerprints() iter.Seq2[string, string] {
+	ids := slices.DeleteFunc(slices.Sorted(maps.Keys(k.keys)), func(id string) bool { return id == k.current })
+	ids = slices.Insert(ids, 0, k.current)
+	return func(yield func(string, string) bool) {
+		for _, id := range ids {
+			if !yield(id, hex.EncodeToString(k.keys[id].print)) {
+				return
+			}
+		}
+	}
 }
 
 // ParseKeyring is [NewKeyring] of [ParseMasterKeys].

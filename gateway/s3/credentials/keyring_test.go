@@ -11,6 +11,28 @@ import (
 	"github.com/fencegate/fencegate/gateway/s3/credentials"
 )
 
+func TestFingerprintsTellKeysApartTheCurrentOneFirst(t *testing.T) {
+	t.Parallel()
+	key, other := strings.Repeat("4f", 32), strings.Repeat("50", 32)
+	prints := func(text string) (all []string) {
+		k, err := credentials.ParseKeyring(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id, fingerprint := range k.Fingerprints() {
+			all = append(all, id+"="+fingerprint)
+		}
+		return all
+	}
+	both, swapped := prints("z:"+key+",a:"+other), prints("a:"+other+",z:"+key)
+	if len(both) != 2 || !strings.HasPrefix(both[0], "z=") || both[0] != swapped[1] || both[1] != swapped[0] {
+		t.Errorf("%q and %q", both, swapped)
+	}
+	if same := prints("z:" + other); same[0] == both[0] || strings.Contains(same[0], "5050") || len(same[0]) != len("z=")+16 {
+		t.Errorf("%q beside %q", same, both)
+	}
+}
+
 func TestKeyringsAreCheckedAndShowNoKey(t *testing.T) {
 	t.Parallel()
 	key, other := strings.Repeat("4f", 32), strings.Repeat("50", 32)

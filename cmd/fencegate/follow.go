@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fencegate/fencegate/client"
+	"github.com/fencegate/fencegate/client/wire"
+)
+
+const (
+	// reconnect is the pause before a stream that broke off is asked for again.
+	reconnect = time.Second
+	// keptTimeout is how long each of several gateways may take to tell what it keeps.
+	keptTimeout = 15 * time.Second
+)
+
+// stream is the events of one gateway.
+type stream struct {
+	url  string
+	ask  func(ctx context.Context, after string, follow bool, each func(wire.Event) error) error
+	last string // id of the latest event that was shown
+}
+
+// streamsOf are those of each gateway; refused: of the writes only that the fence refused.
+func streamsOf(c *client.Client, refused bool) (all []*stream) {
+	for url, one := range c.Gateways() {
+		s := &stream{url: url, ask: one.Events}
+		if refused {
+			s.ask = one.Refusals
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// follows shows events until ctx ends, which is no error. A stream that breaks off is taken up again where it was. What
+// several gateways keep is merged by time; one that does not answer keeps nobody from seeing the others' events.
+func follows(ctx context.Context, streams []*stream, follow bool, note io.Writer, show func(wire.Event) error) error {
+	if len(streams) == 1 {
+		return streams[0].follow(ctx, follow, false, note, show)
+	}
+	if err := kept(ctx, streams, follow, note, show); err != nil || !follow {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var mu sync.Mutex
+	var running sync.WaitGroup
+	errs := make([]error, len(streams))
+	for i, s := range streams {
+		running.Go(func() {
+			defer cancel() // nobody reads, or a right is missing: it does not come by waiting
+			errs[i] = s.follow(ctx, true, true, note, func(e wire.Event) error {
+				mu.Lock()
+				defer mu.Unlock()
+				return show(e)
+			})
+		})
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+// kept shows what the gateways keep. With follow, one that is away is noted: it is asked again.
+func kept(ctx context.Context, streams []*stream, follow bool, note io.Writer, show func(wire.Event) error) error {
+	found, errs := make([][]wire.Event, len(streams)), make([]error, len(streams))
+	var asking sync.WaitGroup
+	for i, s := range streams {
+		asking.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, keptTimeout)
+			defer cancel()
+			errs[i] = s.ask(ctx, "", false, func(e wire.Event) error {
+				found[i], s.last = append(found[i], e), e.ID
+				return nil
+			})
+			if errors.Is(errs[i], context.DeadlineExceeded) {
+				errs[i] = &client.UnreachableError{URL: s.url, Cause: errs[i]}
+			}
+		})
+	}
+	asking.Wait()
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // interrupted, or nobody reads
+	}
+	all := slices.Concat(found...)
+	slices.SortStableFunc(all, func(a, b wire.Event) int { return a.Time.Compare(b.Time) })
+	all = slices.CompactFunc(all, func(a, b wire.Event) bool { return a.ID != "" && a.ID == b.ID }) // one gateway by two names
+	for _, e := range all {
+		if err := show(e); err != nil {
+			return endOf(err)
+		}
+	}
+	for i, err := range errs {
+		_, broken := errors.AsType[*client.UnreachableError](err)
+		switch {
+		case err == nil:
+			errs[i] = nil
+		case broken && follow:
+			_, _ = fmt.Fprintf(note, "fencegate activity: %v; trying again\n", err)
+			errs[i] = nil
+		case broken:
+			errs[i] = withHint(fmt.Errorf("%w; its events are missing above", err), exitUnavailable, "start it, or leave it out of --gateway")
+		default:
+			errs[i] = fmt.Errorf("%s: %w", streams[i].url, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// follow shows one gateway's events. With retry it is asked again also where it has told nothing yet.
+func (s *stream) follow(ctx context.Context, follow, retry bool, note io.Writer, show func(wire.Event) error) error {
+	lost := retry && s.last == "" // it was noted
+	for {
+		err := s.ask(ctx, s.last, follow, func(e wire.Event) error {
+			s.last, lost = e.ID, false
+			return show(e)
+		})
+		_, broken := errors.AsType[*client.UnreachableError](err)
+		switch {
+		case ctx.Err() != nil, errors.Is(err, errUnread):
+			return nil
+		case !broken || s.last == "" && !retry:
+			return err
+		case !lost:
+			lost = true
+			_, _ = fmt.Fprintf(note, "fencegate activity: %v; trying again\n", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(reconnect):
+		}
+	}
+}

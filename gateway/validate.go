@@ -1,0 +1,194 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/gateway/objects"
+	"github.com/fencegate/fencegate/gateway/s3/credentials"
+	"github.com/fencegate/fencegate/lock"
+	"github.com/fencegate/fencegate/lock/lockmetrics"
+)
+
+// Validate says what [New] would refuse, without opening anything but the files of certificates. It returns a
+// [*fence.InvalidError] that names the field and shows no secret: the first of [Config.Faults].
+func (c Config) Validate() error {
+	if all := c.Faults(); len(all) > 0 {
+		return all[0]
+	}
+	return nil
+}
+
+// Faults are all that [Config.Validate] finds.
+func (c Config) Faults() []error {
+	_, all := c.judge()
+	if c.SQLURL != "" {
+		if _, err := pgxpool.ParseConfig(c.SQLURL); err != nil {
+			all = append(all, &fence.InvalidError{Field: "SQL URL", Reason: "is not a PostgreSQL address"}) // err may show it
+		}
+	}
+	return all
+}
+
+// GeneratesToken reports whether [New] makes a bearer token, because the API would serve everybody off loopback.
+func (c Config) GeneratesToken() bool {
+	return c.API.BearerToken == "" && c.Principals == nil && !loopback(c.APIListen)
+}
+
+// validate returns a [*fence.InvalidError] that names the field and shows no secret.
+func (c Config) validate() (parsed, error) {
+	p, all := c.judge()
+	if len(all) > 0 {
+		return p, all[0]
+	}
+	return p, nil
+}
+
+// judge parses the configuration, and returns all that is wrong with it.
+func (c Config) judge() (p parsed, all []error) {
+	refuse := func(err error) {
+		if err != nil {
+			all = append(all, err)
+		}
+	}
+	all = c.faultsOfFields()
+	refuse(c.validateRecords())
+	refuse(c.validateSource())
+	var err error
+	p.prefixes, err = lockmetrics.NewPrefixes(c.MetricsPrefixes)
+	refuse(err)
+	all = append(all, c.faultsOfListens()...)
+	database := ""
+	if p.pool, err = pgxpool.ParseConfig(c.PostgresURL); err == nil {
+		database = p.pool.ConnConfig.Database
+	} else if c.PostgresURL != "" {
+		refuse(&fence.InvalidError{Field: "PostgresURL", Reason: "is not a PostgreSQL address"}) // err may show it
+	}
+	if p.current, p.masters, err = credentials.ParseMasterKeys(c.MasterKey); err == nil {
+		p.keyring, err = credentials.NewKeyring(p.current, p.masters)
+	}
+	refuse(err)
+	p.buckets = make(map[string]objects.Rule, len(c.Buckets))
+	for _, name := range slices.Sorted(maps.Keys(c.Buckets)) {
+		p.buckets[name], err = objects.ParseRule(c.Buckets[name])
+		refuse(err)
+	}
+	all = append(all, c.faultsOfParts(database)...)
+	refuse(p.readAdvertised(c))
+	return p, append(all, p.readTLS(c)...)
+}
+
+// faultsOfFields are those of fields that no part looks at.
+func (c Config) faultsOfFields() (all []error) {
+	for _, f := range []struct {
+		wrong         bool
+		field, reason string
+	}{
+		{c.PostgresURL == "", "PostgresURL", "is missing"},
+		{c.S3Listen != "" && c.BlobDir == "", "BlobDir", "is missing; the S3 port needs it"},
+		{c.SQLConnections < 0 || c.SQLConnections > math.MaxInt32-1, "SQLConnections", "is no such number"},
+		{c.RetireAfter < 0, "RetireAfter", "is negative"},
+		{c.SweepRate < 0 || c.SweepGrace < 0, "SweepRate", "or SweepGrace is negative"},
+		{len(c.Buckets) > 0 && c.S3Listen == "", "Buckets", "need the S3 port"},
+		{c.PGListen == "" && c.PGSocket != "", "PGSocket", "needs PGListen"},
+		{c.PGListen == "" && len(c.PG.Rules)+len(c.PG.LeaseRules) > 0, "PG.Rules", "and LeaseRules need the PostgreSQL port"},
+		{min(c.MaxTTL, c.DefaultTTL, c.StartTimeout, c.LameDuck, c.DrainTimeout, c.SweepEvery) < 0, "times", "include a negative one"},
+		{c.MaxTTL > 0 && c.DefaultTTL > c.MaxTTL, "DefaultTTL", "is over MaxTTL"},
+	} {
+		if f.wrong {
+			all = append(all, &fence.InvalidError{Field: f.field, Reason: f.reason})
+		}
+	}
+	return all
+}
+
+// faultsOfParts are what each part says of its own options, with its name before the field.
+func (c Config) faultsOfParts(database string) (all []error) {
+	for _, part := range []struct {
+		field string
+		err   error
+	}{{"API", c.API.Validate()}, {"PG", c.PG.Validate(database)}, {"S3", c.S3.Validate()}} {
+		if invalid, ok := errors.AsType[*fence.InvalidError](part.err); ok {
+			part.err = &fence.InvalidError{Field: part.field + "." + invalid.Field, Reason: invalid.Reason}
+		}
+		if part.err != nil {
+			all = append(all, part.err)
+		}
+	}
+	return all
+}
+
+// validateSource refuses no source of leases, and several.
+func (c Config) validateSource() error {
+	switch {
+	case c.PostgresLeases && (len(c.RedisNodes) > 0 || c.Leases != nil):
+		return &fence.InvalidError{Field: "PostgresLeases", Reason: "is one source of leases, and RedisNodes or Leases another: give one"}
+	case len(c.RedisNodes) == 0 && c.Leases == nil && !c.PostgresLeases:
+		return &fence.InvalidError{Field: "RedisNodes", Reason: "are missing"}
+	}
+	if c.BestEffort && len(c.RedisNodes) == 0 {
+		return &fence.InvalidError{Field: "BestEffort", Reason: "is about RedisNodes"}
+	}
+	if c.DatabaseKeys && (c.KeyPrefix != "" || len(c.RedisNodes) == 0) {
+		return &fence.InvalidError{Field: "DatabaseKeys", Reason: "is about RedisNodes, and stands in place of a KeyPrefix"}
+	}
+	return validateNodes(c.RedisNodes)
+}
+
+// validateNodes refuses addresses that no connection could be made to.
+func validateNodes(nodes []lock.Node) error {
+	var addrs []string
+	for _, n := range nodes {
+		if len(n.Sentinels) > 0 {
+			addrs = append(addrs, n.Sentinels...)
+		} else if !strings.HasPrefix(n.Addr, "/") { // no Unix socket
+			addrs = append(addrs, n.Addr)
+		}
+	}
+	for _, addr := range addrs {
+		host, port, err := net.SplitHostPort(addr)
+		number, numberErr := strconv.ParseUint(port, 10, 16)
+		if err != nil || host == "" || numberErr != nil || number == 0 {
+			return &fence.InvalidError{Field: "RedisNodes", Reason: fmt.Sprintf("has the address %q; host:port is needed, such as redis1:6379", addr)}
+		}
+	}
+	return nil
+}
+
+// faultsOfListens are about what is no address at all, before anything is concluded
+// from it.
+func (c Config) faultsOfListens() (all []error) {
+	if c.Principals != nil && c.Principals.KnowsCertificates() && c.APITLSClientCA == "" {
+		all = append(all, errUnverified)
+	}
+	for _, l := range []struct{ field, addr string }{{"APIListen", c.APIListen}, {"PGListen", c.PGListen}, {"S3Listen", c.S3Listen}, {"MetricsListen", c.MetricsListen}} {
+		if _, _, err := net.SplitHostPort(l.addr); l.addr != "" && err != nil {
+			all = append(all, &fence.InvalidError{Field: l.field, Reason: fmt.Sprintf("is %q; HOST:PORT is needed, such as 127.0.0.1:7070", l.addr)})
+		}
+	}
+	return all
+}
+
+// loopback reports whether an address to listen on can be reached from this
+// machine only. A name other than localhost is not looked up.
+func loopback(listen string) bool {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return false
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.IsLoopback()
+}

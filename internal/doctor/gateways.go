@@ -1,0 +1,161 @@
+package doctor
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/fencegate/fencegate/client/wire"
+)
+
+// gateway is one of those that are examined.
+type gateway struct {
+	name  string // its base URL, for people
+	base  *url.URL
+	token string
+	http  *http.Client
+
+	keys []wire.KeyStatus // its master keys; none: not known
+}
+
+// examineGateways asks each gateway whether it is ready, and whether it takes the bearer token. It compares the master
+// keys of those that tell.
+func examineGateways(ctx context.Context, cfg Config) []Finding {
+	http := cfg.HTTPClient
+	if http == nil {
+		http = gatewayClient()
+		defer http.CloseIdleConnections()
+	}
+	addresses := strings.Split(cfg.GatewayURL, ",")
+	gateways, found := make([]gateway, len(addresses)), make([][]Finding, len(addresses))
+	var looks sync.WaitGroup
+	for i, address := range addresses {
+		gateways[i] = gateway{name: fmt.Sprintf("address %d of --gateway", i+1), token: cfg.Token, http: http}
+		looks.Go(func() { found[i] = gateways[i].examine(ctx, strings.TrimSpace(address)) })
+	}
+	looks.Wait()
+	var all []Finding
+	for _, f := range found {
+		all = append(all, f...)
+	}
+	return append(all, compareKeys(gateways)...)
+}
+
+func gatewayClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment}}
+}
+
+// examine needs no token but for the last look.
+func (g *gateway) examine(ctx context.Context, address string) []Finding {
+	const check, reachable = "gateway.ready", "gateway.reachable"
+	base, err := url.Parse(address)
+	if err != nil || (base.Scheme != "http" && base.Scheme != "https") || base.Host == "" || base.User != nil || base.RawQuery != "" || base.Fragment != "" {
+		return []Finding{g.fail(reachable, "the address is not of the form http://host:port", "Correct --gateway or FENCEGATE_GATEWAY.")}
+	}
+	g.base, g.name = base, base.Redacted()
+	code, body, err := g.get(ctx, "readyz", false)
+	if untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return []Finding{g.fail(reachable, untrusted.Error(), "Renew the gateway's certificate (--api-tls-cert), name the gateway as it does, or make its authority known by --ca or on this machine (SSL_CERT_FILE).")}
+	}
+	if err != nil {
+		return []Finding{g.fail(reachable, err.Error(), "Start the gateway, or correct --gateway.")}
+	}
+	found := []Finding{ok(reachable, "%s answers", g.name)}
+	var answer struct{ Status, Detail any } // status is "ready", or, of a problem, a number
+	understood := json.Unmarshal(body, &answer) == nil
+	switch {
+	case code == http.StatusOK && understood && answer.Status == "ready":
+		found = append(found, ok(check, "%s: ready", g.name))
+	case code == http.StatusOK:
+		return append(found, g.fail(check, "it answers, but not as a gateway does", "See whether the address is that of a gateway's HTTP API, and not of another port, server or proxy."))
+	default:
+		why := strings.TrimSpace(string(body[:min(len(body), 500)]))
+		if detail, ok := answer.Detail.(string); ok && detail != "" {
+			why = detail
+		}
+		found = append(found, g.fail(check, fmt.Sprintf("not ready (%d): %s", code, why), "Do what it says; the other findings may say more."))
+	}
+	return append(found, g.examineToken(ctx)...)
+}
+
+// examineToken tries the bearer token, where there is one. A gateway may tell its keys without one.
+func (g *gateway) examineToken(ctx context.Context) []Finding {
+	const check = "gateway.token"
+	code, body, err := g.get(ctx, "v1/status", g.token != "")
+	if err == nil && code == http.StatusOK {
+		var status wire.Status
+		if json.Unmarshal(body, &status) == nil {
+			g.keys = status.Keys
+		}
+	}
+	switch {
+	case g.token == "":
+		return nil
+	case err != nil:
+		return []Finding{g.fail(check, "could not be checked: "+err.Error(), "See why the gateway does not answer: its log, its load; or look again with a longer --patience.")}
+	case code == http.StatusUnauthorized:
+		return []Finding{g.fail(check, "the bearer token is not accepted", "Correct FENCEGATE_TOKEN or --token-file: it is what the gateway has in its --token-file, or a token of a principal (--principals), which may have expired.")}
+	case code == http.StatusForbidden: // a right that is missing: the token is somebody's
+		return []Finding{ok(check, "%s: the bearer token is accepted", g.name)}
+	case code != http.StatusOK:
+		return []Finding{g.warn(check, fmt.Sprintf("could not be checked: the gateway answers %d to /v1/status", code), "Look again later; the gateway's log may say more.")}
+	}
+	return []Finding{ok(check, "%s: the bearer token is accepted", g.name)}
+}
+
+// get asks for a path below the base.
+func (g *gateway) get(ctx context.Context, path string, authorized bool) (code int, body []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.base.JoinPath(path).String(), nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	if authorized {
+		req.Header.Set("Authorization", "Bearer "+g.token)
+	}
+	resp, err := g.http.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err = io.ReadAll(io.LimitReader(resp.Body, 1<<16))
+	return resp.StatusCode, body, err
+}
+
+func (g *gateway) fail(check, found, do string) Finding { return fail(check, g.name+": "+found, do) }
+
+func (g *gateway) warn(check, found, do string) Finding { return warn(check, g.name+": "+found, do) }
+
+// compareKeys: what a gateway issues is made with its first master key, and every other one has to know it.
+func compareKeys(gateways []gateway) []Finding {
+	const check = "gateway.keys"
+	var tell []gateway
+	for _, g := range gateways {
+		if len(g.keys) > 0 {
+			tell = append(tell, g)
+		}
+	}
+	if len(tell) < 2 {
+		return nil
+	}
+	var found []Finding
+	for _, issuer := range tell {
+		for _, other := range tell {
+			if !slices.Contains(other.keys, issuer.keys[0]) {
+				found = append(found, fail(check, fmt.Sprintf("%s does not have the master key %q of %s, so it refuses the handles and S3 credentials that the latter issues", other.name, issuer.keys[0].ID, issuer.name),
+					"Give all gateways of the group the same file as --master-key-file, and restart those that had another."))
+			}
+		}
+	}
+	if found == nil {
+		found = []Finding{ok(check, "%d gateways have the same master keys", len(tell))}
+	}
+	return found
+}

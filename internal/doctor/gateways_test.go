@@ -1,0 +1,78 @@
+package doctor
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// gatewayOf is ready, takes one token, and tells its keys.
+func gatewayOf(t *testing.T, keys string) string {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/readyz":
+			_, _ = w.Write([]byte(`{"status": "ready"}`))
+		case r.Header.Get("Authorization") != "Bearer geheim" && !strings.Contains(keys, "open"):
+			w.WriteHeader(http.StatusUnauthorized)
+		default:
+			_, _ = w.Write([]byte(`{"keys": [` + keys + `]}`))
+		}
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+func TestEachGatewayIsExaminedAndNamed(t *testing.T) {
+	t.Parallel()
+	one := gatewayOf(t, "")
+	findings := Examine(t.Context(), Config{GatewayURL: one + ", http://127.0.0.1:1,nonsense"})
+	for _, wanted := range []struct {
+		status Status
+		has    string
+	}{{OK, one + ": ready"}, {Fail, "http://127.0.0.1:1: "}, {Fail, "address 3 of --gateway: "}} {
+		found := false
+		for _, f := range findings {
+			found = found || f.Status == wanted.status && strings.Contains(f.Found, wanted.has)
+		}
+		if !found {
+			t.Errorf("no %s with %q in %+v", wanted.status, wanted.has, findings)
+		}
+	}
+	for _, f := range findings {
+		if f.Check == "gateway.token" {
+			t.Errorf("a token was tried where there is none: %+v", f)
+		}
+	}
+}
+
+func TestTheBearerTokenIsTriedAndNotShown(t *testing.T) {
+	t.Parallel()
+	url := gatewayOf(t, "")
+	want(t, Examine(t.Context(), Config{GatewayURL: url, Token: "geheim"}), "gateway.token", OK, url)
+	findings := Examine(t.Context(), Config{GatewayURL: url, Token: "falsch"})
+	want(t, findings, "gateway.token", Fail, url, "not accepted", "FENCEGATE_TOKEN")
+	for _, f := range findings {
+		if strings.Contains(f.Found+f.Do, "falsch") {
+			t.Errorf("the token is shown: %+v", f)
+		}
+	}
+}
+
+func TestAGatewayWithAnotherMasterKeyIsFound(t *testing.T) {
+	t.Parallel()
+	const k1, other, k2 = `{"id":"k1","fingerprint":"aa"}`, `{"id":"k1","fingerprint":"bb"}`, `{"id":"k2","fingerprint":"cc"}`
+	look := func(keys ...string) []Finding {
+		var urls []string
+		for _, k := range keys {
+			urls = append(urls, gatewayOf(t, k))
+		}
+		return Examine(t.Context(), Config{GatewayURL: strings.Join(urls, ","), Token: "geheim"})
+	}
+	want(t, look(k1, other), "gateway.keys", Fail, `"k1"`, "--master-key-file")
+	want(t, look(k1, k2+","+k1), "gateway.keys", Fail, `"k2"`) // the second one issues what the first does not know
+	want(t, look(k1+","+k2, k2+","+k1), "gateway.keys", OK)    // a rotation
+	const open = `{"id":"open","fingerprint":"dd"}` // of a gateway that asks nobody for a token
+	want(t, Examine(t.Context(), Config{GatewayURL: gatewayOf(t, open) + "," + gatewayOf(t, open+","+k1)}), "gateway.keys", OK)
+}
