@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 8, code 15 2f44925bcd40'
+  COMMENT 'fencegate fence state 8, code 16 905fdc1f0b94'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -706,7 +706,7 @@ FUNCTION fence.holders_named(p_key bigint) RETURNS text
 FUNCTION fence.identity(OUT identity text, OUT written pg_lsn, OUT beats bigint, OUT invalidations text[]) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 75381bb20669480a0dfddfa94395909a
+  body 0404aeff33235fc15ac31dca296b9306
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_writer
@@ -1202,7 +1202,7 @@ FUNCTION fence.sees_moves(p_relation regclass, p_number integer, p_per_row boole
 FUNCTION fence.server_identity() RETURNS text
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body c81ecae15dd9ea84f61f03d831b21e8c
+  body 52fb937bd239e21381220c86454a97e6
   OWNER fence_owner
 
 FUNCTION fence.server_run() RETURNS text
@@ -1260,7 +1260,7 @@ FUNCTION fence.take_leases(p_resources text[], p_owners text[], p_ttls bigint[],
   SET enable_seqscan=off
   SET enable_hashjoin=off
   SET enable_mergejoin=off
-  body 870227a9c27a6c4efe5aa33c1d76ef78
+  body 59b08c23efcb0a563ded589508f90ffe
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_locker
