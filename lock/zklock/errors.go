@@ -34,7 +34,7 @@ func (e *UnavailableError) Error() string {
 	case errors.Is(e.Err, zk.ErrNoAuth), errors.Is(e.Err, zk.ErrAuthFailed):
 		text += "; check the digest's user and password, or the ACL of the prefix"
 	case e.Err.Error() == unimplemented:
-		text += "; ZooKeeper 3.4 or later is needed"
+		text += "; ZooKeeper 3.5 or later is needed"
 	}
 	return text
 }

@@ -25,7 +25,7 @@ func TestWhatCannotServeIsSaidInALine(t *testing.T) {
 	}{
 		"away":                   {zklock.Config{Servers: []string{testenv.DeadAddr(t)}}, "could not connect to a server: 127.0.0.1:"},
 		"another kind of server": {zklock.Config{Servers: testenv.Redis(t, 1).Addrs}, "no connection to 127.0.0.1:"},
-		"too old":                {zklock.Config{Servers: []string{older(t)}}, "ZooKeeper 3.4 or later is needed"},
+		"too old":                {zklock.Config{Servers: []string{older(t)}}, "ZooKeeper 3.5 or later is needed"},
 		"wrong password":         {zklock.Config{Servers: e.Addrs(), Prefix: "/own", Digest: "locker:wrong-secret"}, "check the digest's user and password"},
 		"short sessions":         {zklock.Config{Servers: e.Addrs(), MaxTTL: time.Hour}, "raise maxSessionTimeout, or lower MaxTTL"},
 	} {
