@@ -76,7 +76,8 @@ func TestGatewaysOfADatabaseHaveOneSourceOfLeases(t *testing.T) {
 				t.Errorf("the fence stands at %s; want %s, the token of the only lease", recorded, held.token)
 			}
 			var raised bool
-			if err := pg.Pool(t).QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM fence.resources WHERE resource = 'orders/1002')`).Scan(&raised); err != nil || raised {
+			fenced := pg.Pool(t).QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM fence.resources WHERE resource = 'orders/1002')`)
+			if err := fenced.Scan(&raised); err != nil || raised {
 				t.Errorf("the refused gateway has raised the fence of a free resource: %v, %v", raised, err)
 			}
 		})

@@ -64,7 +64,8 @@ func older(t *testing.T) string {
 	t.Helper()
 	pg := testenv.Postgres(t)
 	for _, sql := range []string{
-		`DROP FUNCTION fence.take_leases`, `DROP FUNCTION fence.take_lease`, `DROP FUNCTION fence.leases_ready`, `DROP TABLE fence.leases, fence.lease_waiters, fence.lease_source`,
+		`DROP FUNCTION fence.take_leases`, `DROP FUNCTION fence.take_lease`, `DROP FUNCTION fence.leases_ready`,
+		`DROP TABLE fence.leases, fence.lease_waiters, fence.lease_source`,
 	} {
 		if _, err := pg.Pool(t).Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)

@@ -1,6 +1,6 @@
 // Package torture torments a source of leases on real servers: processes race for few resources, renew, stop renewing,
-// vanish and come late, while servers freeze, die and restart, their clocks jump and connections stand still. What the processes were given
-// is judged.
+// vanish and come late, while servers freeze, die and restart, their clocks jump and connections stand still. What the
+// processes were given is judged.
 //
 // The guarantee: where a token came twice or fell, two holders had a resource at one time for longer than the source's
 // promise allows, a lease was lost before its deadline, or a resource was not free once it was released, the test fails.
