@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 8, code 16 905fdc1f0b94'
+  COMMENT 'fencegate fence state 8, code 16 3440bb7ca2ba'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -525,9 +525,19 @@ FUNCTION fence.end_backend(p_pid integer, p_port integer) RETURNS boolean
 FUNCTION fence.end_grants(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[], p_limit interval DEFAULT '00:00:00'::interval) RETURNS TABLE(n integer, ended boolean, busy boolean, recorded bigint)
   plpgsql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
   SET search_path=pg_catalog, pg_temp
-  body b0f073b383f513e2a1ea640c80003259
+  body e5a0098110957f0feb85bd8774129bd0
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
+
+FUNCTION fence.end_group(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[]) RETURNS TABLE(n integer, ended boolean, busy boolean, recorded bigint)
+  plpgsql VOLATILE COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  SET plan_cache_mode=force_generic_plan
+  SET enable_seqscan=off
+  SET enable_hashjoin=off
+  SET enable_mergejoin=off
+  body 01bd95d83cd03602612e4f8f62a62f0c
+  OWNER fence_owner
 
 FUNCTION fence.end_holders(p_key bigint, OUT told integer, OUT held_by text) RETURNS record
   plpgsql VOLATILE COST 100

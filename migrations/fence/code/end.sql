@@ -6,6 +6,25 @@
 -- hide the grant's key from the drain of the next one. Ending drains nobody: a writer that has passed the check may still
 -- commit, and the next holder drains it as ever.
 
+-- The grants of fence.end_grants, checked, as sets: those whose turn nobody has are ended, and nobody is waited for.
+CREATE OR REPLACE FUNCTION fence.end_group(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[])
+RETURNS TABLE (n int, ended boolean, busy boolean, recorded bigint)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  turns int[] := ARRAY(SELECT x.n FROM unnest(p_resources) WITH ORDINALITY x(r, n) JOIN fence.arms a ON a.resource = x.r FOR UPDATE OF a SKIP LOCKED);
+BEGIN
+  UPDATE fence.resources f SET ended_at = now() FROM unnest(turns) x(n)
+   WHERE f.resource = p_resources[x.n] AND f.token = p_tokens[x.n] AND (p_seal_hashes[x.n] IS NULL OR f.seal = p_seal_hashes[x.n]) AND f.ended_at IS NULL;
+  RETURN QUERY
+  SELECT x.n::int, s.over, x.n <> ALL (turns) AND NOT s.over AND EXISTS (SELECT FROM fence.arms a WHERE a.resource = x.r), f.token
+    FROM unnest(p_resources) WITH ORDINALITY x(r, n)
+    LEFT JOIN fence.resources f ON f.resource = x.r
+   CROSS JOIN LATERAL (SELECT coalesce(f.token = p_tokens[x.n] AND (p_seal_hashes[x.n] IS NULL OR f.seal = p_seal_hashes[x.n])
+                                       AND f.ended_at IS NOT NULL, false) AS over) s;
+END $$;
+REVOKE ALL ON FUNCTION fence.end_group(text[], bigint[], bytea[]) FROM PUBLIC, fence_writer, fence_gateway;
+
 -- Ends grants: every check of them answers ZF001 from the COMMIT on. Never touches another grant than the one that is meant,
 -- which its token tells, and its seal where the caller knows it (a NULL hash: the caller authenticated the token by other
 -- means). It changes a row in its turn only; where another has the turn it waits p_limit in all, and holds up those whose turn
@@ -33,6 +52,10 @@ BEGIN
   END IF;
   PERFORM fence.need_read_committed();
   PERFORM fence.commit_durably();
+  IF p_limit = '0' AND cardinality(p_resources) > 1 THEN
+    RETURN QUERY SELECT * FROM fence.end_group(p_resources, p_tokens, p_seal_hashes);
+    RETURN;
+  END IF;
   FOR a IN SELECT * FROM unnest(p_resources, p_tokens, p_seal_hashes) WITH ORDINALITY x(r, token, seal_hash, n) ORDER BY x.r COLLATE "C", x.n LOOP
     n := a.n;
     PERFORM FROM fence.arms w WHERE w.resource = a.r FOR UPDATE SKIP LOCKED;
