@@ -60,7 +60,8 @@ func TestGatewaysOfADatabaseHaveOneSourceOfLeases(t *testing.T) {
 			t.Parallel()
 			pg := testenv.Postgres(t)
 			cfg := config(t, pg)
-			start(t, first(cfg)).acquire("orders/1001", "30s", "0s")
+			one := start(t, first(cfg))
+			held := one.acquire("orders/1001", "30s", "0s")
 			if name == "redis" {
 				cfg = alone(cfg)
 			}
@@ -70,6 +71,15 @@ func TestGatewaysOfADatabaseHaveOneSourceOfLeases(t *testing.T) {
 				t.Errorf("%v; want one line that names %s", a.Body, name)
 			}
 			other.want(http.StatusServiceUnavailable, "GET", "/readyz", nil)
+			other.want(http.StatusServiceUnavailable, "POST", "/v1/leases", map[string]string{"resource": "orders/1002", "ttl": "30s"})
+			if recorded := one.want(http.StatusOK, "GET", "/v1/resources/orders%2F1001", nil).text("token"); recorded != held.token {
+				t.Errorf("the fence stands at %s; want %s, the token of the only lease", recorded, held.token)
+			}
+			var raised bool
+			fenced := pg.Pool(t).QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM fence.resources WHERE resource = 'orders/1002')`)
+			if err := fenced.Scan(&raised); err != nil || raised {
+				t.Errorf("the refused gateway has raised the fence of a free resource: %v, %v", raised, err)
+			}
 		})
 	}
 }

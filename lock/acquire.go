@@ -139,7 +139,7 @@ func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fe
 	_, end := l.begin(ctx, "wait", resource)
 	err := w.await(ctx)
 	if end(err); err != nil {
-		return errors.Join(l.lines.why(resource, w), err)
+		return fmt.Errorf("%w: %w", l.lines.why(resource, w), err)
 	}
 	place := place{l: l, resource: resource, w: w}
 	defer place.leave()
@@ -160,7 +160,7 @@ func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fe
 			why = err
 			wait = func() error { return place.pause(ctx) }
 		case why != nil && ctx.Err() != nil:
-			return errors.Join(l.lines.why(resource, w), err) // ended while it looked again
+			return fmt.Errorf("%w: %w", l.lines.why(resource, w), err) // ended while it looked again
 		default:
 			return err
 		}
@@ -168,7 +168,7 @@ func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fe
 		_, end := l.begin(ctx, "wait", resource)
 		err = wait()
 		if end(err); err != nil {
-			return errors.Join(l.lines.why(resource, w), err)
+			return fmt.Errorf("%w: %w", l.lines.why(resource, w), err)
 		}
 	}
 }

@@ -2,7 +2,7 @@ package lock
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"sync"
 	"time"
 )
@@ -100,7 +100,7 @@ func (o *Owner) next(ctx context.Context, of holding, opts acquireOptions) (*Lea
 		case <-ctx.Done():
 			err := context.Cause(ctx)
 			if !other.brief {
-				err = errors.Join(of.l.lines.whySince(of.resource, came), err)
+				err = fmt.Errorf("%w: %w", of.l.lines.whySince(of.resource, came), err)
 			}
 			return nil, nil, err
 		}

@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 8, code 16 ffda065e0c50'
+  COMMENT 'fencegate fence state 8, code 17 09c0007bd642'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -525,9 +525,19 @@ FUNCTION fence.end_backend(p_pid integer, p_port integer) RETURNS boolean
 FUNCTION fence.end_grants(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[], p_limit interval DEFAULT '00:00:00'::interval) RETURNS TABLE(n integer, ended boolean, busy boolean, recorded bigint)
   plpgsql VOLATILE SECURITY DEFINER COST 100 ROWS 1000
   SET search_path=pg_catalog, pg_temp
-  body 673cbc63d39ecd060e31d1b033a30a1d
+  body f6a648550c5a11fbde56b0df4a56ca89
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
+
+FUNCTION fence.end_group(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[]) RETURNS TABLE(n integer, ended boolean, busy boolean, recorded bigint)
+  plpgsql VOLATILE COST 100 ROWS 1000
+  SET search_path=pg_catalog, pg_temp
+  SET plan_cache_mode=force_generic_plan
+  SET enable_seqscan=off
+  SET enable_hashjoin=off
+  SET enable_mergejoin=off
+  body 01bd95d83cd03602612e4f8f62a62f0c
+  OWNER fence_owner
 
 FUNCTION fence.end_holders(p_key bigint, OUT told integer, OUT held_by text) RETURNS record
   plpgsql VOLATILE COST 100
@@ -706,7 +716,7 @@ FUNCTION fence.holders_named(p_key bigint) RETURNS text
 FUNCTION fence.identity(OUT identity text, OUT written pg_lsn, OUT beats bigint, OUT invalidations text[]) RETURNS record
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body b9d57879d5a52b7a6527a9dc33c27f78
+  body 30e8fafb6ac4c70949d915504ae8731b
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_writer
@@ -1202,7 +1212,7 @@ FUNCTION fence.sees_moves(p_relation regclass, p_number integer, p_per_row boole
 FUNCTION fence.server_identity() RETURNS text
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body c81ecae15dd9ea84f61f03d831b21e8c
+  body 52fb937bd239e21381220c86454a97e6
   OWNER fence_owner
 
 FUNCTION fence.server_run() RETURNS text
@@ -1260,7 +1270,7 @@ FUNCTION fence.take_leases(p_resources text[], p_owners text[], p_ttls bigint[],
   SET enable_seqscan=off
   SET enable_hashjoin=off
   SET enable_mergejoin=off
-  body 27edfa89021c302f0c4db6ef230cdcc3
+  body b4374202c871c9d3bb0d8301693e037c
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_locker

@@ -199,3 +199,60 @@ func TestArmingWaitsForAnEnd(t *testing.T) {
 		t.Errorf("a late end: %v", err)
 	}
 }
+
+// Several ends in one call: each has the answer that it has alone, and one whose turn another has holds up none.
+func TestEachEndOfAGroupHasItsOwnAnswer(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	seals := map[string]fence.Seal{}
+	for _, name := range []string{"bytoken", "busy", "ended", "foreign", "late", "mine", "twice"} {
+		seals[name] = w.acquire(t, name, 5).Seal
+	}
+	w.end(t, fence.Grant{Resource: "ended", Token: 5, Seal: seals["ended"]})
+	block, err := w.admin.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := block.Exec(t.Context(), `SELECT FROM fence.arms WHERE resource IN ('busy', 'ended') FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	foreign := fence.NewSeal()
+	type one struct {
+		resource string
+		token    int64
+		hash     []byte
+		want     string
+	}
+	all := []one{
+		{"twice", 5, nil, "ended 5"}, {"mine", 5, seals["mine"].Hash(), "ended 5"}, {"bytoken", 5, nil, "ended 5"}, {"busy", 5, nil, "busy 5"},
+		{"ended", 5, nil, "ended 5"}, {"foreign", 5, foreign.Hash(), "neither 5"}, {"late", 4, nil, "neither 5"},
+		{"nothing", 1, nil, "neither 0"}, {"twice", 5, nil, "ended 5"}, {"twice", 4, nil, "neither 5"},
+	}
+	var resources []string
+	var tokens []int64
+	var hashes [][]byte
+	for _, a := range all {
+		resources, tokens, hashes = append(resources, a.resource), append(tokens, a.token), append(hashes, a.hash)
+	}
+	rows, err := w.admin.Query(t.Context(), `SELECT CASE WHEN ended THEN 'ended' WHEN busy THEN 'busy' ELSE 'neither' END || ' ' || coalesce(recorded, 0)
+		FROM fence.end_grants($1, $2, $3) ORDER BY n`, resources, tokens, hashes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(answers) != len(all) {
+		t.Fatalf("%q, %v", answers, err)
+	}
+	for i, a := range all {
+		if answers[i] != a.want {
+			t.Errorf("%s at token %d: %s; want %s", a.resource, a.token, answers[i], a.want)
+		}
+	}
+	if err := block.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const over = `SELECT string_agg(resource, ' ' ORDER BY resource) FROM fence.resources WHERE ended_at IS NOT NULL`
+	if is := value[string](t, w, over); is != "bytoken ended mine twice" {
+		t.Errorf("ended are %s", is)
+	}
+}

@@ -122,7 +122,10 @@ func ended(why, err error) error {
 	if errors.Is(err, leasing.ErrClosed) {
 		return err // nobody need hear who held the resource
 	}
-	return errors.Join(why, err)
+	if why == nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", why, err)
 }
 
 // arm raises the fences, in the order of the requests, and makes the leases.

@@ -33,6 +33,7 @@ var ErrNotFound = errors.New("no ZooKeeper on this machine (java and " + jars + 
 type Ensemble struct {
 	Servers []*Server
 	dir     string
+	env     func(i int) []string
 }
 
 // Server is one of them.
@@ -40,11 +41,17 @@ type Server struct {
 	Addr string // host:port for clients, the same for the server's life
 
 	java, config, log string
+	env               []string
 	proc              *child.Process
 }
 
 // Start runs n servers, and returns when each serves.
 func Start(ctx context.Context, n int) (*Ensemble, error) {
+	return StartWith(ctx, n, func(int) []string { return nil })
+}
+
+// StartWith is Start with more in the environment of the server at each index.
+func StartWith(ctx context.Context, n int, env func(i int) []string) (*Ensemble, error) {
 	java, err := exec.LookPath("java")
 	if _, missing := os.Stat(jars); err != nil || missing != nil {
 		return nil, ErrNotFound
@@ -56,7 +63,7 @@ func Start(ctx context.Context, n int) (*Ensemble, error) {
 	if err := child.RemoveAtDeath(dir); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	e := &Ensemble{dir: dir}
+	e := &Ensemble{dir: dir, env: env}
 	if err := e.start(ctx, java, n); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
@@ -79,7 +86,7 @@ func (e *Ensemble) start(ctx context.Context, java string, n int) error {
 	}
 	for i := range n {
 		data := filepath.Join(e.dir, fmt.Sprint(i+1))
-		s := &Server{Addr: fmt.Sprintf("127.0.0.1:%d", ports[3*i]), java: java, config: data + ".cfg", log: data + ".log"}
+		s := &Server{Addr: fmt.Sprintf("127.0.0.1:%d", ports[3*i]), java: java, config: data + ".cfg", log: data + ".log", env: e.env(i)}
 		config := fmt.Sprintf("dataDir=%s\nclientPort=%d\nclientPortAddress=127.0.0.1\ntickTime=500\ninitLimit=40\nsyncLimit=10\nmaxClientCnxns=0\n"+
 			"minSessionTimeout=1000\nmaxSessionTimeout=300000\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n%s", data, ports[3*i], quorum.String())
 		if err := errors.Join(os.Mkdir(data, 0o755), os.WriteFile(filepath.Join(data, "myid"), fmt.Appendln(nil, i+1), 0o600),
@@ -127,7 +134,7 @@ func (s *Server) Start() error {
 	s.proc, err = child.Start(child.Spec{
 		Path: s.java,
 		Args: []string{"-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", jars, "org.apache.zookeeper.server.quorum.QuorumPeerMain", s.config},
-		Log:  log, DeathSignal: syscall.SIGKILL,
+		Env:  append(os.Environ(), s.env...), Log: log, DeathSignal: syscall.SIGKILL,
 	})
 	return err
 }

@@ -9,6 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/fencegate/fencegate/fence/leasing"
 	"github.com/fencegate/fencegate/internal/testenv"
@@ -53,6 +54,7 @@ func TestWhatCannotServeIsSaidInALine(t *testing.T) {
 	}{
 		"away":                      {clientv3.Config{Endpoints: []string{testenv.DeadAddr(t)}}, "no connection to 127.0.0.1:"},
 		"another kind of server":    {clientv3.Config{Endpoints: []string{mute(t)}}, "no connection to 127.0.0.1:"},
+		"too old":                   {clientv3.Config{Endpoints: []string{older(t)}}, "etcd 3.4 or later is needed"},
 		"no login":                  {clientv3.Config{Endpoints: c.Endpoints()}, "check the user name and the password"},
 		"no right to another group": {locker, "grant the user readwrite on the prefix"},
 	} {
@@ -66,6 +68,24 @@ func TestWhatCannotServeIsSaidInALine(t *testing.T) {
 	if _, err := clientv3.New(wrong); err == nil || strings.Contains(err.Error(), "wrong-secret") {
 		t.Errorf("a wrong password: %v; want the client's refusal, without it", err)
 	}
+}
+
+// older is a server that knows none of the calls, as an etcd of before them.
+func older(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, done := grpc.NewServer(), make(chan error, 1)
+	go func() { done <- s.Serve(l) }()
+	t.Cleanup(func() {
+		s.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return l.Addr().String()
 }
 
 // mute is a server that says what no etcd says.

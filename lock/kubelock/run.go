@@ -2,7 +2,7 @@ package kubelock
 
 import (
 	"context"
-	"errors"
+	"fmt"
 
 	"github.com/go-logr/logr"
 	"k8s.io/client-go/tools/leaderelection"
@@ -89,7 +89,10 @@ func (c *candidate) wait(ctx context.Context) error {
 	_ = c.lock.Release(ctx) // what was taken half-way
 	switch {
 	case ctx.Err() != nil:
-		return errors.Join(c.lock.why, context.Cause(ctx))
+		if c.lock.why == nil {
+			return context.Cause(ctx)
+		}
+		return fmt.Errorf("%w: %w", c.lock.why, context.Cause(ctx))
 	case lost != nil:
 		return lost
 	default:

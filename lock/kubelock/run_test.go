@@ -142,8 +142,9 @@ func TestACandidateWaitsWhileTheAPIServerIsAway(t *testing.T) {
 	c, nowhere := s.client(t, "http://"+away, "candidate")
 	gone := cfg
 	gone.Client = c
-	if err := waitInVain(t, gone, nowhere); !errors.Is(err, leasing.ErrUnavailable) || !errors.Is(err, context.Canceled) {
-		t.Error(err)
+	if err := waitInVain(t, gone, nowhere); !errors.Is(err, leasing.ErrUnavailable) || !errors.Is(err, context.Canceled) ||
+		!strings.Contains(err.Error(), away) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%q; want one line that names %s", err, away)
 	}
 	var mu sync.Mutex
 	failed := 0
@@ -164,10 +165,10 @@ func TestWhatOnlyAnOperatorMendsIsSaidInOneLine(t *testing.T) {
 	stranger := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(stranger.Close)
 	for name, c := range map[string]struct{ host, token, namespace, want string }{
-		"no right":      {s.URL, "other", s.namespace, "allow get, create and update"},
-		"no login":      {s.URL, "nobody", s.namespace, "check the credentials"},
-		"no namespace":  {s.URL, "candidate", "absent", `namespaces "absent" not found`},
-		"no Kubernetes": {stranger.URL, "candidate", s.namespace, "is this the API server"},
+		"no right":                             {s.URL, "other", s.namespace, "allow get, create and update"},
+		"no login":                             {s.URL, "nobody", s.namespace, "check the credentials"},
+		"no namespace":                         {s.URL, "candidate", "absent", `namespaces "absent" not found`},
+		"no Kubernetes, or one without Leases": {stranger.URL, "candidate", s.namespace, "is this the API server"},
 	} {
 		cfg, _ := config(t, s, "a")
 		cfg.Client, _ = s.client(t, c.host, c.token)

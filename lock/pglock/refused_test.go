@@ -20,7 +20,7 @@ func refused(t *testing.T, s *pglock.Source, want string) {
 	t.Helper()
 	_, err := s.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
 	for what, err := range map[string]error{"acquire": err, "ready": s.Ready(t.Context())} {
-		if !errors.Is(err, leasing.ErrUnavailable) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+		if !errors.Is(err, leasing.ErrUnavailable) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %q; want one line of ErrUnavailable with %q", what, err, want)
 		}
 	}
@@ -39,6 +39,8 @@ func TestWhatCannotServeIsSaidInALine(t *testing.T) {
 		"wrong password": {wrong.String(), "password authentication failed"},
 		"no right":       {pg.OtherURL, "grant the login fence_locker"},
 		"a writer's":     {pg.WriterURL, "grant the login fence_locker"},
+		"another kind":   {"postgres://a:secret@" + testenv.Redis(t, 1).Addrs[0] + "/c?connect_timeout=2", "no answer in time"},
+		"older schema":   {older(t), "fencegate migrate up"},
 		"no schema":      {testenv.PostgresEmpty(t).URL, "fencegate migrate up"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,6 +57,21 @@ func TestWhatCannotServeIsSaidInALine(t *testing.T) {
 			t.Errorf("%s: %v; want ErrInvalid", name, err)
 		}
 	}
+}
+
+// older is a database of before leases of PostgreSQL.
+func older(t *testing.T) string {
+	t.Helper()
+	pg := testenv.Postgres(t)
+	for _, sql := range []string{
+		`DROP FUNCTION fence.take_leases`, `DROP FUNCTION fence.take_lease`, `DROP FUNCTION fence.leases_ready`,
+		`DROP TABLE fence.leases, fence.lease_waiters, fence.lease_source`,
+	} {
+		if _, err := pg.Pool(t).Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return pg.GatewayURL
 }
 
 // A login that may take leases may do nothing else to the fence.

@@ -3,6 +3,7 @@ package pglock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -86,7 +87,10 @@ func ended(why, err error) error {
 	if errors.Is(err, leasing.ErrClosed) {
 		return err // the holder is of no interest any more
 	}
-	return errors.Join(why, err)
+	if why == nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", why, err)
 }
 
 // leave gives the process's place up.

@@ -16,6 +16,9 @@ import (
 // callTimeout bounds one call: a few elections.
 const callTimeout = 4 * time.Second
 
+// unimplemented is what the client says of an answer to a request that the server doesn't know. It has no error for it.
+const unimplemented = "unknown error: -6"
+
 // errNoAnswer is why a call was given up.
 var errNoAnswer = fmt.Errorf("no answer within %v", callTimeout)
 
@@ -27,8 +30,11 @@ type UnavailableError struct {
 
 func (e *UnavailableError) Error() string {
 	text := e.Doing + ": ZooKeeper: " + strings.TrimPrefix(e.Err.Error(), "zk: ")
-	if errors.Is(e.Err, zk.ErrNoAuth) || errors.Is(e.Err, zk.ErrAuthFailed) {
+	switch {
+	case errors.Is(e.Err, zk.ErrNoAuth), errors.Is(e.Err, zk.ErrAuthFailed):
 		text += "; check the digest's user and password, or the ACL of the prefix"
+	case e.Err.Error() == unimplemented:
+		text += "; ZooKeeper 3.5 or later is needed"
 	}
 	return text
 }

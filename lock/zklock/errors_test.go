@@ -1,8 +1,12 @@
 package zklock_test
 
 import (
+	"encoding/binary"
 	"errors"
+	"io"
+	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,8 +23,9 @@ func TestWhatCannotServeIsSaidInALine(t *testing.T) {
 		cfg  zklock.Config
 		want string
 	}{
-		"away":                   {zklock.Config{Servers: []string{testenv.DeadAddr(t)}}, "ZooKeeper"},
-		"another kind of server": {zklock.Config{Servers: testenv.Redis(t, 1).Addrs}, "ZooKeeper"},
+		"away":                   {zklock.Config{Servers: []string{testenv.DeadAddr(t)}}, "could not connect to a server: 127.0.0.1:"},
+		"another kind of server": {zklock.Config{Servers: testenv.Redis(t, 1).Addrs}, "no connection to 127.0.0.1:"},
+		"too old":                {zklock.Config{Servers: []string{older(t)}}, "ZooKeeper 3.5 or later is needed"},
 		"wrong password":         {zklock.Config{Servers: e.Addrs(), Prefix: "/own", Digest: "locker:wrong-secret"}, "check the digest's user and password"},
 		"short sessions":         {zklock.Config{Servers: e.Addrs(), MaxTTL: time.Hour}, "raise maxSessionTimeout, or lower MaxTTL"},
 	} {
@@ -35,4 +40,59 @@ func TestWhatCannotServeIsSaidInALine(t *testing.T) {
 			}
 		})
 	}
+}
+
+// older is a server that answers each request as a ZooKeeper does which doesn't know it.
+func older(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	t.Cleanup(func() {
+		l.Close()
+		all.Wait()
+	})
+	all.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer conn.Close()
+				greeting := make([]byte, 36) // protocol, time-out, session, its password
+				binary.BigEndian.PutUint32(greeting[4:], 300_000)
+				binary.BigEndian.PutUint64(greeting[8:], 1)
+				binary.BigEndian.PutUint32(greeting[16:], 16)
+				for answer := greeting; ; {
+					request, err := frame(conn)
+					if err != nil {
+						return
+					}
+					if answer == nil {
+						answer = append(request[:4:4], make([]byte, 12)...) // its number, a zxid, an error
+						binary.BigEndian.PutUint32(answer[12:], ^uint32(5)) // -6
+					}
+					if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(answer))), answer...)); err != nil {
+						return
+					}
+					answer = nil
+				}
+			})
+		}
+	})
+	return l.Addr().String()
+}
+
+// frame reads what one length says.
+func frame(from io.Reader) ([]byte, error) {
+	var length [4]byte
+	if _, err := io.ReadFull(from, length[:]); err != nil {
+		return nil, err
+	}
+	text := make([]byte, binary.BigEndian.Uint32(length[:]))
+	_, err := io.ReadFull(from, text)
+	return text, err
 }

@@ -161,8 +161,11 @@ func call[T any](ctx context.Context, s *session, f func(*zk.Conn) (T, error)) (
 	}()
 	select {
 	case o := <-done:
-		if o.err == nil {
+		switch {
+		case o.err == nil:
 			o.err = s.short()
+		case errors.Is(o.err, zk.ErrNoServer):
+			o.err = fmt.Errorf("%w: %s", o.err, strings.Join(s.servers, ", "))
 		}
 		return o.value, o.err
 	case <-ctx.Done():

@@ -20,9 +20,14 @@ const ttl = 2 * time.Minute
 // ensemble is one of the test's own.
 func ensemble(t testing.TB, n int) *zkserver.Ensemble {
 	t.Helper()
+	return ensembleWith(t, n, func(int) []string { return nil })
+}
+
+func ensembleWith(t testing.TB, n int, env func(i int) []string) *zkserver.Ensemble {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
-	e, err := zkserver.Start(ctx, n)
+	e, err := zkserver.StartWith(ctx, n, env)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -183,6 +183,35 @@ func (s *store) look(ctx context.Context, resource string) (*seen, error) {
 	return at, nil
 }
 
+// sync has the server catch up with the leader: it may not know yet what another process was told.
+func (s *store) sync(ctx context.Context, resource string) error {
+	_, err := call(ctx, s.session, func(c *zk.Conn) (string, error) { return c.Sync(s.node(resource)) })
+	return err
+}
+
+// find looks for an owner's lease, and has do work on what it saw. Where there is no such lease, or do's node is gone, the
+// server may be behind: it looks once more before it says that the lease is lost.
+func (s *store) find(ctx context.Context, ref leasing.Ref, do func(at *seen) error) error {
+	for try := 1; ; try++ {
+		at, err := s.look(ctx, ref.Resource)
+		if err != nil {
+			return err
+		}
+		found := at.text == ref.Owner && at.lease != ""
+		if found {
+			if err := do(at); !errors.Is(err, zk.ErrNoNode) {
+				return err
+			}
+		}
+		if try > 1 && !found || try == takeTries {
+			return leasing.ErrLost
+		}
+		if err := s.sync(ctx, ref.Resource); err != nil {
+			return err
+		}
+	}
+}
+
 // left is how long a lease lives by its holder's clock, for people.
 func (s *store) left(ctx context.Context, child string) time.Duration {
 	r, err := call(ctx, s.session, func(c *zk.Conn) (read, error) {

@@ -108,8 +108,15 @@ func (s *store) Take(ctx context.Context, r leasing.Request) (leases.Taken, erro
 // take looks, and takes what is free; who waits comes behind those before it.
 func (s *store) take(ctx context.Context, r leasing.Request, p *place) (leases.Taken, *seen, error) {
 	doing := fmt.Sprintf("acquire %q", r.Resource)
+	caughtUp := p != nil // who waits looks again
 	for try := 1; ; try++ {
 		at, err := s.look(ctx, r.Resource)
+		if err == nil && at.lease != "" && !caughtUp {
+			caughtUp = true
+			if err = s.sync(ctx, r.Resource); err == nil {
+				continue
+			}
+		}
 		if err == nil {
 			if at.lease != "" || p != nil && !p.first(at) {
 				return leases.Taken{}, at, &leasing.HeldError{Resource: r.Resource, Holder: at.owner.holder}
@@ -194,30 +201,35 @@ func (s *store) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) 
 		}
 		s.drop(h) // it has ended, or another process extended it
 	}
-	at, err := s.look(ctx, ref.Resource)
-	if err != nil {
-		return time.Time{}, failure(ctx, doing, err)
+	err := s.find(ctx, ref, func(at *seen) error { return s.adopt(ctx, ref, at, deadline) })
+	switch {
+	case err == nil:
+		return deadline, nil
+	case errors.Is(err, leasing.ErrLost):
+		return time.Time{}, fmt.Errorf("%s: %w", doing, err)
 	}
-	if at.text != ref.Owner || at.lease == "" {
-		return time.Time{}, fmt.Errorf("%s: %w", doing, leasing.ErrLost)
-	}
+	return time.Time{}, failure(ctx, doing, err) // where it was carried out, it lives until the new deadline
+}
+
+// adopt moves a lease to this process's session.
+func (s *store) adopt(ctx context.Context, ref leasing.Ref, at *seen, deadline time.Time) error {
 	node := s.node(ref.Resource)
 	child := path.Join(node, at.owner.nonce+"."+strings.ToLower(rand.Text()))
 	h := s.keep(ref.Owner, child, deadline)
-	_, err = call(ctx, s.session, func(c *zk.Conn) ([]zk.MultiResponse, error) {
+	_, err := call(ctx, s.session, func(c *zk.Conn) ([]zk.MultiResponse, error) {
 		return c.Multi(
 			&zk.CheckVersionRequest{Path: node, Version: at.version}, &zk.DeleteRequest{Path: path.Join(node, at.lease), Version: -1},
 			&zk.CreateRequest{Path: child, Data: until(deadline), Acl: s.session.acl, Flags: zk.FlagEphemeral},
 		)
 	})
 	switch {
-	case err == nil:
-		return deadline, nil
-	case errors.Is(err, zk.ErrBadVersion), errors.Is(err, zk.ErrNoNode):
+	case errors.Is(err, zk.ErrBadVersion): // a newer lease has been given
 		s.drop(h)
-		return time.Time{}, fmt.Errorf("%s: %w", doing, leasing.ErrLost)
+		return leasing.ErrLost
+	case errors.Is(err, zk.ErrNoNode): // another process extended it
+		s.drop(h)
 	}
-	return time.Time{}, failure(ctx, doing, err) // where it was carried out, it lives until the new deadline
+	return err
 }
 
 func (s *store) alive(h *hold) bool {
@@ -270,15 +282,5 @@ func (s *store) free(ctx context.Context, ref leasing.Ref) error {
 			return err
 		}
 	}
-	at, err := s.look(ctx, ref.Resource)
-	if err != nil {
-		return err
-	}
-	if at.text != ref.Owner || at.lease == "" {
-		return leasing.ErrLost
-	}
-	if err := s.delete(ctx, path.Join(s.node(ref.Resource), at.lease)); !errors.Is(err, zk.ErrNoNode) {
-		return err
-	}
-	return leasing.ErrLost
+	return s.find(ctx, ref, func(at *seen) error { return s.delete(ctx, path.Join(s.node(ref.Resource), at.lease)) })
 }

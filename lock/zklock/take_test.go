@@ -180,3 +180,25 @@ func (l lines) Write(p []byte) (int, error) {
 	l <- string(p)
 	return len(p), nil
 }
+
+// A server may be behind the one that the lease was taken from, and does not know it when it is asked.
+func TestALeaseIsFoundThroughEachServer(t *testing.T) {
+	t.Parallel()
+	var sources []*zklock.Source
+	for _, addr := range ensemble(t, 3).Addrs() {
+		sources = append(sources, source(t, zklock.Config{Servers: []string{addr}}))
+	}
+	for i := range 45 {
+		taker, extender, releaser := sources[i%3], sources[(i+1)%3], sources[(i+2)%3]
+		lease, err := taker.TryAcquire(t.Context(), leasing.Request{Resource: "r", TTL: ttl})
+		if err != nil {
+			t.Fatalf("lease %d: acquire: %v", i, err)
+		}
+		if _, err := extender.Extend(t.Context(), lease.Ref(), ttl); err != nil {
+			t.Fatalf("lease %d: extend: %v", i, err)
+		}
+		if err := releaser.Release(t.Context(), lease.Ref()); err != nil {
+			t.Fatalf("lease %d: release: %v", i, err)
+		}
+	}
+}

@@ -1,3 +1,5 @@
+//go:build linux
+
 package zklock_test
 
 import (
@@ -9,14 +11,16 @@ import (
 	"github.com/fencegate/fencegate/lock/zklock"
 )
 
-// No token twice, none that falls and no two holders, while servers of three freeze for longer than an election, or die.
+// No token twice, none that falls and no two holders, while servers of three freeze for longer than an election, or
+// die, and their clocks jump.
 func TestTortureOfZooKeeper(t *testing.T) {
 	t.Parallel()
 	const lives = 1500 * time.Millisecond
 	var servers []torture.Server
-	for _, s := range ensemble(t, 3).Servers {
+	clocks := clocksOf(t, 3)
+	for i, s := range ensembleWith(t, 3, func(i int) []string { return clocks[i].Env() }).Servers {
 		kill := func() error { s.Kill(); return nil }
-		servers = append(servers, torture.Server{Addr: s.Addr, Freeze: s.Freeze, Thaw: s.Thaw, Kill: kill, Start: s.Start})
+		servers = append(servers, torture.Server{Addr: s.Addr, Freeze: s.Freeze, Thaw: s.Thaw, Kill: kill, Start: s.Start, Jump: clocks[i].Set})
 	}
 	torture.Run(t, torture.Config{
 		Servers: servers,

@@ -3,6 +3,7 @@ package leasingtest
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -256,6 +257,9 @@ func endsInVain(t testing.TB, name string, s leasing.Source, within time.Duratio
 		}
 		if !held || !ended {
 			t.Errorf("%s: %v; want ErrHeld joined with the context's error", name, err)
+		}
+		if strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %q; want one line", name, err)
 		}
 	case <-leases:
 		t.Errorf("%s: two holders", name)

@@ -23,7 +23,7 @@ type judge struct {
 	given int
 	end   func() // where it is time, once enough was given
 
-	early, kept, stuck, kills, freezes, cuts int
+	early, kept, stuck, kills, freezes, cuts, jumps int
 }
 
 func (j *judge) note(h hold) {
@@ -60,7 +60,7 @@ type verdict struct {
 	kept       int // resources that were not free once they were released
 	stuck      int // resources that nobody could have in the end
 
-	kills, freezes, cuts int
+	kills, freezes, cuts, jumps int
 }
 
 // overlap is a lease that was given before an older one was over.
@@ -73,7 +73,7 @@ type overlap struct {
 func (j *judge) verdict() verdict {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	v := verdict{early: j.early, kept: j.kept, stuck: j.stuck, kills: j.kills, freezes: j.freezes, cuts: j.cuts}
+	v := verdict{early: j.early, kept: j.kept, stuck: j.stuck, kills: j.kills, freezes: j.freezes, cuts: j.cuts, jumps: j.jumps}
 	for _, all := range j.holds {
 		v.leases += len(all)
 		for i, h := range all {
@@ -131,8 +131,8 @@ func (v verdict) longest() (worst overlap) {
 
 func (v verdict) String() string {
 	return fmt.Sprintf("%d leases: %d tokens came twice, %d fell, %d overlaps (at most %.1f ms), %d lost early, %d released and not free; "+
-		"servers: %d killed, %d frozen; processes: %d times cut off",
-		v.leases, v.duplicates, v.falling, len(v.overlaps), ms(v.longest().lasted), v.early, v.kept, v.kills, v.freezes, v.cuts)
+		"servers: %d killed, %d frozen, %d clocks jumped; processes: %d times cut off",
+		v.leases, v.duplicates, v.falling, len(v.overlaps), ms(v.longest().lasted), v.early, v.kept, v.kills, v.freezes, v.jumps, v.cuts)
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -1,6 +1,6 @@
 // Package torture torments a source of leases on real servers: processes race for few resources, renew, stop renewing,
-// vanish and come late, while servers freeze, die and restart and connections stand still. What the processes were given
-// is judged.
+// vanish and come late, while servers freeze, die and restart, their clocks jump and connections stand still. What the
+// processes were given is judged.
 //
 // The guarantee: where a token came twice or fell, two holders had a resource at one time for longer than the source's
 // promise allows, a lease was lost before its deadline, or a resource was not free once it was released, the test fails.
@@ -61,6 +61,9 @@ type Server struct {
 	Freeze, Thaw func() error
 	Kill         func() error // as kill -9 does
 	Start        func() error // again, with the data that it has
+	// Jump shifts its wall clock to an offset from what is right. Defaults to nil: the clock stands still. For a source whose
+	// promise doesn't depend on that clock.
+	Jump func(offset time.Duration) error
 }
 
 // process is one that wants leases.
@@ -133,13 +136,17 @@ func (m *torment) fault(ctx context.Context, t testing.TB) {
 	for ; ctx.Err() == nil; leases.Pause(ctx, rand.N(2*m.TTL)) {
 		s := m.Servers[rand.N(len(m.Servers))]
 		var err error
-		if rand.N(4) == 0 {
+		switch n := rand.N(5); {
+		case n == 0 && s.Jump != nil:
+			err = s.Jump(anyOffset(m.TTL))
+			m.count(&m.jumps)
+		case n == 1:
 			if err = s.Kill(); err == nil {
 				leases.Pause(ctx, rand.N(m.TTL))
 				err = s.Start()
 			}
 			m.count(&m.kills)
-		} else {
+		default:
 			if err = s.Freeze(); err == nil {
 				leases.Pause(ctx, m.atMost())
 				err = s.Thaw()
@@ -151,6 +158,15 @@ func (m *torment) fault(ctx context.Context, t testing.TB) {
 			return
 		}
 	}
+}
+
+// anyOffset is a part of a lease's time, or hours; ahead, or back.
+func anyOffset(ttl time.Duration) time.Duration {
+	most := 2 * ttl
+	if rand.N(3) == 0 {
+		most = 12 * time.Hour
+	}
+	return rand.N(2*most) - most
 }
 
 // cut holds up what a process sends to some servers, or their answers, or both.

@@ -44,6 +44,21 @@ func TestTheJudgeCatchesASourceThatBreaksARule(t *testing.T) {
 	}
 }
 
+// A source that believes a server's wall clock ends leases early where that one jumps.
+func TestTheJudgeCatchesASourceThatBelievesAJumpingClock(t *testing.T) {
+	t.Parallel()
+	b := &board{held: make(map[string]entry)}
+	nothing := func() error { return nil }
+	v := run(t, Config{
+		Servers: []Server{{Addr: "127.0.0.1:1", Freeze: nothing, Thaw: nothing, Kill: nothing, Start: nothing, Jump: b.jump}},
+		Open:    func([]string) leasing.Source { return toy{b} },
+		TTL:     100 * time.Millisecond, For: 6 * time.Second, patience: time.Second,
+	})
+	if t.Log(v); v.jumps == 0 || len(v.overlaps)+v.early == 0 {
+		t.Errorf("it was not seen: %q", v.wrong(0))
+	}
+}
+
 // Two may have a resource at one time for as long as the source's promise allows, and no longer.
 func TestAnOverlapIsWrongBeyondWhatIsAllowed(t *testing.T) {
 	t.Parallel()
@@ -68,6 +83,7 @@ type board struct {
 	mu    sync.Mutex
 	given fence.Token
 	held  map[string]entry
+	ahead time.Duration // the clock, of what is right
 }
 
 type entry struct {
@@ -76,10 +92,17 @@ type entry struct {
 	until time.Time
 }
 
+func (b *board) jump(offset time.Duration) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ahead += offset.Abs()
+	return nil
+}
+
 func (b *board) current(resource string) (entry, bool) {
 	e, ok := b.held[resource]
 	early := map[string]time.Duration{"ends early": 20 * time.Millisecond, "leases never end": -time.Hour}[b.broken]
-	return e, ok && time.Now().Before(e.until.Add(-early))
+	return e, ok && time.Now().Add(b.ahead).Before(e.until.Add(-early))
 }
 
 // toy is one process's source.

@@ -6,6 +6,26 @@
 -- key from the next drain. Ending drains nobody: a writer that has passed the check may still commit, and the next holder drains
 -- it.
 
+-- Ends the grants of fence.end_grants, after their check, in sets. Takes the turns that are free, ends the grants of these, and
+-- waits for no session. Returns what fence.end_grants returns.
+CREATE OR REPLACE FUNCTION fence.end_group(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[])
+RETURNS TABLE (n int, ended boolean, busy boolean, recorded bigint)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  turns int[] := ARRAY(SELECT x.n FROM unnest(p_resources) WITH ORDINALITY x(r, n) JOIN fence.arms a ON a.resource = x.r FOR UPDATE OF a SKIP LOCKED);
+BEGIN
+  UPDATE fence.resources f SET ended_at = now() FROM unnest(turns) x(n)
+   WHERE f.resource = p_resources[x.n] AND f.token = p_tokens[x.n] AND (p_seal_hashes[x.n] IS NULL OR f.seal = p_seal_hashes[x.n]) AND f.ended_at IS NULL;
+  RETURN QUERY
+  SELECT x.n::int, s.over, x.n <> ALL (turns) AND NOT s.over AND EXISTS (SELECT FROM fence.arms a WHERE a.resource = x.r), f.token
+    FROM unnest(p_resources) WITH ORDINALITY x(r, n)
+    LEFT JOIN fence.resources f ON f.resource = x.r
+   CROSS JOIN LATERAL (SELECT coalesce(f.token = p_tokens[x.n] AND (p_seal_hashes[x.n] IS NULL OR f.seal = p_seal_hashes[x.n])
+                                       AND f.ended_at IS NOT NULL, false) AS over) s;
+END $$;
+REVOKE ALL ON FUNCTION fence.end_group(text[], bigint[], bytea[]) FROM PUBLIC, fence_writer, fence_gateway;
+
 -- Ends grants: from the COMMIT on, every check of them answers ZF001. The token names the grant, together with the seal where
 -- the caller knows it; with a NULL hash the caller authenticated the token by other means. No other grant changes. The call
 -- changes a row only in its turn. It waits at most p_limit in all for other sessions' turns, and keeps the turns that it has; so
@@ -33,6 +53,10 @@ BEGIN
   END IF;
   PERFORM fence.need_read_committed();
   PERFORM fence.commit_durably();
+  IF p_limit = '0' AND cardinality(p_resources) > 1 THEN
+    RETURN QUERY SELECT * FROM fence.end_group(p_resources, p_tokens, p_seal_hashes);
+    RETURN;
+  END IF;
   FOR a IN SELECT * FROM unnest(p_resources, p_tokens, p_seal_hashes) WITH ORDINALITY x(r, token, seal_hash, n) ORDER BY x.r COLLATE "C", x.n LOOP
     n := a.n;
     PERFORM FROM fence.arms w WHERE w.resource = a.r FOR UPDATE SKIP LOCKED;

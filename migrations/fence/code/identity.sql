@@ -42,7 +42,7 @@ BEGIN
     written := pg_current_wal_flush_lsn();
   END IF;
   BEGIN
-    system := (SELECT c.system_identifier::text FROM pg_control_system() c);
+    system := (pg_control_system()).system_identifier;   -- an expression: half of what a query costs
   EXCEPTION WHEN insufficient_privilege THEN
     NULL;   -- some managed services don't reveal it; timeline and oid remain
   END;
