@@ -224,9 +224,16 @@ func TestEachEndOfAGroupHasItsOwnAnswer(t *testing.T) {
 		want     string
 	}
 	all := []one{
-		{"twice", 5, nil, "ended 5"}, {"mine", 5, seals["mine"].Hash(), "ended 5"}, {"bytoken", 5, nil, "ended 5"}, {"busy", 5, nil, "busy 5"},
-		{"ended", 5, nil, "ended 5"}, {"foreign", 5, foreign.Hash(), "neither 5"}, {"late", 4, nil, "neither 5"},
-		{"nothing", 1, nil, "neither 0"}, {"twice", 5, nil, "ended 5"}, {"twice", 4, nil, "neither 5"},
+		{"twice", 5, nil, "ended 5"},
+		{"mine", 5, seals["mine"].Hash(), "ended 5"},
+		{"bytoken", 5, nil, "ended 5"},
+		{"busy", 5, nil, "busy 5"},
+		{"ended", 5, nil, "ended 5"},
+		{"foreign", 5, foreign.Hash(), "neither 5"},
+		{"late", 4, nil, "neither 5"},
+		{"nothing", 1, nil, "neither 0"},
+		{"twice", 5, nil, "ended 5"},
+		{"twice", 4, nil, "neither 5"},
 	}
 	var resources []string
 	var tokens []int64

@@ -73,6 +73,6 @@ func TestAGatewayWithAnotherMasterKeyIsFound(t *testing.T) {
 	want(t, look(k1, other), "gateway.keys", Fail, `"k1"`, "--master-key-file")
 	want(t, look(k1, k2+","+k1), "gateway.keys", Fail, `"k2"`) // the second one issues what the first does not know
 	want(t, look(k1+","+k2, k2+","+k1), "gateway.keys", OK)    // a rotation
-	const open = `{"id":"open","fingerprint":"dd"}` // of a gateway that asks nobody for a token
+	const open = `{"id":"open","fingerprint":"dd"}`            // of a gateway that asks nobody for a token
 	want(t, Examine(t.Context(), Config{GatewayURL: gatewayOf(t, open) + "," + gatewayOf(t, open+","+k1)}), "gateway.keys", OK)
 }

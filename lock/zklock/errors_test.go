@@ -72,7 +72,8 @@ func older(t *testing.T) string {
 						return
 					}
 					if answer == nil {
-						answer = append(request[:4:4], make([]byte, 12)...) // its number, a zxid, an error
+						answer = make([]byte, 16) // the request's number, a zxid, an error
+						copy(answer, request[:4])
 						binary.BigEndian.PutUint32(answer[12:], ^uint32(5)) // -6
 					}
 					if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(answer))), answer...)); err != nil {

@@ -108,15 +108,12 @@ func (s *store) Take(ctx context.Context, r leasing.Request) (leases.Taken, erro
 // take looks, and takes what is free; who waits comes behind those before it.
 func (s *store) take(ctx context.Context, r leasing.Request, p *place) (leases.Taken, *seen, error) {
 	doing := fmt.Sprintf("acquire %q", r.Resource)
-	caughtUp := p != nil // who waits looks again
+	look := s.lookUpToDate
+	if p != nil { // a waiter looks again
+		look = s.look
+	}
 	for try := 1; ; try++ {
-		at, err := s.look(ctx, r.Resource)
-		if err == nil && at.lease != "" && !caughtUp {
-			caughtUp = true
-			if err = s.sync(ctx, r.Resource); err == nil {
-				continue
-			}
-		}
+		at, err := look(ctx, r.Resource)
 		if err == nil {
 			if at.lease != "" || p != nil && !p.first(at) {
 				return leases.Taken{}, at, &leasing.HeldError{Resource: r.Resource, Holder: at.owner.holder}
@@ -141,6 +138,18 @@ func (s *store) take(ctx context.Context, r leasing.Request, p *place) (leases.T
 			return leases.Taken{}, nil, failure(ctx, doing, err)
 		}
 	}
+}
+
+// lookUpToDate looks again where it finds a lease, once the server has caught up: the lease may be over.
+func (s *store) lookUpToDate(ctx context.Context, resource string) (*seen, error) {
+	at, err := s.look(ctx, resource)
+	if err != nil || at.lease == "" {
+		return at, err
+	}
+	if err := s.sync(ctx, resource); err != nil {
+		return nil, err
+	}
+	return s.look(ctx, resource)
 }
 
 // create makes the lease's node, where the resource is as it was seen.
