@@ -293,6 +293,8 @@ func TestConfigIsValidatedByField(t *testing.T) {
 		"no PostgreSQL":       {func(c *gateway.Config) { c.PostgresURL = "" }, "PostgresURL"},
 		"no address":          {func(c *gateway.Config) { c.PostgresURL = "postgres://u:hunter2@:x/d" }, "PostgresURL"},
 		"no SQL address":      {func(c *gateway.Config) { c.SQLURL = "postgres://u:hunter2@:x/d" }, "SQL URL"},
+		"a source's name":     {func(c *gateway.Config) { c.LeaseSource = "etcd" }, "LeaseSource"},
+		"no source's name":    {func(c *gateway.Config) { c.LeaseSource = "consul" }, "LeaseSource"},
 		"two sources":         {func(c *gateway.Config) { c.PostgresLeases = true }, "PostgresLeases"},
 		"no Redis":            {func(c *gateway.Config) { c.RedisNodes = nil }, "RedisNodes"},
 		"Redis without port":  {func(c *gateway.Config) { c.RedisNodes = []lock.Node{{Addr: "redis1"}} }, "RedisNodes"},

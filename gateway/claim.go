@@ -14,7 +14,9 @@ import (
 const (
 	sqlLeasesReady = `SELECT fence.leases_ready()::text`
 
-	sourcePostgres = "postgres" // as fence.lease_source has it
+	sourcePostgres = "postgres" // as fence.lease_source has them
+	sourceRedis    = "redis"
+	sourceOther    = "other"
 )
 
 // history remembers what PostgreSQL was.

@@ -38,6 +38,9 @@ type Config struct {
 	// Leases opens another source of leases than these two, which arms with the
 	// given Armer; [Gateway.Stop] closes it. Defaults to nil: RedisNodes are it.
 	Leases func(leasing.Armer) (leasing.Source, error)
+	// LeaseSource is the name of what Leases opens, for the database: a gateway of another source grants nothing there.
+	// "etcd", "zookeeper", "kubernetes" or "other". Defaults to "other".
+	LeaseSource string
 	// InitNodes admits nodes that are proven empty when the gateway starts: for the
 	// first start of a group, and harmless later. Nodes that are away are admitted once they
 	// are there; until then leases are refused, and the rest is served. Defaults to false.

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -329,8 +330,10 @@ func (g *Gateway) openServers() error {
 	switch {
 	case g.cfg.PostgresLeases:
 		s.source, s.part, s.history = sourcePostgres, wire.PartPostgres, &continuity.Memory{}
+	case g.cfg.Leases != nil:
+		s.source = cmp.Or(g.cfg.LeaseSource, sourceOther)
 	case len(g.cfg.RedisNodes) > 0:
-		s.source = "redis"
+		s.source = sourceRedis
 	}
 	switch {
 	case len(g.cfg.RedisNodes) == 0 || g.cfg.EmbeddedNodes:

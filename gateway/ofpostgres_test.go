@@ -55,6 +55,12 @@ func TestGatewaysOfADatabaseHaveOneSourceOfLeases(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(gateway.Config) gateway.Config{
 		"redis": func(cfg gateway.Config) gateway.Config { return cfg }, "postgres": alone,
+		"etcd": func(cfg gateway.Config) gateway.Config {
+			cfg.KeyPrefix += ":etcd" // locks that the other gateway does not see, as etcd's
+			(&failingSource{}).into(t, &cfg)
+			cfg.InitNodes, cfg.KeyPrefix, cfg.LeaseSource = false, "", "etcd"
+			return cfg
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

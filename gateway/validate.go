@@ -136,6 +136,15 @@ func (c Config) validateSource() error {
 	case len(c.RedisNodes) == 0 && c.Leases == nil && !c.PostgresLeases:
 		return &fence.InvalidError{Field: "RedisNodes", Reason: "are missing"}
 	}
+	switch c.LeaseSource {
+	case "":
+	case "etcd", "zookeeper", "kubernetes", sourceOther:
+		if c.Leases == nil {
+			return &fence.InvalidError{Field: "LeaseSource", Reason: "is about Leases"}
+		}
+	default:
+		return &fence.InvalidError{Field: "LeaseSource", Reason: "is none of etcd, zookeeper, kubernetes, other"}
+	}
 	if c.BestEffort && len(c.RedisNodes) == 0 {
 		return &fence.InvalidError{Field: "BestEffort", Reason: "is about RedisNodes"}
 	}

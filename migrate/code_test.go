@@ -207,7 +207,7 @@ func TestUpWaitsForReadersOfAViewInShortTurns(t *testing.T) {
 	reader := blocker(t, pg, `SELECT * FROM fence.protected`)
 	done := make(chan error, 1)
 	go func() { done <- newer(t, nil).Up(t.Context(), pg.URL, migrate.All) }()
-	waitFor(t, pg, "the view is waited for", fmt.Sprintf(blockedOn, "%Putting tables under a fence%"))
+	waitFor(t, pg, "the view is waited for", fmt.Sprintf(blockedOn, "%-- Protecting tables by a fence%"))
 	waitFor(t, pg, "the wait was given up", `SELECT EXISTS (SELECT FROM pg_stat_database WHERE datname = current_database() AND xact_rollback > 0)
 		AND NOT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'fence.protected'::regclass)`)
 	if err := reader.Rollback(t.Context()); err != nil {

@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 8, code 17 09c0007bd642'
+  COMMENT 'fencegate fence state 8, code 18 5ef34ca6217b'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -438,7 +438,7 @@ FUNCTION fence.call_next(p_resource text) RETURNS void
 FUNCTION fence.change_source(p_source text, p_end boolean) RETURNS bigint
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 07223558d022cd372f3938339c1c9197
+  body d1c7591a282c55e942b1231bc6a2120a
   OWNER fence_owner
 
 FUNCTION fence.check_issued(resource text, token bigint) RETURNS bigint
@@ -451,7 +451,7 @@ FUNCTION fence.check_issued(resource text, token bigint) RETURNS bigint
 FUNCTION fence.claim_source(p_source text) RETURNS text
   plpgsql VOLATILE SECURITY DEFINER COST 100
   SET search_path=pg_catalog, pg_temp
-  body 6b45a1cac65dcdc158e089f745e90b0c
+  body d30fef2306f4c472a96b872b963f48f5
   OWNER fence_owner
   GRANT EXECUTE TO fence_gateway
   GRANT EXECUTE TO fence_locker
@@ -745,6 +745,12 @@ FUNCTION fence.is_newest(p_resource text) RETURNS boolean
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
   body a34a76cf11079942b252e8287016c95c
+  OWNER fence_owner
+
+FUNCTION fence.is_source(p_source text) RETURNS boolean
+  sql IMMUTABLE COST 100
+  SET search_path=pg_catalog, pg_temp
+  body edc72be914c9d91d5c615a5d632f74fe
   OWNER fence_owner
 
 FUNCTION fence.judge(needed text) RETURNS bigint

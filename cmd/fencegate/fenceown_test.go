@@ -90,7 +90,7 @@ func TestTheSourceOfLeasesIsShownAndChanged(t *testing.T) {
 		says string
 	}{
 		{[]string{"redis"}, exitUsage, "--yes"},
-		{[]string{"etcd", "--yes"}, exitUsage, "etcd"},
+		{[]string{"consul", "--yes"}, exitUsage, "consul"},
 		{[]string{"--yes"}, exitUsage, "name the new one"},
 		{[]string{"redis", "--yes"}, exitFailed, "leases of PostgreSQL are held (1)"},
 	} {

@@ -25,10 +25,11 @@ func newFenceSource() *cobra.Command {
 	var d database
 	var yes, end bool
 	cmd := &cobra.Command{
-		Use:   "source [redis|postgres]",
+		Use:   "source [redis|postgres|etcd|zookeeper|kubernetes|other]",
 		Short: "Show where the leases of a database come from, or change it",
 		Long: `Show where the leases of a database come from, or change it. The first gateway, or the first lease,
-records it; a gateway or a program of the other kind then grants nothing.
+records it; a gateway or a program of another kind then grants nothing. etcd, zookeeper, kubernetes
+and other are sources of gateways written in Go.
 
 To change it, stop every gateway and every program that takes leases, and wait until the leases
 have ended; then confirm with --yes. Leases of PostgreSQL that are still held refuse it, unless
@@ -36,11 +37,11 @@ have ended; then confirm with --yes. Leases of PostgreSQL that are still held re
 		Example: `  fencegate fence source
   fencegate fence source postgres --yes --postgres-url postgres://admin@db/app`,
 		Args:      cobra.MatchAll(cobra.MaximumNArgs(1), cobra.OnlyValidArgs),
-		ValidArgs: []string{"redis", "postgres"},
+		ValidArgs: []string{"redis", "postgres", "etcd", "zookeeper", "kubernetes", "other"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0 && (yes || end):
-				return usage(errors.New("--yes and --end-leases change the source: name the new one, redis or postgres"))
+				return usage(errors.New("--yes and --end-leases change the source: name the new one"))
 			case len(args) == 1 && !yes:
 				return usage(errors.New("a gateway of the other source could give a resource to a second holder: stop all of them, and confirm it with --yes"))
 			}

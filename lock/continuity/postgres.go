@@ -69,7 +69,7 @@ func Ask(ctx context.Context, q Querier) (Seen, error) {
 	return seen, nil
 }
 
-// Claim has the database record where its leases come from, "redis" or "postgres", where nothing is recorded. It is
+// Claim has the database record where its leases come from (see fence.is_source), where nothing is recorded. It is
 // an [*OtherSourceError] where they come from elsewhere. A schema that records no source is nothing to object to:
 // settled is false.
 func Claim(ctx context.Context, q Querier, source string) (settled bool, err error) {

@@ -48,8 +48,8 @@ DECLARE
 BEGIN
   SELECT l.source INTO STRICT s FROM fence.lease_source l;
   IF s.source IS NULL THEN
-    IF coalesce(p_source, '') NOT IN ('postgres', 'redis') THEN
-      RAISE EXCEPTION 'source is neither postgres nor redis' USING ERRCODE = 'invalid_parameter_value';
+    IF NOT fence.is_source(p_source) THEN
+      RAISE EXCEPTION 'source is none of postgres, redis, etcd, zookeeper, kubernetes, other' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     PERFORM fence.commit_durably();
     UPDATE fence.lease_source l SET source = p_source, identity = fence.server_identity() WHERE l.source IS NULL;

@@ -1,5 +1,11 @@
 -- The source of this database's leases, and changing it.
 
+-- Whether a source has this name. 'other' is a source that fencegate has no name for.
+CREATE OR REPLACE FUNCTION fence.is_source(p_source text) RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+  SELECT coalesce(p_source, '') IN ('postgres', 'redis', 'etcd', 'zookeeper', 'kubernetes', 'other')
+$$;
+REVOKE ALL ON FUNCTION fence.is_source(text) FROM PUBLIC, fence_writer, fence_gateway;
+
 -- Changes the source of leases. Returns how many leases of PostgreSQL's it ended. For the schema's owner, with every gateway and
 -- locker of the database stopped: one of the other kind could grant a resource that is held. Held leases of PostgreSQL refuse
 -- the change; with p_end it ends them, lease and grant, as a release does. It does not see leases of Redis. Lock order as in
@@ -11,8 +17,8 @@ DECLARE
   before text := current_setting('lock_timeout');
   held record;
 BEGIN
-  IF coalesce(p_source, '') NOT IN ('postgres', 'redis') THEN
-    RAISE EXCEPTION 'source is neither postgres nor redis' USING ERRCODE = 'invalid_parameter_value';
+  IF NOT fence.is_source(p_source) THEN
+    RAISE EXCEPTION 'source is none of postgres, redis, etcd, zookeeper, kubernetes, other' USING ERRCODE = 'invalid_parameter_value';
   ELSIF EXISTS (SELECT FROM fence.lease_source l WHERE l.source = p_source) THEN
     RETURN 0;
   ELSIF EXISTS (SELECT FROM fence.lease_source l WHERE l.identity <> coalesce(fence.server_identity(), '')) THEN
