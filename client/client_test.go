@@ -65,6 +65,14 @@ func TestARequestNamesTheProgram(t *testing.T) {
 		if got := <-agents; got != want {
 			t.Errorf("User-Agent %q, want %q", got, want)
 		}
+		for _, one := range c.Gateways() {
+			if _, err := one.Resource(t.Context(), "r"); err != nil {
+				t.Fatal(err)
+			}
+			if got := <-agents; got != want {
+				t.Errorf("of one of several gateways: User-Agent %q, want %q", got, want)
+			}
+		}
 	}
 }
 

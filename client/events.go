@@ -23,7 +23,7 @@ const maxEvent = 64 << 10
 func (c *Client) Gateways() iter.Seq2[string, *Client] {
 	return func(yield func(string, *Client) bool) {
 		for _, base := range c.bases {
-			if !yield(base, &Client{bases: []string{base}, token: c.token, http: c.http}) {
+			if !yield(base, &Client{bases: []string{base}, token: c.token, agent: c.agent, http: c.http}) {
 				return
 			}
 		}

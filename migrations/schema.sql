@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 8, code 18 5ef34ca6217b'
+  COMMENT 'fencegate fence state 8, code 19 514e0476e877'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -536,7 +536,7 @@ FUNCTION fence.end_group(p_resources text[], p_tokens bigint[], p_seal_hashes by
   SET enable_seqscan=off
   SET enable_hashjoin=off
   SET enable_mergejoin=off
-  body 01bd95d83cd03602612e4f8f62a62f0c
+  body 3cae993455f7b6530ae423f156f05c3e
   OWNER fence_owner
 
 FUNCTION fence.end_holders(p_key bigint, OUT told integer, OUT held_by text) RETURNS record

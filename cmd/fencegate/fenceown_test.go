@@ -83,6 +83,9 @@ func TestTheSourceOfLeasesIsShownAndChanged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := source.Acquire(t.Context(), leasing.Request{Resource: "orders/3", TTL: 5 * time.Minute}); err != nil { // several end as a set
+		t.Fatal(err)
+	}
 	write := func() error { return use(t, pg.WriterURL, "orders/1", lease.Grant.Presented()) }
 	for _, c := range []struct {
 		args []string
@@ -92,7 +95,7 @@ func TestTheSourceOfLeasesIsShownAndChanged(t *testing.T) {
 		{[]string{"redis"}, exitUsage, "--yes"},
 		{[]string{"consul", "--yes"}, exitUsage, "consul"},
 		{[]string{"--yes"}, exitUsage, "name the new one"},
-		{[]string{"redis", "--yes"}, exitFailed, "leases of PostgreSQL are held (1)"},
+		{[]string{"redis", "--yes"}, exitFailed, "leases of PostgreSQL are held (2)"},
 	} {
 		if code, _, stderr := cli(t, vars, append([]string{"fence", "source"}, c.args...)...); code != c.code || !strings.Contains(stderr, c.says) {
 			t.Errorf("%v: %d %s; want %d, %q", c.args, code, stderr, c.code, c.says)
@@ -101,14 +104,14 @@ func TestTheSourceOfLeasesIsShownAndChanged(t *testing.T) {
 	if code, _, stderr := cli(t, map[string]string{"FENCEGATE_POSTGRES_URL": pg.GatewayURL}, "fence", "source", "redis", "--yes", "--end-leases"); code != exitForbidden || !strings.Contains(stderr, "permission denied") {
 		t.Errorf("the gateway's login: %d %s", code, stderr)
 	}
-	if out := ok(t, vars, "fence", "source"); out != "leases come from postgres; 1 of PostgreSQL's are held\n" {
+	if out := ok(t, vars, "fence", "source"); out != "leases come from postgres; 2 of PostgreSQL's are held\n" {
 		t.Errorf("after refusals: %s", out)
 	}
 	if err := write(); err != nil {
 		t.Errorf("the holder, after refusals: %v", err)
 	}
 	var s leaseSource
-	if err := json.Unmarshal([]byte(ok(t, vars, "fence", "source", "redis", "--yes", "--end-leases", "--json")), &s); err != nil || s != (leaseSource{Source: "redis", Ended: 1}) {
+	if err := json.Unmarshal([]byte(ok(t, vars, "fence", "source", "redis", "--yes", "--end-leases", "--json")), &s); err != nil || s != (leaseSource{Source: "redis", Ended: 2}) {
 		t.Errorf("changed: %v %+v", err, s)
 	}
 	if err := write(); !errors.Is(err, fence.ErrStale) {

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,7 +19,7 @@ const (
 	// reconnect is the pause before a stream that broke off is asked for again.
 	reconnect = time.Second
 	// keptTimeout is how long each of several gateways may take to tell what it keeps.
-	keptTimeout = 15 * time.Second
+	keptTimeout = 5 * time.Second
 )
 
 // stream is the events of one gateway.
@@ -39,6 +41,21 @@ func streamsOf(c *client.Client, refused bool) (all []*stream) {
 	return all
 }
 
+// passes reports whether an error may be over at the next try: the gateway, or a balancer before it, is away or busy.
+func passes(err error) bool {
+	if problem, ok := errors.AsType[*client.Problem](err); ok {
+		return problem.Status == http.StatusTooManyRequests || problem.Status >= 500 && problem.Status != http.StatusNotImplemented
+	}
+	_, away := errors.AsType[*client.UnreachableError](err)
+	return away
+}
+
+// run names a gateway's process, by the id of an event.
+func run(id string) string {
+	name, _, _ := strings.Cut(id, "-")
+	return name
+}
+
 // follows shows events until ctx ends, which is no error. A stream that breaks off is taken up again where it was. What
 // several gateways keep is merged by time; one that does not answer keeps nobody from seeing the others' events.
 func follows(ctx context.Context, streams []*stream, follow bool, note io.Writer, show func(wire.Event) error) error {
@@ -48,6 +65,8 @@ func follows(ctx context.Context, streams []*stream, follow bool, note io.Writer
 	if err := kept(ctx, streams, follow, note, show); err != nil || !follow {
 		return err
 	}
+	streams = slices.CompactFunc(slices.SortedStableFunc(slices.Values(streams), func(a, b *stream) int { return strings.Compare(run(a.last), run(b.last)) }),
+		func(a, b *stream) bool { return a.last != "" && run(a.last) == run(b.last) }) // one gateway by two names
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var mu sync.Mutex
@@ -56,11 +75,14 @@ func follows(ctx context.Context, streams []*stream, follow bool, note io.Writer
 	for i, s := range streams {
 		running.Go(func() {
 			defer cancel() // nobody reads, or a right is missing: it does not come by waiting
-			errs[i] = s.follow(ctx, true, true, note, func(e wire.Event) error {
+			err := s.follow(ctx, true, true, note, func(e wire.Event) error {
 				mu.Lock()
 				defer mu.Unlock()
 				return show(e)
 			})
+			if err != nil {
+				errs[i] = fmt.Errorf("%s: %w", s.url, err)
+			}
 		})
 	}
 	running.Wait()
@@ -90,24 +112,30 @@ func kept(ctx context.Context, streams []*stream, follow bool, note io.Writer, s
 	}
 	all := slices.Concat(found...)
 	slices.SortStableFunc(all, func(a, b wire.Event) int { return a.Time.Compare(b.Time) })
-	all = slices.CompactFunc(all, func(a, b wire.Event) bool { return a.ID != "" && a.ID == b.ID }) // one gateway by two names
+	shown := make(map[string]bool)
 	for _, e := range all {
+		if shown[e.ID] { // one gateway by two names
+			continue
+		}
+		shown[e.ID] = e.ID != ""
 		if err := show(e); err != nil {
 			return endOf(err)
 		}
 	}
 	for i, err := range errs {
-		_, broken := errors.AsType[*client.UnreachableError](err)
+		if _, named := errors.AsType[*client.UnreachableError](err); err != nil && !named {
+			err = fmt.Errorf("%s: %w", streams[i].url, err)
+		}
 		switch {
 		case err == nil:
 			errs[i] = nil
-		case broken && follow:
-			_, _ = fmt.Fprintf(note, "fencegate activity: %v; trying again\n", err)
+		case passes(err) && follow:
+			_, _ = fmt.Fprintf(note, "fencegate: %v; trying again\n", err)
 			errs[i] = nil
-		case broken:
+		case passes(err):
 			errs[i] = withHint(fmt.Errorf("%w; its events are missing above", err), exitUnavailable, "start it, or leave it out of --gateway")
 		default:
-			errs[i] = fmt.Errorf("%s: %w", streams[i].url, err)
+			errs[i] = err
 		}
 	}
 	return errors.Join(errs...)
@@ -121,15 +149,14 @@ func (s *stream) follow(ctx context.Context, follow, retry bool, note io.Writer,
 			s.last, lost = e.ID, false
 			return show(e)
 		})
-		_, broken := errors.AsType[*client.UnreachableError](err)
 		switch {
 		case ctx.Err() != nil, errors.Is(err, errUnread):
 			return nil
-		case !broken || s.last == "" && !retry:
+		case !passes(err) || s.last == "" && !retry:
 			return err
 		case !lost:
 			lost = true
-			_, _ = fmt.Fprintf(note, "fencegate activity: %v; trying again\n", err)
+			_, _ = fmt.Fprintf(note, "fencegate: %v; trying again\n", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -6,19 +6,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 )
 
 // telling is a gateway that keeps events, each "id second resource".
 func telling(t *testing.T, events ...string) string {
 	t.Helper()
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Get("follow") == "true" {
-			w.Header().Set("Content-Type", "application/problem+json")
-			w.WriteHeader(http.StatusUnauthorized)
-			_, _ = io.WriteString(w, `{"code":"unauthorized","title":"Unauthorized","detail":"asked after `+r.Header.Get("Last-Event-ID")+`"}`)
-			return
-		}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		for _, e := range events {
 			var id, second, resource string
 			_, _ = fmt.Sscan(e, &id, &second, &resource)
@@ -58,11 +53,80 @@ func TestAGatewayThatIsAwayDoesNotHideTheOthersEvents(t *testing.T) {
 	}
 }
 
+// following is a gateway that keeps one event, and answers those who follow as it is told to; asked gets their last ids.
+func following(t *testing.T, id string, asked chan<- string, answer func(w http.ResponseWriter)) string {
+	t.Helper()
+	event := func(w io.Writer, id string) {
+		_, _ = fmt.Fprintf(w, `data: {"id":"%s","time":"2026-11-02T09:12:01Z","kind":"acquired","resource":"%s"}`+"\n\n", id, id)
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("follow") != "true" {
+			event(w, id)
+			return
+		}
+		asked <- r.Header.Get("Last-Event-ID")
+		answer(w)
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+func unauthorized(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(http.StatusUnauthorized)
+	_, _ = io.WriteString(w, `{"code":"unauthorized","title":"Unauthorized"}`)
+}
+
 func TestEachGatewayIsFollowedFromItsLastEvent(t *testing.T) {
 	t.Parallel()
-	one, other := telling(t, "A-1 01 a"), telling(t, "B-1 02 b")
+	a, b := make(chan string, 1), make(chan string, 1)
+	var both sync.WaitGroup
+	both.Add(2)
+	answer := func(w http.ResponseWriter) {
+		both.Done()
+		both.Wait()
+		unauthorized(w)
+	}
+	one, other := following(t, "A-1", a, answer), following(t, "B-1", b, answer)
 	code, stdout, stderr := cli(t, nil, "activity", "--gateway", one+","+other)
-	if code == exitOK || resourcesIn(stdout) != "a b" || !strings.Contains(stderr, "asked after A-1") && !strings.Contains(stderr, "asked after B-1") {
+	if code == exitOK || resourcesIn(stdout) != "A-1 B-1" || !strings.Contains(stderr, "http://") {
 		t.Errorf("%d %q %q", code, stdout, stderr)
+	}
+	if after := <-a + " " + <-b; after != "A-1 B-1" {
+		t.Errorf("asked after %s", after)
+	}
+}
+
+// A balancer answers for a gateway that restarts.
+func TestAGatewayThatIsBusyOrAwayIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	a, b := make(chan string, 9), make(chan string, 9)
+	ended := make(chan struct{})
+	one := following(t, "A-1", a, func(w http.ResponseWriter) { // serves, and tells nothing
+		_ = http.NewResponseController(w).Flush()
+		<-ended
+	})
+	tries := 0
+	other := following(t, "B-1", b, func(w http.ResponseWriter) {
+		if tries++; tries < 3 {
+			w.WriteHeader([]int{http.StatusBadGateway, http.StatusTooManyRequests}[tries-1])
+			return
+		}
+		unauthorized(w)
+	})
+	t.Cleanup(func() { close(ended) }) // before the servers close
+	code, stdout, stderr := cli(t, nil, "activity", "--gateway", one+","+other)
+	if code == exitOK || resourcesIn(stdout) != "A-1 B-1" || tries != 3 || strings.Count(stderr, "trying again") != 1 || !strings.Contains(stderr, other) {
+		t.Errorf("%d %q %q after %d tries", code, stdout, stderr, tries)
+	}
+}
+
+func TestAGatewayOfTwoNamesIsFollowedOnce(t *testing.T) {
+	t.Parallel()
+	asked := make(chan string, 9)
+	url := following(t, "A-1", asked, unauthorized)
+	_, stdout, _ := cli(t, nil, "activity", "--gateway", url+","+strings.Replace(url, "127.0.0.1", "localhost", 1))
+	if resourcesIn(stdout) != "A-1" || len(asked) != 1 {
+		t.Errorf("%q, followed by %d", stdout, len(asked))
 	}
 }

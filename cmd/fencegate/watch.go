@@ -137,23 +137,11 @@ func endOf(err error) error {
 // table draws until ctx ends.
 func (w *watching) table(ctx context.Context, size func() (width, height int)) error {
 	reading, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = follows(reading, streamsOf(w.client, false), true, io.Discard, func(e wire.Event) error {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			if w.about(e) {
-				w.latest = append(w.latest, e)
-				w.latest = w.latest[max(0, len(w.latest)-maxFeed):]
-			}
-			return nil
-		})
-	}()
-	defer func() {
-		cancel()
-		<-ended
-	}()
+	var feed sync.WaitGroup
+	ended := make(chan error, 1)
+	feed.Go(func() { ended <- w.feed(reading) })
+	defer feed.Wait()
+	defer cancel()
 	tick := time.NewTicker(drawEvery)
 	defer tick.Stop()
 	_, _ = io.WriteString(w.out, "\x1b[2J")
@@ -167,7 +155,7 @@ func (w *watching) table(ctx context.Context, size func() (width, height int)) e
 		if ctx.Err() != nil {
 			return nil
 		}
-		if problem, ok := errors.AsType[*client.Problem](err); ok && problem.Code != wire.CodeUnavailable {
+		if problem, ok := errors.AsType[*client.Problem](err); ok && !passes(problem) {
 			return err // such as a right that is missing: it does not come by waiting
 		}
 		width, height := size()
@@ -177,7 +165,33 @@ func (w *watching) table(ctx context.Context, size func() (width, height int)) e
 		select {
 		case <-ctx.Done():
 			return nil
+		case err := <-ended:
+			return err
 		case <-tick.C:
+		}
+	}
+}
+
+// feed notes events until ctx ends, or they can't be had: such as for want of a right.
+func (w *watching) feed(ctx context.Context) error {
+	streams := streamsOf(w.client, false)
+	for {
+		err := follows(ctx, streams, true, io.Discard, func(e wire.Event) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.about(e) {
+				w.latest = append(w.latest, e)
+				w.latest = w.latest[max(0, len(w.latest)-maxFeed):]
+			}
+			return nil
+		})
+		if ctx.Err() != nil || !passes(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(reconnect):
 		}
 	}
 }

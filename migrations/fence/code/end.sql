@@ -7,7 +7,7 @@
 -- it.
 
 -- Ends the grants of fence.end_grants, after their check, in sets. Takes the turns that are free, ends the grants of these, and
--- waits for no session. Returns what fence.end_grants returns.
+-- waits for no turn. Returns what fence.end_grants returns.
 CREATE OR REPLACE FUNCTION fence.end_group(p_resources text[], p_tokens bigint[], p_seal_hashes bytea[])
 RETURNS TABLE (n int, ended boolean, busy boolean, recorded bigint)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -18,7 +18,9 @@ BEGIN
   UPDATE fence.resources f SET ended_at = now() FROM unnest(turns) x(n)
    WHERE f.resource = p_resources[x.n] AND f.token = p_tokens[x.n] AND (p_seal_hashes[x.n] IS NULL OR f.seal = p_seal_hashes[x.n]) AND f.ended_at IS NULL;
   RETURN QUERY
-  SELECT x.n::int, s.over, x.n <> ALL (turns) AND NOT s.over AND EXISTS (SELECT FROM fence.arms a WHERE a.resource = x.r), f.token
+  SELECT x.n::int, s.over,
+         NOT s.over AND x.n <> ALL (turns) AND EXISTS (SELECT FROM fence.arms a WHERE a.resource = x.r),   -- the search is linear: last
+         f.token
     FROM unnest(p_resources) WITH ORDINALITY x(r, n)
     LEFT JOIN fence.resources f ON f.resource = x.r
    CROSS JOIN LATERAL (SELECT coalesce(f.token = p_tokens[x.n] AND (p_seal_hashes[x.n] IS NULL OR f.seal = p_seal_hashes[x.n])
