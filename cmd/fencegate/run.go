@@ -199,7 +199,7 @@ func (o *runFlags) once(ctx context.Context, cfg runner.Config) error {
 		return withHint(err, exitLost, "the command was not started; the gateway was slow to answer, and a longer --ttl leaves more time")
 	case err != nil:
 		return err
-	case result.Ended:
+	case result.Lost != nil && cfg.OnLost == runner.Kill:
 		return lostLease(result)
 	case result.ExitCode != 0:
 		return &childExit{code: result.ExitCode}
@@ -213,22 +213,21 @@ type lostError struct {
 }
 
 func (e *lostError) Error() string {
-	signal := "TERM"
-	if e.Killed {
-		signal = "KILL"
+	end := fmt.Sprintf("the command had ended by itself, with exit code %d", e.ExitCode)
+	switch {
+	case e.Killed:
+		end = "ended the command with KILL"
+	case e.Ended:
+		end = "ended the command with TERM"
 	}
-	return fmt.Sprintf("lost the lease on %q (token %d): %s; ended the command with %s", e.LostOf.Resource, e.LostOf.Token, runner.Why(e.Lost), signal)
+	return fmt.Sprintf("lost the lease on %q (token %d): %s; %s", e.LostOf.Resource, e.LostOf.Token, runner.Why(e.Lost), end)
 }
 
 func (e *lostError) Unwrap() error { return e.Lost }
 
-// lostLease says what became of the command's writes: only a raised fence is known to refuse them.
+// lostLease says what became of the command's writes.
 func lostLease(result runner.Result) error {
-	hint := "its writes are refused once another holds the resource; check what it wrote, then run it again"
-	if p, ok := errors.AsType[*client.Problem](result.Lost); ok && p.Recorded != nil {
-		hint = "the fence refuses its writes since then; check what it wrote before, then run it again"
-	}
-	return withHint(&lostError{result}, exitLost, hint)
+	return withHint(&lostError{result}, exitLost, runner.Refused(result.Lost)+"; check what it wrote, then run it again")
 }
 
 // tell writes the outcome where JSON is asked for.
@@ -242,14 +241,14 @@ func (o *runFlags) tell(w io.Writer, result runner.Result, err error) {
 		facts["outcome"], facts["cause"] = "skipped", err.Error()
 	case err != nil:
 		facts["outcome"], facts["cause"] = "not started", err.Error()
-	case result.Ended:
+	case result.Lost != nil:
 		facts["outcome"], facts["cause"] = "lost", result.Lost.Error()
 	}
 	switch {
 	case err != nil:
 	case len(result.Held) > 1:
 		facts["leases"], facts["exit_code"] = result.Held, result.ExitCode
-		if result.Ended {
+		if result.Lost != nil {
 			facts["lost"] = result.LostOf.Resource
 		}
 	default:

@@ -1,10 +1,18 @@
+//go:build unix
+
 package main
 
 import (
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	"github.com/fencegate/fencegate/internal/testenv"
 )
 
 // over is a gateway whose lease of r is over at the first renewal, with this answer.
@@ -25,15 +33,16 @@ func over(t *testing.T, answer string) (url string) {
 	return server.URL
 }
 
-func TestRunSaysWhyItsLeaseWasLostAndWhichSignalEndedTheCommand(t *testing.T) {
+func TestRunSaysWhyItsLeaseWasLostAndHowTheCommandEnded(t *testing.T) {
 	t.Parallel()
 	const raised, standing = "the fence refuses its writes since then", "its writes are refused once another holds the resource"
 	for name, tc := range map[string]struct {
-		answer, script, signal, why, hint string
+		answer, script, end, why, hint string
 	}{
-		"revoked":             {`{"code":"lease_lost","detail":"the lease is lost: its resource was revoked","recorded":"8","status":410}`, "exec sleep 60", "TERM", "its resource was revoked", raised},
-		"revoked, no hurry":   {`{"code":"lease_lost","detail":"the lease is lost: its resource was revoked","recorded":"8","status":410}`, "trap '' TERM; while :; do sleep 0.05; done", "KILL", "its resource was revoked", raised},
-		"a gateway of before": {`{"code":"lease_lost","detail":"the lease is lost","status":410}`, "exec sleep 60", "TERM", "the gateway does not say why", standing},
+		"revoked":             {`{"code":"lease_lost","detail":"the lease is lost: its resource was revoked","recorded":"8","status":410}`, "exec sleep 60", "ended the command with TERM", "its resource was revoked", raised},
+		"revoked, no hurry":   {`{"code":"lease_lost","detail":"the lease is lost: its resource was revoked","recorded":"8","status":410}`, "trap '' TERM; while :; do sleep 0.05; done", "ended the command with KILL", "its resource was revoked", raised},
+		"revoked, then ended": {`{"code":"lease_lost","detail":"the lease is lost: its resource was revoked","recorded":"8","status":410}`, "exit 3", "the command had ended by itself, with exit code 3", "its resource was revoked", raised},
+		"a gateway of before": {`{"code":"lease_lost","detail":"the lease is lost","status":410}`, "exec sleep 60", "ended the command with TERM", "the gateway does not say why", standing},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -41,9 +50,39 @@ func TestRunSaysWhyItsLeaseWasLostAndWhichSignalEndedTheCommand(t *testing.T) {
 			var stderr strings.Builder
 			cmd.Stderr = &stderr
 			_ = cmd.Run()
-			want := `fencegate: lost the lease on "r" (token 7): ` + tc.why + "; ended the command with " + tc.signal + "\nhint: " + tc.hint
+			want := `fencegate: lost the lease on "r" (token 7): ` + tc.why + "; " + tc.end + "\nhint: " + tc.hint
 			if got := stderr.String(); cmd.ProcessState.ExitCode() != exitLost || !strings.Contains(got, want) {
 				t.Errorf("exit code %d, want %d and %q in:\n%s", cmd.ProcessState.ExitCode(), exitLost, want, got)
+			}
+		})
+	}
+}
+
+// Whichever `run` sees first when it goes on, the end of its lease or that of the command: the command was not ended by it.
+func TestARunThatWasStoppedPastItsLeaseSaysThatTheCommandHadEnded(t *testing.T) {
+	t.Parallel()
+	gateway := over(t, `{"code":"lease_lost","detail":"the lease is lost: it ran out","status":410}`)
+	for range 8 {
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			cmd := command(t, dir, "run", "--gateway", gateway, "--resource", "r", "--ttl", "1500ms", "--", "sh", "-c", "kill -STOP $PPID; >stopped")
+			var stderr strings.Builder
+			cmd.Dir, cmd.Stderr = dir, &stderr
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			testenv.Eventually(t, "the command stops it", func() bool {
+				_, err := os.Stat(filepath.Join(dir, "stopped"))
+				return err == nil
+			})
+			time.Sleep(1600 * time.Millisecond) // past the end of the lease
+			if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait()
+			if got := stderr.String(); cmd.ProcessState.ExitCode() != exitLost || !strings.Contains(got, "the command had ended by itself, with exit code 0") {
+				t.Errorf("exit code %d, %s", cmd.ProcessState.ExitCode(), got)
 			}
 		})
 	}

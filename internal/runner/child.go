@@ -75,6 +75,12 @@ func (c *child) unwatched() { processes.Disown(c.guarded()) }
 
 func (c *child) done() <-chan int { return c.exited }
 
+// ended reports whether the command has ended, and its exit code is about to come.
+func (c *child) ended() bool {
+	pid := c.cmd.Process.Pid
+	return isZombie(pid) || errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+}
+
 // groupGone reports whether nothing is left of an ended command's process group.
 func (c *child) groupGone() bool {
 	if !c.group {

@@ -20,11 +20,22 @@ func onlyZombies(group int) bool {
 		if err != nil {
 			continue // it is gone
 		}
-		// PID (NAME) STATE PARENT GROUP …; the name may hold anything.
-		fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
-		if len(fields) > 2 && string(fields[2]) == want && string(fields[0]) != "Z" && string(fields[0]) != "X" {
+		if fields := statOf(b); len(fields) > 2 && string(fields[2]) == want && !isOver(fields) {
 			return false
 		}
 	}
 	return true
+}
+
+// isZombie reports whether a process has ended, and was not waited for yet.
+func isZombie(pid int) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return err == nil && isOver(statOf(b))
+}
+
+// statOf is STATE PARENT GROUP … of /proc/PID/stat; before them stands PID (NAME), and the name may hold anything.
+func statOf(b []byte) [][]byte { return bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]) }
+
+func isOver(stat [][]byte) bool {
+	return len(stat) > 0 && (string(stat[0]) == "Z" || string(stat[0]) == "X")
 }

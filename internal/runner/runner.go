@@ -87,7 +87,7 @@ type Result struct {
 	ExitCode int    // the command's; 128 + the signal's number where one ended it
 	Lost     error  // why a lease was lost; nil where all were held to the end
 	LostOf   Held   // which
-	Ended    bool   // the command was told to end because of that
+	Ended    bool   // the command was told to end because of that; false: it had ended by itself, or is only warned
 	Killed   bool   // it, or what it started, had to be killed
 }
 
@@ -140,7 +140,9 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	}
 	w.child = started
 	defer started.unwatched()
-	return w.untilExit(ctx), nil
+	w.untilExit(ctx)
+	w.confirm(ctx)
+	return w.result(), nil
 }
 
 // release gives the leases back, the last one first.
@@ -176,6 +178,14 @@ func Why(lost error) string {
 		return "the gateway does not say why"
 	}
 	return strings.TrimPrefix(text, leasing.ErrLost.Error()+": ")
+}
+
+// Refused says what becomes of the writes of a command whose lease is lost.
+func Refused(lost error) string {
+	if p, ok := errors.AsType[*client.Problem](lost); ok && p.Recorded != nil {
+		return "the fence refuses its writes since then"
+	}
+	return "its writes are refused once another holds the resource"
 }
 
 // lost reports whether err says for certain that the lease is over.

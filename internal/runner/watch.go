@@ -35,6 +35,7 @@ var (
 type process interface {
 	done() <-chan int // its exit code, once
 	signal(s syscall.Signal) error
+	ended() bool     // it has, and its exit code comes
 	groupGone() bool // of one that has ended
 }
 
@@ -156,11 +157,8 @@ func (w *watch) over() bool {
 	if w.stop || w.lost != nil && w.cfg.OnLost == Kill {
 		return w.killed || w.forced || w.child.groupGone()
 	}
-	if h := w.nearest(); w.lost == nil && h.deadline.Remaining() <= 0 {
+	if h := w.nearest(); h.deadline.Remaining() <= 0 {
 		w.lose(h, h.timeUp())
-		if w.cfg.OnLost == Kill {
-			w.cfg.Say("WARNING: the lease on %s (token %d) was over before the end of the command was seen", h.lease.Resource, h.lease.Token)
-		}
 	}
 	return true
 }
@@ -196,16 +194,17 @@ func (w *watch) untilRenewal() time.Duration { return w.remaining() - w.ttl()*2/
 func (w *watch) renewAll(ctx context.Context) {
 	w.unheard, w.tryAgain = len(w.held), false
 	for _, h := range w.held {
-		go w.renew(ctx, h)
+		go func() { w.renewal <- w.ask(ctx, h) }()
 	}
 }
 
-func (w *watch) renew(ctx context.Context, h *held) {
+// ask renews a lease.
+func (w *watch) ask(ctx context.Context, h *held) renewed {
 	// Short enough that another try is left where a connection was cut without a word.
 	ctx, cancel := context.WithTimeout(ctx, max(h.lease.TTL/8, 500*time.Millisecond))
 	defer cancel()
 	deadline, err := w.cfg.Client.Renew(ctx, h.lease.Handle, h.lease.TTL)
-	w.renewal <- renewed{h, deadline, err}
+	return renewed{h, deadline, err}
 }
 
 func (w *watch) renewed(r renewed, next *time.Timer) {
@@ -236,6 +235,18 @@ func (w *watch) renewed(r renewed, next *time.Timer) {
 	}
 }
 
+// confirm asks once more after the command has ended: a lease may be over since the last renewal.
+func (w *watch) confirm(ctx context.Context) {
+	for _, h := range w.held {
+		if w.lost != nil {
+			return
+		}
+		if r := w.ask(context.WithoutCancel(ctx), h); lost(r.err) {
+			w.lose(h, r.err)
+		}
+	}
+}
+
 // retry is the pause between two tries to renew.
 func (w *watch) retry() time.Duration { return max(w.ttl()/12, 50*time.Millisecond) }
 
@@ -246,7 +257,7 @@ func (w *watch) lose(h *held, cause error) {
 	}
 	w.lost, w.lostOf = cause, h.id()
 	if w.cfg.OnLost == Warn {
-		w.cfg.Say("WARNING: the lease on %s (token %d) is lost: %v; the storage refuses further writes of the command", h.lease.Resource, h.lease.Token, cause)
+		w.cfg.Say("WARNING: the lease on %s (token %d) is lost: %s; %s", h.lease.Resource, h.lease.Token, Why(cause), Refused(cause))
 	}
 }
 
@@ -293,7 +304,7 @@ func (w *watch) enforce() {
 		return
 	}
 	switch {
-	case w.killed:
+	case w.killed, !w.exited && w.child.ended(): // nothing is left to end
 	case left <= 0:
 		w.lose(h, h.timeUp())
 		w.killed = true

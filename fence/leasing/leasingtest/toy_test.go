@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -211,7 +212,7 @@ func (s toy) Acquire(ctx context.Context, r leasing.Request) (leasing.Lease, err
 			if b.broken == "does not say why it waited" {
 				return leasing.Lease{}, ctx.Err()
 			}
-			return leasing.Lease{}, errors.Join(why, ctx.Err())
+			return leasing.Lease{}, fmt.Errorf("%w: %w", why, ctx.Err())
 		case <-time.After(200 * time.Millisecond): // the first waiter may have reached the head of the queue meanwhile
 			expiry.Stop()
 			continue
