@@ -70,6 +70,9 @@ func report(w io.Writer, command string, err error) int {
 		return passed.code
 	}
 	code, hint := classify(err)
+	if errors.As(err, new(*toldError)) {
+		return code
+	}
 	text := oneLine(pgtext.Of(err))
 	if code == exitInterrupted {
 		text = "interrupted"

@@ -43,6 +43,11 @@ type exitError struct {
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
+// toldError was told as JSON: nothing more is printed.
+type toldError struct{ error }
+
+func (e *toldError) Unwrap() error { return e.error }
+
 // childExit passes the exit code of a command that `run` ran; nothing is printed.
 type childExit struct{ code int }
 

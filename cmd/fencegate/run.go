@@ -17,6 +17,7 @@ import (
 
 	"github.com/fencegate/fencegate/client"
 	"github.com/fencegate/fencegate/fence"
+	"github.com/fencegate/fencegate/internal/pgtext"
 	"github.com/fencegate/fencegate/internal/runner"
 )
 
@@ -28,6 +29,7 @@ type runFlags struct {
 	access               runner.S3Access
 	pgURLs               []string
 	forever, json        bool
+	told                 bool // the outcome, as JSON
 }
 
 func newRun(e env) *cobra.Command {
@@ -46,30 +48,42 @@ func newRun(e env) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := o.config(cmd)
-			if err != nil {
+			err := o.run(cmd, e, &g, args)
+			if !o.json || err == nil {
 				return err
 			}
-			if cfg.Client, err = g.client(e); err != nil {
-				return err
+			if !o.told {
+				o.tell(cmd.ErrOrStderr(), runner.Result{}, err)
 			}
-			cfg.Command = args
-			for _, warning := range e.misspelt(cmd.Root()) {
-				cfg.Say("warning: %s", oneLine(warning))
-			}
-			signals := make(chan os.Signal, 2)
-			defer signal.Stop(signals)
-			listen(signals)
-			cfg.Signals = signals
-			if o.forever {
-				return o.again(cmd.Context(), cfg)
-			}
-			return o.once(cmd.Context(), cfg)
+			return &toldError{err}
 		},
 	}
 	g.register(cmd)
 	o.register(cmd)
 	return cmd
+}
+
+// run runs the command, and returns what there is to say of its end.
+func (o *runFlags) run(cmd *cobra.Command, e env, g *gatewayFlags, args []string) error {
+	cfg, err := o.config(cmd)
+	if err != nil {
+		return err
+	}
+	if cfg.Client, err = g.client(e); err != nil {
+		return err
+	}
+	cfg.Command = args
+	for _, warning := range e.misspelt(cmd.Root()) {
+		cfg.Say("warning: %s", oneLine(warning))
+	}
+	signals := make(chan os.Signal, 2)
+	defer signal.Stop(signals)
+	listen(signals)
+	cfg.Signals = signals
+	if o.forever {
+		return o.again(cmd.Context(), cfg)
+	}
+	return o.once(cmd.Context(), cfg)
 }
 
 func (o *runFlags) register(cmd *cobra.Command) {
@@ -235,14 +249,18 @@ func (o *runFlags) tell(w io.Writer, result runner.Result, err error) {
 	if !o.json {
 		return
 	}
+	o.told = true
 	facts := map[string]any{"outcome": "done"}
+	if _, hint := classify(err); err != nil && hint != "" && hint != seeHelp {
+		facts["hint"] = hint
+	}
 	switch {
 	case errors.Is(err, runner.ErrSkipped):
-		facts["outcome"], facts["cause"] = "skipped", err.Error()
+		facts["outcome"], facts["cause"] = "skipped", oneLine(pgtext.Of(err))
 	case err != nil:
-		facts["outcome"], facts["cause"] = "not started", err.Error()
+		facts["outcome"], facts["cause"] = "not started", oneLine(pgtext.Of(err))
 	case result.Lost != nil:
-		facts["outcome"], facts["cause"] = "lost", result.Lost.Error()
+		facts["outcome"], facts["cause"], facts["hint"] = "lost", result.Lost.Error(), runner.Refused(result.Lost)
 	}
 	switch {
 	case err != nil:

@@ -116,16 +116,24 @@ func TestOnHeld(t *testing.T) {
 
 func TestRunTellsItsOutcomeAsJSON(t *testing.T) {
 	t.Parallel()
-	for want, flags := range map[string][]string{
-		`"outcome":"skipped"`: {"--on-held=skip"},
-		`"outcome":"done"`:    {"--on-held=wait"},
+	for _, c := range []struct {
+		flag, want string
+		code       int
+	}{
+		{"--on-held=skip", `"outcome":"skipped"`, exitOK},
+		{"--on-held=wait", `"outcome":"done"`, exitOK},
+		{"--on-held=fail", `"outcome":"not started"`, exitHeld},
+		{"--ttl=1ms", `"outcome":"not started"`, exitUsage},
+		{"--gateway=nonsense", `"hint":"--gateway or FENCEGATE_GATEWAY`, exitUsage},
 	} {
+		want, flags := c.want, []string{c.flag}
 		url, _, _ := leases(t, 1)
 		cmd := command(t, t.TempDir(), append(append([]string{"run", "--json", "--gateway", url, "--resource", "r"}, flags...), "--", "true")...)
 		var stderr strings.Builder
 		cmd.Stderr = &stderr
-		if err := cmd.Run(); err != nil {
-			t.Errorf("%v: %s", err, stderr.String())
+		_ = cmd.Run()
+		if got := cmd.ProcessState.ExitCode(); got != c.code {
+			t.Errorf("%s: exit code %d, want %d: %s", c.flag, got, c.code, stderr.String())
 		}
 		lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
 		for _, line := range lines {

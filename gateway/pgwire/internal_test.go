@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/fencegate/fencegate/gateway/activity"
 )
 
 // scripted is a connection whose reads are answered by a function.
@@ -110,6 +112,32 @@ func TestASessionThatIsCutBetweenAReadAndItsWriteIsTold(t *testing.T) {
 	_ = there.Close()
 	if text, found := strings.CutPrefix(<-got, ready); !found || !strings.Contains(text, "FATAL") || !strings.Contains(text, "ZF001") {
 		t.Errorf("the client got %q; want the answer, and then why its session ends", text)
+	}
+}
+
+// A client that has taken leave was refused nothing.
+func TestASessionThatIsOverAnywayIsNotToldAsRefused(t *testing.T) {
+	t.Parallel()
+	for left, want := range map[bool]int{false: 1, true: 0} {
+		client, there := net.Pipe()
+		upstream, server := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, server) }()
+		go func() { _, _ = io.Copy(io.Discard, client) }()
+		s := aSession(t, there)
+		told := 0
+		s.srv.cfg.Tell = func(activity.Event) { told++ }
+		if s.loggingIn(upstream) != nil || !s.opened() {
+			t.Fatal("the session may not log in")
+		}
+		s.mu.Lock()
+		s.left = left
+		s.cutLocked(&fatalError{code: "ZF001", message: "stale"})
+		s.mu.Unlock()
+		_ = s.farewell(upstream, &serverStream{}, errEnded)
+		if told != want {
+			t.Errorf("taken leave %v: %d events, want %d", left, told, want)
+		}
+		_, _ = client.Close(), server.Close()
 	}
 }
 

@@ -271,7 +271,7 @@ func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error)
 		if cut {
 			s.halt(upstream, unanswered)
 		}
-		if cut && why != nil {
+		if cut && why != nil && !left {
 			s.tell(why, unanswered, false) // it was cut while it did not read
 		}
 		return nil
@@ -285,6 +285,9 @@ func (s *session) farewell(upstream net.Conn, stream *serverStream, cause error)
 			s.halt(upstream, unanswered)
 		}
 		_ = upstream.Close() // its locks are waited for
+		if left {            // nothing is refused to a client that has taken leave
+			return nil
+		}
 		s.tell(why, unanswered, stream.boundary())
 		return nil
 	case isTimeout(cause):

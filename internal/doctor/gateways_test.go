@@ -74,5 +74,7 @@ func TestAGatewayWithAnotherMasterKeyIsFound(t *testing.T) {
 	want(t, look(k1, k2+","+k1), "gateway.keys", Fail, `"k2"`) // the second one issues what the first does not know
 	want(t, look(k1+","+k2, k2+","+k1), "gateway.keys", OK)    // a rotation
 	const open = `{"id":"open","fingerprint":"dd"}`            // of a gateway that asks nobody for a token
-	want(t, Examine(t.Context(), Config{GatewayURL: gatewayOf(t, open) + "," + gatewayOf(t, open+","+k1)}), "gateway.keys", OK)
+	want(t, Examine(t.Context(), Config{GatewayURL: gatewayOf(t, open) + "," + gatewayOf(t, open)}), "gateway.keys", OK)
+	want(t, look(k2+","+k1, k2), "gateway.keys", Warn, `older master key "k1"`)
+	want(t, look(k1, k1, ""), "gateway.keys", Warn, "does not tell its master keys")
 }
