@@ -91,6 +91,8 @@ func classify(err error) (code int, hint string) {
 		return exitFailed, "another process listens there; name other addresses with --api-listen, --pg-listen, --s3-listen and --metrics-listen"
 	case errors.As(err, &unreachable) && mayBeDone(unreachable):
 		return exitUnavailable, "the gateway may have done it: check before you repeat it"
+	case errors.As(err, &unreachable) && errors.Is(err, context.DeadlineExceeded):
+		return exitUnavailable, "the gateway, or PostgreSQL behind it, is slow or hangs: fencegate health --ready tells which"
 	case errors.As(err, &unreachable):
 		return exitUnavailable, "start one with `fencegate dev`, or name yours with --gateway or FENCEGATE_GATEWAY"
 	case errors.As(err, &answered) && answered.Code == "ServiceUnavailable":

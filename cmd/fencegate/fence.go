@@ -15,6 +15,8 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
+const sqlHowManyProtected = `SELECT count(*) FROM fence.protected`
+
 const sqlUncovered = `SELECT relation::text, reason FROM fence.uncovered ORDER BY 1, 2`
 
 func newFence(_ env) *cobra.Command {
@@ -188,7 +190,7 @@ func newFenceUncovered() *cobra.Command {
 	var d database
 	cmd := &cobra.Command{
 		Use:     "uncovered",
-		Short:   "List what could still be written without a grant; the exit code is 1 if there is anything",
+		Short:   "List gaps in what is protected; the exit code is 1 if there is one",
 		Example: `  fencegate fence uncovered || echo "somebody took a guard off"`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -205,7 +207,13 @@ func newFenceUncovered() *cobra.Command {
 						fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", oneLine(u.Relation), oneLine(u.Reason))
 					}
 				}
-				if err == nil && len(list) > 0 {
+				switch {
+				case err != nil || d.json && len(list) == 0:
+				case len(list) == 0:
+					var tables int
+					err = pool.QueryRow(cmd.Context(), sqlHowManyProtected).Scan(&tables)
+					fmt.Fprintf(cmd.ErrOrStderr(), "no gap; %d table(s) are protected, and a table that never was is not looked at\n", tables)
+				default:
 					err = withHint(fmt.Errorf("%d finding(s): what they name can be written without a grant", len(list)), exitFailed,
 						"fencegate fence protect TABLE …, or unprotect it where that is meant")
 				}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -48,6 +49,12 @@ func newLeaseAcquire(e env) *cobra.Command {
 			if ttl <= 0 {
 				return &fence.InvalidError{Field: "ttl", Reason: "must be positive"}
 			}
+			if holder == "" { // else it would be the gateway's own name
+				holder, _ = os.Hostname()
+				if user, ok := e.lookup("USER"); ok && user != "" {
+					holder = user + "@" + holder
+				}
+			}
 			lease, err := c.Acquire(cmd.Context(), client.AcquireRequest{Resource: args[0], TTL: ttl, Wait: wait, Holder: holder})
 			if err != nil {
 				return err
@@ -65,7 +72,7 @@ func newLeaseAcquire(e env) *cobra.Command {
 	g.register(cmd)
 	cmd.Flags().DurationVar(&ttl, "ttl", 30*time.Second, "how long the lease lasts unless renewed")
 	cmd.Flags().DurationVar(&wait, "wait", 0, "how long to wait while another holds the resource")
-	cmd.Flags().StringVar(&holder, "holder", "", "name shown to people who inspect the resource")
+	cmd.Flags().StringVar(&holder, "holder", "", "name shown to people who inspect the resource (default: USER@HOST)")
 	return cmd
 }
 

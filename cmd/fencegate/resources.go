@@ -120,14 +120,16 @@ const pageSize = 500
 
 func (l listed) list(cmd *cobra.Command, c *client.Client, prefix string) error {
 	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	if !l.json {
-		fmt.Fprintln(w, "RESOURCE\tSTATE\tTOKEN\tLEFT\tWAITERS\tHOLDER")
-	}
+	header := !l.json
 	after := l.after
 	for left := l.limit; left > 0; {
 		page, err := c.Resources(cmd.Context(), client.ResourcesRequest{Prefix: prefix, After: after, Held: l.held, Limit: min(left, pageSize)})
 		if err != nil {
 			return errors.Join(w.Flush(), err)
+		}
+		if header {
+			header = false
+			fmt.Fprintln(w, "RESOURCE\tSTATE\tTOKEN\tLEFT\tWAITERS\tHOLDER")
 		}
 		for _, one := range page.Resources {
 			if err := l.print(w, cmd.OutOrStdout(), one); err != nil {

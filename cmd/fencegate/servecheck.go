@@ -168,6 +168,7 @@ var together, needing = [][2]string{
 	{"pg-advertise", "pg-listen"},
 	{"s3-advertise", "blobs"},
 	{"bucket", "blobs"},
+	{"bucket", "s3-listen"},
 }
 
 // checkTogether refuses flags of serve that need one another, and negative ones,
