@@ -76,7 +76,7 @@ func TestARunThatWasStoppedPastItsLeaseSaysThatTheCommandHadEnded(t *testing.T) 
 				_, err := os.Stat(filepath.Join(dir, "stopped"))
 				return err == nil
 			})
-			time.Sleep(1600 * time.Millisecond) // past the end of the lease
+			<-time.After(1600 * time.Millisecond) // past the end of the lease
 			if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
 				t.Fatal(err)
 			}
