@@ -75,10 +75,14 @@ func (c *child) unwatched() { processes.Disown(c.guarded()) }
 
 func (c *child) done() <-chan int { return c.exited }
 
-// ended reports whether the command has ended, and its exit code is about to come.
+// ended reports whether the command has ended, with all of its process group, before its exit code is known. It waits for
+// no process: the exit code would be lost.
 func (c *child) ended() bool {
 	pid := c.cmd.Process.Pid
-	return isZombie(pid) || errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+	if !isZombie(pid) && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+		return false
+	}
+	return !c.group || errors.Is(syscall.Kill(-pid, 0), syscall.ESRCH) || onlyZombies(pid)
 }
 
 // groupGone reports whether nothing is left of an ended command's process group.

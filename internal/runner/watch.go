@@ -35,7 +35,7 @@ var (
 type process interface {
 	done() <-chan int // its exit code, once
 	signal(s syscall.Signal) error
-	ended() bool     // it has, and its exit code comes
+	ended() bool     // it has, with all of its group, and its exit code comes
 	groupGone() bool // of one that has ended
 }
 
@@ -54,6 +54,7 @@ type watch struct {
 	gone     bool            // it has
 	termed   bool
 	killed   bool
+	spent    bool // the command has ended, and its exit code is about to come
 
 	asked  time.Time // the first signal
 	forced bool      // killed because somebody asked again
@@ -266,7 +267,7 @@ func (w *watch) lose(h *held, cause error) {
 func (w *watch) due() time.Duration {
 	left := w.untilKill()
 	switch {
-	case w.killed, w.cfg.OnLost == Warn && w.lost != nil:
+	case w.killed, w.spent, w.cfg.OnLost == Warn && w.lost != nil:
 		return w.ttl() // nothing is left to do
 	case w.cfg.OnLost == Warn, w.termed:
 		return left
@@ -294,7 +295,7 @@ func (w *watch) untilKill() time.Duration {
 }
 
 // enforce ends the child when its time is over: TERM when only the grace is left, or at once when
-// the lease is known to be over, and KILL at the end.
+// the lease is known to be over, and KILL at the end. One that has ended by itself gets neither.
 func (w *watch) enforce() {
 	h, left := w.nearest(), w.untilKill()
 	if w.cfg.OnLost == Warn {
@@ -303,25 +304,26 @@ func (w *watch) enforce() {
 		}
 		return
 	}
-	switch {
-	case w.killed, !w.exited && w.child.ended(): // nothing is left to end
-	case left <= 0:
-		w.lose(h, h.timeUp())
+	if w.killed || left > w.grace() && !w.gone || left > 0 && w.termed {
+		return
+	}
+	if w.spent = w.child.ended(); w.spent {
+		return
+	}
+	w.lose(h, h.timeUp())
+	if left <= 0 {
 		w.killed = true
 		if w.send(syscall.SIGKILL, "KILL") && w.termed {
 			w.cfg.Say("the command, or what it started, went on after TERM: sent KILL")
 		}
-	case w.termed:
-	case w.gone || left <= w.grace():
-		w.termed = true
-		w.lose(h, h.timeUp())
-		if !w.send(syscall.SIGTERM, "TERM") {
-			return
-		}
-		if w.gone {
-			w.cfg.Say("the lease on %s (token %d) is over, %s: sent TERM to the command; KILL follows in %s", w.lostOf.Resource, w.lostOf.Token, Why(w.lost), left.Round(time.Millisecond))
-			return
-		}
+		return
+	}
+	w.termed = true
+	switch {
+	case !w.send(syscall.SIGTERM, "TERM"):
+	case w.gone:
+		w.cfg.Say("the lease on %s (token %d) is over, %s: sent TERM to the command; KILL follows in %s", w.lostOf.Resource, w.lostOf.Token, Why(w.lost), left.Round(time.Millisecond))
+	default:
 		w.cfg.Say("the lease on %s ends in %s, %v: sent TERM to the command", h.lease.Resource, h.deadline.Remaining().Round(time.Millisecond), w.lost)
 	}
 }
