@@ -221,7 +221,7 @@ func TestConfigCheckTellsAllThatIsWrong(t *testing.T) {
 	}
 }
 
-// Each fault is told once: what follows from another one is not told again in other words.
+// Each fault is reported once. A consequence of another fault is not reported.
 func TestConfigCheckTellsAllFaultsOfTheCombinedOptions(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -246,7 +246,7 @@ func TestConfigCheckTellsAllFaultsOfTheCombinedOptions(t *testing.T) {
 		}
 		for _, want := range c.says {
 			if strings.Count(stderr, want) != 1 {
-				t.Errorf("%q is told %d times in\n%s", want, strings.Count(stderr, want), stderr)
+				t.Errorf("%q is reported %d times in\n%s", want, strings.Count(stderr, want), stderr)
 			}
 		}
 	}

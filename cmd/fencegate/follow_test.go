@@ -53,7 +53,8 @@ func TestAGatewayThatIsAwayDoesNotHideTheOthersEvents(t *testing.T) {
 	}
 }
 
-// following is a gateway that keeps one event, and answers those who follow as it is told to; asked gets their last ids.
+// following starts a gateway that keeps one event. answer handles each request with follow=true; asked receives its
+// Last-Event-ID.
 func following(t *testing.T, id string, asked chan<- string, answer func(w http.ResponseWriter)) string {
 	t.Helper()
 	event := func(w io.Writer, id string) {

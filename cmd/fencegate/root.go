@@ -85,7 +85,7 @@ func (g *gatewayFlags) register(cmd *cobra.Command) {
 	g.registerAccess(cmd)
 }
 
-// registerAccess adds the flags that say who asks, and whom to believe.
+// registerAccess adds the flags for the bearer token and for TLS.
 func (g *gatewayFlags) registerAccess(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&g.tokenFile, "token-file", "", "file with the gateway's bearer token, read again for each request (or the token itself in FENCEGATE_TOKEN)")
 	cmd.Flags().StringVar(&g.ca, "ca", "", "file with the authorities that the gateway's certificate must come from (default: the system's)")
