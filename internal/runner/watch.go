@@ -19,6 +19,8 @@ const (
 	LeastTTL = 2 * killMargin
 	// maxGrace bounds the time between TERM and KILL.
 	maxGrace = 10 * time.Second
+	// confirmTimeout bounds the last question about all leases, where the gateway is away.
+	confirmTimeout = 2 * time.Second
 	// tick bounds how late a clock that jumped, or a machine that slept, is noticed.
 	tick = 250 * time.Millisecond
 	// again is how long after the first signal another one means that somebody asks
@@ -238,11 +240,13 @@ func (w *watch) renewed(r renewed, next *time.Timer) {
 
 // confirm asks once more after the command has ended: a lease may be over since the last renewal.
 func (w *watch) confirm(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
+	defer cancel()
 	for _, h := range w.held {
 		if w.lost != nil {
 			return
 		}
-		if r := w.ask(context.WithoutCancel(ctx), h); lost(r.err) {
+		if r := w.ask(ctx, h); lost(r.err) {
 			w.lose(h, r.err)
 		}
 	}
