@@ -14,7 +14,7 @@ ROLE fence_writer
 SCHEMA fence
   OWNER fence_owner
   GRANT USAGE TO PUBLIC
-  COMMENT 'fencegate fence state 8, code 19 514e0476e877'
+  COMMENT 'fencegate fence state 8, code 20 cc1dae6b98a2'
 
 TYPE fence.verdict AS (token bigint, state text, message text, detail text, hint text)
   OWNER fence_owner
@@ -1019,7 +1019,7 @@ FUNCTION fence.probe(p_relation regclass, p_expression text) RETURNS regclass
 FUNCTION fence.protect(relation regclass, resource text DEFAULT NULL::text, under text DEFAULT NULL::text, per_row text DEFAULT NULL::text, mode text DEFAULT 'enforce'::text, stamp name DEFAULT NULL::name) RETURNS void
   plpgsql VOLATILE COST 100
   SET search_path=pg_catalog, pg_temp
-  body d688148c7a41266813157a5b116a19c6
+  body d948f4dbed420c552c5c66d758da0ef9
   OWNER fence_owner
   GRANT EXECUTE TO PUBLIC
 

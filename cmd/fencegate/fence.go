@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
@@ -34,8 +36,9 @@ func newFence(_ env) *cobra.Command {
 
 // database is how the commands below `fence` reach PostgreSQL and answer.
 type database struct {
-	url  string
-	json bool
+	url     string
+	json    bool
+	notices io.Writer // of what PostgreSQL notes about a change; nil: nowhere
 }
 
 func (d *database) register(cmd *cobra.Command, login string) {
@@ -57,6 +60,9 @@ func (d *database) with(ctx context.Context, f func(*pgxpool.Pool) error) error 
 	config, err := pgxpool.ParseConfig(d.url)
 	if err != nil {
 		return err
+	}
+	if d.notices != nil {
+		config.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { _, _ = fmt.Fprintln(d.notices, oneLine(n.Message)) }
 	}
 	pgfence.Configure(config)
 	pool, err := pgxpool.NewWithConfig(ctx, config)

@@ -108,6 +108,14 @@ func TestTablesAndSchemasAreProtectedFromTheCommandLine(t *testing.T) {
 		ok(t, vars, step.args...)
 		refused(step.state)
 	}
+	ok(t, vars, "protect", "orders", "--under", "orders/")
+	if _, _, stderr := cli(t, vars, "protect", "orders", "--under", "orders/"); stderr != "" {
+		t.Errorf("the same rule again: %q", stderr)
+	}
+	if _, _, stderr := cli(t, vars, "protect", "orders", "--resource", "all"); !strings.Contains(stderr, "orders was protected with under => 'orders/';") {
+		t.Errorf("another rule does not name the one before: %q", stderr)
+	}
+	ok(t, vars, "unprotect", "orders")
 	ok(t, vars, "fence", "uncovered")
 	runSQL(t, pg.URL, `CREATE TABLE app.b (id bigint)`)
 	code, stdout, _ := cli(t, vars, "fence", "uncovered")

@@ -31,7 +31,8 @@ func newProtect() *cobra.Command {
 		Use:   "protect TABLE (--resource RESOURCE | --under PREFIX | --per-row EXPRESSION)",
 		Short: "Make PostgreSQL refuse writes to a table without a current grant",
 		Long: `Make PostgreSQL refuse writes to a table without a current grant: to the table itself, its
-partitions and its inheritance children. Protecting again replaces what the writes need.
+partitions and its inheritance children. Protecting again replaces the rule; if the new one differs,
+the command prints the old one.
 
 With --schema the name is that of a schema, and every table in it is protected alike. New tables are
 too, if the event triggers are installed (fencegate fence events install).`,
@@ -157,9 +158,10 @@ func newEvents() *cobra.Command {
 	return cmd
 }
 
-// change runs a statement about one table or schema, which args begin with. For
-// people its success is silent, as ever.
+// change runs a statement about one table or schema, the first of args, and prints its state, which is now. PostgreSQL's notices
+// go to standard error.
 func (d *database) change(cmd *cobra.Command, now, sql string, args ...any) error {
+	d.notices = cmd.ErrOrStderr()
 	return d.with(cmd.Context(), func(pool *pgxpool.Pool) error {
 		if _, err := pool.Exec(cmd.Context(), sql, args...); err != nil {
 			return broken(err)

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -170,6 +171,27 @@ func sqlPage(t *testing.T) string {
 	return page.String()
 }
 
+// wrapped breaks a comment's sentences into lines of at most 120 characters. A comment with lines that are indented, such as an
+// example, stays as it is.
+func wrapped(comment string) string {
+	if strings.Contains(comment, "\n ") || strings.Contains(comment, "\n\n") || strings.Contains(comment, "\n--") {
+		return comment
+	}
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(comment) {
+		switch {
+		case line == "":
+			line = word
+		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) <= 120:
+			line += " " + word
+		default:
+			lines, line = append(lines, line), word
+		}
+	}
+	return strings.Join(append(lines, line), "\n")
+}
+
 // sqlFunctions are the functions of the set fence, each with the comment above it.
 func sqlFunctions(t *testing.T) map[string][]string {
 	t.Helper()
@@ -185,7 +207,7 @@ func sqlFunctions(t *testing.T) map[string][]string {
 		}
 		for _, m := range made.FindAllStringSubmatch(string(text), -1) {
 			comment := strings.TrimSpace(strings.ReplaceAll(strings.TrimPrefix(m[1], "-- "), "\n-- ", "\n"))
-			found[m[3]] = append(found[m[3]], fmt.Sprintf("\n## fence.%s\n\n```sql\n%s fence.%s%s\n```\n\n%s\n", m[3], m[2], m[3], strings.Join(strings.Fields(m[4]), " "), comment))
+			found[m[3]] = append(found[m[3]], fmt.Sprintf("\n## fence.%s\n\n```sql\n%s fence.%s%s\n```\n\n%s\n", m[3], m[2], m[3], strings.Join(strings.Fields(m[4]), " "), wrapped(comment)))
 		}
 		return nil
 	})

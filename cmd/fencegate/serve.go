@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fencegate/fencegate/gateway"
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
@@ -171,24 +172,7 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	f.DurationVar(&o.maxLease, "max-lease", 24*time.Hour, "how long a lease of the HTTP API may be renewed from its acquisition; 0: without limit")
 	registerTLS(f, "api", "HTTP API", &c.APITLSCert, &c.APITLSKey, &c.APITLSClientCA)
 	f.BoolVar(&c.APITLSClientOptional, "api-tls-client-optional", false, "also serve clients of the HTTP API without a certificate: their bearer token says who they are")
-	f.StringVar(&c.PGListen, "pg-listen", "127.0.0.1:7432", "address of the PostgreSQL port")
-	f.StringVar(&c.PGSocket, "pg-socket", "", "path of a Unix socket for the PostgreSQL port, beside its address: DIRECTORY/.s.PGSQL.PORT (default: none)")
-	f.StringVar(&c.PGTLSCert, "pg-tls-cert", "", "file with the certificate chain that the PostgreSQL port offers to clients (default: no TLS for clients)")
-	f.StringVar(&c.PGTLSKey, "pg-tls-key", "", "file with its key")
-	f.StringVar(&c.PGTLSClientCA, "pg-tls-client-ca", "", "file with the authorities of clients' certificates: clients of the PostgreSQL port must show one (default: none is asked for)")
-	f.StringArrayVar(&o.pgPolicies, "pg-policy", nil, "what sessions without a current grant may do: USER=POLICY or USER@DATABASE=POLICY, with open, read-only or grant-required, and * for all; the first that fits counts (may be repeated; default: open)")
-	f.StringArrayVar(&o.pgLeases, "pg-lease", nil, "resource that a role may lease with its login: USER=RESOURCE or USER=PREFIX* (may be repeated)")
-	f.StringVar(&o.policyFile, "pg-policy-file", "", "file with the policies and leases, read again at SIGHUP: lines such as policy app=open and lease app=orders/* (instead of --pg-policy and --pg-lease)")
-	f.IntVar(&c.PG.MaxConnections, "pg-max-connections", 1000, "how many connections the PostgreSQL port takes at once")
-	f.IntVar(&c.PG.MaxUserConnections, "pg-max-user-connections", 0, "how many of them one role may have (default: no limit of its own)")
-	f.IntVar(&c.PG.MaxAddressLogins, "pg-max-address-logins", 0, "how many connections of one address may be on their way to a login (default: half of --pg-max-connections)")
-	f.StringSliceVar(&o.pgProxies, "pg-proxy-from", nil, "networks of balancers whose connections to the PostgreSQL port begin with a header of the PROXY protocol, version 2, such as 10.0.0.0/24 (may be repeated; default: none)")
-	f.BoolVar(&c.PG.NamesClients, "pg-client-in-name", true, "add the client's address to the application_name of sessions, which pg_stat_activity shows")
-	f.DurationVar(&c.PG.FirstByteTimeout, "pg-first-byte-timeout", 5*time.Second, "how long a client of the PostgreSQL port may take to send its first byte")
-	f.DurationVar(&c.PG.LoginTimeout, "pg-login-timeout", 30*time.Second, "how long a login to the PostgreSQL port may take")
-	f.DurationVar(&c.PG.IdleTimeout, "pg-idle-timeout", 0, "end sessions that have been idle for this long outside of a transaction (default: never)")
-	f.DurationVar(&c.PG.IdleInTransactionTimeout, "pg-idle-in-transaction-timeout", 0, "end sessions that have been idle for this long inside of a transaction (default: never)")
-	f.DurationVar(&c.PG.SlowClientTimeout, "pg-slow-client-timeout", 0, "end sessions whose client reads nothing of what PostgreSQL sends, or leaves a message unfinished, for this long (default: never)")
+	o.registerPG(f)
 	f.DurationVar(&c.LameDuck, "lame-duck", 0, "how long /readyz fails at a stop before the ports close, so that balancers notice")
 	f.DurationVar(&c.DrainTimeout, "drain-timeout", 10*time.Second, "how long a stop waits for transactions, requests and uploads to end")
 	o.registerS3(f)
@@ -222,6 +206,28 @@ func (o *serveFlags) register(cmd *cobra.Command) {
 	markNeverEmpty(f, "principals", "token-file", "master-key-file", "pg-policy", "pg-lease", "pg-policy-file", "s3-access-key", "s3-secret-key-file",
 		"api-tls-cert", "api-tls-key", "api-tls-client-ca", "pg-tls-cert", "pg-tls-key", "pg-tls-client-ca", "s3-tls-cert", "s3-tls-key", "s3-tls-client-ca",
 		"redis-password-file", "redis-tls-ca", "redis-tls-cert", "redis-tls-key")
+}
+
+func (o *serveFlags) registerPG(f *pflag.FlagSet) {
+	c := &o.cfg
+	f.StringVar(&c.PGListen, "pg-listen", "127.0.0.1:7432", "address of the PostgreSQL port")
+	f.StringVar(&c.PGSocket, "pg-socket", "", "path of a Unix socket for the PostgreSQL port, beside its address: DIRECTORY/.s.PGSQL.PORT (default: none)")
+	f.StringVar(&c.PGTLSCert, "pg-tls-cert", "", "file with the certificate chain that the PostgreSQL port offers to clients (default: no TLS for clients)")
+	f.StringVar(&c.PGTLSKey, "pg-tls-key", "", "file with its key")
+	f.StringVar(&c.PGTLSClientCA, "pg-tls-client-ca", "", "file with the authorities of clients' certificates: clients of the PostgreSQL port must show one (default: none is asked for)")
+	f.StringArrayVar(&o.pgPolicies, "pg-policy", nil, "what sessions without a current grant may do: USER=POLICY or USER@DATABASE=POLICY, with open, read-only or grant-required, and * for all; the first that fits counts (may be repeated; default: open)")
+	f.StringArrayVar(&o.pgLeases, "pg-lease", nil, "resource that a role may lease with its login: USER=RESOURCE or USER=PREFIX* (may be repeated)")
+	f.StringVar(&o.policyFile, "pg-policy-file", "", "file with the policies and leases, read again at SIGHUP: lines such as policy app=open and lease app=orders/* (instead of --pg-policy and --pg-lease)")
+	f.IntVar(&c.PG.MaxConnections, "pg-max-connections", 1000, "how many connections the PostgreSQL port takes at once")
+	f.IntVar(&c.PG.MaxUserConnections, "pg-max-user-connections", 0, "how many of them one role may have (default: no limit of its own)")
+	f.IntVar(&c.PG.MaxAddressLogins, "pg-max-address-logins", 0, "how many connections of one address may be on their way to a login (default: half of --pg-max-connections)")
+	f.StringSliceVar(&o.pgProxies, "pg-proxy-from", nil, "networks of balancers whose connections to the PostgreSQL port begin with a header of the PROXY protocol, version 2, such as 10.0.0.0/24 (may be repeated; default: none)")
+	f.BoolVar(&c.PG.NamesClients, "pg-client-in-name", true, "add the client's address to the application_name of sessions, which pg_stat_activity shows")
+	f.DurationVar(&c.PG.FirstByteTimeout, "pg-first-byte-timeout", 5*time.Second, "how long a client of the PostgreSQL port may take to send its first byte")
+	f.DurationVar(&c.PG.LoginTimeout, "pg-login-timeout", 30*time.Second, "how long a login to the PostgreSQL port may take")
+	f.DurationVar(&c.PG.IdleTimeout, "pg-idle-timeout", 0, "end sessions that have been idle for this long outside of a transaction (default: never)")
+	f.DurationVar(&c.PG.IdleInTransactionTimeout, "pg-idle-in-transaction-timeout", 0, "end sessions that have been idle for this long inside of a transaction (default: never)")
+	f.DurationVar(&c.PG.SlowClientTimeout, "pg-slow-client-timeout", 0, "end sessions whose client reads nothing of what PostgreSQL sends, or leaves a message unfinished, for this long (default: never)")
 }
 
 func parseNetworks(texts []string) (all []netip.Prefix, err error) {

@@ -53,8 +53,9 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	f := pgfence.New(arming)
 	locker, err := lock.New(lock.Config{
-		Nodes: nodes(), KeyPrefix: prefix, Armer: pgfence.New(arming),
+		Nodes: nodes(), KeyPrefix: prefix, Armer: f, Epochs: f,
 		NodeTimeout: time.Second, // generous: these nodes share a busy machine with everything else
 	})
 	if err != nil {

@@ -291,7 +291,7 @@ REVOKE ALL ON FUNCTION fence.make_number(regclass, text, text, name) FROM PUBLIC
 GRANT EXECUTE ON FUNCTION fence.make_number(regclass, text, text, name) TO fence_protector;
 
 -- Guards a table, its partitions and its inheritance children: afterwards a write without the current grant fails, or, in report
--- mode, is reported. Protecting again replaces the protection. Waits for the writers at work. Runs with the caller's rights, as
+-- mode, is reported. Protecting again replaces the rule, with a NOTICE if the new one differs. Waits for the writers at work. Runs with the caller's rights, as
 -- fence.unprotect does.
 CREATE OR REPLACE FUNCTION fence.protect(relation regclass, resource text DEFAULT NULL, under text DEFAULT NULL, per_row text DEFAULT NULL,
                               mode text DEFAULT 'enforce', stamp name DEFAULT NULL) RETURNS void
@@ -301,6 +301,7 @@ DECLARE
   parent regclass;
   member regclass;
   number integer;
+  before fence.registry;
 BEGIN
   IF fault IS NOT NULL THEN
     RAISE EXCEPTION 'fence.protect: %', fault USING ERRCODE = 'invalid_parameter_value';
@@ -317,6 +318,14 @@ BEGIN
   IF FOUND THEN
     RAISE EXCEPTION 'fence.protect: % is written through its parent % too, which needs no grant of the same resource', relation, parent
       USING ERRCODE = 'object_not_in_prerequisite_state', HINT = format('Protect %s: its partitions and children come with it.', parent);
+  END IF;
+  SELECT r.* INTO before FROM fence.registry r
+   WHERE r.relation = protect.relation
+     AND (r.resource, r.under, r.per_row, r.stamp) IS DISTINCT FROM (protect.resource, protect.under, protect.per_row, protect.stamp);
+  IF FOUND THEN
+    RAISE NOTICE 'fence.protect: % was protected with %; the new rule replaces that one, and the counts of refusals begin anew', relation,
+      concat_ws(', ', 'resource => ' || quote_literal(before.resource), 'under => ' || quote_literal(before.under),
+                'per_row => ' || quote_literal(before.per_row), 'stamp => ' || quote_literal(before.stamp));
   END IF;
   PERFORM fence.unprotect(relation);
 
