@@ -20,7 +20,7 @@ func (c *Client) asked(ctx context.Context, method, path string, body any) (json
 	return raw, err
 }
 
-// Buckets returns a page of the buckets after a name, as the gateway's JSON.
+// Buckets returns a page of the buckets after a name, as JSON.
 func (c *Client) Buckets(ctx context.Context, after string, limit int) (json.RawMessage, error) {
 	query := url.Values{"limit": {strconv.Itoa(limit)}}
 	if after != "" {
@@ -29,23 +29,22 @@ func (c *Client) Buckets(ctx context.Context, after string, limit int) (json.Raw
 	return c.asked(ctx, http.MethodGet, "/v1/buckets?"+query.Encode(), nil)
 }
 
-// Bucket returns what holds in a bucket, as the gateway's JSON.
+// Bucket returns a bucket's settings, as JSON.
 func (c *Client) Bucket(ctx context.Context, bucket string) (json.RawMessage, error) {
 	return c.asked(ctx, http.MethodGet, bucketPath(bucket), nil)
 }
 
-// SetBucket makes a bucket with a rule, or changes what holds in one that is there.
-// What is empty stays as it is.
+// SetBucket creates a bucket with a rule, or changes the settings of an existing one. Empty fields stay as they are.
 func (c *Client) SetBucket(ctx context.Context, bucket string, want wire.BucketRequest) (json.RawMessage, error) {
 	return c.asked(ctx, http.MethodPut, bucketPath(bucket), want)
 }
 
-// SetPrefixRule gives the keys below a prefix a rule of their own.
+// SetPrefixRule sets a rule for the keys below a prefix.
 func (c *Client) SetPrefixRule(ctx context.Context, bucket, prefix, rule string) (json.RawMessage, error) {
 	return c.asked(ctx, http.MethodPut, bucketPath(bucket)+"/rules", wire.PrefixRule{Prefix: prefix, Rule: rule})
 }
 
-// DropPrefixRule takes it away again.
+// DropPrefixRule removes the rule of a prefix.
 func (c *Client) DropPrefixRule(ctx context.Context, bucket, prefix string) (json.RawMessage, error) {
 	return c.asked(ctx, http.MethodDelete, bucketPath(bucket)+"/rules?"+url.Values{"prefix": {prefix}}.Encode(), nil)
 }

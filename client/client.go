@@ -1,11 +1,10 @@
-// Package client is the Go client of fencegate's HTTP API: it acquires, renews and
-// releases leases, and asks for their S3 credentials.
+// Package client is the Go client of fencegate's HTTP API: it acquires, renews and releases leases, and requests S3
+// credentials for them.
 //
-// The guarantee: a [Lease] is over no later than its deadline says. Every deadline
-// counts from before the request was sent, on the monotonic and on the wall clock, so
-// a slow reply, a clock that is set or a machine that sleeps shortens a lease here and
-// never lengthens it. Writes are safe without it: a grant whose lease is over is
-// refused where it writes.
+// The guarantee: a [Lease] is over no later than its deadline says. Every deadline counts from before the request was
+// sent, on the monotonic and on the wall clock, so a slow reply, a clock change or a suspended machine shortens a
+// lease here and never lengthens it. Writes are safe without it: the fence refuses the grant of a superseded or
+// released lease.
 //
 //	c, err := client.New(client.Config{URL: "http://127.0.0.1:7070", Token: token})
 //	if err != nil {
@@ -36,29 +35,29 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// requestTimeout bounds a call beyond what it was asked to wait.
+// requestTimeout bounds a call, in addition to the wait that it asks for.
 const requestTimeout = 15 * time.Second
 
 // maxReply bounds how much of a reply is read, in bytes.
 const maxReply = 4 << 20
 
-// Config says where the gateway is.
+// Config configures a [Client].
 type Config struct {
-	URL   string // base URL, such as http://127.0.0.1:7070; several, with commas between, are gateways of one group
+	URL   string // base URL, such as http://127.0.0.1:7070; or several gateways of one group, separated by commas
 	Token string // bearer token; empty sends none
-	// TokenNow returns the bearer token of now, for each request, where tokens end and others take
-	// their place. It is called by several goroutines at once. Defaults to Token.
+	// TokenNow returns the current bearer token for each request, for tokens that are rotated. It is called
+	// concurrently. Defaults to Token.
 	TokenNow   func() string
 	HTTPClient *http.Client // default: http.DefaultTransport without a client-wide timeout
-	UserAgent  string       // what the gateway's events call the program; default: fencegate-client
+	UserAgent  string       // the program's name in the gateway's events; default: fencegate-client
 }
 
-// Client calls one gateway, a balancer in front of several, or several gateways of a group: the
-// next one where one is away or can't serve. A request whose outcome is unknown is sent again
-// only where that does no harm.
+// Client calls one gateway, a load balancer in front of several, or several gateways of a group. In a group it tries
+// the next gateway if one is unreachable or unavailable. A request whose outcome is unknown is sent again only if
+// that is safe.
 type Client struct {
 	bases []string
-	last  atomic.Int64 // index of the one that answered last
+	last  atomic.Int64 // index of the gateway that answered last
 	token func() string
 	agent string
 	http  *http.Client
@@ -102,7 +101,7 @@ type AcquireRequest struct {
 	Resource string        // plain name
 	TTL      time.Duration // zero takes the gateway's default
 	Wait     time.Duration // how long to wait while another holds it; zero tries once
-	Holder   string        // shown to people who inspect the resource
+	Holder   string        // display name of the holder
 }
 
 func (r AcquireRequest) validate() error {
@@ -125,14 +124,13 @@ type Lease struct {
 	Deadline  Deadline
 }
 
-// Grant is what a writer presents under the lease.
+// Grant returns the grant to present with each write under the lease.
 func (l Lease) Grant() (fence.Grant, error) { return fence.ParseGrant(l.Resource, l.Presented) }
 
-// Acquire asks for a lease. While another holds the resource it waits up to
-// Wait, then fails with a [*Problem] whose code is "held". Where an answer was lost it asks up
-// to twice more, with the same Idempotency-Key: the lease is the same, if one was granted. After an
-// [*UnreachableError] one may have been granted all the same; nobody knows its handle, and it
-// ends by itself after its TTL.
+// Acquire asks for a lease. While another holds the resource it waits up to Wait, then fails with a [*Problem] whose
+// code is "held". If an answer is lost it retries up to twice with the same Idempotency-Key, so at most one lease is
+// granted. After an [*UnreachableError] a lease may have been granted all the same; its handle is lost, and it
+// expires after its TTL.
 func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (Lease, error) {
 	if err := r.validate(); err != nil {
 		return Lease{}, err
@@ -148,9 +146,8 @@ func (c *Client) Acquire(ctx context.Context, r AcquireRequest) (Lease, error) {
 	return leaseOf(reply, sent), nil
 }
 
-// AcquireAll asks for the leases of several resources, all or none, and returns them in
-// the same order. r.Resource is not used. The errors are those of [Client.Acquire]; the
-// [*Problem] names the resource that is held.
+// AcquireAll asks for the leases of several resources, all or none, and returns them in the same order. r.Resource is
+// ignored. The errors are those of [Client.Acquire]; the [*Problem] names the resource that is held.
 func (c *Client) AcquireAll(ctx context.Context, resources []string, r AcquireRequest) ([]Lease, error) {
 	for _, r.Resource = range resources {
 		if err := r.validate(); err != nil {
@@ -184,7 +181,7 @@ func leaseOf(reply wire.Lease, sent time.Time) Lease {
 	}
 }
 
-// text is a duration of a request; 0 leaves it to the gateway.
+// text formats a duration of a request; nil for 0, which leaves it to the gateway.
 func text(d time.Duration) *string {
 	if d == 0 {
 		return nil
@@ -193,9 +190,8 @@ func text(d time.Duration) *string {
 	return &t
 }
 
-// Renew extends the lease to ttl from now and returns its new deadline. A
-// [*Problem] with code "lease_lost" means that it may be another's by now; any
-// other error leaves the old deadline in force.
+// Renew extends the lease to ttl from now and returns its new deadline. A [*Problem] with code "lease_lost" means
+// that another holder may have the resource by now. After any other error the old deadline stays in force.
 func (c *Client) Renew(ctx context.Context, handle string, ttl time.Duration) (Deadline, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -215,8 +211,8 @@ func (c *Client) Release(ctx context.Context, handle string) error {
 	return c.again(ctx, "/v1/leases/release", wire.HandleRequest{Handle: handle}, nil)
 }
 
-// Credentials asks for S3 credentials of a lease, which end with it. Refreshing ones
-// are bounded by its deadline: ask again after each renewal.
+// Credentials asks for S3 credentials of a lease. They end with the lease. Refreshing credentials are valid until its
+// current deadline: ask again after each renewal.
 func (c *Client) Credentials(ctx context.Context, r wire.CredentialsRequest) (wire.Credentials, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -225,7 +221,7 @@ func (c *Client) Credentials(ctx context.Context, r wire.CredentialsRequest) (wi
 	return creds, err
 }
 
-// Endpoints asks the gateway for its ports.
+// Endpoints asks the gateway for the addresses of its ports.
 func (c *Client) Endpoints(ctx context.Context) (wire.Endpoints, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -234,7 +230,7 @@ func (c *Client) Endpoints(ctx context.Context) (wire.Endpoints, error) {
 	return e, err
 }
 
-// Resource asks for what is known of a resource, as the gateway's JSON.
+// Resource returns the state of a resource, as JSON.
 func (c *Client) Resource(ctx context.Context, resource string) (json.RawMessage, error) {
 	if err := fence.ValidateResource(resource); err != nil {
 		return nil, err
@@ -246,8 +242,8 @@ func (c *Client) Resource(ctx context.Context, resource string) (json.RawMessage
 	return raw, err
 }
 
-// Inspect is [Client.Resource] with its fields. A name that nobody ever held is a [*Problem]
-// with code "not_found".
+// Inspect is [Client.Resource] with decoded fields. For a name that was never held the error is a [*Problem] with
+// code "not_found".
 func (c *Client) Inspect(ctx context.Context, resource string) (wire.Resource, error) {
 	var known wire.Resource
 	raw, err := c.Resource(ctx, resource)
@@ -257,22 +253,21 @@ func (c *Client) Inspect(ctx context.Context, resource string) (wire.Resource, e
 	return known, err
 }
 
-// Revoke takes a resource from its holder and returns what the gateway answers,
-// as JSON: the token that the fence was raised to. by says who asks, for people.
+// Revoke takes a resource from its holder. It returns the gateway's answer as JSON: the token that the fence was
+// raised to. by is the name of the operator, for display.
 func (c *Client) Revoke(ctx context.Context, resource, by string) (json.RawMessage, error) {
 	if err := fence.ValidateResource(resource); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout) // draining the holder's writes takes its time
+	ctx, cancel := context.WithTimeout(ctx, 2*requestTimeout) // includes draining the holder's writes
 	defer cancel()
 	var raw json.RawMessage
 	err := c.call(ctx, http.MethodPost, "/v1/resources/"+fence.EscapeResource(resource)+"/revoke", wire.RevokeRequest{Holder: by}, &raw)
 	return raw, err
 }
 
-// Check asks whether the fence accepts a grant now: before a side effect that no transaction
-// can hold. A newer holder may come between the answer and the effect. The error is the
-// fence's, as of a refused write.
+// Check asks whether the fence accepts a grant now. Use it before a side effect outside a transaction. A newer holder
+// may take over between the answer and the effect. The error is the same refusal as for a write.
 func (c *Client) Check(ctx context.Context, g fence.Grant) (wire.Checked, error) {
 	if err := g.Validate(); err != nil {
 		return wire.Checked{}, err
@@ -284,7 +279,7 @@ func (c *Client) Check(ctx context.Context, g fence.Grant) (wire.Checked, error)
 	return checked, err
 }
 
-// introduce names the program and presents the bearer token.
+// introduce sets the User-Agent and the bearer token.
 func (c *Client) introduce(req *http.Request) {
 	req.Header.Set("User-Agent", c.agent)
 	if token := c.token(); token != "" {

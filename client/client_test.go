@@ -45,7 +45,7 @@ func TestARefusalIsTheFencesErrorOnThisSideToo(t *testing.T) {
 	}
 }
 
-// Events name the program by it.
+// The User-Agent of a request names the program in events.
 func TestARequestNamesTheProgram(t *testing.T) {
 	t.Parallel()
 	agents := make(chan string, 1)

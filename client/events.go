@@ -18,8 +18,8 @@ import (
 // maxEvent bounds one event, in bytes.
 const maxEvent = 64 << 10
 
-// Gateways yields each gateway by its base URL, with a client that asks it alone: events and sessions are a gateway's
-// own.
+// Gateways yields each gateway's base URL with a client for that gateway alone. Events and sessions exist per
+// gateway.
 func (c *Client) Gateways() iter.Seq2[string, *Client] {
 	return func(yield func(string, *Client) bool) {
 		for _, base := range c.bases {
@@ -30,17 +30,16 @@ func (c *Client) Gateways() iter.Seq2[string, *Client] {
 	}
 }
 
-// Events calls each with what happened at the gateway after the event with the id after;
-// "" stands for all that it keeps. With follow it goes on until ctx ends or the connection
-// does; the error is then ctx's or an [*UnreachableError], and a next call with the last id
-// misses nothing that is still kept. An error of each's ends it too. Of several gateways one is asked: see
-// [Client.Gateways].
+// Events calls each for every event at the gateway after the event with the ID after; "" starts with the oldest one
+// kept. With follow it continues until ctx or the connection ends; the error is then ctx's or an [*UnreachableError].
+// Call it again with the last ID to continue without a gap, as far as events are kept. An error of each ends it too.
+// With several gateways it asks one of them; see [Client.Gateways].
 func (c *Client) Events(ctx context.Context, after string, follow bool, each func(wire.Event) error) error {
 	return c.events(ctx, "", after, follow, each)
 }
 
-// Refusals is [Client.Events] for the writes that the fence refused. The gateway keeps them
-// apart: however much else happened, the latest 512 are there.
+// Refusals is [Client.Events] for writes that the fence refused. The gateway stores them separately: the latest 512
+// are available, however many other events happened.
 func (c *Client) Refusals(ctx context.Context, after string, follow bool, each func(wire.Event) error) error {
 	return c.events(ctx, "&kind="+wire.EventRefused, after, follow, each)
 }
@@ -73,7 +72,7 @@ func (c *Client) events(ctx context.Context, more, after string, follow bool, ea
 	lines.Buffer(nil, maxEvent)
 	for lines.Scan() {
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
-		if !ok { // the id and the kind are in the data, too
+		if !ok { // the ID and the kind are in the data, too
 			continue
 		}
 		var e wire.Event
@@ -97,6 +96,6 @@ func (c *Client) broken(ctx context.Context, base string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	c.last.CompareAndSwap(int64(slices.Index(c.bases, base)), int64((slices.Index(c.bases, base)+1)%len(c.bases))) // the next call asks another
+	c.last.CompareAndSwap(int64(slices.Index(c.bases, base)), int64((slices.Index(c.bases, base)+1)%len(c.bases))) // ask another next time
 	return &UnreachableError{URL: base, Cause: err}
 }

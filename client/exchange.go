@@ -16,18 +16,17 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// request is one request, to whichever gateway.
+// request is one request to any of the gateways.
 type request struct {
 	method, path string
 	body         any         // as JSON; nil: none
-	grant        fence.Grant // that is presented; the zero one: none
+	grant        fence.Grant // grant to present; zero: none
 	key          string      // Idempotency-Key; "": none
-	again        bool        // sending it twice does what sending it once does
+	again        bool        // idempotent: may be sent twice
 	wait         time.Duration
 }
 
-// patience is how long one of several gateways has before the next one is asked, beyond what
-// the request waits.
+// patience is how long a gateway may take before the next one is tried, in addition to the request's wait.
 const patience = 5 * time.Second
 
 func (c *Client) call(ctx context.Context, method, path string, body, reply any) error {
@@ -35,14 +34,14 @@ func (c *Client) call(ctx context.Context, method, path string, body, reply any)
 	return err
 }
 
-// again posts what may be sent twice.
+// again posts a request that may be sent twice.
 func (c *Client) again(ctx context.Context, path string, body, reply any) error {
 	_, err := c.exchange(ctx, request{method: http.MethodPost, path: path, body: body, again: true}, reply)
 	return err
 }
 
-// acquire asks for leases with a key of its own. Where the lease of a lost answer is over by the
-// time of the repeat, it asks for another one.
+// acquire asks for leases with a new Idempotency-Key. If the lease of a lost answer is over by the time of the retry,
+// it asks for another one.
 func (c *Client) acquire(ctx context.Context, path string, wait time.Duration, body, reply any) (sent time.Time, err error) {
 	r := request{method: http.MethodPost, path: path, body: body, key: rand.Text(), again: true, wait: wait}
 	sent, err = c.exchange(ctx, r, reply)
@@ -53,13 +52,12 @@ func (c *Client) acquire(ctx context.Context, path string, wait time.Duration, b
 	return sent, err
 }
 
-// repeats are the pauses before a request is sent again whose answer was lost. A process that ends
-// closes its sockets one after the other: it may take a connection that it never answers.
+// repeats are the pauses before retrying a request whose answer was lost. A stopping process closes its sockets one
+// after the other, so it may accept a connection that it never answers.
 var repeats = [...]time.Duration{50 * time.Millisecond, 500 * time.Millisecond}
 
-// exchange asks until a gateway answers. Where an answer was lost and the request may be sent
-// twice, it asks again after each of the pauses. It returns when the request was sent that was
-// answered.
+// exchange sends a request until a gateway answers. If an answer was lost and the request may be sent twice, it
+// retries after each of the pauses. It returns the time at which the answered request was sent.
 func (c *Client) exchange(ctx context.Context, r request, reply any) (sent time.Time, err error) {
 	sent, err = c.round(ctx, r, reply)
 	for _, pause := range repeats {
@@ -68,19 +66,19 @@ func (c *Client) exchange(ctx context.Context, r request, reply any) (sent time.
 		}
 		first := err
 		if sent, err = c.round(ctx, r, reply); notSent(err) {
-			err = first // which may have been carried out
+			err = first // the first request may have been carried out
 		}
 	}
 	return sent, err
 }
 
-// answerLost reports whether a request was sent, and its connection ended or a balancer gave up.
+// answerLost reports whether a request was sent and its connection was lost, or a load balancer gave up on it.
 func answerLost(err error) bool {
 	lost, ok := errors.AsType[*UnreachableError](err)
 	return ok && lost.broken() || betweenLost(err)
 }
 
-// waited reports whether the time has passed; false: the context ended.
+// waited waits and reports whether the time has passed; false: the context ended.
 func waited(ctx context.Context, d time.Duration) bool {
 	over := time.NewTimer(d)
 	defer over.Stop()
@@ -92,10 +90,10 @@ func waited(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// round asks the gateways, the one that answered last first, until one answers. A request goes
-// on to the next where it was not sent or not carried out, or where it may be sent twice.
+// round tries the gateways until one answers, starting with the one that answered last. It goes on to the next if the
+// request was not sent, was not carried out, or may be sent twice.
 func (c *Client) round(ctx context.Context, r request, reply any) (sent time.Time, err error) {
-	var unknown error // of one that may have been carried out
+	var unknown error // from a request that may have been carried out
 	first := int(c.last.Load())
 	for i := range c.bases {
 		at := (first + i) % len(c.bases)
@@ -114,7 +112,7 @@ func (c *Client) round(ctx context.Context, r request, reply any) (sent time.Tim
 	return sent, err
 }
 
-// passes reports whether the next gateway may be asked.
+// passes reports whether the next gateway may be tried.
 func (c *Client) passes(ctx context.Context, r request, err error) bool {
 	if ctx.Err() != nil {
 		return false
@@ -126,7 +124,7 @@ func (c *Client) passes(ctx context.Context, r request, err error) bool {
 	return ok && (notSent(lost) || r.again)
 }
 
-// betweenLost reports whether a balancer lost the gateway's answer: the outcome is unknown.
+// betweenLost reports whether a load balancer lost the gateway's answer: the outcome is unknown.
 func betweenLost(err error) bool {
 	p, ok := errors.AsType[*Problem](err)
 	return ok && p.Code == "" && (p.Status == http.StatusBadGateway || p.Status == http.StatusGatewayTimeout)
@@ -142,15 +140,14 @@ func notSent(err error) bool {
 	return ok && op.Op == "dial"
 }
 
-// broken reports whether a connection ended before the answer had come: no time ran out, and
-// nothing was refused.
+// broken reports whether a connection ended before the answer arrived, rather than timing out or being refused.
 func (e *UnreachableError) broken() bool {
 	timeout, ok := errors.AsType[net.Error](e.Cause)
 	op, isOp := errors.AsType[*net.OpError](e.Cause)
 	return (errors.Is(e.Cause, io.EOF) || errors.Is(e.Cause, io.ErrUnexpectedEOF) || isOp && op.Op != "dial") && (!ok || !timeout.Timeout())
 }
 
-// one asks one gateway. Where there is another, it has less time.
+// one asks one gateway. Unless it is the last one, it gets less time.
 func (c *Client) one(ctx context.Context, base string, r request, reply any, last bool) (sent time.Time, err error) {
 	if !last {
 		var cancel context.CancelFunc

@@ -15,7 +15,7 @@ import (
 
 const granted = `{"resource":"a","token":"7","grant":"7.` + "0123456789abcdef0123456789abcdef" + `","handle":"h","ttl_ms":1000,"elapsed_ms":1,"valid_ms":900}`
 
-// gateway counts its requests and their keys, and lets answer do the rest.
+// gateway counts its requests and their keys, and calls answer for the rest.
 type gateway struct {
 	*httptest.Server
 
@@ -97,7 +97,7 @@ func TestWhatMustNotBeDoneTwiceIsNotSentTwice(t *testing.T) {
 	if n := second.asked.Load(); n != 0 {
 		t.Errorf("the other gateway was asked %d times", n)
 	}
-	if err := c.Release(t.Context(), "h"); err != nil { // which may be sent twice
+	if err := c.Release(t.Context(), "h"); err != nil { // may be sent twice
 		t.Error(err)
 	}
 }
@@ -111,7 +111,7 @@ func TestAnUnknownOutcomeStaysUnknownWhereTheOtherGatewaysAreAway(t *testing.T) 
 	}
 }
 
-// Two answers in a row are lost where a process takes a connection while it ends.
+// Two answers in a row may be lost if a stopping process accepts a connection.
 func TestAnAnswerThatABalancerLostIsAskedForAgain(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(int32, http.ResponseWriter){"502": says(http.StatusBadGateway, "<html>502"), "no answer": cut} {

@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Problem is a gateway's answer to a request that it did not carry out.
+// Problem is a gateway's error response.
 type Problem struct{ wire.Problem }
 
 func (p *Problem) Error() string {
@@ -27,8 +27,7 @@ func (p *Problem) Error() string {
 // Hint says what to do.
 func (p *Problem) Hint() string { return p.Problem.Hint }
 
-// Is matches the fence's sentinels by code, so that errors.Is(err, fence.ErrStale)
-// works on this side of HTTP too.
+// Is matches the fence's sentinels by code, so that errors.Is(err, fence.ErrStale) works for HTTP clients too.
 func (p *Problem) Is(target error) bool {
 	if p.Code == wire.CodeInvalid {
 		return target == fence.ErrInvalid
@@ -54,8 +53,7 @@ func problemOf(status int, body []byte) error {
 	return p
 }
 
-// UnreachableError says that no answer came: whether the gateway carried the
-// request out is unknown.
+// UnreachableError says that no answer arrived. It is unknown whether the gateway carried the request out.
 type UnreachableError struct {
 	URL   string
 	Cause error

@@ -9,8 +9,7 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 )
 
-// Sessions returns what the gateway tells of the sessions on its PostgreSQL port,
-// as JSON.
+// Sessions returns the sessions on the gateway's PostgreSQL port, as JSON.
 func (c *Client) Sessions(ctx context.Context) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -19,8 +18,7 @@ func (c *Client) Sessions(ctx context.Context) (json.RawMessage, error) {
 	return raw, err
 }
 
-// EndSession ends a session on the gateway's PostgreSQL port. by says who asks,
-// for its log.
+// EndSession ends a session on the gateway's PostgreSQL port. by is the name of the operator, for the gateway's log.
 func (c *Client) EndSession(ctx context.Context, id, by string) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 	"github.com/fencegate/fencegate/client/wire"
 )
 
-// Status asks how the gateway is: its nodes, PostgreSQL, and counts.
+// Status returns the gateway's status: its nodes, PostgreSQL, and counts.
 func (c *Client) Status(ctx context.Context) (wire.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -21,13 +21,12 @@ func (c *Client) Status(ctx context.Context) (wire.Status, error) {
 // ResourcesRequest asks for a page of resources, in the order of their names' bytes.
 type ResourcesRequest struct {
 	Prefix string // only names that begin with it
-	After  string // only names after it: Next of the page before
-	Held   bool   // only those that somebody holds; a page may then have few and yet a next one
-	Limit  int    // how many at most, up to 1000; zero takes the gateway's default
+	After  string // only names after it: Next of the previous page
+	Held   bool   // only resources with a holder; a page may then be short although another one follows
+	Limit  int    // maximum, up to 1000; zero takes the gateway's default
 }
 
-// Resources asks for a page of resources that were ever acquired, and whether somebody holds
-// them.
+// Resources returns a page of the resources that were ever acquired, with their holders.
 func (c *Client) Resources(ctx context.Context, r ResourcesRequest) (wire.Resources, error) {
 	query := url.Values{}
 	for name, value := range map[string]string{"prefix": r.Prefix, "after": r.After} {

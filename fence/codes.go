@@ -2,9 +2,8 @@ package fence
 
 import "errors"
 
-// Code says how one kind of refusal appears on each of fencegate's faces. The
-// same refusal carries the same SQLSTATE everywhere, so that a log line of
-// PostgreSQL, an HTTP problem and an S3 error can be matched.
+// Code lists how each of fencegate's interfaces reports one kind of refusal. The SQLSTATE is the same everywhere, so
+// a PostgreSQL log line, an HTTP problem and an S3 error of the same refusal can be matched.
 type Code struct {
 	Err        error  // the sentinel
 	SQLState   string // also the "code" of HTTP problems
@@ -44,11 +43,10 @@ var Codes = []Code{
 	},
 }
 
-// endedHint is the hint of [ErrStale] where the lease has ended.
+// endedHint is the hint of [ErrStale] when the lease has ended.
 const endedHint = "Acquire the resource again and start from what is there then."
 
-// CodeOf finds the refusal that err is, or ok = false where it is none. Its hint
-// is the one for err.
+// CodeOf finds the refusal in err's chain; ok is false if there is none. The hint is the one for err.
 func CodeOf(err error) (code Code, ok bool) {
 	for _, c := range Codes {
 		if errors.Is(err, c.Err) {

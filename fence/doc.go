@@ -1,11 +1,9 @@
-// Package fence holds the words that every part of fencegate shares: resources,
-// fencing tokens, seals, grants, and the errors with which a fence refuses.
+// Package fence has the types that all of fencegate shares: resources, fencing tokens, seals, grants, and the errors of a
+// fence.
 //
-// The guarantee behind these words: a writer whose lease is over cannot change
-// anything that is guarded, however long it slept. The guard compares the
-// [Grant] that a writer presents with the highest [Token] recorded for the
-// resource, inside the transaction that it protects; package pgfence does that
-// in PostgreSQL.
+// The guarantee: a writer whose lease has ended cannot change guarded data, however long it was paused. The fence
+// compares the [Grant] that a writer presents with the highest [Token] recorded for the resource, inside the
+// transaction that writes. Package pgfence does this in PostgreSQL.
 //
 //	grant, err := fence.ParseGrant("orders/1001", "34.6f1c…") // resource + what the acquirer was given
 //	if err != nil {

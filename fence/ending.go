@@ -5,26 +5,23 @@ import (
 	"fmt"
 )
 
-// ErrNotEnded: a grant could not be ended. It stays current until the next
-// acquisition.
+// ErrNotEnded: a grant could not be ended. It stays current until the next acquisition.
 var ErrNotEnded = errors.New("grant was not ended")
 
 // Ending is a request to end a grant, as the first step of releasing its lease.
 type Ending struct {
 	Resource string
 	Token    Token
-	SealHash []byte // SHA-256 of the grant's seal; nil: whichever the token was armed with
+	SealHash []byte // SHA-256 of the grant's seal; nil matches any seal of the token
 }
 
-// Validate reports whether a grant could be ended so. The error is an
-// [*InvalidError].
+// Validate reports whether the request is well formed. The error is an [*InvalidError].
 func (e Ending) Validate() error {
 	return Arming{Resource: e.Resource, Token: e.Token, SealHash: e.SealHash}.Validate()
 }
 
-// NotEndedError says that others were changing the fence of a resource for as
-// long as the call waited: most often a raise, which ends the grant as well.
-// Nothing was changed.
+// NotEndedError says that other transactions kept changing the fence of a resource until the call timed out, usually
+// a raise, which ends the grant as well. Nothing was changed.
 type NotEndedError struct {
 	Resource string
 	Token    Token

@@ -27,13 +27,12 @@ var (
 	ErrInvalid = errors.New("invalid input")
 )
 
-// StaleError says that a write was refused because a newer token is recorded, or
-// because the grant has ended.
+// StaleError says that a write was refused because a newer token is recorded, or because the grant has ended.
 type StaleError struct {
 	Resource  string
-	Presented Token // 0 where the writer presented a seal without its token
-	Recorded  Token // 0 where the newer token is not visible to the writer's snapshot
-	Ended     bool  // the lease was released, or is known to have run out; nobody has taken over so far
+	Presented Token // 0 if the writer presented a seal without its token
+	Recorded  Token // 0 if the newer token is not visible to the writer's snapshot
+	Ended     bool  // the lease was released or has expired, and the resource was not acquired since
 }
 
 func (e *StaleError) Error() string {
@@ -53,7 +52,7 @@ func (e *StaleError) Error() string {
 func (e *StaleError) Is(target error) bool { return target == ErrStale }
 
 // NoGrantError says that a guarded write came without a grant.
-type NoGrantError struct{ Needed string } // the resource that the write needs; empty where it depends on the row
+type NoGrantError struct{ Needed string } // the resource that the write needs; empty if it depends on the row
 
 func (e *NoGrantError) Error() string {
 	if e.Needed == "" {
@@ -65,13 +64,12 @@ func (e *NoGrantError) Error() string {
 // Is matches [ErrNoGrant].
 func (e *NoGrantError) Is(target error) bool { return target == ErrNoGrant }
 
-// NeverIssuedError says that the presented token and seal are not what was
-// issued for the resource: forged, mistyped, from before an invalidation, or
-// unsealed where sealed grants are required.
+// NeverIssuedError says that the presented token and seal are not what was issued for the resource: forged, mistyped,
+// issued before an invalidation, or unsealed although sealed grants are required.
 type NeverIssuedError struct {
 	Resource  string
 	Presented Token
-	Recorded  Token // 0 where the resource has no fence yet
+	Recorded  Token // 0 if the resource has no fence yet
 }
 
 func (e *NeverIssuedError) Error() string {
@@ -81,8 +79,7 @@ func (e *NeverIssuedError) Error() string {
 // Is matches [ErrNeverIssued].
 func (e *NeverIssuedError) Is(target error) bool { return target == ErrNeverIssued }
 
-// WrongResourceError says that the grant is for another resource than the one
-// that the write needs.
+// WrongResourceError says that the write needs another resource than the grant's.
 type WrongResourceError struct {
 	Resource string // the grant's
 	Needed   string // the write's
@@ -95,9 +92,8 @@ func (e *WrongResourceError) Error() string {
 // Is matches [ErrWrongResource].
 func (e *WrongResourceError) Is(target error) bool { return target == ErrWrongResource }
 
-// UndrainedError says that the fence stands at Token, but transactions that
-// passed the check under an older grant could not be ended, so the new holder
-// must not start yet. Arming again with the same grant tries again.
+// UndrainedError says that the fence stands at Token, but transactions that passed the check under an older grant
+// could not be ended, so the new holder must not start yet. Arming the same grant again retries.
 type UndrainedError struct {
 	Resource string
 	Token    Token  // 0: the fence could not even be raised

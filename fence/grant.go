@@ -12,13 +12,12 @@ import (
 	"unicode/utf8"
 )
 
-// Token is a fencing token: a positive number that strictly rises, per
-// resource, in the order of acquisition. Over JSON it travels as a string,
-// because it may exceed what a double holds exactly.
+// Token is a fencing token: a positive number that strictly rises, per resource, in the order of acquisition. In JSON
+// it is a string, because it may exceed the exact range of a double.
 type Token int64
 
-// ParseToken reads a decimal fencing token. Zero, a sign, a leading zero,
-// anything but digits, and values over the int64 range are an [*InvalidError].
+// ParseToken reads a decimal fencing token. Zero, a sign, a leading zero, a non-digit, and a value above the int64
+// range are an [*InvalidError].
 func ParseToken(s string) (Token, error) {
 	for i := range len(s) {
 		if s[i] < '0' || s[i] > '9' {
@@ -59,16 +58,15 @@ func (t *Token) UnmarshalText(text []byte) error {
 // sealBytes is the seal's entropy: 128 bits.
 const sealBytes = 16
 
-// Seal is the secret that shows that a token was issued to the one who presents
-// it. The acquirer makes it; the fence learns its SHA-256 only. The zero Seal
-// means "unsealed". Printing or logging a Seal shows no secret; [Seal.Reveal]
-// does.
+// Seal is a secret that proves that a token was issued to its presenter. The acquirer creates it; the fence stores
+// only its SHA-256. The zero Seal means "unsealed". Printing or logging a Seal shows no secret; [Seal.Reveal] returns
+// it.
 type Seal struct{ text string }
 
 // NewSeal makes a seal from 128 random bits.
 func NewSeal() Seal {
 	var b [sealBytes]byte
-	_, _ = rand.Read(b[:]) // never fails: crypto/rand ends the process when the system has no randomness
+	_, _ = rand.Read(b[:]) // never fails: crypto/rand ends the process if the system has no randomness
 	return Seal{text: hex.EncodeToString(b[:])}
 }
 
@@ -99,8 +97,7 @@ func (s Seal) IsZero() bool { return s.text == "" }
 // Reveal returns the secret. Keep the result out of logs, errors and process lists.
 func (s Seal) Reveal() string { return s.text }
 
-// Hash is the SHA-256 of the seal's text form: what the fence stores. It is nil
-// for the zero Seal.
+// Hash is the SHA-256 of the seal's text form, which the fence stores. It is nil for the zero Seal.
 func (s Seal) Hash() []byte {
 	if s.IsZero() {
 		return nil
@@ -133,11 +130,10 @@ func (s Seal) LogValue() slog.Value { return slog.StringValue(s.String()) }
 // MarshalText hides the secret from encoders.
 func (s Seal) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Grant is what a writer presents: a resource, its fencing token, and the seal
-// that the token was issued with.
+// Grant is what a writer presents: a resource, its fencing token, and the seal that the token was issued with.
 //
-// Token 0 with a seal means "the token that this seal was issued with": for
-// writers that learn their seal before their token.
+// Token 0 with a seal means "the token that was issued with this seal", for writers that get their seal before their
+// token.
 type Grant struct {
 	Resource string
 	Token    Token
@@ -171,8 +167,7 @@ func ParseGrant(resource, presented string) (Grant, error) {
 	return g, nil
 }
 
-// Validate reports whether the grant could be presented. The error is an
-// [*InvalidError].
+// Validate reports whether the grant is well formed. The error is an [*InvalidError].
 func (g Grant) Validate() error {
 	if err := ValidateResource(g.Resource); err != nil {
 		return err
@@ -186,8 +181,8 @@ func (g Grant) Validate() error {
 	return nil
 }
 
-// Presented is the text that a writer presents: "34.<seal>" or "34". It holds
-// the secret: keep it out of logs, errors and process lists.
+// Presented is the text that a writer presents: "34.<seal>" or "34". It contains the secret: keep it out of logs,
+// errors and process lists.
 func (g Grant) Presented() string {
 	if g.Seal.IsZero() {
 		return g.Token.String()
@@ -195,7 +190,7 @@ func (g Grant) Presented() string {
 	return g.Token.String() + "." + g.Seal.Reveal()
 }
 
-// String names the grant for people and logs, without its seal: "orders/1001#34".
+// String names the grant for display and logs, without its seal: "orders/1001#34".
 func (g Grant) String() string { return g.Resource + "#" + g.Token.String() }
 
 // Arming is a request to raise the fence of a resource to a new token, as the
@@ -204,20 +199,17 @@ type Arming struct {
 	Resource string
 	Token    Token
 	SealHash []byte // SHA-256 of the new grant's seal; nil arms unsealed
-	Holder   string // for people: who holds the lease
+	Holder   string // display name of the lease's holder
 
-	// NonceHash is [NonceHash] of the process run that asks. Arming is refused with a
-	// [*SpentError] where this nonce has held the resource and another has armed since, or
-	// an operator revoked. nil: nobody is refused.
+	// NonceHash is [NonceHash] of the process run that asks. Arming fails with a [*SpentError] if this nonce held the
+	// resource before and another arming or a revocation followed. nil: not checked.
 	NonceHash []byte
 }
 
-// MaxHolderBytes bounds [Arming.Holder], which keeps a fence's row small: HOT
-// updates need its versions to share a page.
+// MaxHolderBytes bounds [Arming.Holder] to keep a fence's row small: HOT updates need its versions to share a page.
 const MaxHolderBytes = 512
 
-// Validate reports whether the fence could be armed so. The error is an
-// [*InvalidError].
+// Validate reports whether the request is well formed. The error is an [*InvalidError].
 func (a Arming) Validate() error {
 	if err := ValidateResource(a.Resource); err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 const (
 	// HeaderResource is the resource, percent-encoded as [EscapeResource] does.
 	HeaderResource = "Fencing-Resource"
-	// HeaderToken is what the acquirer was given: "34.<seal>".
+	// HeaderToken is the grant as the acquirer received it: "34.<seal>".
 	HeaderToken = "Fencing-Token"
 )
 
@@ -23,22 +23,20 @@ func NewContext(ctx context.Context, g Grant) context.Context {
 	return context.WithValue(ctx, contextKey{}, g)
 }
 
-// FromContext returns the grant that [Handler] read from the request, or that
-// [NewContext] put there.
+// FromContext returns the grant set by [Handler] or [NewContext].
 func FromContext(ctx context.Context) (g Grant, ok bool) {
 	g, ok = ctx.Value(contextKey{}).(Grant)
 	return g, ok
 }
 
-// SetHeader puts a grant into the headers of a request. It holds the secret.
+// SetHeader puts a grant into the headers of a request. The token header contains the secret.
 func SetHeader(h http.Header, g Grant) {
 	h.Set(HeaderResource, EscapeResource(g.Resource))
 	h.Set(HeaderToken, g.Presented())
 }
 
-// FromHeader reads the grant of a request. No grant is a [*NoGrantError]; a
-// malformed one, or one of the headers without the other, an [*InvalidError],
-// which does not repeat what was presented.
+// FromHeader reads the grant of a request. A missing grant is a [*NoGrantError]. A malformed one, or one header
+// without the other, is an [*InvalidError] that does not repeat the input.
 func FromHeader(h http.Header) (Grant, error) {
 	resource, presented := h.Values(HeaderResource), h.Values(HeaderToken)
 	switch {
@@ -59,15 +57,13 @@ func FromHeader(h http.Header) (Grant, error) {
 // HandlerOption is a choice for [Handler].
 type HandlerOption func(*handler)
 
-// RequireGrant makes [Handler] refuse requests without a grant, by 428 and
-// problem "no-grant". Without it they pass, and [FromContext] finds nothing.
+// RequireGrant makes [Handler] refuse requests without a grant with 428 and problem "no-grant". Without this option
+// they pass, and [FromContext] returns ok = false.
 func RequireGrant() HandlerOption { return func(h *handler) { h.require = true } }
 
-// Handler puts a service's own endpoints under a fence: it reads the headers
-// Fencing-Resource and Fencing-Token of each request into its context, where
-// [FromContext] finds the grant. It refuses malformed ones by 400 and checks
-// nothing else: that the grant is current is known only inside the transaction
-// that writes, so hand it to pgfence.InTx or sqlfence.InTx there.
+// Handler reads the headers Fencing-Resource and Fencing-Token of each request into its context, where [FromContext]
+// finds the grant. It answers malformed headers with 400 and does not check the grant itself: only the transaction
+// that writes can do that, so pass the grant to pgfence.InTx or sqlfence.InTx.
 //
 //	mux.Handle("POST /orders/{id}/pay", fence.Handler(pay, fence.RequireGrant()))
 //
@@ -104,7 +100,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.next.ServeHTTP(w, r)
 }
 
-// problem is an error as clients see it (RFC 9457), as the gateway's HTTP API has it.
+// problem is an error as the gateway's HTTP API reports it (RFC 9457).
 type problem struct {
 	Type      string `json:"type"`
 	Title     string `json:"title"`
@@ -119,11 +115,9 @@ type problem struct {
 	Recorded  Token  `json:"recorded,omitzero"`
 }
 
-// WriteProblem answers a request with the problem (RFC 9457) that an error of
-// the fence is: a refusal with the status of [Codes], malformed input with 400, an
-// unknown outcome with 502. It reports whether err was one of these; for other
-// errors, and nil, it writes nothing. No secret is written, and of the error's
-// text only what its type says.
+// WriteProblem answers a request with the problem (RFC 9457) for a fence error: a refusal with its status in [Codes],
+// malformed input with 400, an unknown outcome with 502. It reports whether err was one of these; for other errors,
+// and nil, it writes nothing. The problem contains no secret, and of the error only the facts in its type.
 func WriteProblem(w http.ResponseWriter, err error) bool {
 	p, ok := problemOf(err)
 	if !ok {
@@ -134,7 +128,7 @@ func WriteProblem(w http.ResponseWriter, err error) bool {
 	w.WriteHeader(p.Status)
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(p) // the client may have gone
+	_ = enc.Encode(p) // fails if the client has disconnected
 	return true
 }
 
@@ -162,7 +156,7 @@ func problemOf(err error) (p problem, ok bool) {
 	return problem{}, false
 }
 
-// addFacts adds what the refusal's type carries.
+// addFacts adds the fields of the refusal's type.
 func (p *problem) addFacts(err error) {
 	var (
 		stale       *StaleError

@@ -12,7 +12,8 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// serve sends a request with these headers through the middleware, and returns the answer and the grant that the handler saw.
+// serve sends a request with these headers through the middleware, and returns the answer and the grant in its
+// context.
 func serve(t *testing.T, header http.Header, opts ...fence.HandlerOption) (answer *httptest.ResponseRecorder, seen *fence.Grant) {
 	t.Helper()
 	next := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -2,9 +2,10 @@ package fence
 
 import "time"
 
-// LongestTTL is the longest TTL that may be in use, as it is recorded where no node's loss reaches it.
+// LongestTTL is the longest TTL that may be in use. It is recorded in PostgreSQL, so it survives the loss of lock
+// nodes.
 type LongestTTL struct {
-	TTL    time.Duration // no lease that was granted under this record lasts longer
-	Record int64         // rises each time that the record begins anew
-	Kept   bool          // it counts: all nodes of the group were admitted under this record
+	TTL    time.Duration // no lease granted under this record lasts longer
+	Record int64         // increases whenever the record starts over
+	Kept   bool          // the record is valid: all nodes of the group were admitted under it
 }

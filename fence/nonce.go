@@ -6,17 +6,15 @@ import (
 	"fmt"
 )
 
-// ErrSpent: the nonce has held the resource, and another has armed since, or an
-// operator revoked. Nothing was armed. The process with the nonce may hold what it
-// read before: end the process, and begin again with a new one.
+// ErrSpent: the nonce held the resource before, and another arming or a revocation followed. Nothing was armed. The
+// process may still hold data that it read then: end it, and start again with a new nonce.
 var ErrSpent = errors.New("nonce is spent")
 
-// SpentError says that a process run asked for a resource that it had held, after
-// somebody else.
+// SpentError says that a process run asked again for a resource that was armed by another since it held it.
 type SpentError struct {
 	Resource string
 	Armed    Token // the last one that this nonce armed
-	Recorded Token // where the fence stands; 0: nowhere any more
+	Recorded Token // the token that the fence records; 0: it has no fence any more
 }
 
 func (e *SpentError) Error() string {
@@ -35,9 +33,8 @@ const (
 	MaxNonceBytes = 128
 )
 
-// NonceHash is the SHA-256 of a nonce: a text that names one run of a process, such as
-// a UUID that it makes when it starts. The fence keeps the hash only. The error is an
-// [*InvalidError].
+// NonceHash is the SHA-256 of a nonce: a text that identifies one run of a process, such as a UUID created at its
+// start. The fence stores only the hash. The error is an [*InvalidError].
 func NonceHash(nonce string) ([]byte, error) {
 	if n := len(nonce); n < MinNonceBytes || n > MaxNonceBytes {
 		return nil, &InvalidError{Field: "nonce", Reason: fmt.Sprintf("is %d bytes long; %d to %d are allowed, such as a UUID's 36", n, MinNonceBytes, MaxNonceBytes)}
@@ -51,15 +48,15 @@ func NonceHash(nonce string) ([]byte, error) {
 	return sum[:], nil
 }
 
-// NonceRecord is what the fence knows of a nonce and a resource.
+// NonceRecord is what the fence records of a nonce and a resource.
 type NonceRecord struct {
-	Armed    Token // the last one that this nonce armed; 0: none
-	Recorded Token // where the fence stands; 0: nowhere
+	Armed    Token // the last token that this nonce armed; 0: none
+	Recorded Token // the token that the fence records; 0: it has no fence
 	Ended    bool  // the recorded grant's lease was released
 }
 
-// Spent reports whether the fence refuses to arm for this nonce.
+// Spent reports whether the fence refuses to arm with this nonce.
 func (r NonceRecord) Spent() bool { return r.Armed != 0 && r.Armed != r.Recorded }
 
-// Holds reports whether the recorded grant is this nonce's, and was not released.
+// Holds reports whether the recorded grant was armed with this nonce and has not been released.
 func (r NonceRecord) Holds() bool { return r.Armed != 0 && r.Armed == r.Recorded && !r.Ended }

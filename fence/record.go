@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// RevokedBy begins [Record.Holder] of a grant that nobody has: it was raised to end another.
+// RevokedBy begins the [Record.Holder] of a revocation, which raises the fence to a grant that no process has.
 const RevokedBy = "revoked by "
 
 // ErrNoFence says that a resource has never been armed.
@@ -18,20 +18,19 @@ type Record struct {
 	Token    Token     `json:"token"`
 	Sealed   bool      `json:"sealed"`
 	Holder   string    `json:"holder"`
-	ArmedAt  time.Time `json:"armed_at"` // PostgreSQL's clock; for people
-	// Undrained counts superseded grants that were not yet seen without a writer
-	// when the fence was last raised. Draining does not lower it.
+	ArmedAt  time.Time `json:"armed_at"` // by PostgreSQL's clock; for display
+	// Undrained counts superseded grants that may still have had a writer when the fence was last raised. Draining does
+	// not lower it.
 	Undrained int `json:"undrained"`
-	// EndedAt is when the grant ended because its lease was released, by PostgreSQL's
-	// clock. nil: it has not ended.
+	// EndedAt is when the grant ended because its lease was released, by PostgreSQL's clock. nil: it has not ended.
 	EndedAt *time.Time `json:"ended_at"`
 }
 
-// Revoked reports whether the resource was revoked, and not acquired since. It is for people: a
-// holder may call itself so.
+// Revoked reports whether the resource was revoked and not acquired since. Use it for display only: a holder can
+// choose a name with this prefix.
 func (r Record) Revoked() bool { return strings.HasPrefix(r.Holder, RevokedBy) }
 
-// UTC is the record with its times in UTC, as they are shown.
+// UTC is the record with its times in UTC.
 func (r Record) UTC() Record {
 	r.ArmedAt = r.ArmedAt.UTC()
 	if r.EndedAt != nil {

@@ -6,29 +6,26 @@ import (
 	"fmt"
 )
 
-// ErrNotCommitted says that a transaction whose COMMIT was not answered has been
-// rolled back: nothing was written.
+// ErrNotCommitted says that a transaction whose COMMIT was not answered has been rolled back: nothing was written.
 var ErrNotCommitted = errors.New("the transaction was not committed")
 
-// UnknownError says that a COMMIT was not answered, or was answered without what
-// makes it last. It is [ErrUnknown]; Outcome of packages pgfence and sqlfence
-// resolves it.
+// UnknownError says that a COMMIT was not answered, or that its replication to a synchronous standby is not
+// confirmed. It is [ErrUnknown]; Outcome of packages pgfence and sqlfence resolves it.
 type UnknownError struct {
-	XID string // the transaction's number; empty where it was not learned in time, as in a read-only one
-	Run string // the server's run, from fence.server_run; transaction numbers mean something only within it
-	Err error  // what happened instead of an answer
+	XID string // the transaction's ID; empty if it was not read in time, or for a read-only transaction
+	Run string // the server's run, from fence.server_run; transaction IDs are comparable only within it
+	Err error  // the error of the COMMIT
 }
 
 func (e *UnknownError) Error() string { return fmt.Sprintf("%v: %v", ErrUnknown, e.Err) }
 
-// Unwrap has [ErrUnknown] in it.
+// Unwrap returns [ErrUnknown] and Err.
 func (e *UnknownError) Unwrap() []error { return []error{ErrUnknown, e.Err} }
 
-// Refusal is the error with the facts of a refusal by PostgreSQL's fence: a
-// [*StaleError], [*NoGrantError], [*NeverIssuedError], [*WrongResourceError],
-// [*UndrainedError] or [*SpentError], by its SQLSTATE and its DETAIL. nil: the SQLSTATE is none of
-// the fence's. A DETAIL that can't be read, as behind a server that hides it,
-// leaves the facts empty.
+// Refusal builds the error of a refusal by PostgreSQL's fence from its SQLSTATE and DETAIL: a [*StaleError],
+// [*NoGrantError], [*NeverIssuedError], [*WrongResourceError], [*UndrainedError] or [*SpentError]. It is nil if the
+// SQLSTATE is not one of the fence's. If DETAIL can't be read, for example behind a proxy that hides it, the fields
+// stay empty.
 func Refusal(sqlState, detail string) error {
 	var d struct {
 		Resource  string `json:"resource"`
@@ -39,7 +36,7 @@ func Refusal(sqlState, detail string) error {
 		Ended     bool   `json:"ended"`
 	}
 	_ = json.Unmarshal([]byte(detail), &d)
-	presented, _ := ParseToken(d.Presented) // "0", a seal without its token, is 0
+	presented, _ := ParseToken(d.Presented) // "0", a seal without its token, gives 0
 	recorded, _ := ParseToken(d.Recorded)
 
 	switch sqlState {

@@ -10,11 +10,10 @@ import (
 // MaxResourceBytes is the greatest length of a resource name, in bytes of UTF-8.
 const MaxResourceBytes = 512
 
-// ValidateResource reports whether name can name a resource: valid UTF-8,
-// 1 to [MaxResourceBytes] bytes, no control characters and no '*' (which is
-// kept for patterns). Nor can what reads as a token with its seal, "34.<seal>":
-// names are shown in logs and errors, and a caller that swaps two arguments would show
-// the seal. The error is an [*InvalidError] that does not repeat the name.
+// ValidateResource reports whether name is a valid resource name: valid UTF-8, 1 to [MaxResourceBytes] bytes, without
+// control characters and '*' (reserved for patterns). A name that reads as a sealed token, "34.<seal>", is invalid
+// too: logs and errors show names, so a caller that swaps two arguments would reveal the seal. The error is an
+// [*InvalidError] that does not repeat the name.
 func ValidateResource(name string) error {
 	switch {
 	case name == "":
@@ -45,9 +44,8 @@ func readsAsSealed(text string) bool {
 
 const upperHex = "0123456789ABCDEF"
 
-// EscapeResource percent-encodes a resource name for HTTP headers, URL path
-// segments below a prefix, and PostgreSQL startup options. Letters, digits and
-// "-._~/:@" stay as they are, so ordinary names read the same in both forms.
+// EscapeResource percent-encodes a resource name for HTTP headers, URL path segments below a prefix, and PostgreSQL
+// startup options. Letters, digits and "-._~/:@" stay as they are, so ordinary names are unchanged.
 func EscapeResource(name string) string {
 	plain := true
 	for i := range len(name) {
@@ -73,9 +71,8 @@ func staysPlain(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~/:@", c) >= 0
 }
 
-// UnescapeResource undoes [EscapeResource], also for names in which more was
-// encoded than it encodes, and validates the result. A '%' that does not start
-// two hexadecimal digits is an [*InvalidError].
+// UnescapeResource undoes [EscapeResource] and validates the result. It also accepts names in which more characters
+// are encoded. A '%' that does not start two hexadecimal digits is an [*InvalidError].
 func UnescapeResource(escaped string) (string, error) {
 	name := escaped
 	if strings.IndexByte(escaped, '%') >= 0 {

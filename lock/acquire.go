@@ -19,20 +19,19 @@ type acquireOptions struct {
 	ttl       time.Duration
 	holder    string
 	keepAlive *KeepAlive
-	sealHash  []byte // of the caller's seal; nil: the attempt makes one
+	sealHash  []byte // of the caller's seal; nil: the attempt creates a seal
 	nonceHash []byte // for the Armer
-	owner     *Owner // nil: nobody who may have it already
-	atOnce    bool   // one try, whatever tries says
+	owner     *Owner // nil: no owner
+	atOnce    bool   // one try, whatever tries is
 	tries     int    // 0: until the context ends
 	delay     time.Duration
 	waited    time.Duration // for other calls of its owner
 }
 
-// WithTTL sets how long the lease lives unless it is extended. From the longest
-// TTL down to [MinTTL]; whole milliseconds count.
+// WithTTL sets how long the lease lives unless it is extended: whole milliseconds between [MinTTL] and Config.MaxTTL.
 func WithTTL(ttl time.Duration) AcquireOption { return func(o *acquireOptions) { o.ttl = ttl } }
 
-// WithHolder names the holder for people: UTF-8 without control characters, at most 256 bytes.
+// WithHolder sets the holder's display name: UTF-8 without control characters, at most 256 bytes.
 func WithHolder(name string) AcquireOption { return func(o *acquireOptions) { o.holder = name } }
 
 func (l *Locker) options(resource string, opts []AcquireOption) (acquireOptions, error) {
@@ -50,24 +49,21 @@ func (l *Locker) options(resource string, opts []AcquireOption) (acquireOptions,
 	return o, cmp.Or(o.keepAlive.validate(), validateHolder(o.holder), o.validateTries())
 }
 
-// Acquire takes the lease of a resource, waiting while another holds it, and while
-// too few nodes answer, until ctx ends: the error is then a [*leasing.HeldError] or
-// a [*QuorumError], why it waited last, joined with the context's. Any other
-// failure returns at once, as does a quorum that is missing until a person mends
-// the nodes; see [Locker.TryAcquire].
+// Acquire takes the lease of a resource. While another holds it, or too few nodes answer, it waits until ctx ends.
+// The error is then a [*leasing.HeldError] or a [*QuorumError], the last reason for the wait, joined with the
+// context's. Any other failure returns at once, and so does a missing quorum that an operator has to repair; see
+// [Locker.TryAcquire].
 //
-// Callers of this Locker get a resource in the order in which they asked. The
-// first of each Locker stands in a queue on a node (the resource's home), and a
-// release wakes the first of that queue only.
+// Callers of this Locker get a resource in the order of their calls. The first caller of each Locker stands in a
+// queue on one node (the resource's home), and a release wakes only the first of that queue.
 func (l *Locker) Acquire(ctx context.Context, resource string, opts ...AcquireOption) (*Lease, error) {
 	return l.leased(ctx, resource, opts, false)
 }
 
-// Do acquires the lease of a resource, as [Locker.Acquire] does, renews it while work runs, and
-// releases it, also where work panics. The context of work ends with ctx or with the
-// lease, whose end is its cause then; [leasing.Under] says what the error is. The lease is
-// renewed for at most an hour, unless [WithKeepAlive] says otherwise; one that its [Owner]
-// held before is renewed, too, until work returns.
+// Do acquires the lease of a resource, as [Locker.Acquire] does, renews it while work runs, and releases it, also if
+// work panics. The context of work ends with ctx or with the lease, and its cause says which; [leasing.Under]
+// describes the error. The lease is renewed for at most an hour, unless [WithKeepAlive] says otherwise. A lease that
+// its [Owner] already held is renewed too, until work returns.
 func (l *Locker) Do(ctx context.Context, resource string, work func(context.Context, fence.Grant) error, opts ...AcquireOption) error {
 	renewed := WithKeepAlive(KeepAlive{For: leasing.DefaultRenewal})
 	lease, err := l.Acquire(ctx, resource, append([]AcquireOption{renewed}, opts...)...)
@@ -98,7 +94,7 @@ func (l *Locker) patiently(ctx context.Context, resource string, o acquireOption
 	return a, err
 }
 
-// leased makes a lease of what an acquisition gets.
+// leased acquires and returns the [Lease].
 func (l *Locker) leased(ctx context.Context, resource string, opts []AcquireOption, atOnce bool) (*Lease, error) {
 	o, err := l.options(resource, opts)
 	if err != nil {
@@ -121,7 +117,7 @@ func (l *Locker) leased(ctx context.Context, resource string, opts []AcquireOpti
 	return take(o)
 }
 
-// measured reports the end of an acquisition.
+// measured reports the result of an acquisition to the metrics.
 func (l *Locker) measured(a *attempt, err error, begun time.Time) (*attempt, error) {
 	if err != nil {
 		l.cfg.Metrics.Failed("acquire", cause(err))
@@ -131,8 +127,7 @@ func (l *Locker) measured(a *attempt, err error, begun time.Time) (*attempt, err
 	return a, nil
 }
 
-// waiting calls try until it says something else than that the resource is
-// held, or ctx ends. This process's callers take turns.
+// waiting calls try until it returns something else than "held", or ctx ends. Callers in this process take turns.
 func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fence.Token) error) error {
 	w := l.lines.enter(resource)
 	defer l.lines.leave(resource, w)
@@ -144,7 +139,7 @@ func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fe
 	place := place{l: l, resource: resource, w: w}
 	defer place.leave()
 	var floor fence.Token
-	var why error // it waits
+	var why error // the reason for the wait
 	for {
 		err := try(floor)
 		var held *refusedError
@@ -160,7 +155,7 @@ func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fe
 			why = err
 			wait = func() error { return place.pause(ctx) }
 		case why != nil && ctx.Err() != nil:
-			return fmt.Errorf("%w: %w", l.lines.why(resource, w), err) // ended while it looked again
+			return fmt.Errorf("%w: %w", l.lines.why(resource, w), err) // ctx ended during a try
 		default:
 			return err
 		}
@@ -173,13 +168,12 @@ func (l *Locker) waiting(ctx context.Context, resource string, try func(floor fe
 	}
 }
 
-// TryAcquire takes the lease of a resource if nobody holds it.
+// TryAcquire takes the lease of a resource if it is free.
 //
-// The errors: a [*leasing.HeldError], a [*QuorumError], [ErrLost] where the time ran
-// out on the way, a [*fence.InvalidError], an arming error, or the context's.
-// Nothing is acquired then; what single nodes granted is given back. An arming
-// error joined with [fence.ErrUnknown] may have raised the fence, which only
-// makes older grants stale.
+// The errors: a [*leasing.HeldError]; a [*QuorumError]; [ErrLost] if the TTL ended during the acquisition; a
+// [*fence.InvalidError]; an arming error; or the context's. After an error nothing is acquired, and locks on single
+// nodes are given back. An arming error joined with [fence.ErrUnknown] may have raised the fence, which only makes
+// older grants stale.
 func (l *Locker) TryAcquire(ctx context.Context, resource string, opts ...AcquireOption) (*Lease, error) {
 	return l.leased(ctx, resource, opts, true)
 }
@@ -192,7 +186,7 @@ func (l *Locker) tryAcquire(ctx context.Context, resource string, o acquireOptio
 	return l.measured(a, err, begun)
 }
 
-// attempt makes one acquisition, as far as step goes. A TTL that is longer than any in use is recorded first.
+// attempt makes one acquisition, up to step. A TTL that is longer than any in use is recorded first.
 func (l *Locker) attempt(
 	ctx context.Context, resource string, o acquireOptions, floor fence.Token,
 	step func(*attempt, context.Context, fence.Token) error,
@@ -207,7 +201,7 @@ func (l *Locker) attempt(
 	return a, err
 }
 
-// attemptTwice makes an attempt, and where that may help another one.
+// attemptTwice makes an attempt, and a second one if that may help.
 func (l *Locker) attemptTwice(
 	ctx context.Context, resource string, o acquireOptions, floor fence.Token,
 	step func(*attempt, context.Context, fence.Token) error,
@@ -233,14 +227,12 @@ func (l *Locker) attemptTwice(
 		if again || !errors.Is(err, ErrNoQuorum) || errors.Is(err, ErrNodeTimeout) {
 			return nil, err
 		}
-		// Connections may have died unnoticed with a node's last run, and a
-		// node may have been admitted again under a new incarnation: both are
-		// known now. So once more: a new attempt, with a new owner.
+		// Connections may have broken unnoticed when a node restarted, or a node may have been admitted again under a
+		// new incarnation. Both are known now, so a second attempt, with a new owner, can succeed.
 	}
 }
 
-// try goes as far as step does. What fails on the way is given back, also where
-// an Armer panics.
+// try runs step. If it fails, or an Armer panics, the locks are given back.
 func (a *attempt) try(ctx context.Context, floor fence.Token, step func(*attempt, context.Context, fence.Token) error) error {
 	taken := false
 	defer func() {

@@ -120,7 +120,7 @@ func TestTTLOverTheNodesMaximumIsRefusedByTheScripts(t *testing.T) {
 	backends(t, []int{3}, func(t *testing.T, cfg lock.Config) {
 		cfg.MaxTTL = time.Minute
 		started(t, cfg)
-		cfg.MaxTTL = time.Hour // this client believes in more
+		cfg.MaxTTL = time.Hour // longer than the nodes allow
 		l := locker(t, cfg)
 		_, err := l.TryAcquire(t.Context(), "r", lock.WithTTL(2*time.Minute))
 		var invalid *fence.InvalidError
@@ -168,7 +168,7 @@ func TestAcquireWaitsUntilTheLeaseExpires(t *testing.T) {
 		l := started(t, cfg)
 		first := acquire(t, l, "r", lock.WithTTL(150*time.Millisecond))
 		second := acquire(t, l, "r")
-		// A timer may run late on a busy machine; Grant looks at the clock.
+		// A timer may fire late on a busy machine; Grant checks the clock.
 		if _, err := first.Grant(); !errors.Is(err, lock.ErrLost) {
 			t.Error("second holder while the first lease was valid")
 		}
@@ -243,8 +243,8 @@ func (h *history) add(begun, done time.Time, token fence.Token) {
 	h.entries = append(h.entries, acquisition{begun, done, token})
 }
 
-// check fails the test on a duplicate token, and on one that is not lower
-// though its acquisition was complete before the other began.
+// check fails the test on a duplicate token, and on a token that is not lower than that of an acquisition which began
+// after this one completed.
 func (h *history) check(t *testing.T, want int) {
 	t.Helper()
 	h.mu.Lock()
@@ -300,7 +300,7 @@ func TestCallersOfOneProcessGetTheResourceInTheirOrder(t *testing.T) {
 	order := make(chan int, callers)
 	var done sync.WaitGroup
 	for i := range callers {
-		// In line before the next one comes.
+		// Wait until it is in line before the next one comes.
 		waiting := l.Waiting("r")
 		done.Go(func() {
 			lease, err := l.Acquire(t.Context(), "r")

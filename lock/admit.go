@@ -19,20 +19,19 @@ const (
 	maxEpoch   = 1<<21 - 1
 )
 
-// Admission is a node's way back into its group, between its beginning and its
-// end.
+// Admission is the admission of a node to its group, from its beginning to its end.
 type Admission struct {
 	Node       string
-	Nonce      string        // the incarnation that it will be
+	Nonce      string        // identifies the new incarnation
 	Base       int64         // every later token that needs this node is higher
-	Quarantine time.Duration // how long the node still grants nothing, unless others know when that may end
+	Quarantine time.Duration // how long the node grants nothing, unless it is shortened
 
-	begun   instant          // after the nonce was written; zero in one that another process began
-	longest fence.LongestTTL // read after that; zero where nobody records it
+	begun   instant          // after the nonce was written; zero if another process began the admission
+	longest fence.LongestTTL // read after that; zero if it is not recorded
 	intact  bool             // the node was parked, or is durable, and has lost nothing
 }
 
-// askEvery is when the others are asked again, or another's admission is looked at.
+// askEvery is the interval of asking the other nodes, or of checking another process's admission.
 const askEvery = 2 * time.Second
 
 var (
@@ -43,7 +42,7 @@ var (
 	errStaleBase = errors.New("the node has a higher epoch already")
 )
 
-// quarantineError says that a quarantine runs, and how long still.
+// quarantineError says that a quarantine runs, and for how long.
 type quarantineError struct {
 	node string
 	left time.Duration
@@ -55,14 +54,13 @@ func (e *quarantineError) Error() string {
 
 func (e *quarantineError) Is(target error) bool { return target == ErrQuarantined }
 
-// AdmitBegin begins to admit a node that lost its data or its run: it writes
-// the new incarnation's nonce and the quarantine to the node, and only then
-// raises the epoch. (With an epoch raised before the nonce is written, a slow
-// second admission made tokens fall.) [Locker.Admit] ends it. Where this Locker began one
-// before, and could not go on with it, that one goes on.
+// AdmitBegin begins to admit a node that lost its data or was restarted: it writes the new incarnation's nonce and
+// the quarantine to the node, and only then raises the epoch. (If the epoch was raised before the nonce was written,
+// a slow second admission made tokens fall.) [Locker.Admit] completes it. If this Locker began an admission of the
+// node before and an error stopped it, AdmitBegin continues that one.
 //
-// It needs an EpochStore, or an Armer, which makes tokens rise by itself, or as many other
-// admitted nodes as a quorum: they keep the epoch then.
+// It needs an EpochStore, or an Armer, which guarantees rising tokens by itself, or a quorum of other admitted nodes,
+// which then keep the epoch.
 func (l *Locker) AdmitBegin(ctx context.Context, node string) (Admission, error) {
 	n, err := l.nodeNamed(node)
 	if err != nil {
@@ -71,7 +69,7 @@ func (l *Locker) AdmitBegin(ctx context.Context, node string) (Admission, error)
 	return l.admission(ctx, n, false)
 }
 
-// admission is AdmitBegin. A patient one lets another process end what it began.
+// admission is AdmitBegin. If patient, it first lets another process complete the admission that it began.
 func (l *Locker) admission(ctx context.Context, n *node, patient bool) (a Admission, err error) {
 	if l.keepsEpoch() && len(l.nodes) == 1 {
 		return Admission{}, fmt.Errorf("admit %s: an epoch store is needed, or tokens could fall: set Config.Epochs", n.name)
@@ -98,8 +96,9 @@ func (l *Locker) admission(ctx context.Context, n *node, patient bool) (a Admiss
 	return a, nil
 }
 
-// longestFor reads the longest TTL in use for an admission whose nonce is written: all that the node has lost was
-// recorded by then. Where the quarantine is too short for it, because longer leases were allowed once, it begins anew.
+// longestFor reads the longest TTL in use for an admission whose nonce is written: by then, every lease that the node
+// lost is covered by the record. If the quarantine is too short for it, because longer leases were allowed earlier,
+// the quarantine starts over.
 func (l *Locker) longestFor(ctx context.Context, a Admission, states []nodeState) (fence.LongestTTL, error) {
 	longest, err := l.recorded(ctx, l.cfg.DefaultTTL)
 	longest.Kept = longest.Kept && !doubts(states, longest)
@@ -112,11 +111,11 @@ func (l *Locker) longestFor(ctx context.Context, a Admission, states []nodeState
 	return longest, nil
 }
 
-// mayBegin says why a node cannot be admitted now; nil: an admission may begin, or this
-// process's own, a, goes on. One that the node does not have any more is emptied.
+// mayBegin says why a node cannot be admitted now; nil: an admission may begin, or this process's own, a, continues.
+// If the node no longer has a, mayBegin sets a to zero.
 func (l *Locker) mayBegin(n *node, a *Admission, states []nodeState, patient bool) error {
 	st := states[n.index]
-	if st.err == nil && (st.pending != a.Nonce || st.void || st.quarantine > a.Quarantine) { // more than at first: the clock was set back
+	if st.err == nil && (st.pending != a.Nonce || st.void || st.quarantine > a.Quarantine) { // longer: the clock was set back
 		*a = Admission{}
 	}
 	switch other := inOtherMode(states); {
@@ -131,9 +130,9 @@ func (l *Locker) mayBegin(n *node, a *Admission, states []nodeState, patient boo
 		return errAdmitted
 	case a.Nonce != "" || st.pending == "" || st.void:
 		return nil
-	case l.cfg.BestEffort && !isBestEffort(st.pending): // a strict one's quarantine is not waited for
+	case l.cfg.BestEffort && !isBestEffort(st.pending): // the quarantine of a strict one is not awaited
 		return nil
-	case st.quarantine > 0 && st.quarantine <= l.cfg.MaxTTL: // another's; each beginning leaves its scripts
+	case st.quarantine > 0 && st.quarantine <= l.cfg.MaxTTL: // another process's; each beginning leaves its scripts
 		return &quarantineError{node: n.name, left: st.quarantine}
 	case patient && st.quarantine == 0 && !l.cfg.Embedded && l.waitsForOther(n, st.pending):
 		return errOthers
@@ -141,9 +140,9 @@ func (l *Locker) mayBegin(n *node, a *Admission, states []nodeState, patient boo
 	return nil
 }
 
-// write begins an admission on its node. With an error the node may have it all the same.
+// write begins an admission on its node. After an error the node may have it all the same.
 func (l *Locker) write(ctx context.Context, n *node, states []nodeState) (Admission, error) {
-	// The longest TTL that anybody may have used, as far as it is still known.
+	// The longest TTL that any process may have used, as far as it is known.
 	longest := max(l.cfg.MaxTTL, time.Duration(l.longest.seen.Load()))
 	for _, other := range states {
 		longest = max(longest, other.maxTTL)
@@ -155,13 +154,12 @@ func (l *Locker) write(ctx context.Context, n *node, states []nodeState) (Admiss
 	return a, n.admitBegin(ctx, a.Nonce, longest, states[n.index])
 }
 
-// keepsEpoch reports whether the nodes have to keep the epoch.
+// keepsEpoch reports whether the nodes themselves keep the epoch.
 func (l *Locker) keepsEpoch() bool {
 	return l.cfg.Epochs == nil && l.cfg.Armer == nil && !l.cfg.Embedded
 }
 
-// newBase raises the epoch above that of every reachable node. It is for the admission of
-// one of them, if that is given.
+// newBase raises the epoch above that of every reachable node. n is the node to be admitted, or nil.
 func (l *Locker) newBase(ctx context.Context, states []nodeState, n *node) (int64, error) {
 	var above int64
 	for _, st := range states {
@@ -183,12 +181,11 @@ func (l *Locker) newBase(ctx context.Context, states []nodeState, n *node) (int6
 	return epoch << epochShift, nil
 }
 
-// Admit ends an admission after its quarantine, which it shortens where it may: a little
-// more than a second after the admission began, N/2+1 other nodes are asked how long the
-// locks last that they hold. While the quarantine runs the error is [ErrQuarantined].
-// Before the node is admitted it gets the locks of the others, so that leases outlast the
-// restart of the next one. With any other error the admission is void, or the node could not
-// be asked: begin again, or leave it to [Locker.Readmit], which goes on where that is possible.
+// Admit completes an admission after its quarantine. It shortens the quarantine if possible: a little more than a
+// second after the admission began, it asks N/2+1 other nodes how long their locks last. While the quarantine runs
+// the error is [ErrQuarantined]. Before the node is admitted it gets copies of the others' locks, so that leases
+// survive the restart of the next node. After any other error the admission is void, or the node could not be asked:
+// begin again, or use [Locker.Readmit], which continues if possible.
 func (l *Locker) Admit(ctx context.Context, a Admission) error {
 	n, err := l.nodeNamed(a.Node)
 	if err != nil {
@@ -209,7 +206,7 @@ func (l *Locker) Admit(ctx context.Context, a Admission) error {
 	return nil
 }
 
-// prepare shortens the quarantine, where it may, and gives the node its locks when it is over.
+// prepare shortens the quarantine if possible, and copies locks to the node once it is over.
 func (l *Locker) prepare(ctx context.Context, n *node, a Admission) (given []heldLock, err error) {
 	if l.cfg.Embedded {
 		return nil, nil
@@ -232,7 +229,7 @@ func (l *Locker) prepare(ctx context.Context, n *node, a Admission) (given []hel
 	return l.takeBack(ctx, n, a, given), nil
 }
 
-// inQuarantine is how long the node's quarantine still runs; 0: none does.
+// inQuarantine is the remaining time of the node's quarantine; 0: none.
 func (n *node) inQuarantine(ctx context.Context) (time.Duration, error) {
 	left, err := n.client.PTTL(ctx, n.keys.q).Result()
 	if err != nil {
@@ -241,11 +238,11 @@ func (n *node) inQuarantine(ctx context.Context) (time.Duration, error) {
 	return max(0, left), nil
 }
 
-// admitsByItself reports whether lost nodes are admitted without being asked for.
+// admitsByItself reports whether lost nodes are admitted automatically.
 func (l *Locker) admitsByItself() bool { return l.cfg.Armer != nil || l.cfg.Embedded }
 
-// admitter is an Armer that says whether this process may admit nodes: the keys may be another
-// database's, whose processes do it, with the longest TTL that they allow.
+// admitter is an Armer that says whether this process may admit nodes. The keys may belong to another database, whose
+// processes admit the nodes, with the longest TTL that they allow.
 type admitter interface {
 	MayAdmit(ctx context.Context) error
 }
@@ -257,8 +254,7 @@ func (l *Locker) mayAdmit(ctx context.Context) error {
 	return nil
 }
 
-// nodeLost starts the admission of a node that answered as a stranger, where
-// that may happen by itself.
+// nodeLost starts the admission of a node that is not admitted any more, if that is automatic.
 func (l *Locker) nodeLost(n *node) {
 	if !l.admitsByItself() {
 		return
@@ -281,7 +277,7 @@ func (l *Locker) lookAfter(n *node) {
 	}()
 	log := l.cfg.Logger.With("node", n.name)
 	if !l.cfg.Embedded && !l.cfg.BestEffort {
-		// Somebody may be in the middle of a first start, which needs no quarantine.
+		// Another process may be in the middle of a first start, which needs no quarantine.
 		if pause(l.ctx, 2*jitter()) != nil {
 			return
 		}
@@ -302,7 +298,7 @@ func (l *Locker) lookAfter(n *node) {
 		if l.ctx.Err() != nil {
 			return
 		}
-		if !errors.Is(err, ErrMode) || told != err.Error() { // which lasts until a person mends it
+		if !errors.Is(err, ErrMode) || told != err.Error() { // lasts until an operator repairs it
 			log.Warn("node could not be admitted yet", "error", err)
 			told = err.Error()
 		}
@@ -321,11 +317,9 @@ func (l *Locker) nodeNamed(name string) (*node, error) {
 	return nil, &fence.InvalidError{Field: "node", Reason: fmt.Sprintf("%q is not in this group", name)}
 }
 
-// admitBegin runs admit_begin.lua and loads the bound scripts, all or nothing: in
-// one MULTI/EXEC, so that no restart can come between. That of the admission's
-// end is one of them: a node that restarts in between has lost it, whatever it
-// has of its data. The others do nothing before that end, and it loads nothing,
-// so that it may be repeated.
+// admitBegin runs admit_begin.lua and loads the bound scripts in one MULTI/EXEC, so that a restart can't come
+// between. One of them ends the admission: a node that restarts in between has lost it, whatever it keeps of its
+// data. The other scripts do nothing before that end. They are not loaded again there, so the end may be repeated.
 func (n *node) admitBegin(ctx context.Context, nonce string, quarantine time.Duration, st nodeState) error {
 	void := ""
 	if st.void || n.cfg.bestEffort {

@@ -14,15 +14,13 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// AcquireAll takes the leases of several resources, all or none, waiting while
-// others hold some of them, until ctx ends. The leases come in the order of the
-// given names; a name given twice is an error. The TTL and the other options
-// hold for each.
+// AcquireAll takes the leases of several resources, all or none. It waits until ctx ends while others hold some of
+// them. The leases come in the order of the given names; a name given twice is an error. The options apply to each
+// lease.
 //
-// Locks are taken in the order of the names' bytes, whatever order they are
-// given in, so that two callers cannot wait for each other; arming follows in
-// the same order, in one transaction where the Armer is a [leasing.AllArmer]. While it
-// waits for one, it renews those it has.
+// Locks are taken in the byte order of the names, so that two callers cannot deadlock. Arming follows in the same
+// order, in one transaction if the Armer is a [leasing.AllArmer]. While it waits for one lock, it renews those that
+// it has.
 func (l *Locker) AcquireAll(ctx context.Context, resources []string, opts ...AcquireOption) ([]*Lease, error) {
 	asked := make([]acquisition, len(resources))
 	for i, resource := range resources { // before any of them is taken
@@ -52,12 +50,12 @@ type acquisition struct {
 	o        acquireOptions
 }
 
-// patience is [Locker.waiting], or once: how often a lock that is held is tried.
+// patience is [Locker.waiting], or a single try of a held lock.
 type patience func(ctx context.Context, resource string, try func(floor fence.Token) error) error
 
 func once(_ context.Context, _ string, try func(floor fence.Token) error) error { return try(0) }
 
-// acquireAllMeasured reports the end of it: each lease that was acquired, or one failure.
+// acquireAllMeasured reports the result to the metrics: each acquired lease, or one failure.
 func (l *Locker) acquireAllMeasured(ctx context.Context, asked []acquisition, wait patience) ([]*attempt, error) {
 	begun := time.Now()
 	taken, err := l.acquireAll(ctx, asked, wait)
@@ -71,8 +69,7 @@ func (l *Locker) acquireAllMeasured(ctx context.Context, asked []acquisition, wa
 	return taken, nil
 }
 
-// acquireAll takes and arms all, and returns them in the order in which they were asked
-// for.
+// acquireAll takes and arms all, and returns them in the order of the request.
 func (l *Locker) acquireAll(ctx context.Context, asked []acquisition, wait patience) ([]*attempt, error) {
 	order := slices.SortedFunc(slices.Values(asked), func(a, b acquisition) int { return strings.Compare(a.resource, b.resource) })
 	if len(order) == 0 {
@@ -111,8 +108,8 @@ func (l *Locker) acquireAll(ctx context.Context, asked []acquisition, wait patie
 	return all, nil
 }
 
-// takeNext takes one more lock, and renews those that are taken meanwhile. One
-// that is lost fails it, also where the next was to be had at that moment.
+// takeNext takes one more lock and renews the others meanwhile. If one of those is lost, takeNext fails, even if it
+// got the next one at that moment.
 func (l *Locker) takeNext(ctx context.Context, one acquisition, taken map[string]*attempt, wait patience) error {
 	inside, cancel := context.WithCancelCause(ctx)
 	var renewing sync.WaitGroup
@@ -144,7 +141,7 @@ func (l *Locker) takeNext(ctx context.Context, one acquisition, taken map[string
 	return err
 }
 
-// renew extends a lock that is no lease yet until ctx ends: nil then.
+// renew extends a lock, before it becomes a lease, until ctx ends. Then it returns nil.
 func (a *attempt) renew(ctx context.Context) error {
 	for {
 		if pause(ctx, a.o.ttl/3) != nil {
@@ -166,7 +163,7 @@ func (a *attempt) renew(ctx context.Context) error {
 	}
 }
 
-// armAll arms what is taken, and looks at every deadline afterwards.
+// armAll arms what is taken, and checks every deadline afterwards.
 func (l *Locker) armAll(ctx context.Context, order []string, taken map[string]*attempt) error {
 	if l.cfg.Armer != nil {
 		if err := l.armEach(ctx, order, taken); err != nil {

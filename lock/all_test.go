@@ -116,7 +116,7 @@ func TestAcquireAllKeepsWhatItHasWhileItWaits(t *testing.T) {
 	})
 }
 
-// allRegister arms several resources in one step.
+// allRegister arms several resources in one call.
 type allRegister struct {
 	register
 	orders [][]string

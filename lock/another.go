@@ -9,15 +9,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// another is an admission of a node that another process began, as this process sees it.
+// another is this process's view of an admission that another process began.
 type another struct {
 	nonce string
-	since instant // the nonce was written before
+	since instant // this process first saw the nonce
 }
 
-// hasten shortens the quarantine of an admission that another process began, and perhaps did not live
-// to shorten. Nobody knows when the nonce was written, but that was before this process first saw it:
-// the others are asked a round's time after that. What fails is tried again with the next look.
+// hasten shortens the quarantine of an admission that another process began and may have died before it shortened it.
+// The nonce was written before this process first saw it, so the other nodes are asked a round's time after that.
+// After an error the next look tries again.
 func (seen *another) hasten(ctx context.Context, l *Locker, n *node) {
 	nonce, whole, err := n.underWay(ctx)
 	if err != nil || whole == 0 {
@@ -40,7 +40,7 @@ func (seen *another) hasten(ctx context.Context, l *Locker, n *node) {
 	}
 }
 
-// again is when another's admission is looked at next, whose quarantine lasts that long still.
+// again is the time to the next look at another's admission whose quarantine lasts left.
 func (seen *another) again(l *Locker, left time.Duration) time.Duration {
 	if ask := seen.since.add(l.askAfter()).left(); ask > 0 {
 		left = min(left, ask)
@@ -48,8 +48,8 @@ func (seen *another) again(l *Locker, left time.Duration) time.Duration {
 	return min(left, askEvery) + jitter()
 }
 
-// underWay reads the admission that a node is in, and what its quarantine was set to; 0: it has none,
-// or a shortened one.
+// underWay reads a node's current admission and the original length of its quarantine; 0: it has none, or a shortened
+// one.
 func (n *node) underWay(ctx context.Context) (nonce string, whole time.Duration, err error) {
 	var pending, quarantine *redis.StringCmd
 	_, err = n.client.TxPipelined(ctx, func(tx redis.Pipeliner) error {
@@ -57,12 +57,12 @@ func (n *node) underWay(ctx context.Context) (nonce string, whole time.Duration,
 		quarantine = tx.Get(ctx, n.keys.q)
 		return nil
 	})
-	if err != nil { // redis.Nil too: one of them is missing
+	if err != nil { // also redis.Nil: one of them is missing
 		return "", 0, err
 	}
 	text, found := strings.CutPrefix(quarantine.Val(), pending.Val()+":")
 	ms, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || !found || ms <= 0 { // ":shortened:" comes between
+	if err != nil || !found || ms <= 0 { // a shortened one has ":shortened:"
 		return pending.Val(), 0, nil
 	}
 	return pending.Val(), time.Duration(ms) * time.Millisecond, nil

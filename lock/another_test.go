@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// leftBehind has a process begin a node's admission and end.
+// leftBehind begins a node's admission in another process, which then ends.
 func leftBehind(t *testing.T, cfg lock.Config, node string) {
 	t.Helper()
 	l, err := lock.New(cfg)
@@ -20,7 +20,7 @@ func leftBehind(t *testing.T, cfg lock.Config, node string) {
 	must(t, errors.Join(err, l.Close()))
 }
 
-// quarantineOf is what a node's quarantine key holds.
+// quarantineOf is the value of a node's quarantine key.
 func quarantineOf(t *testing.T, cfg lock.Config, addr string) string {
 	t.Helper()
 	return client(t, addr).Get(t.Context(), cfg.KeyPrefix+":q").Val()
@@ -36,15 +36,15 @@ func readmitting(t *testing.T, l *lock.Locker, node string) (readmitted <-chan e
 	return done, cancel
 }
 
-// The process that began an admission has ended. Whoever finds the admission shortens its quarantine of
-// five minutes, no earlier than a round's time after it was seen, and to no less than the others say.
+// The process that began an admission has ended. Another process shortens the admission's quarantine of five minutes,
+// at the earliest a round's time after it first saw it, and not below what the other nodes' locks require.
 func TestAQuarantineThatAnotherProcessBeganIsShortened(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})
 	cfg.Epochs = &epochs{}
 	l := started(t, cfg)
 	lease := acquire(t, l, "r", lock.WithTTL(8*time.Second))
-	dropLock(t, servers[0].Addr, cfg.KeyPrefix, "r") // a minority of the others has it
+	dropLock(t, servers[0].Addr, cfg.KeyPrefix, "r") // a minority of the other nodes has it
 	restart(t, servers[1], nil)
 	leftBehind(t, cfg, "node-2")
 	seen := time.Now()
@@ -63,7 +63,7 @@ func TestAQuarantineThatAnotherProcessBeganIsShortened(t *testing.T) {
 	must(t, <-readmitted)
 }
 
-// Two others say nothing for a third of three nodes, whoever asks.
+// With three nodes, two others that do not answer allow no shortening of the third one's quarantine.
 func TestAnotherProcessShortensNothingWhereTheOthersCannotTell(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})
@@ -73,14 +73,14 @@ func TestAnotherProcessShortensNothingWhereTheOthersCannotTell(t *testing.T) {
 	restart(t, servers[1], nil)
 	leftBehind(t, cfg, "node-2")
 	_, stop := readmitting(t, l, "node-2")
-	<-time.After(3 * time.Second) // nothing tells when it would have asked
+	<-time.After(3 * time.Second) // there is no event to wait for
 	stop()
 	if left := status(t, l)[1].Quarantine; left < 4*time.Minute {
 		t.Errorf("only %v are left of the quarantine", left)
 	}
 }
 
-// What is recorded of the longest TTL shortens a quarantine of another process, too.
+// The record of the longest TTL shortens another process's quarantine, too.
 func TestTheRecordShortensAQuarantineThatAnotherProcessBegan(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 1, redisserver.Config{})
@@ -95,7 +95,7 @@ func TestTheRecordShortensAQuarantineThatAnotherProcessBegan(t *testing.T) {
 	must(t, <-readmitted)
 }
 
-// A quarantine is set once: what the others say later makes it no shorter.
+// A quarantine is shortened once: later answers of the other nodes do not shorten it further.
 func TestAQuarantineIsShortenedOnce(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})

@@ -104,7 +104,7 @@ func TestArmingThatOutlastsTheLeaseLosesIt(t *testing.T) {
 	})
 }
 
-// slowArmer answers when its context ends.
+// slowArmer returns when its context ends.
 type slowArmer struct{}
 
 func (slowArmer) Arm(ctx context.Context, _ fence.Arming) error {
@@ -112,8 +112,7 @@ func (slowArmer) Arm(ctx context.Context, _ fence.Arming) error {
 	return ctx.Err()
 }
 
-// The headline of arming: even the loss of all nodes at once, with Init
-// called again at once, neither repeats a token nor lets one fall.
+// With an Armer, even the loss of all nodes at once, followed by Init, neither repeats a token nor lets one fall.
 func TestArmedTokensRiseThroughTheLossOfEveryNode(t *testing.T) {
 	t.Parallel()
 	cfg, minis := embedded(t, 3)
@@ -133,13 +132,12 @@ func TestArmedTokensRiseThroughTheLossOfEveryNode(t *testing.T) {
 		for _, m := range minis {
 			m.FlushAll()
 		}
-		// At once, or after the quarantine where the loss was noticed first.
+		// At once, or after the quarantine if the loss was noticed first.
 		eventually(t, 20*time.Second, "nodes are admitted", func() bool { return l.Init(t.Context()) == nil })
 	}
 }
 
-// free waits until nobody holds the resource: what a failed acquisition gives
-// back travels in the background.
+// free waits until the resource is free, because a failed acquisition is given back in the background.
 func free(t *testing.T, l *lock.Locker, resource string) {
 	t.Helper()
 	eventually(t, 10*time.Second, "the lock is given back on all nodes", func() bool {
@@ -163,8 +161,7 @@ func client(t *testing.T, addr string) *redis.Client {
 	return c
 }
 
-// The fence is raised, and the lease is over all the same: nobody may be told that it
-// has it.
+// The fence is raised, but the lease has expired meanwhile, so the acquisition fails.
 func TestALeaseThatRanOutWhileItWasArmedIsLost(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 3)
@@ -183,7 +180,7 @@ func TestALeaseThatRanOutWhileItWasArmedIsLost(t *testing.T) {
 	}
 }
 
-// lateArmer raises the fence, after the time that it had.
+// lateArmer raises the fence after its deadline.
 type lateArmer struct{}
 
 func (lateArmer) Arm(ctx context.Context, _ fence.Arming) error {

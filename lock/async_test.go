@@ -10,8 +10,8 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// A release that nobody waits for is on its way to each node before the next
-// acquire of the same resource can be, so the next one never finds it held.
+// A release without waiting reaches each node before the next acquire of the same resource, so that one never finds
+// it held.
 func TestAnAcquireComesBehindItsProcessesReleases(t *testing.T) {
 	t.Parallel()
 	backends(t, []int{1, 5}, func(t *testing.T, cfg lock.Config) {
@@ -23,7 +23,7 @@ func TestAnAcquireComesBehindItsProcessesReleases(t *testing.T) {
 				for range 10 {
 					lease, err := l.TryAcquire(t.Context(), fmt.Sprint("own-", i))
 					switch {
-					case errors.Is(err, lock.ErrNoQuorum): // a round has a second, which a busy machine may take
+					case errors.Is(err, lock.ErrNoQuorum): // a round has a second, which may be too short on a busy machine
 						return
 					case err != nil:
 						t.Errorf("caller %d: %v", i, err)

@@ -11,16 +11,16 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// maxArms bounds how often one acquisition offers the fence a new token.
+// maxArms bounds how often one acquisition offers a new token to the fence.
 const maxArms = 4
 
-// attempt is one acquisition from first send to lease. Its owner id is fresh:
-// one that two attempts shared broke uniqueness.
+// attempt is one acquisition, from the first message to the lease. Each has a new owner ID: sharing one between two
+// attempts broke uniqueness.
 type attempt struct {
 	l        *Locker
 	resource string
 	owner    string
-	seal     fence.Seal // zero where the caller has it
+	seal     fence.Seal // zero if only the caller has it
 	o        acquireOptions
 	start    instant
 	deadline instant // start + validity
@@ -39,10 +39,10 @@ func (a *attempt) lease(ctx context.Context) *Lease {
 	return &Lease{s: s}
 }
 
-// giveBack undoes a failed attempt, also with a cancelled context: it waits for nobody.
+// giveBack undoes a failed attempt in the background, even with a cancelled context.
 func (a *attempt) giveBack() { a.l.giveBack(a.resource, a.owner, a.o.ttl, a.may) }
 
-// complete takes the lock and makes its token good.
+// complete takes the lock and establishes its token.
 func (a *attempt) complete(ctx context.Context, floor fence.Token) error {
 	if err := a.take(ctx, floor); err != nil || a.l.cfg.Armer == nil {
 		return err
@@ -50,9 +50,8 @@ func (a *attempt) complete(ctx context.Context, floor fence.Token) error {
 	return a.armOrRaise(ctx)
 }
 
-// armOrRaise arms. Where the fence stands higher Redis forgot, or another is
-// newer: if the lock is still ours this takes it again above the recorded
-// token; else it is held.
+// armOrRaise arms. If the fence has a higher token, Redis lost counters, or a newer acquisition came between. If the
+// lock is still ours, armOrRaise takes it again above the recorded token; otherwise the resource is held.
 func (a *attempt) armOrRaise(ctx context.Context) error {
 	for arms := 1; ; arms++ {
 		err := a.arm(ctx)
@@ -66,9 +65,8 @@ func (a *attempt) armOrRaise(ctx context.Context) error {
 	}
 }
 
-// take is the part of an acquisition that Redis decides. Arming decides
-// uniqueness and order by itself, so an acquisition that will be armed needs no
-// confirm.
+// take is the Redis part of an acquisition. Arming ensures uniqueness and order by itself, so an acquisition that
+// will be armed needs no confirm.
 func (a *attempt) take(ctx context.Context, floor fence.Token) error {
 	var err error
 	if armer, ok := a.l.cfg.Armer.(leasing.Floorer); ok {
@@ -85,10 +83,10 @@ func (a *attempt) take(ctx context.Context, floor fence.Token) error {
 // phase1 takes the lock on a quorum and returns the highest of its counters.
 func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, error) {
 	l := a.l
-	a.start = now() // before the first send: the TTL runs from some moment after it
+	a.start = now() // before the first send: the TTL runs from some later moment
 	a.deadline = a.start.add(l.validity(a.o.ttl))
 	l.attempts.Add(1)
-	if rand.N(l.sweepEvery) == 0 { // by chance: many processes do not live for so many tries
+	if rand.N(l.sweepEvery) == 0 { // at random, because many processes end before they reach so many tries
 		l.sweepSometimes()
 	}
 	r := l.newRound(opAcquire, "acquire", a.resource)
@@ -96,7 +94,7 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 	r.traced(ctx)
 	r.send(l.all(), ask{
 		owner: a.owner, holder: a.o.holder, ttl: a.o.ttl.Milliseconds(), n: int64(floor),
-		expires: minTime(a.start.mono.Add(roundTime), a.deadline.mono), // sent later it could lock what is released or over
+		expires: minTime(a.start.mono.Add(roundTime), a.deadline.mono), // later it could lock after a release
 	})
 	end := a.start.add(roundTime)
 	err := r.within(ctx, end)
@@ -111,8 +109,8 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 	}
 	a.may |= r.may
 	for i := range l.nodes {
-		// The silent nodes: what was not sent never will be, unless it was
-		// granted, and they had better count up too.
+		// Nodes that have not answered. A message that was not sent yet is abandoned, unless the lock was granted:
+		// then it is sent so that the node's counter rises, too.
 		if bit := uint32(1) << i; r.pending&bit != 0 && (granted || !r.ops[i].abandon()) {
 			a.may |= bit
 		}
@@ -132,11 +130,10 @@ func (a *attempt) phase1(ctx context.Context, floor fence.Token) (fence.Token, e
 	return 0, r.noQuorum()
 }
 
-// confirm brings the granting nodes to the token, unless a quorum already
-// returned it.
+// confirm raises the granting nodes' counters to the token, unless a quorum already returned it.
 //
-// Quorums intersect, but the node in the intersection need not hold the
-// maximum: without this step 17 % of serial tokens did not rise.
+// Quorums intersect, but the node in the intersection may not have the maximum: without this step 17 % of serial
+// tokens did not rise.
 func (a *attempt) confirm(ctx context.Context, token fence.Token) (failure error) {
 	l := a.l
 	var set uint32
@@ -188,7 +185,7 @@ func (a *attempt) arming() fence.Arming {
 	return fence.Arming{Resource: a.resource, Token: a.token, SealHash: a.o.sealHash, Holder: a.o.holder, NonceHash: a.o.nonceHash}
 }
 
-// armed is what arming's result means for the acquisition.
+// armed interprets the result of arming for the acquisition.
 func (a *attempt) armed(ctx context.Context, err error) error {
 	switch {
 	case err == nil && a.deadline.passed():

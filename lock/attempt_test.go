@@ -7,15 +7,15 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// The TTL of a lock runs from when its node did the work, which is some moment after
-// the first message was sent. Answers that come late make no lease longer.
+// A lock's TTL runs from some moment after the first message was sent, when its node did the work. Late answers do
+// not make a lease longer.
 func TestALeaseCountsFromBeforeItsFirstMessage(t *testing.T) {
 	t.Parallel()
 	const ttl, late = time.Minute, 300 * time.Millisecond
 	cfg, relays := relayed(t, 1)
 	l := started(t, cfg)
 	replies := &relays[0].replies
-	// delayed holds an answer up, and returns a moment after the first message was sent.
+	// delayed delays an answer, and returns a moment after the first message was sent.
 	delayed := func(do func() error) time.Time {
 		before := replies.waiting.Load()
 		replies.close()

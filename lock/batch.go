@@ -2,28 +2,24 @@ package lock
 
 import "errors"
 
-// maxSegment bounds one batch script: Lua's unpack has a limit, and other
-// clients of the node wait while a script runs.
+// maxSegment bounds one batch script: Lua's unpack has a limit, and a running script blocks the node's other clients.
 const maxSegment = 256
 
-// plan puts what gathered for a node into script calls: many acquires and
-// releases into one, and many extensions into one, as long as each is of a resource of
-// its own, and every other op into one of its own.
+// plan puts the queued ops of a node into script calls: many acquires and releases into one call, and many extensions
+// into one, as long as each is for a different resource. Every other op has its own call.
 //
-// Ops on one resource keep their order: a resource's second op is sent behind
-// the call that has its first one, its third behind that. Ops on different
-// resources have no order to keep. (Acquires and releases of one resource in
-// one call, acquires first, left ghost locks: a straggling acquire and its own
-// release were in one batch. And cutting the ops where a resource came again
-// made batches of one or two where callers release without waiting.)
+// Ops on one resource keep their order: a resource's second op is sent after the call with its first one, its third
+// after that. Ops on different resources have no order. (When one call had acquires and releases of the same
+// resource, acquires first, a late acquire and its own release met in one batch and left ghost locks. When the batch
+// was cut wherever a resource came again, batches had one or two ops if callers release without waiting.)
 type plan struct {
 	seen   map[string]int // how often a resource came so far
 	layers []layer        // of the first op of each resource, of the second, …
-	sizes  []int          // how many ops each call does, in the order of the calls
+	sizes  []int          // number of ops in each call, in the order of the calls
 }
 
-// layer holds ops of different resources, by what they have to be for the batch
-// script: acquires, releases, releases that wake; extensions; and others.
+// layer holds ops of different resources, grouped for the batch script: acquires, releases, releases that wake;
+// extensions; and others.
 type layer [5][]*op
 
 const (
@@ -86,7 +82,7 @@ func (p *plan) arrange(ops []*op) {
 	}
 }
 
-// cut sizes calls that do n ops together.
+// cut sizes the calls for n ops.
 func (p *plan) cut(n int) {
 	for ; n > 0; n -= min(n, maxSegment) {
 		p.sizes = append(p.sizes, min(n, maxSegment))

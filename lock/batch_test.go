@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// run submits ops to one node in one go and returns their replies in the same order.
+// run submits ops to one node together and returns their replies in the same order.
 func (m *messages) run(node int, ops ...*op) []reply {
 	m.t.Helper()
 	answers := make([]reply, len(ops))
@@ -85,9 +85,8 @@ func TestABatchOnANodeThatLostItsDataGrantsNothing(t *testing.T) {
 	})
 }
 
-// An acquire that straggles and its own release come in one batch, and so does
-// the next acquire: a batch that did not keep to the order would leave a lock
-// that nobody owns, or refuse the next holder.
+// A late acquire and its own release come in one batch, together with the next acquire. A batch that did not keep the
+// order would leave a lock without an owner, or refuse the next holder.
 func TestABatchKeepsTheOrderOfARepeatedResource(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, m *messages) {
@@ -115,8 +114,8 @@ func TestABatchKeepsTheOrderOfARepeatedResource(t *testing.T) {
 	})
 }
 
-// Whatever gathered is sent: each resource's ops in their order, in calls that
-// name no resource twice and are not too long.
+// Every queued op is sent: each resource's ops in their order, in calls that name no resource twice and are not too
+// long.
 func TestAnArrangementKeepsEachResourcesOrder(t *testing.T) {
 	t.Parallel()
 	var p plan
@@ -156,8 +155,8 @@ func TestAnArrangementKeepsEachResourcesOrder(t *testing.T) {
 	}
 }
 
-// The base of a node makes up for every counter that it lost, or that a sweep deleted,
-// whether a resource comes alone or with others.
+// A node's base replaces every counter that it lost or that a sweep deleted, whether a resource comes alone or with
+// others.
 func TestAcquisitionsCountOnFromTheBase(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, m *messages) {

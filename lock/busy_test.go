@@ -23,8 +23,7 @@ var (
 	busyNodes  = flag.Int("busy.nodes", 3, "on how many nodes")
 )
 
-// busy starts processes that take what they get of the machine, until the returned
-// function, or the test's end, ends them.
+// busy starts processes that use all the CPU time they get, until the returned function or the test's end stops them.
 func busy(t *testing.T, loops int) (end func()) {
 	t.Helper()
 	var ends []func()
@@ -59,8 +58,7 @@ func (m *told) count(what string) (n int) {
 	return n
 }
 
-// A lease that is kept alive is lost where its nodes are, and not where the machine
-// is busy: the settings are the default ones.
+// With the default settings, a kept lease survives a busy machine; it is lost only when its nodes lose it.
 func TestKeptLeasesOutlastABusyMachine(t *testing.T) {
 	t.Parallel()
 	count, ttl, lasting, loops := 400, 3*time.Second, 4*time.Second, runtime.NumCPU()

@@ -2,8 +2,7 @@ package lock
 
 import "time"
 
-// instant is a moment on two clocks: the monotonic one that timers use, and
-// one that also runs while the machine is suspended.
+// instant is a moment on two clocks: the monotonic one of Go's timers, and one that also runs during a suspension.
 type instant struct {
 	mono time.Time
 	boot time.Duration
@@ -21,7 +20,7 @@ func (i instant) add(d time.Duration) instant {
 // passed reports whether the moment is reached on either clock.
 func (i instant) passed() bool { return i.left() <= 0 }
 
-// left is the time until then, on whichever clock says less; not positive when it is over.
+// left is the time until then, by the clock that is closer to it. It is not positive when the moment has passed.
 func (i instant) left() time.Duration {
 	t := time.Now()
 	return min(i.mono.Sub(t), i.boot-sinceBootAt(t))

@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// clocked is a configuration over one real node whose clock the test sets.
+// clocked is a configuration over one real node whose clock the test controls.
 func clocked(t *testing.T) (lock.Config, *redisserver.Server, *clockshim.Clock) {
 	t.Helper()
 	clock := clockshim.New(t)
@@ -23,8 +23,8 @@ func clocked(t *testing.T) (lock.Config, *redisserver.Server, *clockshim.Clock) 
 	return lock.Config{Nodes: nodesAt(server.Addr), NodeTimeout: patient, Epochs: &epochs{}}, server, clock
 }
 
-// Exclusion is a matter of clocks; tokens are not. This is the documented limit,
-// and shows that the jumps of TestTorture are real ones.
+// Exclusion depends on clocks; tokens do not. The test shows this documented limit, and that the jumps of TestTorture
+// are real.
 func TestAClockThatJumpsForwardEndsLocksEarlyAndTokensStillRise(t *testing.T) {
 	t.Parallel()
 	cfg, _, clock := clocked(t)
@@ -43,7 +43,7 @@ func TestAClockThatJumpsForwardEndsLocksEarlyAndTokensStillRise(t *testing.T) {
 	}
 }
 
-// A clock that was set back by hours keeps no node in quarantine for hours.
+// A clock that was set back by hours does not extend a quarantine by hours.
 func TestAQuarantineEndsThoughTheClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	cfg, server, clock := clocked(t)
@@ -68,15 +68,14 @@ func TestAQuarantineEndsThoughTheClockIsSetBack(t *testing.T) {
 	}
 }
 
-// One that jumps forward ends a quarantine on the node; who admits waits by a
-// clock of its own as well.
+// A clock that jumps forward ends a quarantine on the node, but the admitting process also waits by its own clock.
 func TestAQuarantineIsWaitedForThoughTheClockJumpsForward(t *testing.T) {
 	t.Parallel()
 	cfg, server, clock := clocked(t)
 	cfg.MaxTTL = 600 * time.Millisecond
 	started(t, cfg)
 	must(t, client(t, server.Addr).FlushAll(t.Context()).Err())
-	// The epoch is raised when the quarantine runs.
+	// The epoch is raised while the quarantine runs.
 	cfg.Epochs = epochStore(func(context.Context, int64) (int64, error) { return 2, clock.Set(time.Hour) })
 	l := locker(t, cfg)
 	lost := time.Now()

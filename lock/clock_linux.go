@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ahead is by how much other clocks were ahead of the monotonic one.
+// ahead is how far the other clocks were ahead of the monotonic one.
 type ahead struct{ wall, boot time.Duration }
 
 var (
@@ -15,14 +15,12 @@ var (
 	lastAhead atomic.Pointer[ahead]
 )
 
-// sinceBootAt is what CLOCK_BOOTTIME says at a time that was read just now. Go's
-// monotonic clock stands still while a laptop sleeps; the Redis nodes elsewhere
-// do not.
+// sinceBootAt is CLOCK_BOOTTIME at t, which was read just now. Go's monotonic clock stops while a laptop is
+// suspended; the Redis nodes elsewhere go on.
 //
-// Reading that clock is a system call, the other two need none. A suspension
-// moves the wall clock against the monotonic one as well, so the clock is read
-// only after these two have moved apart: half a millisecond is well below the
-// safety margin of any deadline.
+// Reading that clock takes a system call; the other two do not. A suspension also moves the wall clock against the
+// monotonic one, so the clock is read only after these two have moved apart by half a millisecond, which is well
+// below the safety margin of any deadline.
 func sinceBootAt(t time.Time) time.Duration {
 	mono := t.Sub(origin)
 	wall := time.Duration(t.UnixNano()-origin.UnixNano()) - mono
@@ -37,7 +35,7 @@ func sinceBootAt(t time.Time) time.Duration {
 func readBoot() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		return time.Duration(time.Now().UnixNano()) // as where there is no such clock
+		return time.Duration(time.Now().UnixNano()) // as without such a clock
 	}
 	return time.Duration(ts.Nano())
 }

@@ -5,17 +5,16 @@ import (
 	"time"
 )
 
-// What was known before a suspension is not believed after it: the wall clock
-// has moved against the monotonic one then.
+// The cached boot clock is not used after a suspension, because the wall clock has moved against the monotonic one.
 //
-// What is known is the process's, so no other test may run beside this one.
+// The cache belongs to the process, so this test does not run in parallel with others.
 func TestTheBootClockIsReadAgainOnceTheWallClockHasMoved(t *testing.T) {
 	for _, moved := range []time.Duration{0, time.Second, -time.Hour} {
 		before := readBoot()
 		now := time.Now()
 		wall := time.Duration(now.UnixNano()-origin.UnixNano()) - now.Sub(origin)
 		known := ahead{wall: wall, boot: before - now.Sub(origin)}
-		if moved != 0 { // as if the machine had slept since
+		if moved != 0 { // as if the machine had been suspended since
 			known.wall -= moved
 			known.boot -= moved
 		}

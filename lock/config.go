@@ -30,58 +30,55 @@ const (
 // MinTTL is the shortest TTL: below it the safety margin leaves nothing.
 const MinTTL = 5 * time.Millisecond
 
-// maxHolderBytes bounds the holder's name, which travels with each lock.
+// maxHolderBytes bounds the holder's name, which is stored with each lock.
 const maxHolderBytes = 256
 
-// driftFloor is the fixed part of the safety margin: Redis counts in whole
-// milliseconds.
+// driftFloor is the fixed part of the safety margin: Redis counts in whole milliseconds.
 const driftFloor = 2 * time.Millisecond
 
-// EpochStore keeps a number that never falls, also when every Redis node
-// forgets. RaiseEpoch makes it greater than above and than each earlier
-// result, durably, and returns it.
+// EpochStore keeps a number that never falls, even if every Redis node loses its data. RaiseEpoch durably makes it
+// greater than above and than each earlier result, and returns it.
 type EpochStore interface {
 	RaiseEpoch(ctx context.Context, above int64) (int64, error)
 }
 
-// Node is one independent Redis (or Valkey) server. A replica that a failover
-// would promote is not independent of its primary.
+// Node is one independent Redis (or Valkey) server. A replica that a failover would promote is not independent of its
+// primary.
 type Node struct {
 	Name     string // for errors and Status; default: Addr, or MasterName
 	Addr     string // host:port, or the path of a Unix socket
 	Username string
 	Password string
-	// Credentials, if set, is asked for user name and password before each login, in
-	// place of the two above: for a password that changes. Its error ends the login.
+	// Credentials, if set, returns user name and password for each login and replaces the two fields above. It is for
+	// passwords that change. Its error fails the login.
 	Credentials func() (username, password string, err error)
-	TLS         *tls.Config // nil: none; of the Sentinels too
+	TLS         *tls.Config // nil: none; also for the Sentinels
 	DB          int
-	// Dialer, if set, connects to the server and its Sentinels, in place of net.Dialer and
-	// TLS: what it returns is ready for the first command. ctx bounds it.
+	// Dialer, if set, connects to the server and its Sentinels and replaces net.Dialer and TLS. It returns a
+	// connection that is ready for the first command. ctx bounds it.
 	Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	// Durable declares that the server keeps all that it has acknowledged over each restart, and is never restored
-	// from a copy: its append-only file is written always. It is for the only node of a group, which is admitted at
-	// once after a restart: its own locks bind. Config.Epochs is needed. Each admission looks at the server's settings.
-	// Where they are others, where the epoch was raised in between, or where a fence stands above the
-	// node's counter, the node is in quarantine as it is without this.
+	// Durable declares that the server keeps everything that it acknowledged across each restart, and is never
+	// restored from a copy: its append-only file is written with appendfsync always. It is for the only node of a
+	// group, which is then admitted at once after a restart, because it still has its own locks. Config.Epochs is
+	// required. Each admission checks the server's settings. The node is quarantined as without Durable if they are
+	// different, if the epoch was raised in between, or if a fence stands above the node's counter.
 	Durable bool
 
-	// Sentinels, host:port each, instead of Addr: the node is the primary that they
-	// call MasterName. A failover counts as the loss of the node: it grants nothing
-	// until it is admitted again. The Sentinels' failover must not leave two
-	// primaries that grant: set min-replicas-to-write to 1 or more, and
-	// min-replicas-max-lag to no more than the Sentinels' down-after-milliseconds.
+	// Sentinels, host:port each, replace Addr: the node is the primary that they call MasterName. A failover counts
+	// as the loss of the node: it grants nothing until it is admitted again. The Sentinels' failover must not leave
+	// two primaries that grant: set min-replicas-to-write to 1 or more, and min-replicas-max-lag to no more than the
+	// Sentinels' down-after-milliseconds.
 	Sentinels        []string
 	MasterName       string
 	SentinelUsername string
-	SentinelPassword string // "": the Sentinels ask for none
+	SentinelPassword string // "": the Sentinels need none
 
 	client     string // name of the connections, for CLIENT LIST
 	bestEffort bool   // of the group
 }
 
-// Login is what to log in to the node with; a password of "" is none.
+// Login returns the user name and password for the node; a password of "" is none.
 func (n Node) Login() (username, password string, err error) {
 	if n.Credentials != nil {
 		return n.Credentials()
@@ -89,7 +86,7 @@ func (n Node) Login() (username, password string, err error) {
 	return n.Username, n.Password, nil
 }
 
-// clientName is a holder's name as CLIENT SETNAME takes it, which knows no blanks.
+// clientName is a holder's name as an argument of CLIENT SETNAME, which allows no blanks.
 func clientName(holder string) string {
 	return "fencegate:" + strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {
@@ -99,60 +96,56 @@ func clientName(holder string) string {
 	}, holder)
 }
 
-// Config says how a [Locker] works. Only Nodes is required.
+// Config configures a [Locker]. Only Nodes is required.
 type Config struct {
-	// Nodes: 1, 3, 5, 7… independent Redis servers. All lockers of a group
-	// must list the same nodes. Two are refused: both are required for a quorum. Four
-	// tolerate no more failures than three.
+	// Nodes are 1, 3, 5, 7… independent Redis servers. All lockers of a group must list the same nodes. Two are
+	// refused: both would be required for a quorum. Four tolerate no more failures than three.
 	Nodes []Node
-	// Armer, if set, raises the fence as the last step of each acquisition:
-	// tokens are then unique and rising under any loss of Redis data. Where it is a
-	// [leasing.Ender] too, it ends the grant of each lease that is released. A
+	// Armer, if set, raises the fence as the last step of each acquisition: tokens are then unique and rising
+	// whatever data Redis loses. If it is a [leasing.Ender] too, it ends the grant of each released lease. A
 	// pgfence.Fence is both.
 	Armer leasing.Armer
-	// Epochs, if set, keeps the epoch of lost nodes that are admitted again, and where it is a
-	// [LongestStore], which a pgfence.Fence is, the longest TTL in use: set it in all lockers of a
-	// group, or in none. With an
-	// Armer as well that happens by itself after the quarantine; without, by
-	// [Locker.Admit]. With neither, three nodes or more keep it themselves.
+	// Epochs, if set, stores the epoch for nodes that are admitted again and, if it is a [LongestStore], the longest
+	// TTL in use; a pgfence.Fence is one. Set it in all lockers of a group, or in none. With an Armer as well, nodes
+	// are admitted automatically after the quarantine; without, by [Locker.Admit]. With neither, three nodes or more
+	// keep the epoch themselves.
 	Epochs EpochStore
-	// MaxTTL is the longest TTL that is allowed, and how long a node that lost data is in
-	// quarantine where nothing better is known: neither what other nodes say, nor the longest TTL
-	// in use. Set the same in all lockers of a group. Default 5 min.
+	// MaxTTL is the longest TTL that is allowed. It is also the length of the quarantine of a node that lost data,
+	// unless the other nodes or the record of the longest TTL in use allow a shorter one. Set the same in all lockers
+	// of a group. Default 5 min.
 	MaxTTL time.Duration
-	// DefaultTTL is used where [WithTTL] is not given. A longer one is recorded first, where
-	// Epochs is a [LongestStore]. Default 30 s, or MaxTTL where that is shorter.
+	// DefaultTTL is used without [WithTTL]. A longer TTL is recorded first if Epochs is a [LongestStore]. Default 30
+	// s, or MaxTTL if that is shorter.
 	DefaultTTL time.Duration
-	// NodeTimeout is for how long a node may be silent before a step gives it up,
-	// whatever the TTL. Time in which this process did not run does not count. An
-	// extension gives it a second at least. No round of messages counts an answer later
-	// than a second after its first one. Default 50 ms.
+	// NodeTimeout is how long a node may be silent before a step stops waiting for it, whatever the TTL. Time in
+	// which this process did not run does not count. An extension gives a node at least a second. No round counts an
+	// answer later than a second after its first message. Default 50 ms.
 	NodeTimeout time.Duration
-	// DriftFactor is the share of the TTL that clocks may drift apart, 0 to 0.5. The
-	// margin is TTL × DriftFactor + 2 ms. Default 0.01.
+	// DriftFactor is the share of the TTL by which clocks may drift apart, 0 to 0.5. The margin is TTL × DriftFactor
+	// + 2 ms. Default 0.01.
 	DriftFactor float64
-	// KeyPrefix starts the name of each key. Default "fencegate".
+	// KeyPrefix is the prefix of each key. Default "fencegate".
 	KeyPrefix string
-	// Holder names this process for people. Default host:pid.
+	// Holder is the display name of this process. Default host:pid.
 	Holder string
-	// Embedded says that the nodes live and die with every lease on them (in
-	// one process, in memory), so they need no quarantine.
+	// Embedded says that the nodes run in this process's memory and end together with every lease on them, so they
+	// need no quarantine.
 	Embedded bool
-	// BestEffort chooses availability over exclusion: a node that lost its data or its run,
-	// a failover too, is admitted at once, without a quarantine. Two may hold a resource
-	// then, until the older lease ends, and the fence lets only the newest write. Needs an
-	// Armer. The nodes are marked for it when they are admitted, and refuse Lockers of the
-	// other mode ([ErrMode]); [Locker.Mark] changes a group that is in use. Default: false.
+	// BestEffort chooses availability over exclusion: a node that lost its data or was restarted, also by a failover,
+	// is admitted at once, without a quarantine. Two holders may then have a resource until the older lease ends, and
+	// the fence accepts only the newest one's writes. It requires an Armer. The nodes are marked for this mode when
+	// they are admitted, and refuse Lockers of the other mode ([ErrMode]); [Locker.Mark] changes the mode of a group
+	// in use. Default: false.
 	BestEffort bool
-	// Logger hears about nodes that are lost and admitted again. Default: silent.
+	// Logger logs nodes that are lost and admitted again. Default: none.
 	Logger *slog.Logger
-	// Metrics hears what happens. Default: nobody.
+	// Metrics receives events. Default: none.
 	Metrics Metrics
-	// Tracer hears of each step of an operation. Default: nobody.
+	// Tracer receives each step of an operation. Default: none.
 	Tracer Tracer
 }
 
-// Validate says what [New] would refuse, without making anything. The error is a [*fence.InvalidError].
+// Validate checks the configuration as [New] does. The error is a [*fence.InvalidError].
 func (c Config) Validate() error {
 	_, err := c.withDefaults()
 	return err
@@ -186,7 +179,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, &fence.InvalidError{Field: "node timeout", Reason: fmt.Sprintf("is %v; at least 1ms is needed", c.NodeTimeout)}
 	case c.BestEffort && c.Armer == nil:
 		return c, &fence.InvalidError{Field: "best effort", Reason: "needs an Armer: without a fence two holders at once would both write"}
-	case !(c.DriftFactor >= 0 && c.DriftFactor <= 0.5): // nor NaN
+	case !(c.DriftFactor >= 0 && c.DriftFactor <= 0.5): // also refuses NaN
 		return c, &fence.InvalidError{Field: "drift factor", Reason: fmt.Sprintf("is %v; allowed is 0 to 0.5", c.DriftFactor)}
 	}
 	if err := c.validateTTL(c.DefaultTTL); err != nil {
@@ -210,8 +203,7 @@ func (c Config) withDefaults() (Config, error) {
 // maxNodes keeps sets of nodes in one machine word.
 const maxNodes = 15
 
-// nameNodes gives each node a name and refuses the same node twice: it would
-// count double in a quorum.
+// nameNodes gives each node a name and refuses duplicate nodes, which would count twice in a quorum.
 func (c *Config) nameNodes() error {
 	named := make([]Node, len(c.Nodes))
 	names, places := map[string]bool{}, map[string]bool{}
@@ -251,8 +243,7 @@ func (c *Config) validateTTL(ttl time.Duration) error {
 	return nil
 }
 
-// validateHolder refuses names that an Armer's database or a terminal would choke
-// on once the lock is taken.
+// validateHolder refuses names that an Armer's database or a terminal could not handle once the lock is taken.
 func validateHolder(name string) error {
 	switch {
 	case len(name) > maxHolderBytes:

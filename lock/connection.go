@@ -37,8 +37,7 @@ func (n *node) run() {
 	}
 }
 
-// open connects and learns the incarnation where that is needed, and sends what
-// is queued. Where it fails, it answers what is queued.
+// open connects, reads the incarnation if needed, and sends the queue. On failure it answers the queued ops.
 func (n *node) open() bool {
 	n.mu.Lock()
 	n.dropOverdue()
@@ -92,7 +91,7 @@ func (n *node) connect() error {
 		return serverError(err)
 	case nonce == "":
 		if n.cfg.watched() {
-			n.hangUp() // its successor may be the one that is admitted
+			n.hangUp() // its successor may be admitted
 		}
 		n.onLost(n)
 		return ErrQuarantined
@@ -101,7 +100,7 @@ func (n *node) connect() error {
 	return nil
 }
 
-// incarnation asks which one was admitted: "" for none.
+// incarnation reads the admitted incarnation: "" for none.
 func (n *node) incarnation() (string, error) {
 	nonce, err := n.field("@incarnation")
 	if err != nil || nonce == "" || !n.cfg.watched() {
@@ -117,8 +116,8 @@ func (n *node) incarnation() (string, error) {
 	return nonce, nil
 }
 
-// leaveTrace loads the script by which [Locker.Init] tells an emptied node from a new one.
-// A login that may load none leaves none.
+// leaveTrace loads the script by which [Locker.Init] tells an emptied node from a new one. It does nothing for a
+// login that may not load scripts.
 func (n *node) leaveTrace() error {
 	_, err := n.link.do("SCRIPT", "LOAD", n.keys.trace(n.cfg.DB))
 	if refused, ok := errors.AsType[replyError](err); ok && strings.HasPrefix(refused.Error(), "NOPERM") {
@@ -127,7 +126,7 @@ func (n *node) leaveTrace() error {
 	return err
 }
 
-// field reads one field of H; "" where there is none.
+// field reads one field of H; "" if there is none.
 func (n *node) field(name string) (string, error) {
 	vals, err := n.link.do("HGET", n.keys.h, name)
 	if err != nil || len(vals) != 1 {
@@ -136,8 +135,8 @@ func (n *node) field(name string) (string, error) {
 	return vals[0].text, nil
 }
 
-// serve reads the answers to what is in flight and sends what gathered
-// meanwhile, until the link fails, the node is lost, or the Locker closed.
+// serve reads the answers to what is in flight and sends what was queued meanwhile, until the link fails, the node is
+// lost, or the Locker is closed.
 func (n *node) serve() {
 	for !n.finished() {
 		again, err := n.hear()
@@ -157,19 +156,19 @@ func (n *node) serve() {
 			return
 		}
 		if len(flight) > 1 {
-			// Callers that these answers woke are about to submit again: let them
-			// first, so that the next batch is a full one too.
+			// Callers woken by these answers are about to submit again. Yielding lets them, so that the next batch is
+			// full, too.
 			runtime.Gosched()
 		}
 		n.mu.Lock()
-		n.flight = n.flight[:0] // what comes from here on was not asked for by these
+		n.flight = n.flight[:0] // later submissions were not made by these callers
 		switch {
 		case n.link.in.Buffered() > 0:
 			n.mu.Unlock()
-			n.fail(errMalformed) // more answers than questions: the next one would be taken for another's
+			n.fail(errMalformed) // more answers than requests: the next one would be taken for another request's
 			return
 		case lost:
-			// It may have been admitted again meanwhile: look before the next call.
+			// It may have been admitted again meanwhile: check before the next call.
 			n.serving, n.busy, n.bound = false, false, nil
 			n.mu.Unlock()
 			if n.cfg.watched() {
@@ -186,7 +185,7 @@ func (n *node) serve() {
 	}
 }
 
-// hear waits for the next that the node says. It reports whether to look again first.
+// hear waits for the node's next message. It reports whether to look again first.
 func (n *node) hear() (again bool, err error) {
 	_, err = n.link.in.Peek(1)
 	if netErr, ok := errors.AsType[net.Error](err); ok && netErr.Timeout() && n.patient() {
@@ -207,12 +206,11 @@ func (n *node) finished() bool {
 	return false
 }
 
-// extraTime is what a link has left for a look at what has come, after its deadline.
+// extraTime is how long a link may be read after its deadline, for data that has arrived.
 const extraTime = 50 * time.Millisecond
 
-// patient reports whether to go on waiting after the link's deadline passed. In a
-// process that did not run meanwhile it says nothing of the node, whose answer may be
-// there: hence the extra time.
+// patient reports whether to continue waiting after the link's deadline. In a process that did not run meanwhile the
+// deadline says nothing about the node, whose answer may have arrived: hence the extra time.
 func (n *node) patient() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -236,15 +234,14 @@ func (n *node) patient() bool {
 	return !n.closed
 }
 
-// answer reads the replies to a flight and delivers them. It reports whether
-// the node turned out not to be admitted. With an error all that were not
-// answered are left.
+// answer reads the replies to a flight and delivers them. It reports whether the node turned out not to be admitted.
+// After an error the flight still has all the ops that were not answered.
 func (n *node) answer(flight []*op) (lost bool, err error) {
 	if len(flight) == 0 {
-		return false, errMalformed // an answer that nobody asked for
+		return false, errMalformed // an answer without a request
 	}
 	n.replies = n.replies[:0]
-	n.writing.Lock() // whoever was sending has arranged the flight
+	n.writing.Lock() // the sender has arranged the flight
 	sizes := n.plan.sizes
 	n.writing.Unlock()
 	for i, size := range sizes {
@@ -268,16 +265,16 @@ func (n *node) answer(flight []*op) (lost bool, err error) {
 	}
 	for i, o := range flight {
 		lost = lost || errors.Is(n.replies[i].err, ErrQuarantined)
-		n.deliver(o, o.settled(n.replies[i])) // from here on the op may be another's
+		n.deliver(o, o.settled(n.replies[i])) // from here on the op may be reused
 	}
 	return lost, nil
 }
 
-// fail answers for what was in flight on a link that is gone: whether it took
-// effect is unknown. Releases go over the next one, once more, as does what is queued.
+// fail answers what was in flight on a broken link: whether it took effect is unknown. Releases are sent once more on
+// the next link, like queued ops.
 func (n *node) fail(err error) {
 	n.mu.Lock()
-	n.writing.Lock() // whoever is sending has seen its ops
+	n.writing.Lock() // the sender has seen its ops
 	flight := n.flight
 	n.flight = nil
 	if !n.busy {
@@ -294,7 +291,7 @@ func (n *node) fail(err error) {
 	}
 }
 
-// hangUp drops the link, and with it what is known of the incarnation.
+// hangUp drops the link and what was known of the incarnation.
 func (n *node) hangUp() {
 	if n.link != nil {
 		_ = n.link.conn.Close()

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// A connection's deadline may have passed because this process did not run, and the
-// answer be there.
+// A connection's deadline may pass because this process did not run, although the answer has arrived.
 func TestAConnectionIsLookedAtOnceMoreAfterItsDeadline(t *testing.T) {
 	t.Parallel()
 	asked, answer := make(chan struct{}, 1), make(chan struct{})
@@ -43,8 +42,8 @@ func TestAConnectionIsLookedAtOnceMoreAfterItsDeadline(t *testing.T) {
 	t.Error("no answer that came after the deadline was read")
 }
 
-// A node that refuses the login, or answers what nobody asked for, is an error of every
-// call. Inspect had panicked.
+// If a node refuses the login, or sends an answer without a request, every call returns an error. Inspect used to
+// panic.
 func TestANodeThatRefusesIsAnErrorOfEveryCall(t *testing.T) {
 	t.Parallel()
 	for _, answer := range []string{

@@ -51,7 +51,7 @@ func TestDoEndsTheWorksContextWithTheLease(t *testing.T) {
 	l := started(t, cfg)
 	err := l.Do(t.Context(), "r", func(ctx context.Context, _ fence.Grant) error {
 		must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err())
-		<-ctx.Done() // no renewal finds its lock
+		<-ctx.Done() // the renewal finds no lock
 		if !errors.Is(context.Cause(ctx), lock.ErrLost) {
 			t.Errorf("the context's cause: %v", context.Cause(ctx))
 		}

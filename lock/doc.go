@@ -1,13 +1,10 @@
-// Package lock gives leases on named resources over independent Redis nodes,
-// with fencing tokens that can be trusted.
+// Package lock grants leases on named resources over independent Redis nodes, with reliable fencing tokens.
 //
-// The guarantee, with no assumption about time: two successful acquisitions of
-// one resource have different tokens, and if one completed before the other
-// began, its token is lower. With an [Armer] this holds whatever Redis loses;
-// without one, a node that lost its data or its run grants nothing until it has
-// been admitted again. That only one holder has the lease at a time is true as
-// long as clocks run at nearly the same speed, as with every lease; the fence
-// is why the exception is not fatal.
+// The guarantee, with no assumption about time: two successful acquisitions of one resource have different tokens,
+// and if one completed before the other began, its token is lower. With an [Armer] this holds whatever data Redis
+// loses. Without one, a node that lost its data or was restarted grants nothing until it has been admitted again. A
+// resource has only one holder at a time as long as clocks run at nearly the same speed, as with every lease; the
+// fence makes the exception harmless.
 //
 //	l, err := lock.New(lock.Config{Nodes: nodes, Armer: fence, Epochs: fence})
 //	if err != nil {
@@ -24,15 +21,12 @@
 //	defer lease.Release(ctx)
 //	grant, err := lease.Grant() // present it with each write; fails once the lease is over
 //
-// The locks follow Redlock (Salvatore Sanfilippo, "Distributed Locks with
-// Redis"): a majority of nodes, each with a time to live, and a validity that
-// counts from before the first message. The tokens do not: the highest of the
-// nodes' counters is neither unique nor rising. An acquisition counts up on a
-// majority (phase 1) and, unless a majority already agrees on the highest
-// counter, brings a majority to it where the lock is still its own (phase 2);
-// or it lets a compare-and-set in the database decide (arming).
+// The locks follow Redlock (Salvatore Sanfilippo, "Distributed Locks with Redis"): a majority of nodes, each with a
+// time to live, and a validity that counts from before the first message. The tokens do not, because the highest of
+// the nodes' counters is neither unique nor rising. An acquisition increments the counters on a majority (phase 1).
+// Unless a majority already agrees on the highest counter, it then raises the counters of a majority to it while the
+// lock is still its own (phase 2). With an Armer, a compare-and-set in the database decides instead (arming).
 //
-// A node's marker, base and counters are one hash, so that it cannot lose one
-// without the other. The scripts that grant are bound to one incarnation of the
-// node: only admission loads them, and a restart loses them with the run.
+// A node's marker, base and counters are one hash, so that it cannot lose one without the other. The granting scripts
+// are bound to one incarnation of the node: only admission loads them, and a restart removes them.
 package lock

@@ -15,12 +15,12 @@ type lister interface {
 	List(ctx context.Context, prefix, after string, limit int) ([]fence.Record, error)
 }
 
-// settings are what keeps all that a server has acknowledged over a crash.
+// settings are the settings with which a server keeps everything that it acknowledged across a crash.
 var settings = []struct{ name, value string }{
 	{"appendonly", "yes"}, {"appendfsync", "always"}, {"no-appendfsync-on-rewrite", "no"},
 }
 
-// durability says why a server may lose what it has acknowledged; nil: as far as it says, it keeps that.
+// durability says why a server may lose what it has acknowledged; nil: its settings are durable.
 func (n *node) durability(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stallTimeout)
 	defer cancel()
@@ -43,8 +43,8 @@ func (n *node) durability(ctx context.Context) error {
 	return nil
 }
 
-// keeps reports whether a node that is declared durable has all that it granted: so it was when it was
-// admitted, so it is now, and no fence stands above its counters.
+// keeps reports whether a node that is declared durable still has everything that it granted: its settings were
+// durable when it was admitted and are so now, and no fence stands above its counters.
 func (l *Locker) keeps(ctx context.Context, n *node, st nodeState) bool {
 	err := n.durability(ctx)
 	if store, ok := l.cfg.Epochs.(lister); ok && err == nil {
@@ -58,11 +58,11 @@ func (l *Locker) keeps(ctx context.Context, n *node, st nodeState) bool {
 
 const (
 	fencePage = 1000
-	// fencesWithin bounds the look at all fences: it is over long before a quarantine is.
+	// fencesWithin bounds the reading of all fences. It is much shorter than a quarantine.
 	fencesWithin = 10 * time.Second
 )
 
-// above is an error where a fence stands above the node's counter: the node was restored from a copy that is older.
+// above returns an error if a fence stands above the node's counter: the node was restored from an older copy.
 func (n *node) above(ctx context.Context, store lister, base int64) error {
 	ctx, cancel := context.WithTimeout(ctx, fencesWithin)
 	defer cancel()
@@ -92,7 +92,7 @@ func (n *node) above(ctx context.Context, store lister, base int64) error {
 	}
 }
 
-// durableMark is what the admission of a node notes that is declared durable, and is.
+// durableMark is the mark that admission sets on a node that is declared durable and has durable settings.
 func (n *node) durableMark(ctx context.Context) string {
 	if n.cfg.Durable && n.durability(ctx) == nil {
 		return "durable"

@@ -16,7 +16,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// fences are an epoch store that has fences, too, a page of which is two.
+// fences is an epoch store that also has fences, with two on a page.
 type fences struct {
 	epochs
 
@@ -32,7 +32,8 @@ func (f *fences) List(_ context.Context, _, after string, _ int) ([]fence.Record
 	return f.rows[i:min(i+2, len(f.rows))], nil
 }
 
-// The only node is declared durable, and is: what it had granted binds after a restart, and it is admitted at once, each time.
+// The only node is declared durable and has durable settings: it keeps its locks across a restart and is admitted at
+// once, each time.
 func TestADurableNodeIsAdmittedAtOnceAfterItsRestart(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
@@ -58,7 +59,7 @@ func TestADurableNodeIsAdmittedAtOnceAfterItsRestart(t *testing.T) {
 	}
 }
 
-// What is declared is not enough.
+// The declaration alone is not enough.
 func TestANodeThatMayNotBeDurableIsQuarantined(t *testing.T) {
 	t.Parallel()
 	set := func(t *testing.T, c *redis.Client, name, value string) {

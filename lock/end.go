@@ -9,14 +9,12 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// endTimeout bounds how long a release waits for the fence. The lock is freed in any
-// case.
+// endTimeout bounds how long a release waits for the fence. The lock is freed in any case.
 const endTimeout = 500 * time.Millisecond
 
-// endGrant has the fence refuse the grant of a lease that is being released, where the
-// Armer can. What the fence does not hear leaves the grant current until the next
-// acquisition, as that of a lease that ran out. sealHash is nil where only the token
-// is known.
+// endGrant makes the fence refuse the grant of a lease that is being released, if the Armer can. If that fails, the
+// grant stays current until the next acquisition, like that of an expired lease. sealHash is nil if only the token is
+// known.
 func (l *Locker) endGrant(ctx context.Context, ref leasing.Ref, sealHash []byte) {
 	ender, ok := l.cfg.Armer.(leasing.Ender)
 	if !ok || ref.Token <= 0 {
@@ -35,8 +33,7 @@ func (l *Locker) endGrant(ctx context.Context, ref leasing.Ref, sealHash []byte)
 	}
 }
 
-// inBackground runs f where Close waits for it; false: the Locker is closed, and f
-// does not run.
+// inBackground runs f, and Close waits for it. false: the Locker is closed, and f does not run.
 func (l *Locker) inBackground(f func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -88,7 +88,7 @@ func TestAnAsynchronousReleaseEndsTheGrantFirst(t *testing.T) {
 	free(t, l, "r")
 }
 
-// However long the fence takes, a release has a bound, whatever the caller's context; and what the fence did not do is said.
+// A release has a time limit for the fence, whatever the caller's context, and logs that the grant was not ended.
 func TestAReleaseGivesTheFenceHalfASecond(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 1)
@@ -118,7 +118,7 @@ func TestAReleaseGivesTheFenceHalfASecond(t *testing.T) {
 	free(t, l, "r")
 }
 
-// Superseded is over: nobody needs to hear of that. Without a token there is nothing to end.
+// A superseded grant is over, so nothing is logged. Without a token there is no grant to end.
 func TestWhatNeedsNoEndIsSilent(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 1)

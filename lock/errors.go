@@ -11,27 +11,25 @@ import (
 
 // Sentinels for errors.Is. Malformed input is a [*fence.InvalidError].
 var (
-	// ErrHeld: another holder has the resource. Nothing was acquired. The error is a
-	// [*leasing.HeldError].
+	// ErrHeld: another holder has the resource. Nothing was acquired. The error is a [*leasing.HeldError].
 	ErrHeld = leasing.ErrHeld
-	// ErrNoQuorum: too few nodes answered. Nothing was acquired, extended or
-	// confirmed; what a minority granted is given back or expires.
+	// ErrNoQuorum: too few nodes answered. Nothing was acquired, extended or confirmed; locks on a minority are given
+	// back or expire.
 	ErrNoQuorum = errors.New("no quorum of Redis nodes")
-	// ErrLost: the lease is over: its deadline passed, or the locks are gone or another's.
+	// ErrLost: the lease is over: its deadline has passed, or its locks are gone or another holder's.
 	ErrLost = leasing.ErrLost
 	// ErrReleased: the lease was released by its holder.
 	ErrReleased = errors.New("lease was released")
-	// ErrQuarantined: a node is not admitted: it is new, or lost its data or
-	// its run, and grants nothing until it is admitted again.
+	// ErrQuarantined: a node is not admitted: it is new, or lost its data or was restarted. It grants nothing until
+	// it is admitted again.
 	ErrQuarantined = errors.New("the node is not admitted, so it grants no leases")
-	// ErrExhausted: a resource has used up the tokens of this epoch. Every
-	// acquisition that finds that raises the epoch, so it is seen only where
-	// that fails.
+	// ErrExhausted: a resource has used up the tokens of this epoch. The acquisition that finds this raises the
+	// epoch, so the error is seen only if that fails.
 	ErrExhausted = errors.New("tokens of this epoch are used up")
 	// ErrClosed: the Locker is closed.
 	ErrClosed = leasing.ErrClosed
-	// ErrNotRecorded: a TTL that is longer than any in use could not be recorded, so no node
-	// may grant it. Shorter leases go on.
+	// ErrNotRecorded: a TTL longer than any in use could not be recorded, so no node may grant it. Shorter leases are
+	// not affected.
 	ErrNotRecorded = errors.New("the longest TTL in use could not be recorded")
 	// ErrNodeTimeout: a node did not answer within the node timeout.
 	ErrNodeTimeout = errors.New("no answer within the node timeout")
@@ -41,28 +39,27 @@ var (
 	// ErrOldRedis: the node is a Redis before version 7.
 	ErrOldRedis = errors.New("redis before version 7 is not supported: its scripts outlive a restart, so a loss of data would go unnoticed; use Redis 7 or newer, or Valkey")
 
-	// ErrMode: the node is marked for the other mode than this Locker's: best effort, or
-	// strict. It takes [Config.BestEffort], or [Locker.Mark].
+	// ErrMode: the node is marked for the other mode, best effort or strict, than this Locker's. Change
+	// [Config.BestEffort] or use [Locker.Mark].
 	ErrMode = errors.New("the node is marked for another mode")
 
-	// ErrEvicts: the node may evict locks and counters before their time.
+	// ErrEvicts: the node may evict locks and counters before they expire.
 	ErrEvicts = errors.New("redis that evicts keys is not supported: locks and counters would vanish before their time; set maxmemory-policy noeviction")
 
 	errSentinel = errors.New("this is a Redis Sentinel, not a server: give the address of the server")
 )
 
-// refusedError is the [*leasing.HeldError] of one attempt. Where several attempts
-// collided, nobody is known to hold the resource.
+// refusedError is the [*leasing.HeldError] of one attempt. If several attempts collided, no holder is known.
 type refusedError struct {
 	leasing.HeldError
 
 	floor fence.Token // highest counter seen: the floor of the next attempt
 }
 
-// Unwrap shows what callers know.
+// Unwrap returns the public error.
 func (e *refusedError) Unwrap() error { return &e.HeldError }
 
-// cutShort is the context's error that ended an acquisition while the nodes were asked.
+// cutShort is the context's error of an acquisition that ended while the nodes were asked.
 type cutShort struct{ error }
 
 func (e cutShort) Unwrap() error { return e.error }
@@ -75,24 +72,23 @@ type NodeError struct {
 
 func (e *NodeError) Error() string { return e.Node + ": " + e.Err.Error() }
 
-// Unwrap is the cause.
+// Unwrap returns the cause.
 func (e *NodeError) Unwrap() error { return e.Err }
 
 // QuorumError says which nodes were missing from a quorum, and why.
 type QuorumError struct {
 	Operation string // "acquire", "confirm", "extend", "release"
 	Resource  string
-	Nodes     int          // how many there are
+	Nodes     int          // size of the group
 	Quorum    int          // how many are needed
 	Causes    []*NodeError // one for each node that did not take part
 
-	// NeedsAdmission: so many of them are not admitted that the others alone are no
-	// quorum, and this Locker, which has no Armer, admits none by itself. It takes
-	// [Locker.Init] where the group is new, else [Locker.Readmit].
+	// NeedsAdmission: so many nodes are not admitted that the others are no quorum, and this Locker has no Armer, so
+	// it does not admit them automatically. Call [Locker.Init] if the group is new, otherwise [Locker.Readmit].
 	NeedsAdmission bool
 }
 
-// quorumError says why an operation found no quorum.
+// quorumError builds the error of an operation without a quorum.
 func (l *Locker) quorumError(operation, resource string, causes []*NodeError) *QuorumError {
 	out := 0
 	for _, c := range causes {
@@ -122,7 +118,7 @@ func (e *QuorumError) Error() string {
 // Is matches [ErrNoQuorum].
 func (e *QuorumError) Is(target error) bool { return target == ErrNoQuorum }
 
-// Unwrap gives each node's cause.
+// Unwrap returns each node's cause.
 func (e *QuorumError) Unwrap() []error {
 	errs := make([]error, len(e.Causes))
 	for i, c := range e.Causes {
@@ -131,9 +127,8 @@ func (e *QuorumError) Unwrap() []error {
 	return errs
 }
 
-// mayReturn reports whether the quorum may be there later without anybody mending
-// anything but what is down: enough of the nodes are neither of a kind that is not
-// supported nor refuse the login, nor wait for a person to admit them.
+// mayReturn reports whether the quorum may return without an operator, once failed nodes are up again: enough nodes
+// are supported, accept the login, and do not wait for an operator to admit them.
 func (e *QuorumError) mayReturn() bool {
 	broken := 0
 	for _, c := range e.Causes {
@@ -144,11 +139,10 @@ func (e *QuorumError) mayReturn() bool {
 	return !e.NeedsAdmission && e.Nodes-broken >= e.Quorum
 }
 
-// Retryable reports whether the same call may succeed later without anybody
-// mending anything but Redis itself: the resource was held, or a quorum was
-// missing. It is not where the nodes have to be admitted first by somebody
-// ([QuorumError.NeedsAdmission]). A lost lease is not retryable: acquire again,
-// and start again from what the newer holder wrote.
+// Retryable reports whether the same call may succeed later without anything but Redis being repaired: the resource
+// was held, or a quorum was missing. It is false if an operator has to admit the nodes first
+// ([QuorumError.NeedsAdmission]). A lost lease is not retryable: acquire again, and start from what the newer holder
+// wrote.
 func Retryable(err error) bool {
 	if missing, ok := errors.AsType[*QuorumError](err); ok && missing.NeedsAdmission {
 		return false

@@ -92,8 +92,8 @@ func TestNoQuorumNamesEachNodesCause(t *testing.T) {
 	}
 }
 
-// Without an Armer nobody admits nodes unasked: a caller that tried again would
-// do so for ever. With one, or embedded, it happens by itself.
+// Without an Armer nodes are not admitted automatically, so retrying would never succeed. With one, or embedded, they
+// are.
 func TestNodesThatSomebodyHasToAdmitAreNotTriedAgain(t *testing.T) {
 	t.Parallel()
 	cfg, armed := shared(t, 3), shared(t, 3)
@@ -117,15 +117,15 @@ func TestNodesThatSomebodyHasToAdmitAreNotTriedAgain(t *testing.T) {
 			if !errors.As(err, &quorum) || !errors.Is(err, lock.ErrQuarantined) || quorum.NeedsAdmission == c.want || lock.Retryable(err) != c.want {
 				t.Errorf("%s: %v; want retryable %v", name, err, c.want)
 			}
-			if strings.Contains(err.Error(), "Locker.Init") == c.want { // it would mislead who only has to wait
+			if strings.Contains(err.Error(), "Locker.Init") == c.want { // it would mislead a caller that only has to wait
 				t.Errorf("%s: %v", name, err)
 			}
 		}
 	}
 }
 
-// What a restart took from the nodes no renewal brings back, so renewing ends
-// when that is seen, with the reason, and not at the deadline.
+// Renewals cannot restore what a restart removed from the nodes. So they end with the reason once that is seen, and
+// not at the deadline.
 func TestRenewalsEndWithTheNodesAdmission(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})
@@ -165,7 +165,8 @@ func TestErrorsOfTheContextAreJoined(t *testing.T) {
 	release(t, lease)
 }
 
-// A node that has not heard of a release yet names who held the lease before, perhaps for longer than it is held now.
+// A node that has not received a release yet names the previous holder, perhaps with a longer TTL than the current
+// one.
 func TestARefusalNamesTheNewestHolder(t *testing.T) {
 	t.Parallel()
 	before, now := lock.Refusal{Holder: "before", PTTL: 9000, Floor: 7}, lock.Refusal{Holder: "now", PTTL: 400, Floor: 8}

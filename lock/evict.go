@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// evicts is an [ErrEvicts] where a node may evict keys, by what INFO memory says. One without a
-// memory limit evicts nothing, whatever its policy.
+// evicts returns an [ErrEvicts] if a node may evict keys, according to INFO memory. Without a memory limit a node
+// evicts nothing, whatever its policy.
 func evicts(info string) error {
 	var limit, policy string
 	for line := range strings.Lines(info) {
@@ -24,7 +24,7 @@ func evicts(info string) error {
 	return fmt.Errorf("%w: its policy is %s, and its limit %s bytes", ErrEvicts, policy, limit)
 }
 
-// refuseEvicting asks the node. A login that may not ask, and a server that does not say, pass.
+// refuseEvicting asks the node. A login without the right to ask, and a server that does not report it, are accepted.
 func (k *link) refuseEvicting() error {
 	vals, err := k.do("INFO", "memory")
 	switch {

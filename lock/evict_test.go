@@ -26,7 +26,7 @@ func TestANodeThatEvictsIsRefusedByName(t *testing.T) {
 			if err := l.Ping(t.Context()); errors.Is(err, lock.ErrEvicts) != refused {
 				t.Errorf("ping: %v", err)
 			}
-			lease, err := l.Acquire(t.Context(), "r") // does not wait where it is refused
+			lease, err := l.Acquire(t.Context(), "r") // returns at once if refused
 			if errors.Is(err, lock.ErrEvicts) != refused || refused && !strings.Contains(err.Error(), policy) {
 				t.Errorf("acquire: %v", err)
 			}

@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// What the examples have from elsewhere.
+// Values that the examples assume.
 var (
 	ctx    = context.Background()
 	leases *lock.Locker
@@ -22,7 +22,7 @@ var (
 
 func charge(context.Context, fence.Grant) error { return nil }
 
-// The three clients are those that a program has already, for redsync or anything else.
+// NodesOf takes the clients that a program already has, for redsync or anything else.
 func ExampleNodesOf() {
 	clients := []redis.UniversalClient{
 		redis.NewClient(&redis.Options{Addr: "r1:6379"}),
@@ -85,13 +85,13 @@ func ExampleLocker_TryAcquire() {
 func ExampleWithTries() {
 	lease, err := leases.Acquire(ctx, "orders/1001", lock.WithTries(32, 150*time.Millisecond))
 	if errors.Is(err, lock.ErrHeld) {
-		return // as redsync's ErrTaken and redislock's ErrNotObtained
+		return // like redsync's ErrTaken and redislock's ErrNotObtained
 	}
 	defer lease.Release(ctx)
 }
 
 func ExampleWithOwner() {
-	owner := lock.NewOwner() // of a request, a job, a saga
+	owner := lock.NewOwner() // for a request, a job, a saga
 	outer, err := leases.Acquire(ctx, "orders/1001", lock.WithOwner(owner))
 	if err != nil {
 		panic(err)

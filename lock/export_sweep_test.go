@@ -1,4 +1,4 @@
 package lock
 
-// SweepEvery has one in so many tries for a lock look whether the counters have to be swept. Before the first try.
+// SweepEvery makes on average one in so many tries for a lock check whether to sweep. Call it before the first try.
 func (l *Locker) SweepEvery(tries int64) { l.sweepEvery = tries }

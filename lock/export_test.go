@@ -10,23 +10,23 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// Patient is a node timeout for tests that are not about time-outs.
+// Patient is a node timeout for tests that are not about timeouts.
 const Patient = 20 * time.Second
 
-// Recheck and Grace are how often a waiter looks by itself, at most, and how long
-// the first of a queue has before others try.
+// Recheck is the minimum time between two checks by a waiter. Grace is how long the first of a queue has before
+// others try.
 const (
 	Recheck = recheck / 2
 	Grace   = grace
 )
 
-// Validity is how long a lease with these options is good for.
+// Validity is how long a lease with these options is valid.
 func (l *Locker) Validity(opts ...AcquireOption) time.Duration {
 	o, _ := l.options("r", opts)
 	return l.validity(o.ttl)
 }
 
-// EndQuarantine ends a node's quarantine as time does.
+// EndQuarantine ends a node's quarantine early.
 func (l *Locker) EndQuarantine(ctx context.Context, node string) error {
 	n, err := l.nodeNamed(node)
 	if err != nil {
@@ -45,14 +45,14 @@ func (l *Locker) Waiting(resource string) int {
 	return 0
 }
 
-// Attempts is how often this Locker asked the nodes for a lock.
+// Attempts is how many times this Locker asked the nodes for a lock.
 func (l *Locker) Attempts() int64 { return l.attempts.Load() }
 
 // Home is the index of the node that keeps a resource's queue.
 func (l *Locker) Home(resource string) int { return l.home(resource) }
 
-// ConfirmNothing lets phase 2 always succeed without a look at the node, in the
-// whole process: a safeguard removed. The nodes have to be admitted after it.
+// ConfirmNothing makes phase 2 always succeed without checking the node, in the whole process: a safeguard removed.
+// Call it before the nodes are admitted.
 func ConfirmNothing() { confirmText = "-- @NONCE@\nreturn {1}" }
 
 // AdmitAtOnce is Readmit without its quarantine: a safeguard removed.
@@ -73,8 +73,8 @@ func (l *Locker) AdmitAtOnce(ctx context.Context, node string) error {
 	return n.admit(ctx, nonce, base, fence.LongestTTL{TTL: l.cfg.MaxTTL})
 }
 
-// Forgive takes a node back as if it had lost nothing, with whatever counters
-// it has left: the marker's safeguard removed.
+// Forgive admits a node as if it had lost nothing, with the counters that it has left: the marker's safeguard
+// removed.
 func (l *Locker) Forgive(ctx context.Context, node string) error {
 	n, err := l.nodeNamed(node)
 	if err != nil {
@@ -99,7 +99,7 @@ type Refusal struct {
 	PTTL, Floor int64
 }
 
-// HeldBy is the holder that a round with these refusals names.
+// HeldBy is the holder in the error of a round with these refusals.
 func HeldBy(refusals ...Refusal) (holder string, pttl int64) {
 	r := &round{}
 	for i, f := range refusals {
@@ -108,10 +108,10 @@ func HeldBy(refusals ...Refusal) (holder string, pttl int64) {
 	return r.held.holder, r.held.pttl
 }
 
-// Extending reports whether an extension is on its way.
+// Extending reports whether an extension is in progress.
 func (h *Lease) Extending() bool { return len(h.s.extending) > 0 }
 
-// Waits is who holds a resource, as far as this process's line for it knows.
+// Waits is the holder of a resource, as far as this process's line for it knows.
 func (l *Locker) Waits(resource string) (holder string) {
 	l.lines.mu.Lock()
 	defer l.lines.mu.Unlock()
@@ -123,10 +123,10 @@ func (l *Locker) Waits(resource string) (holder string) {
 	return ""
 }
 
-// Aged makes an admission as old as it has to be for others to be asked.
+// Aged makes an admission old enough for the other nodes to be asked.
 func (l *Locker) Aged(a *Admission) { a.begun = a.begun.add(-2 * l.askAfter()) }
 
-// Impatient lets a Locker wait no longer for another's admission, and says whether it did.
+// Impatient ends the wait for another process's admission, and reports whether there was one.
 func (l *Locker) Impatient(node string) bool {
 	n, err := l.nodeNamed(node)
 	l.mu.Lock()

@@ -10,14 +10,13 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// Extend gives a lease a new TTL, counted from now, without its [Lease]: any
-// process can, by the reference. It returns how long the lease is valid from
-// now on. It never re-creates a lock that is gone: that is [ErrLost]. Nor does it
-// shorten one, so that a message that comes late takes nothing away from a holder.
+// Extend gives a lease a new TTL, counted from now, by its reference, so any process can call it. It returns how long
+// the lease is valid from now on. It never re-creates a lock that is gone: the error is [ErrLost]. It does not
+// shorten a lease either, so a late message takes nothing away from a holder.
 //
-// Where too few nodes answer it is tried again for a second, or for the node timeout
-// where that is longer: how much time the lease has is not in the reference. Without a
-// quorum ([ErrNoQuorum]) the lease is still valid until its old deadline.
+// If too few nodes answer, it retries for a second, or for the node timeout if that is longer, because the reference
+// does not contain the lease's deadline. Without a quorum ([ErrNoQuorum]) the lease is still valid until its old
+// deadline.
 func (l *Locker) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration) (time.Duration, error) {
 	deadline, err := l.extend(ctx, ref, ttl, now().add(l.roundLimit()))
 	if err != nil {
@@ -26,7 +25,7 @@ func (l *Locker) Extend(ctx context.Context, ref leasing.Ref, ttl time.Duration)
 	return deadline.left(), nil
 }
 
-// extend tries until it has a quorum, knows that the lease is lost, or has no time left.
+// extend tries until it has a quorum, finds that the lease is lost, or has no time left.
 func (l *Locker) extend(ctx context.Context, ref leasing.Ref, ttl time.Duration, until instant) (instant, error) {
 	ctx, end := l.begin(ctx, "extend", ref.Resource)
 	deadline, err := l.extendRounds(ctx, ref, ttl, until)
@@ -69,12 +68,12 @@ func (l *Locker) extendRounds(ctx context.Context, ref leasing.Ref, ttl time.Dur
 	}
 }
 
-// roundLimit is for how long nodes may be silent to an extension, which has its lease's
-// time, before it is made again, and how long messages of an acquisition may be queued.
+// roundLimit is how long nodes may be silent during an extension, which can use its lease's remaining time, before it
+// is retried, and how long messages of an acquisition may be queued.
 func (l *Locker) roundLimit() time.Duration { return max(stallTimeout, 2*l.cfg.NodeTimeout) }
 
-// extendRound makes one round. Its answers count alone, and the TTL runs from its own
-// start. It reports whether another round may have a quorum that this one has not.
+// extendRound makes one round. Only its own answers count, and the TTL runs from its own start. It reports whether
+// another round may reach a quorum.
 func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Duration, until instant) (deadline instant, again bool, err error) {
 	start := now()
 	deadline = start.add(l.validity(ttl))
@@ -90,7 +89,7 @@ func (l *Locker) extendRound(ctx context.Context, ref leasing.Ref, ttl time.Dura
 	}
 	if r.yes < l.quorum {
 		for i := range r.ops {
-			r.ops[i].abandon() // another round sends its own
+			r.ops[i].abandon() // the next round sends its own
 		}
 	}
 	switch {

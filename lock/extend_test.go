@@ -12,7 +12,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// Connections end while the nodes stand still, and with them the rounds that asked.
+// The connections of frozen nodes end, and with them the rounds.
 func TestAnExtensionIsTriedAgainWhileItsLeaseHasTime(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})
@@ -20,7 +20,7 @@ func TestAnExtensionIsTriedAgainWhileItsLeaseHasTime(t *testing.T) {
 	l := started(t, cfg)
 	lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
 	eventually(t, 20*time.Second, "each node holds the lock", func() bool {
-		ins, err := l.Inspect(t.Context(), "r") // the acquisition had its quorum before
+		ins, err := l.Inspect(t.Context(), "r") // the acquisition already had its quorum
 		return err == nil && !slices.ContainsFunc(ins.Members, func(m leasing.Member) bool { return !m.Locked })
 	})
 	freeze(t, servers[0])
@@ -52,7 +52,7 @@ func TestAnExtensionEndsWithItsLease(t *testing.T) {
 	}
 }
 
-// A release, or the caller's context, ends an extension that waits for its nodes.
+// A release, or the end of the caller's context, ends an extension that waits for its nodes.
 func TestAReleaseWaitsForNoExtension(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})
@@ -82,7 +82,7 @@ func TestAReleaseWaitsForNoExtension(t *testing.T) {
 	}
 }
 
-// Without it an extension would look for a quorum until its lease ends.
+// Otherwise an extension would continue until its lease ends.
 func TestAnExtensionEndsWithItsLocker(t *testing.T) {
 	t.Parallel()
 	l := started(t, shared(t, 3))

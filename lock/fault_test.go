@@ -14,8 +14,8 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// A holder counts on what it was told last. An extension to a shorter TTL that
-// comes late, or whose answer does, must not end its lock before that.
+// A holder relies on its last confirmed deadline. An extension to a shorter TTL that arrives late, or whose answer
+// does, must not end its lock before that.
 func TestAShorterExtensionShortensNoLock(t *testing.T) {
 	t.Parallel()
 	backends(t, []int{1, 3}, func(t *testing.T, cfg lock.Config) {
@@ -26,7 +26,7 @@ func TestAShorterExtensionShortensNoLock(t *testing.T) {
 			if err == nil && valid > short {
 				t.Errorf("valid for %v; want at most %v", valid, short)
 			}
-			return err // that time may be over
+			return err // the TTL may have run out
 		})
 		ins, err := l.Inspect(t.Context(), "r")
 		if err != nil || !ins.Locked || ins.TTL < lock.DefaultMaxTTL/2 {
@@ -37,8 +37,8 @@ func TestAShorterExtensionShortensNoLock(t *testing.T) {
 	})
 }
 
-// An admission that has ended cannot be ended again by a node that restarted
-// since: it would come back with old counters, without quarantine.
+// An admission can't be completed twice: after a restart the node would come back with old counters and without a
+// quarantine.
 func TestAnAdmissionIsVoidOnceItsNodeHasRestarted(t *testing.T) {
 	t.Parallel()
 	for _, ended := range []bool{false, true} {
@@ -64,7 +64,7 @@ func TestAnAdmissionIsVoidOnceItsNodeHasRestarted(t *testing.T) {
 	}
 }
 
-// A caller's code may panic, and the process live on.
+// A caller's Armer may panic while the process continues.
 func TestAPanicOfTheArmerLeavesNoLock(t *testing.T) {
 	t.Parallel()
 	for name, acquire := range map[string]func(*lock.Locker) error{
@@ -98,7 +98,7 @@ func TestAPanicOfTheArmerLeavesNoLock(t *testing.T) {
 	}
 }
 
-// hook is a Metrics that lets a test act in the middle of an operation.
+// hook is a Metrics that lets a test act during an operation.
 type hook struct {
 	told
 	failed func(operation, cause string)
@@ -106,8 +106,7 @@ type hook struct {
 
 func (h *hook) Failed(operation, cause string) { h.failed(operation, cause) }
 
-// The last one is to be had at the very moment at which one of the others turns
-// out to be lost.
+// The last lock is granted at the moment at which another one turns out to be lost.
 func TestAcquireAllFailsWhenOneWasLostMeanwhile(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 3)
@@ -161,8 +160,8 @@ func TestAcquireAllTakesNothingWhereOneNameIsBad(t *testing.T) {
 	release(t, held)
 }
 
-// A sweep near the end of an epoch leaves no counters and a base at the
-// beginning of the next one: used all the same.
+// A sweep near the end of an epoch leaves no counters, and a base at the beginning of the next epoch. The group still
+// counts as used.
 func TestInitLeavesTheEmptyNodeOfAGroupThatWasSweptIntoANewEpochAlone(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})
@@ -179,14 +178,14 @@ func TestInitLeavesTheEmptyNodeOfAGroupThatWasSweptIntoANewEpochAlone(t *testing
 	release(t, lease)
 }
 
-// steps is a Tracer that hears of ends.
+// steps is a Tracer that is called at the end of steps.
 type steps func(step lock.Step, err error)
 
 func (s steps) Begin(ctx context.Context, step lock.Step) (context.Context, func(error)) {
 	return ctx, func(err error) { s(step, err) }
 }
 
-// order is a Tracer that remembers in which order nodes are asked.
+// order is a Tracer that records the order in which nodes are asked.
 type order struct {
 	mu    sync.Mutex
 	nodes []string
@@ -209,8 +208,7 @@ func (o *order) take() []string {
 	return nodes
 }
 
-// Whoever a release wakes at the resource's home asks all nodes at once, and
-// should find them free.
+// A release at the resource's home wakes a waiter that asks all nodes at once, and it should find them free.
 func TestAReleaseReachesTheHomeLast(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 5)

@@ -7,7 +7,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// floored is a fence that refuses what is not above its floor.
+// floored is a fence that refuses tokens not above its floor.
 type floored struct {
 	floor fence.Token
 	arms  int
@@ -23,7 +23,7 @@ func (f *floored) Arm(_ context.Context, a fence.Arming) error {
 	return nil
 }
 
-// Redis counts from 1, and the fence's floor is known: one arm is enough.
+// Redis counts from 1, but the fence's floor is known, so one arm is enough.
 func TestATokenBeginsAboveTheFloor(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 3)

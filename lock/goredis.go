@@ -11,11 +11,10 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// NodesOf describes the servers of go-redis clients that a program has already, one node for
-// each: address, database, credentials, TLS and dialer. A Locker makes connections of its
-// own, so the clients' pools, retries, time limits and hooks do not count, and they may be
-// closed. A client of a Redis Cluster or a Ring is refused, and one of Sentinels: name those
-// by [Node]. The error is a [*fence.InvalidError], or [ErrCluster].
+// NodesOf describes the servers of existing go-redis clients, one node for each: address, database, credentials, TLS
+// and dialer. A Locker makes its own connections, so the clients' pools, retries, timeouts and hooks are not used,
+// and they may be closed. A client of a Redis Cluster or a Ring is refused, and so is one of Sentinels: describe
+// those by [Node]. The error is a [*fence.InvalidError], or [ErrCluster].
 func NodesOf(clients ...redis.UniversalClient) ([]Node, error) {
 	nodes := make([]Node, len(clients))
 	for i, c := range clients {
@@ -28,14 +27,14 @@ func NodesOf(clients ...redis.UniversalClient) ([]Node, error) {
 	return nodes, nil
 }
 
-// failoverAddr is what go-redis names the address of a client that asks Sentinels.
+// failoverAddr is the address that go-redis gives to a client of Sentinels.
 const failoverAddr = "FailoverClient"
 
 // credentialsTimeout bounds a provider of credentials that takes a context.
 const credentialsTimeout = 5 * time.Second
 
-// dialWithin is the client's dialer, bounded by ctx: that of go-redis with TLS does not heed
-// it. A connection that comes too late is closed.
+// dialWithin calls the client's dialer, bounded by ctx: go-redis' dialer ignores ctx with TLS. A connection that
+// comes too late is closed.
 func dialWithin(ctx context.Context, o *redis.Options) (net.Conn, error) {
 	type dialed struct {
 		conn net.Conn
@@ -77,7 +76,7 @@ func nodeOf(client redis.UniversalClient) (Node, error) {
 	}
 	n := Node{
 		Addr: o.Addr, DB: o.DB, Username: o.Username, Password: o.Password,
-		Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) { return dialWithin(ctx, o) }, // TLS is its matter
+		Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) { return dialWithin(ctx, o) }, // the dialer does TLS
 	}
 	switch {
 	case o.CredentialsProviderContext != nil:

@@ -17,7 +17,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// A program's clients say where its servers are, and how to reach them.
+// A program's existing clients contain the addresses of its servers and how to reach them.
 func TestNodesComeFromTheClientsOfAProgram(t *testing.T) {
 	t.Parallel()
 	_, servers := own(t, 3, redisserver.Config{})
@@ -40,10 +40,10 @@ func TestNodesComeFromTheClientsOfAProgram(t *testing.T) {
 	must(t, err)
 	for i := range nodes {
 		nodes[i].Name = []string{"a", "b", "c"}[i]
-		nodes[i].Addr = nodes[i].Name + ".example:1" // else they look like one node
+		nodes[i].Addr = nodes[i].Name + ".example:1" // otherwise they look like one node
 	}
 	for _, c := range clients {
-		must(t, c.Close()) // a Locker has connections of its own
+		must(t, c.Close()) // a Locker has its own connections
 	}
 	l := started(t, lock.Config{Nodes: nodes, NodeTimeout: patient})
 	release(t, acquire(t, l, "r"))
@@ -103,7 +103,7 @@ func TestClientsThatAreNoNodeAreRefusedByName(t *testing.T) {
 	}
 }
 
-// The dialer of go-redis waits for the server's TLS as long as its own time limit says.
+// The dialer of go-redis is bounded only by its own timeout while it waits for the server's TLS handshake.
 func TestAClientsDialerIsBounded(t *testing.T) {
 	t.Parallel()
 	silent, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -9,8 +9,8 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// verify counts tokens given twice, and acquisitions that began after another
-// with a higher or equal token was complete.
+// verify counts duplicate tokens, and acquisitions that began after another one with a higher or equal token had
+// completed.
 func verify(entries []acquisition) (duplicates, inversions int) {
 	seen := make(map[fence.Token]bool, len(entries))
 	for _, e := range entries {
@@ -36,15 +36,14 @@ func verify(entries []acquisition) (duplicates, inversions int) {
 	return duplicates, inversions
 }
 
-// span is how long a holder believed that a lease was its own.
+// span is how long a holder considered a lease its own.
 type span struct{ from, to time.Duration }
 
-// overlaps counts the spans that begin before an earlier one ends, and says for
-// how long two lasted side by side at most.
+// overlaps counts the spans that begin before an earlier one ends, and returns the longest overlap.
 func overlaps(spans []span) (count int, longest time.Duration) {
 	spans = slices.Clone(spans)
 	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
-	var end time.Duration // of all before
+	var end time.Duration // of all earlier ones
 	for _, s := range spans {
 		if s.to <= s.from {
 			continue // over before its holder knew of it

@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// Wherever a caller gives up, its lock is given back and not left for its TTL.
+// Wherever an acquisition is cancelled, its lock is given back and not left for its TTL.
 func TestAnAcquisitionThatIsCancelledAnywhereLeavesNoLock(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 3)
@@ -43,8 +43,7 @@ func TestAnAcquisitionThatIsCancelledAnywhereLeavesNoLock(t *testing.T) {
 	free(t, l, "r")
 }
 
-// Renewals on their way when a lease is released must not bring its lock back,
-// nor keep the Locker from closing.
+// A renewal in progress when a lease is released must not restore its lock, nor keep the Locker from closing.
 func TestRenewalsRaceWithReleaseAndClose(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 3)
@@ -57,7 +56,7 @@ func TestRenewalsRaceWithReleaseAndClose(t *testing.T) {
 		for lease == nil {
 			var err error
 			lease, err = l.Acquire(t.Context(), "r", lock.WithTTL(100*time.Millisecond), forever)
-			if err != nil && !errors.Is(err, lock.ErrLost) { // on a busy machine the TTL runs out on the way
+			if err != nil && !errors.Is(err, lock.ErrLost) { // on a busy machine the TTL runs out meanwhile
 				t.Fatal(err)
 			}
 		}
@@ -89,8 +88,7 @@ func TestRenewalsRaceWithReleaseAndClose(t *testing.T) {
 	}
 }
 
-// The queue is a courtesy. When the node that keeps it dies while somebody
-// waits in it, the waiter finds out and gets the resource all the same.
+// No lock depends on the queue. If the node that keeps it dies, the waiter notices and still gets the resource.
 func TestAWaiterOutlivesItsHome(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})

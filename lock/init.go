@@ -15,19 +15,17 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// Init is the first start of a group: it admits the nodes at once, if they are
-// proven empty. Nodes that are admitted already are fine, so that each process
-// may call it at each start; so are several processes at once.
+// Init is the first start of a group: it admits the nodes at once if they are proven empty. It accepts nodes that are
+// admitted already, so each process may call it at each start, also concurrently.
 //
-// The proof: all nodes answer, none of them holds a counter, a base or a lock, none has
-// had leases taken on it since its server was started, an Armer that is a
-// [leasing.Recorder] has never raised a fence, and nothing came between. A group that has
-// been used is not empty: a node of it that comes back empty has lost data, and Init
-// leaves it to [Locker.Readmit] with its quarantine, which begins by itself with an Armer.
-// Init then succeeds if a quorum is admitted, and fails with a [*QuorumError] if not.
+// The proof: all nodes answer; none of them has a counter, a base or a lock; no lease was taken on any since its
+// server was started; an Armer that is a [leasing.Recorder] has never raised a fence; and nothing changed meanwhile.
+// A group in use is not empty: a node of it that is empty has lost data, and Init leaves it to [Locker.Readmit] with
+// its quarantine, which starts automatically with an Armer. Init then succeeds if a quorum is admitted, and otherwise
+// fails with a [*QuorumError].
 //
-// Without such an Armer Init cannot tell a first start from a restart of all nodes
-// without their data: call it once in the life of a group then.
+// Without such an Armer Init cannot tell a first start from a restart of all nodes without their data: then call it
+// only once in the life of a group.
 func (l *Locker) Init(ctx context.Context) error {
 	l.inits.Add(1)
 	l.initing.Add(1)
@@ -39,7 +37,7 @@ func (l *Locker) Init(ctx context.Context) error {
 		}
 		raised, err := l.raised(ctx)
 		if err != nil && admitted(states) >= l.quorum {
-			return nil // whatever the fence says: at most nodes that are empty stay out
+			return nil // whatever the fence says: at most, empty nodes stay out
 		}
 		if err != nil {
 			return fmt.Errorf("admit empty nodes: %w", err)
@@ -56,7 +54,7 @@ func (l *Locker) Init(ctx context.Context) error {
 		err = l.admitFresh(ctx, states)
 		switch {
 		case err == nil, voids(err), errors.Is(err, ErrQuarantined):
-			// Look again: another process may be at it too.
+			// Check again: another process may run Init too.
 			if err != nil {
 				err = pause(ctx, jitter()/4)
 			}
@@ -67,8 +65,7 @@ func (l *Locker) Init(ctx context.Context) error {
 	}
 }
 
-// raised reports whether the fence says that leases were granted before. An error may also
-// be one of [Locker.mayAdmit].
+// raised reports whether the fence records earlier leases. An error may also come from [Locker.mayAdmit].
 func (l *Locker) raised(ctx context.Context) (bool, error) {
 	if err := l.mayAdmit(ctx); err != nil {
 		return false, err
@@ -80,7 +77,7 @@ func (l *Locker) raised(ctx context.Context) (bool, error) {
 	return recorder.Raised(ctx)
 }
 
-// admitted counts the nodes that are.
+// admitted counts the admitted nodes.
 func admitted(states []nodeState) (n int) {
 	for _, st := range states {
 		if st.admitted {
@@ -90,8 +87,8 @@ func admitted(states []nodeState) (n int) {
 	return n
 }
 
-// admitFresh admits the nodes that are not. The nonces are written first and
-// the nodes proven empty after that, so that whatever comes between is noticed.
+// admitFresh admits the nodes that are not admitted. The nonces are written first, and the nodes are proven empty
+// after that, so any change in between is noticed.
 func (l *Locker) admitFresh(ctx context.Context, states []nodeState) error {
 	nonces := make([]string, len(states))
 	for i, st := range states {
@@ -144,24 +141,24 @@ func (l *Locker) notAdmitted(states []nodeState) error {
 	return l.quorumError("init", l.cfg.KeyPrefix, causes)
 }
 
-// nodeState is what a node says about itself.
+// nodeState is a node's own description of its state.
 type nodeState struct {
 	err         error
 	admitted    bool   // marker and scripts of the same incarnation are there
-	incarnation string // may be there without being admitted: the run is lost
-	parked      int64  // the epoch that was raised for it; 0: it is not parked
-	resting     bool   // it is, and was not restarted since
-	durable     bool   // it was declared so, and its settings said so, when it was admitted
+	incarnation string // may be set although the node is not admitted: it was restarted
+	parked      int64  // the epoch that was raised when it was parked; 0: not parked
+	resting     bool   // it is parked, and was not restarted since
+	durable     bool   // it was declared durable, and its settings were, when it was admitted
 	pending     string // the admission that has begun
-	void        bool   // the run in which it began is lost
+	void        bool   // the node was restarted since it began
 	hasBase     bool
 	base        int64
-	promised    int64 // the highest epoch that it was promised, where the nodes keep the epoch
+	promised    int64 // the highest epoch that it was promised, if the nodes keep the epoch
 	maxTTL      time.Duration
-	record      int64 // that has maxTTL; 0: none has
+	record      int64 // the record of maxTTL; 0: none
 	counters    int64
-	unguarded   bool          // a primary with Sentinels that accepts writes while no replica is near
-	locks       bool          // only looked for where there is no incarnation
+	unguarded   bool          // a primary with Sentinels that accepts writes while no replica is connected
+	locks       bool          // read only if there is no incarnation
 	emptied     bool          // likewise: it may have granted leases in this run
 	quarantine  time.Duration // 0: none
 	rtt         time.Duration
@@ -169,12 +166,11 @@ type nodeState struct {
 	hasClock    bool
 }
 
-// fresh reports whether the group has never been used. Where a node is admitted its first
-// start has begun on all of them: one that is empty beside it has lost its data since.
+// fresh reports whether the group has never been used. If a node is admitted, the first start has begun on all of
+// them, so an empty node beside it has lost its data since.
 //
-// Where the nodes keep the epoch a first start leaves them without one. One that has an
-// epoch was readmitted, or another was to be, so counters may have been lost that nobody
-// else had, and a base of 0 would have tokens fall.
+// If the nodes keep the epoch, a first start leaves them without one. A node with an epoch was readmitted, or another
+// was to be, so counters that existed nowhere else may have been lost, and a base of 0 would make tokens fall.
 func (l *Locker) fresh(states []nodeState) bool {
 	begun := admitted(states) > 0
 	for _, st := range states {
@@ -185,7 +181,7 @@ func (l *Locker) fresh(states []nodeState) bool {
 			return false
 		case st.err != nil, st.counters > 0, st.locks, st.emptied, st.quarantine > 0:
 			return false
-		case st.base%(1<<epochShift) > 0: // a sweep left no counters, only how far they were
+		case st.base%(1<<epochShift) > 0: // a sweep deleted the counters and kept only their maximum
 			return false
 		case st.incarnation == "" && st.hasBase, st.incarnation != "" && !st.admitted:
 			return false
@@ -197,9 +193,8 @@ func (l *Locker) fresh(states []nodeState) bool {
 // initGrace is how long a group that was never used is left to [Locker.Init] after its last call.
 const initGrace = 10 * time.Second
 
-// leftByInit waits while the group was never used and Init is called, again and again where it
-// fails. A quarantine that began meanwhile would keep Init from admitting the nodes. It is
-// false where the Locker is closed.
+// leftByInit waits while the group was never used and Init is being called, also repeatedly. A quarantine that began
+// meanwhile would keep Init from admitting the nodes. It is false if the Locker is closed.
 func (l *Locker) leftByInit() bool {
 	for l.neverUsed(l.ctx) {
 		before := l.inits.Load()
@@ -213,7 +208,7 @@ func (l *Locker) leftByInit() bool {
 	return l.ctx.Err() == nil
 }
 
-// neverUsed reports that the fence knows of no lease, and no node that answers does.
+// neverUsed reports that neither the fence nor any node that answers knows of a lease.
 func (l *Locker) neverUsed(ctx context.Context) bool {
 	if _, ok := l.cfg.Armer.(leasing.Recorder); !ok || l.cfg.Embedded {
 		return false
@@ -247,14 +242,14 @@ func anyBase(states []nodeState) bool {
 	return false
 }
 
-// states asks all nodes at once. One that is marked for the other mode is an error.
+// states asks all nodes at once. A node that is marked for the other mode is an error.
 func (l *Locker) states(ctx context.Context) []nodeState {
 	states := make([]nodeState, len(l.nodes))
 	l.each(func(i int, n *node) { states[i] = n.state(ctx) })
 	return states
 }
 
-// markerFields is how many fields of H say how the node is; the others are counters.
+// markerFields is how many fields of H describe the node's state; the others are counters.
 const markerFields = 9
 
 // read reads the node's marker and looks for its scripts.
@@ -312,7 +307,8 @@ func (n *node) read(ctx context.Context) nodeState {
 	return st
 }
 
-// readRun looks for what only lasts for a run: the scripts of the node's incarnation, or of the admission that has begun.
+// readRun looks for what a restart removes: the scripts of the node's incarnation, or of the admission that has
+// begun.
 func (n *node) readRun(ctx context.Context, st *nodeState) (err error) {
 	if st.incarnation == "" {
 		if st.locks, err = n.hasLocks(ctx); err == nil {
@@ -333,7 +329,7 @@ func (n *node) readRun(ctx context.Context, st *nodeState) (err error) {
 	return err
 }
 
-// mark takes what the node's hash says: its marker, and how many fields it has in all.
+// mark sets the state from the node's hash: its marker, and the number of all its fields.
 func (st *nodeState) mark(marker []any, fields int64) {
 	st.counters = fields
 	for _, v := range marker {

@@ -12,8 +12,8 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// A group that is emptied while a lease is held looks like a new one but for what its
-// servers still know of their run.
+// A group that was emptied while a lease is held looks like a new one, except for what its servers know of their
+// current run.
 func TestInitAdmitsNoGroupThatWasEmptiedUnderALease(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 3} {
@@ -33,7 +33,7 @@ func TestInitAdmitsNoGroupThatWasEmptiedUnderALease(t *testing.T) {
 	}
 }
 
-// A group of another prefix, or database, on the same servers is none of theirs.
+// A group with another prefix or database on the same servers does not count as part of this one.
 func TestInitAdmitsANewGroupOnServersThatAreInUse(t *testing.T) {
 	t.Parallel()
 	cfg, _ := own(t, 3, redisserver.Config{})
@@ -49,7 +49,7 @@ func TestInitAdmitsANewGroupOnServersThatAreInUse(t *testing.T) {
 	}
 }
 
-// recording is an Armer that remembers what Redis forgets, as PostgreSQL does.
+// recording is an Armer that keeps what Redis loses, as PostgreSQL does.
 type recording struct{ register }
 
 var _ leasing.Recorder = (*recording)(nil)
@@ -76,7 +76,7 @@ func TestInitHasAGroupThatWasRestartedEmptyWaitWhereTheFenceRemembers(t *testing
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	again, err := second.Acquire(ctx, "r") // waits for the quarantine, which has begun by itself
+	again, err := second.Acquire(ctx, "r") // waits for the quarantine, which started automatically
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestInitHasAGroupThatWasRestartedEmptyWaitWhereTheFenceRemembers(t *testing
 	release(t, again)
 }
 
-// Readiness is asked, and leases are, before the first start has admitted the nodes.
+// Readiness checks and requests for leases before the first start begin no quarantine.
 func TestWhatIsAskedBeforeAFirstStartBeginsNoQuarantine(t *testing.T) {
 	t.Parallel()
 	cfg, _ := own(t, 3, redisserver.Config{})
@@ -103,7 +103,7 @@ func TestWhatIsAskedBeforeAFirstStartBeginsNoQuarantine(t *testing.T) {
 	release(t, acquire(t, l, "r"))
 }
 
-// Where a fence, or a node, knows of leases nobody waits for a first start: the quarantine begins by itself.
+// If the fence or a node knows of leases, the quarantine starts automatically instead of waiting for a first start.
 func TestAUsedGroupIsNotLeftToItsFirstStart(t *testing.T) {
 	t.Parallel()
 	for name, use := range map[string]func(t *testing.T, cfg lock.Config, kept *recording){
@@ -114,7 +114,7 @@ func TestAUsedGroupIsNotLeftToItsFirstStart(t *testing.T) {
 			cfg.Armer = nil
 			release(t, acquire(t, started(t, cfg), "r"))
 			for _, n := range cfg.Nodes {
-				must(t, client(t, n.Addr).FlushAll(t.Context()).Err()) // a lease left its script
+				must(t, client(t, n.Addr).FlushAll(t.Context()).Err()) // a lease left its trace script
 			}
 		},
 	} {
@@ -131,7 +131,7 @@ func TestAUsedGroupIsNotLeftToItsFirstStart(t *testing.T) {
 	}
 }
 
-// away is a recorder that cannot be asked.
+// away is a recorder that is unavailable.
 type away struct{ recording }
 
 func (*away) Raised(context.Context) (bool, error) { return false, errors.New("away") }
@@ -168,8 +168,7 @@ func TestInitTakesNoOldSnapshotForItsOwnBeginning(t *testing.T) {
 	}
 }
 
-// A node that is admitted and was never used, beside nodes that lost all they had: the
-// first start is long over.
+// Beside an admitted node that was never used, empty nodes have lost their data: the first start is long over.
 func TestInitTakesNoUsedGroupForNew(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})
@@ -177,7 +176,7 @@ func TestInitTakesNoUsedGroupForNew(t *testing.T) {
 	must(t, servers[2].Freeze())
 	l := locker(t, func() lock.Config { c := cfg; c.NodeTimeout = silence; return c }())
 	lease := acquire(t, l, "r", lock.WithTTL(5*time.Minute))
-	must(t, l.Close()) // nothing that was sent comes late
+	must(t, l.Close()) // no message arrives late
 	for _, s := range servers[:2] {
 		must(t, errors.Join(s.Kill(), s.Restart(t.Context())))
 	}
@@ -188,15 +187,15 @@ func TestInitTakesNoUsedGroupForNew(t *testing.T) {
 	}
 }
 
-// Without a database the nodes keep the epoch. An admission whose quarantine is over, and that
-// nobody ended, is no first start where the others have an epoch, though they have no counters.
+// Without a database the nodes keep the epoch. An admission whose quarantine is over, and that was not completed,
+// does not look like a first start if the other nodes have an epoch, even without counters.
 func TestInitTakesNoLapsedAdmissionForAFirstStart(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})
 	l := started(t, cfg)
 	before := acquire(t, l, "r")
 	release(t, before)
-	must(t, client(t, servers[2].Addr).HDel(t.Context(), cfg.KeyPrefix+":h", "c:r").Err()) // as if it had never come
+	must(t, client(t, servers[2].Addr).HDel(t.Context(), cfg.KeyPrefix+":h", "c:r").Err()) // as if it had never arrived
 	restart(t, servers[1], nil)
 	admit(t, l, "node-2")
 	restart(t, servers[0], nil)

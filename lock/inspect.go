@@ -14,28 +14,27 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// NodeStatus is a node's health, for people and readiness checks.
+// NodeStatus is a node's health, for display and readiness checks.
 type NodeStatus struct {
 	Name       string
 	Addr       string
-	Admitted   bool          // it grants
+	Admitted   bool          // it grants leases
 	Parked     bool          // it grants nothing until it is restarted; see [Locker.Park]
-	Quarantine time.Duration // how long its quarantine still runs; 0: none runs
-	MaxTTL     time.Duration // the longest TTL that it grants: that in use, where that is recorded; a longer one raises it
+	Quarantine time.Duration // remaining time of its quarantine; 0: none
+	MaxTTL     time.Duration // the longest TTL that it grants; recording a longer one raises it
 	Epoch      int64
 	RTT        time.Duration
-	Clock      time.Duration // how far its clock is ahead of this machine's, give or take RTT; 0 where HasClock is false
-	HasClock   bool          // it told the time
+	Clock      time.Duration // how far its clock is ahead of this machine's, give or take RTT; 0 if HasClock is false
+	HasClock   bool          // it reported its time
 	BestEffort bool          // it is marked for best effort; see [Config.BestEffort]
-	Durable    bool          // it was declared durable, and its settings said so, when it was admitted; see [Node.Durable]
+	Durable    bool          // it was declared durable, and its settings were, when it was admitted; see [Node.Durable]
 	Warning    string        // what an operator should change; "": nothing
 	Err        error         // nil: it answered
 }
 
 const unguarded = "its primary accepts writes while no replica is near: cut off from its Sentinels it would go on granting beside its successor; set min-replicas-to-write"
 
-// Status asks all nodes. The group can grant leases while a quorum (more than
-// half) is admitted.
+// Status asks all nodes. The group can grant leases while a quorum (more than half) is admitted.
 func (l *Locker) Status(ctx context.Context) []NodeStatus {
 	status := make([]NodeStatus, len(l.nodes))
 	for i, st := range l.read(ctx) {
@@ -53,11 +52,11 @@ func (l *Locker) Status(ctx context.Context) []NodeStatus {
 	return status
 }
 
-// Held is how many leases this Locker's callers hold. Those of [Locker.Source] are not
-// among them: any process may end them.
+// Held is how many leases this Locker's callers hold. Leases of [Locker.Source] are not included: any process may end
+// them.
 func (l *Locker) Held() int { return int(l.held.Load()) }
 
-// EachHeld visits the resource of each of these leases.
+// EachHeld calls visit with the resource of each of these leases.
 func (l *Locker) EachHeld(visit func(resource string)) {
 	l.sessions.Range(func(_, resource any) bool {
 		visit(resource.(string))
@@ -65,12 +64,11 @@ func (l *Locker) EachHeld(visit func(resource string)) {
 	})
 }
 
-// Waiters is how many of this Locker's callers wait for a lease, or are trying for one that
-// they would wait for.
+// Waiters is how many of this Locker's callers wait for a lease, or are making a try after which they would wait.
 func (l *Locker) Waiters() int { return l.lines.count() }
 
-// Ping reports whether leases can be had: nil, or a [*QuorumError] that says
-// which nodes are missing and why.
+// Ping reports whether the group can grant leases: nil, or a [*QuorumError] that says which nodes are missing and
+// why.
 func (l *Locker) Ping(ctx context.Context) error {
 	var causes []*NodeError
 	for i, st := range l.states(ctx) {
@@ -88,7 +86,7 @@ func (l *Locker) Ping(ctx context.Context) error {
 	return l.quorumError("ping", l.cfg.KeyPrefix, causes)
 }
 
-// quarantined says of a node that is not admitted how long its quarantine still runs, where one does.
+// quarantined adds the remaining quarantine, if any, to the error of a node that is not admitted.
 func quarantined(st nodeState) error {
 	if st.quarantine > 0 {
 		return &quarantineError{node: "it", left: st.quarantine}
@@ -96,29 +94,26 @@ func quarantined(st nodeState) error {
 	return ErrQuarantined
 }
 
-// nodeLock is one node's view of a resource. A TTL of -1 is a leak: the lock never
-// expires. Waiters are the Lockers in the queue on this node: the resource's home
-// has it, or the next node while that is down.
+// nodeLock is one node's view of a resource. A TTL of -1 is a leak: the lock never expires. Waiters are the Lockers
+// in the queue on this node: the resource's home keeps it, or the next node while that is down.
 type nodeLock struct {
 	leasing.Member
 
 	owner string
 }
 
-// Inspect asks all nodes about a resource; each is a member. It is for people:
-// between the answer and its reading everything may have changed. The error is a
-// [*fence.InvalidError], or a [*QuorumError] where those that did not answer decide
-// whether it is locked; the inspection then still says what the others did.
+// Inspect asks all nodes about a resource; each is a member. It is for display: the answer may be outdated. The error
+// is a [*fence.InvalidError], or a [*QuorumError] if too few nodes answered to decide whether the resource is locked;
+// the inspection then still contains the other nodes' answers.
 //
-// The resource is locked where one acquisition holds a quorum, and its token is the
-// highest counter, 0 where Redis knows of no acquisition. Each waiter is a Locker,
-// which may have several callers behind it.
+// The resource is locked if one acquisition holds a quorum. Its token is the highest counter, 0 if Redis has no
+// record of an acquisition. Each waiter is a Locker, which may have several callers waiting.
 func (l *Locker) Inspect(ctx context.Context, resource string) (leasing.Inspection, error) {
 	ins, _, err := l.inspect(ctx, resource)
 	return ins, err
 }
 
-// inspect returns what each node said, too.
+// inspect also returns each node's answer.
 func (l *Locker) inspect(ctx context.Context, resource string) (leasing.Inspection, []nodeLock, error) {
 	if err := fence.ValidateResource(resource); err != nil {
 		return leasing.Inspection{}, nil, err
@@ -128,7 +123,7 @@ func (l *Locker) inspect(ctx context.Context, resource string) (leasing.Inspecti
 	return ins, all, err
 }
 
-// judged is what the nodes' answers say together.
+// judged combines the nodes' answers.
 func (l *Locker) judged(resource string, all []nodeLock) (leasing.Inspection, error) {
 	ins := leasing.Inspection{Resource: resource}
 	var failed []*NodeError
@@ -157,7 +152,7 @@ func (l *Locker) judged(resource string, all []nodeLock) (leasing.Inspection, er
 	return ins, nil
 }
 
-// locks asks every node who has a resource.
+// locks asks every node for its lock of a resource.
 func (l *Locker) locks(ctx context.Context, resource string) []nodeLock {
 	found := make([]nodeLock, len(l.nodes))
 	var asks sync.WaitGroup
@@ -168,7 +163,7 @@ func (l *Locker) locks(ctx context.Context, resource string) []nodeLock {
 	return found
 }
 
-// quorumTTL is when fewer than a quorum of locks are left; -1: never.
+// quorumTTL is the time until fewer than a quorum of locks are left; -1: never.
 func quorumTTL(locks []nodeLock, quorum int) time.Duration {
 	longest := time.Duration(-1)
 	for _, candidate := range locks {
@@ -221,7 +216,7 @@ func (n *node) inspect(ctx context.Context, resource string) nodeLock {
 	return nl
 }
 
-// read takes what a lock's key holds, and how long it still does.
+// read parses the value and the TTL of a lock's key.
 func (nl *nodeLock) read(value string, ttl time.Duration) {
 	if len(value) >= ownerLength {
 		nl.Locked = true

@@ -9,7 +9,8 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// A lease that a quorum holds, one of which does not answer, is not taken for free: somebody may end its grant on that word.
+// If a node does not answer and it decides whether a quorum holds the lease, the resource is not reported as free,
+// because the caller may end its grant on that report.
 func TestAnInspectionThatASilentNodeDecidesSaysSo(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})

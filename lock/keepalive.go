@@ -11,30 +11,28 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// KeepAlive renews a lease in the background. It needs a cap, so that a stuck
-// worker cannot keep a resource for ever: For, Renewals, or both.
+// KeepAlive renews a lease in the background. It needs a cap, For, Renewals, or both, so that a stuck worker cannot
+// keep a resource forever.
 type KeepAlive struct {
 	// For is how long after the acquisition the lease is renewed at most.
 	For time.Duration
-	// Renewals is how often it is renewed at most.
+	// Renewals is the maximum number of renewals.
 	Renewals int
-	// Progress, if set, is asked before each renewal. An error ends the
-	// renewals: the worker is stuck, and the lease runs out.
+	// Progress, if set, is called before each renewal. An error means that the worker is stuck: the renewals end, and
+	// the lease expires.
 	Progress func(context.Context) error
-	// Ended, if set, hears why renewals ended, unless the lease was released. Like
-	// Progress it must not close the Locker, which waits for both.
+	// Ended, if set, is called with the reason when renewals end, unless the lease was released. Like Progress it
+	// must not close the Locker, which waits for both.
 	Ended func(error)
 }
 
-// ErrCapped: the lease is not renewed any more, because the cap of its
-// [KeepAlive] is reached.
+// ErrCapped: the lease is not renewed any more because the cap of its [KeepAlive] is reached.
 var ErrCapped = leasing.ErrCapped
 
-// WithKeepAlive renews the lease after a quarter to a third of its TTL, at random,
-// so that leases which were acquired together are not renewed together; and that until
-// it is released, lost, capped, or the Locker is closed. A renewal is tried again as
-// long as the lease has time. Where an [Owner] holds the lease already, it is renewed until
-// this handle of it is released, to the TTL that it was acquired with.
+// WithKeepAlive renews the lease after a quarter to a third of its TTL, at random, so that leases acquired together
+// are not renewed together. Renewals end when the lease is released, lost or capped, or the Locker is closed. A
+// failed renewal is retried as long as the lease has time. If an [Owner] already holds the lease, it is renewed until
+// this handle is released, to the TTL that it was acquired with.
 func WithKeepAlive(k KeepAlive) AcquireOption {
 	return func(o *acquireOptions) { o.keepAlive = &k }
 }
@@ -46,7 +44,7 @@ func (k *KeepAlive) validate() error {
 	return nil
 }
 
-// keepAlive starts renewing until ctx ends, which ends with the lease, unless the Locker is closed.
+// keepAlive starts renewals until ctx ends, which ends with the lease. It does nothing if the Locker is closed.
 func (s *session) keepAlive(ctx context.Context, k KeepAlive) {
 	l := s.l
 	l.mu.Lock()
@@ -68,17 +66,17 @@ func (h *Lease) keepAlive(k KeepAlive) {
 	h.s.keepAlive(ctx, k)
 }
 
-// first is when to renew a lease that may have lived for a while.
+// first is the time to the first renewal of a lease that may be some time old.
 func (s *session) first() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return max(0, s.soon()-max(0, s.ttl-s.deadline.left()))
 }
 
-// soon is when to renew next.
+// soon is the time to the next renewal.
 func (s *session) soon() time.Duration { return s.ttl/4 + rand.N(s.ttl/12+1) }
 
-// renew returns why renewing ended.
+// renew renews the lease and returns why that ended.
 func (s *session) renew(ctx context.Context, k KeepAlive) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -105,7 +103,7 @@ func (s *session) renew(ctx context.Context, k KeepAlive) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case Retryable(err):
-			next = s.ttl / 12 // several more tries before the deadline
+			next = s.ttl / 12 // several more attempts before the deadline
 		default:
 			return err
 		}

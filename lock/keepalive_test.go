@@ -84,7 +84,7 @@ func TestReleaseEndsRenewalsQuietly(t *testing.T) {
 		first := lease.Deadline()
 		over := func() bool { return lease.Context().Err() != nil }
 		eventually(t, 100*ttl, "the lease is renewed", func() bool { return lease.Deadline().After(first) || over() })
-		return lease.Release(t.Context()) // lost where it was not renewed in time
+		return lease.Release(t.Context()) // lost if it was not renewed in time
 	})
 	must(t, l.Close()) // waits for the goroutine
 	if err := quiet.Load(); err != nil {
@@ -117,7 +117,7 @@ func TestALeaseIsGivenBackWhenItsLastHandleIsReleased(t *testing.T) {
 	if _, err := outer.Reenter(); !errors.Is(err, lock.ErrReleased) {
 		t.Errorf("re-entered through a released handle: %v", err)
 	}
-	release(t, outer) // again: counts once
+	release(t, outer) // the second call does nothing
 	if _, err := l.TryAcquire(t.Context(), "r"); !errors.Is(err, lock.ErrHeld) {
 		t.Fatalf("given back too early: %v", err)
 	}

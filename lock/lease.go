@@ -12,10 +12,9 @@ import (
 
 // Lease is a resource held for a time. It is safe for concurrent use.
 //
-// Its deadline is the last confirmed one: a renewal that is on its way changes
-// nothing until a quorum has answered. At the deadline the context ends, and
-// [Lease.Grant] fails from then on, also in a process that was suspended and
-// whose timers have not run yet.
+// Its deadline is the last confirmed one: a renewal in progress changes nothing until a quorum has answered. At the
+// deadline the context ends, and [Lease.Grant] fails from then on, also in a process that was suspended and whose
+// timers have not fired yet.
 type Lease struct {
 	s    *session
 	stop func() // ends this handle's own renewals; nil: it has none
@@ -27,8 +26,8 @@ type Lease struct {
 
 var _ leasing.Held = (*Lease)(nil)
 
-// Grant is what to present with each write. It fails with [ErrLost] or
-// [ErrReleased] once the lease is over.
+// Grant returns the grant to present with each write. It fails with [ErrLost] or [ErrReleased] once the lease is
+// over.
 func (h *Lease) Grant() (fence.Grant, error) {
 	h.mu.Lock()
 	gone := h.gone
@@ -46,23 +45,20 @@ func (h *Lease) Deadline() time.Time {
 	return h.s.deadline.mono
 }
 
-// Context ends when the lease does, with [ErrLost] or [ErrReleased] as its
-// cause. It carries the values of the context that the lease was acquired with,
-// but not its end. Asking it looks at the clock: a process that was suspended
-// finds it ended, whether or not its timers have run.
+// Context ends with the lease; its cause is [ErrLost] or [ErrReleased]. It carries the values of the context that the
+// lease was acquired with, but not its cancellation. Its methods check the clock, so in a process that was suspended
+// it has ended even if its timers have not fired.
 func (h *Lease) Context() context.Context { return leaseContext{h.s.context(), h.s} }
 
-// Done is closed when the lease is over. It looks at the clock as
-// [Lease.Context] does.
+// Done is closed when the lease is over. It checks the clock as [Lease.Context] does.
 func (h *Lease) Done() <-chan struct{} { return h.Context().Done() }
 
-// Ref names the acquisition for [Locker.Extend] and [Locker.Release] in any process.
+// Ref identifies the acquisition for [Locker.Extend] and [Locker.Release] in any process.
 func (h *Lease) Ref() leasing.Ref { return h.s.ref() }
 
-// Extend gives the lease a new TTL, counted from now. It succeeds only if a
-// quorum answers within the OLD deadline, until which it is tried again while too few
-// nodes answer; ctx ends that sooner, and the lease lives on until that deadline then. A TTL that is shorter than what is left
-// ends the lease sooner, but not its locks, which only [Lease.Release] does.
+// Extend gives the lease a new TTL, counted from now. It succeeds only if a quorum answers before the OLD deadline,
+// and retries until then while too few nodes answer. If ctx ends sooner, the lease stays valid until that deadline. A
+// TTL shorter than the remaining time ends the lease sooner, but not its locks; only [Lease.Release] removes those.
 func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if _, err := h.Grant(); err != nil {
 		return err
@@ -70,9 +66,8 @@ func (h *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	return h.s.extendUnlessReleased(ctx, ttl)
 }
 
-// Reenter returns another handle of the same lease, with the same token and
-// without a call to Redis: for code that calls code that wants the lease too.
-// The lease is given back when every handle has been released.
+// Reenter returns another handle of the same lease, with the same token and without a call to Redis. It is for nested
+// code that needs the lease too. The lease is released when every handle has been released.
 func (h *Lease) Reenter() (*Lease, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -85,10 +80,9 @@ func (h *Lease) Reenter() (*Lease, error) {
 	return &Lease{s: h.s}, nil
 }
 
-// Release gives the lease back and ends its context first. It waits for the fence
-// and for a quorum, on bounds of its own, whatever becomes of ctx; further calls
-// return the same result. See [Locker.Release] for the errors. While the lease has
-// other handles ([Lease.Reenter]) only this one is released.
+// Release ends the lease's context, then gives the lease back. It waits for the fence and for a quorum, within its
+// own time limits, even if ctx has ended. Further calls return the same result. See [Locker.Release] for the errors.
+// While the lease has other handles ([Lease.Reenter]), only this one is released.
 func (h *Lease) Release(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -100,9 +94,8 @@ func (h *Lease) Release(ctx context.Context) error {
 	return h.outcome
 }
 
-// ReleaseAsync is [Lease.Release] without the wait: the lease is over when it
-// returns, and the fence and the nodes hear of it in the background. Where they do not, the
-// locks stay until their time to live is over.
+// ReleaseAsync is [Lease.Release] without waiting: the lease is over when it returns, and the fence and the nodes are
+// notified in the background. Nodes that can't be reached keep the locks until their TTL is over.
 func (h *Lease) ReleaseAsync() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -37,7 +37,7 @@ func TestExtendMovesTheDeadline(t *testing.T) {
 		if err := lease.Extend(t.Context(), time.Second); !errors.Is(err, lock.ErrReleased) {
 			t.Errorf("extend after release: %v", err)
 		}
-		release(t, lease) // once more is fine
+		release(t, lease) // a second call is not an error
 	})
 }
 
@@ -45,7 +45,7 @@ func TestAShorterExtensionShortensTheDeadline(t *testing.T) {
 	t.Parallel()
 	l := started(t, shared(t, 3))
 	lease := acquire(t, l, "r", lock.WithTTL(time.Minute))
-	if err := lease.Extend(t.Context(), 100*time.Millisecond); err != nil && !errors.Is(err, lock.ErrLost) { // that time may be over
+	if err := lease.Extend(t.Context(), 100*time.Millisecond); err != nil && !errors.Is(err, lock.ErrLost) { // the TTL may have run out
 		t.Fatal(err)
 	}
 	select {
@@ -177,14 +177,14 @@ func TestReleaseGoesOnWhenTheCallersContextHasEnded(t *testing.T) {
 	release(t, acquire(t, l, "r"))
 }
 
-// dropLock deletes a lock behind the package's back.
+// dropLock deletes a lock directly on a node.
 func dropLock(t *testing.T, addr, prefix, resource string) {
 	t.Helper()
-	// An acquisition returns when a quorum has granted: this node may come later.
+	// An acquisition returns when a quorum has granted; this node may follow later.
 	eventually(t, 10*time.Second, "the lock reaches "+addr, func() bool { return dropAnyLock(t, addr, prefix, resource) })
 }
 
-// dropAnyLock is dropLock where there may be none; it reports whether there was one.
+// dropAnyLock is dropLock for a lock that may be missing. It reports whether there was one.
 func dropAnyLock(t *testing.T, addr, prefix, resource string) bool {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: addr})

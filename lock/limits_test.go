@@ -16,7 +16,7 @@ import (
 // lastOfEpoch is the highest token of the first epoch.
 const lastOfEpoch fence.Token = 1<<32 - 1
 
-// use sets how far a resource's counter is on every node.
+// use sets a resource's counter on every node.
 func use(t *testing.T, cfg lock.Config, resource string, token fence.Token) {
 	t.Helper()
 	for _, node := range cfg.Nodes {
@@ -48,8 +48,7 @@ func TestAResourceThatUsedUpItsTokensGoesOnInTheNextEpoch(t *testing.T) {
 	}
 }
 
-// A sweep lifts every resource to the one that was used most: near the end of
-// an epoch that would use all of them up.
+// A sweep raises every resource to the one that was used most. Near the end of an epoch that would use up all tokens.
 func TestASweepNearTheEndOfAnEpochLeavesTokensForAll(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 3)
@@ -66,8 +65,7 @@ func TestASweepNearTheEndOfAnEpochLeavesTokensForAll(t *testing.T) {
 	}
 }
 
-// A sweep leaves no counters. A group that was swept has been used all the
-// same, and a node of it that comes back empty may have held a lease.
+// A sweep leaves no counters, but the group counts as used: an empty node of it may have held a lease.
 func TestInitLeavesASweptGroupsEmptyNodeAlone(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})
@@ -103,8 +101,8 @@ func TestAConfigurationOutOfBoundsIsRefused(t *testing.T) {
 	}
 }
 
-// Two nodes are worse than one, and the refusal says so. Four tolerate what three
-// do: a group that shrank from five works.
+// Two nodes are worse than one, and the error says so. Four tolerate as many failures as three, so a group that
+// shrank from five works.
 func TestTwoNodesAreRefusedAndFourAreNot(t *testing.T) {
 	t.Parallel()
 	_, err := lock.New(lock.Config{Nodes: nodesAt("127.0.0.1:1", "127.0.0.1:2")})

@@ -11,30 +11,30 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// lines keeps this process's callers of one resource in the order in which they
-// came: only the first of a line asks the nodes, and a release in this process
-// wakes it at once.
+// lines queues this process's callers of each resource in the order of their calls. Only the first of a line asks the
+// nodes. A release in this process wakes it at once.
 type lines struct {
 	mu sync.Mutex
 	of map[string]*line
 }
 
-// line is those who want one resource. What the first hears is all that the others know.
+// line has the callers that wait for one resource. They all use what the first one has learned.
 type line struct {
 	waiters []*waiter
-	why     error // the first waits; nil: it has not asked yet
+	why     error // why the first waits; nil: it has not asked yet
 	at      time.Time
 }
 
 type waiter struct {
 	came time.Time
-	news chan struct{} // holds a value when somebody behind wants to know who has the resource
+	news chan struct{} // holds a value when another caller in the line needs to know the current holder
 	turn chan struct{} // closed when it is the first
 	wake chan struct{} // holds a value when the resource may be free
-	home atomic.Bool   // it is in a queue on a node: only that one wakes it
+	home atomic.Bool   // it is in a queue on a node: only the node wakes it
 }
 
-// newsEvery is how often the first of a line asks for those who join it who has the resource, at most.
+// newsEvery is the minimum interval at which the first of a line asks for the current holder on behalf of later
+// callers.
 const newsEvery = 20 * time.Millisecond
 
 // enter joins the line of a resource.
@@ -60,7 +60,7 @@ func (q *lines) enter(resource string) *waiter {
 	return w
 }
 
-// count is how many stand in all lines.
+// count is the number of waiters in all lines.
 func (q *lines) count() (n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -70,14 +70,14 @@ func (q *lines) count() (n int) {
 	return n
 }
 
-// waits notes why the first of a line waits.
+// waits records why the first of a line waits.
 func (q *lines) waits(resource string, why error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.of[resource].why, q.of[resource].at = why, time.Now()
 }
 
-// heldBy notes who holds the resource now, as the first of a line hears while it waits.
+// heldBy records the current holder, as the first of a line learns it while it waits.
 func (q *lines) heldBy(resource, holder string, expires time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -87,11 +87,11 @@ func (q *lines) heldBy(resource, holder string, expires time.Duration) {
 	}
 }
 
-// why is why one of a line waits, as far as its first knows. What was heard before this
-// one came does not say who holds the resource: the lease may have been released since.
+// why is the reason for which a waiter waits, as far as the line's first knows it. A holder learned before this
+// waiter came is left out, because the lease may have been released since.
 func (q *lines) why(resource string, w *waiter) error { return q.whySince(resource, w.came) }
 
-// whySince is why for one who came then and stands in no line.
+// whySince is why for a caller that came at that time and is in no line.
 func (q *lines) whySince(resource string, came time.Time) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -111,7 +111,7 @@ func (q *lines) whySince(resource string, came time.Time) error {
 	return l.why
 }
 
-// leave gives the place in the line up, wherever it was.
+// leave gives up the place in the line.
 func (q *lines) leave(resource string, w *waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -127,9 +127,8 @@ func (q *lines) leave(resource string, w *waiter) {
 	}
 }
 
-// free tells the first in the line that the resource may be free. One that
-// stands in a queue on a node hears of its turn from there: other processes may
-// have come before it.
+// free wakes the first of the line, because the resource may be free. A waiter in a node's queue is woken by the node
+// instead, because waiters of other processes may come before it.
 func (q *lines) free(resource string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -138,7 +137,7 @@ func (q *lines) free(resource string) {
 	}
 }
 
-// turn tells the first in the line that it is the first of all.
+// turn wakes the first of the line, because it is the first in the node's queue.
 func (q *lines) turn(resource string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// Whoever waits behind others of its process is told who has the resource, as they are.
+// A caller that waits behind others of its process gets an error with the holder, as they do.
 func TestTheEndOfAWaitInLineNamesTheHolder(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 3)

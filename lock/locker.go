@@ -19,15 +19,15 @@ type Locker struct {
 	nodes  []*node
 	quorum int
 	lines  lines
-	id     string // names this Locker among those that wait
+	id     string // identifies this Locker among those that wait
 	places atomic.Int64
 
 	inits      atomic.Int64 // calls of Init
-	initing    atomic.Int64 // those that run
+	initing    atomic.Int64 // calls of Init in progress
 	attempts   atomic.Int64 // phase 1, on all nodes
 	held       atomic.Int64 // leases with a handle in this process
 	sessions   sync.Map     // the same: *session to its resource
-	sweepEvery int64        // tries, on average, after which one looks
+	sweepEvery int64        // average number of tries between two checks
 	listener   listener
 	rounds     sync.Pool
 	longest    longest
@@ -40,13 +40,12 @@ type Locker struct {
 	sweeping   bool
 	raise      raise
 	admitting  map[int]bool      // nodes that a background admission looks after
-	begun      map[int]Admission // own ones that an error stopped, by node
-	overdue    map[int]overdue   // others' that are over, by node
+	begun      map[int]Admission // own admissions that an error stopped, by node
+	overdue    map[int]overdue   // others' admissions that are over, by node
 }
 
-// New makes a Locker. It connects to no node yet; before the first start of a
-// group call [Locker.Init]. With an Armer it looks at the nodes in the background,
-// about once a second, and admits those that were lost.
+// New creates a Locker. It does not connect; before the first start of a group call [Locker.Init]. With an Armer it
+// checks the nodes in the background, about once a second, and admits those that were lost.
 func New(cfg Config) (*Locker, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -77,9 +76,8 @@ func New(cfg Config) (*Locker, error) {
 	return l, nil
 }
 
-// Close gives up background work, sends what is already on its way to the
-// nodes, and waits for both. Leases that are held stay held until they expire:
-// release them first. Closing twice is fine.
+// Close stops background work, sends what is queued for the nodes, and waits for both. Leases stay held until they
+// expire, so release them first. Closing twice is not an error.
 func (l *Locker) Close() error {
 	l.mu.Lock()
 	first := !l.closed
@@ -98,8 +96,8 @@ func (l *Locker) Close() error {
 	return nil
 }
 
-// validateRef reports whether a reference could be one of a Locker's: its owner is
-// a 128-bit id, 32 hexadecimal digits. The error is a [*fence.InvalidError].
+// validateRef checks the form of a reference: its owner is a 128-bit ID, 32 hexadecimal digits. The error is a
+// [*fence.InvalidError].
 func validateRef(r leasing.Ref) error {
 	if err := fence.ValidateResource(r.Resource); err != nil {
 		return err
@@ -115,7 +113,7 @@ func validateRef(r leasing.Ref) error {
 	return nil
 }
 
-// validity is how long a TTL is good for, less the safety margin.
+// validity is the TTL less the safety margin.
 func (l *Locker) validity(ttl time.Duration) time.Duration {
 	return ttl - time.Duration(float64(ttl)*l.cfg.DriftFactor) - driftFloor
 }
@@ -123,20 +121,20 @@ func (l *Locker) validity(ttl time.Duration) time.Duration {
 // all is the set of all nodes.
 func (l *Locker) all() uint32 { return 1<<len(l.nodes) - 1 }
 
-// Release gives a lease back by its reference. Where the Armer is a [leasing.Ender] it
-// first has the fence end the grant, for at most 500 ms; a fence that is away leaves
-// the grant current until the next acquisition, and the Logger hears of it. Then it
-// frees the lock: compare-and-delete on all nodes. It goes on when ctx ends; the node
-// timeout bounds it. nil: a quorum no longer
-// holds the lock, and it was held until now. (Where a connection ended before the
-// answer came, the release is sent again, and nil says only that the lock is gone.)
-// [ErrLost]: it was already gone. [ErrNoQuorum]: the nodes hear of it when they are
-// reached again, and the lock expires by itself at the latest.
+// Release gives a lease back by its reference. If the Armer is a [leasing.Ender] the fence first ends the grant,
+// within at most 500 ms. If the fence is unavailable, the grant stays current until the next acquisition, and this is
+// logged. Then Release frees the lock by compare-and-delete on all nodes. It continues when ctx ends; the node
+// timeout bounds it.
+//
+// nil: a quorum no longer holds the lock, and it was held until now. (If a connection was lost before the answer
+// came, the release is sent again, and nil says only that the lock is gone.) [ErrLost]: it was already gone.
+// [ErrNoQuorum]: the release is sent to the missing nodes when they can be reached again, and the lock expires at the
+// latest.
 func (l *Locker) Release(ctx context.Context, ref leasing.Ref) error {
 	return l.releaseGrant(ctx, ref, nil)
 }
 
-// releaseGrant is Release of a grant whose seal's hash is known; nil: it is not.
+// releaseGrant is Release of a grant whose seal hash is known; nil: unknown.
 func (l *Locker) releaseGrant(ctx context.Context, ref leasing.Ref, sealHash []byte) error {
 	ctx, end := l.begin(ctx, "release", ref.Resource)
 	err := l.release(ctx, ref, sealHash)
@@ -163,7 +161,7 @@ func (l *Locker) release(ctx context.Context, ref leasing.Ref, sealHash []byte) 
 	case r.no > len(l.nodes)-l.quorum:
 		return fmt.Errorf("release %q: %w", ref.Resource, ErrLost)
 	case r.yes+r.no >= l.quorum:
-		return nil // some nodes never granted it; a quorum is free of it
+		return nil // some nodes never granted it; a quorum does not hold it
 	}
 	return r.noQuorum()
 }

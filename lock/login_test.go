@@ -12,8 +12,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// A password that is changed counts from the next connection on, also for the looks at
-// the nodes.
+// A changed password is used from the next connection on, also for the checks of the nodes.
 func TestCredentialsAreAskedForAtEachLogin(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 1, redisserver.Config{})

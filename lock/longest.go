@@ -17,24 +17,25 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// LongestStore is an [EpochStore] that also keeps the longest TTL in use. No node grants a TTL that is not recorded,
-// so after the loss of a majority, or of the only node, a quarantine of that length is enough. A pgfence.Fence is one.
+// LongestStore is an [EpochStore] that also stores the longest TTL in use. No node grants a TTL that is not recorded,
+// so after the loss of a majority, or of the only node, a quarantine of that length is enough. A pgfence.Fence is
+// one.
 //
-// What is recorded never falls, but a record may begin anew, with a higher number, where it may be too low.
+// A record never falls, but a new one with a higher number may begin, if the old one may be too low.
 type LongestStore interface {
 	EpochStore
-	// RaiseLongest has the record say atLeast, durably before it returns, and returns it.
+	// RaiseLongest durably raises the record to at least atLeast, and returns it.
 	RaiseLongest(ctx context.Context, group string, atLeast time.Duration) (fence.LongestTTL, error)
-	// KeepLongest notes whether all nodes of a group were found admitted under a record.
+	// KeepLongest records whether all nodes of a group were admitted under a record.
 	KeepLongest(ctx context.Context, group string, record int64, kept bool) error
 }
 
-// longest is what a Locker knows of the longest TTL in use.
+// longest is a Locker's knowledge of the longest TTL in use.
 type longest struct {
-	store  LongestStore // nil: nobody records it
-	group  string       // names the nodes and their keys in the record
-	seen   atomic.Int64 // what was recorded when it last counted, ns
-	uneven atomic.Bool  // the nodes may not have what is recorded
+	store  LongestStore // nil: not recorded
+	group  string       // identifies the nodes and their keys in the record
+	seen   atomic.Int64 // TTL of the last valid record, ns
+	uneven atomic.Bool  // the nodes may grant less than the record
 	turn   chan struct{}
 	last   leveling
 }
@@ -47,8 +48,8 @@ func (c *Config) longestStore() LongestStore {
 	return store
 }
 
-// groupName is the same for all Lockers with the same keys on the same nodes. With another name of a node it is
-// another one, whose record has to be kept anew.
+// groupName is the same for all Lockers with the same keys on the same nodes. A node with another name gives another
+// group, whose record starts over.
 func (c *Config) groupName() string {
 	places := make([]string, len(c.Nodes))
 	for i, n := range c.Nodes {
@@ -59,14 +60,14 @@ func (c *Config) groupName() string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// steps are what is recorded, so that few acquisitions have to write.
+// steps are the recorded TTLs. There are few, so that few acquisitions have to write.
 var steps = []time.Duration{
 	time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 30 * time.Second,
 	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute,
 	time.Hour, 2 * time.Hour, 6 * time.Hour, 24 * time.Hour,
 }
 
-// step is the first of the steps that is no shorter than a TTL, and at most the longest that is allowed.
+// step is the first of the steps that is not shorter than a TTL, and at most MaxTTL.
 func (c *Config) step(ttl time.Duration) time.Duration {
 	i, _ := slices.BinarySearch(steps, ttl)
 	if i == len(steps) {
@@ -75,7 +76,7 @@ func (c *Config) step(ttl time.Duration) time.Duration {
 	return max(ttl, min(steps[i], c.MaxTTL))
 }
 
-// recorded has the record say the TTL that is used where none is given, at least.
+// recorded raises the record to a TTL, at least to the default TTL.
 func (l *Locker) recorded(ctx context.Context, ttl time.Duration) (fence.LongestTTL, error) {
 	record, err := l.longest.store.RaiseLongest(ctx, l.longest.group, l.cfg.step(max(ttl, l.cfg.DefaultTTL)))
 	if err == nil && (record.TTL < ttl || record.Record <= 0) {
@@ -90,8 +91,8 @@ func (l *Locker) recorded(ctx context.Context, ttl time.Duration) (fence.Longest
 	return record, nil
 }
 
-// maximum is what a node that is about to be admitted may grant, with the record that says so; number 0 is none. A
-// Locker that can't raise the record goes by what other nodes were admitted with.
+// maximum is the TTL that a node to be admitted may grant, and the number of its record; 0: none. A Locker without a
+// store uses the values with which other nodes were admitted.
 func (l *Locker) maximum(ctx context.Context, read fence.LongestTTL) (fence.LongestTTL, error) {
 	if l.longest.store != nil && read.Record == 0 {
 		return l.recorded(ctx, l.cfg.DefaultTTL)
@@ -118,15 +119,15 @@ func (l *Locker) maximum(ctx context.Context, read fence.LongestTTL) (fence.Long
 // levelTimeout bounds one call of level.
 const levelTimeout = 5 * time.Second
 
-// leveling is the last call of level that was not cut short. Whoever has turn, has it.
+// leveling is the result of the last call of level that was not cut short. The holder of turn owns it.
 type leveling struct {
 	begun time.Time
 	ttl   time.Duration
 	err   error
 }
 
-// level records a TTL, and then has the nodes grant what is recorded. One that began after the call, for another caller,
-// is enough.
+// level records a TTL, and then makes the nodes grant what is recorded. If a call for another caller began after this
+// one, its result is used.
 func (l *Locker) level(ctx context.Context, ttl time.Duration) error {
 	called := time.Now()
 	select {
@@ -156,7 +157,7 @@ func (l *Locker) levelNodes(ctx context.Context, ttl time.Duration) error {
 	}
 	states := l.states(ctx)
 	if most, later := beyond(states, record); most > 0 || later {
-		// A record that began since, or a PostgreSQL that has forgotten what the nodes were told.
+		// A newer record has begun, or PostgreSQL has lost a record that the nodes already have.
 		if record, err = l.recorded(ctx, max(ttl, most)); err != nil {
 			return fmt.Errorf("%w: %w", ErrNotRecorded, err)
 		}
@@ -178,7 +179,7 @@ func (l *Locker) levelNodes(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
-// beyond is what nodes that were admitted under a record grant beyond it; later: one has a later record.
+// beyond is the longest TTL that nodes admitted under a record grant above it; later: a node has a later record.
 func beyond(states []nodeState, record fence.LongestTTL) (most time.Duration, later bool) {
 	for _, st := range states {
 		if st.record == record.Record && st.maxTTL > record.TTL {
@@ -189,7 +190,7 @@ func beyond(states []nodeState, record fence.LongestTTL) (most time.Duration, la
 	return most, later
 }
 
-// level has a node grant what is recorded.
+// level makes a node grant what is recorded.
 func (n *node) level(ctx context.Context, st nodeState, ttl time.Duration) error {
 	err := st.err
 	switch {
@@ -205,14 +206,14 @@ func (n *node) level(ctx context.Context, st nodeState, ttl time.Duration) error
 	return nil
 }
 
-// keepLongest has the record count, or no longer, where the nodes say so. A node that grants more under it was told so
-// after that was recorded.
+// keepLongest updates whether the record is valid, according to the nodes' states. If a node grants a longer TTL
+// under it, that TTL was recorded before the node got it.
 func (l *Locker) keepLongest(ctx context.Context, record fence.LongestTTL, states []nodeState) error {
 	kept, foreign := true, false
 	for _, st := range states {
 		admitted := st.err == nil && st.admitted
 		kept = kept && admitted && st.record == record.Record
-		foreign = foreign || admitted && st.record != record.Record // admitted by a Locker that knows no record
+		foreign = foreign || admitted && st.record != record.Record // admitted by a Locker without a store
 	}
 	if kept && !record.Kept || foreign && record.Kept {
 		return l.longest.store.KeepLongest(ctx, l.longest.group, record.Record, kept)
@@ -220,7 +221,8 @@ func (l *Locker) keepLongest(ctx context.Context, record fence.LongestTTL, state
 	return nil
 }
 
-// doubts reports whether what nodes remember, lost ones too, contradicts a record that was read after they were asked.
+// doubts reports whether what the nodes store, lost ones too, contradicts a record that was read after they were
+// asked.
 func doubts(states []nodeState, record fence.LongestTTL) bool {
 	for _, st := range states {
 		if st.err == nil && st.incarnation != "" && (st.record != record.Record || st.maxTTL > record.TTL) {
@@ -230,7 +232,7 @@ func doubts(states []nodeState, record fence.LongestTTL) bool {
 	return false
 }
 
-// even levels the nodes after one was admitted. Where that fails [Locker.watch] tries again.
+// even levels the nodes after one was admitted. If that fails, [Locker.watch] retries.
 func (l *Locker) even(ctx context.Context) {
 	if l.longest.store == nil {
 		return
@@ -255,7 +257,7 @@ func (n *node) longer(ctx context.Context, incarnation string, ttl time.Duration
 	return nil
 }
 
-// overMaxError: the nodes were told to grant no TTL that long. It is a [*fence.InvalidError].
+// overMaxError: the TTL is longer than the nodes may grant. It is a [*fence.InvalidError].
 type overMaxError struct{ ttl, most time.Duration }
 
 func (e *overMaxError) invalid() *fence.InvalidError {
@@ -267,7 +269,7 @@ func (e *overMaxError) Error() string { return e.invalid().Error() }
 
 func (e *overMaxError) Unwrap() error { return e.invalid() }
 
-// longer has the nodes grant a TTL that they found too long: nil, or why they can't.
+// longer makes the nodes grant a TTL that they refused as too long: nil, or why they can't.
 func (l *Locker) longer(ctx context.Context, over *overMaxError) error {
 	if l.longest.store == nil {
 		return over

@@ -21,8 +21,8 @@ type records struct {
 	mu     sync.Mutex
 	is     fence.LongestTTL
 	kept   map[string]bool
-	before func(atLeast time.Duration) error // runs before each raise, if set
-	after  func(atLeast time.Duration)       // once it is recorded
+	before func(atLeast time.Duration) error // called before each raise, if set
+	after  func(atLeast time.Duration)       // called after it is recorded
 }
 
 var _ lock.LongestStore = (*records)(nil)
@@ -61,7 +61,7 @@ func (r *records) KeepLongest(_ context.Context, group string, record int64, kep
 	return nil
 }
 
-// anew is what PostgreSQL does where the record may be too low.
+// anew begins a new record, as PostgreSQL does if the old one may be too low.
 func (r *records) anew() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,7 +87,7 @@ func (r *records) hooks(before func(time.Duration) error, after func(time.Durati
 	r.before, r.after = before, after
 }
 
-// brief is a configuration of n own nodes whose leases last two seconds, and may last five minutes.
+// brief is a configuration of n nodes of this test whose leases last two seconds, and may last five minutes.
 func brief(t *testing.T, n int, server redisserver.Config) (lock.Config, []*redisserver.Server, *records) {
 	t.Helper()
 	cfg, servers := own(t, n, server)
@@ -96,7 +96,7 @@ func brief(t *testing.T, n int, server redisserver.Config) (lock.Config, []*redi
 	return cfg, servers, kept
 }
 
-// alone acquires a resource, and fails where that was before another's lease is over.
+// alone acquires a resource, and fails if that happened before another's lease was over.
 func alone(t *testing.T, l *lock.Locker, first *lock.Lease, opts ...lock.AcquireOption) *lock.Lease {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -139,7 +139,7 @@ func TestAfterTheLossOfTheOnlyNodeAQuarantineLastsTheLongestTTLInUse(t *testing.
 	}
 }
 
-// One process knows of short leases only; another has recorded a longer one since, and has granted it.
+// One process knows only of short leases. Another one has since recorded a longer one, and granted it.
 func TestAQuarantineIsReadAfterTheLoss(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 3} {
@@ -178,7 +178,7 @@ func TestALongerTTLIsRecordedBeforeANodeGrantsIt(t *testing.T) {
 				t.Errorf("%d nodes: %s has %d locks, and grants %v", n, cfg.Nodes[i].Name, found, maxTTLs(t, l)[i])
 			}
 		}
-		release(t, acquire(t, l, "another")) // shorter ones go on
+		release(t, acquire(t, l, "another")) // shorter TTLs still work
 		var atRaise []time.Duration
 		kept.hooks(func(atLeast time.Duration) error {
 			if atLeast > 2*time.Second {
@@ -201,11 +201,12 @@ func TestALongerTTLIsRecordedBeforeANodeGrantsIt(t *testing.T) {
 	}
 }
 
-// A process that dies, or is cut off, between the record and the nodes leaves nothing that is too short.
+// A process that dies, or loses its connection, between the record and the nodes leaves no quarantine that is too
+// short.
 func TestARecordThatNoNodeHeardOfIsMadeGoodByTheNextAcquisition(t *testing.T) {
 	t.Parallel()
 	cfg, _, kept := brief(t, 3, redisserver.Config{})
-	cfg.Armer = nil // nobody looks after the nodes
+	cfg.Armer = nil // the nodes are not admitted automatically
 	l := started(t, cfg)
 	dying := locker(t, cfg)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -223,7 +224,7 @@ func TestARecordThatNoNodeHeardOfIsMadeGoodByTheNextAcquisition(t *testing.T) {
 	}
 }
 
-// What is known nowhere takes the longest TTL that is allowed.
+// Without a record a quarantine lasts MaxTTL.
 func TestAQuarantineWithoutARecordLastsTheLongestTTLThatIsAllowed(t *testing.T) {
 	t.Parallel()
 	for name, forget := range map[string]func(cfg *lock.Config, kept *records){
@@ -258,7 +259,8 @@ func TestAQuarantineWithoutARecordLastsTheLongestTTLThatIsAllowed(t *testing.T) 
 	}
 }
 
-// Nodes of before may have granted more than the record says, until each was admitted under it.
+// Nodes admitted earlier may have granted more than the record says, so it counts only once each was admitted under
+// it.
 func TestARecordCountsOnceEveryNodeWasAdmittedUnderIt(t *testing.T) {
 	t.Parallel()
 	cfg, servers, kept := brief(t, 3, redisserver.Config{})
@@ -284,13 +286,13 @@ func TestARecordCountsOnceEveryNodeWasAdmittedUnderIt(t *testing.T) {
 	}
 }
 
-// One without a record can't raise it, so what it admits grants what the others do.
+// A Locker without a record can't raise it, so a node that it admits grants what the others do.
 func TestALockerWithoutARecordKeepsToTheOthersMaximum(t *testing.T) {
 	t.Parallel()
 	cfg, servers, kept := brief(t, 3, redisserver.Config{})
 	cfg.Armer = nil
 	started(t, cfg)
-	cfg.Epochs = nil // the nodes keep the epoch, for this one
+	cfg.Epochs = nil // for this Locker the nodes keep the epoch
 	l := locker(t, cfg)
 	must(t, client(t, servers[1].Addr).FlushAll(t.Context()).Err())
 	admit(t, l, "node-2")
@@ -307,7 +309,7 @@ func TestALockerWithoutARecordKeepsToTheOthersMaximum(t *testing.T) {
 	}
 }
 
-// Where it admitted the only node there were no others, and the record is too low.
+// If it admitted the only node, there were no others, and the record is too low.
 func TestARecordCountsNoLongerOnceANodeWasAdmittedWithoutIt(t *testing.T) {
 	t.Parallel()
 	cfg, servers, kept := brief(t, 1, redisserver.Config{})
@@ -316,7 +318,7 @@ func TestARecordCountsNoLongerOnceANodeWasAdmittedWithoutIt(t *testing.T) {
 	ignorant.Armer, ignorant.Epochs = nil, &kept.epochs
 	other := locker(t, ignorant)
 	eventually(t, 20*time.Second, "the node is admitted without the record", func() bool {
-		must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err()) // again, where the record's process was faster
+		must(t, client(t, servers[0].Addr).FlushAll(t.Context()).Err()) // again, if the record's process was faster
 		begun, err := other.AdmitBegin(t.Context(), "node-1")
 		if err == nil {
 			err = errors.Join(other.EndQuarantine(t.Context(), "node-1"), other.Admit(t.Context(), begun))
@@ -326,7 +328,8 @@ func TestARecordCountsNoLongerOnceANodeWasAdmittedWithoutIt(t *testing.T) {
 	eventually(t, 20*time.Second, "the record counts no longer", func() bool { return !kept.counts() })
 }
 
-// A node's admission read the record before another process raised it, and ends after that one told the nodes.
+// A node's admission reads the record before another process raises it, and ends after that process has updated the
+// nodes.
 func TestANodeThatIsAdmittedWhileTheRecordRisesHearsOfIt(t *testing.T) {
 	t.Parallel()
 	cfg, servers, _ := brief(t, 3, redisserver.Config{})
@@ -344,7 +347,7 @@ func TestANodeThatIsAdmittedWhileTheRecordRisesHearsOfIt(t *testing.T) {
 	release(t, lease)
 }
 
-// Leases that were allowed once may still be held where the longest that is allowed is less now.
+// Leases that were allowed earlier may still be held after MaxTTL was reduced.
 func TestAQuarantineLastsTheLongestTTLInUseThoughLessIsAllowedNow(t *testing.T) {
 	t.Parallel()
 	cfg, servers, _ := brief(t, 1, redisserver.Config{})
@@ -356,7 +359,7 @@ func TestAQuarantineLastsTheLongestTTLInUseThoughLessIsAllowedNow(t *testing.T) 
 	release(t, alone(t, locker(t, cfg), first))
 }
 
-// A PostgreSQL that says less than the nodes were told has forgotten it.
+// A PostgreSQL with a lower record than the nodes has lost the higher one.
 func TestARecordThatTheNodesContradictCountsForNothing(t *testing.T) {
 	t.Parallel()
 	for name, forget := range map[string]func(r *records){
@@ -379,7 +382,7 @@ func TestARecordThatTheNodesContradictCountsForNothing(t *testing.T) {
 			kept.mu.Lock()
 			forget(kept)
 			kept.mu.Unlock()
-			for _, s := range servers[:2] { // no majority is left that could tell
+			for _, s := range servers[:2] { // leaves no majority that could answer
 				restart(t, s, nil)
 			}
 			begun, err := l.AdmitBegin(t.Context(), "node-1")
@@ -391,7 +394,7 @@ func TestARecordThatTheNodesContradictCountsForNothing(t *testing.T) {
 			if left := status(t, l)[0].Quarantine; left < 4*time.Minute {
 				t.Errorf("the quarantine lasts %v", left)
 			}
-			// A longer lease is granted all the same, and the record is no lower than the nodes then.
+			// A longer lease is still granted, and the record is then at least as high as on the nodes.
 			must(t, l.EndQuarantine(t.Context(), "node-1"))
 			must(t, l.Admit(t.Context(), begun))
 			admit(t, l, "node-2")

@@ -13,8 +13,8 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// losses are the ways in which a node loses its data or its run. Each has to
-// be seen: none of these nodes may grant before its quarantine is over.
+// losses are the ways in which a node loses its data or its run. Each must be detected: none of these nodes may grant
+// before its quarantine is over.
 var losses = map[string]struct {
 	server redisserver.Config
 	lose   func(t *testing.T, s *redisserver.Server, c *redis.Client)
@@ -64,7 +64,7 @@ func TestANodeThatLostDataOrItsRunGrantsNothingUntilItsQuarantineIsOver(t *testi
 			if err := l.Ping(t.Context()); !errors.Is(err, lock.ErrQuarantined) {
 				t.Fatalf("ping after the loss: %v", err)
 			}
-			// A second client, which never saw the node before, is no wiser.
+			// A second client, which never saw the node before, detects the loss too.
 			second := locker(t, cfg)
 			if _, err := second.TryAcquire(t.Context(), "other"); !errors.Is(err, lock.ErrQuarantined) {
 				t.Fatalf("acquire by a newcomer: %v", err)
@@ -91,8 +91,7 @@ func readmit(t *testing.T, l *lock.Locker, node string) {
 	must(t, l.Readmit(ctx, node))
 }
 
-// admit is readmit without the wait for the quarantine, for tests that are not
-// about it: leases may be long then.
+// admit is readmit without waiting for the quarantine, for tests that are not about it. Leases may be long then.
 func admit(t *testing.T, l *lock.Locker, node string) {
 	t.Helper()
 	begun, err := l.AdmitBegin(t.Context(), node)
@@ -101,8 +100,8 @@ func admit(t *testing.T, l *lock.Locker, node string) {
 	must(t, l.Admit(t.Context(), begun))
 }
 
-// The order of the danger: A holds token 5 and has not written; the counters
-// are lost; B gets 3. With the epoch B gets more than 5.
+// The danger is this order: A holds token 5 and has not written; the counters are lost; B gets 3. With the epoch B
+// gets more than 5.
 func TestTokensRiseThoughNodesLoseTheirCountersOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})
@@ -140,17 +139,17 @@ func TestAMinorityThatLostItsDataDoesNotStopTheOthers(t *testing.T) {
 	}
 }
 
-// While a holder's lease lives on the nodes that are left, a node that lost its
-// data must not help another to a quorum.
+// While a holder's lease exists on the remaining nodes, a node that lost its data must not help another one to a
+// quorum.
 func TestQuarantineKeepsTheHolderAlone(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})
 	cfg.MaxTTL, cfg.Armer, cfg.Epochs = 4*time.Second, &register{}, &epochs{}
 	l := started(t, cfg)
 	holder := acquire(t, l, "r", lock.WithTTL(4*time.Second))
-	dropLock(t, cfg.Nodes[0].Addr, cfg.KeyPrefix, "r") // as if it had never come: its quorum is nodes 2 and 3
+	dropLock(t, cfg.Nodes[0].Addr, cfg.KeyPrefix, "r") // as if it had never arrived: the quorum is nodes 2 and 3
 	restart(t, servers[1], nil)
-	initialise(t, locker(t, cfg)) // an eager operator changes nothing
+	initialise(t, locker(t, cfg)) // another Init changes nothing
 	other := locker(t, cfg)
 	for {
 		lease, err := other.TryAcquire(t.Context(), "r")
@@ -161,7 +160,7 @@ func TestQuarantineKeepsTheHolderAlone(t *testing.T) {
 			release(t, lease)
 			return
 		}
-		if !lock.Retryable(err) && !errors.Is(err, lock.ErrLost) { // its own TTL may run out on the way
+		if !lock.Retryable(err) && !errors.Is(err, lock.ErrLost) { // its own TTL may run out meanwhile
 			t.Fatal(err)
 		}
 	}
@@ -300,7 +299,7 @@ func TestAdmissionIsVoidWhenTheNodeLosesItsDataAgain(t *testing.T) {
 	flush()
 	begun, err := l.AdmitBegin(t.Context(), "node-1")
 	must(t, err)
-	flush() // takes the quarantine with it
+	flush() // removes the quarantine, too
 	if err := l.Admit(t.Context(), begun); err == nil {
 		t.Fatal("admitted without the quarantine")
 	}
@@ -320,8 +319,7 @@ func TestReadmissionNeedsAnEpochStore(t *testing.T) {
 	}
 }
 
-// Of two admissions the one with the older epoch may end last, where its nonce is the
-// node's: tokens would fall.
+// Of two admissions the one with the older epoch may end last, while its nonce is the node's: tokens would fall.
 func TestAnAdmissionNeverLowersTheBase(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 1, redisserver.Config{})

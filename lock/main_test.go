@@ -10,7 +10,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	logging.Disable() // these tests kill nodes; go-redis would tell of each
+	logging.Disable() // these tests kill nodes; go-redis would log each
 	if config := os.Getenv(asTortureClient); config != "" {
 		os.Exit(playTortureClient(config))
 	}

@@ -8,22 +8,22 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Metrics hears what happens, for histograms and counters. Its methods are
-// called from many goroutines and must not block. See [Tracer] for single steps.
+// Metrics receives events for histograms and counters. Its methods are called concurrently and must not block. See
+// [Tracer] for single steps.
 type Metrics interface {
-	// Acquired: after how long from the call, waiting and arming included, and how
-	// many nodes had granted when it was decided: a quorum at least.
+	// Acquired reports an acquisition: the time since the call, including waiting and arming, and how many nodes had
+	// granted when it was decided, which is at least a quorum.
 	Acquired(waited time.Duration, granted int)
-	// Failed: an operation ("acquire", "extend", "release") ended with a cause:
-	// "held", "no_quorum", "lost", "invalid", "arm", "context", "other".
+	// Failed reports that an operation ("acquire", "extend", "release") failed, with its cause: "held", "no_quorum",
+	// "lost", "invalid", "arm", "context", "other".
 	Failed(operation, cause string)
-	// Ended: a [Lease] is over, so long after it was acquired: lost (at its deadline,
-	// or found gone before), or released.
+	// Ended reports that a [Lease] is over, and the time since its acquisition. lost: it reached its deadline or was
+	// found gone; otherwise it was released.
 	Ended(held time.Duration, lost bool)
-	// Renewed: a lease was extended, by a keep-alive, by hand or by its reference.
+	// Renewed reports that a lease was extended, by a keep-alive, by a call or by its reference.
 	Renewed()
-	// Slow: a step ended without the answer of this node, at the node timeout. A
-	// node that is slower than the quorum delays nothing and is not told of.
+	// Slow reports that a step ended at the node timeout without this node's answer. A node that is merely slower
+	// than the quorum delays nothing and is not reported.
 	Slow(node string)
 }
 
@@ -35,7 +35,7 @@ func (noMetrics) Ended(time.Duration, bool)   {}
 func (noMetrics) Renewed()                    {}
 func (noMetrics) Slow(string)                 {}
 
-// cause is the label of an error.
+// cause is the label value of an error.
 func cause(err error) string {
 	switch {
 	case errors.Is(err, fence.ErrInvalid):

@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// told is a Metrics that remembers.
+// told is a Metrics that records its calls.
 type told struct {
 	mu   sync.Mutex
 	news []string
@@ -64,7 +64,7 @@ func TestMetricsHearWhatHappens(t *testing.T) {
 	}
 }
 
-// The counters of a resource and its lock would lie in different slots.
+// In a cluster the counters of a resource and its lock would be in different slots.
 func TestARedisClusterIsRefusedAtFirstContactWithTheReason(t *testing.T) {
 	t.Parallel()
 	cfg, _ := own(t, 1, redisserver.Config{Args: []string{"--cluster-enabled", "yes"}})

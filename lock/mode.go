@@ -10,13 +10,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A group is strict or best effort, see [Config.BestEffort]. The mode is part of the name of
-// each incarnation. The scripts are bound to it, so that none of them serves Lockers of both
-// modes, and a node changes its mode in one step.
+// A group is strict or best effort, see [Config.BestEffort]. The mode is part of each incarnation's name. The scripts
+// are bound to the incarnation, so a script serves Lockers of one mode only, and a node changes its mode in one step.
 
 const bestEffortMark = "best-effort-"
 
-// isBestEffort reads the mode of an incarnation, of a parked one too.
+// isBestEffort reads the mode from the name of an incarnation, also of a parked one.
 func isBestEffort(incarnation string) bool {
 	if epoch, before := parkedAs(incarnation); epoch > 0 {
 		incarnation = before
@@ -24,7 +23,7 @@ func isBestEffort(incarnation string) bool {
 	return strings.HasPrefix(incarnation, bestEffortMark)
 }
 
-// newNonce names the incarnation that an admission by this Locker makes.
+// newNonce creates the name of a new incarnation in this Locker's mode.
 func (l *Locker) newNonce() string { return newNonce(l.cfg.BestEffort) }
 
 func newNonce(bestEffort bool) string {
@@ -34,7 +33,7 @@ func newNonce(bestEffort bool) string {
 	return newID()
 }
 
-// modeError is an [ErrMode] that says what to do.
+// modeError is an [ErrMode] with the remedy.
 type modeError struct{ bestEffort bool } // the node's mark
 
 func (e *modeError) Error() string {
@@ -56,7 +55,7 @@ func (n Node) checkMode(incarnation string) error {
 	return nil
 }
 
-// state is what a node says about itself. One that is marked for the other mode is an error.
+// state reads a node's state. A node that is marked for the other mode is an error.
 func (n *node) state(ctx context.Context) nodeState {
 	st := n.read(ctx)
 	if st.err == nil && st.incarnation != "" {
@@ -67,15 +66,14 @@ func (n *node) state(ctx context.Context) nodeState {
 	return st
 }
 
-// read asks all nodes at once, whatever they are marked for.
+// read asks all nodes at once, whatever their mode.
 func (l *Locker) read(ctx context.Context) []nodeState {
 	states := make([]nodeState, len(l.nodes))
 	l.each(func(i int, n *node) { states[i] = n.read(ctx) })
 	return states
 }
 
-// inOtherMode is the error of a node that is marked for the other mode: none of its group is
-// admitted beside it.
+// inOtherMode is the error of a node that is marked for the other mode: no node of its group is admitted beside it.
 func inOtherMode(states []nodeState) error {
 	for _, st := range states {
 		if errors.Is(st.err, ErrMode) {
@@ -85,7 +83,7 @@ func inOtherMode(states []nodeState) error {
 	return nil
 }
 
-// admittedWhen is for the log.
+// admittedWhen is text for the log.
 func (c *Config) admittedWhen() string {
 	if c.Embedded || c.BestEffort {
 		return "it is admitted"
@@ -93,7 +91,7 @@ func (c *Config) admittedWhen() string {
 	return "its quarantine is over"
 }
 
-// quarantineMS is a quarantine as admit_begin.lua takes it.
+// quarantineMS is the quarantine as an argument of admit_begin.lua.
 func (n *node) quarantineMS(quarantine time.Duration) int64 {
 	if n.cfg.bestEffort {
 		return -1
@@ -104,11 +102,10 @@ func (n *node) quarantineMS(quarantine time.Duration) int64 {
 // errUnused: the nodes of a new group take the mode of the Locker that admits them.
 var errUnused = errors.New("no node was admitted yet: new nodes take the mode of the process that admits them")
 
-// Mark marks the nodes of a group for best effort, or as strict. Those that are marked for the
-// other mode grant nothing from then on, until Lockers of the new mode admit them: at once for
-// best effort, after a quarantine else, since two may hold a resource until then. Leases that
-// are held go on to their deadline, and are not extended before. Nodes that could not be marked
-// are in the error: call it again once they are there.
+// Mark marks the nodes of a group for best effort, or as strict. Nodes that were marked for the other mode grant
+// nothing from then on, until Lockers of the new mode admit them: at once for best effort, otherwise after a
+// quarantine, since a resource may have two holders until then. Current leases stay valid until their deadline, and
+// are not extended before. The error lists nodes that could not be marked: call Mark again once they are available.
 func (l *Locker) Mark(ctx context.Context, bestEffort bool) error {
 	states := l.read(ctx)
 	used := false
@@ -131,7 +128,7 @@ func (l *Locker) Mark(ctx context.Context, bestEffort bool) error {
 	return err
 }
 
-// mark has a node without scripts of its mode, which is not admitted then.
+// mark gives a node a new incarnation of the given mode. Its scripts are not loaded, so the node is not admitted.
 func (n *node) mark(ctx context.Context, incarnation string, bestEffort bool) error {
 	if incarnation != "" && isBestEffort(incarnation) == bestEffort {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// bestEffort is a configuration whose quarantine no test would wait for.
+// bestEffort is a configuration whose quarantine is too long for any test to wait for.
 func bestEffort(t *testing.T, n int, server redisserver.Config) (lock.Config, []*redisserver.Server, *register) {
 	t.Helper()
 	cfg, servers := own(t, n, server)
@@ -20,7 +20,7 @@ func bestEffort(t *testing.T, n int, server redisserver.Config) (lock.Config, []
 	return cfg, servers, fences
 }
 
-// fencedWrite is what a fence says of a write: only the newest token may.
+// fencedWrite reports whether the fence accepts a write: only the newest token may write.
 func (r *register) fencedWrite(resource string, token fence.Token) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,7 +51,7 @@ func TestABestEffortNodeGrantsAtOnceAfterEachLoss(t *testing.T) {
 				dropLock(t, servers[0].Addr, cfg.KeyPrefix, "r") // the lock was kept
 			}
 			begun := time.Now()
-			newer := acquire(t, l, "r", lock.WithTTL(time.Hour)) // within 20 s, and the quarantine is an hour
+			newer := acquire(t, l, "r", lock.WithTTL(time.Hour)) // within 20 s, although the quarantine is an hour
 			t.Logf("after %v", time.Since(begun))
 			if _, err := older.Grant(); err != nil {
 				t.Errorf("the older holder does not believe in its lease any more, so this test shows nothing: %v", err)
@@ -69,7 +69,7 @@ func TestABestEffortNodeGrantsAtOnceAfterEachLoss(t *testing.T) {
 	}
 }
 
-// Nothing that Redis says makes tokens rise here: the fence is above what the nodes forgot.
+// Redis alone does not make tokens rise here: the fence is above the counters that the nodes lost.
 func TestBestEffortTokensRiseThroughTheLossOfEveryNode(t *testing.T) {
 	t.Parallel()
 	cfg, servers, _ := bestEffort(t, 3, redisserver.Config{})
@@ -106,7 +106,7 @@ func TestANodeRefusesLockersOfTheOtherMode(t *testing.T) {
 			stranger := locker(t, other)
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
-			_, acquired := stranger.Acquire(ctx, "r") // does not wait
+			_, acquired := stranger.Acquire(ctx, "r") // returns at once
 			for how, err := range map[string]error{"acquire": acquired, "init": stranger.Init(ctx), "ping": stranger.Ping(ctx)} {
 				if !errors.Is(err, lock.ErrMode) || ctx.Err() != nil {
 					t.Errorf("best effort %v, %s: %s: %v", marked, what, how, err)
@@ -131,7 +131,7 @@ func TestANodeRefusesLockersOfTheOtherMode(t *testing.T) {
 	}
 }
 
-// A Locker that is connected when the mode changes finds out with its next message.
+// A Locker that is connected when the mode changes notices it with its next message.
 func TestAGroupInUseChangesItsMode(t *testing.T) {
 	t.Parallel()
 	cfg, _, _ := bestEffort(t, 3, redisserver.Config{})
@@ -176,7 +176,7 @@ func TestAModeIsMarkedOnNodesInUseOnly(t *testing.T) {
 	if err := l.Mark(t.Context(), false); err == nil {
 		t.Error("marked nodes that nobody admitted")
 	}
-	initialise(t, l) // as nodes that are empty
+	initialise(t, l) // like empty nodes
 	must(t, l.Mark(t.Context(), true))
 	release(t, acquire(t, l, "r"))
 	must(t, servers[2].Kill())
@@ -188,7 +188,7 @@ func TestAModeIsMarkedOnNodesInUseOnly(t *testing.T) {
 	}
 }
 
-// A strict process that is started by mistake, while all is lost, does not keep the others out.
+// A strict process that is started by mistake, while all data is lost, does not lock out the others.
 func TestBestEffortWaitsForNoStrictQuarantine(t *testing.T) {
 	t.Parallel()
 	cfg, servers, _ := bestEffort(t, 1, redisserver.Config{})

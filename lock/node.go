@@ -12,27 +12,23 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// stallTimeout bounds how long a connection waits for its node. It is longer
-// than the node timeout on purpose: callers stop waiting first, while the
-// connection stays, so that a release still arrives behind its acquire when a
-// frozen node comes back. A release that overtook its acquire would leave a
-// lock that nobody owns, for one TTL.
+// stallTimeout bounds how long a connection waits for its node. It is longer than the node timeout, so callers stop
+// waiting first while the connection stays. When a frozen node comes back, a release then still arrives after its
+// acquire. A release before its acquire would leave a lock without an owner for one TTL.
 const stallTimeout = time.Second
 
-// maxQueued bounds what piles up for a node that does not answer.
+// maxQueued bounds the queue for a node that does not answer.
 const maxQueued = 1 << 16
 
-// node is the client side of one Redis node: one connection, on which one
-// batch is in flight; what is submitted meanwhile gathers for the next one.
-// Everything arrives in the order in which it was submitted.
+// node is the client side of one Redis node: one connection with one batch in flight. Ops submitted meanwhile are
+// queued for the next batch. All ops arrive in the order of their submission.
 //
-// A node that is the only one has two such connections, each for the ops of its
-// half of the resources: else it would wait while the client reads and gathers,
-// and the client while it works. (Several nodes share the work of waiting.)
+// The only node of a group has two such connections, each for the ops of its half of the resources. With one, the
+// node would wait while the client reads and queues, and the client while the node works. (With several nodes these
+// waits overlap.)
 //
-// Who finds the connection idle sends by itself; the node's goroutine connects,
-// reads, and sends what has gathered. So an idle node costs a caller no switch
-// to another goroutine on the way out.
+// A caller that finds the connection idle sends by itself. The node's goroutine connects, reads, and sends what was
+// queued. So sending to an idle node takes no switch to another goroutine.
 type node struct {
 	cfg    Node
 	name   string
@@ -47,7 +43,7 @@ type node struct {
 	queue   []*op
 	flight  []*op // sent in this order, not answered yet
 	owed    []*op // releases for the next link; see resend.go
-	busy    bool  // flight is on its way, or being sent
+	busy    bool  // flight is being sent, or awaits its answers
 	serving bool  // the link is up, bound to an incarnation, and being read
 	sentAt  time.Time
 	closed  bool
@@ -56,15 +52,15 @@ type node struct {
 	wake    chan struct{}
 	done    chan struct{}
 
-	writing sync.Mutex // of out, plan, the flight's order, and the link's sending side; locked before mu is unlocked
+	writing sync.Mutex // guards out, plan, the flight's order, and the link's sending side; locked before mu is unlocked
 	out     []byte
 	plan    plan
 
-	replies []reply // of the goroutine only, as heard and extra are
+	replies []reply // used by the goroutine only, like heard and extra
 	heard   time.Time
-	extra   time.Time // what heard, or sentAt, was when the node got extra time
+	extra   time.Time // value of heard, or sentAt, when the node got extra time
 
-	signs atomic.Uint32 // of life: links made, calls answered
+	signs atomic.Uint32 // signs of life: links made, calls answered
 }
 
 func newNode(cfg Node, index int, k keys, nodeTimeout time.Duration, onLost func(*node)) *node {
@@ -89,8 +85,7 @@ func (n *node) double() {
 	go n.twin.run()
 }
 
-// lane is the connection for a resource's ops, by a hash of its name: always the
-// same one, on which they keep their order.
+// lane is the connection for a resource's ops, chosen by a hash of its name, so that they keep their order.
 func (n *node) lane(hash uint32) *node {
 	if n.twin != nil && hash>>16&1 == 1 {
 		return n.twin
@@ -98,10 +93,10 @@ func (n *node) lane(hash uint32) *node {
 	return n
 }
 
-// newClient makes the Redis client for everything that is not an op.
+// newClient creates the Redis client for everything that is not an op.
 func newClient(cfg Node, stall time.Duration) *redis.Client {
 	options := &redis.Options{
-		Addr:   cmp.Or(cfg.Addr, cfg.Name), // for errors: the dialer knows better
+		Addr:   cmp.Or(cfg.Addr, cfg.Name), // for errors: the dialer has the real address
 		Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) { return cfg.Dial(ctx) },
 		CredentialsProviderContext: func(context.Context) (string, string, error) {
 			return cfg.Login()
@@ -134,8 +129,8 @@ func newClient(cfg Node, stall time.Duration) *redis.Client {
 	return redis.NewClient(options)
 }
 
-// submit queues ops, and sends them where nothing is in flight. It never waits
-// for the node; the replies come to the ops' sinks.
+// submit queues ops, and sends them if nothing is in flight. It never waits for the node; the replies go to the ops'
+// sinks.
 func (n *node) submit(ops ...*op) {
 	n.mu.Lock()
 	var err error
@@ -171,9 +166,8 @@ func (n *node) signal() {
 	}
 }
 
-// send puts what is queued on its way. The caller has locked mu, while nothing
-// is in flight; send unlocks it. A single call never blocks in its write: the
-// node has answered all that was sent before.
+// send sends the queue. The caller has locked mu, and nothing is in flight; send unlocks mu. Writing a single call
+// never blocks, because the node has answered everything before.
 func (n *node) send() {
 	queue := n.queue
 	n.queue = n.flight[:0]
@@ -202,16 +196,16 @@ func (n *node) send() {
 	n.mu.Unlock()
 	defer n.writing.Unlock()
 	n.out = b.request(n.out[:0], &n.keys, &n.plan, live)
-	limit := time.Now().Add(n.stall) // not from sentAt: the process may have stood still since
+	limit := time.Now().Add(n.stall) // not from sentAt: the process may have been suspended since
 	_ = k.conn.SetReadDeadline(limit)
 	if len(live) > 1 {
 		_ = k.conn.SetWriteDeadline(limit)
 	}
 	if _, err := k.conn.Write(n.out); err != nil {
-		_ = k.conn.Close() // the reader sees it, and answers for what was sent
+		_ = k.conn.Close() // the reader sees it, and answers what was sent
 	}
 	if len(live) > 1 {
-		// A single call sets none. Left behind, this one would end the link under it.
+		// A single call sets no deadline. If this one stayed, it would end the link during that call.
 		_ = k.conn.SetWriteDeadline(time.Time{})
 	}
 	if cap(n.out) > 1<<20 {
@@ -219,7 +213,7 @@ func (n *node) send() {
 	}
 }
 
-// close lets the node send what is queued, and waits for it.
+// close sends what is queued for the node, and waits for it.
 func (n *node) close() {
 	n.end()
 	if n.twin != nil {
@@ -228,7 +222,7 @@ func (n *node) close() {
 	_ = n.client.Close()
 }
 
-// end does so for one connection.
+// end closes one connection.
 func (n *node) end() {
 	n.mu.Lock()
 	n.closed = true

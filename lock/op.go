@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// opKind is what an op asks of a node.
+// opKind is the kind of an op.
 type opKind uint8
 
 const (
@@ -13,7 +13,7 @@ const (
 	opConfirm               // phase 2
 	opExtend
 	opRelease
-	opKinds // how many there are
+	opKinds // number of kinds
 )
 
 // op is one call of a script on one node.
@@ -24,32 +24,30 @@ type op struct {
 	wakes    bool // release: this node may have a queue of waiters
 	ask
 	state    atomic.Uint32
-	repeated bool // a link ended under it, and it was sent again
+	repeated bool // a link ended during it, and it was sent again
 	sink     sink
 }
 
-// ask is what an op says to each node alike.
+// ask has an op's arguments, the same for each node.
 type ask struct {
 	owner   string
 	holder  string
 	ttl     int64     // ms
 	n       int64     // acquire: floor; confirm: token
-	expires time.Time // not sent from then on
+	expires time.Time // not sent after that
 }
 
-// sink takes the reply to an op: exactly one for each op that was submitted.
-// It must not block.
+// sink receives the reply to an op: exactly one for each submitted op. It must not block.
 type sink interface{ deliver(r reply) }
 
-// States of an op. The goroutine that moves it away from queued decides.
+// States of an op. The goroutine that changes it from queued decides.
 const (
 	opQueued uint32 = iota
 	opSent
 	opAbandoned
 )
 
-// abandon takes an op back. It reports false where the op was already sent: it
-// may take effect at any time from then on.
+// abandon takes an op back. It reports false if the op was already sent: then it may take effect at any time.
 func (o *op) abandon() bool { return o.state.CompareAndSwap(opQueued, opAbandoned) }
 
 // Codes of a script's reply, other than a positive number.

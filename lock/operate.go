@@ -13,18 +13,16 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// Leak is a lock that never expires: nothing of this package leaves one, but a
-// PERSIST, a restore or a script of somebody else can.
+// Leak is a lock that never expires. This package leaves none, but a PERSIST, a restore or a foreign script can.
 type Leak struct {
 	Node     string
 	Resource string
 	Holder   string
 }
 
-// Leaks scans all nodes for locks without a time to live. It takes one pass
-// over each node's keys, in pages, and changes nothing. The error joins a
-// [*NodeError] for each node that could not be scanned; the leaks of the others
-// are returned all the same.
+// Leaks scans all nodes for locks without a TTL. It makes one pass over each node's keys, in pages, and changes
+// nothing. The error joins a [*NodeError] for each node that could not be scanned; the other nodes' leaks are
+// returned anyway.
 func (l *Locker) Leaks(ctx context.Context) ([]Leak, error) {
 	found := make([][]Leak, len(l.nodes))
 	errs := make([]error, len(l.nodes))
@@ -80,14 +78,12 @@ func (n *node) leaks(ctx context.Context) ([]Leak, error) {
 	}
 }
 
-// ForceRelease takes a resource from its holder, for operators. With an
-// Armer it then acquires the resource once and raises the fence past the
-// holder, whose writes are refused from then on, and returns that token.
-// Without one nothing stops a holder that still runs, and the token is 0.
+// ForceRelease takes a resource from its holder. It is for operators. With an Armer it then acquires the resource
+// once, which raises the fence past the holder, so the holder's writes are refused, and returns that token. Without
+// one nothing stops a holder that still runs, and the token is 0.
 //
-// The errors are those of [Locker.Inspect], [Locker.Release] and
-// [Locker.TryAcquire]. Where it is [ErrHeld], another has acquired the resource
-// in between, which fences the holder off as well.
+// The errors are those of [Locker.Inspect], [Locker.Release] and [Locker.TryAcquire]. With [ErrHeld] another has
+// acquired the resource in between, which fences the old holder off as well.
 func (l *Locker) ForceRelease(ctx context.Context, resource string) (fence.Token, error) {
 	_, locks, err := l.inspect(ctx, resource)
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// turn is one process's.
+// turn is one process's turn.
 type turn struct {
 	process       int
 	got, released time.Time // when it had the lease, and when it began to release it
 }
 
-// inOrder lets callers of several processes ask one after the other for what is
-// held, and looks in which order they get it.
+// inOrder makes callers of several processes wait, one after the other, for a held resource, and checks the order in
+// which they get it.
 func inOrder(t *testing.T, cfg lock.Config, home int, holder *lock.Locker) {
 	t.Helper()
 	var err error
@@ -30,8 +30,8 @@ func inOrder(t *testing.T, cfg lock.Config, home int, holder *lock.Locker) {
 	t.Error(err)
 }
 
-// askInOrder returns an error where a process was overtaken that had been called
-// and did nothing for as long as allows others to try: the machine was too busy.
+// askInOrder returns an error if a process was overtaken that had been called and did nothing for so long that others
+// may try: the machine was too busy.
 func askInOrder(t *testing.T, cfg lock.Config, home int, holder *lock.Locker) error {
 	t.Helper()
 	const processes = 8

@@ -11,14 +11,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// roundTime is for how long after a round's first message its answers count, one
-// constant of the group. A node that lost its data or its run is admitted by what the
-// others say: what they are asked no earlier than that after its admission began leaves
-// out no answer that a round may still add to one which the node gave before.
+// roundTime is how long after a round's first message its answers count; it is the same in the whole group. A lost
+// node is admitted based on the other nodes' locks. If they are asked at least roundTime after the admission began,
+// their locks include every lease that a round could complete with the lost node's earlier answer.
 const roundTime = time.Second
 
-// askAfter is when others are asked, on this machine's clock: a round's time, and what
-// clocks may drift apart meanwhile.
+// askAfter is when the other nodes are asked, on this machine's clock: roundTime plus the possible clock drift.
 func (l *Locker) askAfter() time.Duration {
 	return roundTime + time.Duration(float64(roundTime)*l.cfg.DriftFactor) + driftFloor
 }
@@ -29,13 +27,13 @@ type heldLock struct {
 	left       time.Duration
 }
 
-// told is what a node says of its locks; ok: it is admitted, and was in one run throughout.
+// told is a node's list of its locks; ok: it is admitted, and was in one run throughout.
 type told struct {
 	ok    bool
 	locks []heldLock
 }
 
-// askOthers has all nodes but one tell their locks.
+// askOthers reads the locks of all nodes but one.
 func (l *Locker) askOthers(ctx context.Context, except *node) []told {
 	all := make([]told, len(l.nodes))
 	l.each(func(i int, n *node) {
@@ -47,7 +45,7 @@ func (l *Locker) askOthers(ctx context.Context, except *node) []told {
 	return all
 }
 
-// locks reads all locks of an admitted node, page by page, each of which proves its run.
+// locks reads all locks of an admitted node, page by page. Each page proves that the run is the same.
 func (n *node) locks(ctx context.Context) ([]heldLock, error) {
 	st := n.state(ctx)
 	if st.err != nil || !st.admitted {
@@ -75,11 +73,11 @@ func (n *node) locks(ctx context.Context) ([]heldLock, error) {
 	}
 }
 
-// lasting is how long a lock may still count that a lost node has granted, as the others
-// say. It is not ok where too few of them do, or one has a lock that never ends.
+// lasting is how long a lock that a lost node granted may still count, according to the other nodes. It is not ok if
+// too few of them answered, or one has a lock that never expires.
 //
-// A lease that the node was needed for has locks on N/2 others, and of any N/2+1 others
-// one at least has such a lock. Locks that a minority holds count too.
+// A lease that needed the lost node has locks on N/2 others, so at least one of any N/2+1 others has such a lock.
+// Locks on a minority count too.
 func (l *Locker) lasting(all []told) (left time.Duration, ok bool) {
 	asked := 0
 	for _, t := range all {
@@ -97,7 +95,7 @@ func (l *Locker) lasting(all []told) (left time.Duration, ok bool) {
 	return left, asked >= l.quorum
 }
 
-// shorten ends a node's quarantine earlier, where enough others know when, or the longest TTL in use is recorded.
+// shorten shortens a node's quarantine, if enough other nodes answered or the longest TTL in use is recorded.
 func (l *Locker) shorten(ctx context.Context, n *node, a Admission) error {
 	if a.intact {
 		return n.shorten(ctx, a, 0)
@@ -122,12 +120,11 @@ func (n *node) shorten(ctx context.Context, a Admission, left time.Duration) err
 	return err
 }
 
-// maxGiven bounds one call of give.lua, which other clients of the node wait for.
+// maxGiven bounds one call of give.lua, which blocks the node's other clients.
 const maxGiven = 256
 
-// give plants the locks of admitted nodes on one that is about to be admitted. It is best
-// effort: a lease whose lock is not given goes on with the nodes that have it. The quarantine
-// was no shorter than the longest lease.
+// give copies the locks of admitted nodes to one that is about to be admitted. It is best effort: a lease whose lock
+// is not copied continues on the nodes that have it. The quarantine was no shorter than the longest lease.
 func (l *Locker) give(ctx context.Context, n *node, a Admission) ([]heldLock, error) {
 	given := elect(l.askOthers(ctx, n), max(a.Quarantine, l.cfg.MaxTTL))
 	for locks := given; len(locks) > 0; {
@@ -150,9 +147,8 @@ func (l *Locker) give(ctx context.Context, n *node, a Admission) ([]heldLock, er
 	return given, nil
 }
 
-// takeBack deletes what was given of leases that ended meanwhile, and returns the rest:
-// their release did not reach a node that was not admitted. Where it fails such a lock
-// lasts for its TTL.
+// takeBack deletes the copied locks of leases that ended meanwhile, and returns the rest: their release did not reach
+// the node because it was not admitted. If takeBack fails, such a lock stays until its TTL is over.
 func (l *Locker) takeBack(ctx context.Context, n *node, a Admission, given []heldLock) (rest []heldLock) {
 	if len(given) == 0 {
 		return nil
@@ -179,10 +175,9 @@ func (l *Locker) takeBack(ctx context.Context, n *node, a Admission, given []hel
 	return rest
 }
 
-// elect chooses for each resource the owner that most nodes name, and then the one whose
-// lock lasts longest. A lock that never ends is given to nobody, and neither is one that lasts
-// longer than a lease can, because its node's clock was set back: a minority's would become a
-// majority's.
+// elect chooses for each resource the owner that most nodes name, and among equals the one whose lock lasts longest.
+// It leaves out a lock that never expires, or lasts longer than a lease can because its node's clock was set back:
+// copying it would turn a minority's lock into a majority's.
 func elect(all []told, longest time.Duration) []heldLock {
 	type candidate struct {
 		heldLock
@@ -221,8 +216,8 @@ func elect(all []told, longest time.Duration) []heldLock {
 	return chosen
 }
 
-// boundCall calls a script of an incarnation, and returns its first number. A node that
-// has lost that run since is [errRestarted].
+// boundCall calls a script of an incarnation, and returns its first number. If the node was restarted since, the
+// error is [errRestarted].
 func (n *node) boundCall(ctx context.Context, nonce string, kind opKind, names []string, args ...any) (int64, error) {
 	values, err := n.client.EvalSha(ctx, bindScripts(nonce).sha[kind], names, args...).Slice()
 	switch {
@@ -234,12 +229,11 @@ func (n *node) boundCall(ctx context.Context, nonce string, kind opKind, names [
 	return integer(values, 0), nil
 }
 
-// agreeEpoch is an epoch above all that a completed token may have, where no store
-// keeps it: it is read on N/2+1 admitted nodes, one more is promised to as many, and
-// these are looked at again, so that at one moment all of them had it. The node that
-// is to be admitted with it is not among them; nil: none is.
+// agreeEpoch returns an epoch above that of every completed token, if no store keeps it. It reads the epoch on N/2+1
+// admitted nodes, promises the next one to as many, and checks these again, so that at one moment all of them had it.
+// except, the node to be admitted, is not among them; nil: there is none.
 func (l *Locker) agreeEpoch(ctx context.Context, except *node, above int64) (int64, error) {
-	states := l.read(ctx) // whatever the mode: a sweep asks too
+	states := l.read(ctx) // in any mode: a sweep asks too
 	ask := func(epoch int64) (highest int64, err error) {
 		var mu sync.Mutex
 		var missing []string
@@ -273,7 +267,7 @@ func (l *Locker) agreeEpoch(ctx context.Context, except *node, above int64) (int
 	}
 	epoch := max(highest, above) + 1
 	if epoch > maxEpoch {
-		return epoch, nil // the caller says that it is unusable
+		return epoch, nil // the caller reports that it is unusable
 	}
 	for range 2 {
 		if _, err := ask(epoch); err != nil {

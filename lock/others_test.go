@@ -13,15 +13,15 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// A quarantine lasts as long as a lease may still be held, as the other nodes say, and not
-// the longest TTL of five minutes.
+// A quarantine lasts as long as a lease may still be held according to the other nodes, and not the MaxTTL of five
+// minutes.
 func TestAQuarantineEndsWithTheLastLeaseThatTheOthersKnow(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})
 	cfg.Epochs = &epochs{}
 	l := started(t, cfg)
 	lease := acquire(t, l, "r", lock.WithTTL(6*time.Second))
-	dropLock(t, servers[0].Addr, cfg.KeyPrefix, "r") // as if it had never come: a minority of the others has it
+	dropLock(t, servers[0].Addr, cfg.KeyPrefix, "r") // as if it had never arrived: a minority of the others has it
 	restart(t, servers[1], nil)
 	readmit(t, l, "node-2")
 	if left := time.Until(lease.Deadline()); left > 0 {
@@ -29,7 +29,7 @@ func TestAQuarantineEndsWithTheLastLeaseThatTheOthersKnow(t *testing.T) {
 	}
 }
 
-// What is asked too early, of too few, or of nodes that cannot tell, shortens nothing.
+// Answers that come too early, from too few nodes, or from nodes that cannot know, shorten nothing.
 func TestAQuarantineIsWholeWhereTheOthersCannotTell(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(t *testing.T, cfg lock.Config, servers []*redisserver.Server){
@@ -64,8 +64,8 @@ func TestAQuarantineIsWholeWhereTheOthersCannotTell(t *testing.T) {
 	}
 }
 
-// An admission ends with the node's run. Its quarantine is in the append-only file, and
-// keeps nobody from beginning anew.
+// An admission ends with the node's run. Its quarantine is in the append-only file, and does not prevent a new
+// admission.
 func TestANodeThatRestartsInItsQuarantineIsAdmittedAnew(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{AppendOnly: redisserver.Always})
@@ -82,14 +82,14 @@ func TestANodeThatRestartsInItsQuarantineIsAdmittedAnew(t *testing.T) {
 	readmit(t, l, "node-2")
 }
 
-// Answers that come later than a round lasts count for nothing: the others may have been
-// asked for a lost node meanwhile.
+// Answers after the end of a round do not count, because the other nodes may have been asked for a lost node
+// meanwhile.
 func TestARoundCountsNoLateAnswer(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 1, redisserver.Config{})
 	l := started(t, cfg)
 	lease := acquire(t, l, "held", lock.WithTTL(time.Minute))
-	release(t, acquire(t, l, "r")) // its connection is there
+	release(t, acquire(t, l, "r")) // connects
 	freeze(t, servers[0])
 	begun, failed := time.Now(), make(chan error, 1)
 	go func() {
@@ -113,8 +113,7 @@ func TestARoundCountsNoLateAnswer(t *testing.T) {
 	release(t, lease)
 }
 
-// Nodes without a database keep the epoch themselves: one may be restarted after the other,
-// and tokens rise.
+// Without a database the nodes keep the epoch themselves: they may be restarted one after another, and tokens rise.
 func TestNodesKeepTheEpochWhereNoStoreDoes(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})
@@ -149,7 +148,7 @@ func TestNodesKeepTheEpochWhereNoStoreDoes(t *testing.T) {
 	}
 }
 
-// One node after the other is restarted, and nobody who holds a lease notices.
+// A rolling restart of the nodes loses no lease.
 func TestARollingRestartLosesNoLease(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{3, 5} {
@@ -164,7 +163,7 @@ func TestARollingRestartLosesNoLease(t *testing.T) {
 	}
 }
 
-// roll restarts the servers one after the other, under leases that are held.
+// roll restarts the servers one after another, while leases are held.
 func roll(t *testing.T, l *lock.Locker, servers []*redisserver.Server, restart func(node string, s *redisserver.Server)) {
 	t.Helper()
 	const held, ttl = 100, 4 * time.Second
@@ -219,7 +218,7 @@ func roll(t *testing.T, l *lock.Locker, servers []*redisserver.Server, restart f
 	}
 }
 
-// A lock that lasts for hours, because its node's clock was set back, stays a minority's.
+// A lock that lasts for hours, because its node's clock was set back, is not copied and stays a minority's.
 func TestANodeIsNotGivenALockThatLastsLongerThanALease(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})
@@ -241,7 +240,7 @@ func TestANodeIsNotGivenALockThatLastsLongerThanALease(t *testing.T) {
 	lease.ReleaseAsync()
 }
 
-// A lock that most of the others name is given, though another lasts longer on one of them.
+// A lock that most of the other nodes have is copied, although another one lasts longer on one of them.
 func TestANodeIsGivenTheLockThatMostOthersHold(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 5, redisserver.Config{})

@@ -7,11 +7,10 @@ import (
 	"time"
 )
 
-// Owner lets calls that belong together share their leases: an acquisition [WithOwner] of
-// a resource that the same Owner holds by the same Locker returns another handle of that
-// lease at once, with its token and its time to live. The lease is given back when every
-// handle has been released. Pass it from call to call, as an argument or in a context; a
-// holder's name is for people and gives nobody a lease. It is safe for concurrent use.
+// Owner lets related calls share their leases. An acquisition [WithOwner] of a resource that the same Owner holds by
+// the same Locker returns another handle of that lease at once, with its token and its TTL. The lease is released
+// when every handle has been released. Pass the Owner from call to call, as an argument or in a context. A holder's
+// name is only for display and shares no lease. An Owner is safe for concurrent use.
 type Owner struct {
 	mu    sync.Mutex
 	held  map[holding]*session
@@ -24,26 +23,26 @@ type holding struct {
 	resource string
 }
 
-// NewOwner makes an Owner that holds nothing.
+// NewOwner creates an Owner that holds nothing.
 func NewOwner() *Owner {
 	return &Owner{held: make(map[holding]*session), turns: make(map[holding]*turn)}
 }
 
-// WithOwner says whose acquisition it is. The other options count where the lease is a new
-// one; [WithKeepAlive], and so [Locker.Do], also where it is not. While another call of the
-// owner waits for the lease, this one waits for that as long as it would wait for another
-// holder: [Locker.TryAcquire] fails with [ErrHeld]. [Locker.AcquireAll] refuses it.
+// WithOwner sets the owner of an acquisition. The other options apply if the lease is new; [WithKeepAlive], and so
+// [Locker.Do], applies in any case. While another call of the owner waits for the lease, this one waits for that call
+// as long as it would wait for another holder: [Locker.TryAcquire] fails with [ErrHeld]. [Locker.AcquireAll] refuses
+// the option.
 func WithOwner(o *Owner) AcquireOption { return func(a *acquireOptions) { a.owner = o } }
 
-// turn is an acquisition that is on its way.
+// turn is an acquisition in progress.
 type turn struct {
 	ended chan struct{}
-	brief bool  // it waits for nobody
-	err   error // why it failed; good once it has ended
+	brief bool  // it does not wait
+	err   error // why it failed; valid once it has ended
 }
 
-// lease returns another handle of what is held, or takes it. One of several calls takes;
-// the others wait for it, as long as their options say.
+// lease returns another handle of a held lease, or takes it. One of several calls takes it; the others wait for that
+// call, as long as their options allow.
 func (o *Owner) lease(ctx context.Context, of holding, opts acquireOptions, take func(acquireOptions) (*Lease, error)) (*Lease, error) {
 	came := time.Now()
 	again, mine, err := o.next(ctx, of, opts)
@@ -70,7 +69,7 @@ func (o *Owner) lease(ctx context.Context, of holding, opts acquireOptions, take
 	return lease, nil
 }
 
-// next returns another handle, or the turn of the caller, who is to take the lease.
+// next returns another handle, or a turn for the caller, which then takes the lease.
 func (o *Owner) next(ctx context.Context, of holding, opts acquireOptions) (*Lease, *turn, error) {
 	came := time.Now()
 	patience, bounded := opts.patience()
@@ -91,7 +90,7 @@ func (o *Owner) next(ctx context.Context, of holding, opts acquireOptions) (*Lea
 		}
 		select {
 		case <-other.ended:
-			// The second that ended began after this call came: its answer is good for this one too.
+			// The second turn that ended began after this call came: its result is valid for this one too.
 			if seen++; brief && seen > 1 && Retryable(other.err) {
 				return nil, nil, other.err
 			}
@@ -107,7 +106,7 @@ func (o *Owner) next(ctx context.Context, of holding, opts acquireOptions) (*Lea
 	}
 }
 
-// look returns another handle of what is held, or a turn for the caller, or whose turn it is.
+// look returns another handle of a held lease, a turn for the caller, or the turn in progress.
 func (o *Owner) look(of holding, brief bool) (again *Lease, mine, other *turn) {
 	for {
 		o.mu.Lock()

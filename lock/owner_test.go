@@ -41,7 +41,8 @@ func TestAnOwnersCallsShareOneLease(t *testing.T) {
 	})
 }
 
-// Another Locker has other nodes, or is another process's in a test: its leases are its own.
+// Another Locker has other nodes, or stands for another process in a test, so an owner's leases are separate for each
+// Locker.
 func TestAnOwnersLeaseIsOneLockers(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 3)
@@ -103,8 +104,8 @@ func TestAnOwnerIsForOneResource(t *testing.T) {
 	}
 }
 
-// While one of an owner's calls waits for another holder, the others wait no longer than
-// they would for that holder themselves, and say the same.
+// While one of an owner's calls waits for another holder, the others wait no longer than they would for that holder,
+// and return the same error.
 func TestAnOwnersCallsWaitForEachOtherAsTheirOptionsSay(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 3)
@@ -178,7 +179,7 @@ func TestAnOwnersTriesAtOnceShareOneLease(t *testing.T) {
 	}
 }
 
-// The lease is renewed while the inner work runs, and no longer.
+// The lease is renewed only while the inner work runs.
 func TestDoRenewsALeaseThatItsOwnerHolds(t *testing.T) {
 	t.Parallel()
 	l := started(t, shared(t, 3))

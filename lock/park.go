@@ -10,13 +10,13 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Park has a node grant nothing until its server has been restarted, after which it is admitted at once, if its
-// data survived: its own locks bind, and its counters are whole. It is for the only node of a group, which has
-// nobody to ask. [Locker.Readmit] takes a parked node back without a restart.
+// Park makes a node grant nothing until its server has been restarted. Then the node is admitted at once if its data
+// survived, because it still has its own locks and all its counters. It is for the only node of a group, which has no
+// other nodes to ask. [Locker.Readmit] admits a parked node without a restart.
 //
-// The epoch is raised, and written on the node as the last of its data. Who admits the node raises the epoch
-// again: only where that is the next one was nobody admitted in between, and no other restart of the same data.
-// Otherwise, and where the data is older or gone, the quarantine is what it is for every lost node.
+// Park raises the epoch and writes it to the node as the last of its data. The admission raises the epoch again. If
+// that gives the next epoch, no node was admitted and the data was not restarted in between. Otherwise, or if the data
+// is older or gone, the node is quarantined like every lost node.
 //
 // It needs Config.Epochs. After an error the node may be parked.
 func (l *Locker) Park(ctx context.Context, node string) error {
@@ -60,11 +60,10 @@ var (
 	errNotAdmitted = errors.New("the node is not admitted")
 )
 
-// parkedMark starts the incarnation of a node that is parked; then come the epoch, a colon, and the incarnation
-// before.
+// parkedMark is the prefix of a parked node's incarnation; the epoch, a colon, and the previous incarnation follow.
 const parkedMark = "parked:"
 
-// parkedAs reads the incarnation of a node that is parked; 0: it is not.
+// parkedAs parses the incarnation of a parked node; 0: it is not parked.
 func parkedAs(incarnation string) (epoch int64, before string) {
 	text, ok := strings.CutPrefix(incarnation, parkedMark)
 	if !ok {
@@ -75,9 +74,9 @@ func parkedAs(incarnation string) (epoch int64, before string) {
 	return epoch, before
 }
 
-// unbroken reports whether the data of a node whose admission has begun is all that it ever granted: it was
-// parked, or is durable, and the epoch that was raised after the admission began is the next one to that which
-// it has. The record of the longest TTL says that PostgreSQL, which keeps the epoch, is the one of then.
+// unbroken reports whether a node whose admission has begun still has everything that it ever granted: it was parked,
+// or is durable, and the epoch that was raised after the admission began is the one after the node's. The record of
+// the longest TTL shows that PostgreSQL, which keeps the epoch, has not been replaced since.
 func (l *Locker) unbroken(ctx context.Context, n *node, st nodeState, a Admission) bool {
 	durable := st.parked == 0 && st.durable && n.cfg.Durable
 	last := st.parked

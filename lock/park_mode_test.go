@@ -9,8 +9,8 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// A best-effort node that is parked is best effort still: its own Lockers see it so, strict ones are refused, and its restart
-// is admitted as best effort.
+// A parked best-effort node stays best effort: its own Lockers see it so, strict ones are refused, and after its
+// restart it is admitted as best effort.
 func TestAParkedNodeIsBestEffortStill(t *testing.T) {
 	t.Parallel()
 	cfg, servers, _ := bestEffort(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
@@ -28,13 +28,13 @@ func TestAParkedNodeIsBestEffortStill(t *testing.T) {
 	if st := is(); st.Err != nil || !st.Parked || !st.BestEffort {
 		t.Errorf("parked: %+v", st)
 	}
-	must(t, l.Mark(t.Context(), true)) // it is that
+	must(t, l.Mark(t.Context(), true)) // it already is
 	if st := is(); !st.Parked {
 		t.Errorf("marked as it was: %+v", st)
 	}
 	refused("parked")
 	must(t, servers[0].Kill())
-	must(t, l.Close()) // which would admit it
+	must(t, l.Close()) // it would admit the node
 	must(t, servers[0].Restart(t.Context()))
 	refused("restarted")
 	l = locker(t, cfg)
@@ -49,7 +49,7 @@ func TestAParkedNodeIsBestEffortStill(t *testing.T) {
 	lease.ReleaseAsync()
 }
 
-// A durable node that is parked is durable still once it is back: its next restart, which nobody announced, is admitted at once.
+// A durable node that was parked stays durable: it is admitted at once after its next unannounced restart, too.
 func TestAParkedNodeIsDurableStill(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
@@ -64,7 +64,7 @@ func TestAParkedNodeIsDurableStill(t *testing.T) {
 	}
 	release(t, lease)
 
-	// Taken back with other settings it is not, whatever they are later.
+	// Admitted again with other settings it is no longer durable, whatever the settings are later.
 	must(t, l.Park(t.Context(), "node-1"))
 	must(t, client(t, servers[0].Addr).ConfigSet(t.Context(), "appendfsync", "everysec").Err())
 	readmit(t, l, "node-1")
@@ -73,13 +73,13 @@ func TestAParkedNodeIsDurableStill(t *testing.T) {
 	quarantined(t, l)
 }
 
-// What a durable node was while it was best effort, when two may have held, proves nothing once it is strict.
+// A node's durability under best effort, when two holders were possible, proves nothing once it is strict.
 func TestAMarkedNodeIsNotDurable(t *testing.T) {
 	t.Parallel()
 	cfg, servers, _ := bestEffort(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
 	cfg.Nodes[0].Durable = true
 	strict := cfg
-	strict.BestEffort, strict.Armer = false, nil // admits nothing by itself
+	strict.BestEffort, strict.Armer = false, nil // does not admit automatically
 	l := started(t, cfg)
 	older := acquire(t, l, "r", lock.WithTTL(time.Hour))
 	admin := client(t, servers[0].Addr)
@@ -96,7 +96,7 @@ func TestAMarkedNodeIsNotDurable(t *testing.T) {
 	quarantined(t, locker(t, strict))
 }
 
-// A node that was parked and is marked then has no nonce that lets it in.
+// A parked node that is then marked has no nonce that would admit it.
 func TestAMarkedNodeIsNotParked(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})

@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// parked is the only node of a group, which keeps its data over a restart, with a lease of a minute on r.
+// parked is a group with one node that keeps its data across a restart, and a lease of a minute on r.
 func parked(t *testing.T, cfg lock.Config) (l *lock.Locker, lease *lock.Lease) {
 	t.Helper()
 	l = started(t, cfg)
@@ -19,7 +19,7 @@ func parked(t *testing.T, cfg lock.Config) (l *lock.Locker, lease *lock.Lease) {
 	return l, lease
 }
 
-// The only node grants nothing once it is parked. Its restart, which has all data, is admitted at once, and not after five
+// The parked only node grants nothing. After a restart with all data it is admitted at once, and not after five
 // minutes: the lease is still held, and tokens rise.
 func TestAParkedNodeIsAdmittedAtOnceAfterItsRestart(t *testing.T) {
 	t.Parallel()
@@ -50,7 +50,7 @@ func TestAParkedNodeIsAdmittedAtOnceAfterItsRestart(t *testing.T) {
 	release(t, next)
 }
 
-// quarantined begins to admit a node, and fails where that could end at once.
+// quarantined begins to admit a node, and fails if the admission could end at once.
 func quarantined(t *testing.T, l *lock.Locker) {
 	t.Helper()
 	begun, err := l.AdmitBegin(t.Context(), "node-1")
@@ -60,7 +60,7 @@ func quarantined(t *testing.T, l *lock.Locker) {
 	}
 }
 
-// What lets a parked node in counts once: not for a copy of its data that is restored later.
+// A parked node is admitted at once only one time, so a copy of its data that is restored later is not.
 func TestAParkedNodeIsAdmittedAtOnceOnlyOnce(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
@@ -74,7 +74,7 @@ func TestAParkedNodeIsAdmittedAtOnceOnlyOnce(t *testing.T) {
 	quarantined(t, l)
 }
 
-// A node that comes back without its data, or after somebody has raised the epoch, waits like any lost one.
+// A node that comes back without its data, or after the epoch was raised, is quarantined like any lost one.
 func TestAParkedNodeThatMayHaveLostSomethingIsQuarantined(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(t *testing.T, servers []*redisserver.Server, cfg lock.Config, kept *records){
@@ -100,13 +100,13 @@ func TestAParkedNodeThatMayHaveLostSomethingIsQuarantined(t *testing.T) {
 	}
 }
 
-// A process that admits lost nodes leaves a parked one alone until its restart.
+// A process that admits lost nodes does not touch a parked one until its restart.
 func TestAParkedNodeIsLeftAloneUntilItsRestart(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
 	cfg.Epochs, cfg.Armer = &records{}, &register{}
 	l, _ := parked(t, cfg)
-	<-time.After(4 * time.Second) // it looks every one to two
+	<-time.After(4 * time.Second) // it looks every one to two seconds
 	if client(t, servers[0].Addr).HExists(t.Context(), cfg.KeyPrefix+":h", "@pending").Val() {
 		t.Error("an admission has begun")
 	}
@@ -126,7 +126,7 @@ func TestWhatIsNotAdmittedIsNotParked(t *testing.T) {
 	if err := l.Park(t.Context(), "node-1"); err == nil {
 		t.Error("parked twice")
 	}
-	readmit(t, l, "node-1") // takes it back
+	readmit(t, l, "node-1") // without a restart
 	restart(t, servers[0], nil)
 	if err := l.Park(t.Context(), "node-1"); err == nil {
 		t.Error("parked a lost node")

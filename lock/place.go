@@ -10,22 +10,21 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Bounds of the wait between two tries where no node keeps a queue.
+// Bounds of the wait between two tries if no node keeps a queue.
 const (
 	firstWait = 2 * time.Millisecond
 	maxWait   = 250 * time.Millisecond
 )
 
-// Bounds of the wait between two tries where too few nodes answered.
+// Bounds of the wait between two tries if too few nodes answered.
 const (
 	firstPause = 20 * time.Millisecond
 	maxPause   = time.Second
 )
 
-// recheck is how often a waiter looks whether its queue still knows it, unseen how
-// long one that does not look stays at the head of a queue, grace how long the first of
-// a queue has before the others try too, and homeDown how long a node that failed keeps
-// no queues.
+// recheck is how often a waiter checks that it is still in its queue. unseen is how long a waiter that does not check
+// stays at the head of a queue. grace is how long the first of a queue has before the others try too. homeDown is how
+// long a node that failed keeps no queues.
 const (
 	recheck  = 1500 * time.Millisecond
 	unseen   = 3 * time.Second
@@ -33,24 +32,23 @@ const (
 	homeDown = time.Second
 )
 
-// place is a waiter's place in the queue of a resource, which its home node
-// keeps. No lock depends on it: a queue that is lost costs time only.
+// place is a waiter's place in the queue of a resource, on its home node. No lock depends on it: losing a queue only
+// costs time.
 type place struct {
 	l        *Locker
 	resource string
 	w        *waiter
 	id       string
 	home     *node // has the waiter in its queue, or had
-	failed   int   // tries in a row that found the resource held though its home was free
+	failed   int   // tries in a row that found the resource held although its home was free
 	missing  int   // tries that found no quorum
 }
 
-// homes are how many nodes may keep a resource's queue: the second does when
-// the first is down.
+// homes is how many nodes may keep a resource's queue: the second one does while the first is down.
 const homes = 2
 
-// home is the node that keeps the queue of a resource: the hash of its name says
-// which. All Lockers of a group have to agree on it.
+// home is the node that keeps a resource's queue, chosen by a hash of its name. All Lockers of a group must agree on
+// it.
 func (l *Locker) home(resource string) int { return int(hashed(resource) % uint32(len(l.nodes))) }
 
 // hashed is the FNV-1a hash of a name.
@@ -62,14 +60,13 @@ func hashed(resource string) uint32 {
 	return h
 }
 
-// wakes reports whether a release on the node has somebody to wake, where home
-// is the resource's home.
+// wakes reports whether a release on the node may have a waiter to wake; home is the resource's home.
 func (l *Locker) wakes(home, node int) bool {
 	return (node-home+len(l.nodes))%len(l.nodes) < homes
 }
 
-// wait blocks until a try is worth it: the waiter was called, or it is the
-// first and the lock has expired, or no queue can be had and some time passed.
+// wait blocks until a try is useful: the waiter was called, or it is the first and the lock has expired, or there is
+// no queue and some time has passed.
 func (p *place) wait(ctx context.Context, expires time.Duration) error {
 	for looks := 0; ; looks++ {
 		after, try := p.look(ctx, expires, looks)
@@ -83,7 +80,7 @@ func (p *place) wait(ctx context.Context, expires time.Duration) error {
 	}
 }
 
-// pass lets some time pass, or less where the waiter was called.
+// pass waits for after, or until the waiter is called.
 func (p *place) pass(ctx context.Context, after time.Duration) (called bool, err error) {
 	timer := time.NewTimer(after)
 	defer timer.Stop()
@@ -96,7 +93,7 @@ func (p *place) pass(ctx context.Context, after time.Duration) (called bool, err
 		case <-asked:
 			asked, news = nil, time.After(newsEvery)
 		case <-news:
-			p.queue(ctx) // which tells the line who has the resource now
+			p.queue(ctx) // updates the line's current holder
 			asked, news = p.w.news, nil
 		case <-timer.C:
 			return false, nil
@@ -120,7 +117,7 @@ func (p *place) look(ctx context.Context, expires time.Duration, looks int) (aft
 			backoff = expires + rand.N(firstWait) // the lock's own expiry is the best hint
 		}
 		return backoff, true
-	case pttl >= 0 || pttl == -1: // held: a release calls, and else it expires
+	case pttl >= 0 || pttl == -1: // held: wait for a release or the expiry
 		p.failed = 0
 		if pttl < 0 || pttl > recheck {
 			return recheck/2 + rand.N(recheck/2), false
@@ -134,7 +131,7 @@ func (p *place) look(ctx context.Context, expires time.Duration, looks int) (aft
 	return grace + time.Duration(rank)*grace/10, looks > 0
 }
 
-// pause waits until it is worth asking again the nodes of which too few answered.
+// pause waits before the next try after too few nodes answered.
 func (p *place) pause(ctx context.Context) error {
 	p.missing++
 	timer := time.NewTimer(between(firstPause, maxPause, p.missing-1))
@@ -149,16 +146,16 @@ func (p *place) pause(ctx context.Context) error {
 	}
 }
 
-// backoff is a random time that grows with what failed in a row.
+// backoff is a random time that grows with the failures in a row.
 func (p *place) backoff() time.Duration { return between(firstWait, maxWait, p.failed-1) }
 
-// between is a random time to wait after so many failures, which grows with them.
+// between is a random time that grows with the number of failures.
 func between(first, most time.Duration, failed int) time.Duration {
 	longest := min(first<<min(failed, 10), most)
 	return longest/2 + rand.N(longest/2+1)
 }
 
-// queue joins or asks the queue on the first home that answers.
+// queue joins or checks the queue on the first home that answers.
 func (p *place) queue(ctx context.Context) (pttl time.Duration, rank int64, ok bool) {
 	l := p.l
 	if p.id == "" {
@@ -196,7 +193,7 @@ func (p *place) keys(n *node) []string {
 	return []string{n.keys.waitPrefix + p.resource, n.keys.lock(p.resource), n.keys.waiting, n.keys.seenPrefix + p.resource}
 }
 
-// leave gives the place up, in the background.
+// leave gives up the place, in the background.
 func (p *place) leave() {
 	if p.home != nil {
 		p.leaveHome()
@@ -208,7 +205,7 @@ func (p *place) leaveHome() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		return // whoever comes next finds that nobody listens
+		return // the next caller finds that this waiter is gone
 	}
 	l.background.Go(func() {
 		ctx, cancel := context.WithTimeout(l.ctx, stallTimeout)
@@ -224,8 +221,8 @@ var (
 	leaveScript = redis.NewScript(leaveText)
 )
 
-// listener learns on which resources it is this Locker's turn: by one subscription to
-// each node that keeps a queue with this Locker in it.
+// listener receives the calls for this Locker's turns, by one subscription to each node with a queue that has this
+// Locker.
 type listener struct {
 	mu         sync.Mutex
 	subscribed map[*node]*redis.PubSub
@@ -270,15 +267,14 @@ func (s *listener) setDown(n *node) {
 	s.down[n] = time.Now().Add(homeDown)
 }
 
-// lost notes that a node does not answer.
+// lost records that a node does not answer.
 func (s *listener) lost(n *node) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.setDown(n)
 }
 
-// hear passes calls on until the Locker is closed. A subscription that breaks is
-// made again by the client.
+// hear forwards calls until the Locker is closed. The client renews a subscription that breaks.
 func (l *Locker) hear(sub *redis.PubSub) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// A waiter whose process stands still, or whose connection is half open, hears its
-// call as far as Redis knows. It loses its place.
+// For Redis, a waiter whose process is suspended, or whose connection is half open, receives its call. It loses its
+// place.
 func TestAWaiterThatStandsStillIsPassedOver(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 3)

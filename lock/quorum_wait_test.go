@@ -12,7 +12,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// Nodes that stand still for a while, as in a short partition, cost a waiter time and not its acquisition.
+// Nodes that are frozen for a while, as in a short partition, delay an acquisition but do not fail it.
 func TestAcquireWaitsForAQuorum(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})
@@ -58,7 +58,7 @@ func TestTheEndOfAWaitForAQuorumSaysWhyItWaited(t *testing.T) {
 	}
 }
 
-// What only a person can mend is told at once, whatever time is left.
+// An error that only an operator can repair is returned at once, whatever time is left.
 func TestAcquireDoesNotWaitForAPerson(t *testing.T) {
 	t.Parallel()
 	password := func(t *testing.T) lock.Config {

@@ -7,11 +7,10 @@ import (
 	"time"
 )
 
-// Readmit is [Locker.AdmitBegin], the wait, and [Locker.Admit], again where
-// another admission came between, until the node is admitted or ctx ends. With an error that
-// leaves the admission valid, the next Readmit of this Locker goes on with it. What another
-// process has begun is its to end, for ten seconds and more after its quarantine is over, which
-// this one may shorten.
+// Readmit calls [Locker.AdmitBegin], waits, and calls [Locker.Admit], and repeats this if another admission came
+// between, until the node is admitted or ctx ends. After an error that leaves the admission valid, the next Readmit
+// of this Locker continues it. An admission that another process began is left to that process until at least ten
+// seconds after its quarantine, which this one may shorten.
 func (l *Locker) Readmit(ctx context.Context, node string) error {
 	n, err := l.nodeNamed(node)
 	if err != nil {
@@ -49,7 +48,7 @@ func (l *Locker) Readmit(ctx context.Context, node string) error {
 			return nil
 		case errors.Is(err, errOthers):
 			err = pause(ctx, askEvery/4+jitter())
-		case errors.As(err, &quarantine): // somebody else's
+		case errors.As(err, &quarantine): // another process's
 			seen.hasten(ctx, l, n)
 			err = pause(ctx, seen.again(l, quarantine.left))
 		case voids(err):
@@ -61,8 +60,8 @@ func (l *Locker) Readmit(ctx context.Context, node string) error {
 	}
 }
 
-// take is this Locker's own admission of a node that it could not go on with, if there is one.
-// It is the caller's then, who may keep it again.
+// take returns this Locker's own admission of a node that an error stopped, if there is one. It is the caller's then,
+// who may keep it again.
 func (l *Locker) take(n *node) Admission {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,38 +70,37 @@ func (l *Locker) take(n *node) Admission {
 	return a
 }
 
-// keep keeps an admission over an error, unless it is void with it: its quarantine would be
-// waited for to the end, as another's, before it could begin anew.
+// keep stores an admission after an error, unless it is void. Otherwise its quarantine would be awaited to the end,
+// like another process's, before a new one could begin.
 func (l *Locker) keep(n *node, a Admission, err error) {
 	stale := errors.Is(err, errStaleBase)
 	if a.Nonce == "" || errors.Is(err, errAdmitted) || voids(err) && !stale {
 		return
 	}
 	if stale {
-		a.Base = 0 // a new epoch is enough
+		a.Base = 0 // a new epoch is sufficient
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.begun[n.index] = a
 }
 
-// endPatience is how long another process may take, after a quarantine, to read the others' locks
-// and to give them to the node, which takes seconds with many thousands. Where it has ended
-// they are waited for in vain. Nobody ends another's admission in its place: that its quarantine
-// is too short for the record of the longest TTL, see longestFor, is noticed by its owner alone,
-// and once it is over nothing on the node tells how long it was.
+// endPatience is how long another process may take, after a quarantine, to read the other nodes' locks and to copy
+// them to the node, which takes seconds for many thousands. If that process has died, the wait is in vain. No process
+// completes another's admission: only the process that began it notices that its quarantine is too short for the
+// record of the longest TTL (see longestFor), and after the quarantine nothing on the node says how long it was.
 const endPatience = 10 * time.Second
 
 // overdue is an admission of another process whose quarantine is over.
 type overdue struct {
 	nonce string
-	until instant // when it may be begun anew, endPatience after this process first saw it over
-	times int     // how many before it were over, and begun anew by anybody
+	until instant // when a new one may begin, endPatience after this process first saw it over
+	times int     // how many before it were over and replaced
 }
 
-// waitsForOther reports whether another's admission, its quarantine over, is its to end still.
-// Processes that begin anew what others are ending would keep the node out for good: they have
-// more patience each time.
+// waitsForOther reports whether another process's admission, whose quarantine is over, is still left to that process.
+// If processes replaced admissions that others are completing, the node would stay out forever, so the patience grows
+// each time.
 func (l *Locker) waitsForOther(n *node, nonce string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +116,7 @@ func (l *Locker) waitsForOther(n *node, nonce string) bool {
 	return !o.until.passed()
 }
 
-// forget is of a node that is admitted.
+// forget clears the record of another's admission, once the node is admitted.
 func (l *Locker) forget(n *node) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

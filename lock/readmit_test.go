@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// An error that passes does not cost a whole quarantine: the admission that was begun goes on.
+// A temporary error does not cost a whole quarantine: the admission continues.
 func TestAnAdmissionGoesOnAfterAnError(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(cancel context.CancelFunc) error{
@@ -61,7 +61,7 @@ func TestAnAdmissionGoesOnAfterAnError(t *testing.T) {
 	}
 }
 
-// What was begun before the node lost its run again is not gone on with.
+// An admission is not continued if the node was restarted since it began.
 func TestAnAdmissionThatAnErrorStoppedIsVoidAfterARestart(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{AppendOnly: redisserver.Always})
@@ -83,8 +83,8 @@ func TestAnAdmissionThatAnErrorStoppedIsVoidAfterARestart(t *testing.T) {
 	}
 }
 
-// Several processes look after the same node. Reading and giving many locks takes longer than
-// they look apart, and none of them begins anew what another is ending.
+// Several processes admit the same node. Reading and copying many locks takes longer than the interval of their
+// checks, but none of them replaces an admission that another one is completing.
 func TestProcessesLetEachOtherAdmitANodeWithManyLocks(t *testing.T) {
 	t.Parallel()
 	const locks, ttl = 8000, 3 * time.Second
@@ -93,7 +93,7 @@ func TestProcessesLetEachOtherAdmitANodeWithManyLocks(t *testing.T) {
 	all := []*lock.Locker{started(t, cfg), locker(t, cfg), locker(t, cfg)}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	keep := func() { // leases that are kept alive
+	keep := func() { // leases that are renewed
 		for _, i := range []int{0, 2} {
 			pipe := client(t, servers[i].Addr).Pipeline()
 			for j := range locks {
@@ -138,7 +138,7 @@ func TestProcessesLetEachOtherAdmitANodeWithManyLocks(t *testing.T) {
 	}
 }
 
-// A process that ended leaves its admission, and another begins anew when it has waited enough.
+// If a process ended during its admission, another one begins a new one after its patience.
 func TestAnAdmissionThatNobodyEndsIsBegunAnew(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})
@@ -160,7 +160,7 @@ func TestAnAdmissionThatNobodyEndsIsBegunAnew(t *testing.T) {
 	}
 }
 
-// choosy is an Armer of a process that may not admit nodes, at first.
+// choosy is an Armer of a process that may not admit nodes at first.
 type choosy struct {
 	register
 

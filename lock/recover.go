@@ -8,14 +8,14 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Recover admits the lost nodes of a group without Config.Epochs and Config.Armer after the loss of so many
-// that the others cannot tell which epochs were used. above says it in their place: it is at least the highest
-// token that anybody was ever given, and all later tokens are higher. Run one Recover at a time.
+// Recover admits the lost nodes of a group without Config.Epochs and Config.Armer, after the loss of so many that the
+// others cannot tell which epochs were used. above replaces that knowledge: it must be at least the highest token
+// that was ever issued, and all later tokens are higher. Run one Recover at a time.
 //
-// It waits for the longest TTL that is allowed, unless ctx ends first: called again it goes on with what has
-// begun. The error is a [*fence.InvalidError], and nothing was changed, where above is not higher than what
-// nodes remember, where a quorum is admitted, or where something else keeps the epoch. A quorum has to answer;
-// nodes that do not are left to [Locker.Readmit]. The result is the nodes that this call admitted.
+// It waits for MaxTTL, unless ctx ends first; called again, it continues. The error is a [*fence.InvalidError], and
+// nothing was changed, if above is not higher than the tokens on the nodes, if a quorum is admitted, or if the epoch
+// is kept elsewhere. A quorum must answer; nodes that do not are left to [Locker.Readmit]. The result is the nodes
+// that this call admitted.
 func (l *Locker) Recover(ctx context.Context, above fence.Token) (admitted []string, err error) {
 	states, err := l.recoverable(ctx, above)
 	if err != nil {
@@ -38,7 +38,7 @@ func (l *Locker) Recover(ctx context.Context, above fence.Token) (admitted []str
 			return admitted, err
 		}
 	}
-	// Nodes may have come back meanwhile, and remember more.
+	// Nodes may have come back meanwhile with higher tokens.
 	if _, err := l.recoverable(ctx, above); err != nil {
 		return nil, err
 	}
@@ -93,8 +93,8 @@ func (l *Locker) unanswered(states []nodeState) error {
 	return l.quorumError("recover", l.cfg.KeyPrefix, causes)
 }
 
-// below reports whether all that a node remembers is below a token: counters, its base, and the epoch that it
-// was promised.
+// below checks that everything on a node is below a token: its counters, its base, and the epoch that it was
+// promised.
 func (n *node) below(ctx context.Context, st nodeState, above fence.Token) error {
 	top, _, err := n.pages(ctx, "look")
 	if err != nil {
@@ -106,8 +106,8 @@ func (n *node) below(ctx context.Context, st nodeState, above fence.Token) error
 	return nil
 }
 
-// recovery begins a lost node's admission, or goes on with one whose quarantine runs. (One without a quarantine
-// may be that of a first start.)
+// recovery begins a lost node's admission, or continues one whose quarantine runs. (One without a quarantine may
+// belong to a first start.)
 func (l *Locker) recovery(ctx context.Context, n *node, states []nodeState) (Admission, error) {
 	if st := states[n.index]; st.pending != "" && !st.void && st.quarantine > 0 {
 		return Admission{Node: n.name, Nonce: st.pending, Quarantine: st.quarantine}, nil

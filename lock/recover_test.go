@@ -21,7 +21,7 @@ func recovered(t *testing.T, l *lock.Locker, above fence.Token) []string {
 	return nodes
 }
 
-// unrecovered runs Recover where it must change nothing.
+// unrecovered runs Recover when it must change nothing.
 func unrecovered(t *testing.T, cfg lock.Config, l *lock.Locker, above fence.Token) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -36,7 +36,7 @@ func unrecovered(t *testing.T, cfg lock.Config, l *lock.Locker, above fence.Toke
 	}
 }
 
-// Most of the nodes are lost, and nobody else keeps the epoch. The highest token comes from whoever recorded it.
+// Most of the nodes are lost, and the epoch is not kept elsewhere. The operator provides the highest token.
 func TestAGroupThatLostItsMajorityIsRecoveredAboveAToken(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})
@@ -55,10 +55,10 @@ func TestAGroupThatLostItsMajorityIsRecoveredAboveAToken(t *testing.T) {
 	if err := l.Readmit(t.Context(), "node-1"); err == nil {
 		t.Fatal("admitted without a token")
 	}
-	for _, above := range []fence.Token{-1, 0, last - 1, last, 1 << 53, 1<<63 - 1} { // node-3 remembers last
+	for _, above := range []fence.Token{-1, 0, last - 1, last, 1 << 53, 1<<63 - 1} { // node-3 has recorded last
 		unrecovered(t, cfg, l, above)
 	}
-	above := last + 5<<32 // of a node that is lost
+	above := last + 5<<32 // from a lost node
 	admitted := recovered(t, l, above)
 	if passed := time.Since(lost); passed < cfg.MaxTTL {
 		t.Errorf("admitted %v after the loss", passed)
@@ -76,7 +76,7 @@ func TestAGroupThatLostItsMajorityIsRecoveredAboveAToken(t *testing.T) {
 	unrecovered(t, cfg, l, above*2)
 }
 
-// A lost node that has its data remembers more than is known to whoever recovers the group.
+// A lost node with its data may have higher tokens than the operator knows of.
 func TestAGroupIsNotRecoveredBelowWhatALostNodeRemembers(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 1, redisserver.Config{AppendOnly: redisserver.Always})
@@ -95,7 +95,7 @@ func TestAGroupIsNotRecoveredBelowWhatALostNodeRemembers(t *testing.T) {
 	unrecovered(t, cfg, l, 1<<32) // its base
 }
 
-// What a first start left behind has no quarantine, and an interrupted recovery has one that goes on.
+// An admission left by a first start has no quarantine. That of an interrupted recovery has one, which continues.
 func TestARecoveryWaitsForAWholeQuarantineOnce(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 1, redisserver.Config{})
@@ -138,5 +138,5 @@ func TestAGroupWhoseEpochIsKeptElsewhereIsNotRecovered(t *testing.T) {
 	restart(t, servers[0], nil)
 	unrecovered(t, cfg, l, 100)
 	cfg.Epochs = nil
-	unrecovered(t, cfg, locker(t, cfg), 2<<32) // above its base; the node remembers the record
+	unrecovered(t, cfg, locker(t, cfg), 2<<32) // above its base; the node has the record
 }

@@ -8,24 +8,22 @@ import (
 	"testing"
 )
 
-// relay stands before a node. It loses replies: what was asked has been done,
-// and nobody hears of it. It holds messages up, and passes them on although
-// whoever sent them has hung up since.
+// relay stands before a node. It drops replies: the request was executed, but the client gets no answer. It delays
+// messages, and forwards them even if the sender has disconnected since.
 type relay struct {
 	addr     string
 	accepted atomic.Int64
 	losing   atomic.Bool
-	lose     atomic.Int64 // how many more are lost, besides
+	lose     atomic.Int64 // how many further replies are dropped
 	lost     atomic.Int64
 	requests gate
 	replies  gate
 }
 
-// gate holds up whatever comes while it is shut. Shutting and opening it is for
-// one goroutine.
+// gate delays messages while it is shut. Only one goroutine may shut and open it.
 type gate struct {
 	shut    atomic.Pointer[chan struct{}]
-	waiting atomic.Int64 // messages that have come to a shut gate, ever
+	waiting atomic.Int64 // number of messages that have ever waited at a shut gate
 }
 
 func (g *gate) close() {

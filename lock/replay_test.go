@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// messages sends single ops to single nodes, in an order that the test chooses.
+// messages sends single ops to single nodes, in the order that the test chooses.
 type messages struct {
 	t *testing.T
 	l *Locker
@@ -25,7 +25,7 @@ func newMessages(t *testing.T, cfg Config) *messages {
 	}
 	t.Cleanup(func() { _ = l.Close() })
 	err = l.Init(t.Context())
-	for tries := 0; errors.Is(err, ErrNodeTimeout) && tries < 20; tries++ { // of a look at the nodes, which has a second
+	for tries := 0; errors.Is(err, ErrNodeTimeout) && tries < 20; tries++ { // from a query of the nodes, which has a second
 		err = l.Init(t.Context())
 	}
 	if err != nil {
@@ -34,7 +34,7 @@ func newMessages(t *testing.T, cfg Config) *messages {
 	return &messages{t, l}
 }
 
-// replies is a sink that has room.
+// replies is a sink with a buffer.
 type replies chan reply
 
 func (c replies) deliver(r reply) { c <- r }
@@ -60,7 +60,7 @@ func (m *messages) confirm(node int, owner string, token int64) bool {
 	return m.send(node, &op{kind: opConfirm, ask: ask{owner: owner, n: token}}).n == 1
 }
 
-// expire removes the lock as its time to live would.
+// expire removes the lock, as its TTL would.
 func (m *messages) expire(node int) {
 	if err := m.l.nodes[node].client.Del(m.t.Context(), m.l.keys.lock("r")).Err(); err != nil {
 		m.t.Fatal(err)
@@ -74,9 +74,8 @@ func (m *messages) expect(what string, got, want any) {
 	}
 }
 
-// A phase-1 message arrives a second time after the attempt's lock is gone. If
-// confirming asked for the owner only, attempts a and b would both have token 2.
-// 27,000 random attempts never found this order.
+// A phase-1 message arrives a second time after the attempt's lock is gone. If confirm only checked the owner,
+// attempts a and b would both have token 2. 27,000 random attempts never produced this order.
 func TestARepeatedAcquireDoesNotLetTwoAttemptsConfirmOneToken(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, m *messages) {
@@ -97,8 +96,8 @@ func TestARepeatedAcquireDoesNotLetTwoAttemptsConfirmOneToken(t *testing.T) {
 	})
 }
 
-// A confirm that arrives when the lock has changed hands must fail, or a quorum
-// would be counted that never held at one time.
+// A confirm that arrives after the lock has changed hands must fail. Otherwise a quorum would be counted that never
+// existed at one time.
 func TestConfirmFailsWhereTheLockIsAnothers(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, m *messages) {
@@ -113,8 +112,7 @@ func TestConfirmFailsWhereTheLockIsAnothers(t *testing.T) {
 	})
 }
 
-// A repeated acquire counts up: returning the existing grant let a token be
-// used twice.
+// A repeated acquire increments the counter: returning the existing grant let a token be used twice.
 func TestARepeatedAcquireCountsUp(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, m *messages) {
@@ -171,8 +169,8 @@ func onEach(t *testing.T, test func(*testing.T, *messages)) {
 	})
 }
 
-// A node that forgot its counters, and was admitted again meanwhile, may have the lock
-// still. What an incarnation was asked, it does, and no other one.
+// A node that lost its counters, and was admitted again meanwhile, may still have the lock. It executes only messages
+// of its own incarnation.
 func TestANodeDoesNothingForAnotherIncarnation(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, m *messages) {
@@ -195,7 +193,7 @@ func TestANodeDoesNothingForAnotherIncarnation(t *testing.T) {
 			"extend":  {m.on("r", opExtend, a)},
 			"batch":   {m.on("s", opAcquire, a), m.on("t", opAcquire, a)},
 		} {
-			m.run(0, m.on("warm", opRelease, a), m.on("warmer", opRelease, a)) // bound to the first one
+			m.run(0, m.on("warm", opRelease, a), m.on("warmer", opRelease, a)) // bound to the first incarnation
 			incarnation("another")
 			for _, got := range m.run(0, ops...) {
 				if !errors.Is(got.err, ErrQuarantined) || got.sent {
@@ -207,7 +205,7 @@ func TestANodeDoesNothingForAnotherIncarnation(t *testing.T) {
 	})
 }
 
-// The base stands for everything that was counted and forgotten.
+// The base replaces everything that was counted and lost.
 func TestNothingIsConfirmedBelowTheBase(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, m *messages) {

@@ -5,23 +5,20 @@ import (
 	"time"
 )
 
-// A link may end while ops are on their way: nobody knows then what the node did
-// with them. Acquires and confirms are answered so, since a repeated one would be
-// another message. So are extensions, which their caller makes again as a new
-// round. A release may be sent as often as one likes: it deletes the lock of its
-// own attempt, which is over. It is sent again at once on the next link. Where that
-// link ends too, or cannot be made, its caller hears so, and the node is owed the
-// release until the lock is gone by itself.
+// A link may end while ops are in flight. It is then unknown what the node did with them. Acquires and confirms are
+// answered so, because a repeated one would be another message. Extensions too: their caller makes a new round. A
+// release may be repeated at any time, because it only deletes the lock of its own attempt, which is over. It is sent
+// again at once on the next link. If that link ends too, or cannot be made, its caller gets the error, and the node
+// is owed the release until the lock has expired.
 
-// resendEvery is how often a node that is owed a release, and is asked nothing else,
-// is tried.
+// resendEvery is how often a node that is owed a release, and has no other ops, is tried.
 const resendEvery = time.Second
 
-// maxOwed bounds what is kept for a node that is away.
+// maxOwed bounds what is kept for an unavailable node.
 const maxOwed = 1 << 12
 
-// resend queues the releases of a flight whose link ended, before whatever is
-// queued, and returns the other ops. The caller has locked mu.
+// resend queues the releases of a flight whose link ended before everything else in the queue, and returns the other
+// ops. The caller has locked mu.
 func (n *node) resend(flight []*op) (others []*op) {
 	var again []*op
 	t := time.Now()
@@ -38,9 +35,8 @@ func (n *node) resend(flight []*op) (others []*op) {
 	return others
 }
 
-// owe keeps copies of the releases among ops that are about to be answered with an
-// error: the ops themselves are another's then. A node that lost its run is owed
-// nothing: what it still holds ends with its quarantine. The caller has locked mu.
+// owe keeps copies of the releases among ops that are about to be answered with an error, because the ops themselves
+// are reused. A node that was restarted is owed nothing: its locks end with its quarantine. The caller has locked mu.
 func (n *node) owe(ops []*op, err error) {
 	if n.closed || errors.Is(err, ErrQuarantined) {
 		n.owed = nil
@@ -56,8 +52,7 @@ func (n *node) owe(ops []*op, err error) {
 	}
 }
 
-// dropOverdue forgets the owed releases whose locks are gone by themselves. The
-// caller has locked mu.
+// dropOverdue drops the owed releases whose locks have expired. The caller has locked mu.
 func (n *node) dropOverdue() {
 	t := time.Now()
 	left := n.owed[:0]
@@ -70,9 +65,8 @@ func (n *node) dropOverdue() {
 	n.owed = left
 }
 
-// settled is what the reply to an op says of all the times that it was sent: a
-// repeated release that finds nothing to delete most likely did so the first time,
-// and the lock is gone in any case.
+// settled interprets the reply to an op for all the times that it was sent. A repeated release that finds no lock
+// most likely deleted it the first time, and the lock is gone in any case.
 func (o *op) settled(r reply) reply {
 	if o.repeated && r.err == nil && r.n == codeRefused {
 		r.n = 1
@@ -80,7 +74,7 @@ func (o *op) settled(r reply) reply {
 	return r
 }
 
-// nobody waits for the reply.
+// nobody is the sink of ops whose reply is not needed.
 type nobody struct{}
 
 func (nobody) deliver(reply) {}

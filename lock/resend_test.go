@@ -11,8 +11,8 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// brisk is a node timeout for tests of connections that end: a connection waits
-// stall for its node then, the shortest time that there is.
+// brisk is a node timeout for tests of connections that end. A connection then waits stall for its node, which is the
+// minimum.
 const (
 	brisk = 250 * time.Millisecond
 	stall = time.Second
@@ -30,7 +30,7 @@ func relayed(t *testing.T, n int) (lock.Config, []*relay) {
 	return cfg, relays
 }
 
-// lose lets each relay lose the next n answers.
+// lose makes each relay drop the next n answers.
 func lose(relays []*relay, n int64) {
 	for _, r := range relays {
 		r.lose.Store(n)
@@ -67,7 +67,7 @@ func TestLeasesOfABurstAreReleasedAfterAQuietSecond(t *testing.T) {
 			connections := accepted(relays)
 			for i, lease := range leases {
 				if lease == nil {
-					continue // the machine was too busy for it
+					continue // the machine was too busy
 				}
 				if err := lease.Release(t.Context()); err != nil && !errors.Is(err, lock.ErrNodeTimeout) {
 					t.Errorf("release %d: %v", i, err)
@@ -123,8 +123,8 @@ func TestAnExtensionWhoseAnswersWereLostIsMadeAgain(t *testing.T) {
 	}
 }
 
-// The acquire is executed when the node goes on, and its caller has long gone. It
-// is the node's release that was given up in the meantime.
+// A frozen node executes the acquire after it continues, when the caller has long returned and its release has failed.
+// The node is owed that release, so no lock is left.
 func TestANodeThatWasFrozenForSecondsKeepsNoGhostLock(t *testing.T) {
 	t.Parallel()
 	for _, nodes := range []int{1, 3} {
@@ -146,7 +146,7 @@ func TestANodeThatWasFrozenForSecondsKeepsNoGhostLock(t *testing.T) {
 			case !errors.Is(err, lock.ErrNodeTimeout):
 				t.Fatalf("acquire on a frozen node: %v", err)
 			}
-			<-time.After(3 * stall) // the connection has ended, and so has the try for another
+			<-time.After(3 * stall) // the connection has ended, and the attempt to make another, too
 			must(t, servers[0].Thaw())
 			free(t, l, "r")
 		})

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Returns is how long it takes until enough nodes are out of quarantine for a quorum. 0: there
-// is one, or that is not known.
+// Returns is the time until enough nodes are out of quarantine for a quorum. 0: there is a quorum, or the time is
+// unknown.
 func (l *Locker) Returns(ctx context.Context) time.Duration {
 	needed := l.quorum
 	var left []time.Duration

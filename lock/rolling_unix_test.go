@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/internal/redisserver"
 )
 
-// terminated ends a node as an operator does, who lets it save what it saves.
+// terminated stops a node as an operator does, so that it can save its data.
 func terminated(t *testing.T, s *redisserver.Server) {
 	t.Helper()
 	pid := s.Pid()
@@ -19,7 +19,7 @@ func terminated(t *testing.T, s *redisserver.Server) {
 	eventually(t, 20*time.Second, "the node has ended", func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
 }
 
-// Redis alone: the nodes keep the epoch, and somebody has each one admitted once it is back.
+// With Redis alone the nodes keep the epoch, and an operator has each one admitted after its restart.
 func TestARollingRestartOfRedisAloneLosesNoLease(t *testing.T) {
 	t.Parallel()
 	for name, server := range map[string]redisserver.Config{

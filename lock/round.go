@@ -9,8 +9,8 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// round is one step of an operation on several nodes: it counts the answers
-// until they decide, and wakes its caller once.
+// round is one step of an operation on several nodes. It counts the answers until they are decisive, and wakes its
+// caller once.
 type round struct {
 	l         *Locker
 	kind      opKind
@@ -21,7 +21,7 @@ type round struct {
 	trace context.Context // of the steps on the nodes; see traced
 	ends  []func(error)
 
-	quiet [maxNodes]quiet // by node, of those that are waited for
+	quiet [maxNodes]quiet // by node, for those that are awaited
 
 	mu   sync.Mutex
 	over bool // later answers change nothing
@@ -31,15 +31,15 @@ type round struct {
 	tick *time.Timer
 }
 
-// tally is what the answers say together.
+// tally is the result of the answers together.
 type tally struct {
 	pending uint32 // nodes that have not answered, one bit each
 	may     uint32 // nodes on which a lock may be ours
 	granted uint32 // acquire: nodes that granted
 	yes     int    // granted, confirmed, extended, deleted
 	no      int    // refused, lost, nothing to delete
-	failed  int    // no answer, or none that says yes or no
-	maxTTL  int64  // of a node that found the TTL too long, ms; 0: none did
+	failed  int    // no answer, or neither yes nor no
+	maxTTL  int64  // of a node that refused the TTL as too long, ms; 0: none
 	spent   bool   // a node has no tokens left in this epoch
 
 	counters [maxNodes]int64
@@ -52,7 +52,7 @@ type tally struct {
 	causes []*NodeError
 }
 
-// newRound makes a round. Its caller ends it with drop.
+// newRound creates a round. Its caller ends it with drop.
 func (l *Locker) newRound(kind opKind, operation, resource string) *round {
 	r, _ := l.rounds.Get().(*round)
 	if r == nil {
@@ -69,7 +69,7 @@ func (l *Locker) newRound(kind opKind, operation, resource string) *round {
 	return r
 }
 
-// drop gives one reference up: with the last one the round is used again.
+// drop releases one reference. After the last one the round is reused.
 func (r *round) drop() {
 	r.mu.Lock()
 	r.refs--
@@ -94,7 +94,7 @@ func (r *round) send(set uint32, what ask) {
 	r.mu.Unlock()
 	home := int(hash % uint32(len(r.l.nodes)))
 	for k := range r.l.nodes {
-		// The home last: whom it wakes should find the other nodes free.
+		// The home last: the waiter that it wakes should find the other nodes free.
 		i := (home + 1 + k) % len(r.l.nodes)
 		n := r.l.nodes[i]
 		if set&(1<<i) == 0 {
@@ -158,7 +158,8 @@ func (r *round) count(rep reply) {
 	default:
 		r.no++
 		h := &r.held
-		// A node that has not heard of a release yet names who held it before: the newest lease has counted highest.
+		// A node that has not received a release yet names the previous holder: the newest lease has the highest
+		// counter.
 		if !h.known || rep.floor > h.floor || rep.floor == h.floor && rep.pttl >= h.pttl {
 			h.pttl, h.holder, h.known = rep.pttl, rep.holder, true
 		}
@@ -166,13 +167,13 @@ func (r *round) count(rep reply) {
 	}
 }
 
-// decided reports whether the answers that are still missing can change nothing.
+// decided reports whether the missing answers can change nothing any more.
 func (r *round) decided() bool {
 	minority := len(r.l.nodes) - r.l.quorum
 	switch r.kind {
 	case opAcquire:
-		// Not granted is not enough to know: with a node down it takes one more
-		// answer to tell "held", which is worth waiting for, from "no quorum".
+		// "Not granted" is not enough: with a node down it takes one more answer to tell "held", which is worth
+		// waiting for, from "no quorum".
 		return r.yes >= r.l.quorum || r.failed > minority ||
 			r.no+r.failed > minority && r.no+r.yes >= r.l.quorum
 	case opConfirm:
@@ -182,17 +183,16 @@ func (r *round) decided() bool {
 	}
 }
 
-// wait blocks until the round is decided, all have answered, or nothing was heard
-// for the node timeout of those that have not; they are in r.pending then. It returns
-// an error only when ctx ended first.
+// wait blocks until the round is decided, all nodes have answered, or the missing ones, in r.pending, were silent for
+// the node timeout. It returns an error only if ctx ended first.
 func (r *round) wait(ctx context.Context) error { return r.look(ctx, r.l.cfg.NodeTimeout, nil) }
 
-// within is wait for answers that count until a moment only.
+// within is wait with a time after which answers no longer count.
 func (r *round) within(ctx context.Context, until instant) error {
 	return r.look(ctx, r.l.cfg.NodeTimeout, &until)
 }
 
-// late notes that the answers came when the round was over.
+// late records that the answers came after the end of the round.
 func (r *round) late() {
 	for i := range r.l.nodes {
 		if r.granted&(1<<i) != 0 {
@@ -201,7 +201,7 @@ func (r *round) late() {
 	}
 }
 
-// waitUntil is wait for nodes that may be silent for longer, until a moment at most.
+// waitUntil is wait for nodes that may be silent for longer, up to a given time.
 func (r *round) waitUntil(ctx context.Context, until instant) error {
 	return r.look(ctx, r.l.roundLimit(), &until)
 }
@@ -232,7 +232,7 @@ func (r *round) look(ctx context.Context, silence time.Duration, until *instant)
 	}
 }
 
-// missing notes the nodes that have not answered.
+// missing records the nodes that have not answered.
 func (r *round) missing() {
 	for i, n := range r.l.nodes {
 		if r.pending&(1<<i) != 0 {
@@ -242,21 +242,19 @@ func (r *round) missing() {
 	}
 }
 
-// looks is how often a node is looked at before it is called silent.
+// looks is how many times a node is checked before it counts as silent.
 const looks = 4
 
-// quiet is for how many looks a node has been silent. Looks and not time are counted,
-// because time passes, too, where this process, and the goroutine that reads the node's
-// answers, does not run. And what counts is the connection's last sign of life: an op
-// that is queued behind others waits for those first.
+// quiet counts the checks for which a node has been silent. It counts checks instead of time, because time also
+// passes while this process, and the goroutine that reads the node's answers, does not run. A sign of life is any
+// answer on the connection, because an op that is queued behind others waits for those first.
 type quiet struct {
 	lane  *node
-	signs uint32 // at the last look
+	signs uint32 // at the last check
 	looks int
 }
 
-// silent looks once more at the nodes that are waited for, and reports whether all of
-// them have been silent for as many looks as it takes.
+// silent checks the awaited nodes once more, and reports whether all of them have been silent for enough checks.
 func (r *round) silent() bool {
 	r.mu.Lock()
 	pending := r.pending
@@ -277,7 +275,7 @@ func (r *round) silent() bool {
 	return silent
 }
 
-// end lets later answers change nothing, and reports whether it was still open.
+// end makes later answers change nothing, and reports whether the round was still open.
 func (r *round) end() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -290,17 +288,15 @@ func (r *round) cause(node int, err error) {
 	r.causes = append(r.causes, &NodeError{Node: r.l.nodes[node].name, Err: err})
 }
 
-// noQuorum says why the round failed.
+// noQuorum builds the error of a failed round.
 func (r *round) noQuorum() error {
 	return r.l.quorumError(r.operation, r.resource, r.causes)
 }
 
-// heldError is the refusal of a round that was refused: the holder and expiry of
-// the newest lease, and the highest counter that were seen.
+// heldError builds the error of a refused round: the holder and expiry of the newest lease, and the highest counter.
 func (r *round) heldError() *refusedError {
 	e := &refusedError{HeldError: leasing.HeldError{Resource: r.resource}, floor: fence.Token(r.held.floor)}
-	// Where several attempts may have collided nobody has the lock, and the
-	// first expiry says nothing.
+	// If several attempts may have collided, there is no holder, and the first expiry means nothing.
 	if r.yes <= len(r.l.nodes)-r.l.quorum {
 		e.Holder = r.held.holder
 		e.RetryAfter = max(0, time.Duration(r.held.pttl)*time.Millisecond)
@@ -308,8 +304,8 @@ func (r *round) heldError() *refusedError {
 	return e
 }
 
-// giveBack sends a compare-and-delete to the nodes in the set, behind whatever
-// is already on its way to them, and waits for nobody.
+// giveBack sends a compare-and-delete to the nodes in the set, after what is already queued for them, and does not
+// wait.
 func (l *Locker) giveBack(resource, owner string, ttl time.Duration, set uint32) {
 	if set == 0 {
 		return
@@ -317,5 +313,5 @@ func (l *Locker) giveBack(resource, owner string, ttl time.Duration, set uint32)
 	r := l.newRound(opRelease, "release", resource)
 	defer r.drop()
 	r.over = true
-	r.send(set, ask{owner: owner, expires: time.Now().Add(ttl + l.roundLimit())}) // after that the locks are gone by themselves
+	r.send(set, ask{owner: owner, expires: time.Now().Add(ttl + l.roundLimit())}) // after that the locks have expired
 }

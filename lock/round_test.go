@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// An op that is queued behind another waits for the node twice. Neither wait is longer
-// than the node timeout: both together are.
+// An op that is queued behind another one waits for the node twice. Each wait is shorter than the node timeout, but
+// both together are longer.
 func TestANodeThatAnswersIsNotSilentToWhoeverIsQueued(t *testing.T) {
 	t.Parallel()
 	for timeout := 400 * time.Millisecond; ; timeout *= 2 {
@@ -59,7 +59,7 @@ func queuedBehindAnother(t *testing.T, timeout time.Duration) error {
 	return nil
 }
 
-// sameLane names two resources whose ops are on one connection.
+// sameLane returns two resources whose ops use the same connection.
 func sameLane(l *Locker) (string, string) {
 	lane := func(resource string) *node { return l.nodes[0].lane(hashed(resource)) }
 	second := "1"

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// The scripts' text. The first group is bound to an incarnation: "@NONCE@" in
-// it is replaced by the nonce of the admission that loads it.
+// The scripts' text. The first group is bound to an incarnation: "@NONCE@" in it is replaced by the nonce of the
+// admission that loads it.
 var (
 	//go:embed scripts/acquire.lua
 	acquireText string
@@ -51,13 +51,13 @@ var (
 	markText string
 )
 
-// bound are the scripts of one incarnation of a node. They are called by
-// EVALSHA only, and only the beginning of its admission loads them: NOSCRIPT
-// therefore means that the node lost its run. Never fall back to EVAL, never load them again.
+// bound are the scripts of one incarnation of a node. They are called only by EVALSHA, and only the beginning of its
+// admission loads them, so NOSCRIPT means that the node was restarted. Never fall back to EVAL, and never load them
+// again.
 type bound struct {
 	nonce string
 	sha   [scriptKinds]string
-	call  [scriptKinds][]byte // "EVALSHA" and the script's name, as they are sent
+	call  [scriptKinds][]byte // "EVALSHA" and the script's hash, as sent
 }
 
 // The bound scripts: one for each kind of op, the batch, and those of admissions.
@@ -69,7 +69,7 @@ const (
 	giveKind
 	epochKind
 	parkKind
-	scriptKinds // how many there are
+	scriptKinds // number of kinds
 )
 
 // boundTexts lists the text of each operation's script.
@@ -101,26 +101,25 @@ func bindScripts(nonce string) *bound {
 
 func bindText(text, nonce string) string { return strings.ReplaceAll(text, "@NONCE@", nonce) }
 
-// ownerLength is the length of an owner id: 128 bits in hexadecimal. The
-// scripts cut it from the lock's value.
+// ownerLength is the length of an owner ID: 128 bits in hexadecimal. The scripts cut it from the lock's value.
 const ownerLength = 32
 
-// newID makes a fresh 128-bit id: an attempt's owner, or an admission's nonce.
+// newID creates a random 128-bit ID: an attempt's owner, or an admission's nonce.
 func newID() string {
 	var b [ownerLength / 2]byte
-	_, _ = rand.Read(b[:]) // never fails: crypto/rand ends the process when the system has no randomness
+	_, _ = rand.Read(b[:]) // never fails: crypto/rand ends the process if the system has no randomness
 	return hex.EncodeToString(b[:])
 }
 
-// keys are the names of what the package keeps on a node, below a prefix.
+// keys are the names of the package's keys on a node, below a prefix.
 type keys struct {
 	h, q       string
-	hBulk      []byte // h as it is sent
+	hBulk      []byte // h as sent
 	lockPrefix string
 	waiting    string // exists while any resource has a queue of waiters
 	waitPrefix string // of W, a resource's queue of waiters
-	seenPrefix string // of S, when each of them looked last
-	wakePrefix string // of the channel on which a Locker hears of its turn
+	seenPrefix string // of S, the time of each waiter's last check
+	wakePrefix string // of the channel on which a Locker is called
 }
 
 func newKeys(prefix string) keys {
@@ -130,9 +129,8 @@ func newKeys(prefix string) keys {
 	}
 }
 
-// trace is the text of a script that does nothing. A Locker loads it before its first op
-// on a node: a node without data whose script cache has it was emptied in this run,
-// and is not new.
+// trace is the text of a script that does nothing. A Locker loads it before its first op on a node. If a node without
+// data has it in its script cache, it is not new: it was emptied in this run.
 func (k keys) trace(db int) string {
 	return fmt.Sprintf("-- leases of %x in database %d\nreturn 1", k.h, db)
 }

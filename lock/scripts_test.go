@@ -13,8 +13,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// scriptCall is one call of a script and what it has to answer; ~ stands for
-// the number of milliseconds that something has left.
+// scriptCall is one call of a script and its expected answer; ~ stands for a remaining time in milliseconds.
 type scriptCall struct {
 	script string
 	nonce  string
@@ -23,8 +22,8 @@ type scriptCall struct {
 	want   string
 }
 
-// conversation is what each script has to answer on every kind of node. h, q, l,
-// w are the names in the scripts' own headers.
+// conversation has the expected answer of each script on every kind of node. h, q, l, w are the names in the scripts'
+// headers.
 func conversation(k keys) []scriptCall {
 	const nonce, name = "nonce", "ann"
 	a, b, waiter := strings.Repeat("a", 32), strings.Repeat("b", 32), strings.Repeat("c", 32)+":1"
@@ -48,13 +47,13 @@ func conversation(k keys) []scriptCall {
 		call("confirm", "[0]", hl, "c:r", a, int64(1)<<32+6),
 		call("confirm", "[0]", hl, "c:r", b, int64(1)<<32+8),
 		call("extend", "[1]", hl, a, 40_000),
-		call("extend", "[1]", hl, a, 5_000), // never shorter
+		call("extend", "[1]", hl, a, 5_000), // never shortens
 		call("locks", "[0 "+l+" "+a+name+" ~]", []string{h}, "0", k.lockPrefix+"*"),
 		call("epoch", "[1]", []string{h}, 0),
 		call("epoch", "[1]", []string{h}, 1),
 		call("epoch", "[7]", []string{h}, 7),
 		call("epoch", "[7]", []string{h}, 6),
-		call("acquire", "[4294967304]", hl, "c:r", a+name, 5_000, 0), // nor by a message that comes again
+		call("acquire", "[4294967304]", hl, "c:r", a+name, 5_000, 0), // not even by a repeated message
 		call("acquire", "[0 ~ 4294967304 ann]", hl, "c:r", b+name, 30_000, 0),
 		call("extend", "[0]", hl, b, 40_000),
 		call("extend", "[-3 1 60000 0 ]", hl, a, 60_001),
@@ -62,11 +61,11 @@ func conversation(k keys) []scriptCall {
 		call("wait", "[~ 0 ann]", queue, waiter, "r", k.wakePrefix, 3000),
 		call("wait", "[~ 0 ann]", queue, waiter, "r", k.wakePrefix, 3000),
 		call("wait", "[~ 1 ann]", queue, other, "r", k.wakePrefix, 3000),
-		call("wait", "[~ 0 ann]", queue, other, "r", k.wakePrefix, -1), // nobody was seen so late
+		call("wait", "[~ 0 ann]", queue, other, "r", k.wakePrefix, -1), // no waiter was last seen that late
 		call("wait", "[~ 1 ann]", queue, waiter, "r", k.wakePrefix, 3000),
 		call("leave", "[1]", queue, other, "r", k.wakePrefix),
 		call("release", "[0]", []string{h, l, w}, b, "r", k.wakePrefix),
-		call("release", "[1]", []string{h, l, w}, a, "r", k.wakePrefix), // the waiter does not listen: it is out
+		call("release", "[1]", []string{h, l, w}, a, "r", k.wakePrefix), // the waiter does not listen: it is removed
 		call("wait", "[-2 0 ]", queue, waiter, "r", k.wakePrefix, 3000),
 		call("leave", "[1]", queue, waiter, "r", k.wakePrefix),
 		call("leave", "[0]", queue, waiter, "r", k.wakePrefix),
@@ -80,7 +79,7 @@ func conversation(k keys) []scriptCall {
 			1, 0, 30_000, 0, len(k.lockPrefix), k.waitPrefix, k.wakePrefix, b+name),
 		call("longer", "[0]", []string{h}, "another", 70_000),
 		call("longer", "[1]", []string{h}, nonce, 70_000),
-		call("longer", "[1]", []string{h}, nonce, 65_000), // it never falls
+		call("longer", "[1]", []string{h}, nonce, 65_000), // never falls
 		call("extend", "[-3 1 70000 0 ]", hl, a, 70_001),
 		call("raise", "[0]", []string{h}, "another", int64(2)<<32),
 		call("raise", "[1]", []string{h}, nonce, int64(2)<<32),
@@ -102,7 +101,7 @@ func conversation(k keys) []scriptCall {
 		{"shorten", "another", []string{h, q}, []any{"next:50000", 30_000}, "[0]"},
 		{"shorten", "next", []string{h, q}, []any{"next:50000", 59_000}, "[1]"},
 		{"shorten", "next", []string{h, q}, []any{"next:50000", 30_000}, "[1]"},
-		{"shorten", "next", []string{h, q}, []any{"next:50000", 0}, "[0]"}, // once
+		{"shorten", "next", []string{h, q}, []any{"next:50000", 0}, "[0]"}, // only once
 		admit("third", "[0]", 3<<32),
 		call("park", "[1]", []string{h}, 9),
 		call("park", "[-1]", []string{h}, 10),
@@ -110,12 +109,12 @@ func conversation(k keys) []scriptCall {
 		call("mark", "[0]", []string{h}, "another", "best-effort-1"),
 		call("mark", "[1]", []string{h}, "parked:9:"+nonce, "best-effort-1"),
 		call("admit_begin", "[1]", []string{h, q}, "best-effort-2", -1, "best-effort-1"),
-		call("admit_begin", "[1]", []string{h, q}, "third", 50_000, "best-effort-1"), // no quarantine runs, as one did before
+		call("admit_begin", "[1]", []string{h, q}, "third", 50_000, "best-effort-1"), // a quarantine ran before; none does now
 	}
 }
 
-// Each script answers the same on real Redis and on the nodes that
-// `fencegate dev` embeds, behind a password there too.
+// Each script has the same answers on real Redis and on the embedded nodes of `fencegate dev`, which also have a
+// password here.
 func TestEveryScriptAnswersAlikeOnTheEmbeddedRedis(t *testing.T) {
 	t.Parallel()
 	files, err := os.ReadDir("scripts")
@@ -151,15 +150,14 @@ func TestEveryScriptAnswersAlikeOnTheEmbeddedRedis(t *testing.T) {
 	}
 }
 
-// embeddedTexts are the scripts by the names of their files, as the package has them.
+// embeddedTexts are the scripts by file name, as embedded in the package.
 var embeddedTexts = map[string]*string{
 	"acquire": &acquireText, "confirm": &confirmText, "extend": &extendText, "release": &releaseText, "batch": &batchText,
 	"admit_begin": &admitBeginText, "admit": &admitText, "locks": &locksText, "shorten": &shortenText, "longer": &longerText, "give": &giveText,
 	"epoch": &epochText, "raise": &raiseText, "sweep": &sweepText, "wait": &waitText, "leave": &leaveText, "park": &parkText, "mark": &markText,
 }
 
-// answerOf makes the call as the package does: bound scripts by their name,
-// after they were loaded.
+// answerOf makes the call as the package does: bound scripts by their hash, after they were loaded.
 func answerOf(t *testing.T, node *redis.Client, c scriptCall) string {
 	t.Helper()
 	text := embeddedTexts[c.script]

@@ -12,19 +12,16 @@ import (
 	"time"
 )
 
-// A node that Sentinels look after is whichever server is its primary. A
-// failover puts another run, and perhaps older data, in its place, and so counts
-// as the loss of the node. It is seen by two things:
+// A node with Sentinels is the server that is the primary. A failover replaces it by another run, perhaps with older
+// data, and so counts as the loss of the node. It is detected by two things:
 //
-//   - a promoted replica has the marker and the counters, as far as they came
-//     through, but not the scripts: those are in the memory of the one run that
-//     loaded them (NOSCRIPT);
-//   - a former primary that comes back without having been restarted still has
-//     the scripts. But each promotion makes a new replication id, and admission
-//     notes the id of the server that it admits, as the node's reign.
+//   - a promoted replica has the marker and the counters, as far as they were replicated, but not the scripts: those
+//     are in the memory of the run that loaded them (NOSCRIPT);
+//   - a former primary that comes back without a restart still has the scripts. But each promotion creates a new
+//     replication ID, and admission records the ID of the server that it admits, as the node's reign.
 //
-// Sentinels end all connections to a server that they make a replica, so each
-// reign begins with a new connection, and the looks at it are made then.
+// Sentinels close all connections to a server that they make a replica, so each reign begins with a new connection,
+// and the checks are made then.
 
 var (
 	errNotPrimary = errors.New("the server that the Sentinels name is a replica")
@@ -33,10 +30,9 @@ var (
 
 func (n Node) watched() bool { return len(n.Sentinels) > 0 }
 
-// Dial connects to the node's server, which where there are Sentinels is the
-// primary that the first of them to answer names. It does not log in. ctx bounds
-// it. It is for clients that keep something beside the locks; package lock's own
-// are connected by it too.
+// Dial connects to the node's server. With Sentinels that is the primary named by the first of them that answers. It
+// does not log in. ctx bounds it. Package lock uses it for its own connections; it is exported for clients that store
+// other data on the node.
 func (n Node) Dial(ctx context.Context) (net.Conn, error) {
 	addr := n.Addr
 	if n.watched() {
@@ -68,13 +64,13 @@ func tlsFor(cfg *tls.Config, addr string) *tls.Config {
 	return own
 }
 
-// primary asks the Sentinels one after the other.
+// primary asks the Sentinels one after another.
 func (n Node) primary(ctx context.Context) (string, error) {
 	errs := make([]error, 0, len(n.Sentinels))
 	for i, sentinel := range n.Sentinels {
 		left := DefaultNodeTimeout * 4
 		if end, ok := ctx.Deadline(); ok {
-			left = time.Until(end) / time.Duration(len(n.Sentinels)-i+1) // what is left is for the primary
+			left = time.Until(end) / time.Duration(len(n.Sentinels)-i+1) // the rest is for the primary
 		}
 		addr, err := n.ask(ctx, sentinel, left)
 		if err == nil {
@@ -110,22 +106,22 @@ func (n Node) ask(ctx context.Context, sentinel string, within time.Duration) (s
 	return net.JoinHostPort(vals[0].text, vals[1].text), nil
 }
 
-// reign is the replication id in what INFO replication says, and guarded whether
-// that primary accepts no writes while no replica is near.
+// reign is the replication ID in INFO replication, and guarded whether that primary refuses writes while no replica
+// is connected.
 func reign(info string) (id string, guarded bool) {
 	for line := range strings.Lines(info) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
 		switch name {
 		case "master_replid":
 			id = value
-		case "min_slaves_good_slaves": // only there where min-replicas-to-write is set
+		case "min_slaves_good_slaves": // present only if min-replicas-to-write is set
 			guarded = true
 		}
 	}
 	return id, guarded
 }
 
-// reigns reports whether the server at the other end is the one that was admitted.
+// reigns reports whether the connected server is the one that was admitted.
 func (k *link) reigns(admitted string) (bool, error) {
 	vals, err := k.do("INFO", "replication")
 	if err != nil || len(vals) != 1 {

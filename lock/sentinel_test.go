@@ -23,8 +23,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// watchedNode is a node with a primary, a replica and a Sentinel, all of them
-// real processes.
+// watchedNode is a node with a primary, a replica and a Sentinel, which are all real processes.
 type watchedNode struct {
 	node     lock.Node
 	servers  map[string]*redisserver.Server // by address
@@ -60,8 +59,8 @@ sentinel failover-timeout main 4000
 	return w
 }
 
-// fail kills the primary and waits for its successor. Only meanwhile a server that
-// is silent for a second is down for the Sentinel: on a busy machine one may be.
+// fail kills the primary and waits for its successor. Only during this the Sentinel considers a server down after one
+// second of silence, because a server may be silent that long on a busy machine.
 func (w *watchedNode) fail(t *testing.T, meanwhile func()) (failed string) {
 	t.Helper()
 	downAfter := func(d time.Duration) {
@@ -76,8 +75,8 @@ func (w *watchedNode) fail(t *testing.T, meanwhile func()) (failed string) {
 	return failed
 }
 
-// startBare starts a server on this machine's own loopback, also where other
-// tests use containers: these servers and the Sentinel have to reach each other.
+// startBare starts a server on this machine's loopback, even if other tests use containers, because these servers and
+// the Sentinel must reach each other.
 func startBare(t *testing.T, args ...string) *redisserver.Server {
 	t.Helper()
 	s, err := redisserver.Start(t.Context(), redisserver.Config{Args: args})
@@ -96,7 +95,7 @@ func startSentinel(t *testing.T, config string) (addr string) {
 		_, port, err := net.SplitHostPort(addr)
 		must(t, err)
 		dir := t.TempDir()
-		file := filepath.Join(dir, "sentinel.conf") // which it rewrites
+		file := filepath.Join(dir, "sentinel.conf") // the Sentinel rewrites it
 		must(t, os.WriteFile(file, []byte("port "+port+"\nbind 127.0.0.1\ndir "+dir+"\n"+config), 0o600))
 		p, err := child.Start(child.Spec{Path: binary, Args: []string{file, "--sentinel"}, Dir: dir, DeathSignal: syscall.SIGKILL})
 		must(t, err)
@@ -109,8 +108,8 @@ func startSentinel(t *testing.T, config string) (addr string) {
 	return ""
 }
 
-// answers waits until somebody answers at the address, and reports whether it is
-// the process, or until that has ended.
+// answers waits until a server answers at the address, and reports whether it is the process; or until the process
+// has ended.
 func answers(t *testing.T, addr string, p *child.Process) bool {
 	t.Helper()
 	c := client(t, addr)
@@ -128,7 +127,7 @@ func answers(t *testing.T, addr string, p *child.Process) bool {
 	return its
 }
 
-// primary is what the Sentinel says.
+// primary returns the Sentinel's current primary.
 func (w *watchedNode) primary(t *testing.T) string {
 	t.Helper()
 	addr, err := w.sentinel.Do(t.Context(), "SENTINEL", "get-master-addr-by-name", "main").StringSlice()
@@ -136,7 +135,7 @@ func (w *watchedNode) primary(t *testing.T) string {
 	return net.JoinHostPort(addr[0], addr[1])
 }
 
-// moved waits until another server is the primary, and says so itself.
+// moved waits until another server is the primary, also by its own account.
 func (w *watchedNode) moved(t *testing.T, from string) string {
 	t.Helper()
 	now := from
@@ -155,8 +154,7 @@ func (w *watchedNode) moved(t *testing.T, from string) string {
 	return now
 }
 
-// refused tries until the node says that it is not admitted; whatever it says
-// meanwhile, it grants nothing.
+// refused tries until the node reports that it is not admitted. It grants nothing meanwhile.
 func refused(t *testing.T, l *lock.Locker) {
 	t.Helper()
 	eventually(t, 60*time.Second, "the node is found lost", func() bool {
@@ -202,7 +200,7 @@ func TestAFailoverCountsAsLossOfTheNode(t *testing.T) {
 	last := counted(t, l)
 	w.fail(t, func() {})
 	refused(t, l)
-	refused(t, locker(t, cfg)) // one that never saw the node before
+	refused(t, locker(t, cfg)) // a Locker that never saw the node before
 	lost := time.Now()
 	readmit(t, l, "watched")
 	if took := time.Since(lost); took < cfg.MaxTTL-time.Second/10 {
@@ -213,8 +211,8 @@ func TestAFailoverCountsAsLossOfTheNode(t *testing.T) {
 	}
 }
 
-// A primary that comes back still has the scripts of its first reign in memory,
-// and its successor's data. Between the two anything may have been lost.
+// A primary that comes back still has the scripts of its first reign in memory, and its successor's data. Data may
+// have been lost between the two.
 func TestAFormerPrimaryThatComesBackIsLostToo(t *testing.T) {
 	t.Parallel()
 	w := newWatchedNode(t)
@@ -228,7 +226,7 @@ func TestAFormerPrimaryThatComesBackIsLostToo(t *testing.T) {
 		})
 		former := client(t, at)
 		at = w.moved(t, at)
-		// Only now has it taken its successor's data.
+		// It has its successor's data only now.
 		eventually(t, 60*time.Second, "the former primary is a replica", func() bool {
 			return strings.Contains(former.Info(t.Context(), "replication").Val(), "master_link_status:up")
 		})
@@ -255,11 +253,11 @@ func TestAWatchedNodeIsOneOfThree(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 	first := w.fail(t, func() {
-		if got := counted(t, l); got <= last { // the other two go on
+		if got := counted(t, l); got <= last { // the other two continue
 			t.Errorf("token %d after %d", got, last)
 		}
 	})
-	must(t, w.servers[first].Restart(t.Context())) // the new primary wants a replica near
+	must(t, w.servers[first].Restart(t.Context())) // the new primary requires a connected replica
 	eventually(t, 60*time.Second, "the node is admitted again", func() bool { return l.Status(t.Context())[2].Admitted })
 }
 
@@ -277,7 +275,7 @@ func TestSentinelsMustKnowTheName(t *testing.T) {
 	addr := startSentinel(t, "")
 	for name, node := range map[string]lock.Node{
 		"unknown name": {Sentinels: []string{addr}, MasterName: "main"},
-		"its address":  {Addr: addr}, // a Sentinel is no server
+		"its address":  {Addr: addr}, // a Sentinel is not a server
 	} {
 		l := locker(t, lock.Config{Nodes: []lock.Node{node}, NodeTimeout: patient})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

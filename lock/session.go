@@ -11,25 +11,25 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// session is what all handles of one acquisition share.
+// session is the state shared by all handles of one acquisition.
 type session struct {
 	l     *Locker
 	grant fence.Grant
 	owner string
-	ttl   time.Duration // that it was acquired with
+	ttl   time.Duration // of the acquisition
 	begun time.Time
 
 	parent    context.Context // values only
-	extending chan struct{}   // holds one value while an extension or the release is on its way
+	extending chan struct{}   // holds one value during an extension or the release
 
 	mu       sync.Mutex
-	ctx      context.Context // made when somebody asks for it
+	ctx      context.Context // created on demand
 	cancel   context.CancelCauseFunc
 	deadline instant
 	timer    *time.Timer
 	over     error // ErrLost or ErrReleased
 	handles  int
-	ended    func() // called once when the lease is over, if it is set before
+	ended    func() // called once when the lease is over, if set before
 }
 
 func newSession(ctx context.Context, l *Locker, grant fence.Grant, owner string, ttl time.Duration, deadline instant) *session {
@@ -49,7 +49,7 @@ func (s *session) ref() leasing.Ref {
 	return leasing.Ref{Resource: s.grant.Resource, Owner: s.owner, Token: s.grant.Token}
 }
 
-// context ends with the lease. It is the same one each time.
+// context returns the context that ends with the lease, always the same one.
 func (s *session) context() context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +62,7 @@ func (s *session) context() context.Context {
 	return s.ctx
 }
 
-// leaseContext is a session's context that does not wait for its timer.
+// leaseContext is a session's context that also checks the clock, in case its timer is late.
 type leaseContext struct {
 	context.Context
 	s *session
@@ -113,7 +113,7 @@ func (s *session) endLocked(why error) {
 	}
 }
 
-// onEnd has f called when the lease is over, or at once where it is already.
+// onEnd calls f when the lease is over, or at once if it is over already.
 func (s *session) onEnd(f func()) {
 	s.mu.Lock()
 	over := s.over != nil
@@ -135,7 +135,7 @@ func (s *session) current() (fence.Grant, error) {
 	return s.grant, nil
 }
 
-// until is the lease's deadline; it fails when that has passed.
+// until is the lease's deadline. It fails if that has passed.
 func (s *session) until() (instant, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +145,7 @@ func (s *session) until() (instant, error) {
 	return s.deadline, nil
 }
 
-// retain counts one more handle.
+// retain adds one handle.
 func (s *session) retain() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +159,7 @@ func (s *session) retain() error {
 	return nil
 }
 
-// drop counts one handle less and reports whether it was the last.
+// drop removes one handle and reports whether it was the last.
 func (s *session) drop() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +176,7 @@ func (s *session) extendUnlessReleased(ctx context.Context, ttl time.Duration) e
 	return s.extend(ctx, ttl)
 }
 
-// extend gives the lease a new TTL. A release does not wait for it, but for ctx's end.
+// extend gives the lease a new TTL. A release waits for it, so ctx should end with the lease.
 func (s *session) extend(ctx context.Context, ttl time.Duration) error {
 	select {
 	case s.extending <- struct{}{}:
@@ -211,7 +211,7 @@ func (s *session) moveLocked(deadline instant) {
 	s.timer.Reset(deadline.left())
 }
 
-// end makes the lease over and returns how it had ended before, if it had.
+// end ends the lease and returns how it had ended before, if it had.
 func (s *session) end() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,9 +222,9 @@ func (s *session) end() error {
 
 func (s *session) release(ctx context.Context) error {
 	lost := s.end()
-	s.extending <- struct{}{} // an extension on its way ends first
+	s.extending <- struct{}{} // waits for an extension in progress
 	defer func() { <-s.extending }()
-	err := s.l.releaseGrant(ctx, s.ref(), s.grant.Seal.Hash()) // also when lost: a lock may be left on some node
+	err := s.l.releaseGrant(ctx, s.ref(), s.grant.Seal.Hash()) // also if lost: a node may still have the lock
 	s.l.lines.free(s.grant.Resource)
 	if lost != nil {
 		return fmt.Errorf("release %q: %w", s.grant.Resource, lost)
@@ -236,7 +236,7 @@ func (s *session) releaseAsync() {
 	_ = s.end()
 	free := func() {
 		s.l.giveBack(s.grant.Resource, s.owner, s.l.cfg.MaxTTL, s.l.all())
-		s.l.lines.free(s.grant.Resource) // an acquire from here comes behind the release on each connection
+		s.l.lines.free(s.grant.Resource) // a later acquire follows the release on each connection
 	}
 	if _, ends := s.l.cfg.Armer.(leasing.Ender); !ends || !s.l.inBackground(func() {
 		s.l.endGrant(s.parent, s.ref(), s.grant.Seal.Hash())

@@ -9,8 +9,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// In a process that was suspended timers run late; whoever looks is told all the
-// same, however it asks.
+// Timers are late in a process that was suspended, but every method reports that the lease is over.
 func TestALeaseThatIsOverIsSeenWithoutItsTimer(t *testing.T) {
 	t.Parallel()
 	l, err := New(Config{Nodes: []Node{{Addr: "127.0.0.1:1"}}})

@@ -20,15 +20,14 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// patient is a node timeout for tests that are not about time-outs: the
-// machine may be busy with other tests. silence is one for tests that wait until
-// it is over: the nodes that do answer have done so by then.
+// patient is a node timeout for tests that are not about timeouts, because the machine may be busy with other tests.
+// silence is one for tests that wait for it: the nodes that do answer have done so by then.
 const (
 	patient = lock.Patient
 	silence = 2 * time.Second
 )
 
-// nodesAt turns addresses into nodes.
+// nodesAt makes nodes from addresses.
 func nodesAt(addrs ...string) []lock.Node {
 	nodes := make([]lock.Node, len(addrs))
 	for i, addr := range addrs {
@@ -37,7 +36,7 @@ func nodesAt(addrs ...string) []lock.Node {
 	return nodes
 }
 
-// shared is a configuration over n real nodes that other tests use too.
+// shared is a configuration over n real nodes that other tests use, too.
 func shared(t *testing.T, n int) lock.Config {
 	t.Helper()
 	r := testenv.Redis(t, n)
@@ -52,8 +51,8 @@ func own(t *testing.T, n int, server redisserver.Config) (lock.Config, []*rediss
 	for i, s := range servers {
 		addrs[i] = s.Addr
 	}
-	// A prefix of its own: a port of a killed node may go to another test's
-	// node, and its Locker would come along.
+	// Each has its own prefix: another test's node may get the port of a killed node, and this test's Locker would
+	// reach it.
 	prefix := fmt.Sprintf("own-%d", prefixes.Add(1))
 	return lock.Config{Nodes: nodesAt(addrs...), KeyPrefix: prefix, NodeTimeout: patient}, servers
 }
@@ -77,7 +76,7 @@ func embedded(t *testing.T, n int) (lock.Config, []*miniredis.Miniredis) {
 	return lock.Config{Nodes: nodesAt(addrs...), NodeTimeout: patient}, minis
 }
 
-// locker makes a Locker that the test's end closes.
+// locker creates a Locker that is closed at the test's end.
 func locker(t *testing.T, cfg lock.Config) *lock.Locker {
 	t.Helper()
 	l, err := lock.New(cfg)
@@ -92,7 +91,7 @@ func locker(t *testing.T, cfg lock.Config) *lock.Locker {
 	return l
 }
 
-// started is a Locker on a group that has been initialised.
+// started creates a Locker on an initialised group.
 func started(t *testing.T, cfg lock.Config) *lock.Locker {
 	t.Helper()
 	l := locker(t, cfg)
@@ -105,7 +104,7 @@ func initialise(t testing.TB, l *lock.Locker) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	err := l.Init(ctx)
-	for errors.Is(err, lock.ErrNodeTimeout) && ctx.Err() == nil { // of a look at the nodes, which has a second
+	for errors.Is(err, lock.ErrNodeTimeout) && ctx.Err() == nil { // from a query of the nodes, which has a second
 		err = l.Init(ctx)
 	}
 	if err != nil {
@@ -124,16 +123,15 @@ func status(t *testing.T, l *lock.Locker) []lock.NodeStatus {
 	return all
 }
 
-// freeze stops a node, at the latest until the Lockers that were made before end:
-// they wait for what they have asked it.
+// freeze suspends a node, at most until the Lockers that were created before are closed, because they wait for its
+// answers.
 func freeze(t *testing.T, s *redisserver.Server) {
 	t.Helper()
 	must(t, s.Freeze())
 	t.Cleanup(func() { check(t, s.Thaw()) })
 }
 
-// backends runs a test on each kind of node: what holds on real Redis has to
-// hold on the embedded one.
+// backends runs a test on each kind of node: what works on real Redis must work on the embedded one.
 func backends(t *testing.T, sizes []int, test func(t *testing.T, cfg lock.Config)) {
 	t.Helper()
 	for _, n := range sizes {
@@ -164,9 +162,8 @@ func eventually(t *testing.T, within time.Duration, what string, ok func() bool)
 	}
 }
 
-// paced makes a try whose steps have to keep up with a TTL, or with another time
-// that runs. Where the try says that it shows nothing, because the machine was too
-// busy for that, it is made again, at half the pace.
+// paced makes a try whose steps must keep up with a TTL or another clock. If the try returns an error, because the
+// machine was too busy, paced repeats it at half the pace.
 func paced(t *testing.T, pace time.Duration, try func(pace time.Duration) error) {
 	t.Helper()
 	var err error
@@ -180,8 +177,8 @@ func paced(t *testing.T, pace time.Duration, try func(pace time.Duration) error)
 	t.Fatalf("at any pace: %v", err)
 }
 
-// acquire takes a lease that must be had. Only where its TTL has run out on the
-// way, as a short one does on a busy machine, it tries again.
+// acquire takes a lease that must be available. It retries only if its TTL ran out during the acquisition, as a short
+// one may on a busy machine.
 func acquire(t *testing.T, l *lock.Locker, resource string, opts ...lock.AcquireOption) *lock.Lease {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -198,8 +195,8 @@ func acquire(t *testing.T, l *lock.Locker, resource string, opts ...lock.Acquire
 	}
 }
 
-// ranOut reports whether an error says what is true: the lease's time is over. The
-// tests of short leases may be late on a busy machine.
+// ranOut reports whether an error is correct because the lease's time is over. Tests of short leases may be late on a
+// busy machine.
 func ranOut(lease *lock.Lease, err error) bool {
 	return errors.Is(err, lock.ErrLost) && !time.Now().Before(lease.Deadline())
 }
@@ -263,5 +260,5 @@ func (e *epochs) RaiseEpoch(_ context.Context, above int64) (int64, error) {
 	}
 }
 
-// dead stands in a queue, and nobody listens for it.
+// dead is a waiter in a queue whose process is gone.
 var dead = redis.Z{Score: -1, Member: strings.Repeat("0", 32) + ":1"}

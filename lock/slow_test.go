@@ -9,8 +9,8 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// promptly bounds an operation that has no node to wait for: with one it would take
-// the node timeout, which is twice as long.
+// promptly bounds an operation that does not have to wait for a node. If it waited, it would take the node timeout,
+// which is twice as long.
 func promptly(t *testing.T, what string, f func()) {
 	t.Helper()
 	within(t, patient/2, what, f)
@@ -35,7 +35,7 @@ func check(t *testing.T, err error) {
 func TestAFrozenMinorityDelaysNothing(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 5, redisserver.Config{})
-	l := started(t, cfg) // with a patient node timeout, which nothing may wait for
+	l := started(t, cfg) // with a long node timeout, for which nothing may wait
 	release(t, acquire(t, l, "r"))
 	for _, i := range []int{0, 3} {
 		freeze(t, servers[i])
@@ -48,8 +48,8 @@ func TestAFrozenMinorityDelaysNothing(t *testing.T) {
 	}
 }
 
-// Without a bound of its own an operation would take as long as the connection
-// waits, which is four times the node timeout, or the lease's minute.
+// Without its own time limit an operation would take as long as the connection waits, which is four times the node
+// timeout, or the lease's minute.
 func TestAFrozenMajorityFailsWithinTheNodeTimeout(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 3, redisserver.Config{})
@@ -104,11 +104,11 @@ func TestADeadMajorityFailsAndItsReturnIsNoticed(t *testing.T) {
 	})
 }
 
-// A frozen node executes late what it was sent. The release has to come behind
-// its acquire, or a lock that nobody owns stays for one TTL.
+// A frozen node executes late what it was sent. The release must come after its acquire, or a lock without an owner
+// stays for one TTL.
 func TestAFrozenNodeKeepsNoGhostLock(t *testing.T) {
 	t.Parallel()
-	cfg, servers := own(t, 3, redisserver.Config{}) // whose connections outwait the frost
+	cfg, servers := own(t, 3, redisserver.Config{}) // their connections outlast the freeze
 	l := started(t, cfg)
 	eventually(t, 10*time.Second, "connections are up", func() bool {
 		lease, err := l.TryAcquire(t.Context(), "warm-up")

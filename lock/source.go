@@ -11,11 +11,9 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// Source is the Locker without anything of Redis in it, for code that takes its
-// leases from any kind of source. Its leases have no timers and no handles in
-// this process: their deadline is all there is, and [Metrics] hears of no end of
-// theirs, since any process may be the one that ends them. Closing it closes the
-// Locker. It is safe for concurrent use.
+// Source is the Locker as a [leasing.Source], for code that takes its leases from any kind of source. Its leases have
+// no timers and no handles in this process, only a deadline. [Metrics] is not notified of their end, because any
+// process may end them. Closing it closes the Locker. It is safe for concurrent use.
 func (l *Locker) Source() leasing.Source { return source{l} }
 
 type source struct{ l *Locker }
@@ -139,22 +137,22 @@ func (s source) Degraded(ctx context.Context) string {
 
 func (s source) Close() error { return s.l.Close() }
 
-// sourceError says the package's errors in the words of a source. Those of the
-// context and of the Armer stay as they are.
+// sourceError maps the package's errors to those of a source. Errors of the context and of the Armer stay as they
+// are.
 func sourceError(err error) error {
 	var as error
 	switch {
 	case err == nil, errors.Is(err, fence.ErrInvalid):
 		return err
 	case errors.Is(err, ErrClosed):
-		return ErrClosed // also where it ended a wait: nobody need hear who held the resource
+		return ErrClosed // also if it ended a wait: then the holder does not matter
 	case errors.Is(err, ErrHeld):
 		return err
-	case errors.Is(err, fence.ErrNotRaised): // overtaken by another acquisition again and again
+	case errors.Is(err, fence.ErrNotRaised): // overtaken by other acquisitions repeatedly
 		as = leasing.ErrHeld
 	case errors.Is(err, ErrNoQuorum), errors.Is(err, ErrQuarantined), errors.Is(err, ErrNodeTimeout), errors.Is(err, ErrExhausted), errors.Is(err, ErrNotRecorded):
 		as = leasing.ErrUnavailable
-	case errors.As(err, new(cutShort)) && errors.Is(err, context.DeadlineExceeded): // the nodes took all the time there was
+	case errors.As(err, new(cutShort)) && errors.Is(err, context.DeadlineExceeded): // the nodes took all the time
 		as = leasing.ErrUnavailable
 	case errors.Is(err, ErrReleased):
 		as = leasing.ErrLost
@@ -164,7 +162,7 @@ func sourceError(err error) error {
 	return fmt.Errorf("%w: %w", as, err)
 }
 
-// validateSealHash refuses what no seal has as its hash.
+// validateSealHash checks the length of a seal's hash.
 func validateSealHash(hash []byte) error {
 	if hash != nil && len(hash) != sha256.Size {
 		return &fence.InvalidError{Field: "seal hash", Reason: fmt.Sprintf("is %d bytes long; a SHA-256 has %d", len(hash), sha256.Size)}

@@ -12,9 +12,9 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// InspectAll is [Locker.Inspect] of many resources, in their order: each node is asked once
-// for all of them. It is for people who read a page. The error says what decides about
-// some of them and did not answer; those are told as if nobody held them.
+// InspectAll is [Locker.Inspect] for many resources, in their order, and asks each node once for all of them. It is
+// for display. If too few nodes answered to decide about some resources, the error says so, and those are reported
+// without a holder.
 func (l *Locker) InspectAll(ctx context.Context, resources []string) ([]leasing.Inspection, error) {
 	for _, resource := range resources {
 		if err := fence.ValidateResource(resource); err != nil {
@@ -50,8 +50,7 @@ func (s source) InspectAll(ctx context.Context, resources []string) ([]leasing.I
 
 var _ leasing.Surveyor = source{}
 
-// survey is what one node says of each resource. A lock that ends between the two looks at
-// it is told as over.
+// survey is one node's view of each resource. A lock that ends between the two queries is reported as over.
 func (n *node) survey(ctx context.Context, resources []string) []nodeLock {
 	ctx, cancel := context.WithTimeout(ctx, stallTimeout)
 	defer cancel()
@@ -77,7 +76,7 @@ func (n *node) survey(ctx context.Context, resources []string) []nodeLock {
 		switch {
 		case err != nil && !errors.Is(err, redis.Nil):
 			nl.Err = serverError(err)
-		case ttls[i].Val() == -2*time.Nanosecond: // as go-redis tells a key that is gone
+		case ttls[i].Val() == -2*time.Nanosecond: // go-redis' value for a missing key
 		default:
 			nl.read(values[i].Val(), ttls[i].Val())
 		}

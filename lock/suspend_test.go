@@ -15,8 +15,8 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// suspend is what the stopped process does: it looks at its lease all the time,
-// so that it is stopped between any two of its steps, and says how it ended.
+// suspend runs in the stopped process. It checks its lease continuously, so that it is stopped between any two of its
+// steps, and reports how the lease ended.
 func (c *tortureClient) suspend(ctx context.Context, l *lock.Locker) error {
 	lease, err := l.Acquire(ctx, "r", lock.WithTTL(c.cfg.Suspend))
 	if errors.Is(err, lock.ErrLost) {
@@ -27,7 +27,7 @@ func (c *tortureClient) suspend(ctx context.Context, l *lock.Locker) error {
 		return err
 	}
 	longest, last := time.Duration(0), time.Now()
-	fmt.Println("held") // and it may be stopped before that returns
+	fmt.Println("held") // it may be stopped before this returns
 	for {
 		now := time.Now()
 		longest, last = max(longest, now.Sub(last)), now
@@ -55,8 +55,8 @@ func (c *tortureClient) suspend(ctx context.Context, l *lock.Locker) error {
 	}
 }
 
-// A process that was stopped over the end of its lease finds it over at its
-// first look, whether or not its timers have run.
+// A process that was stopped past the end of its lease finds it over at its first check, whether or not its timers
+// have fired.
 func TestAStoppedProcessWakesUpWithoutItsLease(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 3)
@@ -90,8 +90,8 @@ func TestAStoppedProcessWakesUpWithoutItsLease(t *testing.T) {
 	}
 }
 
-// interrupted asks one node after the other thing until it was stopped while it waited,
-// and says what became of that.
+// interrupted makes requests to the nodes until it was stopped while it waited, and reports the result of that
+// request.
 func (c *tortureClient) interrupted(ctx context.Context, l *lock.Locker) error {
 	for asked := 0; ; asked++ {
 		begun := time.Now()
@@ -122,8 +122,8 @@ func (c *tortureClient) interrupted(ctx context.Context, l *lock.Locker) error {
 	}
 }
 
-// A process that was stopped for longer than its connections wait finds the answers
-// that came meanwhile, and blames no node for its own silence.
+// A process that was stopped for longer than its connections wait reads the answers that came meanwhile. It does not
+// report a node as silent because of its own suspension.
 func TestAStoppedProcessFindsItsAnswers(t *testing.T) {
 	t.Parallel()
 	cfg, relays := relayed(t, 1)

@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// One in sweepEvery tries for a lock looks whether the counters have to be swept, by
-// chance, whichever process makes it; maxCounters is how many may stay on a node then.
+// On average one in sweepEvery tries for a lock, in any process, checks whether the counters have to be swept.
+// maxCounters is how many may stay on a node.
 const (
 	sweepEvery  = 1 << 15
 	maxCounters = 100_000
@@ -23,15 +23,12 @@ var (
 	sweepScript = redis.NewScript(sweepText)
 )
 
-// Sweep deletes the counters of resources on all nodes and returns how many:
-// they cost memory, about 100 bytes for each resource that was ever used. A
-// Locker does it by itself when it finds a node with more than 100,000 of them.
+// Sweep deletes the counters of resources on all nodes and returns how many. They use about 100 bytes for each
+// resource that was ever used. A Locker sweeps by itself when it finds a node with more than 100,000 of them.
 //
-// It raises every node's base to the highest counter and deletes what is at or
-// below it, page by page, so that no node stops answering. Tokens stay unique
-// and rising: those of all resources are higher from then on, so a sweep is
-// a jump in a resource's tokens. An acquisition that is on its way meanwhile
-// may find its token overtaken, and is tried again.
+// It raises every node's base to the highest counter and deletes the counters that are not above it, page by page, so
+// that the nodes keep answering. Tokens stay unique and rising: those of all resources are higher from then on, so a
+// resource's tokens jump. An acquisition in progress may find its token overtaken, and is retried.
 //
 // The error names the nodes that could not be swept.
 func (l *Locker) Sweep(ctx context.Context) (int, error) {
@@ -48,15 +45,14 @@ func (l *Locker) Sweep(ctx context.Context) (int, error) {
 			tops[i], _, errs[i] = n.pages(ctx, "look")
 		}
 	})
-	// The same base everywhere keeps the counters level, which saves the second
-	// phase of the acquisitions to come.
+	// The same base everywhere keeps the counters equal, which saves the second phase of later acquisitions.
 	var base int64
 	for _, top := range tops {
 		base = max(base, top)
 	}
 	if base%(1<<epochShift) > 1<<(epochShift-1) {
-		// All resources are lifted to the one that was used most: before that
-		// uses them up, a new epoch.
+		// All resources are raised to the one that was used most. Before that uses up their tokens, a new epoch
+		// begins.
 		var err error
 		if base, err = l.newBase(ctx, states, nil); err != nil {
 			return 0, err
@@ -87,8 +83,8 @@ func (l *Locker) each(do func(i int, n *node)) {
 	all.Wait()
 }
 
-// pages goes through a node's counters, page by page on the node itself, so that
-// no page keeps it from answering for long and nothing travels.
+// pages goes through a node's counters page by page, on the node itself: no page blocks it for long, and no counter
+// is transferred.
 func (n *node) pages(ctx context.Context, what string) (top int64, deleted int, err error) {
 	for cursor := "0"; ; {
 		values, err := sweepScript.Run(ctx, n.client, []string{n.keys.h}, cursor, what).Slice()
@@ -124,17 +120,16 @@ func (n *node) raise(ctx context.Context, incarnation string, base int64) error 
 	return err
 }
 
-// raise is the last time that this Locker raised the epoch.
+// raise is the time at which this Locker last raised the epoch.
 type raise struct {
 	mu sync.Mutex
 	at time.Time
 }
 
-// nextEpoch has the nodes count on in a new epoch, for a resource that used up
-// the tokens of this one, unless that was done since the caller began. A base
-// may be raised at any time and on any nodes: it is as if all counters had been
-// counted up to it. Nodes that cannot be reached follow when they are the ones
-// that say that nothing is left.
+// nextEpoch makes the nodes count in a new epoch, for a resource that used up the tokens of this one, unless that was
+// done since the caller began. A base may be raised at any time and on any nodes: the effect is as if all counters
+// had been incremented up to it. Nodes that cannot be reached now follow when they report that their tokens are used
+// up.
 func (l *Locker) nextEpoch(ctx context.Context, since time.Time) error {
 	l.raise.mu.Lock()
 	defer l.raise.mu.Unlock()
@@ -165,7 +160,7 @@ func (l *Locker) nextEpoch(ctx context.Context, since time.Time) error {
 	return nil
 }
 
-// sweepSometimes looks in the background, and sweeps where it is worth it.
+// sweepSometimes checks in the background, and sweeps if there are too many counters.
 func (l *Locker) sweepSometimes() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -22,8 +22,7 @@ func fields(t *testing.T, c *redis.Client, prefix string) int64 {
 	return n
 }
 
-// ownFields are those beside the counters: the incarnation, its base, the longest
-// TTL and a note.
+// ownFields are the fields other than the counters: the incarnation, its base, the longest TTL and a note.
 const ownFields = 4
 
 // used is the memory of a node, in bytes.
@@ -57,7 +56,7 @@ func TestSweepingDeletesCountersAndTokensStillRise(t *testing.T) {
 			prefix = lock.DefaultKeyPrefix
 		}
 		const names = 41
-		for _, node := range cfg.Nodes { // a quorum has them; the others may be behind
+		for _, node := range cfg.Nodes { // a quorum has them; other nodes may be behind
 			c := client(t, node.Addr)
 			eventually(t, 20*time.Second, node.Name+" has counted all", func() bool { return fields(t, c, prefix) >= names+ownFields })
 		}
@@ -71,7 +70,7 @@ func TestSweepingDeletesCountersAndTokensStillRise(t *testing.T) {
 				t.Errorf("%s: %d fields are left", node.Name, left)
 			}
 		}
-		must(t, held.Extend(t.Context(), time.Minute)) // a lease outlives it
+		must(t, held.Extend(t.Context(), time.Minute)) // a lease survives it
 		for name, before := range tokens {
 			lease := acquire(t, l, name)
 			if got := token(t, lease); got <= before {
@@ -83,8 +82,8 @@ func TestSweepingDeletesCountersAndTokensStillRise(t *testing.T) {
 	})
 }
 
-// Sweeps come at any moment of an acquisition. A sweep that deleted a counter
-// above the base would show here as a token given twice.
+// Sweeps run at any moment of an acquisition. A sweep that deleted a counter above the base would cause a duplicate
+// token here.
 func TestTokensStayUniqueAndRiseWhileCountersAreSwept(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 3)
@@ -140,7 +139,7 @@ func TestAMillionResourcesUsedOnceLeaveAlmostNothing(t *testing.T) {
 	l := started(t, cfg)
 	c := client(t, servers[0].Addr)
 	empty := used(t, c)
-	// What a million acquisitions leave behind, written in a second.
+	// The counters that a million acquisitions leave, written in a second.
 	for i := range 20 {
 		must(t, c.Eval(t.Context(), `for i = 1, 50000 do
 			redis.call('HSET', KEYS[1], 'c:jobs/' .. string.format('%d', ARGV[1] * 50000 + i), '1')
@@ -151,7 +150,7 @@ func TestAMillionResourcesUsedOnceLeaveAlmostNothing(t *testing.T) {
 	n, err := l.Sweep(t.Context())
 	must(t, err)
 	took := time.Since(begun)
-	// Redis gives the table's buckets (8 MB) back little by little as the hash is used.
+	// Redis frees the table's buckets (8 MB) gradually as the hash is used.
 	eventually(t, 20*time.Second, "the memory is free", func() bool { return used(t, c)-empty < 12<<20 })
 	t.Logf("swept %d counters in %v: %.1f MB before, %.1f MB after", n, took, float64(full-empty)/(1<<20), float64(used(t, c)-empty)/(1<<20))
 	if n < 1_000_000 {
@@ -159,7 +158,7 @@ func TestAMillionResourcesUsedOnceLeaveAlmostNothing(t *testing.T) {
 	}
 }
 
-// Nobody need remember to sweep.
+// A sweep does not have to be requested.
 func TestALockerSweepsByItself(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 1, redisserver.Config{})
@@ -176,7 +175,7 @@ func TestALockerSweepsByItself(t *testing.T) {
 	eventually(t, 30*time.Second, "the counters are swept", func() bool { return fields(t, c, cfg.KeyPrefix) < 20 })
 }
 
-// manyCounters are more than a node may keep.
+// manyCounters writes more counters than a node may keep.
 func manyCounters(t *testing.T, c *redis.Client, prefix string) {
 	t.Helper()
 	for i := range 3 {
@@ -186,7 +185,7 @@ func manyCounters(t *testing.T, c *redis.Client, prefix string) {
 	}
 }
 
-// Nor where each process lives for a few tries only.
+// Sweeps also happen if each process makes only a few tries.
 func TestLockersThatDoNotLiveLongSweepTogether(t *testing.T) {
 	t.Parallel()
 	cfg, servers := own(t, 1, redisserver.Config{})

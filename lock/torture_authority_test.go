@@ -19,8 +19,8 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// authority keeps what client processes share and never lose: fences, by
-// compare-and-set, and the epoch. Every fiftieth answer about a fence is lost.
+// authority stores what client processes share and never lose: fences, by compare-and-set, and the epoch. Every
+// fiftieth answer about a fence is lost.
 type authority struct {
 	path   string
 	fences register
@@ -87,7 +87,7 @@ func (a *authority) loses() bool {
 	return a.asked%50 == 0
 }
 
-// authorityClient asks an authority.
+// authorityClient is a client of an authority.
 type authorityClient struct {
 	path string
 	mu   sync.Mutex

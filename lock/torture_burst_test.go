@@ -14,9 +14,9 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// Callers come in bursts, in which messages are lost and held up and nodes stand still,
-// and hold their leases over a quiet second: longer than a connection waits for
-// anything. What is released then is free on every node, as is what could not be had.
+// Callers come in bursts, in which messages are lost and delayed and nodes are frozen, and hold their leases over a
+// quiet second, which is longer than any wait of a connection. Afterwards every released resource is free on every
+// node, and so is every resource whose acquisition failed.
 func TestTortureOfBursts(t *testing.T) {
 	t.Parallel()
 	seed := *tortureSeed
@@ -50,7 +50,7 @@ func TestTortureOfBursts(t *testing.T) {
 
 const burstSize = 48
 
-// burst returns the leases that callers got while the nodes were tormented.
+// burst returns the leases that callers acquired during the faults.
 func (g *tortureGroup) burst(t *testing.T, l *lock.Locker, number int, random *rand.Rand) []*lock.Lease {
 	ctx, stop := context.WithCancel(t.Context())
 	var tormentors, callers sync.WaitGroup
@@ -61,7 +61,7 @@ func (g *tortureGroup) burst(t *testing.T, l *lock.Locker, number int, random *r
 	var mu sync.Mutex
 	var leases []*lock.Lease
 	for i := range burstSize {
-		after := time.Duration(random.IntN(6)) * 200 * time.Millisecond // so that many come at one moment
+		after := time.Duration(random.IntN(6)) * 200 * time.Millisecond // so that many come at the same moment
 		callers.Go(func() {
 			rest(ctx, after)
 			lease, err := l.TryAcquire(ctx, fmt.Sprintf("%d/%d", number, i), lock.WithTTL(lock.DefaultMaxTTL))

@@ -22,24 +22,24 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// asTortureClient makes the test binary play a client of the nodes: a process
-// of its own, which can be stopped and lives on. It ends with its input.
+// asTortureClient makes the test binary run as a client of the nodes: a separate process, which can be stopped and
+// continued. It ends at the end of its input.
 const asTortureClient = "FENCEGATE_TORTURE_CLIENT"
 
-// clientConfig is what a client is told, as JSON in the environment.
+// clientConfig is a client's configuration, as JSON in the environment.
 type clientConfig struct {
 	Admin     bool   // admits nodes; the others acquire
 	Broken    string // the safeguard that is removed, if any
 	Addrs     []string
 	Prefix    string
-	Authority string // Unix socket of fences and epochs
+	Authority string // Unix socket of the authority
 	Armed     bool
-	Lasting   bool // resources keep their names: a clock that jumps back leaves locks for hours
+	Lasting   bool // resources keep their names, so a clock that jumps back leaves locks for hours
 	History   string
 	Seed      uint64
 	MaxTTL    time.Duration
-	Suspend   time.Duration // it holds one lease, of that TTL, while it is stopped; 0: it does not
-	Interrupt time.Duration // it is stopped, for longer than that, while it waits for an answer; 0: it is not
+	Suspend   time.Duration // the TTL of the one lease that it holds while it is stopped; 0: none
+	Interrupt time.Duration // it is stopped for longer than that while it waits for an answer; 0: it is not
 	Resources int
 }
 
@@ -48,27 +48,27 @@ const (
 	tortureCallers = 10 // of each Locker
 )
 
-// record is what a client's history consists of. An acquisition is written
-// before its lease is used, and once more when the lease is over.
+// record is an entry of a client's history. An acquisition is written before its lease is used, and again when the
+// lease is over.
 type record struct {
 	ID          uint64
 	Resource    uint32
 	Generation  uint32
 	Token       int64
 	Begun, Done time.Duration // on the machine's monotonic clock
-	From, To    time.Duration // when the holder believed that the lease was its own
-	Late        uint32        // looks at the lease that said yes after its deadline
+	From, To    time.Duration // when the holder considered the lease its own
+	Late        uint32        // checks of the lease that succeeded after its deadline
 	_           uint32
 }
 
-// clientReport is what a client says when it ends.
+// clientReport is a client's report at its end.
 type clientReport struct {
 	Failed int64
 	Late   int64
 	Kept   int64
 }
 
-// monotonic is the same for all processes of the machine.
+// monotonic is a clock that all processes of the machine share.
 func monotonic() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -77,7 +77,7 @@ func monotonic() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// precision is how far a moment may be off that was translated between clocks.
+// precision is the maximum error of a moment that was translated between clocks.
 const precision = 100 * time.Microsecond
 
 // deadlineOf is a lease's deadline on the machine's monotonic clock.
@@ -181,7 +181,7 @@ func (c *tortureClient) run(ctx context.Context) error {
 	return json.NewEncoder(os.Stdout).Encode(clientReport{Failed: c.failed.Load(), Late: c.late.Load(), Kept: c.kept.Load()})
 }
 
-// admit looks after the nodes: two at it at once, as careless operators are.
+// admit admits lost nodes, two at once, as careless operators might.
 func (c *tortureClient) admit(ctx context.Context, lockers []*lock.Locker) error {
 	bounded, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -195,7 +195,7 @@ func (c *tortureClient) admit(ctx context.Context, lockers []*lock.Locker) error
 			admins.Go(func() {
 				for ; ctx.Err() == nil; rest(ctx, 5*time.Millisecond) {
 					if st := l.Status(ctx)[i]; st.Err == nil && !st.Admitted {
-						_ = c.readmit(ctx, l, node.Name) // where it fails the next round tries again
+						_ = c.readmit(ctx, l, node.Name) // on failure the next round tries again
 					}
 				}
 			})
@@ -234,7 +234,7 @@ func (c *tortureClient) once(ctx context.Context, l *lock.Locker, random *rand.R
 	ttl := 8*time.Millisecond + rand.N(c.cfg.MaxTTL/2)
 	patience := 300 * time.Millisecond
 	if random.IntN(8) == 0 {
-		patience = time.Duration(random.IntN(3000)) * time.Microsecond // anywhere on the way
+		patience = time.Duration(random.IntN(3000)) * time.Microsecond // anywhere during the acquisition
 	}
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -269,14 +269,14 @@ func (c *tortureClient) once(ctx context.Context, l *lock.Locker, random *rand.R
 	}
 }
 
-// keeps reports whether a quorum has the lock of a lease still.
+// keeps reports whether a quorum still has the lock of a lease.
 func keeps(ctx context.Context, l *lock.Locker, ref leasing.Ref) bool {
 	ins, err := l.Inspect(ctx, ref.Resource)
 	return err == nil && ins.Locked && ins.Owner == ref.Owner
 }
 
-// hold uses a lease for a while, or until it ends, and counts how often it
-// looked good after its deadline, whatever had stopped the process in between.
+// hold uses a lease for a while, or until it ends, and counts how often it looked valid after its deadline, even if
+// the process was stopped in between.
 func (c *tortureClient) hold(ctx context.Context, lease *lock.Lease, ttl time.Duration, random *rand.Rand) (late uint32) {
 	for range random.IntN(3) {
 		if random.IntN(4) == 0 {
@@ -304,8 +304,7 @@ func looksGoodTooLate(lease *lock.Lease) bool {
 	return (good || err == nil) && lease.Deadline().Equal(deadline) // not extended meanwhile
 }
 
-// write appends to the history with one system call, so that nothing that was
-// acquired is missing from it.
+// write appends to the history with one system call, so that no acquisition is missing from it.
 func (c *tortureClient) write(r record) {
 	text, err := binary.Append(nil, binary.NativeEndian, r)
 	if err == nil {

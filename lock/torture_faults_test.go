@@ -26,15 +26,14 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv/clockshim"
 )
 
-// odds weigh the faults of a node against each other.
+// odds are the relative frequencies of a node's faults.
 type odds struct{ lose, late, freeze, kill, flush int }
 
 var everything = odds{lose: 6, late: 4, freeze: 4, kill: 2, flush: 1}
 
 type faultCounts struct{ kills, cuts, flushes, freezes, jumps, lost, held, stops atomic.Int64 }
 
-// tortureGroup is a group of real nodes, each behind a relay, with a clock and
-// a folder of its own.
+// tortureGroup is a group of real nodes, each with its own relay, clock and folder.
 type tortureGroup struct {
 	s      scenario
 	nodes  []*tortureNode
@@ -83,8 +82,7 @@ func (g *tortureGroup) addrs() []string {
 	return addrs
 }
 
-// torment does one thing after the other to a node until ctx ends, and leaves
-// it in order.
+// torment causes one fault after another on a node until ctx ends, and repairs it at the end.
 func (g *tortureGroup) torment(ctx context.Context, t *testing.T, n *tortureNode, random *rand.Rand) {
 	o := g.s.odds
 	ms := func(up int) { rest(ctx, time.Duration(random.Int64N(int64(up)*int64(time.Millisecond)))) }
@@ -130,7 +128,7 @@ func (g *tortureGroup) torment(ctx context.Context, t *testing.T, n *tortureNode
 	}
 }
 
-// flush loses data or the scripts while the node runs on.
+// flush deletes data or the scripts while the node runs.
 func (g *tortureGroup) flush(n *tortureNode, random *rand.Rand) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -152,8 +150,7 @@ func (g *tortureGroup) flush(n *tortureNode, random *rand.Rand) {
 	}
 }
 
-// jump sets a node's clock near or far, ahead, back, or right; now and then
-// that of every node at once.
+// jump sets a node's clock ahead, back, or right, by small or large amounts; sometimes that of every node at once.
 func (g *tortureGroup) jump(t *testing.T, n *tortureNode, random *rand.Rand) {
 	reach := []time.Duration{1, 5 * time.Millisecond, 50 * time.Millisecond, time.Second, time.Minute, 3 * time.Hour}[random.IntN(6)]
 	to := time.Duration(random.Int64N(int64(2*reach))) - reach
@@ -167,8 +164,7 @@ func (g *tortureGroup) jump(t *testing.T, n *tortureNode, random *rand.Rand) {
 	}
 }
 
-// cutLog is a loss of power: the end of the append-only file never reached the
-// disk.
+// cutLog simulates a power failure: the end of the append-only file never reached the disk.
 func (n *tortureNode) cutLog(t *testing.T, random *rand.Rand) bool {
 	files, err := filepath.Glob(filepath.Join(n.dir, "appendonlydir", "*.incr.aof"))
 	if err != nil || len(files) == 0 {
@@ -187,7 +183,7 @@ func (n *tortureNode) cutLog(t *testing.T, random *rand.Rand) bool {
 	return true
 }
 
-// stopAndGo stops a client process now and then, for longer than its leases.
+// stopAndGo sometimes stops a client process for longer than its leases.
 func (g *tortureGroup) stopAndGo(ctx context.Context, t *testing.T, p *tortureProcess, random *rand.Rand) {
 	for {
 		rest(ctx, time.Duration(random.IntN(400))*time.Millisecond)
@@ -201,7 +197,7 @@ func (g *tortureGroup) stopAndGo(ctx context.Context, t *testing.T, p *torturePr
 	}
 }
 
-// tortureProcess is a client that runs.
+// tortureProcess is a running client.
 type tortureProcess struct {
 	cmd    *exec.Cmd
 	input  io.Closer
@@ -233,7 +229,7 @@ func startTortureClient(t *testing.T, c clientConfig) *tortureProcess {
 	return p
 }
 
-// says is the next that the client says.
+// says returns the client's next line of output.
 func (p *tortureProcess) says(t *testing.T) string {
 	t.Helper()
 	line, err := p.output.ReadString('\n')
@@ -244,7 +240,7 @@ func (p *tortureProcess) says(t *testing.T) string {
 	return strings.TrimSpace(line)
 }
 
-// end lets the client finish what it is at, and reads its report.
+// end lets the client finish its current work, and reads its report.
 func (p *tortureProcess) end(t *testing.T) {
 	t.Helper()
 	_ = p.input.Close()

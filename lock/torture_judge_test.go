@@ -21,7 +21,7 @@ func readRecords(text []byte) []record {
 	return records
 }
 
-// findings are what a torment's histories say.
+// findings are the results of a run's histories.
 type findings struct {
 	scenario     scenario
 	lasted       time.Duration
@@ -30,14 +30,13 @@ type findings struct {
 	failed       int64
 	duplicates   int
 	inversions   int
-	overlaps     int           // acquisitions whose lease began while another's lasted
-	longest      time.Duration // that two leases of one resource lasted side by side
+	overlaps     int           // acquisitions whose lease began during another's
+	longest      time.Duration // the longest time for which a resource had two leases
 	late         int64
 	kept         int64 // resources that were not free once they were released
 }
 
-// judge looks at each resource by itself. The last record of an acquisition
-// says when it ended.
+// judge checks each resource separately. The last record of an acquisition has the time of its end.
 func judge(records []record) findings {
 	last := make(map[uint64]record, len(records))
 	for _, r := range records {

@@ -20,12 +20,12 @@ var (
 	tortureSeed = flag.Uint64("torture.seed", 0, "seed of TestTorture's faults; 0: a new one")
 )
 
-// scenario is one group of nodes, its clients, and what is done to them.
+// scenario is one group of nodes, its clients, and their faults.
 type scenario struct {
 	nodes     int
 	armed     bool
 	jumps     bool   // clocks of nodes jump
-	broken    string // a safeguard that is removed: violations have to be found
+	broken    string // a safeguard that is removed: violations must be found
 	lasting   time.Duration
 	maxTTL    time.Duration
 	resources int
@@ -47,12 +47,11 @@ func (s scenario) String() string {
 	return text
 }
 
-// Tokens are unique and rise whatever happens to nodes, messages, clients and
-// clocks; and while clocks stand still no two holders believe at one time that
-// a lease is theirs.
+// Tokens are unique and rise whatever happens to nodes, messages, clients and clocks. While clocks run correctly, a
+// lease never has two holders at one time.
 //
-// The short form is part of the tests; `make torture` runs the long one. A seed
-// gives the same faults again, though not at the same instants of the protocol.
+// The short form is one of the tests; `make torture` runs the long one. A seed gives the same faults again, though
+// not at the same instants of the protocol.
 func TestTorture(t *testing.T) { //nolint:tparallel // one group after the other: each is to have the machine
 	t.Parallel()
 	seed := *tortureSeed
@@ -108,8 +107,7 @@ func TestTorture(t *testing.T) { //nolint:tparallel // one group after the other
 	}
 }
 
-// Each safeguard is there for a reason: without it the same torment finds what
-// must not happen.
+// Without one of the safeguards the same faults lead to violations, and the run finds them.
 func TestTortureFindsWhatASafeguardPrevents(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -124,7 +122,7 @@ func TestTortureFindsWhatASafeguardPrevents(t *testing.T) {
 		t.Run(c.broken, func(t *testing.T) {
 			t.Parallel()
 			s := scenario{
-				// Leases long enough to be got, and lost, on a busy machine, too.
+				// The leases are long enough to be acquired and lost on a busy machine, too.
 				nodes: 3, broken: c.broken, lasting: 2 * time.Minute, maxTTL: 400 * time.Millisecond,
 				resources: 3, clients: 2, odds: c.odds,
 			}
@@ -146,11 +144,11 @@ func TestTortureFindsWhatASafeguardPrevents(t *testing.T) {
 	}
 }
 
-// enough acquisitions are needed for a run that found nothing to mean something.
+// enough is the number of acquisitions below which a run without findings means nothing.
 const enough = 50
 
-// run torments for as long as the scenario says; with longer set up to a minute
-// more, until there were enough acquisitions: a busy machine has few.
+// run runs the scenario for its time. With longer it continues for up to a minute until there were enough
+// acquisitions, because a busy machine has few.
 func (s scenario) run(t *testing.T, seed uint64, longer bool) findings {
 	t.Helper()
 	if !longer {
@@ -167,8 +165,8 @@ func (s scenario) run(t *testing.T, seed uint64, longer bool) findings {
 	})
 }
 
-// runUntil torments until the time is over or ctx ends; look, if set, sees now
-// and then what has been found so far.
+// runUntil runs the scenario until the time is over or ctx ends. look, if set, is called from time to time with the
+// findings so far.
 func (s scenario) runUntil(ctx context.Context, t *testing.T, seed uint64, look func(findings)) findings {
 	t.Helper()
 	random := rand.New(rand.NewPCG(seed, 0))

@@ -2,8 +2,8 @@ package lock
 
 import "context"
 
-// Tracer hears of the steps of each operation, as spans. Its methods are called
-// from many goroutines and must not block. With OpenTelemetry:
+// Tracer receives the steps of each operation, as spans. Its methods are called concurrently and must not block. With
+// OpenTelemetry:
 //
 //	func (t tracer) Begin(ctx context.Context, s lock.Step) (context.Context, func(error)) {
 //		ctx, span := t.Start(ctx, "lock."+s.Name, trace.WithAttributes(
@@ -11,18 +11,17 @@ import "context"
 //		return ctx, func(err error) { span.RecordError(err); span.End() }
 //	}
 type Tracer interface {
-	// Begin: a step begins. Steps inside it, and the Armer, get the returned
-	// context. end is called once, with the step's error: nil where it succeeded.
+	// Begin is called when a step begins. Steps inside it, and the Armer, get the returned context. end is called
+	// once, with the step's error: nil if it succeeded.
 	Begin(ctx context.Context, step Step) (inside context.Context, end func(err error))
 }
 
 // Step is one step of an operation.
 type Step struct {
-	// Name: "acquire", with any number of "wait" (for the holder) and "attempt" in
-	// it; "take" (phase 1), "confirm" (phase 2) and "arm" in an attempt; "extend";
-	// "release", with "end" of the grant in it; and in take, confirm, extend and release a "node" for each of them.
-	// The step of a node that answers late ends later than the one around it. Its
-	// error is nil also where the node refused: the lock was held, or lost.
+	// Name is "acquire", which contains any number of "wait" (for the holder) and "attempt"; "take" (phase 1),
+	// "confirm" (phase 2) and "arm" in an attempt; "extend"; or "release", which contains "end" of the grant. take,
+	// confirm, extend and release contain a "node" for each node. The step of a node that answers late ends after the
+	// step around it. Its error is also nil if the node refused: the lock was held, or lost.
 	Name     string
 	Resource string
 	Node     string // of a "node"
@@ -30,7 +29,7 @@ type Step struct {
 
 func endNothing(error) {}
 
-// begin tells the tracer, if there is one.
+// begin calls the tracer, if there is one.
 func (l *Locker) begin(ctx context.Context, name, resource string) (context.Context, func(error)) {
 	if l.cfg.Tracer == nil {
 		return ctx, endNothing
@@ -38,7 +37,7 @@ func (l *Locker) begin(ctx context.Context, name, resource string) (context.Cont
 	return l.cfg.Tracer.Begin(ctx, Step{Name: name, Resource: resource})
 }
 
-// traced gives the round's steps on the nodes a context, where they are traced.
+// traced gives the round's steps on the nodes a context, if they are traced.
 func (r *round) traced(ctx context.Context) {
 	if r.l.cfg.Tracer != nil {
 		r.trace, r.ends = ctx, make([]func(error), len(r.l.nodes))

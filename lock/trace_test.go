@@ -14,8 +14,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// spans is a Tracer that remembers each step with the steps around it, and how
-// often it ended.
+// spans is a Tracer that records each step with the steps around it, and how often it ended.
 type spans struct {
 	mu    sync.Mutex
 	begun []string
@@ -124,7 +123,7 @@ type armerFunc func(context.Context, fence.Arming) error
 
 func (f armerFunc) Arm(ctx context.Context, a fence.Arming) error { return f(ctx, a) }
 
-// Without an Armer counters that are not level take a second phase.
+// Without an Armer, counters that differ need a second phase.
 func TestConfirmIsTraced(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 3)
@@ -133,7 +132,7 @@ func TestConfirmIsTraced(t *testing.T) {
 	l := started(t, cfg)
 	release(t, acquire(t, l, "r"))
 	free(t, l, "r")
-	// All nodes answer before the decision in some try: then one node is ahead of the others.
+	// In some try all nodes answer before the decision. Then one node is ahead of the others.
 	c := client(t, cfg.Nodes[0].Addr)
 	eventually(t, 20*time.Second, "a second phase", func() bool {
 		must(t, c.HIncrBy(t.Context(), cfg.KeyPrefix+":h", "c:r", 5).Err())

@@ -9,16 +9,15 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// WithTries bounds how long [Locker.Acquire] waits, in the words of libraries that poll: for
-// as long as that many tries with that delay between them take, and then for the answer to
-// one last try. The error is then that of [Locker.TryAcquire]. In the meantime nobody
-// polls: a waiter stands in its queue, and a release wakes it. One try is TryAcquire.
-// [Locker.AcquireAll] refuses it.
+// WithTries bounds how long [Locker.Acquire] waits, in the terms of libraries that poll: as long as that many tries
+// with that delay between them would take, and then for the answer to one last try. The error is then that of
+// [Locker.TryAcquire]. There is no polling meanwhile: a waiter stands in its queue, and a release wakes it. One try
+// is TryAcquire. [Locker.AcquireAll] refuses it.
 func WithTries(tries int, delay time.Duration) AcquireOption {
 	return func(o *acquireOptions) {
 		o.tries, o.delay = tries, delay
 		if tries == 0 {
-			o.tries = -1 // refused below: none at all is no acquisition
+			o.tries = -1 // refused below: no try is no acquisition
 		}
 	}
 }
@@ -36,7 +35,7 @@ func (o *acquireOptions) validateTries() error {
 	return nil
 }
 
-// patience is how long it still waits for others; not bounded: until its context ends.
+// patience is how long the acquisition may still wait for others; not bounded: until its context ends.
 func (o *acquireOptions) patience() (d time.Duration, bounded bool) {
 	switch {
 	case o.atOnce:

@@ -27,8 +27,8 @@ func queued(t *testing.T, cfg lock.Config, node int, resource string) int64 {
 	return n
 }
 
-// A hundred processes wait for one resource. Each release wakes one of them: if
-// it woke all, a hundred acquisitions would take five thousand tries.
+// A hundred processes wait for one resource. Each release wakes one of them. If it woke all, a hundred acquisitions
+// would take five thousand tries.
 func TestAHundredWaitersCostAFewTriesEach(t *testing.T) {
 	t.Parallel()
 	const waiters = 100
@@ -76,8 +76,8 @@ func TestAReleaseWakesAWaiterOfAnotherProcess(t *testing.T) {
 	backends(t, []int{1, 3, 5}, func(t *testing.T, cfg lock.Config) {
 		holder := started(t, cfg)
 		waiter := locker(t, cfg)
-		// Nobody called, it looks again by itself after a second, now and then a little
-		// less: one hand-off that is quicker shows the call.
+		// A waiter that is not called looks again by itself after about a second. One hand-off that is faster shows
+		// that it was called.
 		fastest := time.Hour
 		for tries := 0; fastest > lock.Recheck/2 && tries < 10; tries++ {
 			lease := acquire(t, holder, "r", lock.WithTTL(time.Minute))
@@ -99,15 +99,15 @@ func TestAReleaseWakesAWaiterOfAnotherProcess(t *testing.T) {
 	})
 }
 
-// handOff releases a lease that the waiter waits for, and then the waiter's.
+// handOff releases a lease that the waiter waits for, and then the waiter's lease.
 func handOff(t *testing.T, lease *lock.Lease, waiter *lock.Locker, got <-chan *lock.Lease) (took time.Duration) {
 	t.Helper()
 	before, begun := waiter.Attempts(), time.Now()
 	release(t, lease)
 	release(t, <-got)
 	took = time.Since(begun)
-	// Where the release is late on some of the nodes it tries more often, and more
-	// and more seldom: soon every 31 ms at most.
+	// If the release is late on some of the nodes, the waiter tries again, at growing intervals: soon every 31 ms at
+	// most.
 	if tries, few := waiter.Attempts()-before, 10+int64(took/(31*time.Millisecond)); tries > few {
 		t.Errorf("%d tries within %v after the release; want at most %d", tries, took, few)
 	}
@@ -135,15 +135,15 @@ func TestAnotherNodeKeepsTheQueueWhenItsHomeIsDown(t *testing.T) {
 	handOff(t, lease, waiter, got)
 }
 
-// A waiter that gives up must not take a wake-up with it, nor may one that is
-// gone without a word hold up those behind it for long.
+// A waiter that gives up must not take a wake-up with it, and one that disappears must not delay those behind it for
+// long.
 func TestAWaiterThatIsGoneHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 3)
 	holder := started(t, cfg)
 	lease := acquire(t, holder, "r", lock.WithTTL(time.Minute))
 	home := holder.Home("r")
-	// In front of everybody: one whose process has died.
+	// The first in the queue is a waiter whose process has died.
 	must(t, client(t, cfg.Nodes[home].Addr).ZAdd(t.Context(), cfg.KeyPrefix+":wait:r", dead).Err())
 	gone := locker(t, cfg)
 	ctx, giveUp := context.WithCancel(t.Context())
@@ -170,7 +170,7 @@ func TestAWaiterThatIsGoneHoldsNobodyUp(t *testing.T) {
 	handOff(t, lease, last, got)
 }
 
-// Nor do those that are gone leave anything behind in a queue that is never empty.
+// Waiters that are gone leave nothing behind, even if the queue is never empty.
 func TestWaitersThatAreGoneLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 3)
@@ -178,7 +178,7 @@ func TestWaitersThatAreGoneLeaveNothingBehind(t *testing.T) {
 	lease := acquire(t, holder, "r", lock.WithTTL(time.Minute))
 	home := holder.Home("r")
 	c := client(t, cfg.Nodes[home].Addr)
-	// Processes that have died: a release takes them out of the queue.
+	// Waiters whose processes have died: a release removes them from the queue.
 	for n := range 5 {
 		gone := dead
 		gone.Member = fmt.Sprintf("%v%d", dead.Member, n)
@@ -205,7 +205,7 @@ func TestWaitersThatAreGoneLeaveNothingBehind(t *testing.T) {
 	handOff(t, lease, waiter, got)
 }
 
-// Who waits to the end is told who holds the resource then, not who did when it came.
+// A waiter that times out gets an error with the current holder, not the holder at the time of its call.
 func TestAWaiterIsToldTheHolderOfTheEnd(t *testing.T) {
 	t.Parallel()
 	cfg := shared(t, 3)
@@ -228,7 +228,7 @@ func TestAWaiterIsToldTheHolderOfTheEnd(t *testing.T) {
 	eventually(t, time.Minute, "the third waits", func() bool { return queued(t, cfg, home, "r") == 2 })
 	release(t, lease)
 	must(t, <-got)
-	late, endLate := context.WithTimeout(t.Context(), time.Millisecond) // another caller of the third's process
+	late, endLate := context.WithTimeout(t.Context(), time.Millisecond) // another caller of the third one's process
 	defer endLate()
 	go func() {
 		_, err := third.Acquire(late, "r", lock.WithHolder("four"))

@@ -8,10 +8,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// watch has lost nodes admitted where nobody asks for leases: whoever asks finds
-// them by the answer. It looks at each node once in one to two seconds, until the
-// Locker is closed. A group in which no node was ever admitted is left to
-// [Locker.Init], which needs no quarantine while nothing has begun.
+// watch admits lost nodes also while no leases are requested; requests find lost nodes by their answers. It checks
+// each node once in one to two seconds, until the Locker is closed. A group in which no node was ever admitted is
+// left to [Locker.Init], which needs no quarantine before the first admission.
 func (l *Locker) watch() {
 	looks := make([]looked, len(l.nodes))
 	for pause(l.ctx, time.Second+rand.N(time.Second)) == nil {
@@ -38,23 +37,23 @@ func (l *Locker) watch() {
 	}
 }
 
-// looksAfter reports whether a node's admission is under way in this process.
+// looksAfter reports whether a node's admission is in progress in this process.
 func (l *Locker) looksAfter(n *node) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.admitting[n.index]
 }
 
-// looked is what the looks at a node found.
+// looked is the result of the checks of a node.
 type looked struct {
-	admitted *bound // when it was last seen so; nil: never
+	admitted *bound // when it was last seen admitted; nil: never
 	used     bool   // it was admitted once, or an admission has begun
-	fresh    bool   // the last look found an admission that was not known
-	missing  int    // looks in a row that found it not admitted
+	fresh    bool   // the last check found an unknown admission
+	missing  int    // checks in a row that found it not admitted
 }
 
-// lost reports whether the node has to be admitted. An empty node which this process
-// never saw admitted may be in the middle of a first start: it needs a second look.
+// lost reports whether the node has to be admitted. An empty node that this process never saw admitted may be in the
+// middle of a first start: it needs a second check.
 func (s *looked) lost(used bool) bool {
 	return s.missing > 0 && s.used || s.missing > 1 && used
 }
@@ -77,8 +76,7 @@ func (s *looked) again(ctx context.Context, n *node) {
 	}
 }
 
-// is reports whether the node is known to be admitted in an incarnation still. It is
-// the cheap look: one round trip.
+// is reports whether the node is still admitted in a known incarnation. It is the cheap check: one round trip.
 func (n *node) is(ctx context.Context, b *bound) bool {
 	ctx, cancel := context.WithTimeout(ctx, stallTimeout)
 	defer cancel()

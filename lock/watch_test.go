@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// stranger sees a group as `fencegate nodes status` does: it admits nothing.
+// stranger is a Locker that admits nothing, like `fencegate nodes status`.
 func stranger(t *testing.T, cfg lock.Config) *lock.Locker {
 	t.Helper()
 	cfg.Armer, cfg.Epochs = nil, nil
@@ -31,7 +31,7 @@ func TestALostNodeIsAdmittedThoughNobodyAsksForLeases(t *testing.T) {
 				watchers := []*lock.Locker{started(t, cfg), locker(t, cfg), locker(t, cfg)}
 				before := acquire(t, watchers[0], "r")
 				release(t, before)
-				<-time.After(2 * time.Second) // each has looked at the nodes once
+				<-time.After(2 * time.Second) // each has checked the nodes once
 				loss.lose(t, servers[0], client(t, servers[0].Addr))
 				lost := time.Now()
 				sight := stranger(t, cfg)
@@ -56,13 +56,13 @@ func TestALostNodeIsAdmittedThoughNobodyAsksForLeases(t *testing.T) {
 	}
 }
 
-// A quarantine would keep leases from a new group for minutes.
+// A quarantine would keep a new group from granting leases for minutes.
 func TestAGroupThatWasNeverStartedIsLeftToInit(t *testing.T) {
 	t.Parallel()
 	cfg, _ := own(t, 3, redisserver.Config{})
 	cfg.Armer, cfg.Epochs = &register{}, &epochs{}
 	l := locker(t, cfg)
-	<-time.After(5 * time.Second) // at least two looks
+	<-time.After(5 * time.Second) // at least two checks
 	initialise(t, l)
 	release(t, acquire(t, l, "r"))
 }
@@ -73,7 +73,7 @@ func TestAnIdleLockerAsksANodeOnceASecondAtTheMost(t *testing.T) {
 	cfg.Armer, cfg.Epochs = &register{}, &epochs{}
 	l := started(t, cfg)
 	asked := client(t, servers[0].Addr)
-	<-time.After(3 * time.Second) // the first look takes more
+	<-time.After(3 * time.Second) // the first check uses more commands
 	before := commands(t, asked)
 	const quiet = 6
 	<-time.After(quiet * time.Second)
@@ -89,7 +89,7 @@ func TestAnIdleLockerAsksANodeOnceASecondAtTheMost(t *testing.T) {
 	}
 }
 
-// commands is how many a server has executed.
+// commands is the number of commands that a server has executed.
 func commands(t *testing.T, c *redis.Client) int {
 	t.Helper()
 	info, err := c.Info(t.Context(), "stats").Result()

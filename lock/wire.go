@@ -13,12 +13,11 @@ import (
 	"time"
 )
 
-// errMalformed: the node's answer is none of Redis' protocol, or not ours.
+// errMalformed: the node's answer is not valid RESP, or not one of this package's scripts.
 var errMalformed = errors.New("malformed reply")
 
-// link is a connection to a node that speaks just enough of Redis' protocol
-// (RESP2) for the package's scripts. Nothing is sent twice by itself: a
-// repeated acquire would be another message.
+// link is a connection to a node that implements just enough of Redis' protocol (RESP2) for the package's scripts. It
+// never repeats a message by itself: a repeated acquire would be another message.
 type link struct {
 	conn net.Conn
 	in   *bufio.Reader
@@ -29,10 +28,10 @@ type link struct {
 type value struct {
 	n      int64
 	text   string
-	number bool // it is n
+	number bool // the value is n
 }
 
-// replyError is an error that the server answered with.
+// replyError is an error answer of the server.
 type replyError string
 
 func (e replyError) Error() string { return string(e) }
@@ -45,8 +44,8 @@ func isReplyError(err error) bool {
 	return errors.As(err, &fromServer)
 }
 
-// dialLink connects, authenticates, refuses what is no single Redis, and
-// selects the database, all within the given time.
+// dialLink connects, authenticates, refuses a server that is not a single Redis, and selects the database, all within
+// the given time.
 func dialLink(ctx context.Context, cfg Node, within time.Duration) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -102,8 +101,8 @@ func (k *link) greet(cfg Node) error {
 	return err
 }
 
-// oldestRedis is the oldest major version: from it on the script cache is memory only,
-// by which a restart is noticed.
+// oldestRedis is the oldest supported major version. From this version on the script cache is not persisted, so a
+// restart is noticed.
 const oldestRedis = 7
 
 // refuseServer reads the mode and the version from HELLO's answer.
@@ -125,7 +124,7 @@ func refuseServer(hello []value) error {
 // primary reads the role from HELLO's answer.
 func primary(hello []value) bool { return said(hello, "role") == "master" }
 
-// said is what HELLO's answer has under a name.
+// said is the value of a name in HELLO's answer.
 func said(hello []value, name string) string {
 	for i := 0; i+1 < len(hello); i += 2 {
 		if hello[i].text == name {
@@ -147,11 +146,11 @@ func (k *link) do(args ...string) ([]value, error) {
 	return k.reply()
 }
 
-// maxElements bounds a reply: no batch asks for that many.
+// maxElements bounds a reply. No batch has that many.
 const maxElements = 1 << 14
 
-// reply reads one reply; the values are good until the next one. A
-// [replyError] leaves the connection usable, any other error does not.
+// reply reads one reply. The values are valid until the next one. A [replyError] leaves the connection usable, any
+// other error does not.
 func (k *link) reply() ([]value, error) {
 	k.vals = k.vals[:0]
 	kind, n, err := k.element()
@@ -170,7 +169,7 @@ func (k *link) reply() ([]value, error) {
 			case err != nil:
 				return nil, err
 			case kind == '*':
-				n += max(0, more) // nested ones are read flat
+				n += max(0, more) // nested arrays are read flat
 			}
 		}
 	}
@@ -209,7 +208,7 @@ func (k *link) element() (kind byte, n int64, err error) {
 	return kind, n, err
 }
 
-// maxBulk bounds a text in a reply: a holder, a nonce, or a word of HELLO's.
+// maxBulk bounds a string in a reply: a holder, a nonce, or a value in HELLO's answer.
 const maxBulk = 64 << 10
 
 func (k *link) bulk(n int64) error {
@@ -252,14 +251,14 @@ func parseInt(digits []byte) (int64, error) {
 	return n, nil
 }
 
-// appendHead begins a command of n arguments.
+// appendHead begins a command with n arguments.
 func appendHead(out []byte, n int) []byte {
 	out = append(out, '*')
 	out = strconv.AppendInt(out, int64(n), 10)
 	return append(out, '\r', '\n')
 }
 
-// appendBulk appends one argument, which the parts make up together.
+// appendBulk appends one argument, which is the concatenation of the parts.
 func appendBulk(out []byte, parts ...string) []byte {
 	size := 0
 	for _, p := range parts {
@@ -284,7 +283,7 @@ func appendNumber(out []byte, n int64) []byte {
 	return append(out, '\r', '\n')
 }
 
-// refusesLogin reports whether Redis let nobody in, or not to what is asked.
+// refusesLogin reports whether Redis refused the login, or a command for lack of permission.
 func refusesLogin(err error) bool {
 	refused, ok := errors.AsType[replyError](err)
 	if !ok {
@@ -294,13 +293,13 @@ func refusesLogin(err error) bool {
 	return code == "NOAUTH" || code == "WRONGPASS" || code == "NOPERM" || code == "DENIED"
 }
 
-// serverError gives a known meaning to an error of Redis or of its connection.
+// serverError maps an error of Redis or of its connection to one of this package's.
 func serverError(err error) error {
 	text := err.Error()
 	var netErr net.Error
 	switch {
 	case strings.HasPrefix(text, "NOSCRIPT"):
-		// The bound scripts are gone: the node lost its run.
+		// The bound scripts are gone: the node was restarted.
 		return ErrQuarantined
 	case strings.HasPrefix(text, "READONLY"):
 		return fmt.Errorf("%w: its server is a replica now", ErrQuarantined) // nothing was written

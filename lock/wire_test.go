@@ -18,15 +18,14 @@ import (
 	"time"
 )
 
-// impostor is a node that answers what a test wants.
+// impostor is a node whose answers the test chooses.
 type impostor struct {
 	addr     string
 	accepted chan struct{} // one for each connection
 }
 
-// newImpostor answers HELLO and the question for the incarnation as a node
-// would; every call of a script gets the next of the answers, and the last one
-// for ever.
+// newImpostor answers HELLO and the query of the incarnation as a node would. Each call of a script gets the next of
+// the answers, and the last one repeatedly.
 func newImpostor(t *testing.T, answers ...string) *impostor {
 	t.Helper()
 	var mu sync.Mutex
@@ -78,11 +77,11 @@ func newServer(t *testing.T, answer func(command []string, out io.Writer)) *impo
 					if err != nil {
 						return
 					}
-					if command[0] == "SCRIPT" { // each connection begins so: see leaveTrace
+					if command[0] == "SCRIPT" { // each connection sends this first: see leaveTrace
 						_, _ = io.WriteString(conn, "$3\r\nsum\r\n")
 						continue
 					}
-					if command[0] == "INFO" { // and so: see refuseEvicting
+					if command[0] == "INFO" { // and this: see refuseEvicting
 						_, _ = io.WriteString(conn, "$0\r\n\r\n")
 						continue
 					}
@@ -130,7 +129,7 @@ func readCommand(in *bufio.Reader) ([]string, error) {
 	return command, nil
 }
 
-// against is a Locker over one impostor.
+// against is a Locker with one impostor.
 func against(t *testing.T, s *impostor) *messages {
 	t.Helper()
 	l, err := New(Config{Nodes: []Node{{Addr: s.addr}}, NodeTimeout: Patient})
@@ -147,8 +146,8 @@ func (m *messages) one(o *op) reply {
 	return m.run(0, o)[0]
 }
 
-// Whatever is no answer of ours ends the connection: what came behind it may
-// belong to any call. The lock may have been granted.
+// An answer that is not valid ends the connection, because the following ones may belong to any call. The lock may
+// have been granted.
 func TestAMalformedReplyEndsTheConnection(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{
@@ -183,7 +182,7 @@ func TestAMalformedReplyEndsTheConnection(t *testing.T) {
 			<-s.accepted
 			second := m.one(m.on("r", opRelease, newID()))
 			if tooMany && second.err != nil {
-				second = m.one(m.on("r", opRelease, newID())) // the call that met the surplus fails
+				second = m.one(m.on("r", opRelease, newID())) // the call that got the surplus answer fails
 			}
 			if second.err != nil || second.n != 1 {
 				t.Errorf("the next call got %+v", second)
@@ -197,7 +196,7 @@ func TestAMalformedReplyEndsTheConnection(t *testing.T) {
 	}
 }
 
-// Sent again without an end it would keep both sides busy until its lock is gone.
+// Without a limit, repeating the release would keep both sides busy until its lock is gone.
 func TestAReleaseUnderWhichEveryConnectionEndsIsGivenUp(t *testing.T) {
 	t.Parallel()
 	s := newImpostor(t, "?\r\n")
@@ -211,14 +210,13 @@ func TestAReleaseUnderWhichEveryConnectionEndsIsGivenUp(t *testing.T) {
 	<-s.accepted
 	<-s.accepted
 	select {
-	case <-s.accepted: // the node is owed it
+	case <-s.accepted: // the node is owed the release
 	case <-time.After(10 * resendEvery):
 		t.Error("not tried again")
 	}
 }
 
-// An answer that nobody asked for is nobody's: the ops of the batch before have
-// had theirs, and may be in use for something else.
+// An answer without a request is dropped: the ops of the previous batch have had their answers, and may be reused.
 func TestAnUnaskedReplyIsGivenToNobody(t *testing.T) {
 	t.Parallel()
 	s := newImpostor(t, "*1\r\n:7\r\n*1\r\n:8\r\n", "*1\r\n:9\r\n")
@@ -300,8 +298,8 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-// Closing while a connection is being made, whose calls have expired when it
-// is up, must not wait for a node that nobody asks anything.
+// Closing during a connection attempt, whose calls have expired when it succeeds, must not wait for a node without
+// any requests.
 func TestCloseEndsWhileANodeIsSlowToGreet(t *testing.T) {
 	t.Parallel()
 	asked, answer := make(chan struct{}, 10), make(chan struct{})

@@ -1,8 +1,6 @@
-// Package wire has what the gateway's HTTP API and its clients say to each other:
-// each request and answer once, as JSON. Package client speaks it, and gateway/api
-// answers it; for other languages it is described at /openapi.json.
+// Package wire has the JSON requests and answers of the gateway's HTTP API, each defined once. Package client sends
+// them and gateway/api answers them. For other languages the API is described at /openapi.json.
 //
-// Fencing tokens, and the SQL types int8 and numeric, travel as strings, because
-// JSON's readers hold numbers as doubles. Durations of requests are text such as
-// "30s"; those of answers are milliseconds.
+// Fencing tokens, and the SQL types int8 and numeric, are strings, because JSON readers hold numbers as doubles.
+// Durations in requests are text such as "30s"; those in answers are milliseconds.
 package wire

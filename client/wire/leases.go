@@ -6,14 +6,14 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// IdempotencyKey is the header by which a request for leases says that it may be a repeat of an
-// earlier one whose answer was lost: 16 to 128 visible characters, new for each acquisition.
+// IdempotencyKey is the header that marks a request for leases as a possible repeat of one whose answer was lost: 16
+// to 128 visible characters, new for each acquisition.
 const IdempotencyKey = "Idempotency-Key"
 
 // AcquireRequest asks for a lease: POST /v1/leases.
 type AcquireRequest struct {
-	Holder   string  `json:"holder,omitempty"` // for people; at most 200 bytes
-	Resource string  `json:"resource"`         // 1 to 512 bytes of UTF-8, such as "orders/1001": no control characters, no '*', and not what reads as a token with its seal
+	Holder   string  `json:"holder,omitempty"` // display name; at most 200 bytes
+	Resource string  `json:"resource"`         // 1 to 512 bytes of UTF-8, such as "orders/1001": no control characters, no '*', no sealed token
 	TTL      *string `json:"ttl,omitempty"`    // such as "30s"; absent: the gateway's default
 	Wait     *string `json:"wait,omitempty"`   // how long to wait while another holds it or too few nodes answer; absent: not at all
 }
@@ -22,7 +22,7 @@ type AcquireRequest struct {
 type Lease struct {
 	Resource string      `json:"resource"`
 	Token    fence.Token `json:"token"`
-	Grant    string      `json:"grant"`  // what a writer presents: token, dot, seal. A secret
+	Grant    string      `json:"grant"`  // what a writer presents: token, dot, seal; a secret
 	Handle   string      `json:"handle"` // to renew and release it: a secret
 	TTLMS    int64       `json:"ttl_ms"`
 	Timing
@@ -31,7 +31,7 @@ type Lease struct {
 // AcquireAllRequest asks for the leases of several resources, all or none:
 // POST /v1/leases/all.
 type AcquireAllRequest struct {
-	Holder    string   `json:"holder,omitempty"` // for people; at most 200 bytes
+	Holder    string   `json:"holder,omitempty"` // display name; at most 200 bytes
 	Resources []string `json:"resources"`        // 1 to 100, each once
 	TTL       *string  `json:"ttl,omitempty"`    // of each; absent: the gateway's default
 	Wait      *string  `json:"wait,omitempty"`   // how long to wait while others hold some of them; absent: not at all
@@ -42,15 +42,14 @@ type Leases struct {
 	Leases []Lease `json:"leases"` // in the order of the request
 }
 
-// Timing tells when a lease ends without comparing clocks: the request was sent
-// before the gateway began to count, so its sending time + elapsed + valid is
-// never later than the true end.
+// Timing says when a lease ends, without comparing clocks: the request's sending time + elapsed + valid is never
+// later than the true end, because the request was sent before the gateway began to count.
 type Timing struct {
-	// ElapsedMS runs from the request's arrival to the writing of this answer. The time of sending + elapsed_ms + valid_ms is
-	// never later than the lease's end.
+	// ElapsedMS runs from the request's arrival to the writing of this answer. The time of sending + elapsed_ms +
+	// valid_ms is never later than the lease's end.
 	ElapsedMS int64 `json:"elapsed_ms"`
 	ValidMS   int64 `json:"valid_ms"` // from the writing of this answer to the lease's end
-	// Final says that no further renewal makes the lease last longer: the gateway's cap (--max-lease) is reached.
+	// Final says that no renewal makes the lease last longer: it has reached the gateway's limit (--max-lease).
 	Final bool `json:"final,omitempty"`
 }
 
@@ -60,7 +59,7 @@ type RenewRequest struct {
 	TTL    *string `json:"ttl,omitempty"` // from now; absent: the gateway's default
 }
 
-// Renewed is a lease that was extended.
+// Renewed is an extended lease.
 type Renewed struct {
 	Resource string      `json:"resource"`
 	Token    fence.Token `json:"token"`
@@ -75,13 +74,12 @@ type HandleRequest struct {
 // CredentialsRequest asks for S3 credentials of a lease: POST /v1/leases/credentials.
 type CredentialsRequest struct {
 	Handle     string `json:"handle"`
-	Refreshing bool   `json:"refreshing,omitempty"` // they expire with the lease as it is now; after a renewal, ask again. Absent: they last for a day, and write while the lease is held
-	OwnKeys    bool   `json:"own_keys,omitempty"`   // they read only keys of the lease's resource
+	Refreshing bool   `json:"refreshing,omitempty"` // they expire at the lease's current deadline; after a renewal, ask again. Absent: they last for a day, and write while the lease is held
+	OwnKeys    bool   `json:"own_keys,omitempty"`   // they read only the keys of the lease's resource
 	ReadOnly   bool   `json:"read_only,omitempty"`  // they write nothing
 }
 
-// Credentials are temporary S3 credentials that are bound to a lease's grant. Any S3
-// client understands them.
+// Credentials are temporary S3 credentials that are bound to a lease's grant. Any S3 client can use them.
 type Credentials struct {
 	AccessKeyID     string    `json:"access_key_id"`
 	SecretAccessKey string    `json:"secret_access_key"`
@@ -91,7 +89,7 @@ type Credentials struct {
 	Region          string    `json:"region"`
 }
 
-// Endpoints says where the gateway's other ports are; nil where it has none.
+// Endpoints has the addresses of the gateway's other ports.
 type Endpoints struct {
 	Postgres *PostgresEndpoint `json:"pg"` // nil: this gateway has no such port
 	S3       *S3Endpoint       `json:"s3"` // likewise

@@ -14,8 +14,8 @@ type SQLRequest struct {
 // Statement is one SQL command and its arguments, as they stood in the request.
 type Statement struct {
 	SQL string `json:"sql"` // one command, with $1, $2, … for arguments
-	// Args are its arguments. null, booleans, numbers and strings go as text, for PostgreSQL to read as the parameter's type;
-	// objects as jsonb; arrays as a PostgreSQL array if the parameter is one, else as JSON.
+	// Args are its arguments. null, booleans, numbers and strings are sent as text, which PostgreSQL reads as the
+	// parameter's type; objects as jsonb; arrays as a PostgreSQL array if the parameter is one, else as JSON.
 	Args []json.RawMessage `json:"args,omitempty"`
 }
 
@@ -24,11 +24,11 @@ type SQLAnswer struct {
 	Results []Result `json:"results"`
 }
 
-// Result is what one statement gave.
+// Result is the result of one statement.
 type Result struct {
 	Columns []Column `json:"columns"`
-	// Rows are one JSON array each. bool, int2, int4, oid and finite floats are JSON's own; json and jsonb are embedded;
-	// everything else, int8 and numeric included, is a string in PostgreSQL's text form.
+	// Rows are one JSON array each. bool, int2, int4, oid and finite floats are JSON values; json and jsonb are
+	// embedded; everything else, including int8 and numeric, is a string in PostgreSQL's text form.
 	Rows         []json.RawMessage `json:"rows"`
 	RowsAffected int64             `json:"rows_affected"`
 	Command      string            `json:"command"` // PostgreSQL's command tag
@@ -45,7 +45,7 @@ type Column struct {
 type Checked struct {
 	Resource string      `json:"resource"`
 	Token    fence.Token `json:"token"`
-	// Locked says whether anybody holds the resource's lease. The fence accepts the grant of a
-	// lease that ran out until somebody acquires the resource. Absent: not known.
+	// Locked says whether the resource's lease is held. The fence accepts the grant of an expired lease until the
+	// resource is acquired again. Absent: unknown.
 	Locked *bool `json:"locked,omitempty"`
 }

@@ -12,33 +12,32 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// DefaultRenewal is for how long [Do] renews a lease unless it is told otherwise.
+// DefaultRenewal is how long [Do] renews a lease by default.
 const DefaultRenewal = time.Hour
 
-// ErrCapped: the lease is not renewed any more, because the time for that is over.
+// ErrCapped: the lease is not renewed any more because the maximum renewal time is over.
 var ErrCapped = errors.New("lease has been renewed as often as allowed")
 
-// releaseTimeout bounds the release that follows the work, beyond what the source bounds itself.
+// releaseTimeout bounds the release after the work, in addition to the source's own bounds.
 const releaseTimeout = 10 * time.Second
 
-// Held is a lease in the hands of this process.
+// Held is a lease held by this process.
 type Held interface {
-	// Grant is what to present with each write; it fails once the lease is over.
+	// Grant returns the grant to present with each write. It fails once the lease is over.
 	Grant() (fence.Grant, error)
 	// Context ends with the lease; its cause says why.
 	Context() context.Context
-	// Release gives the lease back, on bounds of its own. [ErrLost]: it was over before.
+	// Release gives the lease back, within its own time limit. [ErrLost]: it was over before.
 	Release(ctx context.Context) error
 }
 
-// Under does work under a lease and releases it, also where work panics. The context that
-// work gets has ctx's values and ends with ctx, or with the lease: context.Cause says
-// which. It waits for work in any case, so work has to heed its context.
+// Under runs work under a lease and releases it afterwards, also if work panics. The context of work has ctx's values
+// and ends with ctx or with the lease; context.Cause says which. Under always waits for work to return, so work must
+// observe its context.
 //
-// The error is work's. Where the lease was over before work returned it is joined with
-// [ErrLost], also where work's is nil: others may have held the resource meanwhile, and the
-// fence may have refused some of its writes. A release that does not reach enough servers
-// changes no outcome: the lease ends by itself.
+// The error is work's. If the lease was over before work returned, it is joined with [ErrLost], even if work returned
+// nil: another holder may have had the resource meanwhile, and the fence may have refused some writes. A release that
+// does not reach enough servers does not change the result: the lease expires by itself.
 func Under(ctx context.Context, held Held, work func(context.Context, fence.Grant) error) (err error) {
 	defer func() {
 		free, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
@@ -62,8 +61,8 @@ func Under(ctx context.Context, held Held, work func(context.Context, fence.Gran
 	return err
 }
 
-// under is the context of work: it ends no later than the lease's does, also where that one
-// looks at a clock and its timers have not run.
+// under is the context of work. It ends no later than the lease's context, even if that one checks the clock and its
+// timers have not fired.
 type under struct {
 	context.Context
 	lease  context.Context
@@ -86,10 +85,9 @@ func (u *under) Done() <-chan struct{} {
 	return u.Context.Done()
 }
 
-// Do acquires a lease, waiting for it until ctx ends, renews it for as long as work takes, and
-// releases it; see [Under]. It renews for at most the given time, so that work which is stuck
-// cannot keep a resource for ever; 0 is [DefaultRenewal]. The cause of the context's end is
-// [ErrLost], joined with [ErrCapped] or with why the renewals failed.
+// Do acquires a lease, waiting until ctx ends, renews it while work runs, and releases it; see [Under]. It renews for
+// at most renewal, so that stuck work cannot keep a resource forever; 0 is [DefaultRenewal]. If the lease ends early,
+// the cause of work's context is [ErrLost], joined with [ErrCapped] or with the error of the renewals.
 func Do(
 	ctx context.Context, source Source, r Request, renewal time.Duration, work func(context.Context, fence.Grant) error,
 ) error {
@@ -113,12 +111,12 @@ type kept struct {
 	ttl    time.Duration
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	ended  chan struct{} // the renewals have
+	ended  chan struct{} // closed when the renewals have stopped
 
 	mu       sync.Mutex
 	deadline time.Time
 	timer    *time.Timer
-	why      error // it is not renewed any more
+	why      error // why it is not renewed any more
 }
 
 func keep(ctx context.Context, source Source, lease Lease, ttl, renewal time.Duration) *kept {
@@ -140,7 +138,7 @@ func (k *kept) expire() {
 	}
 }
 
-// renew goes on until the lease is over, released, or has been renewed for long enough.
+// renew renews the lease until it is over, released, or the renewal time has passed.
 func (k *kept) renew(renewal time.Duration) {
 	defer close(k.ended)
 	begun := time.Now()
@@ -160,7 +158,7 @@ func (k *kept) renew(renewal time.Duration) {
 		case err == nil:
 			next.Reset(k.soon())
 		case Retryable(err):
-			next.Reset(k.ttl / 12) // several more tries before the deadline
+			next.Reset(k.ttl / 12) // several more attempts before the deadline
 		case errors.Is(err, ErrLost):
 			k.cancel(err)
 			return
@@ -173,7 +171,7 @@ func (k *kept) renew(renewal time.Duration) {
 	}
 }
 
-// soon is when to renew next: at random, so that leases which began together are not renewed together.
+// soon is the time to the next renewal, with jitter so that leases acquired together are not renewed together.
 func (k *kept) soon() time.Duration { return k.ttl/4 + rand.N(k.ttl/12+1) }
 
 func (k *kept) extend() error {
@@ -183,7 +181,7 @@ func (k *kept) extend() error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.ctx.Err() == nil { // else it is over already, and its end stays
+	if k.ctx.Err() == nil { // otherwise it is over already, and the cause stays
 		k.deadline = time.Now().Add(valid)
 		k.timer.Reset(valid)
 	}
@@ -198,7 +196,7 @@ func (k *kept) Grant() (fence.Grant, error) {
 	return k.lease.Grant, nil
 }
 
-// Context looks at the clock whenever it is asked.
+// Context returns a context that checks the clock on each call.
 func (k *kept) Context() context.Context { return keptContext{k.ctx, k} }
 
 type keptContext struct {
@@ -216,17 +214,17 @@ func (c keptContext) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// errReleased is why the context of a lease that was released has ended.
+// errReleased is the cause of a released lease's context.
 var errReleased = errors.New("lease was released")
 
-// Release ends the renewals first.
+// Release stops the renewals first.
 func (k *kept) Release(ctx context.Context) error {
 	k.expire()
 	lost := context.Cause(k.ctx)
 	k.cancel(errReleased)
 	k.timer.Stop()
 	<-k.ended
-	err := k.source.Release(ctx, k.lease.Ref()) // also when lost: a server may have it still
+	err := k.source.Release(ctx, k.lease.Ref()) // also if lost: a server may still have it
 	if lost != nil {
 		return lost
 	}

@@ -10,8 +10,7 @@ import (
 var (
 	// ErrHeld: another holder has the resource. Nothing was acquired.
 	ErrHeld = errors.New("resource is held by another")
-	// ErrLost: the lease is over: its deadline has passed, it was released, or the
-	// resource is another's.
+	// ErrLost: the lease is over. Its deadline has passed, it was released, or another holder has the resource.
 	ErrLost = errors.New("the lease is lost")
 	// ErrUnavailable: too few of the source's servers answered. Nothing was acquired.
 	ErrUnavailable = errors.New("leases are unavailable")
@@ -22,8 +21,8 @@ var (
 // HeldError says who holds a resource and when to try again.
 type HeldError struct {
 	Resource   string
-	Holder     string        // name for people; "" where it is not known
-	RetryAfter time.Duration // until the lease ends unless it is extended; 0 where that is not known
+	Holder     string        // display name; "" if not known
+	RetryAfter time.Duration // until the lease ends unless it is extended; 0 if not known
 }
 
 func (e *HeldError) Error() string {
@@ -36,9 +35,8 @@ func (e *HeldError) Error() string {
 // Is matches [ErrHeld].
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 
-// Retryable reports whether the same call may succeed later by itself: the
-// resource was held, or the source was away. After [ErrLost] acquire again, and
-// start again from what the newer holder wrote.
+// Retryable reports whether the same call may succeed later: the resource was held, or the source was unavailable.
+// After [ErrLost], acquire again and start from what the newer holder wrote.
 func Retryable(err error) bool {
 	return errors.Is(err, ErrHeld) || errors.Is(err, ErrUnavailable)
 }

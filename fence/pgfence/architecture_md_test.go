@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// adversaries are the claims of the threat model in docs/architecture.md, row by row, and the tests that prove them. Tests of
-// fence_locker are in lock/pglock.
+// adversaries lists the claims of the threat model in docs/architecture.md, row by row, with the tests that prove
+// them. The tests of fence_locker are in lock/pglock.
 var adversaries = []standing{
 	{"write what is guarded (`race_test.go`", "TestNoWriteLandsAfterArmReturned"},
 	{"`ways_test.go`)", "TestEveryWayToWriteIsGuarded"},

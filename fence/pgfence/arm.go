@@ -18,21 +18,19 @@ import (
 	"github.com/fencegate/fencegate/internal/groups"
 )
 
-// Arm raises the fence of a resource to a new token and drains the transactions
-// that passed the check under an older one: in one round trip, unless there are
-// such transactions. They get the grace; then their sessions are ended. Calls that
-// come while others are on their way go together, in one transaction; those that
-// have something to wait for wait alone.
+// Arm raises the fence of a resource to a new token and drains the transactions that passed the check under an older
+// one. It takes one round trip if there are none. Otherwise it waits for the grace period, then ends their sessions.
+// Concurrent calls are grouped into one transaction; a call that has to wait for writers runs alone.
 //
-// It is idempotent by token and seal hash, so it asks once more, on a connection
-// that answers, when an answer was lost. The outcomes:
+// Arm is idempotent by token and seal hash. If an answer is lost, it retries once on a working connection. The
+// outcomes:
 //   - nil: the fence holds exactly this grant, and no older one can commit any more.
 //   - [*fence.NotRaisedError]: the recorded token is not lower; nothing was changed.
-//   - [*fence.SpentError]: the nonce has held the resource before somebody else; nothing was changed.
-//   - [*fence.UndrainedError]: raised, but the new holder must not start yet; or, where its Token is 0, not raised, because
-//     a writer that raised the fence by an unsealed token has not ended. Arming the same grant again tries again.
-//   - joined with [fence.ErrUnknown]: it may be raised; or, with [ErrUnreplicated], it is, and a failover may undo that. Arming
-//     the same grant again finds out.
+//   - [*fence.SpentError]: the nonce held the resource before another arming or a revocation; nothing was changed.
+//   - [*fence.UndrainedError]: raised, but the new holder must not start yet. If its Token is 0: not raised, because
+//     a transaction that raised the fence with an unsealed token has not ended. Arming the same grant again retries.
+//   - joined with [fence.ErrUnknown]: it may be raised; with [ErrUnreplicated] too, it is raised, but a failover may
+//     undo that. Arming the same grant again finds out.
 //   - [*fence.InvalidError], or PostgreSQL's error: nothing was changed.
 func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 	if err := a.Validate(); err != nil {
@@ -45,7 +43,7 @@ func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 	return err
 }
 
-// armInGroup arms together with others, where nothing has to be waited for.
+// armInGroup arms in a group, or alone if writers have to be waited for.
 func (f *Fence) armInGroup(ctx context.Context, a fence.Arming) error {
 	if a.NonceHash != nil {
 		return f.armAlone(ctx, a)
@@ -64,15 +62,13 @@ func (f *Fence) armInGroup(ctx context.Context, a fence.Arming) error {
 	return err
 }
 
-// settles reports whether what came of arming once more also says what came of the
-// time before, whose answer was lost.
+// settles reports whether the outcome of the retry also resolves the first attempt, whose answer was lost.
 func settles(err error) bool {
 	var undrained *fence.UndrainedError
 	return err == nil || errors.Is(err, fence.ErrUnknown) || errors.Is(err, fence.ErrNotRaised) || errors.As(err, &undrained) && undrained.Token != 0
 }
 
-// armAlone raises, and drains after that commit, waiting for writers and for others
-// that raise.
+// armAlone raises, and drains after that commit. It waits for writers and for concurrent raises.
 func (f *Fence) armAlone(ctx context.Context, a fence.Arming) error {
 	conn, err := f.pool.Acquire(ctx)
 	if err != nil {
@@ -83,7 +79,7 @@ func (f *Fence) armAlone(ctx context.Context, a fence.Arming) error {
 	})
 }
 
-// armGroup arms those that have nothing to wait for, in one transaction.
+// armGroup arms in one transaction those that have nothing to wait for.
 func (f *Fence) armGroup(ctx context.Context, all []fence.Arming) []groups.Settled {
 	conn, err := f.pool.Acquire(ctx)
 	if err != nil {
@@ -107,13 +103,13 @@ func (f *Fence) armGroup(ctx context.Context, all []fence.Arming) []groups.Settl
 	return answers
 }
 
-// armOn arms on one connection, and reports which.
+// armOn arms on one connection and reports which fences were raised.
 func armOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Arming) (armed []bool, err error) {
 	mode := conn.Conn().Config().DefaultQueryExecMode
 	if mode == pgx.QueryExecModeSimpleProtocol {
-		mode = pgx.QueryExecModeExec // which keeps the hashes out of the statement's text
+		mode = pgx.QueryExecModeExec // keeps the hashes out of the statement's text
 	}
-	if len(all) == 1 { // the same for less
+	if len(all) == 1 { // the cheaper statement
 		a := all[0]
 		armed = make([]bool, 1)
 		return armed, conn.QueryRow(ctx, core.SQLArm, mode, a.Resource, int64(a.Token), a.SealHash, a.Holder, 0).Scan(&armed[0])
@@ -123,7 +119,7 @@ func armOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Arming) (armed [
 	return armed, err
 }
 
-// columns are the parts of several armings, as PostgreSQL takes them.
+// columns splits armings into one array for each parameter.
 func columns(all []fence.Arming) (resources []string, tokens []int64, hashes [][]byte, holders []string) {
 	for _, a := range all {
 		resources, tokens = append(resources, a.Resource), append(tokens, int64(a.Token))
@@ -132,8 +128,7 @@ func columns(all []fence.Arming) (resources []string, tokens []int64, hashes [][
 	return resources, tokens, hashes, holders
 }
 
-// twice arms on a connection, and gives it back; where it is lost, once more on one
-// that answers.
+// twice runs arm on a connection and releases it. If the connection is lost, it runs arm again on one that works.
 func (f *Fence) twice(ctx context.Context, conn *pgxpool.Conn, what string, arm func(*pgxpool.Conn) (answered bool, err error)) error {
 	return core.Twice(what, func() (bool, error) {
 		defer conn.Release()
@@ -141,15 +136,15 @@ func (f *Fence) twice(ctx context.Context, conn *pgxpool.Conn, what string, arm 
 	}, func() (bool, error) {
 		conn, err := f.acquireAnswering(ctx)
 		if err != nil {
-			return false, nil // the first error says more
+			return false, nil // the first error is more informative
 		}
 		defer conn.Release()
 		return arm(conn)
 	})
 }
 
-// acquireAnswering returns a connection that answers, passing over those of the
-// pool that died with the one before.
+// acquireAnswering returns a connection that answers. It discards the pool's connections that broke along with the
+// lost one.
 func (f *Fence) acquireAnswering(ctx context.Context) (*pgxpool.Conn, error) {
 	for range f.pool.Config().MaxConns + 1 {
 		conn, err := f.pool.Acquire(ctx)
@@ -159,13 +154,13 @@ func (f *Fence) acquireAnswering(ctx context.Context) (*pgxpool.Conn, error) {
 		if err = conn.Ping(ctx); err == nil {
 			return conn, nil
 		}
-		conn.Release() // broken, so the pool throws it away
+		conn.Release() // broken: the pool discards it
 	}
 	return nil, errors.New("no connection answers")
 }
 
-// armAnswered is raiseAndDrainOn where a standby may be synchronous. Arming again waits
-// for it again, because every raise writes, also one that changes nothing.
+// armAnswered is raiseAndDrainOn with a check for a synchronous standby. Arming again waits for the standby again,
+// because every raise writes, even one that changes nothing.
 func (f *Fence) armAnswered(ctx context.Context, conn *pgxpool.Conn, a fence.Arming) (answered bool, err error) {
 	warnings, err := watchCommit(ctx, conn.Conn())
 	if err != nil {
@@ -177,8 +172,7 @@ func (f *Fence) armAnswered(ctx context.Context, conn *pgxpool.Conn, a fence.Arm
 	return answered, warnings.orUnknown(fmt.Sprintf("arm %q to %d", a.Resource, a.Token))
 }
 
-// raiseAndDrainOn raises and drains on one connection, in one round trip of two
-// transactions.
+// raiseAndDrainOn raises and drains on one connection: two transactions in one round trip.
 func (f *Fence) raiseAndDrainOn(ctx context.Context, conn *pgxpool.Conn, a fence.Arming) (answered bool, err error) {
 	p := conn.Conn().PgConn().StartPipeline(ctx)
 	defer func() { _ = p.Close() }() // a broken connection's error was returned already
@@ -214,19 +208,18 @@ func (f *Fence) raiseAndDrainOn(ctx context.Context, conn *pgxpool.Conn, a fence
 
 func micros(d time.Duration) []byte { return strconv.AppendInt(nil, d.Microseconds(), 10) }
 
-// resultFormats: all columns of an answer are binary.
+// resultFormats requests all columns in binary.
 var resultFormats = []int16{1}
 
-// answer reads one segment of the pipeline up to its Sync, that is, past its
-// commit: one row of a boolean, a token, which may be NULL, and of a drain how many
-// sessions it ended.
+// answer reads one segment of the pipeline up to its Sync, which is after its commit: one row of a boolean, a token
+// (may be NULL), and, for a drain, the number of ended sessions.
 func answer(p *pgconn.Pipeline) (yes bool, token fence.Token, sessions int, err error) {
 	for {
 		result, resultErr := p.GetResults()
 		if resultErr != nil {
 			err = resultErr
 			if !ended(err) {
-				return false, 0, 0, err // nothing more will come
+				return false, 0, 0, err // no further results follow
 			}
 			continue
 		}
@@ -239,7 +232,7 @@ func answer(p *pgconn.Pipeline) (yes bool, token fence.Token, sessions int, err 
 				row := read.Rows[0]
 				yes = len(row[0]) == 1 && row[0][0] == 1
 				if len(row[1]) == 8 {
-					token = fence.Token(binary.BigEndian.Uint64(row[1])) // a bigint, bit for bit
+					token = fence.Token(binary.BigEndian.Uint64(row[1])) // a bigint in binary
 				}
 				if len(row) > 2 && len(row[2]) == 4 {
 					sessions = int(binary.BigEndian.Uint32(row[2]))

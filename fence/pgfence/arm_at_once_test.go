@@ -12,14 +12,14 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Arming at once replaces draining by a lock that is held until the COMMIT is through.
+// Arming at once does not drain: it holds a lock until its COMMIT is done.
 
 const (
 	sqlArm        = `SELECT fence.arm($1, $2, $3, '')`
 	sqlArmInGroup = `SELECT (fence.arm_group(ARRAY['beside', $1], ARRAY[$2::bigint, $2], ARRAY[$3::bytea, $3], ARRAY['', '']))[2]`
 )
 
-// armInto begins to arm at once: in a transaction that is not committed yet.
+// armInto begins to arm at once, in a transaction that is not committed yet.
 func armInto(t *testing.T, w world, sql string, token fence.Token) pgx.Tx {
 	t.Helper()
 	tx, err := w.admin.Begin(t.Context())
@@ -33,8 +33,8 @@ func armInto(t *testing.T, w world, sql string, token fence.Token) pgx.Tx {
 	return tx
 }
 
-// writesDuring lets a writer under g write until it has written or waits; end
-// ends what it waits for. It returns the transaction and what became of the write.
+// writesDuring makes a writer under g write until it has written or waits; end ends what it waits for. It returns the
+// transaction and the error of the write.
 func writesDuring(t *testing.T, w world, level pgx.TxIsoLevel, g fence.Grant, end func()) (pgx.Tx, error) {
 	t.Helper()
 	tx := begin(t, w.session(t), level, g)
@@ -49,7 +49,7 @@ func writesDuring(t *testing.T, w world, level pgx.TxIsoLevel, g fence.Grant, en
 	return tx, <-written
 }
 
-// startedDuringArm: the writer begins when the row is changed and the COMMIT is not through.
+// startedDuringArm: the writer begins after the row was changed and before the COMMIT is done.
 func startedDuringArm(t *testing.T, w world, level pgx.TxIsoLevel) (landedLate bool) {
 	return startedDuring(t, w, sqlArm, level)
 }
@@ -58,7 +58,8 @@ func startedDuringGroup(t *testing.T, w world, level pgx.TxIsoLevel) (landedLate
 	return startedDuring(t, w, sqlArmInGroup, level)
 }
 
-// stoppedBeforeGroup: the writer has passed the check when a group arms. What a group leaves is armed alone.
+// stoppedBeforeGroup: the writer has passed the check when a group arms. The resources that the group skips are armed
+// alone.
 func stoppedBeforeGroup(t *testing.T, w world, level pgx.TxIsoLevel) (landedLate bool) {
 	tx := paused(t, w, level, w.acquire(t, orders, 34))
 	seal := fence.NewSeal()
@@ -92,9 +93,9 @@ func TestNoWriterPassesDuringAnArmAtOnce(t *testing.T) {
 	earlyInGroup := strings.NewReplacer(takeInGroup, `pg_try_advisory_lock(`+key+`) AND pg_advisory_unlock(`+key+`)`)
 	cases := []struct {
 		name   string
-		mutant *strings.Replacer // nil: the real one
+		mutant *strings.Replacer // nil: the real function
 		run    schedule
-		in     string // which function the mutant is of; "": fence.arm
+		in     string // the mutated function; "": fence.arm
 	}{
 		{"started during arm", nil, startedDuringArm, ""},
 		{"started during arm/mutant without the key", without, startedDuringArm, ""},
@@ -151,7 +152,7 @@ func TestAWriterGoesOnWhenAnArmAtOnceIsAbandoned(t *testing.T) {
 	}
 }
 
-// Where arming at once would not be safe or not be right, it says so and changes nothing.
+// If arming at once would be unsafe, fence.arm reports that and changes nothing.
 func TestArmingAtOnceLeavesTheRestToRaiseAndDrain(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

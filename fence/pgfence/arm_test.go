@@ -63,7 +63,7 @@ func TestArmRefusesMalformedRequests(t *testing.T) {
 			t.Errorf("%+v: %v", a, err)
 		}
 		if a.Resource == "a\xff" || a.Holder != "" {
-			continue // can't reach SQL, or is the client's rule
+			continue // does not reach SQL, or is checked by the client
 		}
 		_, err := w.admin.Exec(t.Context(), `SELECT fence.raise($1, $2, $3, '')`, a.Resource, int64(a.Token), a.SealHash)
 		wantCode(t, err, "22023")
@@ -85,7 +85,7 @@ func TestASealServesOneToken(t *testing.T) {
 	}
 }
 
-// A fence appears exactly once, however many acquirers come first.
+// With many concurrent first acquirers, a fence is created exactly once.
 func TestFirstArmsGoOneByOne(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -108,7 +108,7 @@ func TestFirstArmsGoOneByOne(t *testing.T) {
 	}
 }
 
-// A raise that rolled back leaves xmax behind: the slow path finds the grant current all the same.
+// A raise that was rolled back leaves xmax set; the slow path still finds the grant current.
 func TestAnAbandonedRaiseLeavesTheGrantCurrent(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -191,8 +191,8 @@ func TestArmCommitsDurablyWhateverTheSessionChose(t *testing.T) {
 	}
 }
 
-// A cliff: under a snapshot that somebody keeps, no older version of a fence's row can be removed, and each search met all of them. Pages, unlike
-// time, are the same on a busy machine.
+// While a session keeps a snapshot, older versions of a fence's row can't be removed, and each search used to read
+// all of them. The test counts pages, because unlike time they are the same on a busy machine.
 func TestArmingUnderALongSnapshotMeetsTheNewestVersionFirst(t *testing.T) {
 	t.Parallel()
 	for name, arm := range map[string]string{
@@ -210,7 +210,7 @@ func armUnderALongSnapshot(t *testing.T, arm string) {
 	w := setup(t)
 	w.acquire(t, orders, 1)
 	const fetched = `SELECT pg_stat_get_xact_blocks_fetched('fence.resources'::regclass)::int`
-	pages := func(token int) int { // of an arming
+	pages := func(token int) int { // read by an arming
 		t.Helper()
 		tx, err := w.admin.Begin(t.Context())
 		if err != nil {

@@ -14,16 +14,13 @@ import (
 	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
-// ArmAll raises the fences of several resources in one transaction, all or none,
-// and drains the transactions under the superseded grants: in two round trips,
-// unless there are such transactions. They share one grace. The order in which
-// the resources are given makes no difference, so two calls with common
-// resources can't block each other for ever.
+// ArmAll raises the fences of several resources in one transaction, all or none, and drains the transactions under
+// the superseded grants. It takes two round trips if there are none. All drains share one grace period. The order of
+// the resources does not matter: two calls with common resources can't deadlock.
 //
-// It is idempotent, as [Fence.Arm] is, and has the same outcomes, for all
-// resources together. [*fence.NotRaisedError] names the first resource, in the
-// order of the names' bytes, that stood in the way; then nothing was changed.
-// [*fence.UndrainedError]: all are raised, unless its Token is 0.
+// Like [Fence.Arm] it is idempotent, and it has the same outcomes, for all resources together.
+// [*fence.NotRaisedError] names the first resource, in byte order, whose recorded token is not lower; then nothing
+// was changed. [*fence.UndrainedError]: all are raised, unless its Token is 0.
 func (f *Fence) ArmAll(ctx context.Context, all []fence.Arming) error {
 	all = slices.SortedFunc(slices.Values(all), func(a, b fence.Arming) int { return strings.Compare(a.Resource, b.Resource) })
 	if len(all) == 0 {
@@ -49,8 +46,8 @@ func (f *Fence) ArmAll(ctx context.Context, all []fence.Arming) error {
 	})
 }
 
-// armAllOn raises and drains on one connection. answered = false: the connection
-// was lost, so err says why and not what became of it.
+// armAllOn raises and drains on one connection. answered = false: the connection was lost before the outcome was
+// known.
 func (f *Fence) armAllOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Arming) (answered bool, err error) {
 	warnings, err := watchCommit(ctx, conn.Conn())
 	if err != nil {
@@ -90,13 +87,13 @@ func (f *Fence) armAllOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Ar
 	switch {
 	case err != nil:
 		return ended(err), undrainedAll(all, err)
-	case !ours: // somebody raised it further in between
+	case !ours: // another acquisition raised it further in between
 		return true, overtaken(resource, recorded)
 	}
 	return true, warnings.orUnknown(fmt.Sprintf("arm %s", core.NamedArmings(all)))
 }
 
-// undrainedAll says that all fences are raised, whatever stopped the drain.
+// undrainedAll says that all fences are raised, whatever error stopped the drain.
 func undrainedAll(all []fence.Arming, err error) error {
 	translated := Translate(err)
 	if errors.Is(translated, fence.ErrUndrained) || !ended(err) {

@@ -16,7 +16,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// grantsOf makes grants of one token with fresh seals, and the armings of them.
+// grantsOf creates grants of one token with new seals, and their armings.
 func grantsOf(token fence.Token, resources ...string) (grants []fence.Grant, armings []fence.Arming) {
 	for _, r := range resources {
 		g := fence.Grant{Resource: r, Token: token, Seal: fence.NewSeal()}
@@ -97,8 +97,8 @@ func TestArmAllRaisesNothingWhereOneIsNotLower(t *testing.T) {
 	}
 }
 
-// Calls with common resources, single arms and writers under several grants run at once: none waits for ever, none deadlocks,
-// and no call gets only part of its resources.
+// Calls with common resources, single arms and writers under several grants run concurrently: none waits forever,
+// none deadlocks, and no call gets only part of its resources.
 func TestArmAllOfCommonResources(t *testing.T) {
 	t.Parallel()
 	w := setupMany(t, pgfence.WithGrace(2*time.Millisecond))
@@ -127,7 +127,7 @@ func TestArmAllOfCommonResources(t *testing.T) {
 	t.Logf("%d of 100 armed", took.Load())
 }
 
-// armSome arms three resources in any order, or one, and writes under what it got.
+// armSome arms three resources in any order, or one, and writes under the result.
 func armSome(ctx context.Context, w world, names []string, token fence.Token, worker int) error {
 	order := rand.Perm(len(names))[:3]
 	if worker == 0 {
@@ -147,7 +147,7 @@ func armSome(ctx context.Context, w world, names []string, token fence.Token, wo
 	if err != nil {
 		return err
 	}
-	// It may be overtaken already: then it is refused or ended, which is what the fence is for.
+	// A newer grant may have superseded it: then the write is refused or its session ended.
 	_ = pgfence.InTxAll(ctx, w.writer, pgfence.TxOptions{TxOptions: pgx.TxOptions{IsoLevel: levels[worker%3]}}, grants, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `SELECT 1`)
 		return err
@@ -155,7 +155,7 @@ func armSome(ctx context.Context, w world, names []string, token fence.Token, wo
 	return nil
 }
 
-// Whoever dies between raise and drain leaves stale writers in flight; the next one to arm ends them.
+// A process that dies between raise and drain leaves stale writers in flight. The next arm ends them.
 func TestArmAllAfterACrashBetweenRaiseAndDrain(t *testing.T) {
 	t.Parallel()
 	for _, again := range []bool{true, false} {
@@ -230,7 +230,8 @@ func TestArmAllSaysWhoIsInTheWay(t *testing.T) {
 	}
 }
 
-// The SQL function sorts the names, whatever the caller's order: it holds the first name's turn while it waits for the second's.
+// fence.raise_all sorts the names, whatever the caller's order. It holds the first name's turn while it waits for the
+// second's.
 func TestRaiseAllTakesTurnsInTheOrderOfNames(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

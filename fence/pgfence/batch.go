@@ -14,16 +14,14 @@ import (
 	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
-// ExecBatch runs a batch of statements in a transaction under grants and commits
-// it, all in one round trip: begin, present the grants, the statements, commit.
-// (Statements that the connection has not prepared yet take one more.) It
-// returns what each statement did.
+// ExecBatch runs a batch of statements in a transaction under grants and commits it, all in one round trip: BEGIN,
+// present the grants, the statements, COMMIT. Statements that are not prepared on the connection yet take one more.
+// It returns the command tag of each statement.
 //
-// The outcomes are those of [InTx], but an [*UnknownError] can't be resolved
-// where the connection was lost: the transaction's number would have come with
-// the answer. The batch's queries must have no callbacks: when those ran, the
-// transaction would have ended. Where the driver was told to write arguments into
-// the statement's text (the simple protocol), use InTx.
+// The outcomes are those of [InTx], but an [*UnknownError] can't be resolved if the connection was lost, because the
+// transaction's ID would have come with the answer. The batch's queries must not have callbacks: these would run
+// after the end of the transaction. With the simple protocol, which writes arguments into the statement's text, use
+// InTx.
 func ExecBatch(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fence.Grant, batch *pgx.Batch) ([]pgconn.CommandTag, error) {
 	if err := core.ValidateGrants(grants); err != nil {
 		return nil, err
@@ -79,20 +77,20 @@ func ExecBatch(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fe
 	return r.tags, nil
 }
 
-// pipelined is how far a pipelined transaction came.
+// pipelined is the progress of a pipelined transaction.
 type pipelined struct {
 	grants     []fence.Grant
 	mark       mark
 	tags       []pgconn.CommandTag
-	answered   bool // whatever was sent
-	first      bool // the first answer came
+	answered   bool // the server answered something
+	first      bool // the first answer arrived
 	begun      bool // the grants were presented
-	asked      bool // the batch's statements are done, in the transaction that was begun
+	asked      bool // the batch's statements succeeded, in the transaction that was begun
 	committed  bool
 	rolledBack bool
 }
 
-// whole puts the batch between what begins and what ends the transaction.
+// whole puts the batch between the statements that begin and end the transaction.
 func (p *pipelined) whole(opts pgx.TxOptions, batch *pgx.Batch) *pgx.Batch {
 	whole := &pgx.Batch{}
 	whole.Queue(beginSQL(opts))
@@ -120,7 +118,7 @@ func (p *pipelined) whole(opts pgx.TxOptions, batch *pgx.Batch) *pgx.Batch {
 	return whole
 }
 
-// outcome says what became of it. err is the batch's.
+// outcome returns the transaction's outcome. err is the batch's.
 func (p *pipelined) outcome(err error, warnings warningWatch) error {
 	switch names := core.Named(p.grants); {
 	case p.committed && warnings.warned():
@@ -129,16 +127,16 @@ func (p *pipelined) outcome(err error, warnings warningWatch) error {
 		return nil
 	case ended(err) && (p.rolledBack || !p.begun || p.asked):
 		return fmt.Errorf("transaction under %s: %w", names, Translate(err))
-	case ended(err): // a statement ended the transaction, another one failed
+	case ended(err): // one statement ended the transaction, and another one failed
 		return fmt.Errorf("transaction under %s: %w: %w", names, ErrTxEnded, Translate(err))
-	case p.rolledBack, p.answered && !p.first: // as where an argument can't be encoded
+	case p.rolledBack, p.answered && !p.first: // for example if an argument can't be encoded
 		return fmt.Errorf("transaction under %s: %w", names, err)
 	default:
 		return fmt.Errorf("transaction under %s: %w", names, p.mark.unknown(err))
 	}
 }
 
-// beginSQL is the statement that begins a transaction with these modes.
+// beginSQL is the BEGIN statement with these modes.
 func beginSQL(opts pgx.TxOptions) string {
 	if opts.BeginQuery != "" {
 		return opts.BeginQuery

@@ -23,7 +23,7 @@ func batchOf(statements ...string) *pgx.Batch {
 
 const insertWork = `INSERT INTO work (token) VALUES (34)`
 
-// What a fence costs in round trips: nothing beyond begin, statements and commit; and one for all of it as a batch.
+// A fence costs no round trip beyond BEGIN, the statements and COMMIT. As a batch all of it takes one.
 func TestRoundTrips(t *testing.T) {
 	t.Parallel()
 	w := setupMany(t)
@@ -52,7 +52,7 @@ func TestRoundTrips(t *testing.T) {
 			return err
 		}, 1},
 	} {
-		for range 3 { // statements are prepared by then
+		for range 3 { // afterwards the statements are prepared
 			line.trips.Store(0)
 			if err := c.run(); err != nil {
 				t.Fatalf("%s: %v", name, err)

@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// Compares raise and drain with a plain upsert that records a token.
+// BenchmarkArm compares raise and drain with a plain upsert that records a token.
 func BenchmarkArm(b *testing.B) {
 	w := setup(b)
 	b.Run("arm", func(b *testing.B) {
@@ -28,7 +28,7 @@ func BenchmarkArm(b *testing.B) {
 	})
 }
 
-// One-row inserts in a transaction of their own, all under one grant.
+// BenchmarkInTx inserts one row per transaction, all under one grant.
 func BenchmarkInTx(b *testing.B) {
 	w := setup(b)
 	w.exec(b, `CREATE TABLE open (LIKE work INCLUDING ALL); GRANT ALL ON open TO PUBLIC`)

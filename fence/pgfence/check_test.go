@@ -42,7 +42,7 @@ func armed(t testing.TB, w world) {
 	}
 }
 
-// attempt writes once under the settings as they are given.
+// attempt writes once under the given settings.
 func attempt(t testing.TB, conn *pgx.Conn, level pgx.TxIsoLevel, resource, token string) error {
 	t.Helper()
 	tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
@@ -101,7 +101,7 @@ func TestMalformedSettingsAreRefusedAndNotRepeated(t *testing.T) {
 	w := setup(t)
 	armed(t, w)
 	conn := w.session(t)
-	const secret = "5ec2e7" // part of each malformed token, which might hold a seal
+	const secret = "5ec2e7" // part of each malformed token, which might contain a seal
 	cases := []struct{ name, resource, token, says string }{
 		{"token 0", orders, "0", "token is 0"},
 		{"negative token", orders, "-34." + secret, "not a decimal number"},
@@ -149,8 +149,8 @@ func hidden(t testing.TB, pg *pgconn.PgError, secrets ...string) {
 	}
 }
 
-// The texts and hints in SQL and in package fence are the same, so that a log of
-// PostgreSQL, a Go error and an HTTP problem have the same text.
+// The messages and hints in SQL and in package fence are the same, so that a PostgreSQL log, a Go error and an HTTP
+// problem have the same text.
 func TestRefusalsReadAlikeInSQLAndGo(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -268,7 +268,7 @@ func TestCheckIssuedIsForATokenAuthenticatedElsewhere(t *testing.T) {
 	wantCode(t, check(orders, 0), "ZF003")
 	wantCode(t, check("a*", 1), "ZF003")
 
-	// A transaction that passed it is drained as any other.
+	// A transaction that passed it is drained like any other.
 	tx, err := gateway.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -1,12 +1,10 @@
 // Package pgfence is the Go side of the fence in PostgreSQL: it arms the fence
 // for a new holder, and writes under a grant.
 //
-// The guarantee: once [Fence.Arm] has returned nil, no transaction that passed
-// the fence's check under an older grant can still commit, at any isolation
-// level. It committed before Arm returned, or it fails. The check runs inside
-// the transaction that it protects, in triggers that fence.protect puts on
-// tables; [InTx] also covers what the transaction writes to other tables,
-// because it presents the grant at the beginning.
+// The guarantee: once [Fence.Arm] has returned nil, no transaction that passed the fence's check under an older grant
+// can commit any more, at any isolation level. It committed before Arm returned, or it fails. The check runs inside
+// the transaction that it protects, in triggers that fence.protect puts on tables. [InTx] also covers what the
+// transaction writes to other tables, because it presents the grant at the beginning.
 //
 //	f := pgfence.New(pool)                            // a login that is fence_gateway
 //	seal := fence.NewSeal()
@@ -23,6 +21,6 @@
 // A mutating call has three outcomes: done (nil), not done (an error), and
 // unknown (an error that is [fence.ErrUnknown] too).
 //
-// What it assumes: PostgreSQL keeps the commits that it acknowledged. The
-// migrations of fencegate must have been applied to the database.
+// The package assumes that PostgreSQL keeps the commits that it acknowledged, and that fencegate's migrations have
+// been applied to the database.
 package pgfence

@@ -105,7 +105,7 @@ func TestAnOldSnapshotIsStale(t *testing.T) {
 			wantCode(t, err, "ZF001")
 			_ = tx.Rollback(t.Context())
 
-			// And the new holder can't write from a snapshot that may miss the old one's last commit.
+			// The new holder can't write from a snapshot that may miss the old holder's last commit either.
 			tx = begin(t, w.session(t), level, g)
 			if _, err := tx.Exec(t.Context(), `SELECT 1`); err != nil {
 				t.Fatal(err)
@@ -133,7 +133,7 @@ func TestACrashBetweenRaiseAndDrainIsMadeGoodByTheNextArm(t *testing.T) {
 	if err := tx.Commit(t.Context()); err == nil {
 		t.Error("a transaction of token 34 committed after 36 was armed")
 	}
-	// What was drained is forgotten by the next raise, not kept for ever.
+	// The next raise forgets what was drained.
 	w.acquire(t, orders, 37)
 	if n := value[int](t, w, `SELECT undrained FROM fence.fences`); n != 0 {
 		t.Errorf("%d keys are kept", n)
@@ -231,7 +231,7 @@ func TestAMissingPrivilegeSaysHowToGrantIt(t *testing.T) {
 	_ = tx.Rollback(t.Context())
 }
 
-// fence.key is written out in the guard; both must lock the same.
+// The guard has fence.key inlined; both must lock the same key.
 func TestTheGuardLocksTheKeyThatDrainWaitsFor(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -260,7 +260,7 @@ func TestArmGivesUpWithItsContext(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 
-	// With a deadline the drain answers before it, however long the grace is.
+	// With a deadline the drain answers before it, even if the grace period is longer.
 	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if err := w.fence.Arm(ctx, fence.Arming{Resource: orders, Token: 36, SealHash: fence.NewSeal().Hash()}); err != nil {
@@ -268,7 +268,7 @@ func TestArmGivesUpWithItsContext(t *testing.T) {
 	}
 }
 
-// A signal must not hit whoever holds another lock that looks alike.
+// Draining must not end a session that holds a different lock that looks the same.
 func TestDrainEndsNobodyElse(t *testing.T) {
 	t.Parallel()
 	w := setup(t, pgfence.WithGrace(10*time.Millisecond))
@@ -280,7 +280,7 @@ func TestDrainEndsNobodyElse(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The form with two numbers is another lock, with the same halves.
+	// The form with two numbers is a different lock with the same halves.
 	if _, err := bystander.Exec(t.Context(), `SELECT pg_advisory_lock_shared($1, $2)`, int32(key>>32), int32(key)); err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +294,7 @@ func TestDrainEndsNobodyElse(t *testing.T) {
 	}
 }
 
-// A drain reports how long it took, and how many sessions it ended.
+// A drain reports its duration and the number of ended sessions.
 func TestADrainIsTold(t *testing.T) {
 	t.Parallel()
 	type drain struct {

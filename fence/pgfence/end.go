@@ -14,18 +14,17 @@ import (
 	"github.com/fencegate/fencegate/internal/groups"
 )
 
-// End ends a grant, so that each check refuses it from then on: the first step of
-// releasing its lease. It drains nobody: a transaction that has passed the check
-// may still commit, and the next acquisition drains it as ever. Calls that come
-// while others are on their way go together, in one transaction.
+// End ends a grant, so that every later check refuses it. It is the first step of releasing a lease. It does not
+// drain: a transaction that has passed the check may still commit, and the next acquisition drains it. Concurrent
+// calls are grouped into one transaction.
 //
 // It is idempotent. The outcomes:
-//   - nil: the grant is over, by this call or an earlier one.
-//   - [*fence.StaleError]: a newer one has superseded it; nothing was changed.
+//   - nil: the grant has ended, by this call or an earlier one.
+//   - [*fence.StaleError]: a newer grant has superseded it; nothing was changed.
 //   - [*fence.NeverIssuedError]: the fence does not record it; nothing was changed.
 //   - [*fence.NotEndedError]: others kept changing the fence until ctx or the drain limit ended; nothing was changed.
-//   - joined with [fence.ErrUnknown]: it may be over. That harms nobody: who releases writes no more, a later acquisition ends the
-//     grant in any case, and no other grant is touched however late it happens.
+//   - joined with [fence.ErrUnknown]: it may have ended. That is harmless: a holder that releases no longer writes, a
+//     later acquisition ends the grant in any case, and a late End does not affect another grant.
 //   - [*fence.InvalidError], or PostgreSQL's error: nothing was changed.
 func (f *Fence) End(ctx context.Context, e fence.Ending) error {
 	if err := e.Validate(); err != nil {
@@ -48,8 +47,7 @@ func (f *Fence) End(ctx context.Context, e fence.Ending) error {
 // named names a grant as [fence.Grant] does.
 func named(e fence.Ending) string { return fence.Grant{Resource: e.Resource, Token: e.Token}.String() }
 
-// endGroup ends grants in one transaction. Nothing in it waits for a fence that
-// another is changing.
+// endGroup ends grants in one transaction. It does not wait for a fence that another transaction is changing.
 func (f *Fence) endGroup(ctx context.Context, all []fence.Ending) []groups.Settled {
 	conn, err := f.pool.Acquire(ctx)
 	if err != nil {
@@ -67,7 +65,7 @@ func (f *Fence) endGroup(ctx context.Context, all []fence.Ending) []groups.Settl
 	return answers
 }
 
-// endAlone ends one grant, once those who are changing its fence have ended.
+// endAlone ends one grant. It waits for transactions that are changing its fence.
 func (f *Fence) endAlone(ctx context.Context, e fence.Ending) error {
 	conn, err := f.pool.Acquire(ctx)
 	if err != nil {
@@ -83,18 +81,18 @@ func (f *Fence) endAlone(ctx context.Context, e fence.Ending) error {
 	return errs[0]
 }
 
-// endOn asks on one connection, and puts each grant's outcome into errs. answered =
-// false: the connection was lost, so err says why and not what became of it.
+// endOn ends grants on one connection and puts each outcome into errs. answered = false: the connection was lost
+// before the outcome was known.
 func endOn(ctx context.Context, conn *pgxpool.Conn, all []fence.Ending, limit time.Duration, errs []error) (answered bool, err error) {
 	mode := conn.Conn().Config().DefaultQueryExecMode
 	if mode == pgx.QueryExecModeSimpleProtocol {
-		mode = pgx.QueryExecModeExec // which keeps the hashes out of the statement's text
+		mode = pgx.QueryExecModeExec // keeps the hashes out of the statement's text
 	}
 	resources, tokens, hashes := make([]string, len(all)), make([]int64, len(all)), make([][]byte, len(all))
 	for i, e := range all {
 		resources[i], tokens[i], hashes[i] = e.Resource, int64(e.Token), e.SealHash
 	}
-	rows, _ := conn.Query(ctx, core.SQLEnd, mode, resources, tokens, hashes, limit.Microseconds()) // the error comes again from rows
+	rows, _ := conn.Query(ctx, core.SQLEnd, mode, resources, tokens, hashes, limit.Microseconds()) // rows has the error
 	var n, told int
 	var ended, busy bool
 	var recorded *int64

@@ -28,7 +28,7 @@ func (w world) end(t testing.TB, g fence.Grant) {
 	}
 }
 
-// checks are the ways on which a grant of [orders] is checked.
+// checks are the ways in which a grant of [orders] is checked.
 var checks = map[string]func(ctx context.Context, w world, tx pgx.Tx, g fence.Grant) error{
 	"a guarded write": func(ctx context.Context, _ world, tx pgx.Tx, g fence.Grant) error {
 		return cast(ctx, tx, orders, g.Presented(), `INSERT INTO work (token) VALUES (1)`)
@@ -59,7 +59,7 @@ var checks = map[string]func(ctx context.Context, w world, tx pgx.Tx, g fence.Gr
 	},
 }
 
-// cast writes under settings.
+// cast writes under the given settings.
 func cast(ctx context.Context, tx pgx.Tx, resource, token, sql string) error {
 	if _, err := tx.Exec(ctx, `SELECT set_config('fence.resource', $1, true), set_config('fence.token', $2, true)`, resource, token); err != nil {
 		return err
@@ -68,7 +68,7 @@ func cast(ctx context.Context, tx pgx.Tx, resource, token, sql string) error {
 	return err
 }
 
-// more protects tables of the other kinds.
+// more protects tables with the other kinds of guards.
 func (w world) more(t testing.TB) {
 	t.Helper()
 	w.exec(t, `CREATE TABLE below (id bigint)`)
@@ -141,7 +141,7 @@ func TestAnEndedGrantIsRefusedOnEveryWay(t *testing.T) {
 	})
 }
 
-// The common case must refuse by itself: what it lets pass no slower check sees.
+// The fast check must refuse an ended grant itself, because no slower check follows it.
 func TestTheFastCheckKnowsTheEnd(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -201,7 +201,7 @@ func TestEndingTouchesNoOtherGrant(t *testing.T) {
 	wantCode(t, err, "42501")
 }
 
-// A grant that has ended is not armed again: that takes a higher token, and whatever raises the fence begins anew.
+// An ended grant can't be armed again: that takes a higher token. A raise clears the end.
 func TestOnlyANewGrantFollowsAnEndedOne(t *testing.T) {
 	t.Parallel()
 	for name, raise := range map[string]func(w world, t *testing.T){
@@ -238,7 +238,7 @@ func TestOnlyANewGrantFollowsAnEndedOne(t *testing.T) {
 				}
 			}
 			raise(w, t)
-			if record, err := w.fence.Inspect(t.Context(), orders); err != nil || record.Token <= 34 || (record.EndedAt != nil) != (name == "all") { // invalidating raises to a seal that nobody holds
+			if record, err := w.fence.Inspect(t.Context(), orders); err != nil || record.Token <= 34 || (record.EndedAt != nil) != (name == "all") { // invalidating raises to an unknown seal
 				t.Errorf("%+v, %v", record, err)
 			}
 		})
@@ -252,7 +252,7 @@ func armAll(t testing.TB, w world, g fence.Grant) {
 	}
 }
 
-// A transaction that began before the end is refused where it has not passed the check, at each level.
+// At each level, a transaction that began before the end is refused if it has not passed the check yet.
 func TestASnapshotFromBeforeTheEndIsStale(t *testing.T) {
 	t.Parallel()
 	for _, level := range levels {
@@ -274,7 +274,8 @@ func TestASnapshotFromBeforeTheEndIsStale(t *testing.T) {
 	}
 }
 
-// Ending waits for nobody: a writer that has passed the check commits, and its next statement is refused. The next holder drains it.
+// Ending does not wait: a writer that has passed the check commits, and its next statement is refused. The next
+// holder drains it.
 func TestEndingDrainsNobody(t *testing.T) {
 	t.Parallel()
 	for _, level := range levels {
@@ -296,13 +297,13 @@ func TestEndingDrainsNobody(t *testing.T) {
 	}
 }
 
-// With a pause at each point of the check: a write that lands after the end had passed the check before, and none lands once the
-// next holder has armed.
+// The writer pauses at each point of the check. A write that lands after the end had passed the check before, and
+// none lands once the next holder has armed.
 func TestNoWriteLandsAfterTheEndAndTheNextArm(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		gate   string
-		passes bool // the check had read the fence already
+		passes bool // the check had already read the fence
 	}{
 		"before the lock":       {`IF (plain OR pg_catalog.strpos(r`, false},
 		"between lock and read": {`SELECT f.token`, false},
@@ -334,7 +335,7 @@ func TestNoWriteLandsAfterTheEndAndTheNextArm(t *testing.T) {
 	}
 }
 
-// Where a raise has the turn, ending waits for what becomes of it, and not for ever.
+// If a raise has the turn, ending waits for its outcome, but not forever.
 func TestEndingWaitsItsTurn(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

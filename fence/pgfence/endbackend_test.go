@@ -2,7 +2,7 @@ package pgfence_test
 
 import "testing"
 
-// A process id alone says little: it may be a pooler's, or another process's by now.
+// A process ID is not enough: it may be a pooler's, or have been reused.
 func TestASessionIsEndedByItsPortAndProcess(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// Ends that arrive while a group is under way form the next group.
+// Ends that arrive while a group is in progress form the next group.
 func TestEndsGoInGroups(t *testing.T) {
 	t.Parallel()
 	const n = 100
@@ -42,7 +42,7 @@ func TestEndsGoInGroups(t *testing.T) {
 	for i := 1; i < n; i++ {
 		end(i, ending(grants[i]))
 	}
-	end(n, fence.Ending{Resource: grants[5].Resource, Token: 1}) // the same once more
+	end(n, fence.Ending{Resource: grants[5].Resource, Token: 1}) // a repetition
 	w.queued(t, w.fence, n)
 	if err := block.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func TestEndsGoInGroups(t *testing.T) {
 	}
 }
 
-// Ending keeps the row on its page and leaves nothing behind that sends the checks of the next holder down the slow path.
+// Ending keeps the row on its page and leaves nothing that would send the next holder's checks to the slow path.
 func TestEndingIsAHOTUpdate(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -81,7 +81,7 @@ func TestEndingIsAHOTUpdate(t *testing.T) {
 	}
 }
 
-// Wherever the connection breaks, what End says is true, and whatever it was harms nobody: the next holder goes on.
+// Wherever the connection breaks, the result of End is true, and the next holder is not affected.
 func TestAnUnknownEndHarmsNobody(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -113,7 +113,7 @@ func TestAnUnknownEndHarmsNobody(t *testing.T) {
 	t.Log(seen)
 }
 
-// A caller that waits no more leaves: what it asked for may still happen, and holds nobody up.
+// If a caller stops waiting, its end may still happen, and does not delay others.
 func TestACallerLeavesAnEndThatTakesLong(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -125,7 +125,7 @@ func TestACallerLeavesAnEndThatTakesLong(t *testing.T) {
 	if _, err := block.Exec(t.Context(), `LOCK TABLE fence.arms IN EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}
-	unknown := 0 // others left before they were sent, as on a busy machine
+	unknown := 0 // others stopped before they were sent, as on a busy machine
 	for tries := 0; unknown < 3 && tries < 100; tries++ {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		err := w.fence.End(ctx, ending(g))
@@ -164,7 +164,7 @@ func TestEndWithoutAConnection(t *testing.T) {
 	held.Release()
 }
 
-// The next holder arms while the end is not committed yet: it waits for its turn, and its grant is current.
+// If the next holder arms before the end is committed, it waits for its turn, and its grant is current.
 func TestArmingWaitsForAnEnd(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -200,7 +200,8 @@ func TestArmingWaitsForAnEnd(t *testing.T) {
 	}
 }
 
-// Several ends in one call: each has the answer that it has alone, and one whose turn another has holds up none.
+// In a group each end has the same result as alone, and one that would have to wait for its turn does not delay the
+// others.
 func TestEachEndOfAGroupHasItsOwnAnswer(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

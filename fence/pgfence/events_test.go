@@ -7,11 +7,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// events is a world with event triggers and an owner of tables who is no superuser.
+// events is a world with event triggers and an owner of tables that is not a superuser.
 func events(t *testing.T) (w world, owner *pgx.Conn) {
 	t.Helper()
 	w = setup(t)
-	w.exec(t, `SELECT fence.install_event_triggers(), fence.install_event_triggers()`) // again is success
+	w.exec(t, `SELECT fence.install_event_triggers(), fence.install_event_triggers()`) // a repetition succeeds
 	owner = connect(t, w.pg.As(t, "fence_protector"))
 	w.exec(t, `CREATE SCHEMA own AUTHORIZATION `+pgx.Identifier{owner.Config().User}.Sanitize())
 	for _, sql := range []string{
@@ -120,7 +120,7 @@ func TestEventTriggersRefuseWhatWeakens(t *testing.T) {
 	}
 }
 
-// A guard reads columns by their names. So nobody gives such a name to another column, nor takes it away.
+// A guard reads columns by their names, so a column with such a name can't be replaced or removed.
 func TestEventTriggersRefuseAnotherColumnUnderAGuardsName(t *testing.T) {
 	t.Parallel()
 	w, owner := events(t)
@@ -145,7 +145,7 @@ func TestEventTriggersRefuseAnotherColumnUnderAGuardsName(t *testing.T) {
 	if got := uncovered(t, w); got != "" {
 		t.Errorf("uncovered: %s", got)
 	}
-	// Without event triggers, a column that is missing is listed.
+	// Without event triggers, fence.uncovered lists a missing column.
 	w.exec(t, `SELECT fence.uninstall_event_triggers(); ALTER TABLE own.swapped RENAME id TO old`)
 	if got := uncovered(t, w); !strings.Contains(got, "own.swapped: its guard reads the column id, which is not there") {
 		t.Errorf("uncovered: %s", got)

@@ -47,7 +47,7 @@ func ExampleInTxWith() {
 	}
 }
 
-// For a program that begins and commits itself.
+// Use is for a program that begins and commits itself.
 func ExampleUse() {
 	archive := func(tx pgx.Tx) error {
 		if err := pgfence.Use(ctx, tx, grant); err != nil {
@@ -61,8 +61,8 @@ func ExampleUse() {
 	}
 }
 
-// For a program that presents its grant with the connection (PGOPTIONS) and uses
-// no function of this package to write.
+// Translate is for a program that presents its grant with the connection (PGOPTIONS) and does not use this package to
+// write.
 func ExampleTranslate() {
 	_, err := pool.Exec(ctx, `UPDATE orders SET status = 'paid' WHERE id = 1001`)
 	if stale, ok := errors.AsType[*fence.StaleError](pgfence.Translate(err)); ok {
@@ -70,8 +70,7 @@ func ExampleTranslate() {
 	}
 }
 
-// The last step of acquiring: the caller has got the token from a source
-// that gives each token once.
+// Arm is the last step of an acquisition: the caller has the token from a source that issues each token once.
 func ExampleFence_Arm() {
 	f := pgfence.New(pool)
 	seal := fence.NewSeal()
@@ -104,10 +103,10 @@ func ExampleFence_Inspect() {
 	fmt.Println(record.Holder, "holds token", record.Token)
 }
 
-// Several grants: each guarded table picks the one that it needs.
+// With several grants each guarded table uses the one that it needs.
 func ExampleInTxAll() {
 	customer := fence.Grant{Resource: "users/7", Token: 2, Seal: fence.NewSeal()}
-	opts := pgfence.TxOptions{Resolve: 10 * time.Second} // a lost COMMIT is looked up
+	opts := pgfence.TxOptions{Resolve: 10 * time.Second} // resolves a lost COMMIT
 	err := pgfence.InTxAll(ctx, pool, opts, []fence.Grant{grant, customer}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `UPDATE orders SET status = 'paid' WHERE id = 1001`); err != nil {
 			return err
@@ -120,7 +119,7 @@ func ExampleInTxAll() {
 	}
 }
 
-// A whole transaction in one round trip.
+// ExecBatch runs a whole transaction in one round trip.
 func ExampleExecBatch() {
 	batch := &pgx.Batch{}
 	batch.Queue(`UPDATE orders SET status = 'paid' WHERE id = $1`, 1001)
@@ -150,7 +149,7 @@ func ExampleOutcome() {
 	}
 }
 
-// Where a standby is synchronous.
+// Configure is needed if a standby is synchronous.
 func ExampleConfigure() {
 	config, err := pgxpool.ParseConfig("postgres:///app")
 	if err != nil {

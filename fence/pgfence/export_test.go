@@ -2,11 +2,11 @@ package pgfence
 
 import "time"
 
-// GiveTime raises the time limits of groups: on a busy machine a group may take longer, and the next one waits for it.
+// GiveTime raises the time limits of groups: on a busy machine a group may take longer while the next one waits.
 func GiveTime(f *Fence) {
 	f.armings.Timeout, f.endings.Timeout = time.Minute, time.Minute
 	f.armings.Pace, f.endings.Pace = time.Hour, time.Hour
 }
 
-// Waiting is the number of calls that wait for the group before theirs.
+// Waiting is the number of calls that wait for the previous group.
 func Waiting(f *Fence) int { return f.armings.Waiting() + f.endings.Waiting() }

@@ -21,7 +21,7 @@ type presentation struct {
 // percentEncoded encodes more of a name than it must.
 func percentEncoded(name string) string { return strings.ReplaceAll(name, "/", "%2f") }
 
-// otherGrant is of a resource that no table here needs; nobody checks it.
+// otherGrant is for a resource that no table here needs, so it is not checked.
 var otherGrant = users + "=1." + strings.Repeat("0", 32)
 
 var presentations = []presentation{
@@ -43,7 +43,7 @@ var presentations = []presentation{
 	}},
 }
 
-// settings presents g the world's way, as fence.resource, fence.token and fence.grants.
+// settings presents g as the world is set up, as fence.resource, fence.token and fence.grants.
 func (w world) settings(t testing.TB, g fence.Grant) []any {
 	t.Helper()
 	if w.how.touched {
@@ -75,7 +75,7 @@ func (w world) touch(t testing.TB, g fence.Grant) {
 	}
 }
 
-// begin begins a transaction that presents g the world's way.
+// begin begins a transaction that presents g as the world is set up.
 func (w world) begin(t testing.TB, level pgx.TxIsoLevel, g fence.Grant) pgx.Tx {
 	t.Helper()
 	settings := w.settings(t, g)
@@ -90,8 +90,9 @@ func (w world) begin(t testing.TB, level pgx.TxIsoLevel, g fence.Grant) pgx.Tx {
 	return tx
 }
 
-// A cliff would be functions that PostgreSQL plans on each call, a SET clause, which makes it plan again whatever runs under the other
-// search_path, or calls without end. Counting them, unlike measuring time, comes to the same on a busy machine.
+// Three mistakes would make the check slow: functions that are planned on each call, a SET clause, which makes
+// PostgreSQL plan again whatever runs under the other search_path, and too many calls. The test counts calls, because
+// unlike time they are the same on a busy machine.
 func TestTheCheckHasNoCliffs(t *testing.T) {
 	t.Parallel()
 	for _, how := range append(presentations, presentation{name: "by its plain name"}) {
@@ -126,7 +127,7 @@ func TestTheCheckHasNoCliffs(t *testing.T) {
 	}
 }
 
-// callsOf counts the calls of the fence's functions in a transaction, and names the dear ones.
+// callsOf counts the calls of the fence's functions in a transaction, and names the expensive ones.
 func callsOf(t *testing.T, tx pgx.Tx) (calls int, dear string) {
 	t.Helper()
 	const count = `SELECT coalesce(sum(s.calls), 0)::int,
@@ -138,8 +139,8 @@ func callsOf(t *testing.T, tx pgx.Tx) (calls int, dear string) {
 	return calls, dear
 }
 
-// Rows and several grants took 20 times as long as one resource for the whole table, under one search_path before a statement and another
-// one after it.
+// Rows and several grants took 20 times as long as one resource for the whole table when the search_path differed
+// before and after a statement.
 func TestTheCheckOfRowsUnderSeveralGrantsHasNoCliffs(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -161,19 +162,19 @@ func TestTheCheckOfRowsUnderSeveralGrantsHasNoCliffs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// For each statement the ten grants before it, and for each row its own for its stamp and after it.
+	// Each statement checks the ten grants before it. Each row checks its own for its stamp and after it.
 	if calls, dear := callsOf(t, tx); dear != "" || calls > 200 {
 		t.Errorf("the check makes %d calls; dear are: %s", calls, dear)
 	}
 }
 
-// The rule of race_test.go, for each way to present a grant.
+// The rule of race_test.go holds for each way to present a grant.
 func TestNoWriteLandsAfterArmReturnedHoweverItPresentsItsGrant(t *testing.T) {
 	t.Parallel()
 	cases := []struct {
 		name, gate string // where the check stops
 		run        schedule
-		mutant     string // that lands a write in this schedule
+		mutant     string // lands a write in this schedule
 	}{
 		{"stopped before COMMIT", "", stoppedBeforeCommit, "without the lock"},
 		{"stopped after the snapshot", "", stoppedAfterSnapshot, "without the xmax test"},
@@ -187,7 +188,7 @@ func TestNoWriteLandsAfterArmReturnedHoweverItPresentsItsGrant(t *testing.T) {
 				for _, mutant := range []string{"", c.mutant}[:1+min(1, len(c.mutant))] {
 					snapshot := level != pgx.ReadCommitted
 					if mutant != "" && (mutant == "without the xmax test") != snapshot || mutant != "" && snapshot && how.touched {
-						continue // it makes no difference there
+						continue // makes no difference there
 					}
 					t.Run(fmt.Sprintf("%s/%s/%s/%s", how.name, level, c.name, mutant), func(t *testing.T) {
 						t.Parallel()
@@ -209,7 +210,7 @@ func TestNoWriteLandsAfterArmReturnedHoweverItPresentsItsGrant(t *testing.T) {
 	}
 }
 
-// ROLLBACK TO gives the lock back: arming has nobody to wait for, and the next statement checks again.
+// ROLLBACK TO releases the lock: arming does not wait, and the next statement checks again.
 func TestAfterRollbackToTheNextStatementChecksAgain(t *testing.T) {
 	t.Parallel()
 	for _, how := range presentations {
@@ -269,7 +270,7 @@ func TestListsAreReadAsTheyAreWritten(t *testing.T) {
 		}
 	}
 
-	// Of several grants the token is that of the first name, whatever their order.
+	// With several grants the token is that of the first name, whatever their order.
 	for _, list := range []string{"team/b=" + b.Presented() + ",team/a=" + a.Presented(), "team/a=" + a.Presented() + ",team/b=" + b.Presented()} {
 		var token fence.Token
 		if err := connect(t, w.pg.URL, "-c fence.grants="+list).QueryRow(t.Context(), `SELECT fence.check('team/*')`).Scan(&token); err != nil || token != 9 {
@@ -278,8 +279,8 @@ func TestListsAreReadAsTheyAreWritten(t *testing.T) {
 	}
 }
 
-// Both presentations to undo the percent-encoding come to the same, malformed names included. Only control characters, which no name has, and
-// which do not travel unencoded, are refused by one alone.
+// Both implementations of percent-decoding give the same result, also for malformed names. Only control characters
+// are refused by just one; names never contain them, and they do not travel unencoded.
 func TestTheEncodingIsUndoneAlikeInEachDatabase(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// fault strikes once, at the given one of everything that is sent and received from when it is set.
+// fault strikes once: at the message with the given number, sent or received, counted from when it is set.
 type fault struct {
 	left   atomic.Int64
 	strike atomic.Pointer[func(net.Conn)]
@@ -51,7 +51,7 @@ func (c *faultyConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// pool is one connection, of a name, that the fault may strike.
+// pool has one connection with this name, at which the fault may strike.
 func (f *fault) pool(t *testing.T, address, name string) *pgxpool.Pool {
 	t.Helper()
 	return poolWith(t, address, func(c *pgxpool.Config) {
@@ -66,8 +66,8 @@ func (f *fault) pool(t *testing.T, address, name string) *pgxpool.Pool {
 
 const nobodyIs = `SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database())`
 
-// Whatever is sent or received when the context ends or the connection breaks: what the call says is what came of it, and the pool has
-// its connection back.
+// Whichever message is sent or received when the context ends or the connection breaks, the reported outcome is true,
+// and the pool gets its connection back.
 func TestWhateverBreaksTheOutcomeIsTrue(t *testing.T) {
 	t.Parallel()
 	const steps = 14 // more than the calls take
@@ -154,7 +154,7 @@ func TestWhateverBreaksTheOutcomeIsTrue(t *testing.T) {
 	}
 }
 
-// A call that can't get a connection has sent nothing, and says so.
+// A call that can't get a connection has sent nothing, and reports that.
 func TestWithoutAConnectionNothingIsUnknown(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -210,14 +210,14 @@ func TestInTxRollsBackWhenFnEndsItsGoroutine(t *testing.T) {
 		})
 	}()
 	<-ended
-	// The pool destroys a connection aside.
+	// The pool destroys a connection in the background.
 	testenv.Eventually(t, "no connection is lost", func() bool { return w.writer.Stat().AcquiredConns() == 0 })
 	if n := rows(t, w); n != 0 {
 		t.Errorf("%d rows", n)
 	}
 }
 
-// What is missing is said before anything is begun.
+// Missing arguments are reported before anything begins.
 func TestMissingArgumentsAreInvalid(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -252,7 +252,7 @@ func TestMissingArgumentsAreInvalid(t *testing.T) {
 	pgfence.New(noPool)
 }
 
-// Neither a grant nor its lock outlives its transaction, whatever became of that: the connection goes to somebody else.
+// Neither a grant nor its lock outlives its transaction, however it ends, because the connection is reused.
 func TestNothingOfAGrantStaysOnItsConnection(t *testing.T) {
 	t.Parallel()
 	w := setupMany(t)
@@ -301,7 +301,7 @@ func TestNothingOfAGrantStaysOnItsConnection(t *testing.T) {
 	}
 }
 
-// However the driver was told to execute queries: the calls work, or refuse before anything is sent.
+// In each of the driver's execution modes the calls work, or fail before anything is sent.
 func TestEveryExecutionModeWorks(t *testing.T) {
 	t.Parallel()
 	w := setupMany(t)
@@ -313,7 +313,7 @@ func TestEveryExecutionModeWorks(t *testing.T) {
 		f := pgfence.New(poolWith(t, w.pg.GatewayURL, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode }))
 		for _, grants := range [][]fence.Grant{{a}, {a, b}} {
 			before := rows(t, w)
-			for range 2 { // what was prepared is used again
+			for range 2 { // the second time uses the prepared statements
 				if err := pgfence.InTxAll(t.Context(), pool, pgfence.TxOptions{}, grants, func(tx pgx.Tx) error { return write(t.Context(), tx, 34) }); err != nil {
 					t.Errorf("%v: %v", mode, err)
 				}

@@ -14,39 +14,37 @@ import (
 	"github.com/fencegate/fencegate/internal/groups"
 )
 
-// Fence arms and inspects the fences of one database. It is safe for concurrent
-// use and keeps no state but the pool's, and the grants that are being armed or ended now.
+// Fence arms and inspects the fences of one database. It is safe for concurrent use. Its only state is the pool, the
+// calls in progress, and a cache of floors.
 type Fence struct {
 	pool     *pgxpool.Pool
 	patience core.Patience
 	armings  groups.Groups[fence.Arming]
 	endings  groups.Groups[fence.Ending]
 	floors   floors
-	drained  func(took time.Duration, sessions int) // nil: nobody counts
+	drained  func(took time.Duration, sessions int) // nil: not reported
 }
 
 // Option is a choice for [New].
 type Option func(*Fence)
 
-// WithGrace sets how long arming waits for transactions under a superseded
-// grant to end by themselves before it ends their sessions. Default 200 ms.
+// WithGrace sets how long arming waits for transactions under a superseded grant before it ends their sessions.
+// Default 200 ms.
 func WithGrace(d time.Duration) Option { return func(f *Fence) { f.patience.Grace = d } }
 
 // WithDrainLimit bounds draining, together with the context's deadline:
 // afterwards arming fails with a [*fence.UndrainedError]. Default 5 s.
 func WithDrainLimit(d time.Duration) Option { return func(f *Fence) { f.patience.Limit = d } }
 
-// WithDrained has f called after each drain of a single resource that succeeded: how long it took, and how many
-// sessions it ended. It must not block. Default: nobody is told.
+// WithDrained sets a function that is called after each successful drain of a single resource, with its duration and
+// the number of sessions that it ended. The function must not block. Default: none.
 func WithDrained(f func(took time.Duration, sessions int)) Option {
 	return func(to *Fence) { to.drained = f }
 }
 
-// New makes a Fence over a pool whose login is a member of fence_gateway. The
-// pool stays the caller's: closing it is too. Its sessions must run at the
-// default isolation level, READ COMMITTED. Where a standby is synchronous, the
-// pool's configuration must have been through [Configure]. It panics where pool
-// is nil.
+// New creates a Fence over a pool whose login is a member of fence_gateway. The caller keeps the pool and closes it.
+// Its sessions must run at the default isolation level, READ COMMITTED. If a standby is synchronous, the pool's
+// configuration must be prepared by [Configure]. New panics if pool is nil.
 func New(pool *pgxpool.Pool, opts ...Option) *Fence {
 	if pool == nil {
 		panic("pgfence.New: the pool is nil")
@@ -65,7 +63,7 @@ func (f *Fence) Inspect(ctx context.Context, resource string) (fence.Record, err
 	if err := fence.ValidateResource(resource); err != nil {
 		return fence.Record{}, err
 	}
-	rows, _ := f.pool.Query(ctx, core.SQLInspect, resource) // the error comes again from rows
+	rows, _ := f.pool.Query(ctx, core.SQLInspect, resource) // rows returns the error again
 	record, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[fence.Record])
 	if errors.Is(err, pgx.ErrNoRows) {
 		return fence.Record{}, fmt.Errorf("inspect %q: %w", resource, fence.ErrNoFence)
@@ -76,11 +74,10 @@ func (f *Fence) Inspect(ctx context.Context, resource string) (fence.Record, err
 	return record, nil
 }
 
-// List returns at most limit fences whose resource begins with prefix and comes
-// after `after`, in the order of the names' bytes. The last name of one page is
-// `after` of the next.
+// List returns at most limit fences whose resource begins with prefix and sorts after `after`, in byte order. For the
+// next page, `after` is the last name of this one.
 func (f *Fence) List(ctx context.Context, prefix, after string, limit int) ([]fence.Record, error) {
-	rows, _ := f.pool.Query(ctx, core.SQLList, prefix, after, limit) // the error comes again from rows
+	rows, _ := f.pool.Query(ctx, core.SQLList, prefix, after, limit) // rows returns the error again
 	records, err := pgx.CollectRows(rows, pgx.RowToStructByPos[fence.Record])
 	if err != nil {
 		return nil, fmt.Errorf("list fences below %q: %w", prefix, err)
@@ -88,8 +85,8 @@ func (f *Fence) List(ctx context.Context, prefix, after string, limit int) ([]fe
 	return records, nil
 }
 
-// RaiseEpoch allocates a durable epoch above `above` and above every one before
-// it. An epoch whose answer was lost is skipped, which does no harm.
+// RaiseEpoch allocates a durable epoch, higher than `above` and than every earlier one. If the answer is lost, the
+// epoch is skipped, which is harmless.
 func (f *Fence) RaiseEpoch(ctx context.Context, above int64) (int64, error) {
 	var epoch int64
 	if err := f.durably(ctx, core.SQLNextEpoch, []any{above}, &epoch); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// These tests check docs/fence.md: its SQL runs in its order, [tries] tests each statement that no other test proves, and
-// the files and figures that it names exist.
+// These tests check docs/fence.md: its SQL runs in its order, [tries] tests each statement of the page that no other
+// test proves, and the files and figures that it names exist.
 
 const repository = "../.."
 
@@ -26,7 +26,7 @@ func page(t *testing.T, name string) string {
 	return string(text)
 }
 
-// says is a page's text as one line, so that a quotation may go over the end of one.
+// says is a page's text as one line, so that a quotation may span lines.
 func says(t *testing.T, name string) string {
 	t.Helper()
 	return strings.Join(strings.Fields(page(t, name)), " ")
@@ -80,7 +80,7 @@ func TestTheSQLOfThePageRuns(t *testing.T) {
 	}
 }
 
-// pgBytes is a literal of bytes that are no secret.
+// pgBytes is a bytea literal.
 func pgBytes(b []byte) string {
 	var hex strings.Builder
 	for _, one := range b {
@@ -103,7 +103,7 @@ func TestThePageSaysWhatIsSo(t *testing.T) {
 	}
 }
 
-// standing is a part of a statement of a page, and the test that proves it.
+// standing is a piece of a page's text, and the test that proves it.
 type standing struct{ piece, test string }
 
 // stands lists the statements of the page that other tests prove.
@@ -159,7 +159,7 @@ func TestThePageStandsOnTestsThatAreThere(t *testing.T) {
 	standOn(t, says(t, "fence.md"), stands)
 }
 
-// standOn checks that the tests which prove a text exist, and the files that it names.
+// standOn checks that the tests that prove a text exist, and the files that it names.
 func standOn(t *testing.T, text string, stands []standing) {
 	t.Helper()
 	files, err := filepath.Glob("*_test.go")

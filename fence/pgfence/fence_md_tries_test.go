@@ -17,7 +17,7 @@ import (
 // nobody presents no grant.
 var nobody fence.Grant
 
-// tries are statements of docs/fence.md, in its words and its order, and what comes of them.
+// tries are statements of docs/fence.md, in its words and its order, with tests of their effect.
 var tries = []struct {
 	says string
 	try  func(t *testing.T, w world)
@@ -174,7 +174,7 @@ var tries = []struct {
 		s := startServer(t)
 		w := s.world(t)
 		wantUnder(t, connect(t, s.URL("postgres")), nobody, `INSERT INTO work (token) VALUES (1)`, "ZF002")
-		w.exec(t, `CREATE TABLE flushed ()`) // its COMMIT flushes what the counter logged
+		w.exec(t, `CREATE TABLE flushed ()`) // its COMMIT flushes the counter's WAL records
 		if err := s.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +231,7 @@ var tries = []struct {
 			_, err := tx.Exec(t.Context(), `INSERT INTO made VALUES ('1'), ('2')`)
 			return err
 		})
-		wantCode(t, err, "ZF003") // the token of one of them is in the other one's row
+		wantCode(t, err, "ZF003") // each row has the other one's token
 	}},
 	{"When a lease is released, its grant ends. Each check then answers `ZF001`, `the lease of token 34 for \"orders/1001\" has ended`", func(t *testing.T, w world) {
 		g := w.acquire(t, orders, 34)

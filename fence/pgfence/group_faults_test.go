@@ -18,7 +18,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// Wherever the connection of a group breaks, what each caller is told is true.
+// Wherever the connection of a group breaks, each caller's result is true.
 func TestWhateverBreaksAGroupTheOutcomesAreTrue(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -65,7 +65,7 @@ func TestWhateverBreaksAGroupTheOutcomesAreTrue(t *testing.T) {
 	t.Log(seen)
 }
 
-// A group that PostgreSQL ends leaves each call to its caller, who hears what PostgreSQL says.
+// If PostgreSQL ends a group with an error, each call runs alone, and its caller gets PostgreSQL's error.
 func TestAStatementTimeoutIsItsCallers(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -88,7 +88,7 @@ func TestAStatementTimeoutIsItsCallers(t *testing.T) {
 	}
 }
 
-// The connection of a group is back before its callers go on alone: one is enough.
+// The group's connection is released before its calls run alone, so a pool of one connection is enough.
 func TestAPoolOfOneConnectionIsEnough(t *testing.T) {
 	t.Parallel()
 	w := setup(t, pgfence.WithGrace(0))
@@ -103,7 +103,7 @@ func TestAPoolOfOneConnectionIsEnough(t *testing.T) {
 	}
 }
 
-// A pool that is closed under way is an error for those who still need it, and no hang.
+// Closing the pool during a group is an error for the calls that still need it. They do not hang.
 func TestThePoolIsClosedUnderWay(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -142,7 +142,7 @@ func (p *panicking) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.T
 
 func (*panicking) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// A tracer or hook that panics ends no group of others.
+// A tracer or hook that panics does not end other callers' groups.
 func TestAGroupOutlivesAPanic(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -159,7 +159,7 @@ func TestAGroupOutlivesAPanic(t *testing.T) {
 	}
 }
 
-// A commit of a group that did not reach the standby is unknown for all of it.
+// If a group's commit did not reach the standby, the outcome of all its calls is unknown.
 func TestAGroupThatDidNotReachTheStandbyIsUnknown(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// block holds up whoever changes a fence, until the function that it returns.
+// block blocks changes of fences until the returned function is called.
 func (w world) block(t testing.TB) (release func()) {
 	t.Helper()
 	tx, err := w.admin.Begin(t.Context())
@@ -36,7 +36,7 @@ func (w world) block(t testing.TB) (release func()) {
 
 const isBlocked = `SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'fence.arms'::regclass AND NOT granted)`
 
-// queued waits until as many calls wait for the group before them.
+// queued waits until n calls wait for the previous group.
 func (w world) queued(t testing.TB, f *pgfence.Fence, n int) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); pgfence.Waiting(f) < n; {
@@ -47,7 +47,7 @@ func (w world) queued(t testing.TB, f *pgfence.Fence, n int) {
 	}
 }
 
-// together arms all as one group, behind another one that is on its way, and returns what each was told.
+// together arms all as one group, queued behind another group, and returns each call's result.
 func (w world) together(t testing.TB, f *pgfence.Fence, all ...fence.Arming) []<-chan error {
 	t.Helper()
 	release := w.block(t)
@@ -79,7 +79,7 @@ func (w world) some(t testing.TB, n int, token fence.Token) []fence.Arming {
 	return all
 }
 
-// next are armings of the same resources.
+// next has armings of the same resources.
 func next(n int, token fence.Token) []fence.Arming {
 	all := make([]fence.Arming, n)
 	for i := range all {
@@ -113,14 +113,14 @@ func TestArmsGoInGroups(t *testing.T) {
 	}
 }
 
-// Each of a group is told of its own fence.
+// Each call in a group gets the result for its own fence.
 func TestAGroupIsNotFailedByOneOfIts(t *testing.T) {
 	t.Parallel()
 	w := setup(t, pgfence.WithGrace(time.Minute), pgfence.WithDrainLimit(time.Minute))
 	before := w.some(t, 6, 5)
 	all := next(6, 6)
 	all[1].Token = 4                     // stale
-	all[2] = before[2]                   // once more, as after a lost answer
+	all[2] = before[2]                   // a repetition, as after a lost answer
 	all[3].SealHash = before[3].SealHash // a seal that was used
 	all[4].Resource = orders             // a writer is in flight
 	all[5].SealHash = nil                // unsealed
@@ -155,7 +155,7 @@ func TestAGroupIsNotFailedByOneOfIts(t *testing.T) {
 	}
 }
 
-// Nothing in a group waits, also not for one who makes the same resource's first row.
+// Nothing in a group waits, not even for a transaction that creates the same resource's first row.
 func TestAGroupWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -190,7 +190,7 @@ func TestAGroupWaitsForNobody(t *testing.T) {
 	}
 }
 
-// A stranger's lock on a new name costs the group nothing either.
+// A foreign lock on a new name does not delay the group either.
 func TestAStrangerDoesNotHoldUpAGroup(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -205,7 +205,7 @@ func TestAStrangerDoesNotHoldUpAGroup(t *testing.T) {
 	}
 }
 
-// Two gateways arm the same resources, in any order: they never wait for each other.
+// Two gateways that arm the same resources, in any order, never wait for each other.
 func TestGroupsOfTwoGatewaysMakeNoDeadlock(t *testing.T) {
 	t.Parallel()
 	const n, rounds = 40, 12
@@ -229,7 +229,7 @@ func TestGroupsOfTwoGatewaysMakeNoDeadlock(t *testing.T) {
 			})
 		}
 	}
-	all := later(func() error { // and somebody who arms several in one transaction
+	all := later(func() error { // and a call that arms several in one transaction
 		for round := range rounds {
 			if err := w.fence.ArmAll(t.Context(), next(n, fence.Token(2*round+2))); err != nil && !errors.Is(err, fence.ErrNotRaised) {
 				return err
@@ -246,7 +246,8 @@ func TestGroupsOfTwoGatewaysMakeNoDeadlock(t *testing.T) {
 	}
 }
 
-// A caller that leaves while it waits was never armed. One that leaves its group on its way may have been, and the group goes on.
+// A caller that stops waiting before its group is sent was never armed. After that it may have been, and the group
+// continues.
 func TestACallerLeavesItsGroup(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

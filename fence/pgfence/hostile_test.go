@@ -14,7 +14,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// Any login may take any advisory lock. What it can do with that is bounded.
+// Any login may take any advisory lock. These tests show that the effects are bounded.
 
 // lockedByAStranger holds an advisory lock in a session of a login without any role.
 func lockedByAStranger(t testing.TB, w world, key int64) (release func(), pid uint32) {
@@ -30,7 +30,7 @@ func lockedByAStranger(t testing.TB, w world, key int64) (release func(), pid ui
 	}, conn.PgConn().PID()
 }
 
-// impatient makes writers give up soon.
+// impatient makes writers give up after 300 ms.
 func impatient(t testing.TB, w world) {
 	t.Helper()
 	w.exec(t, `CREATE OR REPLACE FUNCTION fence.patience() RETURNS numeric LANGUAGE sql IMMUTABLE AS 'SELECT 300.0'`)
@@ -57,7 +57,7 @@ func TestAnExclusiveLockOnASupersededGrantStopsNoArm(t *testing.T) {
 	wantCode(t, attempt(t, w.session(t), pgx.ReadCommitted, orders, g.Presented()), "ZF001")
 }
 
-// A stranger's lock and a writer on the same key: the writer counts.
+// With a foreign lock and a writer on the same key, the drain finds the writer.
 func TestAStrangerInTheQueueHidesNoWriter(t *testing.T) {
 	t.Parallel()
 	w := setup(t, pgfence.WithGrace(10*time.Millisecond))
@@ -102,7 +102,7 @@ func TestAnExclusiveLockOnTheCurrentGrantIsNamedToItsWriter(t *testing.T) {
 	}
 }
 
-// A writer that raises the fence comes after every older one, also after those that a crashed arm left.
+// A writer that raises the fence waits for every older one, also those left by a crashed arm.
 func TestAWriterThatRaisesDrainsWhatACrashedArmLeft(t *testing.T) {
 	t.Parallel()
 	for _, level := range levels {
@@ -135,7 +135,7 @@ func TestAWriterThatRaisesDrainsWhatACrashedArmLeft(t *testing.T) {
 	}
 }
 
-// A writer that raised and stopped delays arms for their limit only, and is named.
+// A writer that raised the fence and stopped delays arms only up to their limit, and the error names it.
 func TestAStoppedWriterThatRaisedIsNamedToArm(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]bool{"the first fence": true, "a further raise": false} {

@@ -15,15 +15,15 @@ import (
 	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
-// ErrTxEnded says that the function given to [InTx] ended the transaction
-// itself, so InTx can't answer for it: what was written before may be committed.
+// ErrTxEnded says that the function given to [InTx] ended the transaction itself, so InTx does not know the outcome:
+// what was written before may be committed.
 var ErrTxEnded = core.ErrTxEnded
 
 // rollbackPatience bounds the clean-up after a failure.
 const rollbackPatience = 5 * time.Second
 
-// Beginner is where [InTx] begins: a *pgxpool.Pool, *pgxpool.Conn or *pgx.Conn.
-// A pgx.Tx has the method too, and is refused: InTx could not commit in it.
+// Beginner begins the transaction of [InTx]: a *pgxpool.Pool, *pgxpool.Conn or *pgx.Conn. A pgx.Tx has the method
+// too, but is refused: InTx could not commit in it.
 type Beginner interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
@@ -38,24 +38,19 @@ var (
 type TxOptions struct {
 	pgx.TxOptions // modes, such as the isolation level; CommitQuery is not used
 
-	// Resolve is how long to ask what became of a COMMIT that was not answered, as
-	// [Outcome] does, also when the caller's context has ended. Default: not at all.
-	// It needs a db that gives another connection: a *pgxpool.Pool.
+	// Resolve is how long to ask for the outcome of an unanswered COMMIT, as [Outcome] does, even if the caller's
+	// context has ended. Default: 0, don't ask. It needs a db that provides another connection: a *pgxpool.Pool.
 	Resolve time.Duration
 }
 
-// InTx runs fn in a transaction under a grant and commits it. Beginning and
-// presenting the grant take one round trip, and committing another one, as they
-// do without a grant; [ExecBatch] does all in one. fn must use the transaction that
-// it is given, must not end it, and may be run again by the caller after an
-// error that says so.
+// InTx runs fn in a transaction under a grant and commits it. BEGIN and presenting the grant take one round trip, and
+// COMMIT another, as many as without a grant; [ExecBatch] needs one in total. fn must use the given transaction and
+// must not end it. fn may run more than once, because the caller may retry after an error that permits it.
 //
-// The outcomes: nil, committed. An [*UnknownError], which is
-// [fence.ErrUnknown]: the connection was lost during COMMIT, or it did not reach
-// the synchronous standby; [Outcome] resolves it. [ErrTxEnded]: fn ended the
-// transaction, so what it wrote may be committed. Any other error, fn's
-// included: nothing was written; fence.ErrStale and the other refusals say so
-// for the fence. A panic of fn rolls back and goes on.
+// The outcomes: nil, committed. An [*UnknownError], which is [fence.ErrUnknown]: the connection was lost during
+// COMMIT, or the commit did not reach the synchronous standby; [Outcome] resolves it. [ErrTxEnded]: fn ended the
+// transaction, so what it wrote may be committed. Any other error, also fn's: nothing was written; fence.ErrStale and
+// the other refusals come from the fence. A panic of fn rolls back and continues.
 func InTx(ctx context.Context, db Beginner, grant fence.Grant, fn func(pgx.Tx) error) error {
 	return InTxAll(ctx, db, TxOptions{}, []fence.Grant{grant}, fn)
 }
@@ -66,8 +61,8 @@ func InTxWith(ctx context.Context, db Beginner, opts pgx.TxOptions, grant fence.
 	return InTxAll(ctx, db, TxOptions{TxOptions: opts}, []fence.Grant{grant}, fn)
 }
 
-// InTxAll is [InTx] under several grants. A guarded table picks the one that it
-// needs; each must be current. Their order makes no difference.
+// InTxAll is [InTx] under several grants. A guarded table uses the one that it needs. Each must be current. Their
+// order does not matter.
 func InTxAll(ctx context.Context, db Beginner, opts TxOptions, grants []fence.Grant, fn func(pgx.Tx) error) error {
 	err := inTx(ctx, db, opts.TxOptions, grants, fn)
 	if pool, ok := db.(*pgxpool.Pool); ok {
@@ -90,7 +85,7 @@ func inTx(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fence.G
 	}
 	done := false
 	defer func() {
-		if !done { // fn failed, panicked or ended the goroutine
+		if !done { // fn failed, panicked or called Goexit
 			rollback(ctx, tx)
 		}
 	}()
@@ -98,7 +93,7 @@ func inTx(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fence.G
 	lent := &lentTx{Tx: tx}
 	if err := fn(lent); err != nil {
 		if conn := tx.Conn().PgConn(); !lent.ended && !conn.IsClosed() && conn.TxStatus() == 'I' {
-			return fmt.Errorf("transaction under %s: %w: %w", core.Named(grants), ErrTxEnded, Translate(err)) // by SQL, and perhaps committed
+			return fmt.Errorf("transaction under %s: %w: %w", core.Named(grants), ErrTxEnded, Translate(err)) // perhaps committed by SQL
 		}
 		return Translate(err)
 	}
@@ -109,7 +104,7 @@ func inTx(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fence.G
 	return commit(ctx, tx, mark, grants)
 }
 
-// committable says why a transaction can't be committed after fn's success.
+// committable says why a transaction can't be committed although fn succeeded.
 func committable(ctx context.Context, tx *lentTx) error {
 	if tx.ended {
 		return ErrTxEnded
@@ -130,7 +125,7 @@ func committable(ctx context.Context, tx *lentTx) error {
 	return nil
 }
 
-// mark is what names a transaction when its COMMIT is not answered.
+// mark identifies a transaction, to resolve an unanswered COMMIT.
 type mark struct {
 	waits    bool // for a synchronous standby
 	xid, run *string
@@ -138,7 +133,7 @@ type mark struct {
 
 func (m *mark) scan(row pgx.Row) error { return row.Scan(nil, nil, &m.waits, &m.xid, &m.run) }
 
-// unknown is the error where this transaction's COMMIT was not answered.
+// unknown is the error of this transaction's unanswered COMMIT.
 func (m *mark) unknown(err error) error {
 	e := &UnknownError{Err: err}
 	if m.xid != nil && m.run != nil {
@@ -147,8 +142,8 @@ func (m *mark) unknown(err error) error {
 	return e
 }
 
-// begin sends BEGIN and the grants together. Where the driver was told to put
-// arguments into the statement's text, the grants go by themselves, as parameters.
+// begin sends BEGIN and the grants together. With the simple protocol, which writes arguments into the statement's
+// text, the grants are sent separately, as parameters.
 func begin(ctx context.Context, db Beginner, opts pgx.TxOptions, grants []fence.Grant) (tx pgx.Tx, m mark, err error) {
 	alone := sendsLiterals(db)
 	sql, args := using(grants, core.SQLUseNamed, core.SQLUseManyNamed)
@@ -192,9 +187,8 @@ func sendsLiterals(db Beginner) bool {
 	return config != nil && config.DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol
 }
 
-// commit asks PostgreSQL to commit and says what became of it. pgconn.SafeToRetry
-// is of no use here: the driver may report a connection that it lost while it
-// read the answer as "conn closed", which it calls safe to retry.
+// commit commits and returns the outcome. pgconn.SafeToRetry is no help here: if the driver loses the connection
+// while it reads the answer, it may report "conn closed", which it considers safe to retry.
 func commit(ctx context.Context, tx pgx.Tx, m mark, grants []fence.Grant) error {
 	warnings := watchWarnings(tx.Conn().PgConn())
 	err := tx.Commit(ctx)
@@ -213,14 +207,14 @@ func commit(ctx context.Context, tx pgx.Tx, m mark, grants []fence.Grant) error 
 	return fmt.Errorf("commit under %s: %w", core.Named(grants), m.unknown(err))
 }
 
-// rollback works on after the caller's context has ended.
+// rollback runs even if the caller's context has ended.
 func rollback(ctx context.Context, tx pgx.Tx) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackPatience)
 	defer cancel()
 	_ = tx.Rollback(ctx) // on failure the driver closes the connection, which rolls back too
 }
 
-// lentTx is the transaction that fn works in. Ending it is InTx's business.
+// lentTx is the transaction that fn uses. Only InTx may end it.
 type lentTx struct {
 	pgx.Tx
 	ended bool

@@ -133,7 +133,7 @@ func TestInTxRollsBackWhenFnPanics(t *testing.T) {
 	}
 }
 
-// A commit that fn makes by itself can't be undone, but InTx reports it.
+// If fn commits by itself, that can't be undone, but InTx reports it.
 func TestInTxNoticesThatFnEndedTheTransaction(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -191,7 +191,7 @@ func TestInTxDoesNotNest(t *testing.T) {
 	}
 }
 
-// A failure that COMMIT itself reports is definite.
+// A failure reported by COMMIT itself is definite.
 func TestAFailedCommitIsNotUnknown(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -225,11 +225,12 @@ func TestInTxCoversUnguardedTables(t *testing.T) {
 	}
 }
 
-// wire is shared by a pool's connections: a record of what was sent, and the number of answers that are still to be
-// lost. A request whose answer is lost is executed, but the caller never sees the answer. A dropped request is never executed.
+// wire is shared by a pool's connections: a count of round trips, and the number of answers or requests still to be
+// lost. A request whose answer is lost is executed, but the caller never gets the answer. A dropped request is never
+// executed.
 type wire struct {
 	lose, drop atomic.Int32
-	trips      atomic.Int32 // round trips: how often a caller waited for an answer
+	trips      atomic.Int32 // how often a caller waited for an answer
 
 	mu   sync.Mutex
 	sent bytes.Buffer
@@ -340,7 +341,7 @@ func TestALostCommitIsUnknown(t *testing.T) {
 	}
 	w.waitFor(t, "the commit was done all the same", `SELECT count(*) = 1 FROM work`)
 
-	// Lost before COMMIT was sent: nothing was written, and that is known.
+	// The connection was lost before COMMIT was sent: nothing was written, and the error says so.
 	err = pgfence.InTx(t.Context(), pool, g, func(tx pgx.Tx) error {
 		line.lose.Store(1)
 		return write(t.Context(), tx, g.Token)
@@ -350,7 +351,7 @@ func TestALostCommitIsUnknown(t *testing.T) {
 	}
 }
 
-// The seal goes as a parameter, also where the driver was told to write arguments into the statement's text.
+// The seal is sent as a parameter, even if the driver is set to write arguments into the statement's text.
 func TestTheSealIsNeverALiteral(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -367,7 +368,7 @@ func TestTheSealIsNeverALiteral(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pool.Close() // so that nothing writes any more
+		pool.Close() // ends all writing
 		sent := line.sent.Bytes()
 		if !bytes.Contains(sent, []byte(g.Presented())) {
 			t.Errorf("%v: the test does not see the seal", mode)

@@ -14,10 +14,11 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// KeyPrefix is the start of the names of the database's keys on Redis nodes, for lock.Config.KeyPrefix and
-// continuity.Config.KeyPrefix: "fencegate:" and a UUID that the migrations made. Gateways have the same by default. It is
-// another one for each database, so that several may share the nodes; promotions, restores and dumps keep it, and so
-// does a copy, until `fencegate fence new-group` gives it its own. The login is in fence_gateway or fence_writer.
+// KeyPrefix is the prefix of the database's keys on Redis nodes, for lock.Config.KeyPrefix and
+// continuity.Config.KeyPrefix: "fencegate:" and a UUID created by the migrations. Gateways use it by default. It
+// differs for each database, so several can share the nodes. Promotions, restores and dumps keep it; a copy also
+// keeps it until `fencegate fence new-group` gives the copy its own. The login must be a member of fence_gateway or
+// fence_writer.
 func KeyPrefix(ctx context.Context, q Querier) (string, error) {
 	var prefix string
 	if err := q.QueryRow(ctx, core.SQLKeyPrefix).Scan(&prefix); err != nil {
@@ -26,5 +27,5 @@ func KeyPrefix(ctx context.Context, q Querier) (string, error) {
 	return prefix, nil
 }
 
-// KeyPrefixOf is [KeyPrefix] of a group that is known: fence.lock_group's id.
+// KeyPrefixOf is the [KeyPrefix] for a known group: fence.lock_group's id.
 func KeyPrefixOf(group string) string { return core.KeyPrefix + group }

@@ -9,9 +9,9 @@ import (
 	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
-// RaiseLongest has the record of the longest TTL in use say atLeast, durably, and returns it, for a group of lock
-// nodes. A record of another server, timeline or copy of the database counts for nothing: a new one begins. After an
-// error it may have been raised, which does no harm.
+// RaiseLongest durably raises the record of the longest TTL in use to at least atLeast, for a group of lock nodes,
+// and returns it. A record of another server, timeline or copy of the database is ignored, and a new one begins.
+// After an error it may have been raised, which is harmless.
 func (f *Fence) RaiseLongest(ctx context.Context, group string, atLeast time.Duration) (fence.LongestTTL, error) {
 	var longest fence.LongestTTL
 	var ms int64
@@ -23,8 +23,7 @@ func (f *Fence) RaiseLongest(ctx context.Context, group string, atLeast time.Dur
 	return longest, nil
 }
 
-// KeepLongest notes whether all nodes of a group were found admitted under a record. One that is not the present
-// one stays as it is.
+// KeepLongest records whether all nodes of a group were admitted under a record. It changes only the current record.
 func (f *Fence) KeepLongest(ctx context.Context, group string, record int64, kept bool) error {
 	if err := f.durably(ctx, core.SQLKeepLongest, []any{group, record, kept}, new(string)); err != nil {
 		return fmt.Errorf("note which nodes the record of the longest TTL counts for: %w", err)
@@ -32,7 +31,7 @@ func (f *Fence) KeepLongest(ctx context.Context, group string, record int64, kep
 	return nil
 }
 
-// durably runs a statement that returns one row. Its commit waits for a synchronous standby, or it is an error.
+// durably runs a statement that returns one row. It fails if the commit did not reach a synchronous standby.
 func (f *Fence) durably(ctx context.Context, sql string, args []any, into ...any) error {
 	conn, err := f.pool.Acquire(ctx)
 	if err != nil {

@@ -69,8 +69,8 @@ func TestARecordCountsForTheNodesThatWereAdmittedUnderIt(t *testing.T) {
 	}
 }
 
-// A lease may last longer than the record says where PostgreSQL has forgotten a raise, or a program admitted a node
-// that knows no record.
+// A lease may last longer than the record if PostgreSQL has lost a raise, or if a program without a record admitted a
+// node. Then a new record begins.
 func TestARecordBeginsAnewWhereItMayBeTooLow(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{

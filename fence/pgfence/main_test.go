@@ -146,8 +146,7 @@ func wantCode(t testing.TB, err error, code string) {
 	}
 }
 
-// waitFor polls until the query says true: until another session is where the
-// test needs it.
+// waitFor polls until the query returns true, that is, until another session has got to a certain point.
 func (w world) waitFor(t testing.TB, what, sql string, args ...any) {
 	t.Helper()
 	testenv.Eventually(t, what, func() bool { return value[bool](t, w, sql, args...) })

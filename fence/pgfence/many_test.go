@@ -17,8 +17,8 @@ import (
 
 const users = "users/7"
 
-// setupMany is a world with a table for each kind of rule: work needs [orders], people needs [users], and the table below needs any
-// resource whose name begins with team/.
+// setupMany is a world with a table for each kind of rule: work needs [orders], people needs [users], and the table
+// below needs any resource whose name begins with team/.
 func setupMany(t testing.TB, opts ...pgfence.Option) world {
 	t.Helper()
 	w := setup(t, opts...)
@@ -201,14 +201,14 @@ func TestOneStaleGrantOfTwo(t *testing.T) {
 				t.Errorf("raised inside: %v", err)
 			}
 
-			// Before it: refused at once.
+			// Before the transaction: refused at once.
 			err = pgfence.InTxAll(t.Context(), w.writer, opts, grants, func(pgx.Tx) error { t.Error("fn ran"); return nil })
 			var stale *fence.StaleError
 			if !errors.As(err, &stale) || stale.Resource != users {
 				t.Errorf("raised before: %v", err)
 			}
 
-			// Without use: each table asks for its own grant, and the snapshot is older than the raise.
+			// Without Use each table checks its own grant, and the snapshot is older than the raise.
 			w.exec(t, `DELETE FROM fence.resources WHERE resource = $1`, users)
 			b = w.acquire(t, users, 6)
 			tx, err := w.session(t).BeginTx(t.Context(), opts.TxOptions)
@@ -232,7 +232,7 @@ func TestOneStaleGrantOfTwo(t *testing.T) {
 	}
 }
 
-// A prefix needs every grant below it that is presented to be current.
+// A table with a prefix requires that every presented grant below it is current.
 func TestAPrefixAsksForEveryGrantBelowIt(t *testing.T) {
 	t.Parallel()
 	w := setupMany(t)
@@ -249,7 +249,8 @@ func TestAPrefixAsksForEveryGrantBelowIt(t *testing.T) {
 	wantCode(t, insert(), "ZF001")
 }
 
-// Writers of two unsealed tokens, which raise the fences themselves, lock them in one order whatever order they name.
+// Writers with two unsealed tokens, which raise the fences themselves, lock them in the same order whatever order
+// they name.
 func TestUseOfSeveralDoesNotDeadlock(t *testing.T) {
 	t.Parallel()
 	w := setupMany(t)

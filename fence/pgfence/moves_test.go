@@ -10,8 +10,8 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// A partition that is attached later has no trigger of its own for its rows until the table is protected again: then fence.uncovered names it.
-// With event triggers it is guarded at once, or refused.
+// Rows of a partition that is attached later have no trigger of their own until the table is protected again;
+// fence.uncovered names it. With event triggers it is guarded at once, or refused.
 func TestAPartitionThatIsAttachedLaterIsNamedOrGuarded(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -41,7 +41,8 @@ func TestAPartitionThatIsAttachedLaterIsNamedOrGuarded(t *testing.T) {
 	}
 }
 
-// What MERGE moves is judged row by row, below a partition that has partitions too, and where nothing is counted.
+// Rows that MERGE moves are judged one by one, also below a partition with subpartitions, and where no rows are
+// counted.
 func TestWhatMergeMovesBelowAPartitionIsJudged(t *testing.T) {
 	t.Parallel()
 	for _, counts := range []string{"on", "off"} {
@@ -69,7 +70,8 @@ func TestWhatMergeMovesBelowAPartitionIsJudged(t *testing.T) {
 	}
 }
 
-// Without fence.moving only the statement's guard is left, which such a MERGE passes. So the tests above depend on fence.moving.
+// Without fence.moving only the statement's guard is left, and such a MERGE passes it. So the tests above depend on
+// fence.moving.
 func TestWithoutMovingAMergeGoesUnjudged(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

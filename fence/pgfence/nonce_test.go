@@ -61,7 +61,7 @@ func TestANonceArmsAgainWhileNobodyElseHas(t *testing.T) {
 	if err := w.fence.Arm(t.Context(), a); err != nil {
 		t.Errorf("the same grant again, as after a lost answer: %v", err)
 	}
-	must(2, one) // it connects again
+	must(2, one) // a new connection
 	if err := w.fence.End(t.Context(), fence.Ending{Resource: orders, Token: 2}); err != nil {
 		t.Fatal(err)
 	}
@@ -69,9 +69,9 @@ func TestANonceArmsAgainWhileNobodyElseHas(t *testing.T) {
 	must(4, other)
 	spent(5, one, 3)
 	must(5, other)
-	spent(6, one, 3) // for good
+	spent(6, one, 3) // permanently
 	must(7, nonce(t, "the second run of program one"))
-	w.acquire(t, orders, 8) // by somebody without a nonce
+	w.acquire(t, orders, 8) // without a nonce
 	spent(9, other, 5)
 	must(9, nonce(t, "the third run of program one"))
 	if _, err := w.fence.Revoke(t.Context(), orders, "ops"); err != nil {
@@ -116,13 +116,14 @@ func TestWhatIsKnownOfANonce(t *testing.T) {
 	}
 }
 
-// Two runs and somebody without a nonce raise at once: between two raises of one run is nobody else's.
+// Two runs with a nonce and one caller without raise concurrently. No other raise comes between two raises of one
+// run.
 func TestBetweenTwoArmingsOfANonceIsNobodyElses(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	var mu sync.Mutex
 	var offered fence.Token
-	raised := map[fence.Token]int{} // by whom
+	raised := map[fence.Token]int{} // which caller raised
 	offer := func() fence.Token { mu.Lock(); defer mu.Unlock(); offered++; return offered }
 	const none = 0
 	var all sync.WaitGroup
@@ -159,7 +160,7 @@ func TestBetweenTwoArmingsOfANonceIsNobodyElses(t *testing.T) {
 	}
 }
 
-// What is refused and what is raised are one decision: an arming that comes in between is seen.
+// The check of a nonce and the raise are atomic: the check sees an arming that was in progress.
 func TestANonceWaitsForTheArmingBeforeIt(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -238,7 +239,7 @@ func TestANonceIsForArmingOneResource(t *testing.T) {
 	}
 }
 
-// A lease by the connection string presents its seal alone: its refusal names the token all the same.
+// A lease by the connection string presents only its seal. Its refusal still names the token.
 func TestARefusalNamesTheTokenOfANonce(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

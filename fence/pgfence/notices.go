@@ -15,20 +15,18 @@ import (
 )
 
 var (
-	// ErrUnreplicated: a COMMIT was acknowledged after its wait for a synchronous
-	// standby had been cancelled. It is done here, and a failover may undo it. It
-	// comes together with [fence.ErrUnknown].
+	// ErrUnreplicated: a COMMIT was acknowledged after its wait for a synchronous standby had been cancelled. It is
+	// durable on this server, but a failover may undo it. It is joined with [fence.ErrUnknown].
 	ErrUnreplicated = errors.New("the wait for the synchronous standby was cancelled: a failover may undo what is committed")
-	// ErrNoticesUnavailable: commits wait for a synchronous standby here, and the connection
-	// does not see PostgreSQL's warning that one did not. Nothing was done.
+	// ErrNoticesUnavailable: commits wait for a synchronous standby, and the connection does not receive PostgreSQL's
+	// warning about a commit that did not reach it. Nothing was done.
 	ErrNoticesUnavailable = errors.New("a standby is synchronous, and this connection does not see the warning that a commit did not reach it; prepare its configuration with pgfence.Configure")
 )
 
-// Configure makes the pool's connections watch for PostgreSQL's warning that the wait
-// of a COMMIT for a synchronous standby was cancelled: it is then unknown
-// whether the commit lasts, and [InTx] and [Fence.Arm] say so. Without it they
-// refuse to work where a standby is synchronous ([ErrNoticesUnavailable]). An OnNotice
-// that is set already is still called. Call it before the pool is made:
+// Configure makes the pool's connections watch for PostgreSQL's warning that a COMMIT's wait for a synchronous
+// standby was cancelled. It is then unknown whether the commit survives a failover, and [InTx] and [Fence.Arm] report
+// that. Without Configure they fail if a standby is synchronous ([ErrNoticesUnavailable]). An OnNotice that is
+// already set is still called. Call it before the pool is created:
 //
 //	config, err := pgxpool.ParseConfig(url)
 //	…
@@ -58,13 +56,12 @@ func ConfigureConn(config *pgx.ConnConfig) {
 
 const warningsKey = "fencegate.standby-warnings"
 
-// standbyWarnings counts the warnings that one connection received. A connection that
-// [ConfigureConn] has not prepared has none.
+// standbyWarnings counts the warnings that one connection received. Only connections prepared by [ConfigureConn] have
+// one.
 type standbyWarnings struct{ count atomic.Int64 }
 
-// unreplicated knows the warning by where PostgreSQL raises it: its text is
-// translated, and its code is that of any warning. A pooler in between may
-// leave the place out.
+// unreplicated recognizes the warning by the routine that raises it, because its text is localized and its code is
+// that of any warning. A pooler in between may drop the routine.
 func unreplicated(n *pgconn.Notice) bool {
 	if n.Routine != "" {
 		return n.Routine == "SyncRepWaitForLSN"
@@ -73,7 +70,7 @@ func unreplicated(n *pgconn.Notice) bool {
 	return n.Code == "01000" && (severity == "WARNING" || severity == "" && n.Severity == "WARNING") || n.Code == "57P01"
 }
 
-// warningWatch counts the warnings from a moment on. The zero value sees none.
+// warningWatch counts the warnings from a moment on. The zero value receives none.
 type warningWatch struct {
 	seen   *standbyWarnings
 	before int64
@@ -90,9 +87,8 @@ func watchWarnings(conn *pgconn.PgConn) warningWatch {
 // watching reports whether the connection receives warnings.
 func (w warningWatch) watching() bool { return w.seen != nil }
 
-// warned reports whether the warning came. It may be called when the connection
-// serves others again: their warnings make an outcome unknown needlessly, which
-// does no harm.
+// warned reports whether the warning came. It may be called after the connection was released: a warning of its next
+// user then makes an outcome unknown needlessly, which is harmless.
 func (w warningWatch) warned() bool { return w.watching() && w.seen.count.Load() != w.before }
 
 // orUnknown is nil unless the warning came.
@@ -103,9 +99,9 @@ func (w warningWatch) orUnknown(doing string) error {
 	return nil
 }
 
-// WatchCommit begins to watch whether the wait of a COMMIT on this connection for a synchronous
-// standby is cancelled. Ask warned after the COMMIT: nil, or an error joined with
-// [fence.ErrUnknown]. [ErrNoticesUnavailable]: the connection does not see it.
+// WatchCommit watches whether the wait of a COMMIT on this connection for a synchronous standby is cancelled. Call
+// warned after the COMMIT: it returns nil, or an error joined with [fence.ErrUnknown]. [ErrNoticesUnavailable]: the
+// connection does not receive the warning.
 func WatchCommit(ctx context.Context, conn *pgx.Conn) (warned func(doing string) error, err error) {
 	w, err := watchCommit(ctx, conn)
 	return w.orUnknown, err
@@ -113,8 +109,8 @@ func WatchCommit(ctx context.Context, conn *pgx.Conn) (warned func(doing string)
 
 const asyncKey = "fencegate.async"
 
-// watchCommit begins to watch. A connection that sees no warnings is asked once whether
-// that matters.
+// watchCommit starts to watch. On a connection that receives no warnings it asks once whether a standby is
+// synchronous.
 func watchCommit(ctx context.Context, conn *pgx.Conn) (warningWatch, error) {
 	w := watchWarnings(conn.PgConn())
 	if w.watching() || conn.PgConn().CustomData()[asyncKey] != nil {

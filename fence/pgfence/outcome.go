@@ -13,25 +13,23 @@ import (
 // ErrNotCommitted is [fence.ErrNotCommitted].
 var ErrNotCommitted = fence.ErrNotCommitted
 
-// UnknownError is [InTx]'s error where COMMIT was not answered, or was answered
-// without what makes it last.
+// UnknownError is [InTx]'s error if COMMIT was not answered, or its wait for a synchronous standby was cancelled.
 type UnknownError = fence.UnknownError
 
-// Outcome finds out what became of the transaction whose COMMIT was not
-// answered: err is what [InTx] returned. It asks, until ctx ends, also while
-// PostgreSQL restarts and while the transaction still runs. The outcomes:
-//   - nil: it is committed, also on the synchronous standbys where there are any.
-//   - [ErrNotCommitted]: it was rolled back.
-//   - an error that is [fence.ErrUnknown]: nobody can tell any more, or ctx ended before anybody could. So it is after a
-//     failover or a restore, and after a crash where the transaction's number was committed: that may have been a later one.
+// Outcome finds out what happened to a transaction whose COMMIT was not answered; err is the error of [InTx]. It asks
+// until ctx ends, also while PostgreSQL restarts and while the transaction still runs. The outcomes:
+//   - nil: committed, also on the synchronous standbys if there are any.
+//   - [ErrNotCommitted]: rolled back.
+//   - an error that is [fence.ErrUnknown]: the outcome can't be determined, or ctx ended first. This happens after a
+//     failover or a restore, and after a crash if the transaction's ID is committed: the ID may have been reused.
 //
-// An error that is no [*UnknownError], nil included, comes back as it is.
+// An error that is not an [*UnknownError], including nil, is returned unchanged.
 func Outcome(ctx context.Context, db Beginner, err error) error {
 	return core.Outcome(ctx, err, func(ctx context.Context, unknown *UnknownError) (string, error) { return ask(ctx, db, unknown) },
 		func(err error) bool { return ended(err) || errors.Is(err, ErrNoticesUnavailable) })
 }
 
-// ask asks once, in a transaction whose COMMIT waits for the standbys too.
+// ask asks once, in a transaction whose COMMIT also waits for the standbys.
 func ask(ctx context.Context, db Beginner, unknown *UnknownError) (status string, err error) {
 	batch := &pgx.Batch{}
 	batch.BeginTx(pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
@@ -55,7 +53,7 @@ func ask(ctx context.Context, db Beginner, unknown *UnknownError) (status string
 		return "", err
 	}
 	if warnings.warned() {
-		return "in progress", nil // cancelled again: wait once more
+		return "in progress", nil // the wait was cancelled again: ask once more
 	}
 	return status, nil
 }

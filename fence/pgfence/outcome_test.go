@@ -13,7 +13,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// Raised is raised, whatever stopped the drain.
+// If a drain fails in another way, the fence is still raised.
 func TestADrainThatFailsOtherwiseIsUndrained(t *testing.T) {
 	t.Parallel()
 	w := setup(t, pgfence.WithGrace(time.Minute), pgfence.WithDrainLimit(time.Minute))
@@ -48,7 +48,7 @@ func TestTheDrainAnswersBeforeAStatementTimeout(t *testing.T) {
 	}
 }
 
-// A read-only transaction can't ask whether its snapshot shows the newest fence, so it is not told that it does.
+// A read-only transaction can't check whether its snapshot shows the newest fence, so it is not reported as current.
 func TestAReadOnlySnapshotIsNotCalledCurrent(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -107,7 +107,7 @@ func TestAnOverlongSettingIsNotEvenDecoded(t *testing.T) {
 	wantCode(t, attempt(t, w.session(t), pgx.ReadCommitted, strings.Repeat("%41", 513), "1"), "ZF003")
 }
 
-// An error of the function does not hide that it committed what came before.
+// If fn fails after it committed, the error says that something may be committed.
 func TestInTxSaysThatItsFunctionCommittedAlsoWhenItFails(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -136,12 +136,12 @@ func TestInTxSaysThatItsFunctionCommittedAlsoWhenItFails(t *testing.T) {
 	}
 }
 
-// A standby may lag behind an arm, so it can't say that a grant is current.
+// A standby may lag behind an arm, so it refuses to check a grant.
 func TestAStandbyChecksNothing(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	g := w.acquire(t, orders, 1)
-	for _, function := range []string{"fence.fast_settings(text)", "fence.verify_slowly(text)", "fence.use(text,text)"} { // as they see it there
+	for _, function := range []string{"fence.fast_settings(text)", "fence.verify_slowly(text)", "fence.use(text,text)"} { // as they run on a standby
 		definition := value[string](t, w, `SELECT pg_get_functiondef($1::text::regprocedure)`, function)
 		w.exec(t, strings.NewReplacer("pg_catalog.pg_is_in_recovery()", "true", "pg_is_in_recovery()", "true").Replace(definition))
 	}

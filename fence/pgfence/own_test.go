@@ -13,7 +13,7 @@ import (
 
 const take = `CALL fence.take($1, $2, $3, $4)`
 
-// taker connects as a login that is fence_gateway, which may take.
+// taker connects as a login that is fence_gateway, which may call fence.take.
 func (w world) taker(t testing.TB) *pgx.Conn {
 	t.Helper()
 	return connect(t, w.pg.GatewayURL)
@@ -39,7 +39,7 @@ func TestWhoTakesATokenOfHisOwnLockWritesUnderIt(t *testing.T) {
 	}
 }
 
-// When take has returned, a stale transaction is over.
+// Once fence.take has returned, stale transactions are over.
 func TestTakingDrainsWhoWroteUnderAnOlderToken(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -68,13 +68,13 @@ func TestTakingDrainsWhoWroteUnderAnOlderToken(t *testing.T) {
 	}
 }
 
-// The traps of bare tokens that nobody takes: docs/own-lock.md says them where they bite.
+// Bare tokens that are not taken have two gaps. docs/own-lock.md describes them.
 func TestABareTokenThatNobodyTakesLeavesTwoGaps(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.exec(t, `SELECT fence.allow_unsealed('orders/*')`)
 	conn := w.session(t)
-	for _, token := range []string{"7", "7"} { // 8 was given out in between, and has not been presented
+	for _, token := range []string{"7", "7"} { // 8 was issued in between, and has not been presented
 		if err := attempt(t, conn, pgx.ReadCommitted, orders, token); err != nil {
 			t.Errorf("a late write passes until the newer token is presented: %v", err)
 		}
@@ -134,7 +134,7 @@ func TestWhatCannotBeTakenChangesNothing(t *testing.T) {
 	}
 }
 
-// refuseBlocks takes inside transaction blocks of each kind.
+// refuseBlocks calls take inside transaction blocks of each kind.
 func refuseBlocks(t *testing.T, w world, hash []byte) {
 	t.Helper()
 	const call = `CALL fence.take('orders/1001', 35, sha256('x'), '')`
@@ -172,7 +172,7 @@ func refuseBlocks(t *testing.T, w world, hash []byte) {
 	}
 }
 
-// Where somebody can't be drained, nobody has the grant. It is raised, so the same grant is taken by the next try.
+// If a writer can't be drained, take fails. The fence is raised, so a second try takes the same grant.
 func TestATakeThatCouldNotDrainIsTakenByTheNextTry(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -182,7 +182,7 @@ func TestATakeThatCouldNotDrainIsTakenByTheNextTry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `SELECT fence.use($1, $2)`, orders, g.Presented()); err != nil { // a superuser's can't be ended
+	if _, err := tx.Exec(t.Context(), `SELECT fence.use($1, $2)`, orders, g.Presented()); err != nil { // a superuser's session can't be ended
 		t.Fatal(err)
 	}
 	newer := fence.NewSeal().Hash()
@@ -247,7 +247,8 @@ func TestPatternsOfUnsealedTokensAreTheOwnersAlone(t *testing.T) {
 	wantCode(t, err, "42704")
 }
 
-// Names that fit a pattern don't retire, so floors that other names leave later don't bind their tokens, presented or taken.
+// Names that match a pattern don't retire, so floors that other names leave later don't apply to their tokens,
+// presented or taken.
 func TestATokenIsTakenAboveTheFloorOfItsPattern(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -264,7 +265,7 @@ func TestATokenIsTakenAboveTheFloorOfItsPattern(t *testing.T) {
 	wantCode(t, err, "ZF001")
 }
 
-// Two that were given one bare token are not both told that it is theirs.
+// If two callers have the same bare token, only one takes it.
 func TestABareTokenIsTakenOnce(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// blocked: so many sessions of this database wait for others.
+// blocked is true if $1 sessions of this database wait for others.
 const blocked = `SELECT count(*) = $1 FROM pg_stat_activity
 	WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0`
 
@@ -26,7 +26,7 @@ func looked(t testing.TB, conn *pgx.Conn, level pgx.TxIsoLevel) pgx.Tx {
 	return tx
 }
 
-// A pattern records the highest floor of its day, which an old snapshot does not show.
+// A pattern records the highest floor at its creation, which an old snapshot does not show.
 func TestPatternsChangeAtReadCommittedAlone(t *testing.T) {
 	t.Parallel()
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
@@ -46,7 +46,7 @@ func TestPatternsChangeAtReadCommittedAlone(t *testing.T) {
 	}
 }
 
-// A transaction that began before a pattern was taken away has no more rights than others, and no lower floor.
+// A transaction that began before a pattern was removed has no more rights than others, and no lower floor.
 func TestAnOldSnapshotOfAPatternRaisesNothing(t *testing.T) {
 	t.Parallel()
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
@@ -69,7 +69,7 @@ func TestAnOldSnapshotOfAPatternRaisesNothing(t *testing.T) {
 	}
 }
 
-// Who raised by a pattern and who takes it away wait for each other.
+// A transaction that raised by a pattern and one that removes the pattern wait for each other.
 func TestAPatternIsTakenAwayBetweenRaises(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -113,7 +113,7 @@ func TestAPatternIsTakenAwayBetweenRaises(t *testing.T) {
 	}
 }
 
-// What take says shows no name that may be a seal, and leaves nothing out.
+// The errors of fence.take contain no name that may be a seal, and all other facts.
 func TestDrainingYourOwnSaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -12,7 +12,8 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// points are where a transaction stands when arm begins: what it has done by then, and what it does at the same time as arm.
+// points are the progress of a transaction when the arm begins: what it has done by then, and what it does
+// concurrently.
 var points = []struct {
 	name         string
 	before, then []string
@@ -23,9 +24,10 @@ var points = []struct {
 	{"at COMMIT", []string{insertWork}, nil},
 }
 
-// pointRace lets a stale transaction that stands at a point race with arm, round after round. late counts the rows that landed after arm
-// had returned; landed counts the transactions that committed in time, refused the others. It runs further rounds, up to a limit, until
-// both have happened often enough: on a busy machine the same side may win nearly every round.
+// pointRace runs rounds in which a stale transaction at a point races with an arm. late counts the rows that landed
+// after the arm had returned, landed the transactions that committed in time, and refused the others. It runs further
+// rounds, up to a limit, until both outcomes have happened often enough, because on a busy machine one side may win
+// nearly every round.
 func pointRace(t *testing.T, w world, level pgx.TxIsoLevel, before, then []string, rounds int, enough func(late, landed int) bool) (late, landed, refused int) {
 	t.Helper()
 	writer := w.session(t)
@@ -44,8 +46,8 @@ func pointRace(t *testing.T, w world, level pgx.TxIsoLevel, before, then []strin
 	count := func() int { return value[int](t, w, `SELECT count(*) FROM work`) }
 	g := w.acquire(t, orders, 1)
 	for round := 0; round < rounds || !enough(late, landed) && round < 20*rounds; round++ {
-		// With the session, because a statement in the transaction would take its snapshot. What ended the last round's
-		// transaction may be heard only now, by a session that had come through: then begin again with a new one.
+		// The settings belong to the session, because a statement in the transaction would take its snapshot. A
+		// session that committed may notice only now that the last arm ended it: then start again with a new one.
 		begin := append([]string{`BEGIN ISOLATION LEVEL ` + string(level)}, before...)
 		for began := false; !began; {
 			if writer.IsClosed() {

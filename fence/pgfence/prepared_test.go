@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// prepare leaves tx to COMMIT PREPARED, by a name that is the only one in the cluster.
+// prepare prepares tx for COMMIT PREPARED, under a name that is unique in the cluster.
 func prepare(t testing.TB, tx pgx.Tx) (gid string) {
 	t.Helper()
 	gid = rand.Text()
@@ -25,7 +25,7 @@ func prepare(t testing.TB, tx pgx.Tx) (gid string) {
 	return gid
 }
 
-// refusesOver arms in vain over what gid holds.
+// refusesOver checks that arming fails because of the prepared transaction gid.
 func (w world) refusesOver(t testing.TB, next fence.Arming, gid string) {
 	t.Helper()
 	err := w.fence.Arm(t.Context(), next)
@@ -101,7 +101,7 @@ func TestAPreparedTransactionThatRaisedTheFenceIsNamed(t *testing.T) {
 	for name, before := range map[string]fence.Token{"the first token of all": 0, "a later one": 5} {
 		for _, waited := range []bool{false, true} {
 			if waited && before == 0 {
-				continue // nobody can be before it
+				continue // no earlier raise is possible
 			}
 			t.Run(fmt.Sprint(name, ", had to wait: ", waited), func(t *testing.T) {
 				t.Parallel()
@@ -127,7 +127,7 @@ func TestAPreparedTransactionThatRaisedTheFenceIsNamed(t *testing.T) {
 	}
 }
 
-// writeAfter writes under token 7; if it is to wait, another raise, which is rolled back, has its turn first.
+// writeAfter writes under token 7. If waits, another raise, which is rolled back, has its turn first.
 func writeAfter(t *testing.T, w world, tx pgx.Tx, waits bool) error {
 	t.Helper()
 	if !waits {
@@ -148,8 +148,8 @@ func writeAfter(t *testing.T, w world, tx pgx.Tx, waits bool) error {
 	return <-done
 }
 
-// During COMMIT PREPARED a transaction holds its locks for a moment while its name is already gone. Draining must not give up
-// then: the locks are freed at once.
+// During COMMIT PREPARED a transaction's name disappears a moment before its locks. Draining must not fail then,
+// because the locks are released at once.
 func TestAPreparedTransactionThatIsJustEndingIsNoFault(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

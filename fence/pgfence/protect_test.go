@@ -119,7 +119,7 @@ func TestUncoveredListsTheGaps(t *testing.T) {
 	}
 }
 
-// ORIGIN triggers would be skipped.
+// The guards also fire in replica mode, in which ORIGIN triggers do not.
 func TestTheGuardHoldsInReplicaMode(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

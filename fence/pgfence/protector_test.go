@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// own is a schema of a login's own with a table t in it, which the login uses from then on.
+// own creates a schema for a login, with a table t in it, and puts it into the login's search_path.
 func own(t *testing.T, w world, login *pgx.Conn) {
 	t.Helper()
 	name := pgx.Identifier{login.Config().User}.Sanitize()
@@ -17,7 +17,7 @@ func own(t *testing.T, w world, login *pgx.Conn) {
 	}
 }
 
-// To write and to protect are two roles.
+// Writing and protecting are separate roles.
 func TestAWriterDoesNotProtectAndAProtectorDoesNotWrite(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -73,7 +73,7 @@ func TestAWriterDoesNotProtectAndAProtectorDoesNotWrite(t *testing.T) {
 	}
 }
 
-// What is made for a protection, and not used, does not add up.
+// Objects that are created for a protection and not used do not accumulate.
 func TestAProtectorMakesNothingWithoutBound(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -96,7 +96,7 @@ func TestAProtectorMakesNothingWithoutBound(t *testing.T) {
 			}
 		}
 	}
-	if after := value[int](t, w, made); after > before+4 { // what the last call made
+	if after := value[int](t, w, made); after > before+4 { // created by the last call
 		t.Errorf("%d functions and sequences, where there were %d", after, before)
 	}
 	if got := value[string](t, w, `SELECT coalesce(string_agg(reason, '; '), '') FROM fence.uncovered WHERE reason NOT LIKE 'is in report mode%'`); got != "" {
@@ -104,7 +104,8 @@ func TestAProtectorMakesNothingWithoutBound(t *testing.T) {
 	}
 }
 
-// Guards go as a whole, by fence.unprotect. Nobody makes the registry forget a table and takes off one of them.
+// Guards are removed together, by fence.unprotect. A login can't remove a table from the registry, or one of the
+// guards.
 func TestGuardsGoAsAWhole(t *testing.T) {
 	t.Parallel()
 	w, owner := events(t)
@@ -131,7 +132,7 @@ func TestGuardsGoAsAWhole(t *testing.T) {
 		}
 	}
 	for _, sql := range []string{
-		`BEGIN; SET CONSTRAINTS ALL IMMEDIATE; SELECT fence.unprotect('plain'); COMMIT`, // whatever the session chose
+		`BEGIN; SET CONSTRAINTS ALL IMMEDIATE; SELECT fence.unprotect('plain'); COMMIT`, // whatever the session's setting
 		`SELECT fence.protect('plain', resource => 'again'), fence.unprotect('plain'), fence.protect('plain', resource => 'again')`,
 		`BEGIN; SELECT fence.unprotect('plain'); DROP TABLE plain; COMMIT`,
 		`SELECT fence.unprotect('parted')`,

@@ -16,11 +16,9 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// The rule under test: when arm has returned, whatever an older grant wrote is
-// committed already, or never will be.
+// The rule under test: once arm has returned, each write under an older grant is committed already, or never will be.
 
-// mutants are guards with one safeguard taken out. Each test of the rule must
-// catch them, or it proves nothing.
+// mutants are guards without one of their safeguards. Each test of the rule must detect them.
 var mutants = map[string]struct {
 	old, replacement string
 	levels           []pgx.TxIsoLevel // where it makes a difference
@@ -34,7 +32,7 @@ var mutants = map[string]struct {
 	},
 }
 
-// mutate replaces the guard's check in this database by one in which old reads as replacement.
+// mutate replaces old by replacement in the check of the guard in this database.
 func mutate(t testing.TB, w world, old, replacement string) {
 	t.Helper()
 	mutateFunction(t, w, "fence.fast_check", old, replacement)
@@ -49,7 +47,7 @@ func mutateFunction(t testing.TB, w world, name, old, replacement string) {
 	w.exec(t, strings.Replace(definition, old, replacement, 1))
 }
 
-// pauseGuard makes the guard wait at a point: where the gate is closed.
+// pauseGuard makes the guard wait at a point until the gate is open.
 func pauseGuard(t testing.TB, w world, before string) {
 	t.Helper()
 	mutate(t, w, before, fmt.Sprintf("PERFORM pg_catalog.pg_advisory_xact_lock_shared(%d);\n    %s", gate, before))
@@ -57,7 +55,7 @@ func pauseGuard(t testing.TB, w world, before string) {
 
 const gate = 4711
 
-// closeGate closes the gate; the function that it returns opens it.
+// closeGate closes the gate. The returned function opens it.
 func closeGate(t testing.TB, w world) (open func()) {
 	t.Helper()
 	conn := connect(t, w.pg.URL)
@@ -71,19 +69,18 @@ func closeGate(t testing.TB, w world) (open func()) {
 	}
 }
 
-// landedLate runs one schedule: a writer under an older grant stops at some
-// point, arm returns, the writer goes on. It reports whether the write landed
-// after arm had returned.
+// schedule stops a writer under an older grant at some point until arm has returned. It reports whether the write
+// landed after that.
 type schedule func(t *testing.T, w world, level pgx.TxIsoLevel) (landedLate bool)
 
-// stoppedBeforeCommit: the writer has passed the check when it stops.
+// stoppedBeforeCommit: the writer stops after it has passed the check.
 func stoppedBeforeCommit(t *testing.T, w world, level pgx.TxIsoLevel) bool {
 	tx := paused(t, w, level, w.acquire(t, orders, 34))
 	w.acquire(t, orders, 35)
 	return tx.Commit(t.Context()) == nil
 }
 
-// stoppedInsideCommit: its COMMIT is under way, and not done, when it stops.
+// stoppedInsideCommit: the writer stops during its COMMIT.
 func stoppedInsideCommit(t *testing.T, w world, level pgx.TxIsoLevel) bool {
 	w.exec(t, fmt.Sprintf(`CREATE FUNCTION at_gate() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(%d); RETURN NULL; END'`, gate))
 	w.exec(t, `CREATE CONSTRAINT TRIGGER at_gate AFTER INSERT ON work DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION at_gate()`)
@@ -107,7 +104,7 @@ func stoppedAfterSnapshot(t *testing.T, w world, level pgx.TxIsoLevel) bool {
 	return write(t.Context(), tx, g.Token) == nil && tx.Commit(t.Context()) == nil
 }
 
-// stoppedInTheGuard: the writer stops inside the check, where the gate stands.
+// stoppedInTheGuard: the writer stops inside the check, at the gate.
 func stoppedInTheGuard(t *testing.T, w world, level pgx.TxIsoLevel) bool {
 	g := w.acquire(t, orders, 34)
 	tx := w.begin(t, level, g)
@@ -174,9 +171,8 @@ func TestNoWriteLandsAfterArmReturned(t *testing.T) {
 	}
 }
 
-// race lets writers at every level run against arms, and returns how many
-// writes landed after the arm that superseded them had returned.
-// Others arm resources of their own beside, so that the arms go in groups.
+// race runs writers at every level against arms, and returns how many writes landed after the arm that superseded
+// them had returned. Others arm different resources meanwhile, so that the arms are grouped.
 func race(t *testing.T, w world, arms, writers, beside int) (late int) {
 	t.Helper()
 	var current atomic.Pointer[fence.Grant]
@@ -213,7 +209,7 @@ func race(t *testing.T, w world, arms, writers, beside int) (late int) {
 		g := w.acquire(t, orders, token)
 		older[token] = value[int](t, w, countOlder, token)
 		current.Store(&g)
-		for before := landed.Load(); landed.Load() == before; { // let somebody write under the new grant
+		for before := landed.Load(); landed.Load() == before; { // wait for a write under the new grant
 			_ = value[int](t, w, `SELECT 1`)
 		}
 	}
@@ -229,7 +225,7 @@ func race(t *testing.T, w world, arms, writers, beside int) (late int) {
 func writeSlowly(ctx context.Context, w world, level pgx.TxIsoLevel, g fence.Grant, dawdle int) error {
 	return pgx.BeginTxFunc(ctx, w.writer, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
 		const set = `SELECT set_config('fence.resource', $1, true), set_config('fence.token', $2, true)`
-		if _, err := tx.Exec(ctx, set, g.Resource, g.Presented()); err != nil { // which takes the snapshot
+		if _, err := tx.Exec(ctx, set, g.Resource, g.Presented()); err != nil { // takes the snapshot
 			return err
 		}
 		for range dawdle % 7 {

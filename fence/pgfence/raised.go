@@ -7,7 +7,7 @@ import (
 
 const sqlRaised = `SELECT EXISTS (SELECT FROM fence.fences) OR EXISTS (SELECT FROM fence.retired)`
 
-// Raised reports whether a fence was ever raised in this database, by whomever.
+// Raised reports whether any fence was ever raised in this database.
 func (f *Fence) Raised(ctx context.Context) (raised bool, err error) {
 	if err = f.pool.QueryRow(ctx, sqlRaised).Scan(&raised); err != nil {
 		return false, fmt.Errorf("ask whether a fence was ever raised: %w", Translate(err))

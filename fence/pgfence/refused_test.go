@@ -8,13 +8,13 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// refused is what fence.protected counts for a table.
+// refused is the count of fence.protected for a table.
 func (w world) refused(t *testing.T, table string) int {
 	t.Helper()
 	return value[int](t, w, `SELECT refused FROM fence.protected WHERE relation = $1::text::regclass`, table)
 }
 
-// Every refusal counts, though its transaction is rolled back, and nothing else does.
+// Every refusal is counted, although its transaction is rolled back, and nothing else is.
 func TestRefusalsAreCountedPerTable(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -33,9 +33,9 @@ func TestRefusalsAreCountedPerTable(t *testing.T) {
 		}
 		wantUnder(t, conn, current, insert, "")
 	}
-	wantUnder(t, conn, current, `INSERT INTO each VALUES (7)`, "ZF004") // which only the row tells
+	wantUnder(t, conn, current, `INSERT INTO each VALUES (7)`, "ZF004") // only the row shows it
 	want["each"]++
-	// A writer may go on after a refusal: the rollback to a savepoint takes nothing back.
+	// A writer may continue after a refusal: the rollback to a savepoint does not undo the count.
 	err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
 		for range 10 {
 			if err := pgx.BeginFunc(t.Context(), tx, func(inner pgx.Tx) error {
@@ -58,7 +58,7 @@ func TestRefusalsAreCountedPerTable(t *testing.T) {
 	}
 }
 
-// Partitions and children are written by themselves, too.
+// Partitions and children can be written directly, too.
 func TestEachPartitionCountsItsRefusals(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -6,8 +6,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// spying is code of fence_owner that wants to run with another login's rights. It counts the role that it runs as, tries to gain more
-// rights, and counts again. The counters are sequences, which a failed command does not reset.
+// spying is code of fence_owner that tries to run with another login's rights. It counts the role that it runs as,
+// tries to gain more rights, and counts again. The counters are sequences, which a failed command does not reset.
 const spying = `CREATE SCHEMA spy;
 CREATE SEQUENCE spy.super; CREATE SEQUENCE spy.other;
 CREATE FUNCTION spy.note() RETURNS boolean LANGUAGE plpgsql AS $$
@@ -26,8 +26,8 @@ BEGIN
 END $$;
 GRANT USAGE ON SCHEMA spy TO PUBLIC; GRANT USAGE ON ALL SEQUENCES IN SCHEMA spy TO PUBLIC; GRANT CREATE ON SCHEMA spy TO fence_owner`
 
-// replacing makes every function and view that fence_owner can change run spy.note with its caller's rights, and a view of a table.
-// What can't be replaced stays as it is.
+// replacing makes every function and view that fence_owner can change call spy.note with its caller's rights, and a
+// view of a table. Objects that can't be replaced stay as they are.
 const replacing = `SET ROLE fence_owner;
 DO $$
 DECLARE
@@ -58,8 +58,8 @@ BEGIN
 END $$;
 RESET ROLE`
 
-// The event triggers run in everybody's commands, a superuser's too. Whoever is fence_owner can replace what the schema fence
-// has, and gets nobody else's rights by it.
+// The event triggers run in every login's commands, including a superuser's. A login that is fence_owner can replace
+// the objects in the schema fence, but gains no other login's rights by that.
 func TestEventTriggersRunNothingOfTheOwnersWithASuperusersRights(t *testing.T) {
 	t.Parallel()
 	for name, attack := range map[string][]string{
@@ -76,7 +76,7 @@ func TestEventTriggersRunNothingOfTheOwnersWithASuperusersRights(t *testing.T) {
 			w, _ := events(t)
 			w.exec(t, `SELECT fence.protect_schema('own', under => 'own/')`)
 			w.exec(t, `ALTER SCHEMA own OWNER TO CURRENT_USER`)
-			w.exec(t, `ALTER EVENT TRIGGER fence_keep DISABLE`) // the attack may come in one moment
+			w.exec(t, `ALTER EVENT TRIGGER fence_keep DISABLE`) // the attack may come at this moment
 			for _, sql := range append([]string{spying}, attack...) {
 				w.exec(t, sql)
 			}
@@ -87,7 +87,7 @@ func TestEventTriggersRunNothingOfTheOwnersWithASuperusersRights(t *testing.T) {
 				`ALTER TABLE plain RENAME COLUMN more TO most`, `CREATE TABLE fresh (id int)`, `ALTER TABLE plain DISABLE TRIGGER fence_guard`,
 				`DROP TRIGGER fence_guard ON plain`, `DROP TABLE parted`, `CREATE VIEW v AS SELECT 1 AS a`,
 			} {
-				_ = statement(sql)(t.Context(), super) // success or failure: fence_owner may have replaced what answers
+				_ = statement(sql)(t.Context(), super) // success or failure: fence_owner may have replaced the functions
 			}
 			if n := value[int](t, w, `SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM spy.super`); n > 0 {
 				t.Errorf("fence_owner's code ran %d times with a superuser's rights", n)
@@ -99,7 +99,8 @@ func TestEventTriggersRunNothingOfTheOwnersWithASuperusersRights(t *testing.T) {
 	}
 }
 
-// What the event triggers run belongs to who installed them, and what asks the fence to a role that nobody is in.
+// The functions of the event triggers belong to the role that installed them. The function that calls the fence
+// belongs to a role without members.
 func TestEventTriggersBelongToTheirInstaller(t *testing.T) {
 	t.Parallel()
 	w, owner := events(t)
@@ -127,7 +128,7 @@ func TestEventTriggersBelongToTheirInstaller(t *testing.T) {
 			wantCode(t, err, "42501")
 		}
 	}
-	// A role that could be more than it should be is refused.
+	// A role with more rights than expected is refused.
 	w.exec(t, `SELECT fence.uninstall_event_triggers()`)
 	tx, err := w.admin.Begin(t.Context())
 	if err != nil {

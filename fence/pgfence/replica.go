@@ -10,20 +10,18 @@ import (
 const (
 	sqlPosition = `SELECT fence.position()::text`
 
-	// A statement, and so a snapshot, of its own at each look: one that is kept can hold up the replay.
+	// Each query is a statement with a snapshot of its own: a snapshot that is kept can delay the replay.
 	sqlReplayed = `SELECT pg_is_in_recovery(), CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END >= $1::text::pg_lsn`
 )
 
-// ErrPromoted says that a server is no replica any more, and was promoted before
-// it had everything that was to be waited for.
+// ErrPromoted says that the server is no longer a replica and was promoted before it had replayed the position.
 var ErrPromoted = errors.New("the replica was promoted before it had replayed what was written")
 
-// Position is a point in the primary's write-ahead log, as PostgreSQL writes it.
+// Position is a position in the primary's write-ahead log, in PostgreSQL's text form.
 type Position string
 
-// Position returns the point up to which a read replica has to have replayed
-// before a new holder may read there: ask after [Fence.Arm] has returned. By
-// then every write under an older grant has ended, and lies before it.
+// Position returns the position that a read replica must have replayed before a new holder may read there. Call it
+// after [Fence.Arm] has returned: every write under an older grant has then ended, and lies before it.
 //
 //	position, err := f.Position(ctx)                 // the primary
 //	err = pgfence.WaitReplica(ctx, conn, position)   // a connection to the replica
@@ -36,16 +34,13 @@ func (f *Fence) Position(ctx context.Context) (Position, error) {
 	return p, nil
 }
 
-// Replica is a connection to one read replica, outside of a transaction: a
-// *pgx.Conn or a *pgxpool.Conn. A pool would do only if all of its connections
-// led to the same server.
+// Replica is a connection to one read replica, outside of a transaction: a *pgx.Conn or a *pgxpool.Conn. A pool works
+// only if all of its connections lead to the same server.
 type Replica = Querier
 
-// WaitReplica returns nil once the replica has replayed p. What begins to read
-// there afterwards sees every write before p. Give it a deadline: a replica whose
-// replication stands still never comes that far. The errors: the context's,
-// joined with what the replica answered last; [ErrPromoted]; or PostgreSQL's. On
-// the primary itself it returns at once.
+// WaitReplica returns nil once the replica has replayed p. Reads that begin afterwards see every write before p. Give
+// ctx a deadline: a replica whose replication has stopped never gets there. The errors: the context's, joined with
+// the replica's last answer; [ErrPromoted]; or PostgreSQL's. On the primary itself it returns at once.
 func WaitReplica(ctx context.Context, replica Replica, p Position) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		var standby, there bool

@@ -21,7 +21,7 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// on is a world on a server of the test's own.
+// on is a world on a server of this test.
 func on(t *testing.T, s *pgserver.Server) world {
 	t.Helper()
 	if err := migrate.Up(t.Context(), s.URL("postgres"), migrate.All); err != nil {
@@ -79,12 +79,12 @@ func TestAHolderThatWaitsForTheReplicaReadsWhatTheLastOneWrote(t *testing.T) {
 		}
 	}
 
-	// A replica that stands still: both say so, and neither waits for ever.
+	// If the replica stops replaying, both calls report it and return.
 	adminOfStandby := connect(t, standby.URL("postgres"))
 	if _, err := adminOfStandby.Exec(t.Context(), `SELECT pg_wal_replay_pause()`); err != nil {
 		t.Fatal(err)
 	}
-	// Pausing is a request: wait until it is so, then arm past it.
+	// Pausing is asynchronous: wait for it, then arm.
 	testenv.Eventually(t, "the standby pauses", func() (paused bool) {
 		if err := adminOfStandby.QueryRow(t.Context(), `SELECT pg_get_wal_replay_pause_state() = 'paused'`).Scan(&paused); err != nil {
 			t.Fatal(err)
@@ -104,7 +104,7 @@ func TestAHolderThatWaitsForTheReplicaReadsWhatTheLastOneWrote(t *testing.T) {
 	_, err = replica.Exec(t.Context(), `CALL fence.wait_for($1::text::pg_lsn, '100 ms')`, string(position))
 	wantCode(t, err, "57014")
 
-	// Promoted without it.
+	// The replica is promoted without the position.
 	if _, err := adminOfStandby.Exec(t.Context(), `ALTER SYSTEM SET primary_conninfo = ''`); err != nil {
 		t.Fatal(err)
 	}
@@ -122,9 +122,9 @@ func TestAHolderThatWaitsForTheReplicaReadsWhatTheLastOneWrote(t *testing.T) {
 	wantCode(t, err, "55000")
 }
 
-// A session's synchronous_commit = off must not cost an acknowledged arm. The row
-// that is written after it, in the same session, shows that the crash does lose
-// what was not flushed; and without what makes arms durable one is lost.
+// A session's synchronous_commit = off must not lose an acknowledged arm in a crash. A row that is written after it
+// in the same session shows that the crash does lose unflushed commits. Without the setting that makes arms durable,
+// the arm is lost.
 func TestACrashRightAfterArmLosesNothingThoughTheSessionCommitsAsynchronously(t *testing.T) {
 	t.Parallel()
 	const rounds = 3
@@ -164,11 +164,10 @@ func TestACrashRightAfterArmLosesNothingThoughTheSessionCommitsAsynchronously(t 
 	}
 }
 
-// armsAmong arms again and again while writers come and go under the current
-// grant without a pause, and returns how many writes each arm let pass before it
-// returned, sorted. It gives up, and is not fair, where an arm lets more than
-// mayPass go first, or takes so long as if it waited for each writer by itself.
-// What else runs on the machine delays arms and writers alike.
+// armsAmong arms repeatedly while writers write under the current grant without a pause. It returns the number of
+// writes that passed before each arm returned, sorted. It stops with fair = false if an arm lets more than mayPass
+// writes pass, or takes as long as if it waited for each writer separately. Other load on the machine delays arms and
+// writers alike.
 func armsAmong(t *testing.T, w world, writers, arms int) (passed []int64, fair bool) {
 	t.Helper()
 	pool := poolWith(t, w.pg.WriterURL, func(c *pgxpool.Config) { c.MaxConns = int32(writers) })
@@ -182,7 +181,7 @@ func armsAmong(t *testing.T, w world, writers, arms int) (passed []int64, fair b
 	defer stop()
 	var busy sync.WaitGroup
 	var written atomic.Int64
-	var watch atomic.Pointer[func(int64)] // hears of each write while an arm is under way
+	var watch atomic.Pointer[func(int64)] // called for each write during an arm
 	for range writers {
 		busy.Go(func() {
 			for ctx.Err() == nil {
@@ -197,7 +196,7 @@ func armsAmong(t *testing.T, w world, writers, arms int) (passed []int64, fair b
 		})
 	}
 	for i := range arms {
-		// Until they are busy under this grant.
+		// Wait until they are busy under this grant.
 		for enough, tick := written.Load()+int64(writers/2), time.NewTicker(time.Millisecond); written.Load() < enough && ctx.Err() == nil; <-tick.C {
 		}
 		g := fence.Grant{Resource: orders, Token: first.Token + fence.Token(i) + 1, Seal: fence.NewSeal()}
@@ -228,11 +227,10 @@ func armsAmong(t *testing.T, w world, writers, arms int) (passed []int64, fair b
 const (
 	grace       = 200 * time.Millisecond // pgfence's default
 	busyWriters = 32
-	mayPass     = 30 * busyWriters // at most so many writers pass before a fair arm: those under way, and those that arrive while it waits
+	mayPass     = 30 * busyWriters // the maximum of writers that pass before a fair arm: those in progress, and those that arrive while it waits
 )
 
-// Arming must not starve behind writers that come and go without a pause, nor wait
-// for each of them.
+// Arming must not starve while writers write without a pause, nor wait for each of them.
 func TestArmIsFairAgainst32BusyWriters(t *testing.T) {
 	t.Parallel()
 	const arms = 100

@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// reported runs a statement under a grant, in a table in report mode, and returns what PostgreSQL says of it in its log.
+// reported runs a statement under a grant, on a table in report mode, and returns PostgreSQL's log messages about it.
 func reported(t *testing.T, w world, g fence.Grant, sql string) (log []*pgconn.Notice) {
 	t.Helper()
 	config, err := pgx.ParseConfig(w.pg.OtherURL)
@@ -19,7 +19,7 @@ func reported(t *testing.T, w world, g fence.Grant, sql string) (log []*pgconn.N
 		t.Fatal(err)
 	}
 	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { log = append(log, n) }
-	config.RuntimeParams["client_min_messages"] = "log" // show the session what goes to the log
+	config.RuntimeParams["client_min_messages"] = "log" // show the log to the session
 	conn, err := pgx.ConnectConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func TestReportModeLogsAndRefusesNothing(t *testing.T) {
 	}
 }
 
-// Whom nobody refuses, nobody waits for or ends.
+// In report mode a write is not refused, so it takes no lock, and arming does not wait for it or end it.
 func TestReportModeHoldsNoLock(t *testing.T) {
 	t.Parallel()
 	w, _, _ := perRow(t)

@@ -8,8 +8,8 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// forgetful acquires a name again and again, beginning at 1 each time, and lets it retire at once. It returns how often a token was
-// granted that was not above every token granted before the request.
+// forgetful acquires a name repeatedly, starting at 1 each time, and lets it retire at once. It returns how often a
+// granted token was not above every token granted before the request.
 func (w world) forgetful(t *testing.T, callers, times int) (wrong int) {
 	t.Helper()
 	var mu sync.Mutex

@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// retire looks at every fence once.
+// retire examines every fence once.
 func (w world) retire(t testing.TB, unused time.Duration) (all pgfence.Retired) {
 	t.Helper()
 	for more := true; more; more = all.Next != "" {
@@ -76,7 +76,7 @@ func TestARetiredFenceRefusesItsStaleTokens(t *testing.T) {
 		t.Errorf("a token above the floor: %v", err)
 	}
 
-	// A source of tokens that lost its counters learns the floor.
+	// A source of tokens that lost its counters gets the floor from the error.
 	for _, resource := range []string{orders, w.neighbour(t, orders)} {
 		for _, token := range []fence.Token{1, 33, 34} {
 			var low *fence.NotRaisedError
@@ -178,7 +178,7 @@ func TestRetireNamesWhatNobodyHasEnded(t *testing.T) {
 	if r := w.retire(t, 0); r.Fences != 1 || !slices.Equal(r.Unended, []string{"users/1"}) {
 		t.Errorf("one has ended: %+v", r)
 	}
-	w.exec(t, `SELECT fence.invalidate_all()`) // raises to a seal that nobody holds
+	w.exec(t, `SELECT fence.invalidate_all()`) // raises to an unknown seal
 	if r := w.retire(t, 0); r.Fences != 1 || len(r.Unended) > 0 {
 		t.Errorf("after invalidate_all: %+v", r)
 	}
@@ -216,7 +216,7 @@ func TestAnOldSnapshotOfARetiredFenceIsStale(t *testing.T) {
 	}
 }
 
-// Floors that rise after a pattern was added do not bind its tokens: their issuer can't go above a floor.
+// Floors that rise after a pattern was added do not apply to its tokens, because their issuer can't go above a floor.
 func TestTheFloorOfUnsealedTokensIsThatOfTheirPattern(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -241,7 +241,7 @@ func TestTheFloorOfUnsealedTokensIsThatOfTheirPattern(t *testing.T) {
 	}
 }
 
-// A raise that waits for the turn of a fence that is being retired reads the floor once it has the turn.
+// A raise that waits for the turn of a fence that is being retired reads the floor after the wait.
 func TestARaiseThatWaitedForRetirementSeesTheFloor(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -309,7 +309,7 @@ func TestNamesUsedOnceLeaveNoRowsButFloors(t *testing.T) {
 	}
 }
 
-// A source that begins above the floor arms once.
+// A source that starts above the floor arms at the first attempt.
 func TestSourcesLearnFloors(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -329,7 +329,7 @@ func TestSourcesLearnFloors(t *testing.T) {
 	}
 }
 
-// A retirement waits at most a second for a lock on fence.unsealed, and nothing else waits for it.
+// A retirement waits at most a second for a lock on fence.unsealed, and does not make others wait for it.
 func TestRetireGivesUpWherePatternsAreLocked(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -352,7 +352,8 @@ func TestRetireGivesUpWherePatternsAreLocked(t *testing.T) {
 	}
 }
 
-// An arm waits for the transaction that retires its name, so one takes 4 ms, however slow the machine.
+// An arm waits for the transaction that retires its name, so such a transaction ends after 4 ms, however slow the
+// machine.
 func TestASlowRetirementEndsEarlyAndTheNextGoesOn(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	crdbpgx "github.com/cockroachdb/cockroach-go/v2/crdb/crdbpgxv5" // a retry loop that is in use, and no CockroachDB
+	crdbpgx "github.com/cockroachdb/cockroach-go/v2/crdb/crdbpgxv5" // a widely used retry loop; no CockroachDB
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -12,14 +12,14 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// raceLost lets others commit: the row that the transaction is about to change, and a newer token.
+// raceLost commits two changes of others: the row that the transaction is about to change, and a newer token.
 func (w world) raceLost(t *testing.T, newer fence.Token) {
 	t.Helper()
 	w.exec(t, `UPDATE unguarded SET n = n + 1`)
 	w.exec(t, `SELECT fence.raise($1, $2, $3, 'next')`, orders, newer, fence.NewSeal().Hash())
 }
 
-// What fails with 40001 is tried again. The next try sees the newer token and is refused for good: no endless loop.
+// An error with 40001 is retried. The retry sees the newer token and is refused for good, so the loop ends.
 func TestARetryAfterASerializationFailureIsRefusedAsStale(t *testing.T) {
 	t.Parallel()
 	const lateUpdate = `UPDATE unguarded SET n = n + 1`
@@ -71,7 +71,7 @@ func TestARetryAfterASerializationFailureIsRefusedAsStale(t *testing.T) {
 		}
 	}
 
-	// The loop does retry what may succeed.
+	// The loop does retry what can succeed.
 	w := setup(t)
 	w.exec(t, `CREATE TABLE unguarded AS SELECT 1 AS n; GRANT ALL ON unguarded TO PUBLIC`)
 	g := w.acquire(t, orders, 34)

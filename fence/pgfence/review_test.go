@@ -8,7 +8,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// ownerOf is a login that is fence_protector and owns the schema own, as owners of tables are.
+// ownerOf is a login that is fence_protector and owns the schema own.
 func ownerOf(t *testing.T, w world) *pgx.Conn {
 	t.Helper()
 	conn := connect(t, w.pg.As(t, "fence_protector"))
@@ -27,7 +27,7 @@ func run(t *testing.T, conn *pgx.Conn, statements ...string) {
 	}
 }
 
-// No name of a table's may end the quotes around the code that is made for it.
+// No table's name can end the quotes in the code that is generated for it.
 func TestNamesAreNoCode(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -49,8 +49,8 @@ func TestNamesAreNoCode(t *testing.T) {
 	wantUnder(t, conn, w.acquire(t, "xy", 1), `INSERT INTO own.odd VALUES ('x', 'y')`, "")
 }
 
-// Whoever makes a table in a protected schema, or has a table enforce, runs its rule's expression: nothing else, and nothing of the
-// one who wrote it.
+// A login that creates a table in a protected schema, or makes a table enforce, runs the expression of its rule, but
+// no other code of the login that wrote the rule.
 func TestARowsRuleIsAnExpressionAndNothingElse(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -92,7 +92,8 @@ func TestATriggerOfSomebodysOwnBreaksNoView(t *testing.T) {
 	value[int](t, w, `SELECT count(u)::int FROM fence.uncovered u`)
 }
 
-// Report mode neither waits for what an enforcing guard waits for, nor fails by an expression that does.
+// Report mode does not wait for the locks that an enforcing guard waits for, and an expression that fails does not
+// fail the statement.
 func TestReportModeEndsNoStatement(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -135,7 +136,7 @@ func TestTwoMayTidyAtOnce(t *testing.T) {
 	}
 }
 
-// A rule turns writes of a view into others, which its guard does not see.
+// A rule rewrites writes of a view into others, which the view's guard does not see.
 func TestARuleOnAGuardedViewIsRefused(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

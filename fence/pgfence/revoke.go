@@ -8,11 +8,10 @@ import (
 	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
-// Revoke arms a resource past its holder, to a seal that nobody knows: the
-// holder's writes are refused from then on, and the next acquisition gets a
-// higher token. holder is for people: who revoked. It returns the new token, or
-// [fence.ErrNoFence]. A [*fence.UndrainedError] comes with the token: the fence is
-// raised, but a transaction of the old holder may still commit.
+// Revoke arms a resource past its holder, to a seal that is discarded: the holder's writes are refused from then on,
+// and the next acquisition gets a higher token. holder is the name of the operator, for display. Revoke returns the
+// new token, or [fence.ErrNoFence]. A [*fence.UndrainedError] comes with the token: the fence is raised, but a
+// transaction of the old holder may still commit.
 func (f *Fence) Revoke(ctx context.Context, resource, holder string) (fence.Token, error) {
 	if err := core.ValidateRevocation(resource, holder); err != nil {
 		return 0, err
@@ -29,6 +28,6 @@ func (f *Fence) Revoke(ctx context.Context, resource, holder string) (fence.Toke
 		return 0, err
 	}
 	raised := fence.Token(*token)
-	// Arming what is recorded already raises nothing and drains.
+	// The fence holds this token already, so arming only drains.
 	return raised, f.Arm(ctx, fence.Arming{Resource: resource, Token: raised, SealHash: sealHash, Holder: holder})
 }

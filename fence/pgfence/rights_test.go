@@ -38,14 +38,14 @@ func TestRightsAreAsNarrowAsTheRoles(t *testing.T) {
 	denied(w.pg.OtherURL, append(gatewayOnly, append(nobody, `SELECT fence.use('x', '1')`, `SELECT fence.check()`)...)...)
 	denied(w.pg.GatewayURL, append(nobody, `SELECT fence.use('x', '1')`)...)
 
-	// A guarded write needs the grant, and no right in the schema fence.
+	// A guarded write needs the grant, but no right in the schema fence.
 	conn := connect(t, w.pg.OtherURL)
 	if err := attempt(t, conn, pgx.ReadCommitted, orders, g.Presented()); err != nil {
 		t.Error(err)
 	}
 }
 
-// A name of the session's own must not stand in for one that the guard uses.
+// An object of the session can't replace one that the guard uses by name.
 func TestTheGuardIsDeafToTheSearchPath(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -71,8 +71,8 @@ func TestTheGuardIsDeafToTheSearchPath(t *testing.T) {
 	}
 }
 
-// SECURITY DEFINER functions of fence_owner take no relations, and no types whose code another login can define. The exceptions
-// are called by a table's owner and read only the catalogue.
+// SECURITY DEFINER functions of fence_owner have no parameters of relations, or of types whose code another login can
+// define. The exceptions are called by a table's owner and read only the catalog.
 func TestFunctionsWithTheFencesRightsTakeFacts(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -82,7 +82,7 @@ func TestFunctionsWithTheFencesRightsTakeFacts(t *testing.T) {
 		t.Error(fault)
 	}
 
-	// Whatever else appears is found.
+	// The test finds any other such function.
 	for _, planted := range []string{"anyelement", "regclass", "name[], anyarray", "work", "text, work"} {
 		w.exec(t, `CREATE FUNCTION fence.planted(`+planted+`) RETURNS bigint LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 'SELECT 1'`)
 		if n := len(dangerousFunctions(t, w)); n != 1 {
@@ -96,17 +96,18 @@ func TestFunctionsWithTheFencesRightsTakeFacts(t *testing.T) {
 	}
 }
 
-// dangerousFunctions says of each function with the rights of fence_owner what is wrong with it.
+// dangerousFunctions lists what is wrong with functions that have the rights of fence_owner.
 func dangerousFunctions(t *testing.T, w world) (faults []string) {
 	t.Helper()
 	facts := regexp.MustCompile(`^(text|bigint|integer|boolean|bytea|interval|name|timestamp with time zone|uuid|jsonb)(\[\])?$`)
 	exceptions := []string{
-		"fence.remember(regclass)", "fence.leave(regclass)", "fence.make_rows(regclass,name)", // by the owner of a table
-		"fence.remember_schema(regnamespace,text,text,text,text,name)", // by the owner of a schema
+		"fence.remember(regclass)", "fence.leave(regclass)", "fence.make_rows(regclass,name)", // called by the owner of a table
+		"fence.remember_schema(regnamespace,text,text,text,text,name)", // called by the owner of a schema
 	}
-	rows := regexp.MustCompile(`^objects\.(versions|stages)$`) // of tables of ours, between functions that nobody else may call
+	rows := regexp.MustCompile(`^objects\.(versions|stages)$`) // of fencegate's tables, between functions that only it may call
 	onRows := regexp.MustCompile(`^fence\.(rows|stamp|moved|resource_of)_`)
-	// Without a search_path of their own every name in them is qualified, and in whatever they call.
+	// They have no search_path of their own, so every name in them, and in the functions that they call, is
+	// qualified.
 	unpinned := []string{
 		"fence.arm(text,bigint,bytea,text,interval)", `fence."check"(text)`, "fence.guard()", "fence.guard_rows()", "fence.judge(text)",
 		"fence.judge_rows(text,text[],text[],bigint[],text)", "fence.judge_stamp(text)", "fence.mark_move()", "fence.server_run()", "fence.use(text,text)", "fence.use(text[],text[])",

@@ -9,7 +9,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// perRowRace is a world whose table `work` has a resource for each row, which is [orders] for what [write] writes.
+// perRowRace is a world whose table `work` has a resource for each row; rows of [write] need [orders].
 func perRowRace(t *testing.T, opts ...pgfence.Option) world {
 	t.Helper()
 	w := setup(t, opts...)
@@ -17,8 +17,8 @@ func perRowRace(t *testing.T, opts ...pgfence.Option) world {
 	return w
 }
 
-// The rule of race_test.go, for tables with a resource per row. The guard before the statement is removed, so that the test shows
-// that the triggers after the statement are enough at every point.
+// The rule of race_test.go holds for tables with a resource per row. The guard before the statement is removed, to
+// show that the triggers after the statement are sufficient at every point.
 func TestNoRowLandsAfterArmReturned(t *testing.T) {
 	t.Parallel()
 	cases := []struct {

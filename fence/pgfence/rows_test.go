@@ -20,7 +20,7 @@ func perRow(t *testing.T) (w world, one, two fence.Grant) {
 	return w, w.acquire(t, "docs/1", 5), w.acquire(t, "docs/2", 5)
 }
 
-// wantUnder runs a statement under a grant and wants a SQLSTATE, or success where it is empty; nothing is committed.
+// wantUnder runs a statement under a grant and expects a SQLSTATE, or success if it is empty. Nothing is committed.
 func wantUnder(t *testing.T, conn *pgx.Conn, g fence.Grant, sql, code string) {
 	t.Helper()
 	tx := begin(t, conn, pgx.ReadCommitted, g)
@@ -45,14 +45,14 @@ func TestEachRowNeedsTheGrantOfItsOwnResource(t *testing.T) {
 		`INSERT INTO items VALUES (3, '1')`:                                                   "",
 		`INSERT INTO items VALUES (3, '1'), (4, '2')`:                                         "ZF004",
 		`INSERT INTO items VALUES (3, NULL)`:                                                  "ZF004",
-		`INSERT INTO items VALUES (3, '*')`:                                                   "ZF004", // else '*' would match any resource below docs/
+		`INSERT INTO items VALUES (3, '*')`:                                                   "ZF004", // otherwise '*' would match any resource below docs/
 		`INSERT INTO items VALUES (3, E'\n')`:                                                 "ZF004",
 		`INSERT INTO items VALUES (3, repeat('x', 600))`:                                      "ZF004",
 		`INSERT INTO items VALUES (3, 'never armed')`:                                         "ZF004",
 		`UPDATE items SET note = 'n' WHERE id = 1`:                                            "",
 		`UPDATE items SET note = 'n'`:                                                         "ZF004",
-		`UPDATE items SET doc = '2' WHERE id = 1`:                                             "ZF004", // NEW is another's
-		`UPDATE items SET doc = '1' WHERE id = 2`:                                             "ZF004", // OLD was
+		`UPDATE items SET doc = '2' WHERE id = 1`:                                             "ZF004", // NEW needs the other resource
+		`UPDATE items SET doc = '1' WHERE id = 2`:                                             "ZF004", // OLD needs the other resource
 		`DELETE FROM items WHERE id = 1`:                                                      "",
 		`DELETE FROM items`:                                                                   "ZF004",
 		`TRUNCATE items`:                                                                      "ZF004",
@@ -99,7 +99,7 @@ func TestSeveralGrantsCoverTheirRows(t *testing.T) {
 	_ = tx.Rollback(t.Context())
 }
 
-// What a name may hold, a row's resource may hold.
+// A row's resource may contain whatever a resource name may contain.
 func TestARowsResourceMayHaveAnyName(t *testing.T) {
 	t.Parallel()
 	w, _, _ := perRow(t)
@@ -115,7 +115,7 @@ func TestARowsResourceMayHaveAnyName(t *testing.T) {
 	}
 }
 
-// The stored row is judged, not its state before a BEFORE trigger or under the statement's own settings.
+// The guard judges the stored row, not its state before a BEFORE trigger or under the statement's own settings.
 func TestTheStoredRowIsJudged(t *testing.T) {
 	t.Parallel()
 	w, one, _ := perRow(t)
@@ -125,7 +125,7 @@ func TestTheStoredRowIsJudged(t *testing.T) {
 	wantUnder(t, conn, one, `INSERT INTO items VALUES (3, '1')`, "ZF004")
 	wantUnder(t, conn, one, `UPDATE items SET note = 'x' WHERE id = 1`, "ZF004")
 
-	// What needs more than PostgreSQL brings is a generated column.
+	// Expressions with functions beyond PostgreSQL's own use a generated column.
 	w.exec(t, `CREATE FUNCTION named(text) RETURNS text IMMUTABLE LANGUAGE sql RETURN 'docs/' || $1`)
 	w.exec(t, `CREATE TABLE made (id int, doc text, resource text GENERATED ALWAYS AS (named(doc)) STORED); GRANT ALL ON made TO PUBLIC`)
 	w.exec(t, `SELECT fence.protect('made', per_row => 'resource')`)
@@ -168,7 +168,7 @@ func TestRowsOfPartitionsAndChildren(t *testing.T) {
 	}
 }
 
-// The expression runs with the fence's rights, so it may use nothing that anybody else has made.
+// The expression runs with the fence's rights, so it may only use PostgreSQL's own functions.
 func TestAnExpressionUsesWhatPostgreSQLBrings(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -244,7 +244,7 @@ func TestAnExpressionUsesWhatPostgreSQLBrings(t *testing.T) {
 	}
 }
 
-// The guards of rows run as fence_owner: no object of the session may replace one that they name.
+// The row guards run as fence_owner: an object of the session can't replace one that they use by name.
 func TestTheRowGuardsAreDeafToTheSearchPath(t *testing.T) {
 	t.Parallel()
 	w, one, _ := perRow(t)
@@ -282,12 +282,12 @@ func TestTheRowGuardsAreDeafToTheSearchPath(t *testing.T) {
 	_ = tx.Rollback(t.Context())
 }
 
-// A trigger function can be put on any table, and a column can change its type: no cast or domain of somebody's own runs with the
-// fence's rights.
+// A trigger function can be used on any table, and a column's type can change: another login's cast or domain never
+// runs with the fence's rights.
 func TestNoCastOfAnOwnersRunsInTheRowGuards(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	w.exec(t, `CREATE SEQUENCE ran; GRANT ALL ON ran TO PUBLIC; CREATE TYPE evil AS ENUM ('1')`) // a sequence keeps what is rolled back
+	w.exec(t, `CREATE SEQUENCE ran; GRANT ALL ON ran TO PUBLIC; CREATE TYPE evil AS ENUM ('1')`) // a sequence is not rolled back
 	const trap = ` LANGUAGE plpgsql AS $$ BEGIN PERFORM nextval('public.ran'); RETURN `
 	w.exec(t, `CREATE FUNCTION to_int(evil) RETURNS bigint`+trap+`1; END $$; CREATE CAST (evil AS bigint) WITH FUNCTION to_int(evil) AS IMPLICIT`)
 	w.exec(t, `CREATE FUNCTION to_evil(bigint) RETURNS evil`+trap+`'1'; END $$; CREATE CAST (bigint AS evil) WITH FUNCTION to_evil(bigint) AS IMPLICIT`)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// guards is what fence.protected says of the relations whose name contains part.
+// guards is the output of fence.protected for the relations whose name contains part.
 func guards(t *testing.T, w world, part string) string {
 	t.Helper()
 	return value[string](t, w, `SELECT coalesce(string_agg(concat_ws(' ', relation, resource, under, per_row, stamp, CASE WHEN NOT complete THEN 'incomplete' END), ', ' ORDER BY relation::text), '')
@@ -27,7 +27,7 @@ func TestASchemaIsProtectedAsAWhole(t *testing.T) {
 	if got := uncovered(t, w); got != want {
 		t.Errorf("uncovered: %s", got)
 	}
-	w.exec(t, `DROP FOREIGN TABLE shop.f; SELECT fence.protect_schema('shop', per_row => $$'shop/' || id$$)`) // another rule for all that follow the schema's
+	w.exec(t, `DROP FOREIGN TABLE shop.f; SELECT fence.protect_schema('shop', per_row => $$'shop/' || id$$)`) // a new rule for all tables that follow the schema's
 	if got := guards(t, w, "shop."); got != "shop.a 'shop/' || id, shop.late 'shop/' || id, shop.own mine, shop.p 'shop/' || id, shop.p1 'shop/' || id" {
 		t.Errorf("guards: %s", got)
 	}
@@ -65,7 +65,7 @@ func TestAViewWithTriggersOfItsOwnCanBeProtected(t *testing.T) {
 		_, err := conn.Exec(t.Context(), sql)
 		wantCode(t, err, "ZF002")
 	}
-	if _, err := connect(t, w.pg.URL, "-c session_replication_role=replica").Exec(t.Context(), `DELETE FROM v`); err != nil { // the triggers that write sleep too
+	if _, err := connect(t, w.pg.URL, "-c session_replication_role=replica").Exec(t.Context(), `DELETE FROM v`); err != nil { // replica mode skips the triggers that write, too
 		t.Error(err)
 	}
 	if n := value[int](t, w, `SELECT count(*) FROM written`); n != 0 {
@@ -82,7 +82,7 @@ func TestAViewWithTriggersOfItsOwnCanBeProtected(t *testing.T) {
 	}
 }
 
-// fence.uncovered reports the loss of every trigger of a protection.
+// fence.uncovered reports the loss of any trigger of a protection.
 func TestUncoveredMissesNoTriggerOfRows(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// testServer is a PostgreSQL that the test may configure and crash.
+// testServer is a PostgreSQL server that the test may configure and crash.
 type testServer struct {
 	*pgserver.Server
 	dir string
@@ -50,7 +50,7 @@ func (s *testServer) world(t *testing.T) world {
 	return w
 }
 
-// loseCommit runs a transaction whose COMMIT is not answered, on a connection of its own.
+// loseCommit runs a transaction whose COMMIT is not answered, on its own connection.
 func loseCommit(t *testing.T, address string, g fence.Grant, arrives bool) error {
 	t.Helper()
 	var line wire
@@ -121,7 +121,7 @@ func TestInTxResolvesALostCommitByItself(t *testing.T) {
 	}
 }
 
-// While the transaction still runs, nobody knows.
+// While the transaction still runs, its outcome is open.
 func TestTheOutcomeWaitsForATransactionThatStillRuns(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -158,7 +158,8 @@ func TestTheOutcomeWaitsForATransactionThatStillRuns(t *testing.T) {
 	}
 }
 
-// After a crash PostgreSQL reuses the number of a transaction that was lost: a commit under it is another transaction's.
+// After a crash PostgreSQL reuses the ID of a lost transaction: a commit under that ID belongs to another
+// transaction.
 func TestTheOutcomeAfterACrashOrARestart(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -179,7 +180,7 @@ func TestTheOutcomeAfterACrashOrARestart(t *testing.T) {
 	if err := outcome(t, w.writer, lost); !errors.Is(err, pgfence.ErrNotCommitted) && !errors.Is(err, fence.ErrUnknown) {
 		t.Errorf("lost in a crash: %v", err)
 	}
-	for tries := 1; !w.commitsAs(t, lost.XID); tries++ { // another process of the server may have logged that the number is taken
+	for tries := 1; !w.commitsAs(t, lost.XID); tries++ { // another process of the server may have logged that the ID is used
 		if tries == 10 {
 			t.Fatalf("the test proves nothing: after %d crashes no number was given out again", tries)
 		}
@@ -218,8 +219,8 @@ func TestTheOutcomeWhileStatisticsAreReset(t *testing.T) {
 	}
 }
 
-// InTx asks which run of the server this is in each transaction. A session reads the part that is in a file once; asking for an outcome
-// reads it again.
+// InTx reads the identity of the server's run in each transaction. A session reads the part in a file once; asking
+// for an outcome reads it again.
 func TestTheFileIsReadOnceInASession(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -249,7 +250,7 @@ func TestTheFileIsReadOnceInASession(t *testing.T) {
 	}
 }
 
-// loseInCrash crashes the server, and starts it again, under a transaction that wrote nothing which reached the disk.
+// loseInCrash crashes and restarts the server during a transaction of which nothing reached the disk.
 func (s *testServer) loseInCrash(t *testing.T) *pgfence.UnknownError {
 	t.Helper()
 	conn := connect(t, s.URL("postgres"))
@@ -271,7 +272,7 @@ func (s *testServer) loseInCrash(t *testing.T) *pgfence.UnknownError {
 	return lost
 }
 
-// commitsAs commits transactions and reports whether one of them got this number.
+// commitsAs commits transactions and reports whether one of them got this ID.
 func (w world) commitsAs(t *testing.T, xid string) bool {
 	t.Helper()
 	for range 20 {

@@ -27,11 +27,11 @@ func TestEveryStatementChecksAgain(t *testing.T) {
 		if err := write(t.Context(), savepoint, g.Token); err != nil {
 			t.Fatal(err)
 		}
-		if err := savepoint.Rollback(t.Context()); err != nil { // and with it goes the lock
+		if err := savepoint.Rollback(t.Context()); err != nil { // releases the lock, too
 			t.Fatal(err)
 		}
 		pid := tx.Conn().PgConn().PID()
-		w.acquire(t, orders, g.Token+1) // drains at once: nobody holds the lock
+		w.acquire(t, orders, g.Token+1) // drains at once: the lock is free
 		if !value[bool](t, w, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)`, pid) {
 			t.Errorf("%s: the session was ended though it held nothing", level)
 		}
@@ -68,7 +68,7 @@ func TestSettingsComeWithTheConnection(t *testing.T) {
 	name := `Äpfel & "Birnen" 100%/\o'r`
 	w.exec(t, `SELECT fence.protect('work', resource => $1)`, name)
 	g := w.acquire(t, name, 7)
-	// What PGOPTIONS holds for psql, and any other libpq program.
+	// PGOPTIONS passes the same options to psql and any other libpq program.
 	conn := connect(t, w.pg.OtherURL, "-c fence.resource="+fence.EscapeResource(name), "-c fence.token="+g.Presented())
 	if _, err := conn.Exec(t.Context(), `INSERT INTO work (note) VALUES ('by options')`); err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestUseLastsForTheTransaction(t *testing.T) {
 		if err := tx.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		_, err = conn.Exec(t.Context(), `DELETE FROM work`) // the settings read '' now, not NULL
+		_, err = conn.Exec(t.Context(), `DELETE FROM work`) // the settings are '' now, not NULL
 		wantCode(t, err, "ZF002")
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Whoever swaps the resource and the token gives the seal as a name, and names are shown.
+// A caller that swaps the resource and the token passes the seal as a name, and names are shown in errors.
 func TestNoRefusalRepeatsASealThatWasGivenAsAName(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -71,7 +71,7 @@ func TestNoRefusalRepeatsASealThatWasGivenAsAName(t *testing.T) {
 	}
 }
 
-// Names of 32 hexadecimal digits are as good as others: they are shown once there is a fence of that name.
+// Names of 32 hexadecimal digits are valid. They are shown if there is a fence of that name.
 func TestANameThatLooksLikeASealIsShownWhereItHasAFence(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

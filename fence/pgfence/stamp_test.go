@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// stamps is what the rows of a table say, by their ids.
+// stamps returns the stamps of a table's rows, by their IDs.
 func stamps(t *testing.T, tx pgx.Tx, table string) string {
 	t.Helper()
 	var got string
@@ -67,7 +67,7 @@ func TestAStampNamesTheTokenThatWroteTheRow(t *testing.T) {
 	}
 }
 
-// Not by a setting that the statement changes on its way, nor by a trigger of their own that runs later.
+// Neither a setting that the statement changes while it runs nor a later trigger can forge a stamp.
 func TestAStampCannotBeForged(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -78,7 +78,7 @@ func TestAStampCannotBeForged(t *testing.T) {
 		const sql = `INSERT INTO marked SELECT i, length(set_config('fence.token', CASE i WHEN 1 THEN $1 ELSE $2 END, true)) FROM generate_series(1, 2) i`
 		tx := begin(t, conn, pgx.ReadCommitted, g)
 		_, err := tx.Exec(t.Context(), sql, forged, g.Presented())
-		if want == "" { // the right number is no forgery
+		if want == "" { // the correct token is no forgery
 			if err != nil || stamps(t, tx, "marked") != "1=34 2=34" {
 				t.Errorf("%v", err)
 			}
@@ -88,7 +88,7 @@ func TestAStampCannotBeForged(t *testing.T) {
 		}
 		_ = tx.Rollback(t.Context())
 	}
-	// Another grant, as a whole, for a while.
+	// The statement presents another grant for a while.
 	tx := begin(t, conn, pgx.ReadCommitted, g)
 	_, err := tx.Exec(t.Context(), `INSERT INTO marked SELECT i, length(set_config('fence.resource', 'docs/2', true) || set_config('fence.token', $1, true)) FROM generate_series(1, 2) i`, other.Presented())
 	wantCode(t, err, "ZF004")
@@ -120,7 +120,7 @@ func TestOfSeveralGrantsTheRowsOwnIsStamped(t *testing.T) {
 	_ = tx.Rollback(t.Context())
 }
 
-// On a subscriber the publisher's stamps stay, and no guard of rows stands in the way.
+// On a subscriber the publisher's stamps are kept, and the row guards let the worker pass.
 func TestASubscriptionKeepsResourcesAndStamps(t *testing.T) {
 	t.Parallel()
 	publisher, w := setup(t), setup(t)
@@ -142,14 +142,14 @@ func TestASubscriptionKeepsResourcesAndStamps(t *testing.T) {
 	w.waitFor(t, "DELETE is applied", `SELECT count(*) = 1 FROM shared`)
 	publisher.exec(t, `TRUNCATE shared`)
 	w.waitFor(t, "TRUNCATE is applied", `SELECT count(*) = 0 FROM shared`)
-	for _, sql := range []string{`TRUNCATE shared`, `INSERT INTO shared VALUES (1)`} { // nobody else passes
+	for _, sql := range []string{`TRUNCATE shared`, `INSERT INTO shared VALUES (1)`} { // only the worker passes
 		if _, err := connect(t, w.pg.URL, "-c session_replication_role=replica").Exec(t.Context(), sql); err == nil {
 			t.Errorf("done: %s", sql)
 		}
 	}
 }
 
-// PL/pgSQL keeps words for itself that SQL leaves to names, so that format's %I does not quote them.
+// PL/pgSQL reserves words that SQL allows as names, so format's %I does not quote them.
 func TestColumnsMayHaveNamesThatPLpgSQLKeepsForItself(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -14,13 +14,13 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// standby names the synchronous standby; none of that name is connected. From then on commits wait.
+// standby names a synchronous standby that is not connected. From then on commits wait.
 func (s *testServer) standby(t *testing.T, w world, name string) {
 	t.Helper()
 	w.exec(t, `ALTER SYSTEM SET synchronous_standby_names = '`+name+`'`)
 	w.exec(t, `SELECT pg_reload_conf()`)
 	w.waitFor(t, "the server has read its configuration", `SELECT current_setting('synchronous_standby_names') = $1`, name)
-	// Another process of the server makes commits wait, and may reload the configuration later.
+	// Another process of the server makes commits wait, and it may reload the configuration later.
 	for waits := name == ""; !waits; {
 		done := later(func() error {
 			_, err := w.admin.Exec(t.Context(), `SELECT pg_logical_emit_message(true, 'test', 'a transaction that writes')`)
@@ -35,7 +35,7 @@ func (s *testServer) standby(t *testing.T, w world, name string) {
 	}
 }
 
-// cancelWaits cancels the waits for the standby, one after the other, until done says that there is nothing left to wait for.
+// cancelWaits cancels the waits for the standby one after another, until done has a result.
 func cancelWaits[T any](t *testing.T, w world, done <-chan T) T {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -61,7 +61,8 @@ func later(f func() error) <-chan error {
 	return done
 }
 
-// A commit that is not on the synchronous standby when its wait is cancelled may be undone by a failover: unknown.
+// If the wait of a commit for the synchronous standby is cancelled, a failover may undo the commit: its outcome is
+// unknown.
 func TestACommitThatDidNotReachTheStandbyIsUnknown(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
@@ -131,7 +132,7 @@ func TestACommitThatDidNotReachTheStandbyIsUnknown(t *testing.T) {
 		t.Errorf("%d rows", n)
 	}
 
-	// Its outcome is known when the standby has it; here, when there is none to wait for any more.
+	// Its outcome is known once the standby has it; here, once no standby is configured.
 	found := later(func() error { return outcome(t, w.writer, lost) })
 	w.waitFor(t, "the outcome waits for the standby", waitsForStandby)
 	s.standby(t, w, "")

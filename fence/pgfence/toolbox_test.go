@@ -12,8 +12,9 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// The attacker of these tests is fence_writer, owns the schema own and its tables, and has a grant of docs/1 and of docs/2. Its code
-// is own.trap, which counts its calls and records each call that ran with rights that the attacker does not have.
+// attacker is a login that is fence_writer, owns the schema own and its tables, and has grants of docs/1 and docs/2.
+// Its code is own.trap, which counts its calls and records each call that ran with rights that the attacker does not
+// have.
 type attacker struct {
 	world
 	conn     *pgx.Conn
@@ -25,7 +26,7 @@ func attack(t *testing.T) attacker {
 	w := setup(t)
 	a := attacker{world: w, conn: ownerOf(t, w), one: w.acquire(t, "docs/1", 34), two: w.acquire(t, "docs/2", 9)}
 	run(t, a.conn,
-		`CREATE SEQUENCE ran; CREATE SEQUENCE caught; GRANT ALL ON ran, caught TO PUBLIC`, // a sequence keeps what is rolled back
+		`CREATE SEQUENCE ran; CREATE SEQUENCE caught; GRANT ALL ON ran, caught TO PUBLIC`, // a sequence is not rolled back
 		`CREATE FUNCTION trap() RETURNS bool LANGUAGE plpgsql AS $$ BEGIN
 		   PERFORM pg_catalog.nextval('own.ran');
 		   IF current_user OPERATOR(pg_catalog.<>) session_user THEN PERFORM pg_catalog.nextval('own.caught'); END IF;
@@ -33,7 +34,8 @@ func attack(t *testing.T) attacker {
 	return a
 }
 
-// sprung reports whether the attacker's code ran since the last call. It fails the test if the code ran with another login's rights.
+// sprung reports whether the attacker's code ran since the last call. It fails the test if the code ran with another
+// login's rights.
 func (a attacker) sprung(t *testing.T, what string) bool {
 	t.Helper()
 	if value[bool](t, a.world, `SELECT is_called FROM own.caught`) {
@@ -44,7 +46,7 @@ func (a attacker) sprung(t *testing.T, what string) bool {
 	return ran
 }
 
-// try runs groups of statements, each whatever comes of the others, and takes back what each group did.
+// try runs groups of statements, ignores their errors, and rolls back each group.
 func (a attacker) try(t *testing.T, groups ...[]string) {
 	t.Helper()
 	const nothing = " EXCEPTION WHEN OTHERS THEN NULL; END;\n"
@@ -60,7 +62,7 @@ func (a attacker) try(t *testing.T, groups ...[]string) {
 	run(t, a.conn, do.String()+"END $do$")
 }
 
-// protections are the functions that fence.protect made for a table of the attacker's, by their kinds.
+// protections are the functions, by kind, that fence.protect created for a table of the attacker.
 func (a attacker) protections(t *testing.T) string {
 	t.Helper()
 	run(t, a.conn, `CREATE TABLE items (id bigint, doc text, token bigint) PARTITION BY LIST (id); CREATE TABLE item PARTITION OF items FOR VALUES IN (1)`,
@@ -80,12 +82,12 @@ func (a attacker) presented() []string {
 	}
 }
 
-// deafTo is the tool that never runs: every name in the guards is qualified.
+// deafTo is the tool that must never work, because every name in the guards is qualified.
 const deafTo = "operators and functions"
 
 const trapped = ` LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN PERFORM own.trap(); RETURN `
 
-// tools are ways to make the table bait (id, token) run code of the attacker's when its rows are written.
+// tools are ways to make the table bait (id, token) run the attacker's code when its rows are written.
 var tools = []struct {
 	name string
 	make []string
@@ -146,7 +148,7 @@ var tools = []struct {
 	}},
 }
 
-// dropTools drops what the tools made.
+// dropTools drops the tools' objects.
 const dropTools = `SET search_path = own; DROP TABLE IF EXISTS bait CASCADE; DROP VIEW IF EXISTS old_rows, new_rows, pg_temp.old_rows, pg_temp.new_rows CASCADE;
 	DROP DOMAIN IF EXISTS checked; DROP TYPE IF EXISTS evil, worse, pair CASCADE;
 	DROP ROUTINE IF EXISTS own.made(bigint), own.keyed(bigint), own.fires(), own.row_id(), own.yes(bigint, bigint), own.same(text, text), own.joined(text, text),
@@ -167,7 +169,7 @@ var triggersOf = map[string][]string{
 	"mark_move":  {`BEFORE UPDATE ON bait FOR EACH STATEMENT`},
 }
 
-// Whatever a table's owner and writer brings along runs with its own rights, under every trigger function that it may use.
+// Code of a table's owner or writer runs only with its own rights, under every trigger function that it may use.
 func TestNoCodeOfAnAttackersRunsUnderATrigger(t *testing.T) {
 	t.Parallel()
 	a := attack(t)
@@ -202,7 +204,8 @@ func TestNoCodeOfAnAttackersRunsUnderATrigger(t *testing.T) {
 	}
 }
 
-// A trigger is asked about in the transaction's snapshot, and fires as it is now: an older one vouches for nothing.
+// A trigger is looked up in the transaction's snapshot but fires in its current form, so an old snapshot proves
+// nothing.
 func TestARecreatedTriggerLendsNoRights(t *testing.T) {
 	t.Parallel()
 	for _, level := range levels {
@@ -224,7 +227,7 @@ func TestARecreatedTriggerLendsNoRights(t *testing.T) {
 	}
 }
 
-// The attacker calls each function of the fence that it may call, with every kind of argument that it can make.
+// The attacker calls each function of the fence that it may call, with every kind of argument that it can create.
 func TestNoCodeOfAnAttackersRunsUnderACall(t *testing.T) {
 	t.Parallel()
 	a := attack(t)
@@ -281,7 +284,7 @@ var shadows = map[string][]string{
 	"roles":                {`SET row_security = on; SET role = fence_writer`},
 }
 
-// No object or setting of a session changes the resource by which its rows are judged.
+// No object or setting of a session changes the resource for which its rows are judged.
 func TestTheJudgedNameIsTheTrueOne(t *testing.T) { //nolint:tparallel // the cases follow each other in one session
 	t.Parallel()
 	a := attack(t)
@@ -346,7 +349,7 @@ func TestAnExpressionsTextNamesNothingOfItsAuthors(t *testing.T) {
 	}
 }
 
-// No login changes the registry's entry for another login's table.
+// A login can't change the registry's entry for another login's table.
 func TestOnlyTheOwnerOfATableRegistersIt(t *testing.T) {
 	t.Parallel()
 	a := attack(t)
@@ -357,7 +360,7 @@ func TestOnlyTheOwnerOfATableRegistersIt(t *testing.T) {
 	}
 }
 
-// A column whose collation calls different texts equal lends nobody the other's resource.
+// If a column's collation treats different texts as equal, they are still different resources.
 func TestTextsThatACollationCallsEqualAreDifferentResources(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -8,13 +8,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// uncovered is what fence.uncovered lists, in one line.
+// uncovered is the output of fence.uncovered, in one line.
 func uncovered(t testing.TB, w world) string {
 	t.Helper()
 	return value[string](t, w, `SELECT coalesce(string_agg(relation || ': ' || reason, '; ' ORDER BY relation::text, reason), '') FROM fence.uncovered`)
 }
 
-// A child is written through its parents too.
+// A child can be written through its parents, so they must be protected, too.
 func TestAChildIsNotProtectedWithoutItsParents(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -31,7 +31,7 @@ func TestAChildIsNotProtectedWithoutItsParents(t *testing.T) {
 			t.Errorf("%s: %v", c.table, err)
 		}
 	}
-	for _, table := range []string{"m", "par", "m1", "leaf"} { // the children are guarded alike by now
+	for _, table := range []string{"m", "par", "m1", "leaf"} { // the children have the same guards by now
 		if err := protect(table, orders); err != nil {
 			t.Errorf("%s: %v", table, err)
 		}
@@ -41,7 +41,7 @@ func TestAChildIsNotProtectedWithoutItsParents(t *testing.T) {
 		t.Errorf("uncovered: %s", got)
 	}
 
-	// Attached later, to a parent without a guard, and to one that needs another resource.
+	// The partition is attached later, to a parent without a guard, and to one that needs another resource.
 	w.exec(t, `CREATE TABLE late (id int); SELECT fence.protect('late', resource => 'late')`)
 	w.exec(t, `CREATE TABLE open (id int) PARTITION BY RANGE (id); ALTER TABLE open ATTACH PARTITION late FOR VALUES FROM (0) TO (9)`)
 	w.exec(t, `CREATE TABLE later (id int); SELECT fence.protect('later', resource => 'later'); ALTER TABLE later INHERIT par`)
@@ -81,7 +81,8 @@ func TestUncoveredMissesNoGuardThatWasDroppedOrWeakened(t *testing.T) {
 	}
 }
 
-// A cliff: PostgreSQL compiles a query that it expects to cost more than jit_above_cost, which took seconds. What it expects depends on no machine.
+// PostgreSQL compiles a query whose estimated cost exceeds jit_above_cost, which took seconds. The estimate does not
+// depend on the machine.
 func TestLookingForUncoveredTablesIsNotCompiled(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -111,7 +112,7 @@ func TestTheRegistryForgetsForTheOwnerOnly(t *testing.T) {
 	}
 }
 
-// What a subscription writes was judged by the publisher's fence: the guard stops neither its copy nor its TRUNCATE.
+// The publisher's fence has judged the writes of a subscription, so the guard lets its copy and its TRUNCATE pass.
 func TestASubscriptionPassesTheGuard(t *testing.T) {
 	t.Parallel()
 	publisher, w := setup(t), setup(t)
@@ -132,13 +133,14 @@ func TestASubscriptionPassesTheGuard(t *testing.T) {
 	publisher.exec(t, `TRUNCATE shared`)
 	w.waitFor(t, "TRUNCATE is applied", `SELECT count(*) = 0 FROM shared`)
 
-	for _, options := range []string{"", "-c session_replication_role=replica"} { // nobody else passes
+	for _, options := range []string{"", "-c session_replication_role=replica"} { // only the worker passes
 		_, err := connect(t, w.pg.URL, options).Exec(t.Context(), `TRUNCATE shared`)
 		wantCode(t, err, "ZF002")
 	}
 }
 
-// The worker passes the guard for published rows. A trigger of the subscriber that it fires needs a grant like any other writer.
+// The guard lets the worker write published rows. A subscriber's trigger fired by them needs a grant like any other
+// writer.
 func TestASubscribersOwnTriggerNeedsAGrant(t *testing.T) {
 	t.Parallel()
 	publisher, w := setup(t), setup(t)
@@ -200,7 +202,7 @@ func dropSubscription(t testing.TB, w world) {
 	asAdmin(t, w, `ALTER SUBSCRIPTION s DISABLE`, `ALTER SUBSCRIPTION s SET (slot_name = NONE)`, `DROP SUBSCRIPTION s`)
 }
 
-// dropSlot ends the sender of a subscription that is gone, and drops its slot.
+// dropSlot ends the sender of a dropped subscription, and drops its slot.
 func dropSlot(t testing.TB, w world, slot string) {
 	t.Helper()
 	asAdmin(t, w, `SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '`+slot+`' AND active`,

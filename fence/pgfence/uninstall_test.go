@@ -27,7 +27,7 @@ func inventory(t *testing.T, conn *pgx.Conn) []string {
 	return list
 }
 
-// Uninstalling leaves the user's objects as they were, whichever of them were protected, in every mode.
+// Uninstalling leaves the user's objects as they were, in every mode of protection.
 func TestUninstallingLeavesNothing(t *testing.T) {
 	t.Parallel()
 	_ = testenv.Postgres(t) // the roles stay in use, so no other test loses them

@@ -10,7 +10,7 @@ import (
 	"github.com/fencegate/fencegate/fence/pgfence"
 )
 
-// setupUnsealed accepts tokens of another issuer for some resources.
+// setupUnsealed accepts another issuer's tokens for some resources.
 func setupUnsealed(t testing.TB, opts ...pgfence.Option) world {
 	t.Helper()
 	w := setup(t, opts...)
@@ -96,7 +96,7 @@ func TestARaiseByAWriterIsUndoneWithItsTransaction(t *testing.T) {
 	}
 }
 
-// A writer that raises waits for the older ones in flight, and older ones wait for it.
+// A writer that raises waits for older ones in flight, and older ones wait for it.
 func TestAWriterThatRaisesComesAfterTheOlderOnes(t *testing.T) {
 	t.Parallel()
 	w := setupUnsealed(t)
@@ -125,7 +125,7 @@ func TestAWriterThatRaisesComesAfterTheOlderOnes(t *testing.T) {
 	wantCode(t, <-done, "ZF001")
 }
 
-// A sealed arm after unsealed writers drains them as any others.
+// A sealed arm after unsealed writers drains them like any others.
 func TestArmDrainsUnsealedWriters(t *testing.T) {
 	t.Parallel()
 	w := setupUnsealed(t)

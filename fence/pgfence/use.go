@@ -10,11 +10,10 @@ import (
 	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
-// Use presents grants for the rest of a transaction and checks them at once: for
-// programs that begin and commit themselves. They replace whatever was presented
-// before. An error is one of the fence's refusals, see [Translate], and fails
-// the transaction. From here to the end of the transaction, whatever it writes
-// is covered by the grants; a guarded table picks the one that it needs.
+// Use presents grants for the rest of a transaction and checks them at once. It is for programs that begin and commit
+// themselves. The grants replace those presented before. An error is one of the fence's refusals, see [Translate],
+// and fails the transaction. From here to its end, the grants cover everything that the transaction writes; a guarded
+// table uses the one that it needs.
 //
 // After ROLLBACK TO a savepoint from before Use, present them again.
 func Use(ctx context.Context, tx pgx.Tx, grants ...fence.Grant) error {
@@ -32,9 +31,8 @@ func Use(ctx context.Context, tx pgx.Tx, grants ...fence.Grant) error {
 	return nil
 }
 
-// Check asks now whether the grants that the transaction presents are still the
-// recorded ones, instead of at its next guarded write. An error is one of the
-// fence's refusals, and fails the transaction.
+// Check asks whether the grants that the transaction presents are still the recorded ones, before its next guarded
+// write. An error is one of the fence's refusals, and fails the transaction.
 func Check(ctx context.Context, tx pgx.Tx) error {
 	if tx == nil {
 		return errNoTx
@@ -47,8 +45,8 @@ func Check(ctx context.Context, tx pgx.Tx) error {
 
 var errNoTx = &fence.InvalidError{Field: "transaction", Reason: "is nil"}
 
-// using chooses the statement that presents the grants, and its arguments. One
-// grant goes by itself, because it is checked faster that way.
+// using chooses the statement that presents the grants, and its arguments. A single grant has its own statement,
+// which is faster.
 func using(grants []fence.Grant, one, many string) (sql string, args []any) {
 	if len(grants) == 1 {
 		return one, []any{grants[0].Resource, grants[0].Presented()}

@@ -45,7 +45,7 @@ var ways = []struct {
 		if _, err := conn.Prepare(ctx, "again", `INSERT INTO guarded VALUES ($1, 1)`); err != nil {
 			return err
 		}
-		for id := 11; id < 20; id++ { // by then the plan is generic
+		for id := 11; id < 20; id++ { // afterwards the plan is generic
 			if _, err := conn.Exec(ctx, "again", id); err != nil {
 				return err
 			}
@@ -74,7 +74,7 @@ func statement(sql string) func(context.Context, *pgx.Conn) error {
 	}
 }
 
-// setupWays makes the table `guarded`, protected by how, and what else reaches it.
+// setupWays creates the table `guarded`, protected by how, and the objects that reach it.
 func setupWays(t *testing.T, how string) world {
 	t.Helper()
 	w := setup(t)
@@ -95,13 +95,13 @@ func setupWays(t *testing.T, how string) world {
 	return w
 }
 
-// content is what is in `guarded`, in one line.
+// content is the content of `guarded`, in one line.
 func content(t *testing.T, w world) string {
 	t.Helper()
 	return value[string](t, w, `SELECT coalesce(string_agg(g::text, ' ' ORDER BY id), '') FROM guarded g`)
 }
 
-// Every way to write is refused to whom it is not given, changes nothing then, and works under the current grant.
+// Every way to write is refused without the needed grant and then changes nothing, and works under the current grant.
 func TestEveryWayToWriteIsGuarded(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{`resource => 'orders/1'`, `under => 'orders/'`, `per_row => $$'orders/' || doc$$`} {
@@ -136,9 +136,9 @@ func TestEveryWayToWriteIsGuarded(t *testing.T) {
 					}
 					want := s.want
 					if want == "ZF004" && perRow && !way.touches {
-						want = "" // any current grant may write no row
+						want = "" // any current grant may write zero rows
 					}
-					conn := connect(t, w.pg.URL, s.options...) // a superuser: nobody is exempt
+					conn := connect(t, w.pg.URL, s.options...) // even a superuser is not exempt
 					err := way.run(t.Context(), conn)
 					_ = conn.Close(t.Context())
 					if want == "" && err != nil {
@@ -165,7 +165,7 @@ func TestEveryWayToWriteIsGuarded(t *testing.T) {
 	}
 }
 
-// refill brings the tables back to their first content.
+// refill restores the tables' initial content.
 func refill(t *testing.T, w world, perRow bool) {
 	t.Helper()
 	guards := `ENABLE ALWAYS TRIGGER fence_guard`

@@ -11,7 +11,7 @@ import (
 	"github.com/fencegate/fencegate/fence/s3fence"
 )
 
-// What publishing adds to a transaction of one guarded row.
+// BenchmarkPublish measures what publishing adds to a transaction with one guarded row.
 func BenchmarkPublish(b *testing.B) {
 	for _, publishes := range []bool{false, true} {
 		b.Run(map[bool]string{false: "row", true: "row-and-file"}[publishes], func(b *testing.B) {

@@ -17,7 +17,7 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// A transaction's number tells nothing after a crash, because it may be given out again. The stage does.
+// After a crash a transaction's ID does not tell its outcome, because it may be reused. The stage does.
 func TestTheOutcomeIsKnownAfterACrash(t *testing.T) {
 	t.Parallel()
 	w, dir := &world{t: t}, testenv.ServerDir(t)
@@ -33,7 +33,7 @@ func TestTheOutcomeIsKnownAfterACrash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.ConnConfig.RuntimeParams["synchronous_commit"] = "off" // which publishing does not follow
+	config.ConnConfig.RuntimeParams["synchronous_commit"] = "off" // publishing overrides it
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		var d net.Dialer
 		conn, err := d.DialContext(ctx, network, address)
@@ -71,7 +71,7 @@ func TestTheOutcomeIsKnownAfterACrash(t *testing.T) {
 	w.consistent()
 }
 
-// serve starts a PostgreSQL of the test's own and connects to it.
+// serve starts a PostgreSQL server for this test and connects to it.
 func (w *world) serve(dir string) *pgserver.Server {
 	w.t.Helper()
 	server := testenv.OwnPostgres(w.t, pgserver.Config{Dir: dir, Fast: true})

@@ -1,11 +1,9 @@
-// Package s3fence publishes files and rows together: what was uploaded to the
-// gateway's S3 port is staged, which shows it to nobody, and one PostgreSQL
-// transaction makes it visible together with the rows that it writes.
+// Package s3fence publishes files and rows together: an upload to the gateway's S3 port is staged, invisible to
+// readers, and one PostgreSQL transaction makes it visible together with the rows that it writes.
 //
-// The guarantee: when that transaction commits, readers of the rows and readers
-// of the files see both from the same moment on; when it does not, they see
-// neither. It commits only under the grant that the files were staged with. A
-// writer whose lease is over changes nothing.
+// The guarantee: if the transaction commits, the rows and the files become visible at the same moment; if it does
+// not, neither does. It commits only under the grant that the files were staged with. A writer whose lease is over
+// changes nothing.
 //
 //	files, err := s3fence.New(s3fence.Config{ // or s3fence.FromEnv(os.LookupEnv), under fencegate run
 //		Endpoint: creds.EndpointURL, AccessKeyID: creds.AccessKeyID, SecretAccessKey: creds.SecretAccessKey, SessionToken: creds.SessionToken,
@@ -22,11 +20,10 @@
 //		err = s3fence.Outcome(ctx, pool, staged) // nil: committed, rows and file
 //	}
 //
-// A stage is published once. So a transaction that is run again although it had
-// been committed fails with [ErrPublished] and writes no row twice. What is staged and never
-// published goes with the gateway's sweep, after a day.
+// A stage is published once. If a committed transaction is run again, it fails with [ErrPublished] and writes no row
+// twice. The gateway's sweep deletes stages that are not published within a day.
 //
-// For database/sql there are [PublishSQL] and [OutcomeSQL]. Other languages send the
-// header Fencing-Stage: true with an ordinary S3 upload, take the stage's id from
-// the same header of the answer, and call fence.publish in SQL.
+// For database/sql there are [PublishSQL] and [OutcomeSQL]. Programs in other languages send the header
+// Fencing-Stage: true with an ordinary S3 upload, read the stage's ID from the same header of the response, and call
+// fence.publish in SQL.
 package s3fence

@@ -9,28 +9,26 @@ import (
 	"github.com/fencegate/fencegate/fence/sqlfence"
 )
 
-// What publishing refuses beside the fence, whose refusals are those of package
-// fence. Each fails the transaction.
+// Errors of publishing, in addition to the refusals in package fence. Each fails the transaction.
 var (
-	// ErrPublished: the stage was published before, by an earlier attempt that was
-	// committed or by this very transaction. Its rows must not be written again.
+	// ErrPublished: the stage was published before, by an earlier committed attempt or by this transaction. Its rows
+	// must not be written again.
 	ErrPublished = errors.New("the upload was published already")
-	// ErrGone: the stage was given up, because it was too old, or never was. Stage
-	// the upload again. At REPEATABLE READ and SERIALIZABLE also a stage that was
-	// made after the transaction's first statement.
+	// ErrGone: the stage was discarded because it was too old, or it never existed. Stage the upload again. At
+	// REPEATABLE READ and SERIALIZABLE, a stage created after the transaction's first statement is not found either.
 	ErrGone = errors.New("the staged upload is gone")
 	// ErrPrecondition: the object's condition does not hold, see [IfMatch] and [IfNoneMatch].
 	ErrPrecondition = errors.New("the object's precondition failed")
-	// ErrNoBucket: the bucket was deleted since.
+	// ErrNoBucket: the bucket has been deleted.
 	ErrNoBucket = errors.New("no such bucket")
 )
 
-// SQLSTATEs of the schema objects; the migrations say what they mean.
+// SQLSTATEs of the schema objects. The migrations document them.
 var states = map[string]error{
 	"ZO001": ErrNoBucket, "ZO002": ErrPrecondition, "ZO003": ErrPrecondition, "ZO004": ErrGone, "ZO010": ErrGone, "ZO011": ErrPublished,
 }
 
-// translate adds what an error of PostgreSQL means; its own text stays.
+// translate adds the matching sentinel to an error of PostgreSQL and keeps its text.
 func translate(err error) error {
 	state, ok := errors.AsType[interface {
 		error
@@ -45,8 +43,7 @@ func translate(err error) error {
 	return sqlfence.Translate(pgfence.Translate(err))
 }
 
-// StageError says that the gateway refused to stage an upload. errors.Is finds
-// the fence's refusals in it.
+// StageError says that the gateway refused to stage an upload. errors.Is matches the fence's refusals.
 type StageError struct {
 	Status  int    // of HTTP
 	Code    string // of S3: StaleFencingToken, NoSuchBucket, …
@@ -59,7 +56,7 @@ func (e *StageError) Error() string { return fmt.Sprintf("%s (%d): %s", e.Code, 
 func (e *StageError) Is(target error) bool {
 	for _, c := range fence.Codes {
 		if c.S3Code == e.Code && c.Err == target {
-			return c.Err != fence.ErrUndrained // whose code is that of any server that is away
+			return c.Err != fence.ErrUndrained // its code is the general one of an unavailable server
 		}
 	}
 	return false

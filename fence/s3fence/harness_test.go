@@ -65,7 +65,7 @@ func setup(t testing.TB) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.MaxConns = 20 // transactions that are left to the test's end
+	config.MaxConns = 20 // for transactions that stay open until the test ends
 	writer, err := pgxpool.NewWithConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
@@ -80,14 +80,14 @@ func setup(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	pool := testenv.PoolOf(t, pg.GatewayURL)
-	if err := maintenance.New(objects.NewDatabase(pool, 0), store).Claim(t.Context(), false); err != nil { // some tests record uploads whose bytes are nowhere
+	if err := maintenance.New(objects.NewDatabase(pool, 0), store).Claim(t.Context(), false); err != nil { // allows uploads without bytes
 		t.Fatal(err)
 	}
 	w.srv, err = s3.New(s3.Deps{
 		Pool: pool, Store: store, Keys: w.keys, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}, s3.Options{
 		RootAccessKey: rootAccess, RootSecretKey: rootSecret,
-		Reserve: -1, // so that every blob there is belongs to an upload
+		Reserve: -1, // no reserve: every blob belongs to an upload
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func (w *world) acquire(resource string, token fence.Token) fence.Grant {
 	return g
 }
 
-// files stages with the credentials of a grant's lease.
+// files returns a client with the credentials of a grant's lease.
 func (w *world) files(g fence.Grant) *s3fence.Client {
 	w.t.Helper()
 	c, err := w.keys.Issue(g.Resource, g.Token, time.Now().Add(time.Hour), 0)
@@ -174,7 +174,7 @@ func (w *world) stage(g fence.Grant, key, text string, opts ...s3fence.Option) s
 	return s
 }
 
-// record stages without bytes, for tests that are about rows only.
+// record creates a stage without bytes, for tests that are about rows only.
 func (w *world) record(g fence.Grant, key string) s3fence.Staged {
 	w.t.Helper()
 	id, data := blob.NewID().String(), blob.NewID().String()
@@ -198,7 +198,7 @@ func publishOn(ctx context.Context, db pgfence.Beginner, level pgx.TxIsoLevel, g
 	})
 }
 
-// begin begins a transaction that presents the grant and has its snapshot.
+// begin begins a transaction that presents the grant and takes its snapshot.
 func (w *world) begin(level pgx.TxIsoLevel, grants ...fence.Grant) pgx.Tx {
 	w.t.Helper()
 	tx, err := w.writer.BeginTx(w.t.Context(), pgx.TxOptions{IsoLevel: level})
@@ -217,7 +217,7 @@ func (w *world) begin(level pgx.TxIsoLevel, grants ...fence.Grant) pgx.Tx {
 	return tx
 }
 
-// read is the object as any S3 client sees it; "" where there is none.
+// read returns the object as any S3 client sees it; "" if there is none.
 func (w *world) read(key string) string {
 	w.t.Helper()
 	c := awss3.New(awss3.Options{
@@ -238,7 +238,7 @@ func (w *world) read(key string) string {
 	return string(text)
 }
 
-// holds checks what everybody sees: the object, and how many rows.
+// holds checks the visible object and number of rows.
 func (w *world) holds(when, text string, rows int) {
 	w.t.Helper()
 	if got := w.read(name); got != text {
@@ -263,7 +263,7 @@ func wantState(t *testing.T, when string, err error, state string) {
 	}
 }
 
-// age makes every upload look older.
+// age makes every upload older.
 func (w *world) age(by string) {
 	w.t.Helper()
 	w.exec("UPDATE objects.blobs SET changed_at = changed_at - $1::text::interval", by)

@@ -15,7 +15,8 @@ import (
 	"github.com/fencegate/fencegate/migrate"
 )
 
-// A publication whose wait for the synchronous standby was cancelled is visible on the primary, and a failover loses it.
+// If a publication's wait for the synchronous standby was cancelled, it is visible on the primary, but a failover
+// loses it. So the outcome waits for the standby.
 func TestTheOutcomeIsNotToldBeforeTheStandbyHasIt(t *testing.T) {
 	t.Parallel()
 	w := &world{t: t}
@@ -46,7 +47,8 @@ func TestTheOutcomeIsNotToldBeforeTheStandbyHasIt(t *testing.T) {
 	}
 }
 
-// The grace of what is replaced counts from then, and not from when its transaction began: readers and standbys need all of it.
+// The grace period of replaced bytes begins at the replacement, not at the start of its transaction, because readers
+// and standbys need all of it.
 func TestWhatIsReplacedByALongTransactionGetsTheWholeGrace(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -15,13 +15,13 @@ import (
 	"github.com/fencegate/fencegate/gateway/objects/maintenance"
 )
 
-// Two-phase commit: what PREPARE TRANSACTION left is published by COMMIT PREPARED, however late that comes, and not before.
+// A prepared transaction publishes at COMMIT PREPARED, however late that comes, and not before.
 func TestAPreparedPublicationIsPublishedByItsSecondPhase(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	g := w.acquire(report, 1)
 	staged, hash := w.stage(g, name, "prepared"), fence.NewSeal().Hash()
-	w.age("25 hours") // a sweep would take it
+	w.age("25 hours") // a sweep would delete it
 	tx := w.begin(pgx.ReadCommitted, g)
 	if _, err := tx.Exec(t.Context(), "INSERT INTO rows VALUES ('x')"); err != nil {
 		t.Fatal(err)

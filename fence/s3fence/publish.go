@@ -15,20 +15,19 @@ import (
 )
 
 const (
-	// The ids come as one text: drivers differ in how they send arrays.
+	// The IDs are one text, because drivers differ in how they send arrays.
 	sqlPublish = `SELECT count(*) FROM fence.publish_all(string_to_array($1::text, ',')::uuid[])`
 	sqlRemove  = `SELECT fence.unpublish($1::text, $2::text)`
 	sqlStaged  = `SELECT fence.staged($1::text::uuid)`
 )
 
-// Publish makes staged uploads visible when the transaction commits, all or
-// none. The transaction presents the grant that they were staged with, as
-// pgfence.InTx and pgfence.Use do it. Call it last, once, with everything that is
-// to be published: until COMMIT other writers of these names wait.
+// Publish makes staged uploads visible when the transaction commits, all or none. The transaction must present the
+// grant that they were staged with, as with pgfence.InTx and pgfence.Use. Call it once, last, with everything to
+// publish: other writers of these names wait until COMMIT.
 //
-// The error is [ErrPublished], [ErrGone], [ErrPrecondition], [ErrNoBucket], or a
-// refusal by the fence: fence.ErrStale also where a newer grant is presented than
-// the one that an upload was staged with. It fails the transaction.
+// The error is [ErrPublished], [ErrGone], [ErrPrecondition], [ErrNoBucket], or a refusal by the fence. fence.ErrStale
+// is also returned if the presented grant is newer than the one that an upload was staged with. An error fails the
+// transaction.
 func Publish(ctx context.Context, tx pgx.Tx, staged ...Staged) error {
 	if tx == nil {
 		return errNoTx
@@ -56,9 +55,8 @@ func PublishSQL(ctx context.Context, tx sqlfence.Tx, staged ...Staged) error {
 	return nil
 }
 
-// Remove removes an object when the transaction commits, under the grant that it
-// presents of the resource that the key needs. Removing what is not there
-// succeeds. Errors are as with [Publish].
+// Remove removes an object when the transaction commits. The transaction must present a grant of the resource that
+// the key needs. Removing a missing object succeeds. Errors are as with [Publish].
 func Remove(ctx context.Context, tx pgx.Tx, bucket, key string) error {
 	if tx == nil {
 		return errNoTx
@@ -80,12 +78,10 @@ func RemoveSQL(ctx context.Context, tx sqlfence.Tx, bucket, key string) error {
 	return nil
 }
 
-// Outcome tells what became of the transaction that published a staged upload,
-// where its COMMIT was not answered. It waits for a transaction that is still
-// under way. nil: it is committed, the rows with it. [fence.ErrNotCommitted]: it is
-// not, and the upload can still be published; with [ErrGone], it can't. Unlike
-// pgfence.Outcome it also knows after a crash of PostgreSQL. The pool's sessions
-// must run at the default isolation level, READ COMMITTED.
+// Outcome finds out what happened to a transaction that published a staged upload and whose COMMIT was not answered.
+// It waits for a transaction that still runs. nil: committed, with its rows. [fence.ErrNotCommitted]: not committed,
+// and the upload can still be published; joined with [ErrGone], it can't. Unlike pgfence.Outcome it also works after
+// a crash of PostgreSQL. The pool's sessions must run at the default isolation level, READ COMMITTED.
 func Outcome(ctx context.Context, pool *pgxpool.Pool, staged Staged) error {
 	var state string
 	err := pool.QueryRow(ctx, sqlStaged, staged.ID).Scan(&state)
@@ -121,7 +117,7 @@ func list(staged []Staged) string {
 	return strings.Join(ids, ",")
 }
 
-// naming names a few of them.
+// naming names a few of the staged uploads.
 func naming(staged []Staged) string {
 	if len(staged) == 1 {
 		return staged[0].String()

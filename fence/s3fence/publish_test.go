@@ -56,7 +56,7 @@ func TestRowsAndFileBecomeVisibleTogetherOrNotAtAll(t *testing.T) {
 	w.consistent()
 }
 
-// consistent checks that a blob is live exactly while the current version lists it.
+// consistent checks that a blob is live exactly while the current version refers to it.
 func (w *world) consistent() {
 	w.t.Helper()
 	const current = `SELECT unnest(v.blobs) AS id FROM objects.pointers p JOIN objects.versions v ON v.id = p.version`
@@ -78,7 +78,7 @@ func TestAStaleGrantPublishesNothing(t *testing.T) {
 		token += 2
 		old := w.acquire(report, token)
 		staged := w.stage(old, name, "stale")
-		begun := w.begin(level) // its snapshot is from before the newer grant
+		begun := w.begin(level) // its snapshot is older than the newer grant
 		current := w.acquire(report, token+1)
 		wantErr(t, "a newer grant was armed", w.publish(level, old, staged), fence.ErrStale)
 
@@ -101,7 +101,7 @@ func TestAStaleGrantPublishesNothing(t *testing.T) {
 	}
 }
 
-// A publication passed the check; whoever acquires afterwards waits for it, or ends it.
+// If a publication has passed the check, a later acquisition waits for it, or ends its session.
 func TestAcquiringDrainsAPublicationUnderWay(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -139,7 +139,7 @@ func TestAStageIsPublishedOnce(t *testing.T) {
 		}
 		wantErr(t, "again", w.publish(level, g, staged), s3fence.ErrPublished)
 
-		// At once: one of them.
+		// Concurrently, only one succeeds.
 		staged = w.record(g, name)
 		errs := make([]error, 8)
 		var all sync.WaitGroup
@@ -162,7 +162,7 @@ func TestAStageIsPublishedOnce(t *testing.T) {
 	w.consistent()
 }
 
-// retried repeats what PostgreSQL says can be repeated.
+// retried repeats a transaction after errors that PostgreSQL declares retryable.
 func (w *world) retried(level pgx.TxIsoLevel, g fence.Grant, staged ...s3fence.Staged) error {
 	for {
 		err := w.publish(level, g, staged...)
@@ -250,7 +250,7 @@ func TestConditionsAreJudgedWhenTheUploadIsPublished(t *testing.T) {
 	w := setup(t)
 	g := w.acquire(report, 1)
 	for i, level := range levels {
-		fresh := w.stage(g, name, "new", s3fence.IfNoneMatch()) // whatever there is now
+		fresh := w.stage(g, name, "new", s3fence.IfNoneMatch()) // without regard to the current object
 		w.exec("DELETE FROM objects.pointers")
 		errs := make([]error, 8)
 		var all sync.WaitGroup
@@ -314,8 +314,8 @@ func TestAPublishedVersionIsRecordedWithItsTokenAndHolder(t *testing.T) {
 	}
 }
 
-// A publication at REPEATABLE READ sees by its snapshot that another version names the old bytes; if that version was removed
-// since, nobody would ever let them go.
+// A REPEATABLE READ publication fails if a version that refers to the old bytes was removed after its snapshot.
+// Otherwise these bytes would never be deleted.
 func TestAnOldSnapshotKeepsNoBytesForEver(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -95,7 +95,7 @@ func TestWhatIsStagedAndNeverPublishedIsSwept(t *testing.T) {
 	w.holds("at the end", "", 0)
 }
 
-// A long upload is not swept as soon as it is staged.
+// The age of a stage counts from its staging, so a long upload is not swept at once.
 func TestAStageAgesFromItsStaging(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -110,7 +110,7 @@ func TestAStageAgesFromItsStaging(t *testing.T) {
 	}
 }
 
-// The process, or its connection, dies between publishing and COMMIT.
+// If the process or its connection dies between publishing and COMMIT, nothing is published.
 func TestADeathBeforeCommitPublishesNothing(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

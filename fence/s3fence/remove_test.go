@@ -125,7 +125,7 @@ func TestARemovalNeedsWhatTheRuleAsksFor(t *testing.T) {
 	wantErr(t, "monotone takes no seal", s3fence.Remove(t.Context(), tx, bucket, name), fence.ErrNeverIssued)
 	w.exec("INSERT INTO fence.unsealed VALUES ('reports/minted')")
 	tx = w.begin(pgx.ReadCommitted, fence.Grant{Resource: "reports/minted", Token: 9})
-	if err := errors.Join(s3fence.Remove(t.Context(), tx, bucket, "minted"), tx.Commit(t.Context())); err != nil { // which lets the rule go
+	if err := errors.Join(s3fence.Remove(t.Context(), tx, bucket, "minted"), tx.Commit(t.Context())); err != nil { // frees the rule
 		t.Error(err)
 	}
 	w.rule(objects.KeyRule())

@@ -47,7 +47,7 @@ func TestOnlyTheGrantThatStagedPublishes(t *testing.T) {
 		wantState(t, "NULL", err, "ZO010")
 	}
 	w.holds("all refused", "", 0)
-	// Any login that holds the grant: it is the grant that counts, also by a writer that learnt its seal before its token.
+	// The grant decides, not the login. This writer presents its seal without the token.
 	if err := publishOn(t.Context(), testenv.PoolOf(t, w.pg.URL), pgx.ReadCommitted, g, staged); err != nil {
 		t.Error(err)
 	}
@@ -103,7 +103,8 @@ func TestAWriterGetsAtNothingBehindPublish(t *testing.T) {
 	}
 }
 
-// A login's own functions, operators and temporary tables come first in its search_path, and nowhere in the fence's.
+// A login's own functions, operators and temporary tables come first in its search_path. The fence's functions do not
+// use them.
 func TestNamesOfAWritersOwnAreNotCalled(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -151,7 +152,7 @@ func TestNamesOfAWritersOwnAreNotCalled(t *testing.T) {
 	for _, f := range []string{"fence.publish", "fence.publish_all", "fence.unpublish", "fence.staged", "objects.publish", "objects.verify_presented", "objects.lock_current", "objects.publish_one", "objects.authorize_stage", "objects.stage_upload", "objects.stage_multipart"} {
 		schema, name, _ := strings.Cut(f, ".")
 		if n := w.count(fmt.Sprintf(`SELECT coalesce(bool_and(prosecdef AND proconfig = ARRAY['search_path=pg_catalog, pg_temp'] AND proowner = 'fence_owner'::regrole), false)::int
-			FROM pg_proc WHERE pronamespace = '%s'::regnamespace AND proname = '%s'`, schema, name)); n != 1 { // each signature of it
+			FROM pg_proc WHERE pronamespace = '%s'::regnamespace AND proname = '%s'`, schema, name)); n != 1 { // each signature
 			t.Errorf("%s has no pinned search_path, or other rights", f)
 		}
 	}
@@ -228,7 +229,7 @@ func TestTokensMintedElsewherePublishWhereTheyAreAccepted(t *testing.T) {
 		}
 		minted42 := fence.Grant{Resource: report, Token: 42}
 		tx := w.begin(level)
-		if err := pgfence.Use(t.Context(), tx, minted42); err != nil { // which raises the fence
+		if err := pgfence.Use(t.Context(), tx, minted42); err != nil { // raises the fence
 			t.Fatal(err)
 		}
 		wantErr(t, "staged under a lower one", s3fence.Publish(t.Context(), tx, staged), fence.ErrStale)

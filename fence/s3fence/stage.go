@@ -23,27 +23,25 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Config says where uploads go, and with whose rights.
+// Config configures a [Client].
 type Config struct {
 	Endpoint string // of the gateway's S3 port: http://host:port
 	Region   string // default us-east-1
 
-	// The credentials of a lease; or the root's, with a Grant.
+	// The credentials of a lease, or the root credentials together with a Grant.
 	AccessKeyID, SecretAccessKey, SessionToken string
-	// Credentials are asked before each upload, instead of these three. Default: nil.
+	// Credentials are retrieved before each upload and replace these three. Default: nil.
 	Credentials aws.CredentialsProvider
 
-	// Grant is presented in the header Fencing-Token, where the credentials are
-	// the root's. Default: none.
+	// Grant is sent in the header Fencing-Token. It is needed with the root credentials. Default: none.
 	Grant fence.Grant
 
 	HTTPClient *http.Client // default http.DefaultClient
 }
 
-// FromEnv reads the variables that fencegate run sets: AWS_ENDPOINT_URL_S3,
-// AWS_REGION, and AWS_CONTAINER_CREDENTIALS_FULL_URI with
-// AWS_CONTAINER_AUTHORIZATION_TOKEN, or else AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
-// AWS_SESSION_TOKEN. Give it os.LookupEnv.
+// FromEnv reads the variables that fencegate run sets: AWS_ENDPOINT_URL_S3, AWS_REGION, and
+// AWS_CONTAINER_CREDENTIALS_FULL_URI with AWS_CONTAINER_AUTHORIZATION_TOKEN, or else AWS_ACCESS_KEY_ID,
+// AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. Pass os.LookupEnv.
 func FromEnv(lookup func(string) (string, bool)) Config {
 	value := func(name string) string { v, _ := lookup(name); return v }
 	cfg := Config{
@@ -58,7 +56,7 @@ func FromEnv(lookup func(string) (string, bool)) Config {
 	return cfg
 }
 
-// Provider is what the credentials are asked of.
+// Provider returns the provider of the credentials.
 func (c Config) Provider() aws.CredentialsProvider {
 	if c.Credentials != nil {
 		return c.Credentials
@@ -73,7 +71,7 @@ type Client struct {
 	signer *v4.Signer
 }
 
-// New makes a client. It connects to nothing yet. The error is a [*fence.InvalidError].
+// New creates a client. It does not connect. The error is a [*fence.InvalidError].
 func New(cfg Config) (*Client, error) {
 	base, err := url.Parse(cfg.Endpoint)
 	switch {
@@ -88,34 +86,33 @@ func New(cfg Config) (*Client, error) {
 	if cfg.HTTPClient == nil {
 		cfg.HTTPClient = http.DefaultClient
 	}
-	// S3 signs the path as it is sent.
+	// S3 signs the path exactly as it is sent.
 	return &Client{cfg: cfg, base: base, signer: v4.NewSigner(func(o *v4.SignerOptions) { o.DisableURIPathEscaping = true })}, nil
 }
 
 // Staged is an upload that waits to be published.
 type Staged struct {
-	ID          string // not secret, but nobody can guess it
+	ID          string // not secret, but unguessable
 	Bucket, Key string
 	ETag        string // without quotes
 	Size        int64  // bytes
 }
 
-// String names it for people.
+// String names the upload for messages.
 func (s Staged) String() string { return fmt.Sprintf("%s/%s (stage %s)", s.Bucket, s.Key, s.ID) }
 
 // Option is a choice for [Client.Stage].
 type Option func(http.Header)
 
-// ContentType says what readers are told of the object.
+// ContentType sets the object's Content-Type.
 func ContentType(t string) Option { return func(h http.Header) { h.Set("Content-Type", t) } }
 
-// Metadata adds a name and value that readers get back as x-amz-meta-NAME.
+// Metadata adds the metadata x-amz-meta-NAME to the object.
 func Metadata(name, value string) Option {
 	return func(h http.Header) { h.Set("X-Amz-Meta-"+name, value) }
 }
 
-// IfMatch lets publishing fail with [ErrPrecondition] unless the key's ETag is
-// this one then; "*" is any.
+// IfMatch makes publishing fail with [ErrPrecondition] unless the key has this ETag at that time; "*" matches any.
 func IfMatch(etag string) Option {
 	return func(h http.Header) {
 		if etag != "*" {
@@ -125,8 +122,7 @@ func IfMatch(etag string) Option {
 	}
 }
 
-// IfNoneMatch lets publishing fail with [ErrPrecondition] where there is such a
-// key then.
+// IfNoneMatch makes publishing fail with [ErrPrecondition] if the key exists at that time.
 func IfNoneMatch() Option { return func(h http.Header) { h.Set("If-None-Match", "*") } }
 
 const (
@@ -135,10 +131,9 @@ const (
 	maxErrorBody    = 64 << 10 // bytes
 )
 
-// Stage uploads size bytes and has them recorded under the grant, visible to
-// nobody. It streams, and compares what was stored with what was read. On an
-// error nothing is staged that anybody knows of: call it again with a new reader.
-// A refusal is a [*StageError], in which errors.Is finds fence.ErrStale and its like.
+// Stage uploads size bytes and records them under the grant, invisible to readers. It streams, and compares the
+// stored bytes with those read. After an error the stage, if any, is unreachable: call Stage again with a new reader.
+// A refusal is a [*StageError] that errors.Is matches with fence.ErrStale and the like.
 func (c *Client) Stage(ctx context.Context, bucket, key string, body io.Reader, size int64, opts ...Option) (Staged, error) {
 	s := Staged{Bucket: bucket, Key: key, Size: size}
 	switch {
@@ -170,7 +165,7 @@ func (c *Client) Stage(ctx context.Context, bucket, key string, body io.Reader, 
 	return s, nil
 }
 
-// digest is written by the transport, which may still hold the body when the answer is there.
+// digest is written by the transport, which may still hold the body when the response has arrived.
 type digest struct {
 	mu   sync.Mutex
 	hash hash.Hash
@@ -206,7 +201,7 @@ func (c *Client) request(ctx context.Context, bucket, key string, body io.Reader
 		opt(req.Header)
 	}
 	req.Header.Set(headerStage, "true")
-	req.Header.Set("X-Amz-Content-Sha256", unsignedPayload) // the answer's ETag is compared
+	req.Header.Set("X-Amz-Content-Sha256", unsignedPayload) // the ETag in the response is compared instead
 	if c.cfg.Grant.Resource != "" {
 		req.Header.Set(fence.HeaderToken, c.cfg.Grant.Presented())
 	}
@@ -217,8 +212,7 @@ func (c *Client) request(ctx context.Context, bucket, key string, body io.Reader
 	return req, c.signer.SignHTTP(ctx, creds, req, unsignedPayload, "s3", c.cfg.Region, time.Now())
 }
 
-// escaped encodes a path as S3's signature wants it: all but the unreserved
-// characters and the slash.
+// escaped encodes a path as S3's signature requires: everything except unreserved characters and the slash.
 func escaped(path string) string {
 	var b strings.Builder
 	for i := range len(path) {

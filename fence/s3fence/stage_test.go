@@ -198,7 +198,7 @@ func withoutTLS(url string) string {
 	return url + "?sslmode=disable"
 }
 
-// Written a megabyte at a time, so that no buffer holds the whole body.
+// A body written a megabyte at a time is staged without buffering all of it.
 func TestStagingStreams(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

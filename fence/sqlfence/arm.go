@@ -11,8 +11,7 @@ import (
 	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
-// Fence arms and inspects the fences of one database. It is safe for concurrent
-// use and keeps no state.
+// Fence arms and inspects the fences of one database. It is safe for concurrent use and stateless.
 type Fence struct {
 	db       *sql.DB
 	patience core.Patience
@@ -31,7 +30,7 @@ func WithDrainLimit(d time.Duration) Option { return func(f *Fence) { f.patience
 
 // New makes a Fence over a database whose login is a member of fence_gateway.
 // Its sessions must run at the default isolation level, READ COMMITTED. It panics
-// where db is nil.
+// if db is nil.
 func New(db *sql.DB, opts ...Option) *Fence {
 	if db == nil {
 		panic("sqlfence.New: the database is nil")
@@ -43,13 +42,12 @@ func New(db *sql.DB, opts ...Option) *Fence {
 	return f
 }
 
-// Arm raises the fence of a resource to a new token and drains the transactions
-// that passed the check under an older one, in two round trips. It is idempotent
-// by token and seal hash, so it asks once more when an answer was lost. The
-// outcomes are those of pgfence's:
+// Arm raises the fence of a resource to a new token and drains the transactions that passed the check under an older
+// one, in two round trips. It is idempotent by token and seal hash, so it retries once if an answer is lost. The
+// outcomes are those of pgfence:
 //   - nil: the fence holds exactly this grant, and no older one can commit any more.
 //   - [*fence.NotRaisedError]: the recorded token is not lower; nothing was changed.
-//   - [*fence.UndrainedError]: raised, but the new holder must not start yet; or, where its Token is 0, not raised.
+//   - [*fence.UndrainedError]: raised, but the new holder must not start yet; or, if its Token is 0, not raised.
 //   - joined with [fence.ErrUnknown]: it may be raised; arming the same grant again finds out.
 //   - [*fence.InvalidError], or PostgreSQL's error: nothing was changed.
 func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
@@ -61,7 +59,7 @@ func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 		return fmt.Errorf("arm %q: %w", a.Resource, err)
 	}
 	return core.Twice(fmt.Sprintf("arm %q to %d", a.Resource, a.Token), func() (bool, error) {
-		defer func() { _ = conn.Close() }() // which gives it back
+		defer func() { _ = conn.Close() }() // returns it to the pool
 		return f.arm(ctx, conn, a)
 	}, func() (bool, error) {
 		if ctx.Err() != nil {
@@ -71,8 +69,7 @@ func (f *Fence) Arm(ctx context.Context, a fence.Arming) error {
 	})
 }
 
-// arm raises and drains. answered = false: the connection was lost, so err says
-// why and not what became of it.
+// arm raises and drains. answered = false: the connection was lost before the outcome was known.
 func (f *Fence) arm(ctx context.Context, db Querier, a fence.Arming) (answered bool, err error) {
 	limit := func() int64 { return f.patience.LimitWithin(ctx).Microseconds() }
 	statement, args := core.SQLRaise, []any{a.Resource, int64(a.Token), a.SealHash, a.Holder, limit()}
@@ -93,9 +90,8 @@ func ask(ctx context.Context, db Querier, query string, args ...any) (yes bool, 
 	return yes, fence.Token(token.Int64), err
 }
 
-// End ends a grant, so that each check refuses it from then on: the first step of
-// releasing its lease. It drains nobody, and is idempotent. The outcomes are those
-// of pgfence's.
+// End ends a grant, so that every later check refuses it. It is the first step of releasing a lease. It does not
+// drain, and is idempotent. The outcomes are those of pgfence.
 func (f *Fence) End(ctx context.Context, e fence.Ending) error {
 	if err := e.Validate(); err != nil {
 		return err
@@ -123,11 +119,10 @@ func (f *Fence) End(ctx context.Context, e fence.Ending) error {
 	})
 }
 
-// Revoke raises the fence past the resource's holder, to a seal that nobody
-// knows, and drains the transactions of that holder. The next acquisition needs
-// a higher token. holder is for people: who revoked. It returns the new token, or
-// [fence.ErrNoFence]. A [*fence.UndrainedError] comes with the token: the fence is
-// raised, but a transaction of the old holder may still commit.
+// Revoke raises the fence past the resource's holder, to a seal that is discarded, and drains that holder's
+// transactions. The next acquisition needs a higher token. holder is the name of the operator, for display. Revoke
+// returns the new token, or [fence.ErrNoFence]. A [*fence.UndrainedError] comes with the token: the fence is raised,
+// but a transaction of the old holder may still commit.
 func (f *Fence) Revoke(ctx context.Context, resource, holder string) (fence.Token, error) {
 	if err := core.ValidateRevocation(resource, holder); err != nil {
 		return 0, err
@@ -139,12 +134,12 @@ func (f *Fence) Revoke(ctx context.Context, resource, holder string) (fence.Toke
 	var token sql.NullInt64
 	var sealHash []byte
 	err = conn.QueryRowContext(ctx, core.SQLRevoke, resource, holder).Scan(&token, &sealHash)
-	_ = conn.Close() // which gives it back
+	_ = conn.Close() // returns it to the pool
 	if err := reports.Revoked(resource, token.Valid, err); err != nil {
 		return 0, err
 	}
 	raised := fence.Token(token.Int64)
-	// Arming what is recorded already raises nothing and drains.
+	// The fence holds this token already, so arming only drains.
 	return raised, f.Arm(ctx, fence.Arming{Resource: resource, Token: raised, SealHash: sealHash, Holder: holder})
 }
 

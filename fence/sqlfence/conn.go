@@ -12,19 +12,18 @@ import (
 
 // conn is a driver's connection that presents the grants of contexts.
 //
-// A grant is presented by fence.use, so it ends with its transaction, whatever becomes of
-// that: nothing is set on the session, and there is nothing to take back before the
-// connection serves somebody else.
+// Grants are presented by fence.use, so they end with the transaction, however it ends. Nothing is set on the
+// session, so nothing must be reset before the pool reuses the connection.
 type conn struct {
 	inner driver.Conn
 	using map[string]driver.Stmt // the statements that present grants, by their text
 	tx    *tx                    // the open transaction; nil outside of one
 
-	// What a statement's text may have done; see [conn.note].
+	// What a statement's text may have left behind; see [conn.note].
 	mayBeOpen bool // a transaction that this wrapper did not begin
-	mayBeSet  bool // fence.* for the session
+	mayBeSet  bool // fence.* settings of the session
 
-	broken bool // not to be used again
+	broken bool // must not be reused
 }
 
 var (
@@ -43,13 +42,13 @@ var (
 func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	t, err := c.begin(ctx, opts, presented(ctx), !opts.ReadOnly)
 	if err != nil {
-		return nil, err // and no *tx that is nil
+		return nil, err // a nil interface, not a nil *tx
 	}
 	return t, nil
 }
 
-// begin begins a transaction under grants. With name it learns what names the transaction
-// once its COMMIT is not answered.
+// begin begins a transaction under grants. With name it also reads the transaction's ID, which resolves an unanswered
+// COMMIT.
 func (c *conn) begin(ctx context.Context, opts driver.TxOptions, grants []fence.Grant, name bool) (*tx, error) {
 	if len(grants) == 0 {
 		inner, err := begin(ctx, c.inner, opts)
@@ -74,7 +73,7 @@ func (c *conn) begin(ctx context.Context, opts driver.TxOptions, grants []fence.
 	return t, nil
 }
 
-// beginUnder begins t and presents its grants: together where the driver can.
+// beginUnder begins t and presents its grants, in one round trip if the driver can.
 func (c *conn) beginUnder(ctx context.Context, opts driver.TxOptions, t *tx, name bool) error {
 	query, args := presenting(t.grants, name)
 	if inner, ok := c.inner.(Pipeliner); ok {
@@ -114,8 +113,8 @@ func presenting(grants []fence.Grant, name bool) (query string, args []any) {
 	return one, []any{grants[0].Resource, grants[0].Presented()}
 }
 
-// use presents grants in the open transaction. The statement stays prepared, so it takes
-// one round trip, after the first one on a connection.
+// use presents grants in the open transaction. The statement stays prepared, so it takes one round trip except for
+// its first use on a connection.
 func (c *conn) use(ctx context.Context, query string, args []any) ([]driver.Value, error) {
 	stmt := c.using[query]
 	if stmt == nil {
@@ -135,8 +134,8 @@ func (c *conn) use(ctx context.Context, query string, args []any) ([]driver.Valu
 	return askPrepared(ctx, stmt, given)
 }
 
-// lost has the pool begin again on another connection where DEALLOCATE or DISCARD took the
-// statement away that presents grants: nothing was done.
+// lost makes the pool retry on another connection if DEALLOCATE or DISCARD removed the prepared statement that
+// presents grants. Nothing was done before.
 func (c *conn) lost(err error) error {
 	if report, ok := reports(err); ok && report.SQLState == "26000" { // invalid_sql_statement_name
 		c.broken = true
@@ -145,8 +144,8 @@ func (c *conn) lost(err error) error {
 	return err
 }
 
-// outside refuses where a statement has begun a transaction by its text: presenting a
-// grant there would end with COMMIT what its owner has not committed.
+// outside fails if a statement's text has begun a transaction. Presenting a grant would commit that transaction,
+// although its owner has not.
 func (c *conn) outside(ctx context.Context) error {
 	if !c.mayBeOpen {
 		return nil
@@ -161,7 +160,7 @@ func (c *conn) outside(ctx context.Context) error {
 	return errBegunByText
 }
 
-// probe asks for what is possible inside of a transaction only.
+// probe runs statements that succeed only inside a transaction.
 func (c *conn) probe(ctx context.Context) error {
 	for _, query := range []string{"SAVEPOINT fencegate_probe", "RELEASE fencegate_probe"} {
 		stmt, err := prepare(ctx, c.inner, query)
@@ -191,7 +190,7 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	return &stmt{conn: c, inner: inner, query: query}, nil
 }
 
-// ExecContext runs a statement: in the open transaction, or in one of its own where ctx
+// ExecContext runs a statement: in the open transaction, or in one of its own if ctx
 // has grants.
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	inner, ok := c.inner.(driver.ExecerContext)
@@ -201,7 +200,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	return c.exec(ctx, query, func() (driver.Result, error) { return inner.ExecContext(ctx, query, args) })
 }
 
-// QueryContext is as ExecContext.
+// QueryContext is like ExecContext.
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	inner, ok := c.inner.(driver.QueryerContext)
 	if !ok {
@@ -210,7 +209,7 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	return c.query(ctx, query, func() (driver.Rows, error) { return inner.QueryContext(ctx, query, args) })
 }
 
-// ResetSession is called before the connection serves somebody else.
+// ResetSession is called before the pool reuses the connection.
 func (c *conn) ResetSession(ctx context.Context) error {
 	if c.broken || c.tx != nil {
 		return driver.ErrBadConn
@@ -229,13 +228,13 @@ func (c *conn) ResetSession(ctx context.Context) error {
 	return nil
 }
 
-// IsValid tells whether the connection may serve somebody else.
+// IsValid reports whether the pool may reuse the connection.
 func (c *conn) IsValid() bool {
 	inner, ok := c.inner.(driver.Validator)
 	return !c.broken && (!ok || inner.IsValid())
 }
 
-// Ping asks the driver's connection.
+// Ping forwards to the driver's connection.
 func (c *conn) Ping(ctx context.Context) error {
 	if inner, ok := c.inner.(driver.Pinger); ok {
 		return inner.Ping(ctx)
@@ -243,7 +242,7 @@ func (c *conn) Ping(ctx context.Context) error {
 	return nil
 }
 
-// CheckNamedValue asks the driver's connection.
+// CheckNamedValue forwards to the driver's connection.
 func (c *conn) CheckNamedValue(v *driver.NamedValue) error {
 	if inner, ok := c.inner.(driver.NamedValueChecker); ok {
 		return inner.CheckNamedValue(v)
@@ -251,18 +250,18 @@ func (c *conn) CheckNamedValue(v *driver.NamedValue) error {
 	return driver.ErrSkip
 }
 
-// Prepare is PrepareContext; database/sql calls that one.
+// Prepare is PrepareContext without a context. database/sql does not call it.
 func (c *conn) Prepare(query string) (driver.Stmt, error) {
 	return c.PrepareContext(context.Background(), query)
 }
 
-// Begin is BeginTx; database/sql calls that one.
+// Begin is BeginTx without a context. database/sql does not call it.
 func (c *conn) Begin() (driver.Tx, error) { return c.BeginTx(context.Background(), driver.TxOptions{}) }
 
 // Close closes the driver's connection, and its statements with it.
 func (c *conn) Close() error { return c.inner.Close() }
 
-// failed notes that the server ended a statement of the open transaction with an error.
+// failed records that the server ended a statement of the open transaction with an error.
 func (c *conn) failed(err error) {
 	if _, ok := reports(err); ok && c.tx != nil && !c.tx.unseen {
 		c.tx.failed = true

@@ -15,7 +15,7 @@ import (
 	"github.com/fencegate/fencegate/fence/sqlfence"
 )
 
-// A statement can't be under another grant than its transaction, nor leave the transaction by its text.
+// A statement can't run under another grant than its transaction, and its text can't end the transaction.
 func TestAGrantIsThatOfAWholeTransaction(t *testing.T) {
 	eachConnector(t, func(t *testing.T, w world) {
 		w.db.SetMaxOpenConns(1)
@@ -61,7 +61,7 @@ func TestAGrantIsThatOfAWholeTransaction(t *testing.T) {
 	})
 }
 
-// What was begun by a statement's text is not committed by a statement under a grant.
+// A statement under a grant does not commit a transaction that was begun by a statement's text.
 func TestATransactionBegunByTextIsLeftAlone(t *testing.T) {
 	eachConnector(t, func(t *testing.T, w world) {
 		ctx := sqlfence.WithGrant(t.Context(), w.acquire(t, orders, 1))
@@ -94,7 +94,7 @@ func TestATransactionBegunByTextIsLeftAlone(t *testing.T) {
 	})
 }
 
-// What a statement sets for the session, and what is set below the connector, does not reach the next user of the connection.
+// A session setting, made by a statement or below the connector, does not reach the next user of the connection.
 func TestASessionsSettingEndsWithItsUser(t *testing.T) {
 	eachConnector(t, func(t *testing.T, w world) {
 		w.db.SetMaxOpenConns(1)
@@ -144,7 +144,7 @@ func TestAConnectionWithAGrantOfItsOwnIsNotOpened(t *testing.T) {
 	})
 }
 
-// Small results come after the COMMIT of their statement, large ones before it.
+// Small results are returned after the COMMIT of their statement, large ones before it.
 func TestRowsOfAStatementAndItsCommit(t *testing.T) {
 	eachConnector(t, func(t *testing.T, w world) {
 		ctx := sqlfence.WithGrant(t.Context(), w.acquire(t, orders, 1))
@@ -153,7 +153,7 @@ func TestRowsOfAStatementAndItsCommit(t *testing.T) {
 		}
 		const small, large = `INSERT INTO work SELECT 1 FROM generate_series(1, $1) RETURNING token`,
 			`INSERT INTO work SELECT 1 FROM generate_series(1, $1) RETURNING token, repeat('x', 1000)`
-		// database/sql closes the rows of a QueryRow, and tells no error of that where the context has ended.
+		// database/sql closes the rows of a QueryRow, and ignores the error of Close if the context has ended.
 		var token int
 		if err := w.db.QueryRowContext(ctx, small, 2).Scan(&token); err == nil {
 			t.Error("a COMMIT that fails is told with the rows")
@@ -189,7 +189,7 @@ func TestRowsOfAStatementAndItsCommit(t *testing.T) {
 	})
 }
 
-// A COMMIT whose answer is lost is unknown, and can be looked up; the pool does not run its statement again.
+// A COMMIT whose answer is lost is unknown and can be resolved; the pool does not run its statement again.
 func TestALostCommitUnderAContextsGrant(t *testing.T) {
 	t.Parallel()
 	for name, open := range connectors {
@@ -220,7 +220,7 @@ func TestALostCommitUnderAContextsGrant(t *testing.T) {
 	}
 }
 
-// A transaction that failed on its way is not reported as committed, and not as unknown.
+// A transaction with a failed statement is reported neither as committed nor as unknown.
 func TestAFailedTransactionIsNotCommitted(t *testing.T) {
 	eachConnector(t, func(t *testing.T, w world) {
 		ctx := sqlfence.WithGrant(t.Context(), w.acquire(t, orders, 1))
@@ -247,7 +247,7 @@ func TestAFailedTransactionIsNotCommitted(t *testing.T) {
 	})
 }
 
-// What failed below the connector it has not seen; the connection still answers after COMMIT, so its outcome is known.
+// The connector does not see an error below it. The connection still answers after COMMIT, so the outcome is known.
 func TestAFailureBelowTheConnectorIsNotUnknown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, connectors["pgx"])
@@ -273,7 +273,7 @@ func TestAFailureBelowTheConnectorIsNotUnknown(t *testing.T) {
 	}
 }
 
-// The pool's prepared statement for presenting grants may be gone.
+// The pool's prepared statement for presenting grants may be discarded.
 func TestDiscardedStatementsArePreparedAnew(t *testing.T) {
 	eachConnector(t, func(t *testing.T, w world) {
 		ctx := sqlfence.WithGrant(t.Context(), w.acquire(t, orders, 1))
@@ -289,7 +289,7 @@ func TestDiscardedStatementsArePreparedAnew(t *testing.T) {
 	})
 }
 
-// Whatever the driver was told, a seal is a parameter.
+// A seal is always sent as a parameter, whatever the driver's settings.
 func TestAContextsSealIsNeverALiteral(t *testing.T) {
 	eachConnector(t, func(t *testing.T, w world) {
 		a, b := w.acquire(t, orders, 1), w.acquire(t, users, 1)
@@ -320,7 +320,8 @@ func TestAContextsSealIsNeverALiteral(t *testing.T) {
 	})
 }
 
-// roundTrips of a transaction with one statement, and of one statement alone, on a connection that has done both before.
+// roundTrips of a transaction with one statement, and of one statement alone, on a connection that has run both
+// before.
 var roundTrips = map[string][4]int64{ // without a grant, and under one
 	"pgxsql": {3, 1, 3, 3},
 	"pgx":    {3, 1, 4, 4},
@@ -351,7 +352,7 @@ func TestRoundTrips(t *testing.T) {
 			granted := sqlfence.WithGrant(t.Context(), w.acquire(t, orders, 1))
 			var got [4]int64
 			const many = 1 << 40
-			for range 3 { // a pause of a second would be pinged
+			for range 3 { // after a second of idling the pool would ping
 				for i, do := range []func() error{
 					func() error { return transaction(t.Context()) }, func() error { return alone(t.Context()) },
 					func() error { return transaction(granted) }, func() error { return alone(granted) },

@@ -20,7 +20,7 @@ func Open(driverName, dataSourceName string) (*sql.DB, error) {
 		return nil, err
 	}
 	registered := db.Driver()
-	if err := db.Close(); err != nil { // it has no connection yet
+	if err := db.Close(); err != nil { // it has not connected yet
 		return nil, err
 	}
 	if opener, ok := registered.(driver.DriverContext); ok {
@@ -38,9 +38,8 @@ func Open(driverName, dataSourceName string) (*sql.DB, error) {
 // pq.NewConnector.
 func OpenDB(inner driver.Connector) *sql.DB { return sql.OpenDB(Connector(inner)) }
 
-// Connector makes a driver's connections present the grants of [WithGrant]; see the
-// package's documentation for what holds. The login is a member of fence_writer. Its
-// connections present no grant by themselves: one whose options do is not opened.
+// Connector makes a driver's connections present the grants of [WithGrant]; the package documentation has the rules.
+// The login is a member of fence_writer. Connecting fails if the connection's options present a grant already.
 func Connector(inner driver.Connector) driver.Connector { return &connector{inner: inner} }
 
 type connector struct{ inner driver.Connector }
@@ -50,7 +49,7 @@ var (
 	_ io.Closer        = (*connector)(nil)
 )
 
-// Connect opens a connection and looks whether it presents a grant already.
+// Connect opens a connection and checks that it does not present a grant already.
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	inner, err := c.inner.Connect(ctx)
 	if err != nil {
@@ -69,7 +68,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return wrapped, nil
 }
 
-// Driver returns the driver below.
+// Driver returns the wrapped driver.
 func (c *connector) Driver() driver.Driver { return c.inner.Driver() }
 
 // Close closes the driver's connector.
@@ -80,7 +79,7 @@ func (c *connector) Close() error {
 	return nil
 }
 
-// named is the connector of a driver that has none.
+// named is a connector for drivers that have none.
 type named struct {
 	driver driver.Driver
 	name   string
@@ -89,9 +88,9 @@ type named struct {
 func (n named) Connect(context.Context) (driver.Conn, error) { return n.driver.Open(n.name) }
 func (n named) Driver() driver.Driver                        { return n.driver }
 
-// DriverConn returns the driver's own connection below what [sql.Conn.Raw] gives, as
-// *stdlib.Conn of pgx. A connection that is no connector's comes back as it is. What is
-// done with it presents no grant, except inside a transaction that does.
+// DriverConn returns the driver's own connection from what [sql.Conn.Raw] passes, such as *stdlib.Conn of pgx. A
+// connection that does not come from a [Connector] is returned unchanged. Statements on it present no grant, except
+// inside a transaction that does.
 func DriverConn(raw any) any {
 	c, ok := raw.(*conn)
 	if !ok {
@@ -107,10 +106,9 @@ func DriverConn(raw any) any {
 	return c.inner
 }
 
-// Pipeliner is a driver's connection that presents grants in the round trip of BEGIN, as
-// that of package pgxsql. BeginUnder begins a transaction and runs the query in it, with
-// its arguments as parameters, and returns the row. Where it can't, the error is
-// [driver.ErrSkip]; after any error no transaction is open.
+// Pipeliner is a driver's connection that presents grants in the round trip of BEGIN, such as that of package pgxsql.
+// BeginUnder begins a transaction, runs the query in it with its arguments as parameters, and returns the row. If it
+// can't, the error is [driver.ErrSkip]. After any error no transaction is open.
 type Pipeliner interface {
 	driver.Conn
 	BeginUnder(ctx context.Context, opts driver.TxOptions, query string, args []any) (driver.Tx, []driver.Value, error)
@@ -152,7 +150,7 @@ func one(rows driver.Rows) ([]driver.Value, error) {
 		}
 	}
 	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF // each of the fence's statements answers with a row
+		err = io.ErrUnexpectedEOF // each of the fence's statements returns a row
 	}
 	if closeErr := rows.Close(); err == nil {
 		err = closeErr

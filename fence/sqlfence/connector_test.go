@@ -57,7 +57,7 @@ func closing(t testing.TB, db *sql.DB) *sql.DB {
 	return db
 }
 
-// eachConnector is each for connectors.
+// eachConnector is each, for connectors.
 func eachConnector(t *testing.T, test func(t *testing.T, w world)) {
 	t.Parallel()
 	for name, open := range connectors {
@@ -128,7 +128,7 @@ var ways = map[string]func(ctx context.Context, db *sql.DB) error{
 			return err
 		}
 		defer func() { _ = tx.Rollback() }()
-		if _, err := tx.Exec(insert, 1); err != nil { // whose context has no grant
+		if _, err := tx.Exec(insert, 1); err != nil { // its context has no grant
 			return err
 		}
 		return tx.Commit()
@@ -166,7 +166,7 @@ var ways = map[string]func(ctx context.Context, db *sql.DB) error{
 	},
 }
 
-// Whatever way a row is written, the context's grant decides, and nothing of it stays on the connection.
+// However a row is written, the context's grant decides, and nothing of it stays on the connection.
 func TestAContextsGrantIsThatOfWhatBeginsWithIt(t *testing.T) {
 	eachConnector(t, func(t *testing.T, w world) {
 		w.db.SetMaxOpenConns(1)
@@ -205,7 +205,7 @@ func TestAContextsGrantIsThatOfWhatBeginsWithIt(t *testing.T) {
 	})
 }
 
-// Contexts with and without grants share a pool; each statement finds its own context's grant.
+// Contexts with and without grants share a pool; each statement uses its own context's grant.
 func TestGrantsDoNotMeetOnAPool(t *testing.T) {
 	eachConnector(t, func(t *testing.T, w world) {
 		w.db.SetMaxOpenConns(4)
@@ -225,7 +225,7 @@ func TestGrantsDoNotMeetOnAPool(t *testing.T) {
 					switch i % 4 {
 					case 0:
 						err = w.db.QueryRowContext(ctx, effective).Scan(&got)
-					case 1: // cancelled in the middle, which costs the connection
+					case 1: // cancelled in the middle: the connection is closed
 						cancelled, cancel := context.WithCancel(ctx)
 						if tx, err := w.db.BeginTx(cancelled, nil); err == nil {
 							_, _ = tx.ExecContext(cancelled, `SELECT 1`)
@@ -252,7 +252,7 @@ func TestGrantsDoNotMeetOnAPool(t *testing.T) {
 	})
 }
 
-// Open is as sql.Open.
+// Open works like sql.Open.
 func TestOpenNamesADriver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(t testing.TB, address string) *sql.DB {
@@ -268,7 +268,7 @@ func TestOpenNamesADriver(t *testing.T) {
 	}
 }
 
-// readRows returns what the query, the rows and their Close say.
+// readRows returns the error of the query, the rows or their Close.
 func readRows(ctx context.Context, db interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }, query string, arg any, read func(*sql.Rows),

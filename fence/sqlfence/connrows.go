@@ -8,13 +8,12 @@ import (
 	"reflect"
 )
 
-// rows are the driver's rows. Where tx is set, it is the transaction of this one
-// statement, which ends with them.
+// rows are the driver's rows. If tx is set, it is the transaction of this single statement and ends with the rows.
 type rows struct {
 	inner driver.Rows
 	conn  *conn
 	tx    *tx
-	ctx   context.Context // of the statement, where tx is set
+	ctx   context.Context // of the statement, if tx is set
 }
 
 // Next reads a row. After the last one it commits the transaction of a single statement.
@@ -25,7 +24,7 @@ func (r *rows) Next(dest []driver.Value) error {
 		return nil
 	case !errors.Is(err, io.EOF):
 		r.conn.failed(err)
-		_ = r.end(false) // whose error tells less
+		_ = r.end(false) // the rows' own error is more informative
 		return Translate(err)
 	case r.tx == nil || r.HasNextResultSet():
 		return err
@@ -36,8 +35,8 @@ func (r *rows) Next(dest []driver.Value) error {
 	return err
 }
 
-// Close gives up what was not read. A single statement is committed all the same, as
-// without a grant, unless its context has ended.
+// Close discards the remaining rows. A single statement is committed anyway, as without a grant, unless its context
+// has ended.
 func (r *rows) Close() error {
 	if r.tx != nil {
 		return r.end(r.ctx.Err() == nil)
@@ -63,16 +62,16 @@ func (r *rows) end(commit bool) error {
 	return t.finish(r.ctx)
 }
 
-// Columns asks the driver's rows, as the methods below do.
+// Columns forwards to the driver's rows, as the methods below do.
 func (r *rows) Columns() []string { return r.inner.Columns() }
 
-// HasNextResultSet is false where the driver knows one result only.
+// HasNextResultSet is false if the driver supports one result only.
 func (r *rows) HasNextResultSet() bool {
 	inner, ok := r.inner.(driver.RowsNextResultSet)
 	return ok && inner.HasNextResultSet()
 }
 
-// NextResultSet goes on to the next one.
+// NextResultSet advances to the next result.
 func (r *rows) NextResultSet() error {
 	inner, ok := r.inner.(driver.RowsNextResultSet)
 	if !ok {
@@ -81,7 +80,7 @@ func (r *rows) NextResultSet() error {
 	return Translate(inner.NextResultSet())
 }
 
-// The types of columns are those of the driver, or what database/sql takes where it has none.
+// The column types are the driver's, or database/sql's defaults if it has none.
 
 func (r *rows) ColumnTypeDatabaseTypeName(i int) string { return columnOf(r.inner, i).name }
 func (r *rows) ColumnTypeScanType(i int) reflect.Type   { return columnOf(r.inner, i).scan }
@@ -103,7 +102,7 @@ var (
 	_ driver.RowsColumnTypePrecisionScale   = (*rows)(nil)
 )
 
-// column is what the driver tells of a column.
+// column is the driver's description of a column.
 type column struct {
 	name             string
 	scan             reflect.Type

@@ -19,18 +19,18 @@ var (
 	_ driver.NamedValueChecker = (*stmt)(nil)
 )
 
-// ExecContext runs the statement: in the open transaction, or in one of its own where ctx
+// ExecContext runs the statement: in the open transaction, or in one of its own if ctx
 // has grants.
 func (s *stmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
 	return s.conn.exec(ctx, s.query, func() (driver.Result, error) { return execPrepared(ctx, s.inner, args) })
 }
 
-// QueryContext is as ExecContext.
+// QueryContext is like ExecContext.
 func (s *stmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
 	return s.conn.query(ctx, s.query, func() (driver.Rows, error) { return queryPrepared(ctx, s.inner, args) })
 }
 
-// CheckNamedValue asks the driver's statement, or else its connection.
+// CheckNamedValue forwards to the driver's statement, or else to its connection.
 func (s *stmt) CheckNamedValue(v *driver.NamedValue) error {
 	if inner, ok := s.inner.(driver.NamedValueChecker); ok {
 		return inner.CheckNamedValue(v)
@@ -38,22 +38,21 @@ func (s *stmt) CheckNamedValue(v *driver.NamedValue) error {
 	return s.conn.CheckNamedValue(v)
 }
 
-// NumInput asks the driver's statement.
+// NumInput forwards to the driver's statement.
 func (s *stmt) NumInput() int { return s.inner.NumInput() }
 
 // Close closes the driver's statement.
 func (s *stmt) Close() error { return s.inner.Close() }
 
-// Exec is not called: there is ExecContext.
+// Exec is never called, because there is ExecContext.
 func (s *stmt) Exec([]driver.Value) (driver.Result, error) { return nil, errNoContext }
 
-// Query is not called: there is QueryContext.
+// Query is never called, because there is QueryContext.
 func (s *stmt) Query([]driver.Value) (driver.Rows, error) { return nil, errNoContext }
 
 var errNoContext = errors.New("sqlfence: call the method that takes a context")
 
-// The following call a driver as database/sql does: by the method with a context, or else
-// by the one without.
+// These functions call a driver as database/sql does: by the method with a context, or else by the one without.
 
 func begin(ctx context.Context, c driver.Conn, opts driver.TxOptions) (driver.Tx, error) {
 	if inner, ok := c.(driver.ConnBeginTx); ok {

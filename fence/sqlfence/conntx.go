@@ -16,15 +16,15 @@ type tx struct {
 	conn   *conn
 	inner  driver.Tx
 	grants []fence.Grant
-	xid    string // "" where it was not learned
+	xid    string // "": unknown
 	run    string
 	failed bool // the server ended a statement with an error, and nothing has succeeded since
-	unseen bool // some statements went by [DriverConn]
+	unseen bool // statements were run by [DriverConn]
 }
 
 var _ driver.Tx = (*tx)(nil)
 
-// named takes what names the transaction from the row of the statement that presented its grants.
+// named reads the transaction's ID from the row of the statement that presented its grants.
 func (t *tx) named(row []driver.Value, name bool) error {
 	if !name {
 		return nil
@@ -59,8 +59,8 @@ func (t *tx) Commit() error {
 	return fmt.Errorf("commit under %s: %w", core.Named(t.grants), hideBadConn(Translate(err)))
 }
 
-// Rollback rolls back. Where that fails the connection is closed, which rolls back too:
-// database/sql keeps a connection that has a Validator, and the driver's may have none.
+// Rollback rolls back. On failure it closes the connection, which rolls back too: database/sql would keep a
+// connection whose IsValid does not report the failure, and the driver may have no such method.
 func (t *tx) Rollback() error {
 	t.conn.tx = nil
 	err := t.inner.Rollback()
@@ -77,15 +77,16 @@ func (t *tx) finish(ctx context.Context) error {
 	return t.Commit()
 }
 
-// abandon rolls back the transaction of a single statement that failed, whose error tells more.
+// abandon rolls back the transaction of a failed single statement. Its error is dropped: the statement's is more
+// informative.
 func (t *tx) abandon() { _ = t.Rollback() }
 
-// answerPatience bounds the question whether a connection still answers.
+// answerPatience bounds the check whether a connection still answers.
 const answerPatience = 5 * time.Second
 
-// answers reports whether the server has answered what was asked before: answers come in
-// order, so a driver that reports an error of COMMIT and then hears another answer has
-// read that of COMMIT. It was not that the transaction is committed.
+// answers reports whether the server has answered everything that was sent before. Answers come in order, so a driver
+// that reports an error of COMMIT and then receives another answer has read that of COMMIT, and it did not say that
+// the transaction is committed.
 func (c *conn) answers() bool {
 	inner, ok := c.inner.(driver.Pinger)
 	if !ok || !c.IsValid() {
@@ -94,11 +95,11 @@ func (c *conn) answers() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), answerPatience)
 	defer cancel()
 	err := inner.Ping(ctx)
-	c.broken = true // its driver may think that the transaction is open
+	c.broken = true // its driver may assume that the transaction is open
 	return err == nil
 }
 
-// hideBadConn keeps the pool, and callers that retry like it, from running again what may have been committed.
+// hideBadConn keeps the pool, and callers that retry like it, from repeating what may have been committed.
 func hideBadConn(err error) error {
 	if !errors.Is(err, driver.ErrBadConn) {
 		return err

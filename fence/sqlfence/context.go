@@ -11,12 +11,11 @@ import (
 
 type presentedKey struct{}
 
-// WithGrant returns a context that carries grants for the databases opened with
-// [OpenDB], [Open] or [Connector]. What begins with that context presents these grants,
-// and no others: a transaction, to its end, and a statement outside of one. They replace
-// those that ctx carries. Without grants the context presents none.
+// WithGrant returns a context that carries grants for the databases opened with [OpenDB], [Open] or [Connector]. A
+// transaction that begins with this context presents exactly these grants until it ends, and so does a statement
+// outside of a transaction. They replace the grants that ctx carries. Without arguments the context presents none.
 //
-// A malformed grant is reported by what begins with the context, as a [*fence.InvalidError].
+// A malformed grant is reported by the first call that uses the context, as a [*fence.InvalidError].
 func WithGrant(ctx context.Context, grants ...fence.Grant) context.Context {
 	return context.WithValue(ctx, presentedKey{}, sorted(grants))
 }
@@ -33,8 +32,8 @@ func presented(ctx context.Context) []fence.Grant {
 	return grants
 }
 
-// agree refuses a statement whose context carries other grants than its transaction
-// presents. A context without grants says nothing about them.
+// agree refuses a statement whose context carries other grants than its transaction presents. A context without
+// grants is accepted.
 func agree(ctx context.Context, grants []fence.Grant) error {
 	carried := presented(ctx)
 	if len(carried) == 0 || slices.Equal(carried, grants) {

@@ -37,7 +37,7 @@ func ExampleInTx() {
 func ExampleInTxAll() {
 	opts := sqlfence.TxOptions{
 		TxOptions: sql.TxOptions{Isolation: sql.LevelSerializable},
-		Resolve:   10 * time.Second, // a lost COMMIT is looked up
+		Resolve:   10 * time.Second, // resolves a lost COMMIT
 	}
 	err := sqlfence.InTxAll(ctx, db, opts, []fence.Grant{grant}, func(tx *sql.Tx) error {
 		return sqlfence.Savepoint(ctx, tx, func() error {
@@ -50,7 +50,7 @@ func ExampleInTxAll() {
 	}
 }
 
-// For a program, or an object mapper, that begins and commits itself.
+// Use is for a program, or an object mapper, that begins and commits itself.
 func ExampleUse() {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
@@ -70,8 +70,7 @@ func ExampleOutcome() {
 	fmt.Println(err)
 }
 
-// For object mappers, and for code that begins its transactions by itself: the context
-// carries the grant.
+// WithGrant is for object mappers, and for code that begins its transactions itself: the context carries the grant.
 func ExampleWithGrant() {
 	db, err := sqlfence.Open("pgx", "postgres://writer@localhost/app") // once, instead of sql.Open
 	if err != nil {

@@ -13,21 +13,20 @@ import (
 	"github.com/fencegate/fencegate/internal/testenv"
 )
 
-// Whichever request is the last that arrives, or the first that does not: what the call says is what came of it, and the database/sql pool
-// has its connection back.
+// Wherever the connection breaks, the reported outcome is true, and the database/sql pool gets its connection back.
 func TestWhateverBreaksTheOutcomeIsTrue(t *testing.T) {
 	each(t, func(t *testing.T, w world) {
 		whateverBreaks(t, w, drivers[driverOf(t)], "InTx", "Arm")
 	})
 }
 
-// driverOf is the driver that each runs a test with. A test's name has no space.
+// driverOf is the driver of the test that each runs. A test's name has no space.
 func driverOf(t *testing.T) string {
 	_, name, _ := strings.Cut(t.Name(), "/")
 	return strings.ReplaceAll(name, "_", " ")
 }
 
-// The same of what begins with a context's grant.
+// The same holds for transactions and statements with a context's grant.
 func TestWhateverBreaksTheOutcomeUnderAContextsGrantIsTrue(t *testing.T) {
 	eachConnector(t, func(t *testing.T, w world) {
 		whateverBreaks(t, w, connectors[driverOf(t)], "a statement", "a row", "a transaction")
@@ -103,10 +102,10 @@ func whateverBreaks(t *testing.T, w world, openAs func(testing.TB, string) *sql.
 			}
 		}
 		missing := func() bool {
-			transaction := name == "InTx" || name == "a transaction" // which the pool does not begin again by itself
+			transaction := name == "InTx" || name == "a transaction" // the pool does not retry these
 			return seen["done"] == 0 || transaction && seen["not done"] == 0 || name != "Arm" && seen["unknown"] == 0
 		}
-		// On a busy machine one request may come in two pieces, and so none of the cuts be at the COMMIT.
+		// On a busy machine a request may arrive in two pieces, so that no cut is at the COMMIT.
 		for sweeps := 0; sweeps < 5 && (sweeps == 0 || missing()); sweeps++ {
 			sweep()
 		}
@@ -129,7 +128,7 @@ func (w world) untilNobodyIs(t *testing.T, application string) {
 	})
 }
 
-// Neither a grant nor its lock outlives its transaction, whatever became of that: the connection goes to somebody else.
+// Neither a grant nor its lock outlives its transaction, however it ends, because the connection is reused.
 func TestNothingOfAGrantStaysOnItsConnection(t *testing.T) {
 	each(t, func(t *testing.T, w world) {
 		a, b := w.acquire(t, orders, 1), w.acquire(t, users, 1)
@@ -155,7 +154,7 @@ func TestNothingOfAGrantStaysOnItsConnection(t *testing.T) {
 	})
 }
 
-// What is missing is said before anything is begun.
+// Missing arguments are reported before anything begins.
 func TestMissingArgumentsAreInvalid(t *testing.T) {
 	each(t, func(t *testing.T, w world) {
 		g := w.acquire(t, orders, 34)

@@ -10,20 +10,19 @@ import (
 	"slices"
 )
 
-// maxHeld is how many bytes of rows are held back until their statement is committed.
+// maxHeld is how many bytes of rows are buffered before their statement is committed.
 const maxHeld = 1 << 20
 
-// heldRows are the rows of a single statement that were read before its COMMIT. [sql.Row]
-// and a context that ends close rows without asking what came of it, so a COMMIT after
-// an error of the rows could go unnoticed.
+// heldRows are the rows of a single statement that were read before its COMMIT. [sql.Row], and a context that ends,
+// close rows without checking the error, so an error of a later COMMIT could go unnoticed.
 type heldRows struct {
-	*rows // what is left of them; its tx is nil where nothing is
+	*rows // the remaining rows; its tx is nil if there are none
 
 	names   []string
 	columns []column
 	held    [][]driver.Value
 	next    int
-	beyond  bool // at a later result, of which nothing is held
+	beyond  bool // at a later result, which is not buffered
 }
 
 // hold reads the rows of a statement and commits it.
@@ -36,7 +35,7 @@ func hold(ctx context.Context, t *tx, inner driver.Rows) (driver.Rows, error) {
 		row := make([]driver.Value, len(h.names))
 		err := h.rows.Next(row)
 		if errors.Is(err, io.EOF) {
-			break // and committed, unless another result follows
+			break // commits, unless another result follows
 		}
 		if err != nil {
 			return nil, err
@@ -44,7 +43,7 @@ func hold(ctx context.Context, t *tx, inner driver.Rows) (driver.Rows, error) {
 		for i, v := range row {
 			size += 16
 			switch v := v.(type) {
-			case []byte: // the driver's, until it reads on
+			case []byte: // the driver reuses it for the next row
 				row[i] = bytes.Clone(v)
 				size += len(v)
 			case string:
@@ -56,7 +55,7 @@ func hold(ctx context.Context, t *tx, inner driver.Rows) (driver.Rows, error) {
 	return h, nil
 }
 
-// Next returns what is held, and then what is not.
+// Next returns the buffered rows, then the remaining ones.
 func (h *heldRows) Next(dest []driver.Value) error {
 	if h.next < len(h.held) {
 		copy(dest, h.held[h.next])
@@ -70,7 +69,7 @@ func (h *heldRows) Next(dest []driver.Value) error {
 	return h.rows.Next(dest)
 }
 
-// Close closes what is left.
+// Close discards the remaining rows.
 func (h *heldRows) Close() error {
 	h.next = len(h.held)
 	if h.tx == nil {
@@ -79,10 +78,10 @@ func (h *heldRows) Close() error {
 	return h.rows.Close()
 }
 
-// HasNextResultSet asks the driver's rows, unless all of them were read.
+// HasNextResultSet forwards to the driver's rows, unless all of them were read.
 func (h *heldRows) HasNextResultSet() bool { return h.tx != nil && h.rows.HasNextResultSet() }
 
-// NextResultSet goes on to what is not held.
+// NextResultSet advances to a result that is not buffered.
 func (h *heldRows) NextResultSet() error {
 	if h.tx == nil {
 		return io.EOF
@@ -91,7 +90,7 @@ func (h *heldRows) NextResultSet() error {
 	return h.rows.NextResultSet()
 }
 
-// Columns are those of the result at hand.
+// Columns are the columns of the current result.
 func (h *heldRows) Columns() []string {
 	if h.beyond {
 		return h.rows.Columns()
@@ -106,7 +105,7 @@ func (h *heldRows) column(i int) column {
 	return h.columns[i]
 }
 
-// The types of columns are as the driver told them before the rows were read.
+// The column types are the driver's, read before the rows.
 
 func (h *heldRows) ColumnTypeDatabaseTypeName(i int) string      { return h.column(i).name }
 func (h *heldRows) ColumnTypeScanType(i int) reflect.Type        { return h.column(i).scan }

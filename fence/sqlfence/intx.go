@@ -12,11 +12,11 @@ import (
 	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
-// ErrTxEnded says that the function given to [InTx] ended the transaction
-// itself, so InTx can't answer for it: what was written before may be committed.
+// ErrTxEnded says that the function given to [InTx] ended the transaction itself, so InTx does not know the outcome:
+// what was written before may be committed.
 var ErrTxEnded = core.ErrTxEnded
 
-// Beginner is where [InTx] begins: a *sql.DB or *sql.Conn.
+// Beginner begins the transaction of [InTx]: a *sql.DB or *sql.Conn.
 type Beginner interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
@@ -30,27 +30,24 @@ var (
 type TxOptions struct {
 	sql.TxOptions // modes, such as the isolation level
 
-	// Resolve is how long to ask what became of a COMMIT that was not answered, as
-	// [Outcome] does, also when the caller's context has ended. Default: not at all.
-	// It needs a db that gives another connection: a *sql.DB.
+	// Resolve is how long to ask for the outcome of an unanswered COMMIT, as [Outcome] does, even if the caller's
+	// context has ended. Default: 0, don't ask. It needs a db that provides another connection: a *sql.DB.
 	Resolve time.Duration
 }
 
-// InTx runs fn in a transaction under a grant and commits it. fn must use the
-// transaction that it is given, must not end it, and may be run again by the
-// caller after an error that says so.
+// InTx runs fn in a transaction under a grant and commits it. fn must use the given transaction and must not end it.
+// fn may run more than once, because the caller may retry after an error that permits it.
 //
-// The outcomes: nil, committed. A [*fence.UnknownError], which is
-// [fence.ErrUnknown]: the connection was lost during COMMIT; [Outcome] resolves
-// it. [ErrTxEnded]: fn ended the transaction, so what it wrote may be committed.
-// Any other error, fn's included: nothing was written; fence.ErrStale and the
-// other refusals say so for the fence. A panic of fn rolls back and goes on.
+// The outcomes: nil, committed. A [*fence.UnknownError], which is [fence.ErrUnknown]: the connection was lost during
+// COMMIT; [Outcome] resolves it. [ErrTxEnded]: fn ended the transaction, so what it wrote may be committed. Any other
+// error, also fn's: nothing was written; fence.ErrStale and the other refusals come from the fence. A panic of fn
+// rolls back and continues.
 func InTx(ctx context.Context, db Beginner, grant fence.Grant, fn func(*sql.Tx) error) error {
 	return InTxAll(ctx, db, TxOptions{}, []fence.Grant{grant}, fn)
 }
 
-// InTxAll is [InTx] with options and under several grants. A guarded table picks
-// the one that it needs; each must be current. Their order makes no difference.
+// InTxAll is [InTx] with options and under several grants. A guarded table uses the one that it needs. Each must be
+// current. Their order does not matter.
 func InTxAll(ctx context.Context, db Beginner, opts TxOptions, grants []fence.Grant, fn func(*sql.Tx) error) error {
 	err := inTx(ctx, db, &opts.TxOptions, grants, fn)
 	if pool, ok := db.(*sql.DB); ok {
@@ -69,14 +66,14 @@ func inTx(ctx context.Context, db Beginner, opts *sql.TxOptions, grants []fence.
 	if err := agree(ctx, sorted(grants)); err != nil {
 		return err
 	}
-	// A connector's transaction would refuse what fn does with the grants' own context.
+	// Otherwise a connector's transaction would refuse statements of fn whose context carries these grants.
 	tx, err := db.BeginTx(WithGrant(ctx, grants...), opts)
 	if err != nil {
 		return fmt.Errorf("begin under %s: %w", core.Named(grants), err)
 	}
 	done := false
 	defer func() {
-		if !done { // something failed, or fn panicked or ended the goroutine
+		if !done { // an error, or fn panicked or called Goexit
 			_ = tx.Rollback() // on failure the driver closes the connection, which rolls back too
 		}
 	}()
@@ -106,8 +103,8 @@ func inTx(ctx context.Context, db Beginner, opts *sql.TxOptions, grants []fence.
 	return nil
 }
 
-// mark asks, before COMMIT, what names the transaction when that is not answered.
-// It fails where the transaction has failed, or has ended: then by [ErrTxEnded].
+// mark reads, before COMMIT, the transaction's ID, which resolves an unanswered COMMIT. It fails if the transaction
+// has failed, and with [ErrTxEnded] if it has ended.
 func mark(ctx context.Context, tx *sql.Tx) (*fence.UnknownError, error) {
 	var same bool
 	var unknown fence.UnknownError
@@ -115,7 +112,7 @@ func mark(ctx context.Context, tx *sql.Tx) (*fence.UnknownError, error) {
 	if err == nil {
 		err = tx.QueryRowContext(ctx, core.SQLName).Scan(&same, &unknown.XID, &unknown.Run)
 	}
-	if err != nil && ctx.Err() != nil { // which hides whether fn ended the transaction
+	if err != nil && ctx.Err() != nil { // the context's error hides whether fn ended the transaction
 		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), markPatience)
 		defer cancel()
 		err = errors.Join(ctx.Err(), tx.QueryRowContext(detached, core.SQLName).Scan(&same, &unknown.XID, &unknown.Run))
@@ -126,5 +123,5 @@ func mark(ctx context.Context, tx *sql.Tx) (*fence.UnknownError, error) {
 	return &unknown, err
 }
 
-// markPatience bounds looking after a transaction whose context has ended.
+// markPatience bounds the check of a transaction whose context has ended.
 const markPatience = 5 * time.Second

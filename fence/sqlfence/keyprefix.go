@@ -13,8 +13,8 @@ type Querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// KeyPrefix is the start of the names of the database's keys on Redis nodes, for lock.Config.KeyPrefix: that of pgfence's
-// function of this name. The login is in fence_gateway or fence_writer.
+// KeyPrefix is the prefix of the database's keys on Redis nodes, for lock.Config.KeyPrefix. It is the same as
+// pgfence.KeyPrefix. The login must be a member of fence_gateway or fence_writer.
 func KeyPrefix(ctx context.Context, db Querier) (string, error) {
 	var prefix string
 	if err := db.QueryRowContext(ctx, core.SQLKeyPrefix).Scan(&prefix); err != nil {

@@ -7,15 +7,14 @@ import (
 	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
-// Outcome finds out what became of the transaction whose COMMIT was not
-// answered: err is what [InTx] returned. It asks, until ctx ends, also while
-// PostgreSQL restarts and while the transaction still runs. The outcomes:
-//   - nil: it is committed.
-//   - [fence.ErrNotCommitted]: it was rolled back.
-//   - an error that is [fence.ErrUnknown]: nobody can tell any more, or ctx ended before anybody could. So it is after a
-//     failover or a restore, and after a crash where the transaction's number was committed: that may have been a later one.
+// Outcome finds out what happened to a transaction whose COMMIT was not answered; err is the error of [InTx]. It asks
+// until ctx ends, also while PostgreSQL restarts and while the transaction still runs. The outcomes:
+//   - nil: committed.
+//   - [fence.ErrNotCommitted]: rolled back.
+//   - an error that is [fence.ErrUnknown]: the outcome can't be determined, or ctx ended first. This happens after a
+//     failover or a restore, and after a crash if the transaction's ID is committed: the ID may have been reused.
 //
-// An error that is no [*fence.UnknownError], nil included, comes back as it is.
+// An error that is not a [*fence.UnknownError], including nil, is returned unchanged.
 func Outcome(ctx context.Context, db Beginner, err error) error {
 	return core.Outcome(ctx, err, func(ctx context.Context, unknown *fence.UnknownError) (string, error) {
 		return askOutcome(ctx, db, unknown)
@@ -28,7 +27,7 @@ func askOutcome(ctx context.Context, db Beginner, unknown *fence.UnknownError) (
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = tx.Rollback() }() // nothing to do after Commit
+	defer func() { _ = tx.Rollback() }() // no effect after Commit
 	if err := tx.QueryRowContext(ctx, core.SQLOutcome, unknown.XID, unknown.Run).Scan(&status); err != nil {
 		return "", err
 	}

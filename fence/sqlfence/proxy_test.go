@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// proxy relays to PostgreSQL, until it meets the next COMMIT after atCommit: then it cuts that connection, after the server's
-// answer came, or before the request went on.
+// proxy relays to PostgreSQL until the next COMMIT after atCommit. Then it cuts that connection, either after the
+// server's answer or before the request reaches the server.
 type proxy struct {
 	armed, arrives atomic.Bool
-	requests       atomic.Int64 // the cut comes at this request from now on, of any kind; 0: at none
+	requests       atomic.Int64 // the cut is at this request from now on, of any kind; 0: none
 }
 
 func (p *proxy) atCommit(arrives bool) {

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { testenv.VerifyMain(m, testenv.LeakOptions()...) }
 
 const orders, users = "orders/1001", "users/7"
 
-// drivers under test open a database. The last ones write arguments into the statement's text where they can.
+// drivers under test open a database. The last ones write arguments into the statement's text if they can.
 var drivers = map[string]func(t testing.TB, address string) *sql.DB{
 	"pgx": func(t testing.TB, address string) *sql.DB {
 		return openPgx(t, address, pgx.QueryExecModeCacheStatement)
@@ -247,7 +247,8 @@ func TestSavepoints(t *testing.T) {
 	})
 }
 
-// Whatever the driver was told, the seal is a parameter: a statement's text is logged and shown.
+// The seal is always sent as a parameter, whatever the driver's settings, because a statement's text is logged and
+// shown.
 func TestTheSealIsNeverALiteral(t *testing.T) {
 	each(t, func(t *testing.T, w world) {
 		a, b := w.acquire(t, orders, 1), w.acquire(t, users, 1)
@@ -260,7 +261,7 @@ func TestTheSealIsNeverALiteral(t *testing.T) {
 			if err := tx.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
 				t.Fatal(err)
 			}
-			// The check waits in its statement, whose text can be read meanwhile.
+			// The check waits in its statement, whose text is visible meanwhile.
 			const lock = `LOCK TABLE fence.resources IN ACCESS EXCLUSIVE MODE`
 			blocker, err := w.admin.Begin(t.Context())
 			if err != nil {

@@ -33,9 +33,8 @@ func (c *conn) exec(ctx context.Context, query string, do func() (driver.Result,
 	return result, nil
 }
 
-// query runs a statement that returns rows. Outside of a transaction its COMMIT comes
-// before the rows, so that a caller that has them knows the statement's outcome; rows
-// beyond [maxHeld] bytes are the exception: there the COMMIT comes at their end.
+// query runs a statement that returns rows. Outside of a transaction it commits before it returns the rows, so a
+// caller that has them knows the statement's outcome. Beyond [maxHeld] bytes of rows it commits at their end.
 func (c *conn) query(ctx context.Context, query string, do func() (driver.Rows, error)) (driver.Rows, error) {
 	alone, err := c.before(ctx, query)
 	if err != nil {
@@ -60,8 +59,8 @@ func (c *conn) query(ctx context.Context, query string, do func() (driver.Rows, 
 	return hold(ctx, t, inner)
 }
 
-// before refuses what would leave the transaction that presents the grants, and tells
-// whether a statement needs one of its own.
+// before refuses statements that would leave the transaction that presents the grants, and reports whether a
+// statement needs a transaction of its own.
 func (c *conn) before(ctx context.Context, query string) (alone bool, err error) {
 	switch {
 	case c.tx != nil:
@@ -83,7 +82,7 @@ func (c *conn) before(ctx context.Context, query string) (alone bool, err error)
 	return true, nil
 }
 
-// after notes what a statement of the open transaction came to.
+// after records the result of a statement of the open transaction.
 func (c *conn) after(err error) error {
 	if err == nil {
 		if c.tx != nil {
@@ -100,14 +99,14 @@ var errControl = &fence.InvalidError{
 	Reason: "begins or ends a transaction by its text: under a grant use BeginTx, Commit and Rollback",
 }
 
-// note looks for what a statement may leave on the session: a transaction, or a grant. It
-// errs on the side of looking again, in [conn.outside] and [conn.ResetSession].
+// note checks what a statement may leave on the session: a transaction, or a grant. A false positive only costs a
+// check in [conn.outside] and [conn.ResetSession].
 func (c *conn) note(query string) {
 	c.mayBeSet = c.mayBeSet || has(query, "fence.") || has(query, "fence\"")
 	c.mayBeOpen = c.mayBeOpen || c.tx == nil && begins(query)
 }
 
-// begins reports whether a statement, or one of several in a text, may begin a transaction.
+// begins reports whether a text, of one or several statements, may begin a transaction.
 func begins(query string) bool {
 	if !has(query, "begin") && !has(query, "start") {
 		return false
@@ -120,7 +119,7 @@ func begins(query string) bool {
 	return strings.Contains(query, ";") && (strings.Contains(query, "--") || strings.Contains(query, "/*"))
 }
 
-// has reports whether text has an ASCII word in it, in either case.
+// has reports whether text contains an ASCII word, ignoring case.
 func has(text, lower string) bool {
 	for i := 0; i+len(lower) <= len(text); i++ {
 		if text[i]|0x20 == lower[0]|0x20 && strings.EqualFold(text[i:i+len(lower)], lower) {
@@ -130,8 +129,7 @@ func has(text, lower string) bool {
 	return false
 }
 
-// controls reports whether a statement begins or ends a transaction. Going back to a
-// savepoint does neither.
+// controls reports whether a statement begins or ends a transaction. ROLLBACK TO a savepoint does neither.
 func controls(query string) bool {
 	first, rest := word(query)
 	switch first {
@@ -150,8 +148,8 @@ func controls(query string) bool {
 	return false
 }
 
-// reads reports whether a statement writes nothing by its own word: what a function in it
-// writes can then not be looked up after a COMMIT that was not answered.
+// reads reports whether a statement's first word is that of a reading one. If a function in it writes, the outcome of
+// an unanswered COMMIT can't be resolved.
 func reads(query string) bool {
 	switch first, _ := word(query); first {
 	case "SELECT", "TABLE", "VALUES", "SHOW":
@@ -160,7 +158,7 @@ func reads(query string) bool {
 	return false
 }
 
-// word returns the first word of a statement, in upper case, and what follows.
+// word returns the first word of a statement, in upper case, and the rest.
 func word(query string) (first, rest string) {
 	for {
 		query = strings.TrimLeft(query, " \t\r\n\f\v;(")
@@ -179,7 +177,7 @@ func word(query string) (first, rest string) {
 	}
 }
 
-// afterComment cuts a comment, in which others may be nested.
+// afterComment cuts a comment, which may contain nested ones.
 func afterComment(query string) string {
 	depth := 0
 	for i := 0; i+1 < len(query); i++ {

@@ -8,21 +8,18 @@ import (
 	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
-// Translate adds the facts to an error by which PostgreSQL's fence refused, as
-// pgfence's does: for SQLSTATEs ZF001 to ZF005 the result is a
-// [*fence.StaleError], [*fence.NoGrantError], [*fence.NeverIssuedError],
-// [*fence.WrongResourceError] or [*fence.UndrainedError] for errors.As, and the
-// matching sentinel for errors.Is. The original stays in the chain and gives the
-// text. Other errors, and nil, come back unchanged.
+// Translate adds the facts to a refusal by PostgreSQL's fence, as pgfence does: for SQLSTATEs ZF001 to ZF005 the
+// result is a [*fence.StaleError], [*fence.NoGrantError], [*fence.NeverIssuedError], [*fence.WrongResourceError] or
+// [*fence.UndrainedError] for errors.As, and the matching sentinel for errors.Is. The original error stays in the
+// chain and provides the text. Other errors, and nil, are returned unchanged.
 //
-// Drivers tell the SQLSTATE by the method SQLState; the facts are read from a
-// field Detail, which both pgx and lib/pq have.
+// The SQLSTATE is read from the method SQLState, and the facts from a field Detail, which both pgx and lib/pq have.
 func Translate(err error) error { return reports.Translate(err) }
 
 // ended is [core.Reports.Ended].
 func ended(err error) bool { return reports.Ended(err) }
 
-// reports reads what PostgreSQL says of an error of any driver.
+// reports reads PostgreSQL's report from any driver's error.
 var reports core.Reports = func(err error) (core.Report, bool) {
 	var state sqlState
 	if !errors.As(err, &state) {
@@ -32,7 +29,7 @@ var reports core.Reports = func(err error) (core.Report, bool) {
 	return core.Report{SQLState: state.SQLState(), Detail: field(state, "Detail"), Severity: severity}, true
 }
 
-// sqlState is what drivers' errors have in common.
+// sqlState is the method that drivers' errors share.
 type sqlState interface {
 	error
 	SQLState() string

@@ -11,8 +11,8 @@ import (
 	"github.com/fencegate/fencegate/fence/internal/core"
 )
 
-// Tx is a transaction in which a grant is presented: a *sql.Tx, or what an
-// object mapper wraps around one, or a *sql.Conn on which BEGIN was sent.
+// Tx is a transaction in which a grant is presented: a *sql.Tx, an object mapper's wrapper of one, or a *sql.Conn on
+// which BEGIN was sent.
 type Tx interface {
 	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
@@ -23,12 +23,10 @@ var (
 	_ Tx = (*sql.Conn)(nil)
 )
 
-// Use presents grants for the rest of a transaction and checks them at once: for
-// programs, and object mappers, that begin and commit themselves. They replace
-// whatever was presented before. An error is one of the fence's refusals, see
-// [Translate], and fails the transaction. From here to the end of the
-// transaction, whatever it writes is covered by the grants; a guarded table
-// picks the one that it needs.
+// Use presents grants for the rest of a transaction and checks them at once. It is for programs and object mappers
+// that begin and commit themselves. The grants replace those presented before. An error is one of the fence's
+// refusals, see [Translate], and fails the transaction. From here to its end, the grants cover everything that the
+// transaction writes; a guarded table uses the one that it needs.
 //
 // After ROLLBACK TO a savepoint from before Use, present them again.
 func Use(ctx context.Context, tx Tx, grants ...fence.Grant) (err error) {
@@ -42,19 +40,20 @@ func Use(ctx context.Context, tx Tx, grants ...fence.Grant) (err error) {
 	if len(grants) > 1 {
 		query, args = core.SQLUseListMarked, []any{listOf(grants)}
 	}
-	// Prepared, because a driver may be told to write arguments into the statement's text, where a seal must not be.
+	// The statement is prepared, because some drivers can be set to write arguments into the text, where a seal must
+	// not appear.
 	stmt, err := tx.PrepareContext(ctx, query)
 	if err != nil {
 		return fmt.Errorf("use %s: %w", core.Named(grants), Translate(err))
 	}
-	defer func() { _ = stmt.Close() }() // on failure the transaction fails by itself
+	defer func() { _ = stmt.Close() }() // on failure the transaction fails anyway
 	if _, err := stmt.ExecContext(ctx, args...); err != nil {
 		return fmt.Errorf("use %s: %w", core.Named(grants), Translate(err))
 	}
 	return nil
 }
 
-// listOf carries grants in one argument: drivers differ in how they send arrays.
+// listOf puts grants into one argument, because drivers differ in how they send arrays.
 func listOf(grants []fence.Grant) string {
 	type pair struct {
 		R string `json:"r"`
@@ -64,13 +63,12 @@ func listOf(grants []fence.Grant) string {
 	for i, g := range grants {
 		list[i] = pair{R: g.Resource, K: g.Presented()}
 	}
-	text, _ := json.Marshal(list) // strings can't fail
+	text, _ := json.Marshal(list) // strings always marshal
 	return string(text)
 }
 
-// Check asks now whether the grants that the transaction presents are still the
-// recorded ones, instead of at its next guarded write. An error is one of the
-// fence's refusals, and fails the transaction.
+// Check asks whether the grants that the transaction presents are still the recorded ones, before its next guarded
+// write. An error is one of the fence's refusals, and fails the transaction.
 func Check(ctx context.Context, tx Tx) error {
 	if tx == nil {
 		return errNoTx
@@ -81,20 +79,19 @@ func Check(ctx context.Context, tx Tx) error {
 	return nil
 }
 
-// Savepoint runs fn inside a savepoint of the transaction. Where fn fails or
-// panics, what it did is rolled back and the transaction can go on; its error
-// comes back. Savepoints nest.
+// Savepoint runs fn inside a savepoint of the transaction. If fn fails or panics, its changes are rolled back and the
+// transaction can continue; its error is returned. Savepoints nest.
 func Savepoint(ctx context.Context, tx Tx, fn func() error) error {
 	if tx == nil || fn == nil {
 		return errNoTx
 	}
-	const name = "fencegate" // the latest one of a name is meant, so they nest
+	const name = "fencegate" // a name refers to its latest savepoint, so they nest
 	if _, err := tx.ExecContext(ctx, "SAVEPOINT "+name); err != nil {
 		return fmt.Errorf("savepoint: %w", Translate(err))
 	}
 	done := false
 	defer func() {
-		if !done { // fn panicked or ended the goroutine
+		if !done { // fn panicked or called Goexit
 			_, _ = tx.ExecContext(context.WithoutCancel(ctx), "ROLLBACK TO "+name)
 		}
 	}()

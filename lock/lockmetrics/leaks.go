@@ -8,13 +8,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A scan of the nodes' locks counts for scanned, and lasts scanTimeout at most.
+// A scan of the nodes' locks is reused for scanned, and takes at most scanTimeout.
 const (
 	scanned     = time.Minute
 	scanTimeout = 3 * time.Second
 )
 
-// leaks collects how many resources have a lock that never ends.
+// leaks collects the number of resources with a lock that never expires.
 type leaks struct {
 	locker Watched
 	locks  *prometheus.Desc
@@ -36,15 +36,15 @@ func newLeaks(l Watched) *leaks {
 // Describe implements [prometheus.Collector].
 func (k *leaks) Describe(into chan<- *prometheus.Desc) { into <- k.locks }
 
-// Collect implements it too. It tells nothing where no node could be scanned.
+// Collect implements [prometheus.Collector]. It reports nothing if no node could be scanned.
 func (k *leaks) Collect(into chan<- prometheus.Metric) {
 	if count, known := k.latest(); known {
 		into <- prometheus.MustNewConstMetric(k.locks, prometheus.GaugeValue, float64(count))
 	}
 }
 
-// latest is what a scan has found, of now or of a moment ago. One that did not see every
-// node counts where it found something.
+// latest returns the result of a recent or a new scan. A scan that did not reach every node counts only if it found a
+// leak.
 func (k *leaks) latest() (count int, known bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -1,6 +1,5 @@
-// Package lockmetrics tells Prometheus what happens to the leases of a Locker, and how its
-// nodes are. No resource is in a label: labels are causes, numbers of nodes, and the nodes'
-// names.
+// Package lockmetrics exports Prometheus metrics of a Locker's leases and nodes. No label contains a resource: the
+// labels are causes, numbers of nodes, and node names.
 //
 //	m := lockmetrics.New()
 //	locker, err := lock.New(lock.Config{Nodes: nodes, Metrics: m})
@@ -23,8 +22,8 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// Metrics hears what happens to leases, for [lock.Config], and is a collector of it. Its methods
-// are safe for concurrent use.
+// Metrics implements [lock.Metrics] for [lock.Config], and is a [prometheus.Collector]. Its methods are safe for
+// concurrent use.
 type Metrics struct {
 	wait     prometheus.Histogram
 	hold     *prometheus.HistogramVec
@@ -42,7 +41,7 @@ var (
 	_ prometheus.Collector = (*Metrics)(nil)
 )
 
-// New makes one.
+// New creates a Metrics.
 func New() *Metrics {
 	m := &Metrics{
 		wait: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -72,7 +71,7 @@ func New() *Metrics {
 			Help: "How often a Redis node did not answer within the node timeout.",
 		}, []string{"node"}),
 	}
-	// A rate sees the first event where its series was there before.
+	// A rate counts the first event only if its series existed before.
 	m.hold.WithLabelValues(endReleased)
 	m.hold.WithLabelValues(endLost)
 	for _, operation := range []string{"acquire", "extend", "release"} {
@@ -83,23 +82,22 @@ func New() *Metrics {
 	return m
 }
 
-// How leases ended, as a label.
+// How leases ended, as a label value.
 const (
 	endReleased = "released"
 	endLost     = "lost"
 )
 
-// Watch adds the gauges of a Locker: its waiters, its nodes, and the locks that never end. Call it
-// before the collector is registered. A collection asks the nodes, for a second at most,
-// unless they were asked within the last five, and once a minute scans their locks, for
-// three seconds at most.
+// Watch adds the gauges of a Locker: its waiters, its nodes, and the locks that never expire. Call it before the
+// collector is registered. A collection asks the nodes, for at most a second, unless they were asked within the last
+// five seconds. Once a minute it scans their locks, for at most three seconds.
 func (m *Metrics) Watch(l Watched) {
 	named := func(node string) { m.slow.WithLabelValues(node) }
 	m.add(gauge("fencegate_lease_waiters", "Callers of this process that wait for a lease or try for one.", l.Waiters), newNodes(l, named), newLeaks(l))
 }
 
-// WatchHeld adds the gauge of the leases that this process holds: [lock.Locker.Held], or the
-// program's own count where it takes them by [lock.Locker.Source].
+// WatchHeld adds the gauge of the leases that this process holds: [lock.Locker.Held], or the program's own count if
+// it uses [lock.Locker.Source].
 func (m *Metrics) WatchHeld(held func() int) {
 	m.add(gauge("fencegate_leases_held", "Leases that this process holds; in a gateway those that it gave or extended, until their end.", held))
 }
@@ -117,7 +115,7 @@ func gauge(name, help string, value func() int) prometheus.Collector {
 func (m *Metrics) collectors() []prometheus.Collector {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	// The gauges first: they know the nodes' names.
+	// The gauges first: they register the nodes' names.
 	return append(slices.Clone(m.gauges), m.wait, m.hold, m.quorum, m.failures, m.renewals, m.slow)
 }
 
@@ -128,25 +126,25 @@ func (m *Metrics) Describe(into chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements it too.
+// Collect implements [prometheus.Collector].
 func (m *Metrics) Collect(into chan<- prometheus.Metric) {
 	for _, c := range m.collectors() {
 		c.Collect(into)
 	}
 }
 
-// Acquired implements [lock.Metrics], as do the others.
+// Acquired implements [lock.Metrics], as do the methods below.
 func (m *Metrics) Acquired(waited time.Duration, granted int) {
 	m.wait.Observe(waited.Seconds())
 	m.quorum.WithLabelValues(strconv.Itoa(granted)).Inc()
 }
 
-// Failed counts by cause.
+// Failed counts failures by cause.
 func (m *Metrics) Failed(operation, cause string) {
 	m.failures.WithLabelValues(operation, cause).Inc()
 }
 
-// Ended counts how long leases were held.
+// Ended observes how long leases were held.
 func (m *Metrics) Ended(held time.Duration, lost bool) {
 	end := endReleased
 	if lost {
@@ -158,5 +156,5 @@ func (m *Metrics) Ended(held time.Duration, lost bool) {
 // Renewed counts extensions.
 func (m *Metrics) Renewed() { m.renewals.Inc() }
 
-// Slow counts silences of a node.
+// Slow counts a node's missing answers.
 func (m *Metrics) Slow(node string) { m.slow.WithLabelValues(node).Inc() }

@@ -10,13 +10,13 @@ import (
 	"github.com/fencegate/fencegate/lock"
 )
 
-// Collections within fresh share one look at the nodes, which lasts lookTimeout at most.
+// Collections within fresh share one query of the nodes, which takes at most lookTimeout.
 const (
 	fresh       = 5 * time.Second
 	lookTimeout = time.Second
 )
 
-// States of a node, as a label.
+// States of a node, as a label value.
 const (
 	stateAdmitted    = "admitted"
 	stateQuarantined = "quarantined"
@@ -24,7 +24,7 @@ const (
 	stateAway        = "away"
 )
 
-// Watched is what the gauges are of: a [lock.Locker].
+// Watched is the source of the gauges: a [lock.Locker].
 type Watched interface {
 	Waiters() int
 	Status(ctx context.Context) []lock.NodeStatus
@@ -33,10 +33,10 @@ type Watched interface {
 
 var _ Watched = (*lock.Locker)(nil)
 
-// nodes collects how a group's nodes are.
+// nodes collects the state of a group's nodes.
 type nodes struct {
 	locker                          Watched
-	named                           func(node string) // hears of each node
+	named                           func(node string) // called with each node's name
 	states, quarantine, clock, look *prometheus.Desc
 
 	mu     sync.Mutex
@@ -62,7 +62,7 @@ func (n *nodes) Describe(into chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements it too.
+// Collect implements [prometheus.Collector].
 func (n *nodes) Collect(into chan<- prometheus.Metric) {
 	count := map[string]int{stateAdmitted: 0, stateQuarantined: 0, stateOut: 0, stateAway: 0}
 	for _, st := range n.latest() {
@@ -94,7 +94,7 @@ func state(st lock.NodeStatus) string {
 	return stateOut
 }
 
-// latest is what a look has found, of now or of a moment ago.
+// latest returns the result of a recent or a new query.
 func (n *nodes) latest() []lock.NodeStatus {
 	n.mu.Lock()
 	defer n.mu.Unlock()

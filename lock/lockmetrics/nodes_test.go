@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 	testenv.VerifyMain(m)
 }
 
-// gathered is each series' value, by its name and the value of its label.
+// gathered is the value of each series, by its name and the value of its label.
 func gathered(t *testing.T, m *lockmetrics.Metrics) map[string]float64 {
 	t.Helper()
 	registry := prometheus.NewRegistry()

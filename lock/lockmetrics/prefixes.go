@@ -10,16 +10,16 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// maxPrefixes bounds the values of a label.
+// maxPrefixes bounds the number of label values.
 const maxPrefixes = 20
 
-// otherPrefix is the label of resources that begin with none of the prefixes.
+// otherPrefix is the label value of resources without one of the prefixes.
 const otherPrefix = "other"
 
-// Prefixes are beginnings of resources' names, such as "jobs/", by which held leases are told.
+// Prefixes are prefixes of resource names, such as "jobs/", for counting held leases.
 type Prefixes struct{ longestFirst []string }
 
-// NewPrefixes takes at most 20, each of them once. The error is a [*fence.InvalidError].
+// NewPrefixes accepts at most 20 distinct prefixes. The error is a [*fence.InvalidError].
 func NewPrefixes(prefixes []string) (Prefixes, error) {
 	if len(prefixes) > maxPrefixes {
 		return Prefixes{}, &fence.InvalidError{Field: "prefixes", Reason: fmt.Sprintf("are %d; at most %d are allowed", len(prefixes), maxPrefixes)}
@@ -37,7 +37,7 @@ func NewPrefixes(prefixes []string) (Prefixes, error) {
 	return Prefixes{sorted}, nil
 }
 
-// of is the longest prefix that a resource begins with.
+// of returns the longest prefix of a resource.
 func (p Prefixes) of(resource string) string {
 	for _, prefix := range p.longestFirst {
 		if strings.HasPrefix(resource, prefix) {
@@ -47,16 +47,15 @@ func (p Prefixes) of(resource string) string {
 	return otherPrefix
 }
 
-// byPrefix collects how many leases are held, by prefix.
+// byPrefix collects the number of held leases by prefix.
 type byPrefix struct {
 	prefixes Prefixes
 	each     func(visit func(resource string))
 	held     *prometheus.Desc
 }
 
-// WatchHeldByPrefix adds the gauge of held leases by the beginning of the resource: the longest of
-// the prefixes counts, and what begins with none is "other". each visits the resource of each held
-// lease, as [lock.Locker.EachHeld] does. Without prefixes there is no such gauge.
+// WatchHeldByPrefix adds the gauge of held leases by resource prefix: the longest matching prefix, or "other". each
+// visits the resource of each held lease, as [lock.Locker.EachHeld] does. Without prefixes the gauge is not added.
 func (m *Metrics) WatchHeldByPrefix(prefixes Prefixes, each func(visit func(resource string))) {
 	if len(prefixes.longestFirst) == 0 {
 		return
@@ -67,7 +66,7 @@ func (m *Metrics) WatchHeldByPrefix(prefixes Prefixes, each func(visit func(reso
 // Describe implements [prometheus.Collector].
 func (b *byPrefix) Describe(into chan<- *prometheus.Desc) { into <- b.held }
 
-// Collect implements it too.
+// Collect implements [prometheus.Collector].
 func (b *byPrefix) Collect(into chan<- prometheus.Metric) {
 	count := map[string]int{otherPrefix: 0}
 	for _, prefix := range b.prefixes.longestFirst {

@@ -9,13 +9,13 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Patience is how arming waits for writers.
+// Patience bounds how long arming waits for writers.
 type Patience struct {
-	Grace time.Duration // for those under a superseded grant to end by themselves
-	Limit time.Duration // of draining
+	Grace time.Duration // for writers under a superseded grant to end by themselves
+	Limit time.Duration // for draining
 }
 
-// DefaultPatience is what holds without a choice.
+// DefaultPatience applies unless an option changes it.
 var DefaultPatience = Patience{Grace: 200 * time.Millisecond, Limit: 5 * time.Second}
 
 // LimitWithin is the limit, cut so that the answer arrives before ctx ends.
@@ -27,8 +27,8 @@ func (p Patience) LimitWithin(ctx context.Context) time.Duration {
 	return max(limit, 0)
 }
 
-// Twice tries, and tries again where the connection was lost: then an error says why
-// and not what became of it. Where the second answer is lost too, the outcome is unknown.
+// Twice calls first, and calls again if the connection was lost before an answer. If the second answer is lost too,
+// the outcome is unknown.
 func Twice(what string, first, again func() (answered bool, err error)) error {
 	answered, err := first()
 	if !answered {
@@ -42,7 +42,7 @@ func Twice(what string, first, again func() (answered bool, err error)) error {
 	return err
 }
 
-// Raised judges the answer to SQLRaise; nil: the fence is raised.
+// Raised interprets the answer to SQLRaise; nil: the fence is raised.
 func (r Reports) Raised(a fence.Arming, raised bool, recorded fence.Token, err error) (answered bool, _ error) {
 	switch {
 	case err != nil:
@@ -53,18 +53,18 @@ func (r Reports) Raised(a fence.Arming, raised bool, recorded fence.Token, err e
 	return true, nil
 }
 
-// Drained judges the answer to SQLDrain, after the fence was raised.
+// Drained interprets the answer to SQLDrain, after the fence was raised.
 func (r Reports) Drained(a fence.Arming, ours bool, recorded fence.Token, err error) (answered bool, _ error) {
 	switch {
 	case err != nil:
 		return r.Ended(err), r.Undrained(a, err)
-	case !ours: // somebody raised it further in between
+	case !ours: // another acquisition raised it further in between
 		return true, &fence.NotRaisedError{Resource: a.Resource, Offered: a.Token, Recorded: recorded}
 	}
 	return true, nil
 }
 
-// Undrained says that the fence is raised, whatever stopped the drain.
+// Undrained says that the fence is raised, whatever error stopped the drain.
 func (r Reports) Undrained(a fence.Arming, err error) error {
 	if translated := r.Translate(err); errors.Is(translated, fence.ErrUndrained) || !r.Ended(err) {
 		return fmt.Errorf("drain %q for %d: %w", a.Resource, a.Token, translated)
@@ -75,13 +75,12 @@ func (r Reports) Undrained(a fence.Arming, err error) error {
 	}
 }
 
-// ValidateRevocation reports whether a revocation may be asked for, before anything is
-// raised.
+// ValidateRevocation checks the arguments of a revocation before the fence is raised.
 func ValidateRevocation(resource, holder string) error {
 	return fence.Arming{Resource: resource, Token: 1, Holder: holder}.Validate()
 }
 
-// Revoked judges the answer to SQLRevoke; there is no token where there was no fence.
+// Revoked interprets the answer to SQLRevoke. found is false if the resource has no fence.
 func (r Reports) Revoked(resource string, found bool, err error) error {
 	switch {
 	case err != nil && r.Ended(err):
@@ -94,8 +93,8 @@ func (r Reports) Revoked(resource string, found bool, err error) error {
 	return nil
 }
 
-// Ended judges one answer to SQLEnd or SQLEndOne; nil: the grant is over. recorded is 0
-// where the resource has no fence.
+// Ended interprets one answer to SQLEnd or SQLEndOne; nil: the grant has ended. recorded is 0 if the resource has no
+// fence.
 func Ended(e fence.Ending, ended, busy bool, recorded fence.Token) error {
 	switch {
 	case ended:

@@ -1,4 +1,3 @@
-// Package core is what pgfence and sqlfence share: the statements, the checks of their
-// arguments, and what an answer of PostgreSQL, or its absence, means for a fence. It
-// sends nothing: how a statement travels is the driver's business.
+// Package core is what pgfence and sqlfence share: the SQL statements, the checks of their arguments, and the
+// interpretation of PostgreSQL's answers and of lost connections. It sends nothing itself; the driver packages do.
 package core

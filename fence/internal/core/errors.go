@@ -7,22 +7,21 @@ import (
 )
 
 // ErrTxEnded says that the function given to InTx ended the transaction itself, so
-// InTx can't answer for it: what was written before may be committed.
+// InTx does not know the outcome: what was written before may be committed.
 var ErrTxEnded = errors.New("the function given to InTx ended its transaction; InTx does that")
 
-// Report is what PostgreSQL says of an error.
+// Report is PostgreSQL's description of an error.
 type Report struct {
 	SQLState string
 	Detail   string
-	Severity string // not localized where the driver can tell
+	Severity string // not localized if the driver provides that
 }
 
-// Reports finds PostgreSQL's report in an error of a driver; false: the error is none
-// of PostgreSQL's.
+// Reports extracts PostgreSQL's report from a driver's error; false: the error did not come from PostgreSQL.
 type Reports func(err error) (Report, bool)
 
 // Translate adds the facts to an error by which the fence refused. The original stays
-// in the chain and gives the text. Other errors, and nil, come back unchanged.
+// in the chain and provides the text. Other errors, and nil, are returned unchanged.
 func (r Reports) Translate(err error) error {
 	if _, done := fence.CodeOf(err); done {
 		return err
@@ -37,16 +36,15 @@ func (r Reports) Translate(err error) error {
 	return err
 }
 
-// refused is a refusal: its facts, and the error that brought it.
+// refused is a refusal: its facts, and the error that it was read from.
 type refused struct{ facts, err error }
 
 func (r *refused) Error() string   { return r.err.Error() }
 func (r *refused) Unwrap() []error { return []error{r.facts, r.err} }
 
-// Ended reports whether the server itself ended the statement with an error, so that
-// its transaction is rolled back. FATAL and PANIC end the session, which may have
-// happened after a commit whose acknowledgement is missing. A severity in another
-// language counts as one of those, which is the safe side.
+// Ended reports whether the server itself ended the statement with an error, so that its transaction is rolled back.
+// FATAL and PANIC end the session, possibly after a commit whose acknowledgement was lost, so they do not count. A
+// localized severity does not count either, which errs on the safe side.
 func (r Reports) Ended(err error) bool {
 	report, ok := r(err)
 	return ok && report.Severity == "ERROR"

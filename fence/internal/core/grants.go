@@ -28,12 +28,12 @@ func ValidateGrants(grants []fence.Grant) error {
 // most is how many names an error lists.
 const most = 3
 
-// Named names grants for people, without their seals.
+// Named names grants for messages, without their seals.
 func Named(grants []fence.Grant) string {
 	return listed(len(grants), func(i int) string { return grants[i].String() })
 }
 
-// NamedArmings names resources and tokens for people.
+// NamedArmings names resources and tokens for messages.
 func NamedArmings(all []fence.Arming) string {
 	return listed(len(all), func(i int) string { return fmt.Sprintf("%q to %d", all[i].Resource, all[i].Token) })
 }

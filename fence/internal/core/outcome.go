@@ -9,8 +9,8 @@ import (
 	"github.com/fencegate/fencegate/fence"
 )
 
-// Resolved is err, or what became of the COMMIT that it says was not answered: where
-// patience is over 0, outcome looks for that long, also when ctx has ended.
+// Resolved replaces err, if it says that a COMMIT was not answered, by the transaction's outcome. It asks for up to
+// patience, even if ctx has ended. A patience of 0 returns err unchanged.
 func Resolved(ctx context.Context, patience time.Duration, err error, outcome func(context.Context, error) error) error {
 	if patience <= 0 || !errors.Is(err, fence.ErrUnknown) {
 		return err
@@ -20,12 +20,12 @@ func Resolved(ctx context.Context, patience time.Duration, err error, outcome fu
 	return outcome(ctx, err)
 }
 
-// Outcome asks until ctx ends what became of the transaction whose COMMIT was not
-// answered, also while PostgreSQL restarts and while the transaction still runs. ask
-// asks once; where final holds of its error, asking again is of no use.
+// Outcome asks, until ctx ends, for the outcome of a transaction whose COMMIT was not answered. It keeps asking while
+// PostgreSQL restarts and while the transaction still runs. ask asks once; if final reports true for its error, there
+// is no retry.
 //
-// nil: it is committed. [fence.ErrNotCommitted]: it was rolled back. Else err itself:
-// nobody can tell any more, or could before ctx ended.
+// nil: committed. [fence.ErrNotCommitted]: rolled back. Otherwise err itself: the outcome can't be determined any
+// more, or was not determined before ctx ended.
 func Outcome(
 	ctx context.Context, err error, ask func(context.Context, *fence.UnknownError) (status string, err error), final func(error) bool,
 ) error {

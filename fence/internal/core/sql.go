@@ -27,8 +27,8 @@ const (
 
 	SQLInspect = `SELECT resource, token, sealed, holder, armed_at, undrained, ended_at FROM fence.fences WHERE resource = $1::text`
 
-	// SQLList reads a page of fences. The names that begin with $1 lie between it and itself followed by the greatest code
-	// points that fit into a name.
+	// SQLList reads a page of fences. The names that begin with $1 lie between it and itself followed by the greatest
+	// code points that fit into a name.
 	SQLList = `SELECT resource, token, sealed, holder, armed_at, undrained, ended_at FROM fence.fences
 		WHERE resource >= $1 AND resource <= $1 || repeat(chr(1114111), 128) AND resource > $2
 		ORDER BY resource LIMIT $3`
@@ -40,15 +40,15 @@ const (
 	// SQLUseListMarked takes JSON, because drivers of database/sql differ in how they send arrays.
 	SQLUseListMarked = `SELECT ` + useList + setMark + fromList
 
-	// SQLUseList is as SQLUseListMarked without the mark. The statements that are Known also tell what names the transaction
-	// once its COMMIT was not answered.
+	// SQLUseList is SQLUseListMarked without the mark. The Known statements also return the transaction's ID, which
+	// resolves an unanswered COMMIT.
 	SQLUseList      = `SELECT ` + useList + fromList
 	SQLUseListKnown = `SELECT ` + useList + `, ` + identity + fromList
 	SQLUseKnown     = SQLUse + `, ` + identity
 	useList         = `fence.use(pg_catalog.array_agg(x.r), pg_catalog.array_agg(x.k))`
 	fromList        = ` FROM pg_catalog.jsonb_to_recordset($1::pg_catalog.jsonb) x(r text, k text)`
 
-	// SQLPresents is true where the session presents a grant by itself, and SQLClear takes such a grant away.
+	// SQLPresents is true if the session itself presents a grant. SQLClear removes such a grant.
 	SQLPresents = `SELECT pg_catalog.concat(` + setting + `'fence.resource', true), ` + setting + `'fence.token', true), ` +
 		setting + `'fence.grants', true)) <> ''`
 	SQLClear = `SELECT pg_catalog.set_config('fence.resource', '', false), pg_catalog.set_config('fence.token', '', false),
@@ -57,7 +57,7 @@ const (
 
 	SQLOutcome = `SELECT fence.outcome($1::text, $2::text)`
 	SQLWaits   = `SELECT ` + Waits
-	// Waits is true where COMMIT waits for a synchronous standby.
+	// Waits is true if COMMIT waits for a synchronous standby.
 	Waits = `pg_catalog.current_setting('synchronous_standby_names') <> '' AND pg_catalog.current_setting('synchronous_commit') NOT IN ('off', 'local')`
 
 	// InTx marks the transaction that it begins. The mark ends with its transaction, so after a COMMIT by the caller's
@@ -70,11 +70,11 @@ const (
 	SQLCommit = SQLStillIn + `; COMMIT`
 
 	SQLUseMarked = SQLUse + setMark
-	// SQLUseNamed and SQLUseManyNamed also tell what names the transaction once its COMMIT was not answered.
+	// SQLUseNamed and SQLUseManyNamed also return the transaction's ID, which resolves an unanswered COMMIT.
 	SQLUseNamed     = SQLUseMarked + `, ` + Waits + `, ` + identity
 	SQLUseManyNamed = SQLUseMany + setMark + `, ` + Waits + `, ` + identity
 	identity        = `CASE WHEN NOT pg_catalog.current_setting('transaction_read_only')::pg_catalog.bool THEN pg_catalog.pg_current_xact_id()::pg_catalog.text END, fence.server_run()`
-	// SQLName asks the same at the end of the transaction, where it is still the one that InTx began.
+	// SQLName reads the transaction's ID at its end, if it is still the one that InTx began.
 	SQLName = SQLStillIn + `,
 		coalesce(pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.text, ''), fence.server_run()`
 )

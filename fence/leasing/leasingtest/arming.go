@@ -16,8 +16,8 @@ type register struct {
 	mu      sync.Mutex
 	tokens  map[string]fence.Token
 	last    fence.Arming
-	failure error                                           // of the next ones
-	end     func(ctx context.Context, e fence.Ending) error // hears of each end, if set
+	failure error                                           // returned by the next calls
+	end     func(ctx context.Context, e fence.Ending) error // called for each end, if set
 }
 
 func (r *register) End(ctx context.Context, e fence.Ending) error {
@@ -68,14 +68,14 @@ func arms(t testing.TB, open Open) {
 	}
 }
 
-// callersSeal: who has a seal already, such as a client that sent it with its login,
-// has that one armed, and the source neither makes nor hands out another.
+// callersSeal: if the caller has a seal already, such as a client that sent it with its login, the source arms that
+// one. It neither makes nor returns another.
 func callersSeal(t testing.TB, open Open) {
 	fences := &register{}
 	s := source(t, open, fences)
 	for name, acquire := range map[string]func(context.Context, leasing.Request) (leasing.Lease, error){"try": s.TryAcquire, "acquire": s.Acquire} {
 		r := request(TTL)
-		r.SealHash, r.NonceHash = fence.NewSeal().Hash(), fence.NewSeal().Hash() // as long as a nonce's
+		r.SealHash, r.NonceHash = fence.NewSeal().Hash(), fence.NewSeal().Hash() // as long as a nonce's hash
 		lease, err := acquire(t.Context(), r)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -96,7 +96,7 @@ func callersSeal(t testing.TB, open Open) {
 	}
 }
 
-// exceeds is what makes a source trustworthy that has forgotten its tokens.
+// exceeds: a source that lost its tokens issues one above the recorded token.
 func exceeds(t testing.TB, open Open) {
 	const recorded = fence.Token(1 << 40)
 	fences := &register{tokens: map[string]fence.Token{request(TTL).Resource: recorded}}
@@ -136,8 +136,8 @@ func failedArm(t testing.TB, open Open) {
 	}
 }
 
-// ends: what a holder that has released still writes is refused by then, and nobody
-// holds up a release.
+// ends: after a release the fence refuses the holder's writes, and a slow or failing fence does not block the
+// release.
 func ends(t testing.TB, open Open) {
 	b := source(t, open, nil)
 	var ended []fence.Ending

@@ -13,7 +13,7 @@ import (
 
 const doTTL = 12 * time.Second
 
-// free reports whether nobody has the resource.
+// free reports whether the resource has no holder.
 func (b *board) free(resource string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -21,14 +21,14 @@ func (b *board) free(resource string) bool {
 	return !held
 }
 
-// take ends the lease of a resource behind its holder's back.
+// take ends the lease of a resource without its holder's knowledge.
 func (b *board) take(resource string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.held, resource)
 }
 
-// doing runs work under a lease of "r", in a bubble where time is made up.
+// doing runs work under a lease of "r", in a synctest bubble.
 func doing(t *testing.T, renewal time.Duration, work func(context.Context, *board) error, check func(*board, error)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -41,8 +41,8 @@ func tokensRise(t testing.TB, open Open) {
 	}
 }
 
-// contended lets callers of two processes follow one another, and looks that
-// one holds at a time and that each token exceeds all that came before it.
+// contended has callers of two processes acquire in turn. It checks that only one holds at a time, and that each
+// token is higher than all earlier ones.
 func contended(t testing.TB, open Open) {
 	const callers, each = 3, 6
 	ctx, cancel := context.WithTimeout(t.Context(), 3*patience(t))
@@ -156,7 +156,7 @@ func releaseWakes(t testing.TB, open Open) {
 	}
 }
 
-// lookedFor is a context that tells when somebody looks for its end.
+// lookedFor is a context that reports calls of its Done.
 type lookedFor struct {
 	context.Context
 	once   sync.Once
@@ -168,7 +168,7 @@ func (c *lookedFor) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// wait returns when somebody has looked, or when the patience is over.
+// wait returns after a call of Done, or when the patience is over.
 func (c *lookedFor) wait(t testing.TB) {
 	t.Helper()
 	select {
@@ -198,8 +198,7 @@ func turns(t testing.TB, open Open) {
 				t.Errorf("caller %d: %v", i, err)
 			}
 		})
-		// It asks before the next one does: who waits looks for the end of its
-		// context, when it stands in the line, or soon before it does.
+		// It calls before the next one: a waiter calls Done when it stands in the line, or soon before.
 		own.wait(t)
 		<-time.After(100 * time.Millisecond)
 	}
@@ -241,9 +240,8 @@ func waitForContext(t testing.TB, open Open) {
 	release(t, b, take(t, b, request(TTL))) // the waiters have left no trace
 }
 
-// endsInVain waits for what is held until a context ends, and looks at the end. It
-// reports false where the context may have ended, on a busy machine, before the
-// source could know that the resource is held.
+// endsInVain waits for a held resource until a context ends, and checks the error. It reports false if the context
+// may have ended, on a busy machine, before the source could know that the resource is held.
 func endsInVain(t testing.TB, name string, s leasing.Source, within time.Duration) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)

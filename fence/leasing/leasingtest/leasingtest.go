@@ -1,5 +1,5 @@
-// Package leasingtest holds the rules of a source of leases as tests. What
-// passes them can stand behind the gateway.
+// Package leasingtest has the rules of a source of leases as tests. A source that passes them can be used by the
+// gateway.
 //
 //	func TestConformance(t *testing.T) {
 //		leasingtest.Run(t, func(t testing.TB) leasingtest.Open {
@@ -18,23 +18,20 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// Group makes a fresh, empty group of whatever keeps the leases, and removes it
-// when t ends.
+// Group creates a fresh, empty group of the source's servers or tables, and removes it when t ends.
 type Group func(t testing.TB) Open
 
-// Open makes one more source on the group, as another process would. armer may
-// be nil. The rules close it. Its leases must be able to live for [TTL].
+// Open opens another source on the group, as another process would. armer may be nil. The rules close it. Its leases
+// must be able to live for [TTL].
 type Open func(armer leasing.Armer) leasing.Source
 
-// TTL is how long the leases of most rules live: longer than the rules take,
-// also on a busy machine.
+// TTL is how long the leases of most rules live. It is longer than the rules take, also on a busy machine.
 const TTL = time.Minute
 
-// short is the TTL of leases that a rule lets run out.
+// short is the TTL of leases that expire during a rule.
 const short = 700 * time.Millisecond
 
-// patience bounds what must happen soon. A test's t may have less of it than a
-// busy machine needs.
+// patience bounds the wait for things that should happen soon. A test's t can shorten it.
 func patience(t testing.TB) time.Duration {
 	if own, ok := t.(interface{ Patience() time.Duration }); ok {
 		return own.Patience()
@@ -42,13 +39,13 @@ func patience(t testing.TB) time.Duration {
 	return 20 * time.Second
 }
 
-// Rule is one thing that a source must do.
+// Rule is one requirement of a source.
 type Rule struct {
 	Name  string
 	Check func(t testing.TB, open Open)
 }
 
-// Rules are all of them.
+// Rules are all rules.
 var Rules = []Rule{
 	{"OneHolderAtATime", oneHolder},
 	{"TokensAreUniqueAndRise", tokensRise},
@@ -89,7 +86,7 @@ func Run(t *testing.T, group Group) {
 	}
 }
 
-// source opens one that the rule's end closes.
+// source opens a source that is closed at the end of the rule.
 func source(t testing.TB, open Open, armer leasing.Armer) leasing.Source {
 	t.Helper()
 	s := open(armer)
@@ -105,8 +102,7 @@ func request(ttl time.Duration) leasing.Request {
 	return leasing.Request{Resource: "orders/1001", TTL: ttl, Holder: "worker-a"}
 }
 
-// take acquires what nobody holds. Where a short TTL has run out on the way, as on a
-// busy machine, it tries again.
+// take acquires a free resource. It retries if a short TTL ran out during the acquisition, as on a busy machine.
 func take(t testing.TB, s leasing.Source, r leasing.Request) leasing.Lease {
 	t.Helper()
 	begun := time.Now()
@@ -132,7 +128,7 @@ func release(t testing.TB, s leasing.Source, lease leasing.Lease) {
 	}
 }
 
-// eventually polls: what is given back may travel for a moment.
+// eventually polls, because a release may take a moment to arrive.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -146,7 +142,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// higher fails where a token does not exceed the one before.
+// higher fails unless a token exceeds the one before.
 func higher(t testing.TB, got, before fence.Token) {
 	t.Helper()
 	if got <= before {

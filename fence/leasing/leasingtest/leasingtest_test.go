@@ -22,8 +22,7 @@ func TestASourceInMemoryFollowsTheRules(t *testing.T) {
 	leasingtest.Run(t, func(testing.TB) leasingtest.Open { return newBoard("").open })
 }
 
-// A suite that lets everything pass proves nothing: each of these sources
-// breaks one rule, and the suite has to see it.
+// Each of these sources breaks one rule, and the suite detects it.
 func TestTheRulesCatchASourceThatBreaksThem(t *testing.T) {
 	t.Parallel()
 	for broken, rule := range map[string]string{
@@ -71,7 +70,7 @@ func TestTheRulesCatchASourceThatBreaksThem(t *testing.T) {
 	}
 }
 
-// passes runs a rule aside and reports whether it was kept.
+// passes runs a rule without reporting its failures, and returns whether it passed.
 func passes(t *testing.T, rule leasingtest.Rule, open leasingtest.Open) bool {
 	t.Helper()
 	aside := &aside{TB: t, ctx: t.Context()}
@@ -87,7 +86,7 @@ func passes(t *testing.T, rule leasingtest.Rule, open leasingtest.Open) bool {
 	return len(aside.said) == 0
 }
 
-// aside is a test whose failures are looked at, not reported.
+// aside is a test that records its failures without reporting them.
 type aside struct {
 	testing.TB
 

@@ -23,7 +23,7 @@ func deadline(t testing.TB, open Open) {
 func extendMoves(t testing.TB, open Open) {
 	a, b := source(t, open, nil), source(t, open, nil)
 	lease, old := extended(t, a)
-	for time.Until(old.Add(short/4)) > 0 { // the old end passes
+	for time.Until(old.Add(short/4)) > 0 { // until the old end has passed
 		<-time.After(short / 8)
 	}
 	if _, err := b.TryAcquire(t.Context(), request(TTL)); !errors.Is(err, leasing.ErrHeld) {
@@ -32,8 +32,8 @@ func extendMoves(t testing.TB, open Open) {
 	release(t, a, lease)
 }
 
-// extended takes a short lease and extends it, and returns its old deadline. Where
-// the extension came too late, on a busy machine, it begins with a longer one.
+// extended takes a short lease and extends it, and returns its old deadline. If the extension came too late, on a
+// busy machine, it starts again with a longer lease.
 func extended(t testing.TB, s leasing.Source) (lease leasing.Lease, old time.Time) {
 	t.Helper()
 	for ttl := 2 * short; ; ttl *= 2 {
@@ -77,7 +77,7 @@ func neverRevived(t testing.TB, open Open) {
 			t.Errorf("%s: %v; want ErrLost", name, err)
 		}
 	}
-	next := take(t, b, request(TTL)) // nothing came back to life
+	next := take(t, b, request(TTL)) // the old lease was not revived
 	higher(t, next.Grant.Token, expired.Grant.Token)
 	release(t, b, next)
 }
@@ -148,7 +148,7 @@ func inspects(t testing.TB, open Open) {
 		t.Errorf("%+v", ins)
 	}
 	surveys(t, b, ins)
-	// An operator can take it from the holder.
+	// An operator can release the lease by the inspection's values.
 	if err := b.Release(t.Context(), leasing.Ref{Resource: ins.Resource, Owner: ins.Owner, Token: ins.Token}); err != nil {
 		t.Errorf("release by what was seen: %v", err)
 	}
@@ -157,7 +157,7 @@ func inspects(t testing.TB, open Open) {
 	}
 }
 
-// surveys looks at several resources at once, where the source can.
+// surveys inspects several resources at once, if the source can.
 func surveys(t testing.TB, s leasing.Source, seen leasing.Inspection) {
 	several, ok := s.(leasing.Surveyor)
 	if !ok {

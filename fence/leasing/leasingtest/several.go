@@ -9,7 +9,7 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// ArmAll arms one after the other; the first that fails ends it.
+// ArmAll arms one after the other and stops at the first failure.
 func (r *register) ArmAll(ctx context.Context, all []fence.Arming) error {
 	for _, a := range all {
 		if err := r.Arm(ctx, a); err != nil {
@@ -35,8 +35,7 @@ func requests(resources ...string) []leasing.Request {
 	return all
 }
 
-// opened is a source that gives several leases at once; false: this one does not, which
-// breaks no rule.
+// opened is a source that grants several leases at once. false: this one does not, which breaks no rule.
 func opened(t testing.TB, open Open, armer leasing.Armer) (leasing.AllSource, bool) {
 	t.Helper()
 	s, ok := source(t, open, armer).(leasing.AllSource)
@@ -86,7 +85,7 @@ func allOrNone(t testing.TB, open Open) {
 			t.Errorf("%s: %v; want ErrInvalid", name, err)
 		}
 	}
-	for _, resource := range []string{"a", "c"} { // what is given back may travel for a moment
+	for _, resource := range []string{"a", "c"} { // a release may take a moment to arrive
 		eventually(t, resource+" is free", func() bool {
 			lease, err := s.TryAcquire(t.Context(), requests(resource)[0])
 			if err == nil {

@@ -16,16 +16,16 @@ import (
 	"github.com/fencegate/fencegate/fence/leasing"
 )
 
-// board keeps leases in memory, for the sources of several simulated
-// processes: the smallest thing that follows the rules.
+// board keeps leases in memory for the sources of several simulated processes. It is a minimal implementation of the
+// rules.
 type board struct {
-	broken string // the rule that it breaks, for the tests of the tests
+	broken string // the rule that it breaks, to test the suite
 
 	mu     sync.Mutex
 	tokens map[string]fence.Token
 	held   map[string]entry
 	queues map[string][]chan struct{}
-	seal   fence.Seal // the only one, where broken says so
+	seal   fence.Seal // the only seal, if broken says so
 }
 
 type entry struct {
@@ -41,7 +41,7 @@ func newBoard(broken string) *board {
 	}
 }
 
-// current is who holds a resource; the caller has locked mu.
+// current is the holder of a resource; the caller has locked mu.
 func (b *board) current(resource string) (entry, bool) {
 	e, ok := b.held[resource]
 	if ok && !time.Now().Before(e.until) && b.broken != "leases never end" {
@@ -51,7 +51,7 @@ func (b *board) current(resource string) (entry, bool) {
 	return e, ok
 }
 
-// wake calls the first who waits; the caller has locked mu.
+// wake calls the first waiter; the caller has locked mu.
 func (b *board) wake(resource string) {
 	queue := b.queues[resource]
 	if len(queue) == 0 || b.broken == "release wakes nobody" {

@@ -1,12 +1,11 @@
-// Package pgxsql is package sqlfence over pgx: a transaction of database/sql presents the
-// grants of its context together with BEGIN, so it takes as many round trips as without.
-// What holds is what sqlfence says.
+// Package pgxsql is package sqlfence over pgx: a transaction of database/sql presents the grants of its context
+// together with BEGIN, so it takes no extra round trip. The guarantees are those of sqlfence.
 //
 //	db, err := pgxsql.Open("postgres://writer@localhost/app") // instead of sql.Open("pgx", …)
 //	ctx = sqlfence.WithGrant(ctx, grant)
 //	tx, err := db.BeginTx(ctx, nil) // one round trip
 //
-// A statement outside of a transaction takes three.
+// A statement outside of a transaction takes three round trips.
 package pgxsql
 
 import (
@@ -57,14 +56,14 @@ type conn struct{ *stdlib.Conn }
 
 var _ sqlfence.Pipeliner = (*conn)(nil)
 
-// DriverConn is what sqlfence.DriverConn returns.
+// DriverConn returns the connection for sqlfence.DriverConn.
 func (c *conn) DriverConn() driver.Conn { return c.Conn }
 
 // BeginUnder sends BEGIN and the query together.
 func (c *conn) BeginUnder(ctx context.Context, opts driver.TxOptions, query string, args []any) (driver.Tx, []driver.Value, error) {
 	pgxConn := c.Conn.Conn()
 	modes, ok := modesOf(opts)
-	if !ok || pgxConn.Config().DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol { // which writes arguments into the text
+	if !ok || pgxConn.Config().DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol { // puts arguments into the text
 		return nil, nil, driver.ErrSkip
 	}
 	if pgxConn.IsClosed() {
@@ -100,7 +99,7 @@ func (c *conn) BeginUnder(ctx context.Context, opts driver.TxOptions, query stri
 	return tx{ctx: ctx, Tx: pgxTx}, row, nil
 }
 
-// modesOf is false for a level that pgx's driver has to refuse.
+// modesOf translates the options; ok is false for a level that pgx's driver has to refuse.
 func modesOf(opts driver.TxOptions) (modes pgx.TxOptions, ok bool) {
 	switch sql.IsolationLevel(opts.Isolation) {
 	case sql.LevelDefault:
@@ -124,15 +123,14 @@ func modesOf(opts driver.TxOptions) (modes pgx.TxOptions, ok bool) {
 // rollbackPatience bounds the clean-up after a failure.
 const rollbackPatience = 5 * time.Second
 
-// rollback works on after the caller's context has ended. On failure pgx closes the
-// connection, which rolls back too.
+// rollback runs even if the caller's context has ended. On failure pgx closes the connection, which rolls back too.
 func rollback(ctx context.Context, pgxTx pgx.Tx) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackPatience)
 	defer cancel()
 	_ = pgxTx.Rollback(ctx)
 }
 
-// tx ends by the context that it began with, as pgx's own does.
+// tx ends with the context that it began with, as pgx's own does.
 type tx struct {
 	pgx.Tx
 	ctx context.Context
